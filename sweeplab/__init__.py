@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sweeplab.api import Study
-    from sweeplab.tracking.loading import LoadedRun
+    from sweeplab.runs.run import Run
 
 __version__ = VERSION
 __all__ = ["load_run", "load_study", "open_study"]
@@ -25,7 +25,9 @@ def load_study(
     overrides: Sequence[str] = (),
     allow_plugins: bool = False,
 ) -> Study:
-    """Read a study file; `.run()` runs it.
+    """Read a study file, or that of a name; `.run()` runs it.
+
+    `small` is studies/small.yaml or small.yaml, else the lab's study as it was last run.
 
     `overrides` are written as on the command line: "max_iters=100". What they name, a file or tracking's address, is
     your word: what the file alone names may be refused. The Python files that the study names as
@@ -35,14 +37,16 @@ def load_study(
         BadInput: with everything that is wrong in the file.
     """
     from sweeplab.api import Study
+    from sweeplab.lab.listing import study_source
     from sweeplab.records.folders import lab_folder
     from sweeplab.study.file.reading import read_study
     from sweeplab.tracking.connection import name_address
 
-    spec = read_study(Path(path), overrides, name, allow_plugins)
+    folder = lab_folder(Path(lab) if lab else None)
+    spec = read_study(study_source(path, folder), overrides, name, allow_plugins)
     if spec.track.uri and spec.is_overridden(("track", "uri")):
         name_address(spec.track.uri)
-    return Study(spec, lab_folder(Path(lab) if lab else None))
+    return Study(spec, folder)
 
 
 def open_study(name: str, lab: str | Path | None = None, *, allow_plugins: bool = False) -> Study:
@@ -58,13 +62,14 @@ def open_study(name: str, lab: str | Path | None = None, *, allow_plugins: bool 
     return Study(read_spec(folder, allow_plugins), folder.lab)
 
 
-def load_run(run_id: str, *, lab: str | Path | None = None, uri: str | None = None) -> LoadedRun:
-    """Load a trained run's model and tokenizer by its MLflow run id.
+def load_run(run: str, *, lab: str | Path | None = None, uri: str | None = None) -> Run:
+    """Load a trained run: by a study's name its best one, by NAME/CELL, NAME/CELL/TRIAL-SEED, an MLflow run id, or
+    a folder with a checkpoint.
 
     Raises:
-        BadInput: there is no such run, or it kept no checkpoint.
+        BadInput: there is no such run, with the nearest name; or it kept no checkpoint.
     """
     from sweeplab.records.folders import lab_folder
-    from sweeplab.tracking.loading import load_run
+    from sweeplab.runs.opening import open_run
 
-    return load_run(run_id, lab_folder(Path(lab) if lab else None), uri)
+    return open_run(run, lab_folder(Path(lab) if lab else None), uri)

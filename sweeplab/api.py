@@ -9,17 +9,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.errors import BadInput, Problem, TrackingUnavailable, nearest
+from sweeplab.formatting import yaml_text
 from sweeplab.lab.events import Callbacks, Event, OnEvaluation, OnTrialEnd
 from sweeplab.lab.identity import check_same_study
 from sweeplab.lab.listing import tracking_uri_of
-from sweeplab.lab.showing import show_study
+from sweeplab.lab.showing import show_study, study_row
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
+from sweeplab.report.notebook import live_in_notebook
 from sweeplab.study.plan import Plan
 from sweeplab.study.space import LONGEST_KEY
 from sweeplab.study.spec import Confirm
-from sweeplab.sweep.planning import check_reach, make_plan
+from sweeplab.sweep.planning import Outlook, check_reach, look_ahead, make_plan
 from sweeplab.sweep.work.progress import StudyProgress
 from sweeplab.sweep.work.supervisor import run_study
 from sweeplab.tracking import open_tracker
@@ -28,7 +30,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sweeplab.analysis.confirmation import CellConfirmed
+    from sweeplab.lab.moving import Done
+    from sweeplab.report.data import ReportData
+    from sweeplab.report.style import Figure
     from sweeplab.study.spec import StudySpec
+
+
+# What a run is called and how it ended, before all else of a table.
+_FIRST = ("cell", "trial", "seed", "state", "value")
 
 
 class Results:
@@ -40,10 +49,27 @@ class Results:
     folder: StudyFolder
 
     def trials(self) -> pd.DataFrame:
-        """Return every run as a row: cell, trial, seed, state, hyperparameters, metrics."""
-        from sweeplab.analysis.table import runs_table
+        """Return every run as a row: cell, trial, seed, state, value, what varied, then all else.
 
-        return runs_table(self.folder.lab, self.folder.name, self._uri)
+        A pair such as betas is a tuple.
+        """
+        from sweeplab.analysis.table import pairs_of, runs_table
+
+        frame = pairs_of(runs_table(self.folder.lab, self.folder.name, self._uri))
+        first = [*_FIRST, *self._varied(frame)]
+        return frame[[*first, *(name for name in frame if name not in first)]]
+
+    def varied(self) -> pd.DataFrame:
+        """Return every run as a row of what differs between them: cell, trial, seed, state, value, hyperparameters."""
+        frame = self.trials()
+        return frame[[*_FIRST, *self._varied(frame)]]
+
+    def _varied(self, frame: pd.DataFrame) -> list[str]:
+        """Return what of the study's grid, cells and search differs between its runs."""
+        study = self.folder.read(self.folder.canonical_file)
+        changed = (name for cell in study.get("cells", ()) for name in cell)
+        names = dict.fromkeys([*study["grid"], *changed, *study["search"]])
+        return [name for name in names if name in frame and len({*map(str, frame[name])}) > 1]
 
     @property
     def best(self) -> dict[str, Any]:
@@ -53,7 +79,27 @@ class Results:
         rows = self.trials().astype(object).to_dict("records")
         valued = (row for row in rows if RunState(row["state"]).has_value)
         best = min(valued, key=lambda row: row["value"], default={})
-        return {str(name): None if pd.isna(value) else value for name, value in best.items()}
+        plain = {str(name): value for name, value in best.items()}
+        return {name: None if value is pd.NA or value != value else value for name, value in plain.items()}
+
+    def plot(self, panel: str = "learning_curves", **options: Any) -> Figure:
+        """Return a figure of a report, such as learning_curves, importances or fit; `options` as in a dashboard.
+
+        Raises:
+            BadInput: there is no such panel, or nothing to draw yet.
+        """
+        from sweeplab.report.options import PanelSpec
+        from sweeplab.report.panels.base import PANELS, make_panel
+
+        if panel not in PANELS:
+            raise BadInput(
+                Problem(f"there is no panel {panel!r}", ", ".join(sorted(PANELS)), nearest(panel, PANELS))
+            )
+        _ = self._uri
+        found = make_panel(PanelSpec(panel, options), report_data(self.folder.lab, [self.folder.name]))
+        if (figure := found.figure()) is None:
+            raise BadInput(found.missing or f"{panel} is a table: trials() has it")
+        return figure
 
     def curves(self, metrics: Sequence[str] = ("train_loss", "val_loss")) -> pd.DataFrame:
         """Return all curves: one row per point, with cell, trial, seed, iteration, train_tokens, metric, value.
@@ -96,7 +142,13 @@ class Study(Results):
         self._is_run_here = self._is_to_stop = False
 
     def __repr__(self) -> str:
-        return f"<study {self.folder.name} in {self.lab}>"
+        how = "not run yet"
+        if self.folder.has_started:
+            row = study_row(self.folder)
+            of = "" if row["planned"] is None else f" of {row['planned']}"
+            how = f"{row['state']}, {row['done']}{of} trials"
+            how += "" if row["best_value"] is None else f", best {row['best_value']:.4f}"
+        return f"<study {self.folder.name} in {self.lab}: {how}>"
 
     def plan(self) -> Plan:
         """Return what running the study would do.
@@ -112,9 +164,13 @@ class Study(Results):
             return replace(plan, warnings=[*plan.warnings, f"cannot be run: {error}"])
         return plan
 
+    def look_ahead(self, plan: Plan | None = None) -> Outlook:
+        """Return how far the study is, and how long the rest takes by what the lab has trained."""
+        return look_ahead(self.spec, plan or self.plan(), self.lab)
+
     def run(
         self,
-        listen: Callable[[Event, StudyProgress], None] = lambda event, progress: None,
+        listen: Callable[[Event, StudyProgress], None] | None = None,
         interrupts: Callable[[], int] = lambda: 0,
         *,
         on_evaluation: OnEvaluation | None = None,
@@ -125,12 +181,14 @@ class Study(Results):
         What goes wrong on the way stands in the result's `errors`, and so does what the callbacks raise, which
         changes nothing else. They are called here, between two polls of the workers: a slow one delays no training.
 
-        `listen` gets the workers' events and a `Tick` several times a second; `interrupts` counts how often the
+        `listen` gets the workers' events and a `Tick` several times a second; without it a notebook shows a bar and a
+        table of the cells. `interrupts` counts how often the
         user has asked to stop.
 
         Raises:
             BadInput: it cannot start.
         """
+        listen = listen or live_in_notebook(self.folder.name)
         callbacks = Callbacks(self.folder.name, on_evaluation, on_trial_end)
 
         def hear(event: Event, progress: StudyProgress) -> None:
@@ -179,6 +237,34 @@ class Study(Results):
         )
         return confirmed_cells(found)
 
+    def report(self, page: str = "scaling", form: str = "html") -> Path:
+        """Write a page of the study, scaling or sweep, as `sweeplab report` does, and return its file."""
+        return write_report(page, self.lab, [self.folder.name], form=form)[0]
+
+    def extend(self, trials_per_cell: int | None = None, time: str | None = None) -> Done:
+        """Give the study another budget, in totals, while it runs or afterwards; `time` is such as 30m, or none.
+
+        Raises:
+            BadInput: nothing is given, or what is given is no budget.
+        """
+        from sweeplab.lab.listing import read_spec
+        from sweeplab.sweep.control import steering
+
+        trials = None if trials_per_cell is None else str(trials_per_cell)
+        done = steering.extend(self.folder, trials, time)
+        self.spec = self.spec.model_copy(update={"budget": read_spec(self.folder).budget})
+        return done
+
+    def enqueue(self, **values: Any) -> Done:
+        """Let trials of given values be tried next, one in every cell that they do not exclude.
+
+        Raises:
+            BadInput: a name is not the study's, or a value is neither searched nor in its grid.
+        """
+        from sweeplab.sweep.control import steering
+
+        return steering.enqueue(self.folder, [f"{name}={yaml_text(value)}" for name, value in values.items()])
+
     def stop(self) -> None:
         """Let the study save its runs and end, in whatever process it is run; `run` continues them.
 
@@ -193,6 +279,22 @@ class Study(Results):
         from sweeplab.sweep.control import steering
 
         steering.stop(self.folder)
+
+
+def report_data(lab: Path, names: Sequence[str]) -> ReportData:
+    """Return what pages about studies are made from.
+
+    Raises:
+        BadInput: tracking has no such study, or studies cannot be compared.
+        TrackingUnavailable: tracking does not answer.
+    """
+    from sweeplab.analysis.studies import read_studies
+    from sweeplab.report.data import ReportData
+
+    studied = read_studies(lab, names)
+    if len(names) > 1:
+        studied.check_comparable()
+    return ReportData.of_study(studied.runs, lambda metric: studied.curves(lab, metric), studied, lab)
 
 
 def write_report(
@@ -214,22 +316,19 @@ def write_report(
             studies cannot be compared.
         TrackingUnavailable: tracking does not answer.
     """
-    from sweeplab.analysis.studies import read_studies
-    from sweeplab.report.data import CURVES, ReportData
+    from sweeplab.report.data import CURVES
     from sweeplab.report.writer import write_page
 
-    studied = read_studies(lab, names)
-    if len(names) > 1:
-        studied.check_comparable()
+    report = report_data(lab, names)
+    assert report.studied is not None
     one = StudyFolder(lab, names[0]) if len(names) == 1 else None
     joined = "+".join(names)  # no study's own name has a plus
     if len(joined) > LONGEST_KEY:
         joined = f"{len(names)}-{hashlib.sha256(joined.encode()).hexdigest()[:12]}"
     folder = folder or (one.report if one else lab / "reports" / joined)
-    report = ReportData.of_study(studied.runs, lambda metric: studied.curves(lab, metric), studied, lab)
     for metric in CURVES if page == "scaling" else ():  # its curves.csv has them all
         report.curves(metric)
-    written = write_page(page, report, studied.runs, folder, dashboard, form)
+    written = write_page(page, report, report.studied.runs, folder, dashboard, form)
     if one:
         with suppress(TrackingUnavailable):  # the page is written, and the next one may be kept there again
             tracker = open_tracker(lab, one.name, tracking_uri_of(one))

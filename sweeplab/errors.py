@@ -2,11 +2,46 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sweeplab.hyperparameters import ALIASES
+
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
+# What values, keys and commands are called elsewhere, by what they are called here; hyperparameters have ALIASES.
+SYNONYMS = {
+    "trials_per_cell": "n_trials trials num_trials",
+    "workers": "n_jobs num_workers jobs",
+    "tpe": "bayes bayesian bayesian_optimization hyperopt",
+    "gp": "bayes bayesian bayesian_optimization gaussian_process botorch",
+    "cmaes": "cma",
+    "qmc": "sobol halton",
+    "asha": "sha successive_halving",
+    "adamw": "adam adam_w",
+    "rmsnorm": "rms",
+    "layernorm": "ln layer_norm",
+    "rotary": "rope",
+    "float32": "fp32 single",
+    "bfloat16": "bf16",
+    "float16": "fp16 half",
+    "cuda": "gpu",
+    "bpe": "byte_pair tiktoken",
+    "char": "character characters",
+    "run": "train start launch sweep tune optimize search",
+    "list": "ls studies",
+    "show": "status info describe",
+    "best": "winner top",
+    "rm": "delete remove del",
+    "init": "new create",
+    "plan": "preview validate check",
+    "stop": "kill cancel abort",
+    "logs": "log tail",
+    "ui": "mlflow browse",
+    "generate": "sample complete",
+    "evaluate": "eval test",
+}
 
 
 @dataclass(frozen=True)
@@ -55,9 +90,17 @@ class TrackingUnavailable(Exception):  # noqa: N818 - a state of the world, not 
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name that `name` was probably meant to be, or an empty string."""
+    """Return the known name that `name` was probably meant to be, also in other words, or an empty string."""
     from rapidfuzz import fuzz, process
 
     choices: Sequence[str] = sorted(known)
+    word = re.sub(r"[\s-]+", "_", name.strip().lower())
+    words = [
+        word,
+        ALIASES.get(word, ""),
+        *(here for here, others in SYNONYMS.items() if word in others.split()),
+    ]
+    if meant := next((each for each in words if each in choices), ""):
+        return meant
     match = process.extractOne(name.lower(), choices, scorer=fuzz.ratio, processor=str.lower, score_cutoff=60)
     return match[0] if match else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
 
@@ -13,6 +14,12 @@ def cache_folder() -> Path:
     from platformdirs import user_cache_path
 
     return user_cache_path("sweeplab")
+
+
+def machine() -> str:
+    """Return what tells this machine from others: containers of one machine have it in common."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return boot.read_text().strip() if boot.exists() else platform.node()
 
 
 def database_url(file: Path) -> str:

@@ -34,8 +34,8 @@ class Hyperparameter:
 
     `suggested` is written as a study file writes it: `{"min":…, "max":…, "log": True}` or a list of choices.
     `low` and `high` are inclusive, `above` and `below` exclusive bounds. `optional` rows take null, which
-    switches the thing off. `automatic` rows take "auto", settled by the data or the machine; a row that is
-    automatic has "auto" as its default, whatever its sample value. `shape` rows fix the tensors or the
+    switches the thing off, and is the default of one that is `off`. `automatic` rows take "auto", settled by the data
+    or the machine; a row that is automatic has "auto" as its default, whatever its sample value. `shape` rows fix the tensors or the
     program: runs that differ in one cannot share a stack.
     """
 
@@ -51,6 +51,7 @@ class Hyperparameter:
     below: float | None = None
     choices: tuple[str, ...] = ()
     optional: bool = False
+    off: bool = False
     automatic: bool = False
     shape: bool = False
     suggested: Mapping[str, Any] | tuple[Any, ...] | None = None
@@ -58,7 +59,7 @@ class Hyperparameter:
     @property
     def default(self) -> Any:
         """Return the value a study takes when it says nothing."""
-        return AUTO if self.automatic else self.sample
+        return AUTO if self.automatic else None if self.off else self.sample
 
     @property
     def allowed(self) -> str:
@@ -127,7 +128,7 @@ def _bound(value: float | None) -> str:
 
 def row(category: str, sample: Any, meaning: str, **rest: Any) -> Any:
     """Declare a row of the table as a field; its name and type are those of the field."""
-    default = AUTO if rest.get("automatic") else sample
+    default = AUTO if rest.get("automatic") else None if rest.get("off") else sample
     return field(
         default=default, metadata={"category": category, "sample": sample, "meaning": meaning, **rest}
     )
@@ -170,6 +171,7 @@ class ModelHyperparameters:
     norm: str = row("model", "layernorm", "Normalization of each sub-layer", choices=("layernorm", "rmsnorm"))
     norm_eps: float = row("model", 1e-5, "Term that a norm adds to the mean square before its root", above=0.0)
     norm_position: str = row("model", "pre", "Norm before each sub-layer, or after its residual is added", choices=("pre", "post"))
+    final_norm: bool = row("model", True, "A norm after the last block; unless given where norm_position is pre", automatic=True)
     parallel_block: bool = row("model", False, "Attention and feed-forward read the same norm and are added together")
     positions: str = row("model", "learned", "Positional encoding",
         choices=("learned", "sinusoidal", "relative", "rotary", "alibi", "none"))
@@ -181,15 +183,16 @@ class ModelHyperparameters:
     attention_window: int = row("model", 64, "Local attention sees positions less than this distance away", unit="tokens", low=1, high=2**20)
     attention_stride: int = row("model", 16, "Strided attention sees this far, and beyond that every position a multiple of this away",
         unit="tokens", low=1, high=2**20)
+    attention_scale: str = row("model", "head_dim", "What the products of queries and keys are divided by the root of", choices=("head_dim", "n_embd"))
     qk_norm: bool = row("model", False, "RMS norm of each head's queries and keys")
     n_expert: int = row("model", 1, "Experts per block: feed-forward layers among which a router chooses", low=1, high=2**10)
     n_expert_active: int = row("model", 1, "Experts per token", low=1, high=2**10)
     bias: bool = row("model", True, "Biases in the linear layers and the norms", suggested=(True, False))
     qkv_bias: bool = row("model", True, "Biases in query, key and value too, where bias is true")
     out_bias: bool = row("model", True, "A bias in attention's output projection, where bias is true")
-    head_bias: bool = row("model", False, "A bias in an untied head")
-    init: str = row("model", "normal", "Initialization of matrices: normal as GPT-2's, BERT's, T5's, or xavier, Glorot and Bengio's, as the original's",
-        choices=("normal", "bert", "t5", "xavier"))
+    head_bias: bool = row("model", False, "A bias in the head; an encoder's follows bias")
+    init: str = row("model", "normal", "Initialization: normal as GPT-2's, BERT's, T5's, xavier, Glorot and Bengio's, as the original's, or that of torch's Linear and Embedding",
+        choices=("normal", "bert", "t5", "xavier", "torch"))
 
     # optimizer
     parametrization: str = row("optimizer", "standard", "How initialization and learning rates scale with the width; mup goes with adamw or lion",
@@ -207,6 +210,8 @@ class Hyperparameters(ModelHyperparameters):
 
     # fmt: off
     # data
+    data_limit: int | None = row("data", 100_000, "How much of the training split runs learn from, evenly spread over it; null is all of it",
+        unit="tokens", low=2, off=True, shape=True)
     objective: str = row("data", "next_token", "Training objective; auto: what suits corpus and family",
         choices=("next_token", "masked", "span", "pairs"), shape=True, automatic=True)
     mask_share: float = row("data", 0.15, "Share of tokens that `masked` and `span` hide",
@@ -266,14 +271,17 @@ class Hyperparameters(ModelHyperparameters):
         low=0.0, suggested={"min": 1e-6, "max": 1e-4, "log": True, "when": "lr_decay"})
     scheduler_type: str = row("scheduler", "cosine", "Shape of the decay after the warm-up",
         choices=("cosine", "linear", "constant", "plateau", "wsd", "inverse_sqrt"), suggested=("cosine", "linear", "constant"))
-    patience_lr: int = row("scheduler", 5, "Evaluations without improvement after which `plateau` halves the rate", unit="evaluations", low=1)
+    patience_lr: int = row("scheduler", 5, "Evaluations without improvement after which `plateau` lowers the rate", unit="evaluations", low=1)
+    plateau_factor: float = row("scheduler", 0.5, "What `plateau` multiplies the rate by", above=0.0, below=1.0)
+    plateau_threshold: float | None = row("scheduler", 1e-4, "Share of the loss that an improvement is to `plateau`, which then counts as torch's; null: min_delta",
+        low=0.0, below=1.0, off=True)
     decay_share: float = row("scheduler", 0.2, "Share of a run, at its end, over which `wsd` decays the rate",
         above=0.0, high=1.0, suggested={"min": 0.1, "max": 0.5, "step": 0.1})
 
     # precision
     device: str = row("precision", "cuda", "Device that runs train on", choices=("cpu", "cuda"), automatic=True, shape=True)
-    dtype: str = row("precision", "bfloat16", "Precision of matrix products; weights stay float32",
-        choices=("float32", "bfloat16"), automatic=True, shape=True)
+    dtype: str = row("precision", "bfloat16", "Precision of matrix products; weights stay float32. float16, for GPUs without bfloat16, scales its loss",
+        choices=("float32", "bfloat16", "float16"), automatic=True, shape=True)
     compile: bool = row("precision", True, "Compile the step with torch.compile", automatic=True, shape=True)
 
     # validation
@@ -287,13 +295,14 @@ class Hyperparameters(ModelHyperparameters):
         unit="batches", low=1, shape=True,
     )
     eval_full: bool = row("validation", False, "Evaluate on the whole validation split instead", shape=True)
+    eval_train: bool = row("validation", False, "Evaluate on as many targets of the training split too, without dropout: eval_train_loss", shape=True)
     patience: int | None = row("validation", 6, "Evaluations without improvement after which a run stops", unit="evaluations", low=1)
     min_delta: float = row("validation", 1e-3, "Smallest fall of val_loss that is an improvement", unit="nats", low=0.0)
 
     # logging
     save_interval: int = row("logging", 100, "Steps between checkpoints to resume from", unit="iterations", low=1)
     log_interval: int = row("logging", 50, "Steps between points of the training curve", unit="iterations", low=1)
-    wandb_project: str = row("logging", "gpt-debug", "Name of the project in Weights & Biases, recorded with a run")
+    wandb_project: str | None = row("logging", "gpt-debug", "Project in Weights & Biases that runs are sent to as well, where wandb is installed", off=True)
 
     # generation
     temperature: float = row("generation", 0.8, "Sampling temperature: above 1 flattens, below 1 sharpens the next token's distribution", above=0.0)
@@ -350,6 +359,46 @@ MINIMAL = ("batch_size", "block_size", "max_iters", "learning_rate", "n_embd", "
 SHAPE = tuple(name for name, each in TABLE.items() if each.shape)
 
 
+# What others call the rows; written as here, but for capitals, spaces and hyphens.
+ALIASES = {
+    other: name
+    for name, others in {
+        "data_limit": "limit dataset_size n_train max_train_samples",
+        "block_size": "ctx_len context_size seq_length context_length context_len context context_window seq_len sequence_length max_seq_len n_ctx n_positions",
+        "n_embd": "d_model dim hidden_dim n_embed hidden_size embed_dim emb_dim embedding_dim embedding_size model_dim width",
+        "n_head": "nhead n_heads num_heads num_attention_heads heads attention_heads",
+        "n_layer": "num_layers n_layers num_hidden_layers layers depth n_blocks num_blocks",
+        "n_kv_head": "n_kv_heads num_kv_heads num_key_value_heads",
+        "d_ff": "dim_feedforward mlp_dim ffn_dim intermediate_size d_ffn d_mlp feed_forward_dim",
+        "tie_weights": "tie_embeddings tie_word_embeddings weight_tying tied_weights",
+        "activation": "act act_fn hidden_act activation_function",
+        "positions": "positional_encoding pos_emb position_encoding position_embedding pos_encoding",
+        "rotary_base": "rope_theta rope_base rotary_theta",
+        "dropout": "dropout_rate dropout_p p_dropout drop_rate",
+        "batch_size": "batch bs train_batch_size",
+        "grad_accum": "gradient_accumulation gradient_accumulation_steps grad_accum_steps accumulation_steps",
+        "max_iters": "max_steps num_steps n_steps steps train_steps iterations n_iters total_steps",
+        "grad_clip": "gradient_clipping gradient_clip clip_grad max_grad_norm grad_norm_clip clip_grad_norm clip",
+        "seed": "random_seed",
+        "learning_rate": "lr step_size max_lr peak_lr base_lr init_lr peak_learning_rate",
+        "weight_decay": "wd l2",
+        "betas": "adam_betas beta",
+        "eps": "epsilon adam_eps adam_epsilon",
+        "lr_decay": "decay_lr",
+        "warmup_iters": "warmup warmup_steps num_warmup_steps lr_warmup warmup_iterations",
+        "min_lr": "lr_min minimum_lr min_learning_rate final_lr eta_min",
+        "scheduler_type": "scheduler lr_scheduler lr_schedule schedule lr_scheduler_type",
+        "dtype": "precision",
+        "compile": "torch_compile",
+        "eval_interval": "eval_every eval_steps eval_freq validation_interval",
+        "eval_iters": "eval_batches",
+        "patience": "early_stopping_patience early_stopping",
+        "save_interval": "save_every save_steps checkpoint_interval",
+        "log_interval": "log_every log_steps logging_steps",
+        "max_new_tokens": "max_tokens",
+    }.items()
+    for other in others.split()
+}  # fmt: skip
 _DEFAULTS = {name: each.default for name, each in TABLE.items()}
 
 

@@ -101,7 +101,9 @@ def play(
     """
     ours, theirs = pty.openpty()
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-    given = {"TERM": "xterm-256color", **(environment or {})}
+    # The terminal has its own size, whatever the tests' own environment says of another.
+    size = {"COLUMNS": str(columns), "LINES": str(lines)}
+    given = {"TERM": "xterm-256color", **size, **(environment or {})}
     process = subprocess.Popen(
         [*PROGRAM, *arguments],
         stdin=theirs,

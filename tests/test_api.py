@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -126,7 +127,11 @@ def test_a_study_that_has_not_been_run_says_so(tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(STUDY.replace("name: tiny", "name: new"))
     study = sweeplab.load_study(tmp_path / "tiny.yaml", lab=tmp_path / "a <b>")
     assert "not run yet" in study._repr_html_() and "a &lt;b&gt;" in study._repr_html_()
-    assert repr(study) == f"<study new in {tmp_path}/a <b>>"
+    assert repr(study) == f"<study new in {tmp_path}/a <b>: not run yet>"
+    said = repr(sweeplab.load_study(tmp_path / "tiny.yaml", overrides=["budget.trials_per_cell=2"]).plan())
+    assert (
+        said.startswith("<plan of new: 1 cell of ") and ", 2 trials, 2 runs" in said and "FLOPs a run" in said
+    )
     for ask in (study.trials, study.curves, lambda: study.best):
         with pytest.raises(BadInput, match="study new has not been run in "):
             ask()
@@ -163,7 +168,8 @@ def test_best_is_the_run_with_the_lowest_value_as_plain_values(result: StudyResu
     assert best["learning_rate"] == 3e-3 and best["state"] == "complete"
     assert best["best_val_loss"] == best["value"] < math.log(103)
     assert best["grad_clip"] is None and best["patience"] is None
-    assert {type(value) for value in best.values()} <= {int, float, bool, str, type(None)}
+    assert {type(value) for value in best.values()} <= {int, float, bool, str, tuple, type(None)}
+    assert best["betas"] == (0.9, 0.95) and type(best["max_iters"]) is int
 
 
 def test_a_trained_run_loads_back(result: StudyResult) -> None:
@@ -177,10 +183,61 @@ def test_a_trained_run_loads_back(result: StudyResult) -> None:
     assert loaded.model.loss(torch.from_numpy(val)) == pytest.approx(best["best_val_loss"], abs=0.25)
 
 
-@pytest.mark.parametrize("run_id", ["nonsense", "0" * 32])
-def test_an_unknown_run_is_refused(run_id: str, result: StudyResult) -> None:
-    with pytest.raises(BadInput, match=rf"^no run {run_id} at sqlite:///{result.folder.lab}/mlflow\.db: "):
-        sweeplab.load_run(run_id, lab=result.folder.lab)
+@pytest.mark.parametrize(
+    ("run", "says"),
+    [
+        ("0" * 32, "^no run 0{32} at sqlite:///{lab}/mlflow.db: "),
+        ("tyny", "did you mean 'tiny'"),
+        ("tiny/al", "did you mean 'all'"),
+    ],
+)
+def test_an_unknown_run_is_refused(run: str, says: str, result: StudyResult) -> None:
+    with pytest.raises(BadInput, match=says.replace("{lab}", str(result.folder.lab))):
+        sweeplab.load_run(run, lab=result.folder.lab)
+
+
+def test_a_run_by_any_name_writes_and_gives_logits(result: StudyResult) -> None:
+    lab, best = result.folder.lab, result.best
+    place = f"all/{best['trial']}-0"
+    folder = result.folder.path / "runs" / place / "best"
+    names = ("tiny", "tiny/all", f"tiny/{place}", best["run_id"], str(folder))
+    runs = [sweeplab.load_run(name, lab=lab) for name in names]
+    text = runs[0].generate("import ", max_new_tokens=9, seed=3)
+    assert text.startswith("import ") and len(text) == 16
+    assert {run.generate("import ", max_new_tokens=9, seed=3) for run in runs} == {text}
+    run = runs[0]
+    ids = run.tokenizer.encode("import").astype(np.int64)
+    logits = run.logits("import")
+    assert logits.shape == (6, 103)
+    for same in (ids, ids.tolist(), torch.from_numpy(ids)):
+        assert torch.equal(run.logits(same), logits)
+    assert torch.equal(run.logits([ids.tolist()] * 2)[1], logits)
+    assert repr(run).startswith(f"<run tiny/{place}: decoder, ") and run.values.betas == (0.9, 0.95)
+    for wrong in ([], "i" * 17):
+        with pytest.raises(BadInput, match="1 to 16, the run's block_size"):
+            run.logits(wrong)
+
+
+def test_what_varied_comes_first(result: StudyResult) -> None:
+    varied = ["cell", "trial", "seed", "state", "value", "learning_rate"]
+    assert list(result.varied()) == varied == list(result.trials())[: len(varied)]
+    assert {*result.trials()["betas"]} == {(0.9, 0.95)}
+
+
+def test_a_study_is_reported_plotted_extended_and_given_trials(result: StudyResult, tmp_path: Path) -> None:
+    shutil.copytree(result.folder.lab, tmp_path / "lab")
+    study = sweeplab.open_study("tiny", tmp_path / "lab")
+    assert (
+        repr(study)
+        == f"<study tiny in {tmp_path}/lab: complete, 2 of 2 trials, best {study.best['value']:.4f}>"
+    )
+    assert study.report("sweep").read_text(encoding="utf-8").count("plotly") and study.look_ahead().done == 2
+    lengths = sorted(len(line.x) for line in study.plot(x="iteration").data if line.x is not None)
+    assert lengths[-1] >= 11, "the curve of the trial that came to its end"
+    with pytest.raises(BadInput, match="did you mean 'learning_curves'"):
+        study.plot("learning_curve")
+    assert study.enqueue(learning_rate=3e-3).trials and "(was 2)" in study.extend(trials_per_cell=1).what
+    assert study.spec.budget.trials_per_cell == 1
 
 
 def test_a_run_without_a_checkpoint_is_refused(result: StudyResult) -> None:
@@ -191,8 +248,8 @@ def test_a_run_without_a_checkpoint_is_refused(result: StudyResult) -> None:
 
 def test_looking_for_a_run_makes_no_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with pytest.raises(BadInput, match=r"no run x: there is nothing at sqlite:"):
-        sweeplab.load_run("x", lab=tmp_path / "lab")
+    with pytest.raises(BadInput, match=r"no run 0*: there is nothing at sqlite:"):
+        sweeplab.load_run("0" * 32, lab=tmp_path / "lab")
     assert not list(tmp_path.iterdir())
 
 

@@ -279,9 +279,10 @@ def _warnings(
         ends = f"from {sds.max():.2%} to {sds.min():.2%} of the loss"
         said.append(f"noise {listed([*ways])}, {ends}; intervals allow for it")
     if wide := [each.quantity.name for each in estimates if each.identified and each.interval.apart > _APART]:
-        much = f"more than {_APART:g} times as uncertain as noise that is smooth in size makes it"
+        it, are = ("it", "is") if len(wide) == 1 else ("them", "are")
+        much = f"more than {_APART:g} times as uncertain as noise that is smooth in size makes {it}"
         said.append(
-            f"by the residuals of the rows that decide it, {listed(wide)} is {much}; the wider interval counts"
+            f"by the residuals of the rows that decide {it}, {listed(wide)} {are} {much}; the wider interval counts"
         )
     if shared and shared.share > 0.1:
         part = f"{shared.share:.0%} of the errors' variance"

@@ -121,13 +121,14 @@ class Studies:
         """Make sure that the studies' losses may be compared.
 
         Raises:
-            BadInput: they were trained on different text, or on other tokens of it, or value trials by other metrics.
+            BadInput: they were trained on different text, or on other tokens of it, or value trials by other metrics
+                or evaluations.
         """
         self._check_comparable(Conventions(), "`study diff` compares them in bits per byte")
-        metrics = {name: spec.objective.metric for name, spec in self.specs.items()}
-        if len(set(metrics.values())) > 1:
-            said = ", ".join(f"{name} by {metric}" for name, metric in metrics.items())
-            raise BadInput(f"the studies value their trials differently: {said}")
+        objectives = {name: spec.objective for name, spec in self.specs.items()}
+        if len({(each.metric, each.at) for each in objectives.values()}) > 1:
+            said = [f"{name} by {each.metric} ({each.at})" for name, each in objectives.items()]
+            raise BadInput(f"the studies value their trials differently: {', '.join(said)}")
 
     def _check_comparable(
         self, conventions: Conventions, otherwise: str = "--count loss=bits-per-byte can"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -155,6 +157,15 @@ def validate(frame: pd.DataFrame) -> pd.DataFrame:
     return typed[[*checked, *(name for name in frame if name not in checked)]]
 
 
+def pairs_of(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table for Python, with pairs such as betas as tuples; no file has a column of them."""
+    names = [name for name, row in TABLE.items() if row.kind == "floats" and name in frame]
+    texts = {name: frame[name].astype(object) for name in names}
+    return frame.assign(
+        **{name: column.map(ast.literal_eval, na_action="ignore") for name, column in texts.items()}
+    )
+
+
 def export(frame: pd.DataFrame, path: Path) -> None:
     """Write a table to a .csv or .parquet file, all of it or nothing.
 
@@ -174,6 +185,16 @@ def export(frame: pd.DataFrame, path: Path) -> None:
         raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def as_csv(frame: pd.DataFrame) -> str:
+    """Return a table as the text of a .csv file."""
+    return str(frame.to_csv(index=False))
+
+
+def as_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return a table as plain rows, fit for JSON; nothing is None."""
+    return json.loads(frame.to_json(orient="records"))  # type: ignore[no-any-return]
 
 
 _WRITERS: dict[str, Callable[[Any, Path], None]] = {

@@ -8,7 +8,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -22,8 +22,9 @@ from sweeplab.cli.laws.next import next_runs
 from sweeplab.cli.model import coordinates, params, trace
 from sweeplab.cli.options import AsJson
 from sweeplab.cli.printing import print_answer
-from sweeplab.cli.report import compare_studies, scaling, sweep, ui
+from sweeplab.cli.report import compare_studies, dashboard, scaling, sweep, ui
 from sweeplab.cli.runs import attention, evaluate, export_hf, generate, import_hf, next_tokens
+from sweeplab.cli.storage import backup_storage, start_storage, stop_storage, storage_status
 from sweeplab.cli.study.control import (
     enqueue,
     extend,
@@ -44,7 +45,9 @@ from sweeplab.errors import (
     EXIT_INTERRUPTED,
     BadInput,
     TrackingUnavailable,
+    nearest,
 )
+from sweeplab.version import VERSION
 
 # The groups with their help and commands, in the order in which help shows them.
 GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
@@ -57,6 +60,10 @@ GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
         ),
     ),
     "trial": ("Control one trial of a study.", (stop_trial, resume_trial)),
+    "storage": (
+        "Keep a PostgreSQL server for the studies of a lab.",
+        (start_storage, stop_storage, storage_status, backup_storage),
+    ),
     "report": ("Write reports of studies.", (scaling, sweep, compare_studies)),
     "laws": (
         "Fit scaling laws, each number with a verdict.",
@@ -64,7 +71,7 @@ GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
     ),
     "model": ("Look inside models.", (params, trace, attention, coordinates, next_tokens)),
 }
-ALONE = (export_hf, import_hf, hyperparameters, generate, evaluate, schema, ui, doctor)
+ALONE = (export_hf, import_hf, hyperparameters, generate, evaluate, schema, ui, dashboard, doctor)
 # Commands whose functions have longer names, because another function or a word of Python has theirs.
 NAMES: dict[Callable[..., Any], str] = {
     list_studies: "list",
@@ -73,6 +80,10 @@ NAMES: dict[Callable[..., Any], str] = {
     compare_studies: "compare",
     next_runs: "next",
     next_tokens: "next",
+    start_storage: "start",
+    stop_storage: "stop",
+    storage_status: "status",
+    backup_storage: "backup",
 }
 
 
@@ -82,10 +93,27 @@ class Commands(TyperGroup):
     Typer imports pydantic to read an option that was not given, which takes longer than all else of `--help`.
     """
 
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command of the group; at the top one of `study` too, whose commands are the daily ones."""
+        study = getattr(self.commands.get("study"), "commands", {})
+        return self.commands.get(cmd_name) or study.get(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that is meant, or say which one may be."""
+        if args[0].startswith("-") or self.get_command(ctx, args[0]):
+            return super().resolve_command(ctx, args)
+        known = {name: f"{ctx.command_path} {name}" for name in self.commands}
+        for group, (_, commands) in GROUPS.items():
+            for each in commands:
+                name = NAMES.get(each, each.__name__)
+                known.setdefault(name, f"sweeplab {group} {name}")
+        near = known.get(nearest(args[0], known))
+        return ctx.fail(f"No such command {args[0]!r}." + (f" Did you mean `{near}`?" if near else ""))
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the group's options, or leave everything to the command."""
         bare = copy.copy(self)
-        if args and args[0] in self.commands:
+        if args and self.get_command(ctx, args[0]):
             bare.params, bare.add_help_option = [], False
         return super(Commands, bare).parse_args(ctx, args)
 
@@ -122,7 +150,26 @@ def printed(command: Callable[..., Any]) -> Callable[..., None]:
     return run
 
 
-app = group_of("Hyperparameter sweeps and experiment tracking for small transformers.", ALONE)
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"sweeplab {VERSION}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Read what the program is asked for without a command."""
+
+
+HELP = """Hyperparameter sweeps and experiment tracking for small transformers.
+
+The commands of `study` need no first word: `sweeplab run small` is `sweeplab study run small`.
+"""
+app = group_of(HELP, ALONE)
+app.callback(help=HELP)(_options)
 for name, (words, commands) in GROUPS.items():
     app.add_typer(group_of(words, commands), name=name)
 

@@ -80,7 +80,7 @@ def _print_table(rows: list[Hyperparameter]) -> None:
             table.add_row()
         table.add_row(f"[bold]{CATEGORIES[category]}[/]")
         for row in members:
-            default = f", default {row.default}" if row.default != row.sample else ""
+            default = f", default {yaml_text(row.default)}" if row.default != row.sample else ""
             unit = f" ({row.unit})" if row.unit and row.unit not in row.meaning.lower() else ""
             cells = (f"{_python(row.sample)}{default}", range_in_words(row.suggested), f"{row.meaning}{unit}")
             table.add_row(f"  {row.name}", *cells)

@@ -12,7 +12,9 @@ from sweeplab.records.folders import lab_folder
 
 
 def params(
-    file: Annotated[Path | None, argument("[FILE]", "A study file.")] = None,
+    models: Annotated[
+        list[str] | None, argument("[FILE or PRESET]...", "Study files and presets; several side by side.")
+    ] = None,
     preset: Preset = None,
     override: Overrides = None,
     cell: OneCell = None,
@@ -24,20 +26,44 @@ def params(
 
     \b
     $ sweeplab model params --preset gpt2
+    $ sweeplab model params gpt2 llama-7b mistral-7b
     $ sweeplab model params --preset transformer-base -o vocab_size=30000
     $ sweeplab model params studies/small.yaml --json
     """
     from sweeplab.runs.models import model_of, models_of
+    from sweeplab.study.spec import preset_names
 
-    if file and preset:
+    named = models or []
+    if named and preset:
         raise BadInput(Problem("a file and a preset", "one of them; a file may have `preset: NAME`"))
-    if cell and not file:
+    if cell and not named:
         raise BadInput(Problem("a cell is a study file's", "FILE --cell CELL"))
-    found = models_of(file, override or (), cell) if file else [model_of(preset, override or ())]
+    found = [] if named else [model_of(preset, override or ())]
+    for each in named:
+        is_preset = each in preset_names() and not Path(each).exists()
+        own = [model_of(each, override or ())] if is_preset else models_of(Path(each), override or (), cell)
+        found += own
     counted = [each.as_dict() for each in found]
     if len(counted) == 1:
         return counted[0], _print_parts
+    if len(named) > 1:
+        return {"models": counted}, _print_side_by_side
     return {"cells": counted}, _print_cells
+
+
+def _print_side_by_side(found: dict[str, Any]) -> None:
+    models = found["models"]
+    names = list(dict.fromkeys(name for each in models for name in each["components"]))
+    counts = [{**each["components"], "total": each["total"]} for each in models]
+    rows = [
+        {"component": name}
+        | {
+            each["model"]: f"{own[name]:,} {own[name] / each['total']:6.1%}" if name in own else ""
+            for each, own in zip(models, counts, strict=True)
+        }
+        for name in [*names, "total"]
+    ]
+    print_rows(rows, text=("component",))
 
 
 def _print_parts(found: dict[str, Any]) -> None:
@@ -89,8 +115,12 @@ def trace(
     ] = None,
     preset: Preset = None,
     override: Overrides = None,
+    prompt: Annotated[str | None, option("TEXT", "Text that the run reads, in place of a token.")] = None,
     token: Annotated[int, option("ID", "The token's id.")] = 0,
-    position: Annotated[int, option("N", "Its position in the text, from 0.")] = 0,
+    position: Annotated[
+        int | None, option("N", "Its position in the text, from 0.  [default: 0, or a prompt's last]")
+    ] = None,
+    layer: Annotated[int | None, option("N", "Only the steps of one layer, from 0.", min=0)] = None,
     source_length: Annotated[int | None, option("N", "Tokens that an encoder reads.  [default: 10]")] = None,
     seed: Annotated[int, option("N", "Seed of the other tokens, and of weights without a run.", min=0)] = 0,
     values: Annotated[int, option("N", "Numbers to show of each step.", min=1)] = 5,
@@ -98,37 +128,63 @@ def trace(
 ) -> Answer:
     """Follow one token through a model, step by step.
 
-    Each step shows the shape of its value and the first numbers of the token's row, in float64 by the
-    NumPy reference. Without a run the weights are random.
+    Each step shows the shape of its value and the first numbers of the token's row, in float64: attention's
+    scores before the softmax and its weights after it, and last the softmax over the vocabulary. Without a
+    run the weights are random.
 
     \b
     $ sweeplab model trace --preset transformer-base --token 42 --source-length 10
+    $ sweeplab model trace small --prompt "The print" --layer 0
     $ sweeplab model trace small --token 42 --position 3 --json
     """
     from sweeplab.runs.models import model_of, opened, started
 
     if run and (preset or override):
         raise BadInput(Problem("a run and a model without one", "RUN, or --preset and -o"))
-    name, shape, weights = opened(run, lab) if run else started(model_of(preset, override or ()), seed)
-    from sweeplab.model.tracing import trace_token
+    if prompt is not None and not run:
+        raise BadInput(Problem("a prompt is read by a run's tokenizer", "RUN --prompt TEXT"))
+    likeliest: list[dict[str, Any]] = []
+    if prompt is not None:
+        from sweeplab.runs.inspecting import traced_prompt
+        from sweeplab.runs.opening import open_run
 
-    steps = trace_token(shape, weights, token, position, source_length, seed, values)
-    rows = [
-        {
-            "step": step.name,
-            "shape": " x ".join(map(str, step.shape)),
-            "values": " ".join(f"{each:9.4f}" for each in step.values),
-        }
-        for step in steps
-    ]
+        opened_run = open_run(str(run), lab_folder(lab))
+        name, shape = opened_run.run_id, opened_run.model.shape
+        steps, likeliest = traced_prompt(opened_run, prompt, position, values)
+        of: dict[str, Any] = {"prompt": prompt} | ({} if position is None else {"position": position})
+    else:
+        name, shape, weights = opened(run, lab) if run else started(model_of(preset, override or ()), seed)
+        from sweeplab.model.tracing import trace_token
+
+        found = trace_token(shape, weights, token, position or 0, source_length, seed, values)
+        steps = [each._asdict() for each in found]
+        of = {"token": token, "position": position or 0, "seed": seed}
+    if layer is not None:
+        steps = [each for each in steps if f"blocks.{layer}." in each["name"]]
+        if not steps:
+            raise BadInput(Problem(f"there is no layer {layer}", f"0 to {shape.n_layer - 1}"))
 
     def told(found: dict[str, Any]) -> None:
-        of = "its weights" if run else f"random weights, seed {seed}"
-        say(f"{name}: token {token} at position {position}, {of}\n")
+        where = "its weights" if run else f"random weights, seed {seed}"
+        read = repr(prompt) if prompt is not None else f"token {token}"
+        place = f" at position {of['position']}" if "position" in of else ""
+        say(f"{name}: {read}{place}, {where}\n")
+        rows = [
+            {
+                "step": step["name"],
+                "shape": " x ".join(map(str, step["shape"])),
+                "values": " ".join(f"{each:9.4f}" for each in step["values"]),
+            }
+            for step in found["steps"]
+        ]
         print_rows(rows, text=("step", "values"))
+        if likeliest:
+            say(
+                "\nthe likeliest there: "
+                + ", ".join(f"{each['word']} {each['probability']:.1%}" for each in likeliest)
+            )
 
-    asked = {"model": name, "token": token, "position": position, "seed": seed}
-    return asked | {"steps": [step._asdict() for step in steps]}, told
+    return {"model": name, **of, "steps": steps} | ({"likeliest": likeliest} if likeliest else {}), told
 
 
 def coordinates(

@@ -8,13 +8,20 @@ from typing import Annotated, Any
 import typer
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.lab.listing import study_names
+from sweeplab.lab.listing import file_of, name_in, study_names
 from sweeplab.records.folders import lab_folder
 
 
 def studies(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the lab's studies whose names begin so."""
     return [name for name in study_names(lab_folder(ctx.params.get("lab"))) if name.startswith(incomplete)]
+
+
+def study_files(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of `studies` and the lab's that begin so, and the study files at such a path."""
+    known = {*studies(ctx, incomplete), *(each.stem for each in Path("studies").glob("*.yaml"))}
+    files = [each for each in Path().glob(f"{incomplete}*") if each.suffix == ".yaml" or each.is_dir()]
+    return [*sorted(each for each in known if each.startswith(incomplete)), *sorted(map(str, files))]
 
 
 def presets(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -42,9 +49,13 @@ def argument(metavar: str, help: str, **settings: Any) -> Any:
 Lab = Annotated[
     Path | None, option("FOLDER", "Folder of studies and tracking.  [default: SWEEPLAB_LAB, else lab]")
 ]
-StudyName = Annotated[str, argument("NAME", "Name of the study.", autocompletion=studies)]
-MaybeStudyName = Annotated[str | None, argument("[NAME]", "Name of a study.", autocompletion=studies)]
-StudyFile = Annotated[Path, argument("FILE", "The study file.")]
+_STUDY = {"autocompletion": studies, "parser": name_in}
+StudyName = Annotated[str, argument("NAME", "Name of the study, or its file.", **_STUDY)]
+MaybeStudyName = Annotated[str | None, argument("[NAME]", "Name of a study, or its file.", **_STUDY)]
+StudyFile = Annotated[
+    Path,
+    argument("FILE", "The study file, or the study's name.", autocompletion=study_files, parser=file_of),
+]
 NewName = Annotated[str, argument("NEW", "The new name.")]
 Name = Annotated[str | None, option("NAME", "Name of the study, instead of the file's.")]
 InCell = Annotated[str | None, option("CELL", "The trial's cell, where several have its number.", "--cell")]
@@ -53,9 +64,9 @@ Run = Annotated[
     str,
     argument(
         "RUN",
-        "A study's NAME (its best run), NAME/CELL, NAME/CELL/TRIAL-SEED, an MLflow run id, or a folder "
+        "A study's NAME (its best run) or file, NAME/CELL, NAME/CELL/TRIAL-SEED, an MLflow run id, or a folder "
         "with a checkpoint.",
-        autocompletion=studies,
+        **_STUDY,
     ),
 ]
 Prompt = Annotated[str, option("TEXT", "Text that the model reads; [MASK] marks a token to fill in.")]
@@ -67,6 +78,14 @@ Overrides = Annotated[
         *("-o", "--override"),
     ),
 ]
+Grid = Annotated[
+    list[str] | None,
+    option("NAME=A,B,…", "Make cells of these values, in every combination. Repeatable.", "--grid"),
+]
+Search = Annotated[
+    list[str] | None,
+    option("NAME=LOW..HIGH", "Tune this: LOW..HIGH, A,B,… or NAMES alone. Repeatable.", "--search"),
+]
 Preset = Annotated[
     str | None,
     option("NAME", "Values of a published model: gpt2, bert-base, t5-small, …", autocompletion=presets),
@@ -76,6 +95,15 @@ Force = Annotated[bool, flag("Replace what is there already.", "--force")]
 Quiet = Annotated[bool, flag("Print errors only.", "--quiet", "-q")]
 Yes = Annotated[bool, flag("Do not ask for confirmation.", "--yes", "-y")]
 AsJson = Annotated[bool, flag("Print JSON for programs.", "--json")]
+
+
+def overrides(given: list[str] | None, grid: list[str] | None, search: list[str] | None) -> list[str]:
+    """Return all that a command line changes of a study file."""
+    if not grid and not search:
+        return given or []
+    from sweeplab.study.file.reading import grid_overrides, search_overrides
+
+    return [*(given or ()), *grid_overrides(grid or ()), *search_overrides(search or ())]
 
 
 def whole_numbers(option: str, text: str, allowed: str, largest: int | None = None) -> list[int]:

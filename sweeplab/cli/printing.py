@@ -13,6 +13,7 @@ from sweeplab.formatting import several
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from sweeplab.lab.moving import Done
     from sweeplab.study.plan import Plan
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 # What a command found, and how a person is told: a text, or what prints it. A command that returns one has --json.
 Answer = tuple[Any, str | Callable[[Any], None]]
 WIDE = 240
+# How far a column of text is broken before numbers make room.
+TEXT_WIDTH = 20
 
 
 def print_answer(answer: Answer, as_json: bool) -> None:
@@ -87,20 +90,57 @@ def print_rows(
 ) -> None:
     """Print all keys of rows, or those given, all right-aligned but those of `text`.
 
-    Columns of nothing but zeros and dashes are left out.
+    Columns of nothing but zeros and dashes are left out. Where a terminal is too narrow headings are broken, then cut,
+    and then the table is printed in parts, each with the first column; no value of a column of numbers ever is.
     """
-    from rich.table import Table
-
     known = keys or dict.fromkeys(key for row in rows for key in row)
     shown = [key for key in known if any(row.get(key) not in (0, None) for row in rows)]
+    if not shown:
+        return
+    screen = console()
+    cells = {key: max(len(cell_text(row.get(key))) for row in rows) for key in shown}
+    # A column of text may be broken, but for the first.
+    cells |= {key: min(cells[key], TEXT_WIDTH) for key in shown[1:] if key in text}
+    words = {key: max([cells[key], *map(len, key.replace("_", " ").split())]) for key in shown}
+    whole = {key: max(cells[key], len(key)) for key in shown}
+    fitting = whole if _width(whole) <= screen.width else words
+    while _width(fitting) > screen.width and fitting != cells:
+        longest = max(fitting, key=lambda key: fitting[key] - cells[key])
+        fitting = fitting | {longest: fitting[longest] - 1}
+    parts: list[dict[str, int]] = [{}]
+    for key, width in fitting.items():
+        if parts[-1] and _width(parts[-1] | {key: width}) > screen.width:
+            parts.append({shown[0]: fitting[shown[0]]})
+        parts[-1][key] = width
+    for part in parts:
+        screen.print(_table(rows, text, part, shown[0], fitting is not whole))
+
+
+def _width(columns: Mapping[str, int]) -> int:
+    return sum(columns.values()) + 2 * (len(columns) - 1)
+
+
+def _table(
+    rows: Sequence[Mapping[str, Any]],
+    text: Sequence[str],
+    columns: Mapping[str, int],
+    first: str,
+    fixed: bool,
+) -> Table:
+    from rich.table import Table
+
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for key in shown:
+    for key, width in columns.items():
+        is_text = key in text and key != first
         table.add_column(
-            key.replace("_", " "), justify="left" if key in text else "right", no_wrap=key == shown[0]
+            key.replace("_", " "),
+            justify="left" if key in text else "right",
+            no_wrap=key == first,
+            width=width if fixed and not is_text else None,
         )
     for row in rows:
-        table.add_row(*(cell_text(row.get(key)) for key in shown))
-    console().print(table)
+        table.add_row(*(cell_text(row.get(key)) for key in columns))
+    return table
 
 
 def cell_text(value: Any) -> str:

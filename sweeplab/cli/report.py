@@ -1,11 +1,11 @@
-"""`sweeplab report` and `ui`: pages about studies, as files and in MLflow."""
+"""`sweeplab report`, `ui` and `dashboard`: pages about studies, as files, in MLflow, and live."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -25,6 +25,7 @@ from sweeplab.cli.options import (
 from sweeplab.cli.printing import Answer, print_json
 from sweeplab.errors import BadInput
 from sweeplab.lab.listing import find_study
+from sweeplab.records.folders import lab_folder
 
 if TYPE_CHECKING:
     from sweeplab.report.browse import Shown
@@ -33,6 +34,18 @@ Dashboard = Annotated[Path | None, option("FILE", "An edited copy of the page's 
 Format = Annotated[
     Literal["html", "png", "svg", "pdf"],
     flag("A page, or one picture per figure; pictures need sweeplab[images].", "--format"),
+]
+
+
+Port = Annotated[
+    int | None, typer.Option(min=1, max=65535, help="The port to use.  [default: the first that is free]")
+]
+OpenPage = Annotated[
+    bool | None,
+    flag(
+        "Open the page in a browser, or only print its link.  [default: open on a desktop]",
+        "--open/--no-open",
+    ),
 ]
 
 
@@ -111,17 +124,8 @@ def _write(
 
 def ui(
     name: MaybeStudyName = None,
-    port: Annotated[
-        int | None,
-        typer.Option(min=1, max=65535, help="The port to use.  [default: the first free one from 5000]"),
-    ] = None,
-    open_page: Annotated[
-        bool | None,
-        flag(
-            "Open the page in a browser, or only print its link.  [default: open on a desktop]",
-            "--open/--no-open",
-        ),
-    ] = None,
+    port: Port = None,
+    open_page: OpenPage = None,
     dashboard: Annotated[Path | None, option("FILE", "An edited copy of dashboards/mlflow.yaml.")] = None,
     lab: Lab = None,
     as_json: AsJson = False,
@@ -139,7 +143,9 @@ def ui(
     try:
         with ExitStack() as stack:
             # However it ends, also with its terminal, it ends the server too; a script's background ignores Ctrl-C.
-            for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # Who started it with nohup wants it to outlive the terminal.
+            hangs_up = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+            for each in (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hangs_up else [])):
                 stack.callback(signal.signal, each, signal.signal(each, signal.default_int_handler))
             shown = stack.enter_context(browse(lab, name, port, dashboard))
             if as_json:
@@ -157,6 +163,42 @@ def ui(
                 shown.server.wait()
     except KeyboardInterrupt:
         typer.echo("ended", err=True)
+
+
+def dashboard(
+    name: MaybeStudyName = None,
+    port: Port = None,
+    open_page: OpenPage = None,
+    lab: Lab = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a study live and steer it, until Ctrl-C.
+
+    Curves as they come, the best trial, stacks, trials by state, the time that is left; buttons give
+    the orders of `study` and `trial`. The page is served to this machine only, to whoever has its address.
+
+    \b
+    $ sweeplab dashboard small
+    """
+    from sweeplab.report.live import live_page
+
+    with ExitStack() as stack:
+        for each in (signal.SIGTERM, signal.SIGHUP):
+            stack.callback(signal.signal, each, signal.signal(each, signal.default_int_handler))
+        live = stack.enter_context(live_page(lab_folder(lab), name, port))
+        if as_json:
+            print_json({"page": live.url})
+        else:
+            typer.echo(live.url)
+            typer.echo("Ctrl-C ends it; the study goes on", err=True)
+        sys.stdout.flush()
+        if open_page if open_page is not None else _has_desktop():
+            import webbrowser
+
+            webbrowser.open(live.url)
+        with suppress(KeyboardInterrupt):
+            live.serve()
+    typer.echo("ended", err=True)
 
 
 def _print_links(shown: Shown) -> None:

@@ -249,6 +249,7 @@ def find_baseline(
     if values.objective not in TASKS:
         return None
     deciding = [FORMAT, split, dataset.token_digest, *evaluated_on(values)]
+    deciding += [] if values.data_limit is None else [values.data_limit]
     digest = hashlib.sha256(json.dumps(deciding).encode()).hexdigest()[:32]
     file = (cache or cache_folder()) / f"{digest}.baseline"
     try:
@@ -261,7 +262,7 @@ def find_baseline(
 
 
 def _found(dataset: Dataset, values: Hyperparameters, split: Scored) -> Baseline:
-    task = TASKS[values.objective](dataset.train, values)
+    task = TASKS[values.objective](dataset.training(values), values)
     examples = task.examples()
     n_seen = len(examples.tokens) - max(1, len(examples.tokens) // HELD_OUT)
     order, copied = _chosen(examples.part(slice(n_seen)), examples.part(slice(n_seen, None)), task)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,6 +43,36 @@ class Pairs:
 
 
 Split = NDArray[np.uint16] | Pairs
+
+# A part of a text is taken in stretches of so many tokens.
+STRETCH = 1024
+
+
+def limited(split: Split, n_tokens: int) -> Split:
+    """Return so many tokens of a split, in stretches, or in whole pairs, evenly spread over it; all where it has less.
+
+    They are always the same ones, and those of a smaller part are in a larger one too.
+    """
+    if n_tokens >= len(split):
+        return split
+    if not isinstance(split, Pairs):
+        order = _evenly(len(split) // STRETCH)
+        n_whole, rest = divmod(n_tokens, STRETCH)
+        lengths = dict.fromkeys(order[:n_whole].tolist(), STRETCH)
+        if rest:  # of a stretch more; of a split shorter than that its begin
+            lengths[int(order[n_whole]) if n_whole < len(order) else len(order)] = rest
+        return np.concatenate([split[at * STRETCH : at * STRETCH + lengths[at]] for at in sorted(lengths)])
+    order = _evenly(split.n_pairs)
+    n_kept = int(np.searchsorted(np.cumsum(split.lengths[order].sum(axis=1)), n_tokens, side="right"))
+    kept = np.sort(order[: max(1, n_kept)])
+    tokens = [split.tokens[split.starts[pair, 0] : split.ends[2 * pair + 1]] for pair in kept]
+    return Pairs(np.concatenate(tokens), np.cumsum(split.lengths[kept].ravel()))
+
+
+def _evenly(count: int) -> NDArray[np.int64]:
+    """Return the numbers below `count` so that the first few, however many, lie evenly: by the golden ratio."""
+    return np.argsort(np.arange(count) * (math.sqrt(5.0) - 1.0) / 2.0 % 1.0, kind="stable")
+
 
 NO_TARGET = -1
 

@@ -21,7 +21,7 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from sweeplab.data.batches import NO_TARGET, Pairs, Split
+from sweeplab.data.batches import NO_TARGET, Pairs, Split, limited
 from sweeplab.data.corpora import CORPORA, Texts
 from sweeplab.data.objectives import check_fits, evaluated_on, make_objective
 from sweeplab.data.tokenizers import TOKENIZERS, LearnedTokenizer, Tokenizer, load_tokenizer
@@ -78,6 +78,10 @@ class Dataset:
             return int(self.val.lengths[:, 1].sum()) + self.val.n_pairs
         return len(self.val)
 
+    def training(self, values: Hyperparameters) -> Split:
+        """Return what a run learns from: the training split, or the part of it that its data_limit leaves."""
+        return self.train if values.data_limit is None else limited(self.train, values.data_limit)
+
     def scored(self, split: Scored) -> Split:
         """Return a split that losses are of."""
         return self.val if split == "val" else self.test
@@ -104,7 +108,7 @@ class Dataset:
         Raises:
             BadInput: says how long it may be.
         """
-        check_fits({"training": self.train, "validation": self.val, "test": self.test}, values)
+        check_fits({"training": self.training(values), "validation": self.val, "test": self.test}, values)
 
 
 class WrongVocabulary(BadInput):

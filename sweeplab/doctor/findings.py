@@ -132,10 +132,11 @@ def _faults(run: RunFolder, state: str, keeps: bool) -> Iterator[tuple[str, Path
         yield "unreported", run.path
     for file in damaged_snapshots(run.path):
         yield "snapshot", file
-    if checkpoint := run.checkpoint():
-        if why_damaged(checkpoint):
-            yield "checkpoint", checkpoint
-    elif keeps and end and end.state.has_value:
+    checkpoint, series = run.checkpoint(), [run.checkpoint_at(each) for each in run.series()]
+    for each in [*([checkpoint] if checkpoint else ()), *series]:
+        if why_damaged(each):
+            yield "checkpoint", each
+    if checkpoint is None and keeps and end and end.state.has_value:
         yield "no_checkpoint", run.path
     if end and _lacks_curve(run, end):
         yield "no_curve", run.points_file

@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 from sweeplab.doctor.check import Check, Verdict
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.formatting import without_password
-from sweeplab.tracking.connection import database_file, tracking_uri
+from sweeplab.tracking.connection import database_file, files_elsewhere, tracking_uri
 from sweeplab.tracking.environment import device
 from sweeplab.tracking.experiment import count_studies
 from sweeplab.train.devices import CGROUP, cuda_count
@@ -138,6 +138,18 @@ def file_system(place: Path) -> str:
     mounts = {Path(each.mountpoint): each.fstype for each in psutil.disk_partitions(all=True)}
     resolved = place.resolve()
     return next((mounts[each] for each in (resolved, *resolved.parents) if each in mounts), "")
+
+
+def moved_check(lab: Path, before: Sequence[str]) -> Iterator[Check]:
+    """Yield whether MLflow finds the files of a moved lab; `before` are the folders where it looked till now."""
+    if not before:
+        return
+    left, looked_at = files_elsewhere(lab), f"{lab}/artifacts"
+    was = f"the lab was moved or copied: MLflow's files were looked for in {', '.join(before)}"
+    cure = f"let {lab}/mlflow.db be written: the next command that opens it mends it" if left else ""
+    yield Check(
+        "moved", looked_at, "warn" if left else "ok", was if left else f"{was}, and are now here", cure
+    )
 
 
 def tracking_check(lab: Path, uri: str | None = None) -> Check:

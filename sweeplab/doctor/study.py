@@ -23,6 +23,7 @@ from sweeplab.doctor.findings import (
 from sweeplab.errors import BadInput, DamagedFile, TrackingUnavailable
 from sweeplab.formatting import without_password
 from sweeplab.lab.listing import read_spec
+from sweeplab.lab.server import Server
 from sweeplab.lab.storage import count_trials
 from sweeplab.records.folders import StudyFolder
 from sweeplab.sweep.trials.leases import Lease
@@ -44,7 +45,8 @@ def storage_check(study: StudyFolder) -> Check:
     try:
         n_trials = sum(each.states.total() for each in count_trials(study).values())
     except BadInput as error:
-        return Check("storage", place, "bad", str(error), "start the database")
+        cure = Server(study.lab).command("start") if study.is_on_own_server else "start the database"
+        return Check("storage", place, "bad", str(error), cure)
     return Check("storage", place, "ok", f"{'answers' if is_elsewhere else 'whole'}; trials: {n_trials}")
 
 

@@ -81,6 +81,11 @@ COMMON = (
     only("qk_norm", "false", "for queries and keys are not normed"),
     only("parallel_block", "false", "for attention comes before feed-forward"),
     requirement(
+        "final_norm auto, for it has one where norms come first",
+        "final_norm",
+        lambda shape: shape.final_norm == (shape.norm_position == "pre"),
+    ),
+    requirement(
         "head_bias false, for its head has none",
         "head_bias",
         lambda shape: shape.of_family.transforms or not shape.has_head_bias,

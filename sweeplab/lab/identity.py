@@ -124,12 +124,6 @@ def version_differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> l
     ]
 
 
-def machine() -> str:
-    """Return what tells this machine from others: containers of one machine have it in common."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return boot.read_text().strip() if boot.exists() else platform.node()
-
-
 def _code() -> dict[str, str]:
     from importlib.metadata import version
 

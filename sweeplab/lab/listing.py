@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.task import TASK, have_one_task, task_of
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.records.folders import StudyFolder, lab_folder
+from sweeplab.records.folders import StudyFolder, is_name, lab_folder
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState, TrialEnding
 
 if TYPE_CHECKING:
@@ -34,12 +34,53 @@ def find_study(lab: Path | None, name: str) -> StudyFolder:
     """
     folder = lab_folder(lab)
     names = study_names(folder)
-    if not names:
+    if not names and not file_of(name).is_file():
         what = f"no study {name!r} in {folder}, which has none; --lab or SWEEPLAB_LAB name another lab"
         raise BadInput(what)
     if name not in names:
+        if file_of(name).is_file():
+            command = StudyFolder(folder, name).command("study run")
+            raise BadInput(f"no study {name!r} in {folder} yet; {command} runs it")
         raise BadInput(Problem(f"no study {name!r} in {folder}", _some(names), nearest(name, names)))
     return StudyFolder(folder, name)
+
+
+def file_of(name: str | Path) -> Path:
+    """Return the study file that a path means, or a name: that of `studies` or of this folder."""
+    path = Path(name)
+    own = [Path(folder, f"{name}.yaml") for folder in ("studies", ".")] if is_name(str(name)) else []
+    return next((each for each in (path, *own) if each.is_file()), path)
+
+
+def name_in(text: str) -> str:
+    """Return the study that is meant: the name that a study file says, or the text itself where it is no file.
+
+    Raises:
+        BadInput: the file says no name.
+    """
+    path = Path(text)
+    if path.suffix not in (".yaml", ".yml") or not path.is_file():
+        return text
+    from sweeplab.study.file.reading import said_name
+
+    return said_name(path)
+
+
+def study_source(path: str | Path, lab: Path) -> Path:
+    """Return the file of a study that is named by its file or its name: its own, or what the lab ran last.
+
+    Raises:
+        BadInput: there is none; offers the nearest name.
+    """
+    file, name = file_of(path), str(path)
+    if file.is_file() or not is_name(name) or file.suffix in (".yaml", ".yml"):
+        return file
+    if StudyFolder(lab, name).has_started:
+        return StudyFolder(lab, name).canonical_file
+    names = sorted({*study_names(lab), *(each.stem for each in Path().glob("studies/*.yaml"))})
+    raise BadInput(
+        Problem(f"{name}: no study file, and no study in {lab}", _some(names), nearest(name, names))
+    )
 
 
 def read_spec(folder: StudyFolder, allow_plugins: bool = False) -> StudySpec:
@@ -57,6 +98,11 @@ def read_spec(folder: StudyFolder, allow_plugins: bool = False) -> StudySpec:
 def tracking_uri_of(folder: StudyFolder) -> str | None:
     """Return the tracking URI that the study file names, if it names one."""
     return read_spec(folder).track.uri
+
+
+def find_metric(folder: StudyFolder) -> str:
+    """Return what a study's trials are valued by."""
+    return str(folder.read(folder.canonical_file)["objective"]["metric"])
 
 
 def check_free(lab: Path, name: str) -> None:

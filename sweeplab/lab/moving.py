@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.errors import BadInput, Problem, TrackingUnavailable, nearest
 from sweeplab.files import sync_folder, write_whole
 from sweeplab.lab.listing import check_free, read_spec, tracking_uri_of
 from sweeplab.lab.storage import open_database
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.spec import StudySpec
-from sweeplab.tracking.experiment import delete_experiment, rename_experiment
+from sweeplab.tracking.experiment import delete_experiment, rename_experiment, restore_experiment
 
 
 @dataclass(frozen=True)
@@ -65,6 +64,26 @@ def rename_study(folder: StudyFolder, new: str) -> Done:
         return _rename(folder, move)
 
 
+def restore_study(lab: Path, name: str) -> Done:
+    """Take a study's last removal back; cut off, the same call goes on.
+
+    Raises:
+        BadInput: the trash has no such study, or another one has its name by now.
+        TrackingUnavailable: MLflow does not answer.
+    """
+    pattern = re.compile(rf"{re.escape(name)}-\d{{8}}-\d{{6}}")
+    kept = sorted(each.name for each in (lab / "trash").glob("*/") if pattern.fullmatch(each.name))
+    if not kept:
+        names = {each.name[:-16] for each in (lab / "trash").glob("*/")}
+        raise BadInput(Problem(f"the trash has no study {name!r}", ", ".join(names), nearest(name, names)))
+    check_free(lab, name)
+    folder, trash = StudyFolder(lab, name), StudyFolder(lab, f"../trash/{kept[-1]}")
+    restore_experiment(lab, name, tracking_uri_of(trash), kept[-1])
+    trash.path.rename(folder.path)
+    sync_folder(folder.path.parent)
+    return Done(f"{name} is back, as it was", [folder.command("study rm")])
+
+
 @dataclass(frozen=True)
 class Move:
     """What is done to a study in several stores; `new` is its new name, or that of its folder in the trash."""
@@ -105,7 +124,7 @@ def _remove(folder: StudyFolder, move: Move) -> Done:
     trash = folder.lab / "trash" / move.new
     there = folder if folder.moving_file.exists() else StudyFolder(folder.lab, f"../trash/{move.new}")
     try:
-        restore = delete_experiment(folder.lab, folder.name, tracking_uri_of(there), move.new)
+        delete_experiment(folder.lab, folder.name, tracking_uri_of(there), move.new)
     except TrackingUnavailable:  # a study that its owner goes on with is not to be removed then
         there.moving_file.unlink()
         raise
@@ -114,7 +133,7 @@ def _remove(folder: StudyFolder, move: Move) -> Done:
         folder.path.rename(trash)
         sync_folder(trash.parent)
     (trash / folder.moving_file.name).unlink()
-    undo = [shlex.join(["mv", str(trash), str(folder.path)]), *restore]
+    undo = [folder.command("study rm", "--undo")]
     return Done(f"{folder.name} is removed: its folder is {trash} now", undo)
 
 

@@ -82,13 +82,13 @@ def rerun_text(trial: Trial) -> str:
     spec = read_spec(folder)
     study, data = spec.as_written(), folder.read(folder.data_file)
     order = spec.seed_numbers
+    # As the study asks, and not as a run of an earlier version says, whose default was a project.
+    values = {**trial.values, "wandb_project": spec.fixed.get("wandb_project")}
     written: Mapping[str, Any] = {
         "name": _name(trial),
         "plugins": [{"file": each.file, "sha256": each.sha256} for each in spec.plugins],
         "data": study["data"],
-        "fixed": {
-            name: list(value) if isinstance(value, tuple) else value for name, value in trial.values.items()
-        },
+        "fixed": {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()},
         "objective": study["objective"],
         "budget": {"trials_per_cell": 1},
         "pruner": "none",

@@ -11,15 +11,26 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.task import task_of
+from sweeplab.errors import DamagedFile
+from sweeplab.formatting import several_named
 from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.lab.identity import Difference, differences
-from sweeplab.lab.listing import Trial, best_by_task, has_one_task, pick_trial, read_trials, study_names
+from sweeplab.lab.listing import (
+    Trial,
+    best_by_task,
+    find_metric,
+    has_one_task,
+    pick_trial,
+    read_trials,
+    study_names,
+)
 from sweeplab.lab.storage import TrialCounts, count_trials
 from sweeplab.records.evidence import Evidence, chosen_best
-from sweeplab.records.folders import StudyFolder
+from sweeplab.records.folders import StudyFolder, WorkerPlace
 from sweeplab.records.runs import MEASURES, RunFolder, RunStart, RunState, run_key
 from sweeplab.tracking.connection import count_tracked
 
@@ -35,23 +46,62 @@ _ENDED = [str(state) for state in RunState if state.is_finished]
 
 
 def study_rows(lab: Path) -> list[dict[str, Any]]:
-    """Return one row per study: its trials by state, its best value, where it lies."""
-    rows = []
-    for name in study_names(lab):
-        folder = StudyFolder(lab, name)
-        cells = count_trials(folder).values()
-        states = sum((each.states for each in cells), Counter[str]())
-        best = min((each.best for each in cells if each.best is not None), default=None)
-        rows.append(
-            {
-                "name": name,
-                "trials": sum(states.values()),
-                "states": dict(states),
-                "best_value": best if best is not None and has_one_task(folder) else None,
-                "folder": str(folder.path),
-            }
-        )
-    return rows
+    """Return one row per study, as `study_row` does."""
+    return [study_row(StudyFolder(lab, name)) for name in study_names(lab)]
+
+
+def study_row(folder: StudyFolder) -> dict[str, Any]:
+    """Return how a study stands, its trials by state, its best value, and where it lies.
+
+    `state` is running, complete where its budget is used up, else interrupted; `last` when its last trial ended or
+    started, in this machine's time; `size_bytes` of its folder, without what tracking keeps.
+    """
+    cells = count_trials(folder).values()
+    states = sum((each.states for each in cells), Counter[str]())
+    best = min((each.best for each in cells if each.best is not None), default=None)
+    done = sum(each.counted for each in cells)
+    try:
+        planned = n_planned(folder)
+        is_done = (planned is not None and done >= planned) or _is_over_time(folder)
+    except DamagedFile:  # `show` and `doctor` say what is wrong
+        planned, is_done = None, False
+    return {
+        "name": folder.name,
+        "state": "running" if folder.is_run else "complete" if is_done else "interrupted",
+        "done": done,
+        "planned": planned,
+        "last": max((each.last for each in cells), default="") or None,
+        "size_bytes": sum(each.stat().st_size for each in folder.path.rglob("*") if each.is_file()),
+        "trials": sum(states.values()),
+        "states": dict(states),
+        "best_value": best if best is not None and has_one_task(folder) else None,
+        "folder": str(folder.path),
+    }
+
+
+def n_planned(folder: StudyFolder) -> int | None:
+    """Return how many trials a study's budget asks for, as it is by now; None where it says no number."""
+    per_cell = folder.read(folder.canonical_file)["budget"]["trials_per_cell"]
+    points = [cell["n_points"] for cell in folder.read(folder.plan_file)["cells"]]
+    return None if per_cell is None else sum(per_cell if n is None else min(per_cell, n) for n in points)
+
+
+def _is_over_time(folder: StudyFolder) -> bool:
+    limit = folder.read(folder.canonical_file)["budget"]["time"]
+    return limit is not None and folder.elapsed_seconds >= limit
+
+
+def places_in_words(places: Sequence[WorkerPlace]) -> str:
+    """Say how many workers wait for a machine, and how many run on which; nothing where all run here."""
+    if all((each.state, each.node) == ("running", gethostname()) for each in places):
+        return ""
+    found = Counter(
+        f"running on {each.node}"
+        if each.state == "running"
+        else f"queued{f' ({each.why})' if each.why else ''}"
+        for each in places
+    )
+    return f"workers: {several_named([f'{count} {how}' for how, count in sorted(found.items())])}"
 
 
 def states_in_words(states: Mapping[str, int]) -> str:
@@ -64,8 +114,9 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
 
     `trials` are those that count towards the budget, of `n_trials` in all (null where only time or FLOPs end the study:
     a cell has no more trials than points), `enqueued` those that wait to be tried next, `known` those that
-    a warm start brought in, `baselines` the n-gram baseline of each cell. Values are of the `metric`.
-    Cells stand in the order of the grid; those that it no longer has come last. There is no best of unlike tasks.
+    a warm start brought in, `baselines` the n-gram baseline of each cell, `workers` where each is that runs or is
+    queued. Values are of the `metric`. Cells stand in the order of the grid; those that it no longer has come last.
+    There is no best of unlike tasks.
     """
     # What was checked when it was run is read as it stands: the rules of samplers alone take Optuna to import.
     plan, study = map(folder.read, (folder.plan_file, folder.canonical_file))
@@ -96,6 +147,7 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
         ],
         "warm_start": warm_start,
         "baselines": baselines,
+        "workers": [each.as_dict() for each in folder.workers],
         "disagreement": _disagreement(folder, trials, counts, unfinished),
         "best": _best_run(by_task[0][0], trials) if by_task else None,
         "failures": [
@@ -151,6 +203,29 @@ def _best_run(trial: Trial, trials: Sequence[Trial]) -> dict[str, Any]:
         "sampled": trial.start.sampled,
         "folder": folder,
         "evidence": evidence,
+    }
+
+
+# What a command's example reads, by what the run learned.
+_PROMPTS = {"masked": "The [MASK] is", "span": "The [MASK] is"}
+
+
+def how_to_use(trial: Trial, cell: str | None = None, number: int | None = None) -> dict[str, str]:
+    """Return the commands that generate with a trial, train it again and open its study, by what they do.
+
+    The trial is the best of its study, of the `cell`, or that of a `number`.
+    """
+    study, prompt = trial.study, _PROMPTS.get(trial.start.values.objective, "The ")
+    run, which = study.name, list[str]()
+    if cell is not None or number is not None:
+        run, which = f"{study.name}/{trial.cell}", ["--cell", trial.cell]
+    if number is not None:
+        run, which = f"{run}/{number}-{trial.seeds[0]}", [*which, "--trial", str(number)]
+    file = f"{study.name}-best.yaml"
+    return {
+        "generate": StudyFolder(study.lab, run).command("generate", "--prompt", prompt),
+        "rerun": f"{study.command('best', *which, '--output', file)} && sweeplab run {file}",
+        "open": study.command("ui"),
     }
 
 
@@ -286,6 +361,7 @@ def _run(run: RunFolder, unfinished: RunState) -> dict[str, Any]:
             for point in points
         ],
         "checkpoint": str(checkpoint) if checkpoint else None,
+        "series": run.series(),
         "seconds": {
             "waiting": max(0.0, ended - start.started - wall_seconds),
             "training": None if evaluation is None else wall_seconds - evaluation,
@@ -377,7 +453,7 @@ def summarize(folder: StudyFolder, state: str) -> Summary:
     return {
         "state": state,
         "counts": folder.states(),
-        "metric": folder.read(folder.canonical_file)["objective"]["metric"],
+        "metric": find_metric(folder),
         "best_value": best.value if best else None,
         "best_run": best.start.key if best else None,
         "best_trials": [

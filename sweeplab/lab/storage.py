@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -15,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import read_only_uri
 from sweeplab.formatting import without_password, without_passwords
+from sweeplab.lab.server import EVERYWHERE, NEEDS_DRIVER, Server, is_loopback
+from sweeplab.records.folders import OWN_SERVER, StudyFolder, schema_url, service_url
 from sweeplab.records.runs import RunState
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
-
-    from sweeplab.records.folders import StudyFolder
+    from sqlalchemy import URL, Connection, Engine
 
 # Where the trials of new studies are stored, if not in files.
 VARIABLE = "SWEEPLAB_STORAGE"
@@ -37,7 +38,7 @@ REPEATS = "repeats"
 VOID = ("infeasible", REPEATS, "withdrawn", WARM_START)
 
 _QUERY = f"""
-SELECT study_name, state, outcome.value_json, COUNT(*), MIN(value)
+SELECT study_name, state, outcome.value_json, COUNT(*), MIN(value), MAX(COALESCE(datetime_complete, datetime_start))
 FROM trials
 JOIN studies USING (study_id)
 LEFT JOIN trial_values USING (trial_id)
@@ -45,15 +46,25 @@ LEFT JOIN trial_user_attributes AS outcome ON outcome.trial_id = trials.trial_id
 WHERE trials.trial_id NOT IN (SELECT trial_id FROM trial_user_attributes WHERE key IN {VOID})
 GROUP BY study_name, state, outcome.value_json
 """
-_Row = tuple[str, str, str | None, int, float | None]
+_Row = tuple[str, str, str | None, int, float | None, Any]
 
 
 @dataclass
 class TrialCounts:
-    """Trials by outcome, or `enqueued`, or the state of what has not ended, and the lowest value of each outcome."""
+    """Trials by outcome, or `enqueued`, or the state of what has not ended, and the lowest value of each outcome.
+
+    `last` is when the last of them ended or started, such as 2026-01-31 12:00:00, in the time of this machine.
+    """
 
     states: Counter[str] = field(default_factory=Counter)
     lowest: dict[str, float] = field(default_factory=dict)
+    last: str = ""
+
+    @property
+    def counted(self) -> int:
+        """Return how many of them count towards the budget."""
+        ended = [RunState(state) for state in self.states if state in [*RunState]]
+        return sum(self.states[state] for state in ended if state.counts_towards_budget)
 
     @property
     def best(self) -> float | None:
@@ -69,10 +80,11 @@ def count_trials(folder: StudyFolder) -> dict[str, TrialCounts]:
     """
     unfinished = {"RUNNING": str(folder.unfinished), "WAITING": "enqueued"}
     found: dict[str, TrialCounts] = {}
-    for name, state, outcome, count, value in _rows(folder):
+    for name, state, outcome, count, value, last in _rows(folder):
         counts = found.setdefault(name.partition("/")[2], TrialCounts())
         how = json.loads(outcome) if outcome else unfinished.get(state, state)
         counts.states[how] += count
+        counts.last = max(counts.last, str(last or "")[:19])
         if value is not None and outcome:
             counts.lowest[how] = min(value, counts.lowest.get(how, value))
     return found
@@ -81,6 +93,7 @@ def count_trials(folder: StudyFolder) -> dict[str, TrialCounts]:
 def _rows(folder: StudyFolder) -> list[_Row]:
     if folder.storage_file.exists():
         return _rows_elsewhere(folder)
+    folder.check_is_here()
     import sqlite3
 
     try:
@@ -104,22 +117,52 @@ def _rows_elsewhere(folder: StudyFolder) -> list[_Row]:
     return rows
 
 
-def choose_storage(folder: StudyFolder) -> None:
-    """Settle where a new study's trials are stored: where SWEEPLAB_STORAGE says, else in a file of its own.
+def choose_storage(folder: StudyFolder, is_shared: bool = False) -> str:
+    """Settle where a new study's trials are stored, for good; return what the user should know of it.
 
-    In PostgreSQL a study has a schema of its own: what is done to one touches no other.
+    That is where SWEEPLAB_STORAGE says, else in the lab's own server, else in a file of the study's. In PostgreSQL a
+    study has a schema of its own: what is done to one touches no other. Where several machines share it (`is_shared`)
+    no file will do: the lab's own server is started then.
 
     Raises:
-        BadInput: SWEEPLAB_STORAGE names no such database, or it does not answer.
+        BadInput: SWEEPLAB_STORAGE names no such database, or the database does not answer, or is for one machine alone.
     """
-    asked = os.environ.get(VARIABLE)
-    if not asked or folder.storage_file.exists() or folder.database.exists():
-        return
-    import uuid
+    asked, server, said = os.environ.get(VARIABLE), Server(folder.lab), ""
+    is_new = not (folder.storage_file.exists() or folder.database.exists())
+    if is_shared and folder.database.exists():
+        what = f"the trials of study {folder.name} are in an SQLite file, which one machine alone may open"
+        raise BadInput(f"{what}: --engine local goes on with it, a new --name begins in PostgreSQL")
+    if folder.is_on_own_server or (is_new and not asked and (is_shared or server.exists)):
+        if is_shared:
+            said = _start_shared(server)
+        server.check()
+    if not is_new or not (asked or server.exists):
+        return said
+    schema = f"{folder.name}-{uuid.uuid4().hex[:8]}"
+    if asked:
+        url, storage = _named(asked), schema_url(_named(asked), schema)
+    else:
+        url, storage = service_url(server.service), f"{OWN_SERVER}{schema}"
+    _create_schema(url, schema, f"{VARIABLE}: {without_password(asked)}" if asked else "the lab's storage")
+    folder.storage_file.touch(mode=0o600)  # it may hold a password
+    folder.storage_file.write_text(storage, encoding="utf-8")
+    return said
 
-    from sqlalchemy import create_engine, make_url
-    from sqlalchemy.exc import ArgumentError, SQLAlchemyError
-    from sqlalchemy.schema import CreateSchema
+
+def _start_shared(server: Server) -> str:
+    """Let the lab's own server run where other machines reach it."""
+    if server.exists and is_loopback(server.listens_on):
+        again = f"{server.command('stop')}, then {server.command('start')} --host {EVERYWHERE[0]}"
+        raise BadInput(f"the lab's storage listens on {server.listens_on}, for this machine alone: {again}")
+    if server.elsewhere or not server.start(None if server.exists else EVERYWHERE[0]):
+        return ""
+    stops = f"{server.command('stop')} ends it"
+    return f"no {VARIABLE}: the lab's own PostgreSQL is started, for this and later studies; {stops}"
+
+
+def _named(asked: str) -> URL:
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
 
     try:
         url = make_url(asked)
@@ -130,27 +173,29 @@ def choose_storage(folder: StudyFolder) -> None:
         shown = without_password(asked) if url else "what it holds"
         allowed = "postgresql://USER:PASSWORD@HOST/DATABASE, an @ of the password as %40"
         raise BadInput(Problem(f"{VARIABLE}: {shown} is no storage", allowed))
-    schema = f"{folder.name}-{uuid.uuid4().hex[:8]}"
-    url = url.set(drivername="postgresql+psycopg")
+    return url.set(drivername="postgresql+psycopg")
+
+
+def _create_schema(url: URL, schema: str, what: str) -> None:
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.schema import CreateSchema
+
     try:
         engine = create_engine(url)
         with engine.begin() as connection:
             connection.execute(CreateSchema(schema))
         engine.dispose()
     except ModuleNotFoundError as error:
-        raise BadInput(f"{VARIABLE} needs psycopg: pip install 'sweeplab[postgres]'") from error
+        raise BadInput(NEEDS_DRIVER) from error
     except SQLAlchemyError as error:
-        what = f"{without_password(asked)} does not answer: {reason_of(error)}"
-        raise BadInput(f"{VARIABLE}: {what}") from error
-    own = url.update_query_dict({"options": f'-csearch_path="{schema}"'})
-    # It may hold a password.
-    folder.storage_file.touch(mode=0o600)
-    folder.storage_file.write_text(own.render_as_string(hide_password=False), encoding="utf-8")
+        raise BadInput(f"{what} does not answer: {reason_of(error)}") from error
 
 
 def reason_of(error: Exception) -> str:
     """Return in one line why a database does not answer."""
-    return without_passwords(str(error.__cause__ or error).strip().partition("\n")[0])
+    said = without_passwords(str(error.__cause__ or error).strip().partition("\n")[0])
+    return f"{said} (`sweeplab storage start` starts a lab's own)" if "Connection refused" in said else said
 
 
 def engine_arguments(url: str) -> dict[str, Any]:

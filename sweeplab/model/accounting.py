@@ -85,7 +85,7 @@ def _terms(shape: ModelShape) -> Iterator[Term]:
         n_norms = (1 if shape.parallel_block else 2) + side.crosses
         qk_norms = 2 * (1 + side.crosses) * shape.qk_norm
         yield term("norms", {"C": n_norms * vectors, "D": qk_norms}, place, layers)
-        yield term("norms", {"C": vectors * ((shape.norm_position == "pre") + shape.embedding_norm)}, place)
+        yield term("norms", {"C": vectors * (shape.final_norm + shape.embedding_norm)}, place)
     if shape.of_family.transforms:
         yield term("head", {"C*C": 1, "C": vectors + shape.bias})
     yield term("head", {"V*C": not shape.tie_weights})

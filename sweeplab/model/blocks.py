@@ -167,11 +167,11 @@ def product(read: Normed, weight: Float[Tensor, "K C O"], bias: Float[Tensor, "K
 
 
 def through(p: Pass, side: Side, tokens: Tokens, mask: AttentionMask, source: Source | None) -> Normed:
-    """Take tokens through a side: [K, N, C], with a last norm where norms come first."""
+    """Take tokens through a side: [K, N, C], with a last norm where the model has one."""
     x = _embedded(p, side, tokens)
     for layer in range(p.shape.layers(side)):
         x = _block(p, f"{side.prefix}blocks.{layer}", x, mask, source)
-    return p.normed(f"{side.prefix}final_norm", x) if p.shape.norm_position == "pre" else Normed(x)
+    return p.normed(f"{side.prefix}final_norm", x) if p.shape.final_norm else Normed(x)
 
 
 def _embedded(p: Pass, side: Side, tokens: Tokens) -> Stream:

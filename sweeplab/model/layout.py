@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Literal
 
@@ -101,7 +101,8 @@ class Init:
     """One way for weights to start: the deviations of a matrix by its inputs and outputs, and of tables by n_embd.
 
     `relative` is that of the table of relative biases. Projections back into the residual stream are smaller by the
-    root of their number where it `shrinks` them.
+    root of their number where it `shrinks` them. Where it is `of_linear`, a head of its own is a matrix too, and biases
+    start as the matrices that they belong to.
     """
 
     matrix: Callable[[int, int], float]
@@ -109,6 +110,7 @@ class Init:
     relative: Callable[[int], float]
     shrinks: bool = False
     uniform: bool = False
+    of_linear: bool = False
 
 
 def _constant(*_: int) -> float:
@@ -119,15 +121,21 @@ def _by_root(width: int, _: int = 0) -> float:
     return 1 / math.sqrt(width)
 
 
+def _by_root_of_3(width: int, _: int = 0) -> float:
+    return 1 / math.sqrt(3 * width)
+
+
 # GPT-2's, as OpenAI released it; BERT's, which truncates the normal at two deviations (not done here); T5's, with
-# queries that are not divided by the root of head_dim, for attention's scores are; and the original's: matrices by
+# queries that are not divided by the root of head_dim, for attention's scores are; the original's: matrices by
 # Glorot and Bengio (2010), with the joined query, key and value taken for three matrices as wide as the queries, also
-# where n_kv_head is less than n_head and keys and values are narrower.
+# where n_kv_head is less than n_head and keys and values are narrower; and what torch.nn.Linear (weight and bias evenly
+# within 1/sqrt(inputs)) and torch.nn.Embedding (a standard normal) do where nobody asks for anything.
 INITS: dict[str, Init] = {
     "normal": Init(_constant, _constant, _constant, shrinks=True),
     "bert": Init(_constant, _constant, _constant),
     "t5": Init(_by_root, lambda n_embd: 1.0, _by_root),
     "xavier": Init(lambda n_in, n_out: math.sqrt(2.0 / (n_in + n_out)), _by_root, _by_root, uniform=True),
+    "torch": Init(_by_root_of_3, lambda n_embd: 1.0, _by_root, uniform=True, of_linear=True),
 }
 
 
@@ -151,8 +159,16 @@ class _Declarations:
         if self.shape.has_norm_bias:
             self.bias(name, self.shape.n_embd)
 
-    def bias(self, name: str, width: int) -> None:
-        self.weights.append(Weight(f"{name}.bias", (width,)))
+    def bias(self, name: str, width: int, n_in: int | None = None) -> None:
+        """Declare a bias; `n_in` are the inputs of its matrix, if it has one."""
+        std = self._init.matrix(n_in, width) if n_in and self._init.of_linear else None
+        self.weights.append(Weight(f"{name}.bias", (width,), std, uniform=self._init.uniform))
+
+    def head(self, rows: int, width: int) -> None:
+        """Declare a head of its own, which lies as an embedding does."""
+        self.table("head.weight", rows, width)
+        if self._init.of_linear:
+            self.weights[-1] = replace(self.weights[-1], std=self._init.matrix(width, rows), uniform=True)
 
     def matrix(
         self, name: str, *size: int, bias: bool = False, residual: bool = False, fan_out: int | None = None
@@ -164,7 +180,7 @@ class _Declarations:
             std /= math.sqrt(self._n_residual)
         self.weights.append(Weight(f"{name}.weight", size, std, uniform=self._init.uniform))
         if bias:
-            self.bias(name, n_out)
+            self.bias(name, n_out, n_in)
 
 
 def declared(shape: ModelShape) -> list[Weight]:
@@ -183,15 +199,15 @@ def declared(shape: ModelShape) -> list[Weight]:
             found.norm(f"{side.prefix}embedding_norm")
         for layer in range(shape.layers(side)):
             _block(found, side, f"{side.prefix}blocks.{layer}")
-        if shape.norm_position == "pre":
+        if shape.final_norm:
             found.norm(f"{side.prefix}final_norm")
     if shape.of_family.transforms:
         found.matrix("head.transform", shape.n_embd, shape.n_embd, bias=shape.bias)
         found.norm("head.norm")
     if not shape.tie_weights:
-        found.table("head.weight", shape.vocab_size, shape.n_embd)
+        found.head(shape.vocab_size, shape.n_embd)
     if shape.has_head_bias:
-        found.bias("head", shape.vocab_size)
+        found.bias("head", shape.vocab_size, shape.n_embd)
     return found.weights
 
 

@@ -36,17 +36,24 @@ GENERAL = (
         lambda shape: shape.tie_weights or not shape.tie_scale,
     ),
     requirement(
-        "head_bias is of an untied head: tie_weights must be false, and family not encoder, whose head follows bias",
-        "head_bias tie_weights family",
-        lambda shape: not shape.head_bias or (not shape.tie_weights and not shape.of_family.transforms),
+        "head_bias is not of an encoder, whose head follows bias: family must not be encoder",
+        "head_bias family",
+        lambda shape: not shape.head_bias or not shape.of_family.transforms,
     ),
     requirement(
-        "mup says itself what follows the width: init must be normal, scale_embedding and tie_scale false",
-        "parametrization init scale_embedding tie_scale",
+        "mup says itself what follows the width: init must be normal, attention_scale head_dim, scale_embedding and "
+        "tie_scale false",
+        "parametrization init attention_scale scale_embedding tie_scale",
         lambda shape: (
             shape.parametrization == "standard"
-            or (shape.init == "normal" and not shape.scale_embedding and not shape.tie_scale)
+            or (shape.init, shape.attention_scale, shape.scale_embedding, shape.tie_scale)
+            == ("normal", "head_dim", False, False)
         ),
+    ),
+    requirement(
+        "attention_scale is of a softmax of products: attention must not be linear",
+        "attention_scale attention",
+        lambda shape: shape.attention_scale == "head_dim" or ATTENTION[shape.attention].has_scores,
     ),
     requirement(
         "share_embeddings false needs a source beside the target: family must be encoder_decoder",

@@ -64,6 +64,7 @@ SETTLED: Mapping[str, tuple[frozenset[str], Callable[[Mapping[str, Any]], Any]]]
     "n_decoder_layer": (frozenset({"n_layer"}), lambda values: values["n_layer"]),
     "head_dim": (frozenset({"n_embd", "n_head"}), lambda values: values["n_embd"] // values["n_head"]),
     "n_kv_head": (frozenset({"n_head"}), lambda values: values["n_head"]),
+    "final_norm": (frozenset({"norm_position"}), lambda values: values["norm_position"] == "pre"),
     "d_ff": (frozenset({"n_embd", "activation"}), _d_ff),
     "embedding_dropout": (frozenset({"dropout"}), lambda values: values["dropout"]),
     "attention_dropout": (frozenset({"dropout"}), lambda values: values["dropout"]),
@@ -133,10 +134,8 @@ class ModelShape(ModelHyperparameters):
 
     @property
     def has_head_bias(self) -> bool:
-        """Say whether the head carries a bias: an encoder's follows `bias`, another tied one cannot."""
-        if self.of_family.transforms:
-            return self.bias
-        return self.head_bias and not self.tie_weights
+        """Say whether the head carries a bias: an encoder's follows `bias`."""
+        return self.bias if self.of_family.transforms else self.head_bias
 
     @property
     def has_source_embedding(self) -> bool:

@@ -1,7 +1,8 @@
 """The steps of a forward pass by name: what a model makes of one token, and its attention weights.
 
 The model itself computes them, in float64, with a pass that records its steps. Attention's kernel shows no weights:
-they are what it computes with an identity matrix in place of the values. Of experts all answer every token here.
+they are what it computes with an identity matrix in place of the values; and its scores are the products that these
+are a softmax of, -inf where nothing is seen. Of experts all answer every token here.
 
 Legend: T positions, S keys, H n_head, C n_embd, N tokens, A n_expert_active.
 """
@@ -21,7 +22,7 @@ from torch import Tensor
 from sweeplab.data.batches import Batch, changed
 from sweeplab.errors import BadInput, Problem
 from sweeplab.model.attention import query_factor
-from sweeplab.model.attention.base import AttentionKind, AttentionMask, for_queries
+from sweeplab.model.attention.base import AttentionKind, AttentionMask, between, for_queries, scores
 from sweeplab.model.attention.linear import feature
 from sweeplab.model.blocks import Heads, Normed, Pass, feed_forward
 from sweeplab.model.layout import Layout
@@ -38,7 +39,20 @@ if TYPE_CHECKING:
 SOURCE_LENGTH = 10
 # The steps of a sub-layer in the order in which they are listed: the model computes some of them together.
 ORDER = (
-    *("qkv", "q", "q_norm", "q.heads", "kv", "k_norm", "k.heads", "v.heads", "weights", "mixed", "out"),
+    *(
+        "qkv",
+        "q",
+        "q_norm",
+        "q.heads",
+        "kv",
+        "k_norm",
+        "k.heads",
+        "v.heads",
+        "scores",
+        "weights",
+        "mixed",
+        "out",
+    ),
     *("router", "router.shares", "up", "gate", "hidden", "down", "added"),
 )
 _SUB_LAYER = re.compile(r"(.*blocks\.\d+\.\w+)\.(.+)")
@@ -78,7 +92,11 @@ class _RecordingPass(Pass):
         for role, head in zip("qkv", shown, strict=True):
             self.note(f"{name}.{role}.heads", head)
         identity = torch.eye(k.shape[2], dtype=k.dtype).repeat(*k.shape[:2], 1, 1)
-        self.note(f"{name}.weights", kind.attend(q, k, identity, self.shape, mask, None))
+        weights = kind.attend(q, k, identity, self.shape, mask, None)
+        if kind.has_scores:
+            found = mask.shifted(scores(q, k), name, between(q, k))
+            self.note(f"{name}.scores", found.masked_fill(weights == 0.0, -torch.inf))
+        self.note(f"{name}.weights", weights)
         return self.note(f"{name}.mixed", super().attend(name, kind, heads, mask))
 
     def routed(self, name: str, x: Tensor, shares: Tensor, chosen: Tensor) -> None:
@@ -136,6 +154,8 @@ def _shown(p: _RecordingPass, name: str, value: Tensor) -> Iterator[Step]:
         tokens = dict(p.steps)[name.replace("token_type", "token")]
         value = value.expand_as(tokens)  # all are of the first type
     yield name, value[0] if kind.endswith("embedding") or ".router" in name else value
+    if name == "logits":
+        yield "probabilities", value.softmax(dim=-1)
 
 
 def random_weights(shape: ModelShape, seed: int) -> dict[str, Any]:
@@ -174,10 +194,18 @@ def trace_token(
 
     inputs = tokens(position + 1 if shape.of_family.sides[-1].causal else length)
     source = tokens(length) if shape.of_family.reads_source else None
+    return trace_batch(shape, weights, Batch(inputs, inputs, source), position, n_values)
+
+
+def trace_batch(
+    shape: ModelShape, weights: Mapping[str, Any], batch: Batch, position: int, n_values: int = 5
+) -> list[TracedStep]:
+    """Return the steps of a pass over a batch of one sequence: the numbers of the token at a position."""
     # A row is a position in every step: of tokens, of queries, or of the keys that a source gives.
     return [
         TracedStep(name, tuple(value.shape), value[(0,) * (value.ndim - 2)][position, :n_values].tolist())
-        for name, value in trace(shape, weights, Batch(inputs, inputs, source))
+        for name, value in trace(shape, weights, batch)
+        if position < value.shape[-2]  # a source may end before the token's own position
     ]
 
 

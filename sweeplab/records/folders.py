@@ -6,19 +6,26 @@ import json
 import os
 import re
 import shlex
+import socket
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sweeplab.errors import BadInput, DamagedFile, Problem
-from sweeplab.files import database_url, read_only_uri, write_whole
+from sweeplab.files import database_url, machine, read_only_uri, write_whole
 from sweeplab.records.runs import FROM_A_COPY, Inside, RunFolder, RunState, known, reading
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
 
 DEFAULT_LAB = "lab"
 NAMES = "letters, digits, . _ and -, at most 100"
+# The storage of a study whose trials the lab's own server has: this, and the name of a schema.
+OWN_SERVER = "lab:"
+SERVICE = "sweeplab"  # what that server is called in its service file, and its user there
 # Whoever only looks whether a study is running holds its lock for an instant.
 LOOK_SECONDS = 1.0
 
@@ -35,6 +42,32 @@ def lab_folder(given: Path | None = None) -> Path:
     except UnicodeEncodeError:
         raise BadInput(Problem(f"the lab's path {str(lab)!a} is no UTF-8", "a path in UTF-8")) from None
     return lab
+
+
+def service_file(lab: Path) -> Path:
+    """Return the file that says how to connect to the lab's own PostgreSQL server, where it has one."""
+    return lab / "postgres" / "service.conf"
+
+
+def service_url(file: Path) -> URL:
+    """Return SQLAlchemy's URL of the PostgreSQL server that a service file of libpq's names, with its password."""
+    from configparser import ConfigParser
+
+    from sqlalchemy import URL
+
+    read = ConfigParser(interpolation=None)
+    read.read_string(file.read_text(encoding="utf-8"))
+    said = dict(read[SERVICE])
+    given = {"username": said.pop("user"), "password": said.pop("password"), "database": said.pop("dbname")}
+    return URL.create(
+        "postgresql+psycopg", **given, host=said.pop("host"), port=int(said.pop("port")), query=said
+    )
+
+
+def schema_url(url: URL, schema: str) -> str:
+    """Return the URL, with its password, of one schema of a PostgreSQL database."""
+    url = url.update_query_dict({"options": f'-csearch_path="{schema}"'})
+    return url.render_as_string(hide_password=False)
 
 
 def is_name(text: str) -> bool:
@@ -77,6 +110,26 @@ class DataDescription:
 
 
 @dataclass(frozen=True)
+class WorkerPlace:
+    """Where a worker is: waiting for a machine, or running on one.
+
+    `process` is what names it to whoever would look at it or end it there: a process' number, a job, an actor.
+    `why` says why it waits, or what keeps it from working.
+    """
+
+    worker: int
+    state: Literal["queued", "running"]
+    node: str
+    process: str
+    log: str
+    why: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the place as plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
 class StudyFolder:
     """The places of one study."""
 
@@ -95,6 +148,7 @@ class StudyFolder:
     confirm_file = Inside(
         "confirm.json"
     )  # what fresh seeds and the test split say of the best configurations
+    workers_file = Inside("workers.json")  # where its workers are, while it is run
     elapsed_file = Inside("elapsed.json")  # how long it has been run so far
     report = Inside("report")  # the folder of the reports
     sample = Inside("sample")  # the folder of what the best run has written
@@ -119,15 +173,41 @@ class StudyFolder:
         Raises:
             DamagedFile: it is a file that is gone or damaged, and trials have been trained.
         """
-        try:
-            return self.storage_file.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            pass
+        if self.storage_file.exists():
+            url = self.storage_file.read_text(encoding="utf-8")
+            if not self.is_on_own_server:
+                return url
+            service = service_file(self.lab)
+            if not service.exists():
+                raise DamagedFile(service, "it is gone", FROM_A_COPY)
+            return schema_url(service_url(service), url.removeprefix(OWN_SERVER))
+        self.check_is_here()
         if self._runs.exists():
             self._check_database("SELECT 'ok'")
         if not self.database.exists() or all(os.access(each, os.W_OK) for each in (self.path, self.database)):
             return database_url(self.database)
         return f"{database_url(Path(read_only_uri(self.database)))}?uri=true"
+
+    def check_is_here(self) -> None:
+        """Make sure that no other machine has the study's database open, where it is a file.
+
+        Its write-ahead log has an index in memory that its processes share: several machines would destroy the file.
+
+        Raises:
+            BadInput: another machine runs the study.
+        """
+        if self.storage_file.exists() or not self.lock_file.exists():
+            return
+        host, _, there = self.lock_file.read_text("utf-8").partition("\n")
+        if there not in ("", machine()) and self.is_run:
+            what = f"study {self.name} is run on {host}, and its trials are in an SQLite file"
+            cure = "`sweeplab storage start` before a new study gives it a database that several may use"
+            raise BadInput(f"{what}, which one machine alone may open: look at it there; {cure}")
+
+    @property
+    def is_on_own_server(self) -> bool:
+        """Say whether the trials are stored by the lab's own server."""
+        return self.storage_file.exists() and self.storage_file.read_text("utf-8").startswith(OWN_SERVER)
 
     def _check_database(self, query: str) -> None:
         import sqlite3
@@ -235,6 +315,8 @@ class StudyFolder:
         except OSError as error:
             raise BadInput(f"cannot write {self.path}: {error.strerror}") from error
         with lock:
+            with suppress(OSError):  # a full disk
+                self.lock_file.write_text(f"{socket.gethostname()}\n{machine()}", encoding="utf-8")
             yield
 
     @property
@@ -256,6 +338,18 @@ class StudyFolder:
     def unfinished(self) -> RunState:
         """Return the state of runs that have not ended: running while somebody runs the study."""
         return RunState.RUNNING if self.is_run else RunState.WAITING
+
+    @property
+    def workers(self) -> list[WorkerPlace]:
+        """Return where the workers are that whoever runs the study has started; none while nobody does."""
+        if not self.workers_file.exists() or not self.is_run:
+            return []
+        return [WorkerPlace(**each) for each in self.read(self.workers_file)["workers"]]
+
+    def write_workers(self, places: Iterable[WorkerPlace]) -> None:
+        """Write down where the workers are."""
+        told = {"workers": [each.as_dict() for each in places]}
+        write_whole(self.workers_file, json.dumps(told, indent=1).encode())
 
     @property
     def elapsed_seconds(self) -> float:

@@ -22,7 +22,10 @@ from sweeplab.files import write_new, write_whole
 from sweeplab.hyperparameters import Hyperparameters
 
 # What an evaluation finds besides the loss, where the task or the model has it.
-MEASURES = ("bits_per_byte", "exact_match", "pseudo_perplexity", "expert_use_max", "expert_use_entropy")
+MEASURES = (
+    *("bits_per_byte", "exact_match", "pseudo_perplexity", "expert_use_max", "expert_use_entropy"),
+    "eval_train_loss",
+)
 # The same, where the loss was lowest.
 BEST_MEASURES = tuple(f"best_{name}" for name in MEASURES)
 # What a run's end finds besides: its loss where its trial is valued, at one iteration for all seeds; and on the whole
@@ -47,6 +50,9 @@ COUNTS: Mapping[str, tuple[type, ...]] = {
 # The cure for what no command makes again.
 FROM_A_COPY = "put back what a copy of the lab has; MLflow still has what was sent"
 
+
+# Folders of a series of a run's weights are called so, and by the iteration.
+_SERIES = "at-"
 
 # How the error of a trial begins that no memory here holds: it says nothing of other trials.
 DOES_NOT_FIT = "does not fit"
@@ -132,6 +138,7 @@ class CurvePoint:
     pseudo_perplexity: float | None = None
     expert_use_max: float | None = None
     expert_use_entropy: float | None = None
+    eval_train_loss: float | None = None
     bits_per_byte: float | None = None
     whole_val_loss: float | None = None
     whole_bits_per_byte: float | None = None
@@ -185,6 +192,7 @@ class RunEnd:
     best_pseudo_perplexity: float | None = None
     best_expert_use_max: float | None = None
     best_expert_use_entropy: float | None = None
+    best_eval_train_loss: float | None = None
     final_val_loss: float | None = None
     valued_val_loss: float | None = None
     best_whole_val_loss: float | None = None
@@ -344,6 +352,15 @@ class RunFolder:
     def checkpoint(self) -> Path | None:
         """Return the folder of the weights that were kept, if any were."""
         return next((self.path / name for name in ("best", "last") if (self.path / name).is_dir()), None)
+
+    def checkpoint_at(self, iteration: int) -> Path:
+        """Return the folder of a series' weights at an iteration."""
+        return self.path / f"{_SERIES}{iteration}"
+
+    def series(self) -> list[int]:
+        """Return the iterations of a series of weights, in order; none where no series was kept."""
+        names = (each.name.removeprefix(_SERIES) for each in self.path.glob(f"{_SERIES}*"))
+        return sorted(int(name) for name in names if name.isdecimal())
 
 
 @dataclass

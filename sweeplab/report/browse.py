@@ -17,7 +17,7 @@ from sweeplab.report import options
 from sweeplab.report.options import LOG, Option, check_value, listed
 from sweeplab.study.problems import Problems
 from sweeplab.tracking import pages
-from sweeplab.tracking.connection import SERVERS, database_file, tracking_uri
+from sweeplab.tracking.connection import SERVERS, database_file, tracking_uri, writable
 from sweeplab.tracking.experiment import count_studies
 from sweeplab.tracking.tracker import CURVES, LOSSES_BY_TOKENS
 
@@ -56,7 +56,7 @@ def browse(
     """Show one study, or all that the lab's tracking has, in MLflow's pages as long as the context lasts.
 
     A tracking server has its own pages; of a database they are served to this machine alone, at `port` or at
-    the first one that is free.
+    the first one that is free. Of a database that may only be read a copy is served.
 
     Raises:
         BadInput: there is no such study, nothing of it was run yet, the port is taken, the dashboard asks for
@@ -74,7 +74,7 @@ def browse(
         address = without_password(uri).rstrip("/")
         try:
             count_studies(place, uri)
-            links = _publish(folders, uri, view, address, strict=bool(name))
+            links = _publish(folders, uri, view, address, bool(name), uri)
         except TrackingUnavailable as error:
             cure = "start it, or let MLFLOW_TRACKING_URI or track: {uri: …} name another"
             raise BadInput(f"{error}; {cure}") from error
@@ -83,23 +83,23 @@ def browse(
     free = pages.free_port(*([] if port is None else [port]))
     if port not in (None, free):
         raise BadInput(f"port {port} is in use; --port {free} is free, and without --port one is found")
-    with pages.serve(place, uri, free) as server:
-        links = _publish(folders, uri, view, server.url, strict=bool(name))  # while the server starts
+    with writable(place, uri) as served, pages.serve(place, served, free) as server:
+        links = _publish(folders, uri, view, server.url, bool(name), served)  # while the server starts
         server.wait_until_ready()
         yield Shown(server.url, links, empty, server)
 
 
 def _publish(
-    folders: Sequence[StudyFolder], uri: str, view: pages.View, address: str, strict: bool
+    folders: Sequence[StudyFolder], uri: str, view: pages.View, address: str, strict: bool, served: str
 ) -> dict[str, dict[str, str]]:
-    """Bring the view to every study that the tracking at `uri` has; if strict, it must have them all."""
+    """Bring the view to every study of the tracking at `uri`, which is `served`; if strict, it must have them all."""
     links = {}
     for folder in folders:
         try:
             spec = read_spec(folder)
             if tracking_uri(folder.lab, spec.track.uri) == uri:
                 searched = tuple(spec.search)
-                links[folder.name] = pages.publish(folder.lab, uri, folder.name, view, searched, address)
+                links[folder.name] = pages.publish(folder.lab, served, folder.name, view, searched, address)
         except BadInput:
             if strict:
                 raise

@@ -46,6 +46,7 @@ CURVES = {
     "train_loss": "training loss (nats/token)",
     "bits_per_byte": "validation loss (bits/byte)",
     "exact_match": "exact matches (share of targets)",
+    "eval_train_loss": "loss on the training split (nats per token)",
     "pseudo_perplexity": "pseudo-perplexity (one token masked at a time)",
     "expert_use_max": "largest share of one expert, in the worst layer",
     "expert_use_entropy": "entropy of expert use, in the worst layer",
@@ -139,9 +140,9 @@ class ReportData:
 
     @property
     def objective(self) -> str:
-        """Return by which evaluation the studies value a run: the best, where they do not agree."""
-        own = {spec.objective.at for spec in self.studied.specs.values()} if self.studied else set()
-        return own.pop() if len(own) == 1 else "best"
+        """Return by which evaluation the studies value a run: one of all that may be compared."""
+        own = (spec.objective.at for spec in self.studied.specs.values()) if self.studied else ()
+        return next(iter(own), "best")
 
     @property
     def baselines(self) -> Mapping[str, Mapping[str, Any]]:

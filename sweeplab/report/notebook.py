@@ -1,10 +1,15 @@
-"""A study as a notebook shows it: where it stands, a row a cell, and its best run. One table, no script."""
+"""A study as a notebook shows it, while it runs and afterwards: a row a cell, and its best run. No script."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
 from html import escape
 from typing import Any
+
+from sweeplab.lab.events import Event, RunEvaluated, Tick
+from sweeplab.sweep.work.progress import StudyProgress
 
 MOST_CELLS = 30
 # Of the text's own color, so that it reads on light and on dark.
@@ -13,6 +18,7 @@ _STYLE = (
     ".sweeplab td:first-child,.sweeplab th:first-child{text-align:left!important}"
     ".sweeplab tr.best td{font-weight:600}</style>"
 )
+REFRESH_SECONDS = 0.5
 _STATES = ("complete", "stopped", "pruned", "diverged", "failed", "running", "waiting")
 
 
@@ -55,3 +61,46 @@ def _best(shown: Mapping[str, Any]) -> str:
     searched = ", ".join(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
                          for name, value in best["sampled"].items())  # fmt: skip
     return f"<p>best: {best['value']:.4f} by {escape(best['key'])} {f'with {escape(searched)}' if searched else ''}</p>"
+
+
+def live_in_notebook(name: str) -> Callable[[Event, StudyProgress], None]:
+    """Return what shows a running study in the notebook that this process serves; elsewhere it shows nothing."""
+    ipython = sys.modules.get("IPython")
+    if ipython is None or getattr(ipython.get_ipython(), "kernel", None) is None:
+        return lambda event, progress: None
+    from importlib import import_module
+
+    shown: Any = import_module("IPython.display")
+    handle, drawn = shown.display(shown.HTML(f"{escape(name)}: starting"), display_id=True), 0.0
+
+    def show(event: Event, progress: StudyProgress) -> None:
+        nonlocal drawn
+        now = time.monotonic()
+        if not isinstance(event, Tick) or now - drawn > REFRESH_SECONDS:
+            drawn = now
+            handle.update(shown.HTML(progress_html(name, progress)))
+
+    return show
+
+
+def progress_html(name: str, progress: StudyProgress) -> str:
+    """Return the HTML of a running study: a bar, and what is done, best and running in each cell."""
+    total, per_cell = progress.plan.trials, progress.plan.budget.trials_per_cell
+    bar = f"<progress value='{progress.counted}' max='{total}'></progress> " if total else ""
+    of = f" of {total}" if total else ""
+    rows = []
+    for plan in progress.plan.cells[:MOST_CELLS]:
+        cell = progress.cells[plan.cell]
+        running = [
+            f"#{number} "
+            + (f"{event.iteration} {event.val_loss:.3f}" if isinstance(event, RunEvaluated) else "…")
+            for (key, number), event in sorted(progress.live.items())
+            if key == plan.cell
+        ]
+        done = f"{cell.counted}/{plan.n_trials(per_cell)}" if per_cell else str(cell.counted)
+        best = "–" if cell.best is None else f"{cell.best:.4f}"
+        values = [plan.cell, f"{plan.n_params:,}", done, best, ", ".join(running) or "–"]
+        rows.append(f"<tr>{_cells(values, 'td')}</tr>")
+    header = _cells(["cell", "parameters", "trials", progress.plan.metric, "running"], "th")
+    head = f"<b>{escape(name)}</b> {bar}{progress.counted}{of} trials"
+    return f"<div class='sweeplab'>{_STYLE}{head}<table><tr>{header}</tr>{''.join(rows)}</table></div>"

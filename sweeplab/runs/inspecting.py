@@ -48,6 +48,24 @@ class AttentionMap:
         return f"{self.place.capitalize()}{'-attention' if self.place == 'cross' else ''}, layer {self.layer}"
 
 
+def read_prompt(run: LoadedRun, text: str) -> Batch:
+    """Return a prompt as the run reads it; where the run finds a target from a source, with what it finds, greedily.
+
+    Raises:
+        BadInput: the run cannot read the prompt.
+    """
+    from sweeplab.model.generation import Sampling
+
+    writer = Writer(run, text, Sampling(greedy=True), max_new_tokens=run.values.block_size)
+    prompt = writer.prompt
+    check_room(prompt.start, run.values)
+    tokens = list(prompt.start)
+    if prompt.source is not None or (objective_of(run.values).of_pairs and not fills_holes(run)):
+        tokens = [*tokens, *writer.tokens()][: run.values.block_size]
+    inputs = np.array([tokens])
+    return Batch(inputs, inputs, None if prompt.source is None else np.array([prompt.source]))
+
+
 def attention_maps(
     run: LoadedRun, text: str, layer: int | None = None, head: int | None = None
 ) -> list[AttentionMap]:
@@ -58,22 +76,15 @@ def attention_maps(
     Raises:
         BadInput: the run cannot read the prompt, or has no such layer or head.
     """
-    from sweeplab.model.generation import Sampling
     from sweeplab.model.tracing import attention_weights
 
     shape = run.model.shape
     _check("head", head, shape.n_head)
     _check("layer", layer, max(map(shape.layers, shape.of_family.sides)))
-    writer = Writer(run, text, Sampling(greedy=True), max_new_tokens=run.values.block_size)
-    prompt = writer.prompt
-    check_room(prompt.start, run.values)
-    tokens = list(prompt.start)
-    if prompt.source is not None or (objective_of(run.values).of_pairs and not fills_holes(run)):
-        tokens = [*tokens, *writer.tokens()][: run.values.block_size]
-    inputs = np.array([tokens])
-    source = None if prompt.source is None else np.array([prompt.source])
-    found = attention_weights(shape, run.model.weights, Batch(inputs, inputs, source))
-    words = {"": _words(run, tokens), "encoder.": _words(run, prompt.source or ())}
+    batch = read_prompt(run, text)
+    found = attention_weights(shape, run.model.weights, batch)
+    source = () if batch.source is None else batch.source[0].tolist()
+    words = {"": _words(run, batch.inputs[0].tolist()), "encoder.": _words(run, source)}
     heads = range(shape.n_head) if head is None else [head]
     maps = []
     for side in shape.of_family.sides:
@@ -87,6 +98,28 @@ def attention_maps(
                 if (weights := found.get(f"{name}.{part}")) is not None:
                     maps.append(AttentionMap(place, index, heads, own, keys, weights[list(heads)]))
     return maps
+
+
+def traced_prompt(run: LoadedRun, text: str, position: int | None, n_values: int) -> tuple[Rows, Rows]:
+    """Return the steps of a run's pass over a prompt at the token of a position, the last one unless it is given.
+
+    And the likeliest tokens that the run finds there, with their probabilities.
+
+    Raises:
+        BadInput: the run cannot read the prompt, or that has no such position.
+    """
+    from sweeplab.model.tracing import trace_batch
+
+    found = read_prompt(run, text)
+    n_tokens = found.inputs.shape[1]
+    _check("position", position, n_tokens)
+    at = n_tokens - 1 if position is None else position
+    steps = trace_batch(run.model.shape, run.model.weights, found, at, run.model.shape.vocab_size)
+    shares = np.array(steps[-1].values)
+    likeliest = np.argsort(-shares, kind="stable")[:n_values].tolist()
+    words = zip(likeliest, _words(run, likeliest), strict=True)
+    rows = [{"token": token, "word": word, "probability": float(shares[token])} for token, word in words]
+    return [each._asdict() | {"values": each.values[:n_values]} for each in steps], rows
 
 
 def _check(what: str, number: int | None, count: int) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import bytes_in_words
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameters
+from sweeplab.lab.listing import file_of
 from sweeplab.model import accounting
 from sweeplab.model.shape import ModelShape
 from sweeplab.records.folders import lab_folder
@@ -90,7 +91,7 @@ def models_of(file: Path, overrides: Sequence[str] = (), cell: str | None = None
     Raises:
         BadInput: the file is wrong, its data are not there, or it has no such cell.
     """
-    spec = read_study(file, overrides)
+    spec = read_study(file_of(file), overrides)
     shapes = _shapes(spec, placed_dataset(spec).tokenizer.vocab_size, cell)
     return [Sized(key, shape, _notes(spec.preset, shape)) for key, shape in shapes.items()]
 
@@ -199,7 +200,7 @@ def check_coordinates(
     rows: list[Coordinate] = []
     for values in models:
         report(f"{values.parametrization}, n_embd {values.n_embd}")
-        rows += coordinates(values, data.train, n_steps)
+        rows += coordinates(values, data.training(values), n_steps)
     searched = {
         name: getattr(models[0], name)
         for name in spec.search

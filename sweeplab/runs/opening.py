@@ -14,11 +14,12 @@ from sweeplab.records.folders import NAMES, StudyFolder, is_name
 from sweeplab.records.runs import RunFolder
 
 if TYPE_CHECKING:
-    from sweeplab.tracking.loading import LoadedRun
+    from sweeplab.runs.run import Run
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 KINDS = (
-    "a study's NAME, NAME/CELL, NAME/CELL/TRIAL-SEED, an MLflow run id, a folder with a checkpoint, "
+    "a study's NAME, NAME/CELL, NAME/CELL/TRIAL-SEED, with @ITERATION one of its series of checkpoints, "
+    "an MLflow run id, a folder with a checkpoint, "
     "the name of what import-hf brought in"
 )
 
@@ -40,29 +41,32 @@ def check_imported_name(lab: Path, name: str) -> None:
         raise BadInput(Problem(f"{name!r} is a study's name, and opens its best run", "--name with another"))
 
 
-def open_run(text: str, lab: Path, uri: str | None = None) -> LoadedRun:
+def open_run(text: str, lab: Path, uri: str | None = None) -> Run:
     """Open a run: a study's best one by NAME, or by NAME/CELL the best of a cell; NAME/CELL/TRIAL-SEED; an MLflow
-    run id; a folder with a checkpoint; or what was brought in under a name. `uri` says where MLflow is, as for a study.
+    run id; a folder with a checkpoint, or one of MLflow's artifacts with it; or what was brought in under a name.
+    NAME…@ITERATION is one of a run's series of checkpoints. `uri` says where MLflow is, as for a study.
 
     Raises:
         BadInput: there is no such run, with the nearest name; or it kept no checkpoint, or that is damaged.
         TrackingUnavailable: MLflow does not answer.
     """
+    from sweeplab.runs.run import Run
     from sweeplab.tracking.loading import load_checkpoint, load_run
     from sweeplab.train.checkpoint import DamagedCheckpoint
 
     # By itself, or by the name it was brought in under.
-    folders = [each for each in (Path(text), imported_folder(lab, text)) if _is_file(each / "model.json")]
-    if text.partition("/")[0] in study_names(lab):
+    places = (Path(text), Path(text, "checkpoint"), imported_folder(lab, text))
+    folders = [each for each in places if _is_file(each / "model.json")]
+    if re.split("[/@]", text)[0] in study_names(lab):
         checkpoint, name = _of_study(text, lab)
     elif folders:
         checkpoint, name = folders[0], text
     elif RUN_ID.fullmatch(text):
-        return load_run(text, lab, uri)
+        return Run.of(load_run(text, lab, uri))
     else:
         raise BadInput(Problem(f"no run {text!r}", KINDS, nearest(text, _names(lab))))
     try:
-        return load_checkpoint(checkpoint, name)
+        return Run.of(load_checkpoint(checkpoint, name))
     except (AttributeError, TypeError) as error:
         raise BadInput(f"run {name} cannot be opened: its model.json is none of a run's") from error
     except (ArithmeticError, DamagedCheckpoint, KeyError, OSError, ValueError) as error:
@@ -71,6 +75,7 @@ def open_run(text: str, lab: Path, uri: str | None = None) -> LoadedRun:
 
 
 def _of_study(text: str, lab: Path) -> tuple[Path, str]:
+    text, _, iteration = text.partition("@")
     name, _, rest = text.partition("/")
     cell, _, run = rest.partition("/")
     folder = find_study(lab, name)
@@ -78,6 +83,12 @@ def _of_study(text: str, lab: Path) -> tuple[Path, str]:
     run_name = f"{name}/{path.parent.name}/{path.name}"
     if not _is_file(path / "run.json"):
         raise BadInput(Problem(f"no run {rest!r} in study {name}", nearest=nearest(rest, _runs(folder))))
+    if iteration:
+        at = RunFolder(path).series()
+        if not iteration.isdecimal() or int(iteration) not in at:
+            keeps = ", ".join(map(str, at)) or "none, and track: {checkpoints: all} keeps some"
+            raise BadInput(Problem(f"run {run_name} has no checkpoint of iteration {iteration!r}", keeps))
+        return RunFolder(path).checkpoint_at(int(iteration)), f"{run_name}@{iteration}"
     if not (checkpoint := RunFolder(path).checkpoint()):
         raise BadInput(f"run {run_name} kept no checkpoint; track: {{checkpoints: best}} keeps one")
     return checkpoint, run_name

@@ -266,14 +266,30 @@ def rungs(pruner: Pruner, eval_interval: int, max_iters: int) -> list[int]:
             if isinstance(value, Pruner)
             for each in rungs(value, eval_interval, max_iters)
         ]
-    default = inspect.signature(row.optuna_class.__init__).parameters["reduction_factor"].default
-    factor = int(pruner.options.get("reduction_factor", default))
-    rate = int(pruner.options.get("min_early_stopping_rate", 0))
-    found, rung = list[int](), int(pruner.options["min_resource"]) * factor**rate
+    factor, rung = _halving(pruner)
+    found = list[int]()
     while (at := -(-rung // eval_interval) * eval_interval) < max_iters:
         found.append(at)
         rung *= factor
     return found
+
+
+def first_decision(pruner: Pruner) -> int | None:
+    """Return the iteration before which a settled pruner never prunes; None where it has no such iteration."""
+    if not PRUNERS[pruner.type].halves:
+        inner = [first_decision(value) for value in pruner.options.values() if isinstance(value, Pruner)]
+        return next(iter(inner), pruner.options.get("n_warmup_steps"))
+    return _halving(pruner)[1]
+
+
+def _halving(pruner: Pruner) -> tuple[int, int]:
+    """Return by which factor the rungs of a settled pruner grow, and the first of them."""
+    default = (
+        inspect.signature(PRUNERS[pruner.type].optuna_class.__init__).parameters["reduction_factor"].default
+    )
+    factor = int(pruner.options.get("reduction_factor", default))
+    rate = int(pruner.options.get("min_early_stopping_rate", 0))
+    return factor, int(pruner.options["min_resource"]) * factor**rate
 
 
 def promotes(pruner: Pruner) -> bool:

@@ -123,11 +123,17 @@ def check_rows(spec: StudySpec, dataset: Dataset, trials: Iterable[Hyperparamete
         BadInput: a split is too short, or rows cut off what the targets need; points at the line that says so.
     """
     found = []
-    settings = {tuple(getattr(values, name) for name in SETTINGS): values for values in trials}
+    settings = {
+        tuple(getattr(values, name) for name in (*SETTINGS, "data_limit")): values for values in trials
+    }
     for values in sorted(settings.values(), key=lambda each: -each.block_size):
-        with spec.blaming(spec.place_of("block_size", values.block_size) or ("data",)):
+        place = spec.place_of("data_limit", values.data_limit) or spec.place_of(
+            "block_size", values.block_size
+        )
+        with spec.blaming(place or ("data",)):
             dataset.check_fits(values)
-            if not isinstance(dataset.train, Pairs) or not (share := share_cut(dataset.train, values)):
+            train = dataset.training(values)
+            if not isinstance(train, Pairs) or not (share := share_cut(train, values)):
                 continue
             # What room a source has is the family's: a decoder has it beside the target.
             size = f"block_size {values.block_size} of family {values.family}"

@@ -19,12 +19,13 @@ from sweeplab.hyperparameters import SHAPE, TABLE, Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.records.folders import DataDescription
-from sweeplab.study.algorithms import n_startup_trials, promotes, rungs, settled_pruner
+from sweeplab.study.algorithms import first_decision, n_startup_trials, promotes, rungs, settled_pruner
 from sweeplab.study.rules import facts
 from sweeplab.study.space import MOST_LISTED, Space, unmet
-from sweeplab.study.spec import Budget, StudySpec
+from sweeplab.study.spec import NOWHERE, Budget, Engine, StudySpec
 from sweeplab.train.devices import cuda_count, free_memory_bytes, memory_bytes, settle_devices
 from sweeplab.train.run import row_flops, state_bytes, train_memory_bytes
+from sweeplab.train.schedule import patience_begins
 
 # So many points of a cell's space are looked at: which share is valid, and how large its models are.
 MOST_SAMPLES, FEWEST_SAMPLES = 128, 16
@@ -40,6 +41,12 @@ CUDA_MOST = 256
 # Attention folds runs, batch and heads into one grid dimension of the kernel.
 MOST_FOLDED = 65_535
 MEMORY_SHARE = 0.5
+MOST_SHOWN = 12
+# What a plan takes a machine elsewhere to have: each worker looks for itself, once it is there.
+MEMORY_ELSEWHERE = 64 * 2**30
+# How many workers are asked for elsewhere at most, where the file leaves it open: on ray those that find no room wait
+# for nodes that join.
+MOST_ELSEWHERE = {"slurm": 16, "ray": 256}
 # What makes a model large, the likeliest first.
 SIZES = ("n_embd", "n_layer", "d_ff", "n_expert", "vocab_size", "block_size")
 
@@ -126,6 +133,7 @@ class Plan:
     """A study's preview; `trials` and `runs` are None where only time or FLOPs end it.
 
     `reaches` is what the study file names outside of its own folder and the lab: files, resolved, and tracking.
+    `mirror` says in words what else is sent the runs; empty where nothing is.
     """
 
     name: str
@@ -147,6 +155,26 @@ class Plan:
     checkpoint_bytes: int
     warm_start: list[WarmStart] = field(default_factory=list)
     reaches: list[str] = field(default_factory=list)
+    mirror: str = ""
+
+    def __repr__(self) -> str:
+        sizes = sorted(cell.n_params for cell in self.cells)
+        size = f"{sizes[0]:,}" + (f" to {sizes[-1]:,}" if sizes[-1] > sizes[0] else "")
+        trials = (
+            ""
+            if self.trials is None
+            else f", {several(self.trials, 'trial')}, {several(self.runs or 0, 'run')}"
+        )
+        head = f"<plan of {self.name}: {several(len(self.cells), 'cell')} of {size} parameters{trials}"
+        each = [
+            f"  {cell.cell}: {cell.n_params:,} parameters, {cell.train_flops:.2e} FLOPs a run"
+            for cell in self.cells
+        ]
+        more = [f"  and {len(each) - MOST_SHOWN} cells more"] if len(each) > MOST_SHOWN else []
+        return (
+            "\n".join([head, *each[:MOST_SHOWN], *more, *(f"  warning: {each}" for each in self.warnings)])
+            + ">"
+        )
 
     @property
     def reach_in_words(self) -> str:
@@ -186,13 +214,23 @@ def totals(plans: Sequence[CellPlan], per_cell: int | None) -> dict[str, Any]:
     }
 
 
+def has_cuda(engine: Engine) -> bool:
+    """Say whether an engine's workers have a GPU: of machines elsewhere no more is known than what is asked for."""
+    return cuda_count() > 0 if engine.type == "local" else engine.gpus_per_worker > 0
+
+
 def worker_resources(spec: StudySpec, cells: Sequence[CellPlan], device: str) -> list[WorkerResources]:
-    """Return what each worker would get on this machine."""
+    """Return what each worker would get: of this machine, or of machines elsewhere what the engine asks for."""
     n_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     per_cell, threads = spec.budget.trials_per_cell, spec.engine.threads
     n_stacks = n_cpus
     if per_cell is not None:
         n_stacks = sum(-(-cell.n_trials(per_cell) * len(cell.seeds) // cell.stack) for cell in cells)
+    if spec.engine.type != "local":
+        most = MOST_ELSEWHERE[spec.engine.type]
+        most = most if per_cell is None else min(n_stacks, most)
+        count = most if spec.engine.workers == "auto" else int(spec.engine.workers)
+        return [WorkerResources(1 if threads == "auto" else int(threads))] * count
     found = divide_machine(spec.engine.workers, n_stacks, n_cpus, cuda_count() if device == "cuda" else 0)
     return found if threads == "auto" else [replace(each, threads=int(threads)) for each in found]
 
@@ -213,7 +251,7 @@ def memory_shortage(cells: Sequence[CellPlan], workers: Sequence[WorkerResources
 
 def check_memory(spec: StudySpec, cells: Sequence[Samples]) -> None:
     """Refuse a run whose weights and what updates them need more memory than its device has."""
-    for cell in cells:
+    for cell in cells if spec.engine.type == "local" else ():
         needed, there = state_bytes(cell.median), memory_bytes(settle_devices(cell.median).device)
         if needed > there:
             takes = f"takes {bytes_in_words(needed)} for its weights and their gradients and moments alone"
@@ -278,10 +316,10 @@ def sample_cells(spec: StudySpec, spaces: Sequence[Space]) -> list[Samples]:
 def plan_cell(spec: StudySpec, samples: Samples) -> CellPlan:
     """Return what each run of a cell takes."""
     space = samples.space
-    settled = settle_devices(samples.median)
+    settled = settle_devices(samples.median, has_cuda(spec.engine))
     known = [facts(values) for values in samples.valid]
     own = facts(settled)
-    free = free_memory_bytes(settled.device)
+    free = free_memory_bytes(settled.device) if spec.engine.type == "local" else MEMORY_ELSEWHERE
     iterations = {values.max_iters for values in samples.valid}
     every, last = space.typical.eval_interval, space.typical.max_iters
     # Only a few points are worth looking at one by one: rules rarely matter where there are more than trials.
@@ -332,4 +370,24 @@ def warnings(spec: StudySpec, cells: Sequence[Samples]) -> list[str]:
         found.append("warmup_iters reaches max_iters: the learning rate never gets to its peak")
     if any(each.lr_decay and each.min_lr > each.learning_rate for each in values):
         found.append("min_lr is above learning_rate: such runs keep their learning rate")
+    if spec.place("patience") != NOWHERE and values and not any(map(_can_stop, values)):
+        each = values[0]
+        n_iters = (each.patience or 0) * each.eval_interval
+        takes = f"{each.patience} evaluations without improvement take {n_iters} iterations"
+        found.append(f"patience never stops a run: {takes}, and a run has {each.max_iters}")
+    typical = cells[0].space.typical
+    settled = settled_pruner(spec.pruner, typical.eval_interval, typical.max_iters)
+    first = first_decision(settled)
+    if first is not None and first >= typical.max_iters:
+        found.append(
+            f"the pruner never prunes: it first decides at iteration {first}, and a run has {typical.max_iters}"
+        )
     return found
+
+
+def _can_stop(values: Hyperparameters) -> bool:
+    """Say whether patience may end a run before its last iteration, where it has some."""
+    if values.patience is None:
+        return True
+    begins = patience_begins(values) // values.eval_interval
+    return bool((begins + values.patience) * values.eval_interval < values.max_iters)

@@ -91,10 +91,10 @@ class Problems:
         """Add a problem at a location."""
         self.found.append(self.source.problem(path, what, allowed, nearest, at_key=at_key))
 
-    def unknown(self, path: Location, known: Sequence[str], kind: str, near: str = "") -> None:
+    def unknown(self, path: Location, known: Sequence[str], kind: str) -> None:
         """Add that the last name of `path` is none of `known`."""
         name = str(path[-1])
-        near = near or nearest(name, known)
+        near = nearest(name, known)
         allowed = ", ".join(known)
         if len(known) > MOST_NAMED:
             allowed = "" if near else "`sweeplab hyperparameters` lists them"

@@ -31,8 +31,10 @@ TABLE_SUFFIX = ".csv"
 NOWHERE: Location = ("name",)
 # What makes a study the one it is: another one of these is another study. All else may change between two runs of it.
 IDENTITY = ("data", "fixed", "search", "objective", "seeds", "constraints", "init_from", "plugins")
+# How many seconds before its time is over a job leaves, and how many it has to have.
+LEAVE_BEFORE, SHORTEST_JOB = 90, 120
 # What a study that has none of it does not mention.
-OPTIONAL = ("cells", "warm_start", "init_from", "confirm", "plugins", "notify")
+OPTIONAL = ("cells", "first_trial", "warm_start", "init_from", "confirm", "plugins", "notify")
 
 
 class Refusal(ValueError):  # noqa: N818 - what it says is said to a person
@@ -225,19 +227,67 @@ class Pruner(Algorithm):
     type: str = "none"
 
 
-class Engine(Section):
-    """What starts the processes that train."""
+# The engines that have a key of the study file, for the keys that not all of them have.
+ENGINE_KEYS = {
+    "gpus_per_worker": ("slurm", "ray"),
+    "time": ("slurm",),
+    "partition": ("slurm",),
+    "address": ("ray",),
+}
 
-    type: Literal["local"] = key("local", "Processes on this machine")
+
+class Engine(Section):
+    """What starts the processes that train: where, how many, and what each gets; never what they train."""
+
+    type: Literal["local", "slurm", "ray"] = key(
+        "local", "Processes on this machine, jobs of a Slurm cluster, or actors of a Ray cluster"
+    )
     workers: Count = key(AUTO, "How many processes; auto: one per GPU, or one per core")
     stack: Count = key(AUTO, "How many runs of one shape train as one program; auto: what pays")
-    threads: Count = key(AUTO, "Threads of each process; auto: the cores divided among them")
+    threads: Count = key(AUTO, "Threads of each process; auto: the cores divided among them, elsewhere 1")
+    gpus_per_worker: float = key(0, "slurm, ray: GPUs of each process; ray knows fractions", ge=0)
+    time: Seconds | None = key(None, "slurm: how long a job may take before it is queued again, such as 4h")
+    partition: str | None = key(None, "slurm: where jobs are queued; the cluster's default", min_length=1)
+    address: str = key("auto", "ray: where the cluster is; auto: the one that this machine is part of")
+
+    @field_validator(*ENGINE_KEYS, mode="before")
+    @classmethod
+    def _of_this_engine(cls, written: Any, field: pydantic.ValidationInfo) -> Any:
+        engine, name = field.data.get("type"), str(field.field_name)
+        if engine and engine not in ENGINE_KEYS[name]:
+            known = [each for each in cls.model_fields if engine in ENGINE_KEYS.get(each, (engine,))]
+            raise Refusal(f"is no key of the engine {engine}", ", ".join(known))
+        return written
+
+    @field_validator("gpus_per_worker")
+    @classmethod
+    def _whole_on_slurm(cls, count: float, field: pydantic.ValidationInfo) -> float:
+        if field.data.get("type") == "slurm" and count % 1:
+            raise Refusal("is no whole number", "whole GPUs; the engine ray knows fractions")
+        return count
+
+    @field_validator("time")
+    @classmethod
+    def _long_enough(cls, seconds: float | None) -> float | None:
+        if seconds is not None and seconds < SHORTEST_JOB:
+            raise Refusal(f"is too short: a job leaves {LEAVE_BEFORE} s before its end", "2m or more")
+        return seconds
+
+    @pydantic.model_serializer(mode="wrap")
+    def _written(self, write: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {
+            name: value
+            for name, value in write(self).items()
+            if self.type in ENGINE_KEYS.get(name, (self.type,))
+        }
 
 
 class Track(Section):
     """What is kept of a run, and where."""
 
-    checkpoints: Literal["best", "last", "none"] = key("best", "Which weights are kept")
+    checkpoints: Literal["best", "last", "all", "none"] = key(
+        "best", "Which weights are kept; all: the best, and a series, one every save_interval iterations"
+    )
     snapshots: int = key(
         3,
         "Pruned trials of each cell, the best, that keep a snapshot to be promoted from; others start anew",
@@ -267,6 +317,7 @@ class StudySpec(Section):
         list, "Cells by what each changes of fixed, such as one thing at a time"
     )
     search: dict[str, SearchSpec] = key(dict, "Hyperparameters that are tuned inside each cell")
+    first_trial: dict[str, Any] = key(dict, "Values of what is searched in the first trial of each cell")
     constraints: list[str] = key(list, "Expressions that hold for every cell and trial")
     objective: ObjectiveSpec = ObjectiveSpec()
     budget: Budget = Budget()
@@ -384,6 +435,13 @@ class StudySpec(Section):
             str(beside(self.source, each)) if each.endswith(TABLE_SUFFIX) else each
             for each in self.warm_start
         ]
+
+    @property
+    def devices(self) -> set[str]:
+        """Return the devices that the study asks for, `auto` among them."""
+        fixed = self.fixed.get("device", TABLE["device"].default)
+        asked = [*self.grid.get("device", ()), *self.changed.get("device", ())]
+        return {*asked} or {fixed}
 
     def place(self, *names: str, default: Location = NOWHERE) -> Location:
         """Return where the study gives the first of these hyperparameters that it gives."""

@@ -194,7 +194,7 @@ def _derived(spec: StudySpec, name: str, trials: Sequence[Trial], seeds: Sequenc
     """Return the study whose cells are configurations of another one, each with one trial."""
     of_cell = {cell.key: cell.values for cell in cells(spec, None)[0]}
     written = spec.as_written()
-    for part in ("confirm", "warm_start", "notify"):
+    for part in ("confirm", "warm_start", "notify", "first_trial"):
         written.pop(part, None)
     follows = {each for each, entry in spec.search.items() if isinstance(entry, Derived)}
     changes = {

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import math
 import shlex
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from sweeplab.data.corpora import user_files
 from sweeplab.data.dataset import Dataset
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import bytes_in_words, several_named, without_password, yaml_text
-from sweeplab.lab.listing import study_names
+from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.lab.listing import read_trials, study_names
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study import plan
 from sweeplab.study.inputs import (
@@ -25,14 +33,18 @@ from sweeplab.study.inputs import (
 )
 from sweeplab.study.plugins import check_imported
 from sweeplab.study.problems import dotted
+from sweeplab.study.search import SearchSpec
 from sweeplab.study.space import Cell, cells, spaces_of
 from sweeplab.study.spec import TABLE_SUFFIX, Algorithm, StudySpec
 from sweeplab.sweep.trials.warm_start import WarmStartSource, read_warm_starts
+from sweeplab.tracking import mirror_in_words
 from sweeplab.tracking.connection import artifact_location, database_file, tracking_uri
-from sweeplab.train.devices import cuda_count, settle_devices
+from sweeplab.train.devices import settle_devices
 
 # The samplers that learn from whatever trials there are.
 LEARNING = ("tpe", "gp")
+# So many earlier runs say how long others take; no more are looked at.
+FEWEST_RUNS, MOST_RUNS = 3, 200
 SHORT_CURE = "fewer workers, a smaller batch_size or a grad_accum take less"
 
 
@@ -57,12 +69,13 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     plans = [plan.plan_cell(spec, cell) for cell in samples]
     data = describe_data(spec, dataset)
     sources = read_warm_starts(spec, folder, spaces, data)
-    settled = settle_devices(valid[0])
+    settled = settle_devices(valid[0], plan.has_cuda(spec.engine))
     n_copies = 2 if artifact_location(lab, tracking_uri(lab, spec.track.uri)) else 1  # one is tracking's
-    checkpoint_bytes = _checkpoint_bytes(spec, plans, n_copies)
+    checkpoint_bytes = _checkpoint_bytes(spec, plans, n_copies, [cell.median for cell in samples])
     _check_disk(spec, folder, checkpoint_bytes, n_copies)
     workers = plan.worker_resources(spec, plans, settled.device)
-    shortage = plan.memory_shortage(plans, workers, settled.device)
+    is_here = spec.engine.type == "local"
+    shortage = plan.memory_shortage(plans, workers, settled.device) if is_here else ""
     planned = plan.Plan(
         name=spec.name,
         cells=plans,
@@ -86,8 +99,92 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
         checkpoint_bytes=checkpoint_bytes,
         warm_start=[plan.WarmStart(each.name, len(each.fitting), each.refused) for each in sources],
         reaches=[what for named in _reached(spec, lab).values() for what in named],
+        mirror=mirror_in_words(spec.fixed),
     )
     return planned, found, dataset
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a plan comes to in its lab: the ranges as the file writes them, and how far and how long it is to go.
+
+    `done` are the trials that count already. `seconds` is how long the rest takes, from `n_known` earlier runs of the
+    lab on such a device; None where there are too few, or only time or FLOPs end the study.
+    """
+
+    ranges: dict[str, str]
+    done: int
+    seconds: float | None
+    n_known: int
+    free_bytes: int
+
+
+def look_ahead(spec: StudySpec, planned: plan.Plan, lab: Path) -> Outlook:
+    """Return what a plan comes to in its lab."""
+    folder = StudyFolder(lab, spec.name)
+    ended = [(each.cell, each.ending) for each in read_trials(folder)] if folder.has_started else []
+    done = Counter(cell for cell, how in ended if how and how.outcome.counts_towards_budget)
+    names = sorted(study_names(lab), key=lambda name: name != spec.name)
+    known, at_once = _earlier_runs(lab, names, planned.device, len(planned.workers))
+    return Outlook(
+        ranges={name: yaml_text(_as_written(entry)) for name, entry in spec.search.items()},
+        done=sum(done.values()),
+        seconds=_seconds_left(planned, done, known, at_once) if len(known) >= FEWEST_RUNS else None,
+        n_known=len(known),
+        free_bytes=shutil.disk_usage(_existing(folder.path)).free,
+    )
+
+
+def _as_written(entry: SearchSpec) -> Any:
+    said = entry.written()
+    return said["choices"] if said.keys() == {"choices"} else said
+
+
+def _earlier_runs(
+    lab: Path, names: Sequence[str], device: str, n_workers: int
+) -> tuple[list[tuple[float, float]], float]:
+    """Return FLOPs and seconds of runs that the lab has, and how many runs so many workers train at once.
+
+    A run's seconds are those of its stack: its neighbors trained in them too.
+    """
+    found: list[tuple[float, float]] = []
+    trained = elapsed = 0.0
+    for name in names:
+        folder = StudyFolder(lab, name)
+        if len(found) >= MOST_RUNS:
+            break
+        try:
+            started = folder.read(folder.plan_file)
+            ends = [json.loads(each.read_bytes()) for each in islice(_ends(folder), MOST_RUNS)]
+            if started["device"] != device or not ends:
+                continue
+            own = [(float(end["train_flops"]), float(end["wall_seconds"])) for end in ends]
+            elapsed += folder.elapsed_seconds * len(started["workers"]) / n_workers
+        except (BadInput, OSError, ValueError, KeyError, TypeError):
+            continue  # `doctor` says what is wrong with it
+        trained += sum(seconds for _, seconds in own)
+        found += [(flops, seconds) for flops, seconds in own if flops > 0 and seconds > 0]
+    return found, max(1.0, trained / elapsed) if elapsed else 1.0
+
+
+def _ends(folder: StudyFolder) -> Iterator[Path]:
+    return folder.path.glob("runs/*/*/end.json")
+
+
+def _seconds_left(
+    planned: plan.Plan, done: Mapping[str, int], known: Sequence[tuple[float, float]], at_once: float
+) -> float | None:
+    """Return how long the trials take that are left: of each as long as the run that is nearest in its FLOPs."""
+    per_cell = planned.budget.trials_per_cell
+    if per_cell is None:
+        return None
+    total = 0.0
+    for cell in planned.cells:
+        left = max(0, cell.n_trials(per_cell) - done.get(cell.cell, 0)) * len(cell.seeds)
+        near = sorted(known, key=lambda run: abs(math.log(run[0] / cell.train_flops)))[:FEWEST_RUNS]
+        total += left * cell.train_flops * median(seconds / flops for flops, seconds in near)
+    limit = planned.budget.time
+    return min(total / at_once, math.inf if limit is None else limit)
 
 
 def check_reach(spec: StudySpec, lab: Path) -> None:
@@ -156,9 +253,9 @@ def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
     """Return the study's data, once this machine has what the study needs; says at once all that is wrong."""
     problems: list[Problem] = []
     place = spec.place_of("device", "cuda")
-    asked = (spec.fixed.get("device"), *spec.grid.get("device", ()), *spec.changed.get("device", ()))
-    if place and "cuda" in asked and not cuda_count():
-        what = "device is cuda, but there is no CUDA device here"
+    if place and "cuda" in spec.devices and not plan.has_cuda(spec.engine):
+        where = "here" if spec.engine.type == "local" else "for its workers: engine.gpus_per_worker is 0"
+        what = f"device is cuda, but there is no CUDA device {where}"
         problems.append(spec.problem(place, what, "cpu, or auto for the best that a machine has"))
     try:
         with spec.blaming(("track", "uri") if spec.track.uri else None):
@@ -187,7 +284,9 @@ def _check_without_password(uri: str) -> None:
         raise BadInput(Problem(what, allowed))
 
 
-def _checkpoint_bytes(spec: StudySpec, plans: Sequence[plan.CellPlan], n_copies: int) -> int:
+def _checkpoint_bytes(
+    spec: StudySpec, plans: Sequence[plan.CellPlan], n_copies: int, typical: Sequence[Hyperparameters]
+) -> int:
     """Return what checkpoints and pruned trials' snapshots take when all is done, and others' while it trains.
 
     A snapshot has four rows, and of a run that trains there are two.
@@ -197,7 +296,10 @@ def _checkpoint_bytes(spec: StudySpec, plans: Sequence[plan.CellPlan], n_copies:
         return sum(each.n_params * each.n_trials(per_cell) * len(each.seeds) for each in plans)
 
     per_cell = spec.budget.trials_per_cell or 1
-    checkpoints = 0 if spec.track.checkpoints == "none" else n_copies * n_values(per_cell)
+    n_kept = n_copies if spec.track.checkpoints != "none" else 0
+    if spec.track.checkpoints == "all":  # and a series, which stays in the lab
+        n_kept += max(2 + like.max_iters // max(like.save_interval, like.eval_interval) for like in typical)
+    checkpoints = n_kept * n_values(per_cell)
     pruned = 0 if spec.pruner.type == "none" else n_values(min(per_cell, spec.track.snapshots))
     return 4 * (checkpoints + 4 * pruned + 2 * 4 * max(each.n_params for each in plans))
 

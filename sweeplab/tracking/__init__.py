@@ -19,6 +19,14 @@ def open_tracker(lab: Path, study: str, uri: str | None = None) -> MLflowTracker
     return MLflowTracker(lab, study, uri)
 
 
+def mirror_in_words(fixed: Mapping[str, Any]) -> str:
+    """Say where else a study's runs are sent by the values it fixes; nothing where that is nowhere."""
+    if not (project := fixed.get("wandb_project")):
+        return ""
+    missing = "" if find_spec("wandb") else ", but wandb is not installed: nothing is sent"
+    return f"mirror: Weights & Biases, project {project}{missing}"
+
+
 def open_mirrors(fixed: Mapping[str, Any], folder: Path) -> list[Mirror]:
     """Return the mirrors that a study asks for by the values it fixes, but for those that are not installed."""
     if not fixed.get("wandb_project") or not find_spec("wandb"):

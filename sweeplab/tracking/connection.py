@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sqlite3
+import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from urllib.request import url2pathname
 from filelock import FileLock
 
 from sweeplab.errors import BadInput, Problem, TrackingUnavailable
-from sweeplab.files import cache_folder, database_url, write_whole
+from sweeplab.files import cache_folder, database_url, read_only_uri, write_whole
 from sweeplab.formatting import without_password, without_passwords
 
 if TYPE_CHECKING:
@@ -191,6 +192,25 @@ def connect(lab: Path, uri: str) -> MlflowClient:
         return MlflowClient(uri)
 
 
+@contextmanager
+def writable(lab: Path, uri: str) -> Iterator[str]:
+    """Give the tracking at `uri`, or a copy of an SQLite file that may only be read: MLflow's pages write to theirs."""
+    database = database_file(uri)
+    if database is None or all(os.access(each, os.W_OK) for each in (database, database.parent)):
+        yield uri
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / database.name
+        with (
+            closing(sqlite3.connect(read_only_uri(database), uri=True)) as source,
+            closing(sqlite3.connect(copy)) as target,
+        ):
+            source.backup(target)
+        if is_of_lab(lab, uri):
+            _point_files_at(str(artifact_location(lab, uri)), copy)
+        yield database_url(copy)
+
+
 def is_of_lab(lab: Path, uri: str) -> bool:
     """Say whether tracking is the lab's own database."""
     return uri == database_url((lab / "mlflow.db").absolute())
@@ -210,6 +230,20 @@ _MOVE = """
 UPDATE {table} SET {column} = :new || substr({column}, length(:old) + 1)
 WHERE {column} = :old OR substr({column}, 1, length(:old) + 1) = :old || '/'
 """
+
+
+def files_elsewhere(lab: Path) -> list[str]:
+    """Return the folders outside of a lab where its own MLflow looks for files: the lab was moved or copied."""
+    location = str(artifact_location(lab, database_url(lab / "mlflow.db")))
+    with (
+        suppress(sqlite3.Error),
+        closing(
+            sqlite3.connect(f"{(lab / 'mlflow.db').absolute().as_uri()}?mode=ro", uri=True)
+        ) as connection,
+    ):
+        found = [_folder(old) for (old,) in connection.execute(_ELSEWHERE, [location])]
+        return [str(each) for each in found if each.resolve() != _folder(location).resolve()]
+    return []
 
 
 def _point_files_at(location: str, database: Path) -> None:

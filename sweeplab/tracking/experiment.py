@@ -5,7 +5,6 @@ Where tracking is a database, what touches many runs, or many numbers, goes to i
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
@@ -238,10 +237,10 @@ def _named(there: Experiment, name: str) -> Entity | None:
     return there.client.get_experiment_by_name(name) if there.may_exist else None
 
 
-def delete_experiment(lab: Path, study: str, uri: str | None, kept_as: str) -> list[str]:
+def delete_experiment(lab: Path, study: str, uri: str | None, kept_as: str) -> None:
     """Move a study's experiment, if MLflow has one, to the deleted ones, and give its name free.
 
-    Return the commands that take it back. Called again after a failure it goes on.
+    Called again after a failure it goes on; `restore_experiment` takes it back.
 
     Raises:
         TrackingUnavailable: MLflow does not answer.
@@ -251,15 +250,29 @@ def delete_experiment(lab: Path, study: str, uri: str | None, kept_as: str) -> l
         found, begun = _named(there, study), _named(there, kept_as)  # which an earlier attempt has renamed
         if begun is None:
             if found is None or found.lifecycle_stage != "active":
-                return []
+                return
             there.client.rename_experiment(found.experiment_id, kept_as)
             begun = found
-        number = begun.experiment_id
         if begun.lifecycle_stage == "active":
-            there.client.delete_experiment(number)
-    is_default = os.environ.get("MLFLOW_TRACKING_URI") == there.uri
-    command = f"{'' if is_default else f'MLFLOW_TRACKING_URI={there.place} '}mlflow experiments"
-    return [f"{command} restore -x {number}", f"{command} rename -x {number} --new-name {study}"]
+            there.client.delete_experiment(begun.experiment_id)
+
+
+def restore_experiment(lab: Path, study: str, uri: str | None, kept_as: str) -> None:
+    """Take back what `delete_experiment` did; called again after a failure it goes on.
+
+    Raises:
+        BadInput: MLflow has another experiment of that name.
+        TrackingUnavailable: MLflow does not answer.
+    """
+    there = Experiment(lab, study, uri)
+    with reaching(there.uri):
+        if (kept := _named(there, kept_as)) is None:
+            return
+        if _named(there, study):
+            raise BadInput(f"{there.place} has another experiment {study!r}; rename it first")
+        if kept.lifecycle_stage != "active":
+            there.client.restore_experiment(kept.experiment_id)
+        there.client.rename_experiment(kept.experiment_id, study)
 
 
 def rename_experiment(lab: Path, study: str, uri: str | None, new: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -27,13 +28,13 @@ def cuda_count() -> int:
     return torch.cuda.device_count()
 
 
-def settle_devices(values: Hyperparameters) -> Hyperparameters:
-    """Return the values with `auto` replaced in device, dtype and compile.
+def settle_devices(values: Hyperparameters, has_cuda: bool | None = None) -> Hyperparameters:
+    """Return the values with `auto` replaced in device, dtype and compile: here, or where `has_cuda` is known.
 
     Raises:
         BadInput: `device: cuda` where there is none.
     """
-    has_cuda = cuda_count() > 0
+    has_cuda = cuda_count() > 0 if has_cuda is None else has_cuda
     device = values.device
     if device == AUTO:
         device = "cuda" if has_cuda else "cpu"
@@ -42,9 +43,19 @@ def settle_devices(values: Hyperparameters) -> Hyperparameters:
         raise BadInput("device is cuda, but there is no CUDA device here; allowed here: cpu, auto")
     # A router's choice waits for the device in each layer, where a compiled step would break off.
     pays = on_cuda and values.n_expert == 1 and values.max_iters >= COMPILE_PAYS_FROM_ITERATIONS
-    usual = {"dtype": "bfloat16" if on_cuda else "float32", "compile": pays}
-    autos = {name: value for name, value in usual.items() if getattr(values, name) == AUTO}
+    usual: dict[str, Callable[[], object]] = {
+        "dtype": lambda: _half() if on_cuda else "float32",
+        "compile": lambda: pays,
+    }
+    autos = {name: find() for name, find in usual.items() if getattr(values, name) == AUTO}
     return values.replace(device=device, **autos)
+
+
+def _half() -> str:
+    """Return the half precision that the GPU multiplies in: before Ampere (8.0) it has no bfloat16."""
+    import torch
+
+    return "bfloat16" if torch.cuda.get_device_capability() >= (8, 0) else "float16"
 
 
 def free_memory_bytes(device: str) -> int:

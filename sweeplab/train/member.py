@@ -42,8 +42,8 @@ class Record:
 
     `best` has the lowest loss so far and its iteration, `points` the training curve since the record before;
     `eval_seconds`, a part of `wall_seconds`, is what this evaluation took. `measures` are what it found besides the
-    loss: of pairs `exact_match`, the share of targets found whole; of hidden tokens `pseudo_perplexity`; of experts
-    how they are used.
+    loss: `eval_train_loss`, that of the training split; of pairs `exact_match`, the share of targets found whole; of
+    hidden tokens `pseudo_perplexity`; of experts how they are used.
     """
 
     key: str
@@ -70,7 +70,8 @@ class Progress:
     """A run's evaluations in brief: its best, when to lower the rate, when to stop; part of every snapshot.
 
     `reference` is the last loss that was an improvement by min_delta; `n_bad` counts evaluations since, but none before
-    the decay of a schedule that keeps its peak until then: most of what such a run gains comes in it. A run diverges
+    the decay of a schedule that keeps its peak until then: most of what such a run gains comes in it. `plateau_best` is
+    that of torch's ReduceLROnPlateau, where the schedule counts as that does. A run diverges
     when its loss is not finite, or DIVERGED_ABOVE_GUESS times that of guessing tokens evenly, or of its own start where
     that was worse: trained weights start near 0, and rise from there without being lost.
     """
@@ -82,6 +83,7 @@ class Progress:
     n_bad: int = 0
     n_bad_at_rate: int = 0
     n_halvings: int = 0
+    plateau_best: float = math.inf
 
     def evaluated(self, val_loss: float, iteration: int, values: Hyperparameters) -> State:
         """Take in an evaluation and return the run's state after it."""
@@ -92,18 +94,22 @@ class Progress:
             return "diverged"
         if val_loss < self.best:
             self.best, self.best_iteration = val_loss, iteration
-        if val_loss < self.reference - values.min_delta:
+        if improved := val_loss < self.reference - values.min_delta:
             self.reference = val_loss
-            self.n_bad = self.n_bad_at_rate = 0
+            self.n_bad = 0
         else:
             self.n_bad += iteration > patience_begins(values)
-            self.n_bad_at_rate += 1
+        threshold, most_bad = values.plateau_threshold, values.patience_lr
+        if threshold is not None:  # as torch counts
+            improved, most_bad = val_loss < self.plateau_best * (1.0 - threshold), most_bad + 1
+            self.plateau_best = val_loss if improved else self.plateau_best
+        self.n_bad_at_rate = 0 if improved else self.n_bad_at_rate + 1
         if iteration >= values.max_iters:
             return "complete"
         if values.patience is not None and self.n_bad >= values.patience:
             return "stopped"
         plateau = values.lr_decay and values.scheduler_type == "plateau"
-        if plateau and self.n_bad_at_rate >= values.patience_lr:
+        if plateau and self.n_bad_at_rate >= most_bad:
             self.n_halvings += 1
             self.n_bad_at_rate = 0
         return "running"

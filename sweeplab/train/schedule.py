@@ -19,8 +19,6 @@ from typing import NamedTuple
 
 from sweeplab.hyperparameters import Hyperparameters
 
-PLATEAU_FACTOR = 0.5
-
 
 class At(NamedTuple):
     """A run's place in its schedule, after the warm-up, whose end has the peak; no schedule goes below the floor.
@@ -55,7 +53,9 @@ class Schedule:
 
 
 def _plateau(at: At) -> float:
-    return max(at.floor, at.peak * PLATEAU_FACTOR**at.n_halvings) if at.n_halvings else at.between(1.0)
+    return (
+        max(at.floor, at.peak * at.values.plateau_factor**at.n_halvings) if at.n_halvings else at.between(1.0)
+    )
 
 
 def _decay_begins(values: Hyperparameters) -> float:
@@ -81,7 +81,9 @@ SCHEDULES: dict[str, Schedule] = {
     "linear": Schedule("a straight line down to min_lr", lambda at: at.between(1.0 - at.progress)),
     "constant": Schedule("the peak to the end", lambda at: at.between(1.0), ends_low=False),
     "plateau": Schedule(
-        "half the rate whenever patience_lr evaluations bring nothing", _plateau, ends_low=False
+        "plateau_factor times the rate whenever patience_lr evaluations bring nothing",
+        _plateau,
+        ends_low=False,
     ),
     "wsd": Schedule(
         "warm-up, stable, decay: the peak, then a straight line to min_lr over the last decay_share of the run "

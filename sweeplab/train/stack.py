@@ -33,6 +33,7 @@ from sweeplab.train.member import Member, Record, Snapshot
 from sweeplab.train.optimizers import OPTIMIZERS
 from sweeplab.train.optimizers.base import Rows
 from sweeplab.train.run import Run, drop_chances, shape_key
+from sweeplab.train.scaling import follow_, initial_scale, only, unscale_
 from sweeplab.train.schedule import rows_used
 
 if TYPE_CHECKING:
@@ -49,8 +50,9 @@ class Stack:
         self.device = torch.device(like.device)
         self._objective = make_objective(train, like)
         self._precision: Callable[[], AbstractContextManager[Any]] = nullcontext
-        if like.dtype == "bfloat16":
-            self._precision = partial(torch.autocast, self.device.type, torch.bfloat16)
+        if like.dtype != "float32":
+            self._precision = partial(torch.autocast, self.device.type, getattr(torch, like.dtype))
+        self._scales = like.dtype == "float16"
         self._drops = any(chance > 0 for chance in drop_chances(like).values())
         self._smooths, self._routes = like.label_smoothing > 0, like.n_expert > 1
         self._losses = self.transformer.losses
@@ -60,6 +62,7 @@ class Stack:
         self._evaluation = Evaluation(
             self.transformer, self._losses, make_objective(val, like), like.evaluated_tokens
         )
+        self._on_train = replace(self._evaluation, objective=self._objective) if like.eval_train else None
         self._whole = replace(self._evaluation, n_tokens=wholly(like).evaluated_tokens)
         self._n_parts: int = like.grad_accum
         part_size = like.batch_size // self._n_parts
@@ -73,6 +76,7 @@ class Stack:
         self._initial = ("weights", "best", self._evaluated)  # the rows that start as the initial weights
         # The last two are sums since the last point: on the device, so that a step waits for nothing.
         sizes = dict.fromkeys(self._initial, size) | self._optimizer.buffers() | {"loss": 1, "norm": 1}
+        sizes |= {"scale": 2} if self._scales else {}
         self._rows = {name: torch.zeros(capacity, n, device=self.device) for name, n in sizes.items()}
         self._gradient = torch.zeros(capacity, size, device=self.device)
         self._part = torch.zeros(capacity if self._n_parts > 1 else 0, size, device=self.device)
@@ -97,6 +101,7 @@ class Stack:
             layout, key = self.transformer.layout, generator_key(run.values.seed, "init")
             initial = layout.initial_row(key) if start is None else layout.row_of(start)
             begin = {name: initial if name in self._initial else torch.zeros(()) for name in self._rows}
+            begin["scale"] = initial_scale()
         for name, rows in self._rows.items():
             rows[len(self._members)].copy_(begin[name])
         self._members.append(Member.of(run, snapshot.numbers if snapshot else {}))
@@ -150,16 +155,30 @@ class Stack:
         )
         weights, gradient = self._rows["weights"][:n], self._gradient[:n]
         losses = self._differentiate(weights, batch, gradient)
+        rates = [member.rates() for member in members]
+
+        def update(rows: Mapping[str, Tensor], live: Sequence[int]) -> None:
+            limits = [members[row].run.values.grad_clip for row in live]
+            clip_(rows["gradient"], rows["norms"], limits)
+            state = {name: rows[name] for name in self._optimizer.buffers()}
+            self._optimizer.update_(rows["weights"], rows["gradient"], state, [rates[row] for row in live])
+            if "mean" in rows:
+                decays = [decay_at(members[row].run.values.ema, members[row].iteration) for row in live]
+                average_(rows["mean"], rows["weights"], decays)
+
         with torch.no_grad():
+            finite = unscale_(gradient, self._rows["scale"][:n]) if self._scales else None
             norms = gradient_norms(gradient)
-            clip_(gradient, norms, [member.run.values.grad_clip for member in members])
-            state = {name: self._rows[name][:n] for name in self._optimizer.buffers()}
-            rates = [member.rates() for member in members]
+            changing = {name: self._rows[name][:n] for name in ("weights", *self._optimizer.buffers())}
+            changing |= {"mean": self._rows["mean"][:n]} if self._evaluated == "mean" else {}
+            changing |= {"gradient": gradient, "norms": norms}
             self.is_whole = False
-            self._optimizer.update_(weights, gradient, state, rates)
-            if self._evaluated == "mean":
-                decays = [decay_at(each.run.values.ema, each.iteration) for each in members]
-                average_(self._rows["mean"][:n], weights, decays)
+            if finite is None:
+                update(changing, range(n))
+            else:
+                only(finite, changing, update)
+                follow_(self._rows["scale"][:n], finite)
+                norms = torch.where(finite, norms, 0.0)
             self._rows["loss"][:n] += losses[:, None]
             self._rows["norm"][:n] += norms[:, None]
         for member in members:
@@ -191,7 +210,8 @@ class Stack:
                 losses = self._losses(leaves, some, self._dropout(part), *beside, dense=dense)
             if n_targets is not None:
                 losses = losses * (_n_targets(some) / n_targets)
-            pieces = torch.autograd.grad(losses.sum(), list(leaves.values()))
+            scaled = losses * self._rows["scale"][: len(losses), 0] if self._scales else losses
+            pieces = torch.autograd.grad(scaled.sum(), list(leaves.values()))
             layout.gather(pieces, out=self._part[: len(gradient)] if part else gradient)
             if part:
                 gradient.add_(self._part[: len(gradient)])
@@ -205,6 +225,8 @@ class Stack:
         weights = self.transformer.layout.views(rows if len(due) == len(rows) else rows[due])
         with self._precision():
             found = self._evaluation(weights)
+            if self._on_train:
+                found["eval_train_loss"] = self._on_train.loss(weights)
         seconds = time.perf_counter() - started
         records = []
         for index, row in enumerate(due):

@@ -27,9 +27,10 @@ HYPERPARAMETERS = {"block_size", "n_embd", "max_new_tokens"}  # where these are,
 # What depends on the machine, the moment or the version.
 _MEASURED = re.compile(
     r"(^|[._ ])(seconds?|time|started|ended|pid|timestamp|utc|host|user|commit|dirty|python|torch|sweeplab"
-    r"|sources|mlflow|cpu|platform|packages|loadavg|cores|text|library|tokens_per_second|found|cure)$"
+    r"|sources|mlflow|cpu|platform|packages|loadavg|cores|text|library|tokens_per_second|found|cure|(size|free)_bytes)$"
 )
 _HIDDEN = (
+    (re.compile(r"about \S+( s)? more,"), "about <pace> more,"),
     (re.compile(r"\b\d+(\.\d+)? an? (second|minute|hour|day)(, about \S+ left)?"), "<pace>"),
     (re.compile(r"\b\d+\.\d{3,}(e[-+]?\d+)?\b|\b\d+\.\d+e[-+]?\d+\b"), "<n>"),
     (re.compile(r"\b\d{8}-\d{6}\b"), "<time>"),
@@ -54,6 +55,8 @@ class Shapes:
             if self._brief and value.keys() >= HYPERPARAMETERS:
                 value = _briefly(value)
             return {self.text(str(name)): self.of(each, str(name)) for name, each in value.items()}
+        if key == "workers" and isinstance(value, list) and all("process" in each for each in value):
+            return "<places>"  # of workers, while there are some
         if isinstance(value, list | tuple):
             return self._of_list(list(value), key)
         if key in self._unlike or _MEASURED.search(key):

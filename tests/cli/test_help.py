@@ -52,11 +52,12 @@ def test_these_are_all_commands() -> None:
         "study best", "study clone", "study confirm", "study diff",
         "study watch", "study logs", "study pause", "study resume", "study stop", "study extend", "study enqueue",
         "study retry", "study work", "study rename", "study rm", "study repair", "trial", "trial stop", "trial resume",
+        "storage", "storage start", "storage stop", "storage status", "storage backup",
         "report", "report scaling", "report sweep", "report compare",
         "laws", "laws fit", "laws compare", "laws audit", "laws isoflop", "laws shape",
         "laws forecast", "laws verify", "laws ledger", "laws next", "generate", "hyperparameters", "schema",
         "model", "model params", "model trace", "model attention", "model coordinates", "model next", "ui", "doctor",
-        "export-hf", "import-hf", "evaluate",
+        "export-hf", "import-hf", "evaluate", "dashboard",
     }  # fmt: skip
 
 

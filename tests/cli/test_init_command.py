@@ -9,6 +9,8 @@ from sweeplab.cli.study.manage import init
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import MINIMAL
 from sweeplab.study.file.reading import read_study
+from sweeplab.study.search import Range
+from sweeplab.sweep.planning import make_plan
 
 app = typer.Typer()
 app.command()(init)
@@ -17,9 +19,19 @@ TABLE = """\
 | Parameter | Sample Value |
 |---|---|
 | n_embd | 64 |
-| n_layers | 3 |
+| n_layes | 3 |
 | n_embd | 128 |
 | betas | (0.9, 0.99) |
+"""
+RANGES = """\
+| Parameter | Sample Value | Range |
+|---|---|---|
+| lr | 3e-4 | 1e-4 to 3e-3, log |
+| Dropout rate | 0.1 | [0.0, 0.3] |
+| num_layers | 2 | {1, 2, 4} |
+| d_model | 64 | |
+| batch_size | 16 | > 0 |
+| device | cuda | |
 """
 
 
@@ -55,9 +67,43 @@ def test_takes_values_from_a_table_and_says_what_it_could_not(folder: Path) -> N
     assert spec.fixed["n_embd"] == 128 and spec.fixed["betas"] == (0.9, 0.99)
     assert set(spec.search) == {"learning_rate", "eps"}
     assert result.stderr.splitlines() == [
-        "table.md: line 4: unknown hyperparameter 'n_layers' (3); did you mean 'n_layer'?",
+        "table.md: line 4: unknown hyperparameter 'n_layes' (3); did you mean 'n_layer'?",
         "table.md: n_embd is 64 on line 3 and 128 on line 5; the later is taken",
     ]
+
+
+def test_a_table_with_ranges_is_a_search_that_starts_at_its_own_values(folder: Path) -> None:
+    (folder / "table.md").write_text(RANGES)
+    result = run("mine", "--table", "table.md", "--grid", "n_layer", "--grid", "d_model=64,128")
+    spec = read_study(folder / "mine.yaml")
+    assert spec.grid == {"n_layer": [1, 2, 4], "n_embd": [64, 128]}
+    assert spec.search["learning_rate"] == Range(1e-4, 3e-3, log=True)
+    assert spec.search["dropout"] == Range(0.0, 0.3)
+    assert set(spec.search) == {"learning_rate", "dropout", "n_head"}
+    assert spec.first_trial == {"learning_rate": 3e-4, "dropout": 0.1}
+    assert spec.fixed["device"] == "auto", "what is written runs on a machine without a GPU"
+    assert "device is cuda; auto is written" in result.stderr
+    assert "line 7: the range of batch_size is passed over: '> 0'; ranges are read such as" in result.stderr
+    plan, *_ = make_plan(spec, folder / "lab")
+    assert [cell.startup_trials for cell in plan.cells] == [5] * 6
+
+
+@pytest.mark.parametrize(
+    ("grid", "said"),
+    [
+        ("n_layers_=1,2", "unknown hyperparameter 'n_layers_' in the grid; did you mean 'n_layer'?"),
+        (
+            "n_layer=1,many",
+            "--grid n_layer=1,many: n_layer is written 'many'; allowed: a whole number from 1",
+        ),
+        ("max_iters", "--grid max_iters has no list of values; allowed: max_iters=A,B,C"),
+    ],
+)
+def test_refuses_a_grid_without_values(folder: Path, grid: str, said: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        run("mine", "--grid", grid)
+    assert str(refused.value).startswith(said)
+    assert not list(folder.iterdir())
 
 
 def test_an_empty_search_searches_nothing(folder: Path) -> None:
@@ -96,6 +142,40 @@ def test_refuses_a_name_that_is_no_files(folder: Path, name: str) -> None:
     with pytest.raises(BadInput, match="cannot be a file's"):
         run(name)
     assert not list(folder.iterdir())
+
+
+def test_ranges_are_written_as_for_a_run(folder: Path) -> None:
+    run(
+        "mine",
+        "--minimal",
+        "--search",
+        "lr=1e-4..1e-2",
+        "--search",
+        "activation=relu,gelu",
+        "--grid",
+        "d_model=64,128",
+    )
+    spec = read_study(folder / "mine.yaml")
+    assert spec.search["learning_rate"] == Range(1e-4, 1e-2, log=True)
+    assert set(spec.search) == {"learning_rate", "activation", "n_head"} and spec.grid == {
+        "n_embd": [64, 128]
+    }
+
+
+@pytest.mark.parametrize(
+    ("search", "said"),
+    [
+        ("learning_rat=1..2", "unknown hyperparameter 'learning_rat'; did you mean 'learning_rate'?"),
+        (
+            "dropout=high..low",
+            "--search dropout=high..low is no range of dropout; allowed: 1e-4 to 1e-2, log;",
+        ),
+    ],
+)
+def test_refuses_a_search_without_a_range(folder: Path, search: str, said: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        run("mine", "--search", search)
+    assert str(refused.value).startswith(said)
 
 
 def test_refuses_what_cannot_be_searched(folder: Path) -> None:

@@ -102,6 +102,10 @@ def test_studies_that_are_valued_differently(finished) -> None:
         BadInput, match="value a run by different evaluations; allowed: --count at=best or at=final"
     ):
         studies.points()
+    with pytest.raises(
+        BadInput, match=r"differently: tiny by val_loss \(best\), other by val_loss \(final\)"
+    ):
+        studies.check_comparable()
     final = studies.points(None, Conventions(at="final"))
     assert (final.n, final.dropped["duplicate"]) == (2, 2), (
         "the last losses were not changed: the same runs twice"

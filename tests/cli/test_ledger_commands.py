@@ -214,7 +214,9 @@ def test_few_rows_are_refused(cli, folder: Path) -> None:
 def test_the_cells_of_a_study_are_forecast_and_scored(cli, folder: Path, finished) -> None:
     """Sealed before the study has been run in another lab; its runs' times are then moved behind it."""
     near = near_tiny(folder)
-    said = cli("laws", "forecast", near, "--study", finished.file)
+    near.write_text(near.read_text().replace("params,tokens", "size,seen"))  # the study's runs have neither
+    columns = ("--columns", "params=size,tokens=seen,loss=loss")
+    said = cli("laws", "forecast", near, *columns, "--study", finished.file)
     assert (said.code, said.err) == (0, "")
     entries = read_chain(folder / "lab" / "ledger.jsonl").entries
     assert [entry.forecast["run"]["cells"] for entry in entries] == [["n_embd=8"], ["n_embd=16"]]
@@ -257,7 +259,7 @@ def test_the_cells_of_a_study_are_forecast_and_scored(cli, folder: Path, finishe
         [each["best_whole_val_loss"] for each in own]
     )
 
-    known = cli("laws", "forecast", near, "--study", finished.file, "--lab", lab)
+    known = cli("laws", "forecast", near, *columns, "--study", finished.file, "--lab", lab)
     assert (known.code, known.out) == (2, "")
     assert len(known.err.splitlines()) == 2 and "a forecast is made before its run exists" in known.err
     study = lab / "studies" / "tiny" / "study.json"

@@ -14,7 +14,7 @@ from rich.console import Console
 from terminal import Played, Screen, play
 
 from sweeplab.cli.study.view import View
-from sweeplab.lab.events import Event, RunEvaluated, TrialEnded, WorkerReady
+from sweeplab.lab.events import Event, RunEvaluated, TrialEnded, TrialRequeued, WorkerReady
 from sweeplab.records.runs import RunState, TrialEnding
 from sweeplab.study.file.reading import read_study
 from sweeplab.sweep.planning import make_plan
@@ -63,13 +63,15 @@ def evaluated(cell: str, trial: int, iteration: int) -> RunEvaluated:
 @pytest.mark.parametrize(("lines", "columns"), [(30, 100), (20, 60), (16, 200)])
 @pytest.mark.parametrize("n_done", [0, 9, 25, 39])
 def test_it_fits_and_shows_what_runs(n_done: int, lines: int, columns: int, drawn) -> None:
-    cells = [f"n_layer={layers},n_embd={width}" for layers in (1, 2, 3, 4) for width in range(8, 81, 8)]
+    sizes = [(layers, width) for layers in (1, 2, 3, 4) for width in range(8, 81, 8)]
+    cells = [f"n_layer={layers},n_embd={width}" for layers, width in sizes]
     rows = drawn(n_done, evaluated(cells[n_done], 3, 50), lines=lines, columns=columns).splitlines()
     assert len(rows) < lines and max(map(len, rows)) <= columns
     (row,) = [row for row in rows if "#3 50/100 2.500" in row]
-    assert row.split()[0] == cells[n_done]
+    shown = [tuple(map(int, row.split()[:2])) for row in rows if re.match(r" +\d+ +\d+ ", row)]
+    assert tuple(map(int, row.split()[:2])) == sizes[n_done] and {*shown} <= {*sizes}
     hidden = [int(count) for count in re.findall(r"(\d+) cells (?:above|below)", "\n".join(rows))]
-    assert sum(hidden) + sum(row.split()[:1] == [cell] for row in rows for cell in cells) == 40
+    assert sum(hidden) + len(shown) == 40
     assert any(f"{4 * n_done} of 160 trials" in row for row in rows)
 
 
@@ -81,7 +83,33 @@ def test_widths_stay_while_the_window_moves(drawn) -> None:
 def test_many_trials_of_a_cell_are_counted_where_they_do_not_fit(drawn) -> None:
     events = [evaluated("n_layer=1,n_embd=8", trial, 10 * trial) for trial in range(4)]
     assert "4 trials at 0–30/100" in drawn(0, *events)
-    assert "#0 0/100 2.500   #1 10/100 2.500" in drawn(0, *events, columns=200)
+    assert "#0 0/100 2.500 best 2.500   #1 10/100 2.500" in drawn(0, *events, columns=200)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_each_running_trial_has_its_latest_and_its_best_loss_and_none_is_cut(columns: int, drawn) -> None:
+    events = [
+        replace(evaluated("n_layer=1,n_embd=8", trial, at), val_loss=loss)
+        for trial in range(3)
+        for at, loss in ((10, 3.25 - trial / 8), (20, 3.5))
+    ]
+    rows = drawn(0, *events, lines=60, columns=columns).splitlines()
+    assert rows[2].split() == ["n_layer", "n_embd", "params", "trials", "best", "running"]
+    text = "\n".join(rows)
+    for trial, low in enumerate(("3.250", "3.125", "3.000")):
+        assert f"#{trial} 20/100 3.500 best {low}" in text
+    assert "…" not in text and max(map(len, rows)) <= columns
+
+
+def test_an_interrupt_says_what_is_written(drawn) -> None:
+    running = evaluated("n_layer=1,n_embd=8", 3, 50)
+    once = " ".join(drawn(0, running, interrupts=1).split())
+    assert "writing the snapshot of #3 in n_layer=1,n_embd=8 at the next step" in once
+    saved = TrialRequeued(cell="n_layer=1,n_embd=8", trial=3)
+    assert "the snapshots are written; sending tracking" in " ".join(
+        drawn(0, running, saved, interrupts=1).split()
+    )
+    assert "nothing is written" in " ".join(drawn(0, running, interrupts=2).split())
 
 
 def test_ends_are_counted_and_the_best_is_named(drawn) -> None:
@@ -114,6 +142,21 @@ def test_in_a_terminal(finished) -> None:
     assert [row.partition(" ")[0] for row in rows] == [
         *("cell", "n_embd=8", "n_embd=16", "n-gram", "best:", "not", "tiny:", "report:", "browse:")
     ]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_no_number_of_a_table_is_cut(columns: int, finished) -> None:
+    """Each table has all of its numbers whole, in a terminal of any width."""
+    lab = ("--lab", str(finished.lab))
+    show = play(["study", "show", "tiny", *lab], finished.lab, columns=columns).screen
+    plan = play(["study", "plan", str(finished.file), *lab], finished.lab, columns=columns).screen
+    assert "n_embd=16" in show.text and "5,216" in show.text and "5,216" in plan.text
+    flops = [word for word in plan.text.split() if re.fullmatch(r"\d\.\d\de\+\d+", word)]
+    assert len(flops) >= 2, plan.text
+    numbers = re.compile(r"\d…")
+    assert not numbers.search(show.text) and not numbers.search(plan.text)
+    tables = [row for row in f"{show.text}\n{plan.text}".splitlines() if row.startswith("n_embd=")]
+    assert len(tables) >= 4 and max(map(len, tables)) <= columns
 
 
 LONG = (

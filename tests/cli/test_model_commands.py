@@ -41,6 +41,18 @@ def test_params_of_a_study_are_those_of_its_cells(cli: Cli, folder: Path) -> Non
     assert all(f"{each['total']:,}" in both for each in cells)
 
 
+def test_params_of_several_models_stand_side_by_side(cli: Cli, folder: Path) -> None:
+    said = cli("model", "params", "gpt2", "llama-7b", "mistral-7b")
+    lines = {line.split()[0]: line.split()[1:] for line in said.out.splitlines() if line.strip()}
+    assert lines["component"] == ["gpt2", "llama-7b", "mistral-7b"]
+    assert lines["total"][::2] == ["124,439,808", "6,738,415,616", "7,241,732,096"]
+    assert lines["head"] == ["131,072,000", "1.9%", "131,072,000", "1.8%"], "that of gpt2 is tied"
+    (folder / "tiny.yaml").write_text(STUDY)
+    found = json.loads(cli("model", "params", "tiny.yaml", "gpt2", "--json").out)
+    assert [each["model"] for each in found["models"]] == ["n_embd=8", "n_embd=16", "gpt2"]
+    assert json.loads(cli("model", "params", "gpt2", "--json").out)["total"] == 124_439_808
+
+
 def test_params_say_what_experts_a_token_meets(cli: Cli) -> None:
     said = cli("model", "params", "-o", "n_expert=8", "-o", "n_expert_active=2")
     assert "of them active" in said.out and "stands for it here" in said.out
@@ -49,7 +61,7 @@ def test_params_say_what_experts_a_token_meets(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--preset", "gpt3"], "did you mean 'gpt2'?"),
+        (["--preset", "gpt22"], "did you mean 'gpt2'?"),
         (["tiny.yaml", "--preset", "gpt2"], "a file and a preset"),
         (["--cell", "n_embd=8"], "FILE --cell CELL"),
         (["tiny.yaml", "--cell", "n_embd=9"], "allowed: n_embd=8 | n_embd=16"),
@@ -85,6 +97,11 @@ def test_trace_of_the_original_goes_through_encoder_and_decoder(cli: Cli) -> Non
     found = json.loads(cli("model", "trace", *asked, "--values", "2", "--json").out)
     assert [step["name"] for step in found["steps"]] == list(lines)
     assert found["steps"][-1]["shape"] == [1, 4, 100] and len(found["steps"][-1]["values"]) == 2
+    one = json.loads(cli("model", "trace", *asked, "--layer", "0", "--json").out)["steps"]
+    assert [step["name"] for step in one] == [each for each in lines if "blocks.0." in each]
+    assert cli("model", "trace", *asked, "--layer", "1").err.endswith(
+        "there is no layer 1; allowed: 0 to 0\n"
+    )
     other = json.loads(cli("model", "trace", *asked, "--seed", "1", "--values", "2", "--json").out)
     assert other["steps"][-1]["values"] != found["steps"][-1]["values"]
 
@@ -103,6 +120,18 @@ def test_a_trained_run_is_traced_and_drawn(cli: Cli, finished) -> None:
     asked = ["tiny", "--lab", finished.lab]
     said = cli("model", "trace", *asked, "--token", "5", "--position", "2")
     assert "its weights" in said.out and "final_norm" in said.out
+    said = cli("model", "trace", *asked, "--prompt", "The print", "--values", "3")
+    lines = said.out.splitlines()
+    assert "'The print', its weights" in lines[0] and lines[-1].startswith("the likeliest there: ")
+    assert [line.split()[0] for line in lines if "attention.scores" in line or "attention.weights" in line]
+    found = json.loads(cli("model", "trace", *asked, "--prompt", "The print", "--json").out)
+    whole = json.loads(
+        cli("model", "trace", *asked, "--prompt", "The print", "--values", "500", "--json").out
+    )
+    shares = whole["steps"][-1]["values"]
+    assert whole["steps"][-1]["name"] == "probabilities" and sum(shares) == pytest.approx(1.0)
+    assert [each["probability"] for each in found["likeliest"]] == sorted(shares, reverse=True)[:5]
+    assert cli("model", "trace", "--prompt", "a").err.endswith("allowed: RUN --prompt TEXT\n")
     said = cli("model", "attention", *asked, "--prompt", "The print", "--output", "page.html", "--json")
     found = json.loads(said.out)
     assert Path(found["output"]).read_text().count('class="figure"') == len(found["maps"]) == 1

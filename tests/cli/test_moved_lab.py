@@ -60,6 +60,14 @@ def test_pages_and_checkpoints_are_those_of_the_lab(lab: Path, cli) -> None:
     assert said.code == 0, said.out
 
 
+def test_the_doctor_says_that_it_was_moved_and_that_its_files_are_found(
+    lab: Path, original: Path, cli
+) -> None:
+    first, again = cli("doctor", "--lab", lab), cli("doctor", "--lab", lab)
+    assert f"MLflow's files were looked for in {original}/artifacts, and are now here" in first.out
+    assert first.code == again.code == 0 and "moved" not in again.out
+
+
 def test_the_study_goes_on_and_sends_no_run_again(lab: Path, finished, cli) -> None:
     markers = sorted(lab.glob("studies/tiny/runs/*/*/shipped"))
     before = {path: path.stat().st_mtime_ns for path in markers}

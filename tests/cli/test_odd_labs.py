@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from cli.conftest import STUDY
+from cli.test_ui_command import printed, start
 from filelock import FileLock
 
 from sweeplab.lab.storage import open_database
@@ -66,7 +70,7 @@ def test_a_lab_whose_path_an_address_would_read_otherwise(cli, folder: Path) -> 
     assert (said.code, said.err.count("Traceback")) == (0, 0), said.err
     assert sorted(each.name for each in folder.iterdir()) == [ODD, "tiny.yaml"]
     assert (folder / ODD / "mlflow.db").exists() and (folder / ODD / "studies/tiny/trials.db").exists()
-    assert "1 complete" in cli("study", "list", "--lab", ODD).out
+    assert "complete     1/1" in cli("study", "list", "--lab", ODD).out
     examined = cli("doctor", "tiny", "--lab", ODD).out
     assert "runs that agree: 1" in examined
     assert sorted(each.name for each in folder.iterdir()) == [ODD, "tiny.yaml"]
@@ -110,7 +114,7 @@ def read_only(finished, folder: Path) -> Iterator[Path]:
     for each in everything:
         each.chmod(each.stat().st_mode & ~0o222)
     yield lab
-    for each in everything:
+    for each in filter(Path.exists, everything):  # a log goes with the last who reads the database
         each.chmod(each.stat().st_mode | 0o700)
 
 
@@ -127,12 +131,38 @@ def test_a_lab_that_may_only_be_read_is_read(read_only: Path) -> None:
     assert {each: each.stat().st_mtime_ns for each in read_only.rglob("*")} == before
     doctor = {each: said.pop(each) for each in COMMANDS if each.startswith("doctor")}
     assert {code for code, _ in said.values()} == {0}, said
-    assert "4 complete" in said["study list"][1] and "ended: complete" in said["study logs tiny"][1]
+    assert "complete     4/4" in said["study list"][1] and "ended: complete" in said["study logs tiny"][1]
     for _, text in doctor.values():
         assert [line for line in text.splitlines() if line.startswith("bad")] == [
             f"bad   lab        cannot be written: Permission denied  {read_only}"
         ]
         assert "ok    storage    whole; trials: 4" in text and "ok    tracking   answers; studies: 1" in text
+
+
+def test_a_file_of_trials_is_opened_by_the_machine_alone_that_runs_the_study(finished, folder, cli) -> None:
+    shutil.copytree(finished.lab, folder / "lab")
+    study = StudyFolder(folder / "lab", "tiny")
+    with study.held("busy"):
+        assert cli("study", "show", "tiny").code == 0
+        # As a machine sees it that has the same disk.
+        study.lock_file.write_text("node7\nanother-boot")
+        for words in (
+            "study list",
+            "study show tiny",
+            "study work tiny",
+            "study pause tiny",
+            "study logs tiny",
+        ):
+            said = cli(*words.split())
+            assert (said.code, said.out) == (2, ""), words
+            assert said.err.startswith(
+                "error: study tiny is run on node7, and its trials are in an SQLite file"
+            )
+        (bad,) = [
+            each for each in json.loads(cli("doctor", "tiny", "--json").out) if each["name"] == "storage"
+        ]
+        assert "is run on node7" in bad["found"]
+    assert cli("study", "show", "tiny").code == 0
 
 
 @pytest.mark.slow
@@ -149,6 +179,26 @@ def test_what_would_write_to_such_a_lab_is_refused_in_a_line(read_only: Path) ->
         assert commands[command] in text
 
 
+@pytest.mark.slow
+def test_such_a_lab_is_shown_in_mlflow(read_only: Path) -> None:
+    before = {each: each.stat().st_mtime_ns for each in read_only.rglob("*")}
+    with start("tiny", "--lab", read_only, "--json", "--no-open", prefix=bound_by_modes()) as process:
+        said = printed(process)
+        experiment = said["studies"]["tiny"]["table"].partition("/experiments/")[2].partition("/")[0]
+        body = json.dumps({"experiment_ids": [experiment]}).encode()
+        asked = urllib.request.Request(
+            f"{said['server']}/api/2.0/mlflow/runs/search", body, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            runs = json.load(answer)["runs"]
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert len(runs) == 5 and all(
+        each["info"]["artifact_uri"].startswith(read_only.as_uri()) for each in runs
+    )
+    assert {each: each.stat().st_mtime_ns for each in read_only.rglob("*")} == before
+
+
 def test_a_study_that_others_run_is_read(read_only: Path) -> None:
     """What they have written stands in the write-ahead log, and they hold the lock."""
     study = read_only / "studies" / "tiny"
@@ -163,4 +213,4 @@ def test_a_study_that_others_run_is_read(read_only: Path) -> None:
         assert (study / "trials.db-wal").exists()
         ((code, text),) = said_by(("study list",), read_only.parent).values()
         study.chmod(0o700)
-    assert code == 0 and "3 complete, 1 running" in text
+    assert code == 0 and re.search(r"tiny +running +3/4 ", text)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
+from io import StringIO
 from pathlib import Path
 
 import pandas as pd
@@ -70,7 +73,82 @@ def test_list_and_show(cli, finished) -> None:
     assert f"n-gram baseline: {shown['cells'][0]['baseline']:.4f} nats/token, by n-grams, order" in printed
     assert printed.splitlines()[1].split()[:4] == ["n_embd=8", "1,840", "2/2", "2"]
     assert f"val_loss {row['best_value']:.4f} by {shown['best']['key']}" in printed
-    assert cli("study", "list", "--lab", finished.lab).out.splitlines()[1].split()[0] == "tiny"
+    assert (row["state"], row["done"], row["planned"]) == ("complete", 4, 4)
+    heading, line = cli("study", "list", "--lab", finished.lab).out.splitlines()
+    assert heading.split() == ["name", "state", "trials", "best", "value", "last", "trial", "size"]
+    assert line.split()[:3] == ["tiny", "complete", "4/4"] and row["last"][:16] in line
+    files = [each for each in (finished.lab / "studies" / "tiny").rglob("*") if each.is_file()]
+    assert row["size_bytes"] == sum(each.stat().st_size for each in files)
+
+
+def test_a_study_that_lacks_trials_is_interrupted_in_the_list_and_its_plan_says_what_is_left(
+    cli, finished, folder: Path
+) -> None:
+    lab = shutil.copytree(finished.lab, folder / "lab")
+    assert cli("study", "extend", "tiny", "--trials-per-cell", "5").code == 0
+    (row,) = json.loads(cli("list", "--json").out)
+    assert (row["state"], row["done"], row["planned"]) == ("interrupted", 4, 10)
+    more = ("plan", finished.file, "-o", "budget.trials_per_cell=5")
+    planned = json.loads(cli(*more, "--json").out)["outlook"]
+    ends = [json.loads(each.read_bytes()) for each in lab.glob("studies/tiny/runs/*/*/end.json")]
+    longest, all_together = max(end["wall_seconds"] for end in ends), sum(end["wall_seconds"] for end in ends)
+    assert planned["done"] == 4 and planned["n_known"] == 4
+    assert 0 < planned["seconds"] < 6 * 4 * longest and all_together > 0
+    printed = cli(*more).out
+    assert "done already: 4, 6 to go" in printed and "more, by 4 earlier runs of this lab" in printed
+    assert re.search(r"checkpoints and snapshots take up to \S+ \S+ of \S+ \S+ that are free", printed)
+
+
+def test_the_best_in_five_lines_and_all_of_it_when_asked(cli, finished, folder: Path) -> None:
+    lab = shutil.copytree(finished.lab, folder / "lab")
+    best = json.loads(cli("best", "tiny", "--json").out)
+    lines = cli("best", "tiny").out.splitlines()
+    assert len(lines) == 5
+    assert lines[0].startswith(
+        f"val_loss {best['value']:.4f}  trial {best['trial']} in {best['cell']}, seed 0"
+    )
+    assert lines[1].split()[:2] == ["searched", "learning_rate"]
+    assert Path(lines[2].split()[1]).is_dir() and Path(best["checkpoint"]).is_relative_to(lab)
+    for command in best["commands"].values():
+        assert command in "\n".join(lines)
+    everything = cli("best", "tiny", "--all").out.splitlines()
+    assert everything[:5] == lines and len(everything) > 80
+    generate = shlex.split(best["commands"]["generate"])
+    assert cli(*generate[1:], "--max-new-tokens", "2").code == 0
+    of_cell = json.loads(cli("best", "tiny", "--cell", "n_embd=8", "--json").out)["commands"]
+    rerun, run = of_cell["rerun"].split(" && ")
+    assert cli(*shlex.split(rerun)[1:]).code == 0 and cli(*shlex.split(run)[1:], "--dry-run").code == 0
+
+
+def test_a_trial_shows_its_curve_and_checkpoint_before_what_the_table_says(cli, finished) -> None:
+    show = ("show", "tiny", "--trial", "1", "--cell", "n_embd=8", "--lab", finished.lab)
+    printed = cli(*show).out
+    order = [
+        "learning_rate",
+        "val_loss over iterations",
+        "checkpoint: ",
+        "\nn_embd",
+        "\nblock_size",
+        "more as the table",
+    ]
+    assert [printed.index(each) for each in order] == sorted(printed.index(each) for each in order)
+    assert "weight_decay" not in printed and "weight_decay" in cli(*show, "--all").out
+
+
+def test_words_of_the_command_line_are_grid_and_search(cli, finished) -> None:
+    words = ("--grid", "n_layer=1,2", "--search", "learning_rate=1e-4..1e-2", "--search", "dropout")
+    planned = json.loads(cli("plan", finished.file, *words, "--search", "activation=relu,gelu", "--json").out)
+    assert [cell["cell"] for cell in planned["cells"]] == [
+        f"n_embd={width},n_layer={depth}" for width in (8, 16) for depth in (1, 2)
+    ]
+    assert planned["outlook"]["ranges"] == {
+        "learning_rate": "{min: 1e-4, max: 1e-2, log: true}",
+        "dropout": "{min: 0.0, max: 0.4, step: 0.05}",
+        "activation": "[relu, gelu]",
+    }
+    said = cli("plan", finished.file, "--grid", "layers=1,2")
+    assert said.code == 2 and "did you mean 'n_layer'?" in said.err
+    assert cli("plan", finished.file, "--grid", "n_layer").err.endswith("such as n_layer=1,2,4\n")
 
 
 def test_the_environment_says_where_the_lab_is(cli, finished, folder: Path, monkeypatch) -> None:
@@ -92,6 +170,28 @@ def test_export_has_a_row_a_run(suffix: str, read, cli, finished, folder: Path) 
     assert list(table["trial"]) == [0, 1, 0, 1]
     assert table["learning_rate"].between(3e-4, 1e-2).all() and (table["n_layer"] == 1).all()
     assert (table["best_val_loss"] == table["value"]).all()
+
+
+def test_export_without_a_file_is_a_table_on_standard_output(cli, finished) -> None:
+    said = cli("study", "export", "tiny", "--lab", finished.lab)
+    table = pd.read_csv(StringIO(said.out))
+    assert said.err == "" and list(table["trial"]) == [0, 1, 0, 1]
+    rows = json.loads(cli("study", "export", "tiny", "--lab", finished.lab, "--json").out)
+    assert [row["value"] for row in rows] == pytest.approx(list(table["value"]))
+
+
+def test_a_removal_has_one_undo(cli, finished, folder: Path) -> None:
+    shutil.copytree(finished.lab, folder / "lab")
+    before = cli("best", "tiny", "--json").out
+    removed = json.loads(cli("rm", "tiny", "--yes", "--json").out)
+    assert removed["undo"] == ["sweeplab study rm tiny --undo"]
+    assert cli("show", "tiny").code == 2
+    said = cli(*shlex.split(removed["undo"][0])[1:])
+    assert said.out == "tiny is back, as it was\nundo: sweeplab study rm tiny\n"
+    assert cli("best", "tiny", "--json").out == before
+    assert len(json.loads(cli("export", "tiny", "--json").out)) == 4, "tracking has it again"
+    again = cli("rm", "tiny", "--undo")
+    assert again.code == 2 and "the trash has no study 'tiny'" in again.err
 
 
 def test_report_is_written_again(cli, finished, folder: Path) -> None:
@@ -117,7 +217,8 @@ def test_plan_and_dry_run_say_the_same_and_write_nothing(cli, finished, folder: 
     assert second == first | {"name": "other"}
     assert (first["trials"], first["runs"], [cell["cell"] for cell in first["cells"]]) == (4, 4, CELLS)
     printed = cli("study", "plan", finished.file).out
-    assert "FloatDistribution(high=0.01, log=True, low=0.0003, step=None)" in printed
+    assert "search learning_rate: {min: 3e-4, max: 1e-2, log: true}" in printed, "as the file writes it"
+    assert "trials of each cell: first 1 spread evenly, then 1 by what they found" in printed
     assert "ends after 4 trials, 4 runs" in printed
     assert not list(folder.iterdir())
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -15,8 +16,8 @@ from chromium import chromium_page
 from terminal import PROGRAM
 
 
-def start(*arguments: str | Path) -> subprocess.Popen[str]:
-    command = [*PROGRAM, "ui", *map(str, arguments)]
+def start(*arguments: str | Path, prefix: Sequence[str] = ()) -> subprocess.Popen[str]:
+    command = [*prefix, *PROGRAM, "ui", *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -45,6 +46,19 @@ def test_a_server_lives_as_long_as_the_command(number: signal.Signals, finished)
         out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (0, "", "ended\n")
     assert not psutil.pid_exists(said["pid"])
+
+
+@pytest.mark.slow
+def test_it_outlives_its_terminal_under_nohup(finished) -> None:
+    with start("tiny", "--lab", finished.lab, "--json", prefix=["nohup"]) as process:
+        said = printed(process)
+        process.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=3)
+        with urllib.request.urlopen(said["server"], timeout=60) as answer:
+            assert answer.status == 200
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
 
 
 @pytest.mark.browser

@@ -11,7 +11,7 @@ import pytest
 from data.conftest import write
 from data.test_dataset import flip_a_byte, next_token
 
-from sweeplab.data.batches import Pairs
+from sweeplab.data.batches import Pairs, limited
 from sweeplab.data.dataset import Dataset, prepare
 from sweeplab.data.objectives import make_objective, n_special
 from sweeplab.data.tokenizers import TOKENIZERS
@@ -156,3 +156,24 @@ def test_only_the_text_of_a_span_counts_as_bytes(file: Path, cache: Path) -> Non
     assert dataset.bits_per_byte(1.0, values) == pytest.approx(8 / 5 / math.log(2))
     assert dataset.bits_per_byte(1.0, values.replace(objective="masked")) == pytest.approx(1 / math.log(2))
     assert n_special(values) == 4
+
+
+@pytest.mark.parametrize("of_pairs", [False, True])
+def test_a_part_of_the_training_split_is_spread_over_it_and_has_every_smaller_part(of_pairs: bool) -> None:
+    rng = np.random.default_rng(0)
+    whole: Any = np.arange(50_000, dtype=np.uint16)
+    if of_pairs:
+        ends = np.sort(rng.choice(np.arange(1, 50_000), 1999, replace=False))
+        whole = Pairs(whole, np.append(ends, 50_000))
+    before: set[int] = set()
+    for n_tokens in (64, 2_000, 5_000, 20_000, 49_999):
+        part = limited(whole, n_tokens)
+        kept = part.tokens if isinstance(part, Pairs) else part
+        assert len(kept) == n_tokens or (of_pairs and n_tokens - 200 < len(kept) <= n_tokens)
+        if isinstance(part, Pairs):
+            assert int(part.lengths.sum()) == len(kept)
+        assert (np.diff(kept.astype(int)) > 0).all() and before <= set(kept.tolist())
+        before = set(kept.tolist())
+        if n_tokens >= 20_000:
+            assert abs(kept.mean() - 25_000) < 2_500
+    assert limited(whole, 50_000) is whole

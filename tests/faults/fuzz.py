@@ -22,6 +22,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -163,7 +164,7 @@ def of_json(draw: Random, held: Any) -> Any:
         holder, name = value, draw.choice(list(value) if isinstance(value, dict) else range(len(value)))
         value = holder[name]
     if holder is None:
-        return draw.choice(VALUES)
+        return deepcopy(draw.choice(VALUES))
     match draw.randrange(4):
         case 0:
             del holder[name]
@@ -171,7 +172,8 @@ def of_json(draw: Random, held: Any) -> Any:
             holder[draw.choice(["", "a" * 300, "\ud800", "model_type", *holder])] = holder.pop(name)
         case _:
             near = [value * 2, value + 1, -value] if isinstance(value, int | float) else VALUES
-            holder[name] = draw.choice([*near, *VALUES])
+            # A copy: what changes it next would change the cases that come after, too.
+            holder[name] = deepcopy(draw.choice([*near, *VALUES]))
     return held
 
 

@@ -21,7 +21,10 @@ import pytest
 from sweeplab.lab.events import Event
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.plan import WorkerResources
-from sweeplab.sweep.work.worker import LEAVING_SIGNALS, MOST_ALIKE, WorkerPool
+from sweeplab.study.spec import Engine
+from sweeplab.sweep.engines.local import LocalEngine
+from sweeplab.sweep.work.pool import MOST_ALIKE, WorkerPool
+from sweeplab.sweep.work.starter import LEAVING_SIGNALS
 
 pytestmark = pytest.mark.faults
 
@@ -113,7 +116,7 @@ def test_a_terminal_that_goes_stops_the_study_and_loses_no_step(folder: StudyFol
 
 
 def test_a_process_that_was_started_to_ignore_a_signal_ignores_it() -> None:
-    code = "from sweeplab.sweep.work.worker import leaving_signals; print(*leaving_signals())"
+    code = "from sweeplab.sweep.work.starter import leaving_signals; print(*leaving_signals())"
     done = subprocess.run(
         [sys.executable, "-c", code],
         check=True,
@@ -143,8 +146,8 @@ def test_workers_that_die_alike_in_a_row_are_not_started_for_ever(tiny, opened) 
     folder, store = opened(tiny())
     folder.canonical_file.write_text("{")
     heard: list[Event] = []
-    resources = [WorkerResources(threads=1)]
-    pool = WorkerPool(folder, resources, store, heard.append)
+    engine = LocalEngine(folder, Engine(), [WorkerResources(threads=1)])
+    pool = WorkerPool(engine, store, heard.append)
     store.commands.add("start", {})
     store.commands.read()
     pool.start()

@@ -62,6 +62,8 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     "qkv_bias": (False,),
     "out_bias": (False,),
     "head_bias": (True,),
+    "final_norm": (True, False),
+    "attention_scale": ("n_embd",),
     "tie_weights": (False,),
     "tie_scale": (True,),
     "scale_embedding": (True,),

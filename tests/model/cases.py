@@ -19,8 +19,9 @@ PARTS = ("family", "positions", "norm", "norm_position", "activation", "attentio
 EXTRAS = (
     {},
     {"n_kv_head": 1, "out_bias": False},
-    {"qk_norm": True, "head_dim": 6, "tie_scale": True},
-    {"bias": False, "tie_weights": False},
+    {"qk_norm": True, "head_dim": 6, "tie_scale": True, "attention_scale": "n_embd"},
+    {"bias": False, "tie_weights": False, "final_norm": False},
+    {"final_norm": True, "head_bias": True, "init": "torch"},
     {"n_expert": 3, "n_expert_active": 2},
     {"parallel_block": True},
     {"embedding_norm": True, "scale_embedding": True, "qkv_bias": False},

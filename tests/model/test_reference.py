@@ -69,6 +69,8 @@ CHOICES = {
     "d_ff": (5, 11),
     "n_token_types": (0, 2),
     "parallel_block": (True, False, False),
+    "final_norm": (True, False, "auto"),
+    "attention_scale": ("head_dim", "n_embd"),
 }
 SWITCHES = ("bias", "qkv_bias", "out_bias", "head_bias", "tie_weights", "tie_scale", "share_embeddings")
 SWITCHES += ("embedding_norm", "scale_embedding", "qk_norm")
@@ -322,7 +324,7 @@ def test_a_trace_goes_from_the_tokens_to_the_logits() -> None:
         "embedding",
         "blocks.1.cross.weights",
     )
-    places = [names.index(name) for name in (*ordered, "logits")]
+    places = [names.index(name) for name in (*ordered, "logits", "probabilities")]
     assert places == sorted(places) and places[0] == 0 and places[-1] == len(names) - 1
 
 

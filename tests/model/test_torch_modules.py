@@ -9,6 +9,8 @@ from torch import nn
 
 from sweeplab.model.attention.base import AttentionMask
 from sweeplab.model.blocks import Normed, Pass, cross_attention, self_attention, through
+from sweeplab.model.layout import Layout
+from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 
 RUNS, SEQUENCES, LENGTH, SOURCE, C, HEADS, WIDE = 2, 3, 9, 6, 12, 3, 20
@@ -53,13 +55,14 @@ def copy_layer(layer: nn.Module, p: Pass, run: int, block: str) -> None:
         copy_norm(getattr(layer, f"norm{index}"), p, run, f"{block}.{name}_norm")
 
 
-def torchs(kind: str, p: Pass, run: int, prefix: str, before: bool, activation: str) -> nn.Module:
+def torchs(kind: str, p: Pass, run: int, prefix: str, activation: str) -> nn.Module:
     """Return torch's encoder or decoder with one run's weights."""
+    before = p.shape.norm_position == "pre"
     layers = {"Encoder": nn.TransformerEncoderLayer, "Decoder": nn.TransformerDecoderLayer}
     layer = layers[kind](
         C, HEADS, WIDE, 0.0, activation, batch_first=True, norm_first=before, dtype=torch.float64
     )
-    norm = nn.LayerNorm(C, dtype=torch.float64) if before else None
+    norm = nn.LayerNorm(C, dtype=torch.float64) if p.shape.final_norm else None
     if kind == "Encoder":
         whole = nn.TransformerEncoder(layer, 2, norm, enable_nested_tensor=False)
     else:
@@ -86,14 +89,15 @@ PRESENT, SOURCE_PRESENT = present([9, 4, 7], LENGTH), present([6, 1, 4], SOURCE)
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
-def test_an_encoder_is_torchs(norm_position: str, activation: str) -> None:
-    model, p = pass_of("encoder", norm_position=norm_position, activation=activation)
+@pytest.mark.parametrize("final_norm", [True, False])
+def test_an_encoder_is_torchs(final_norm: bool, norm_position: str, activation: str) -> None:
+    model, p = pass_of("encoder", norm_position=norm_position, activation=activation, final_norm=final_norm)
     read = tokens(LENGTH)
     found = through(
         p, model.shape.of_family.sides[0], read, AttentionMask(False, RUNS, PRESENT), None
     ).whole()
     for run in range(RUNS):
-        theirs = torchs("Encoder", p, run, "", norm_position == "pre", activation)
+        theirs = torchs("Encoder", p, run, "", activation)
         own = PRESENT[:SEQUENCES]
         expected = theirs(p.w["token_embedding"][run][read[run]], src_key_padding_mask=~own)
         torch.testing.assert_close(found[run].view(SEQUENCES, LENGTH, C)[own], expected[own])
@@ -101,8 +105,11 @@ def test_an_encoder_is_torchs(norm_position: str, activation: str) -> None:
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
-def test_an_encoder_decoder_is_torchs(norm_position: str, activation: str) -> None:
-    model, p = pass_of("encoder_decoder", norm_position=norm_position, activation=activation)
+@pytest.mark.parametrize("final_norm", [True, False])
+def test_an_encoder_decoder_is_torchs(final_norm: bool, norm_position: str, activation: str) -> None:
+    """With a final norm torch.nn.Transformer's own, whichever way norms stand."""
+    parts = {"norm_position": norm_position, "activation": activation, "final_norm": final_norm}
+    model, p = pass_of("encoder_decoder", **parts)
     encoder, decoder = model.shape.of_family.sides
     source, read = tokens(SOURCE), tokens(LENGTH)
     encoded = through(p, encoder, source, AttentionMask(False, RUNS, SOURCE_PRESENT), None).whole()
@@ -111,12 +118,12 @@ def test_an_encoder_decoder_is_torchs(norm_position: str, activation: str) -> No
     ).whole()
     future = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
     for run in range(RUNS):
-        before, hidden = norm_position == "pre", ~SOURCE_PRESENT[:SEQUENCES]
+        hidden = ~SOURCE_PRESENT[:SEQUENCES]
         table = p.w["token_embedding"][run]
-        memory = torchs("Encoder", p, run, "encoder.", before, activation)(
+        memory = torchs("Encoder", p, run, "encoder.", activation)(
             table[source[run]], src_key_padding_mask=hidden
         )
-        theirs = torchs("Decoder", p, run, "", before, activation)
+        theirs = torchs("Decoder", p, run, "", activation)
         expected = theirs(table[read[run]], memory, tgt_mask=future, memory_key_padding_mask=hidden)
         torch.testing.assert_close(found[run].view(SEQUENCES, LENGTH, C), expected)
 
@@ -164,3 +171,42 @@ def test_shared_heads_of_keys_are_repeated_ones(family: str) -> None:
         Pass(many.shape, weights, RUNS, SEQUENCES), side, read, AttentionMask(True, RUNS), given
     ).whole()
     torch.testing.assert_close(found, expected)
+
+
+def test_scores_are_divided_by_the_root_of_the_width() -> None:
+    _, p = pass_of("decoder", attention_scale="n_embd")
+    x = torch.randn(RUNS, SEQUENCES * LENGTH, C, dtype=torch.float64)
+    found = self_attention(p, "blocks.0.attention", AttentionMask(True, RUNS), Normed(x))
+    heads = p.linear("blocks.0.attention.qkv", Normed(x)).view(RUNS * SEQUENCES, LENGTH, 3, HEADS, -1)
+    q, k, v = heads.permute(2, 0, 3, 1, 4)
+    mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=C**-0.5)
+    joined = Normed(mixed.transpose(1, 2).reshape(RUNS, -1, C))
+    torch.testing.assert_close(found, p.linear("blocks.0.attention.out", joined))
+
+
+@pytest.mark.parametrize("tie_weights", [True, False])
+def test_weights_start_as_torchs_own(tie_weights: bool) -> None:
+    """Within a tenth of torch's deviations and bounds, over thousands of numbers each."""
+    sizes = {"vocab_size": 300, "n_embd": 60, "n_head": 4, "n_layer": 1, "block_size": 64, "d_ff": 100}
+    shape = ModelShape(**sizes, init="torch", tie_weights=tie_weights, head_bias=True)
+    layout = Layout(shape)
+    runs = layout.views(torch.stack([layout.initial_row(seed) for seed in range(40)]))
+    modules = {
+        "token_embedding": (nn.Embedding, 300, 60), "position_embedding": (nn.Embedding, 64, 60),
+        "blocks.0.attention.qkv": (nn.Linear, 60, 180), "blocks.0.attention.out": (nn.Linear, 60, 60),
+        "blocks.0.feed_forward.up": (nn.Linear, 60, 100), "blocks.0.feed_forward.down": (nn.Linear, 100, 60),
+        "head": (nn.Linear, 60, 300),
+    }  # fmt: skip
+    seen = set()
+    for name, (kind, n_in, n_out) in modules.items():
+        drawn = [dict(kind(n_in, n_out).named_parameters()) for _ in range(40)]
+        for part in drawn[0]:
+            own = runs.get(f"{name}.{part}", runs.get(name))
+            if own is None:  # a tied head has the embedding's
+                continue
+            seen.add(name)
+            theirs = torch.stack([each[part] for each in drawn])
+            assert own.std().item() == pytest.approx(theirs.std().item(), rel=0.05), (name, part)
+            if kind is nn.Linear:
+                assert own.abs().max().item() == pytest.approx(n_in**-0.5, rel=0.01)
+    assert seen == set(modules)

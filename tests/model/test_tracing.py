@@ -38,8 +38,11 @@ def test_the_last_step_is_the_stacked_models_logits(shape) -> None:
     source = sequences[1] if shape.family == "encoder_decoder" else None
     stacked = {name: torch.tensor(weight)[None].double() for name, weight in weights.items()}
     logits = Transformer(shape).logits(stacked, Batch(sequences[0], sequences[0], source))
-    assert steps[-1].name == "logits" and steps[-1].shape == (1, *logits.shape[1:])
-    np.testing.assert_allclose(steps[-1].values, logits[0, POSITION].numpy(), rtol=0, atol=1e-10)
+    *_, found, shares = steps
+    assert (found.name, shares.name) == ("logits", "probabilities")
+    assert found.shape == shares.shape == (1, *logits.shape[1:])
+    np.testing.assert_allclose(found.values, logits[0, POSITION].numpy(), rtol=0, atol=1e-10)
+    np.testing.assert_allclose(shares.values, logits[0, POSITION].softmax(dim=-1).numpy(), rtol=0, atol=1e-10)
 
 
 def test_a_row_is_the_tokens_own_in_every_step() -> None:
@@ -52,6 +55,23 @@ def test_a_row_is_the_tokens_own_in_every_step() -> None:
         np.testing.assert_allclose(by_name[name].values, embedding[:5], atol=1e-7)
     assert by_name["blocks.0.cross.weights"].shape == (1, 2, POSITION + 1, SOURCE)
     assert all(1 <= len(step.values) <= 5 for step in steps)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [each for each in pairwise_shapes() if each.attention != "linear"],
+    ids=lambda shape: shape.positions,
+)
+def test_weights_are_the_softmax_of_scores(shape) -> None:
+    inputs = np.arange(7)[None] % VOCABULARY
+    source = inputs if shape.family == "encoder_decoder" else None
+    steps = dict(trace(shape, random_weights(shape, 0), Batch(inputs, inputs, source)))
+    names = [name.removesuffix(".weights") for name in steps if name.endswith(".weights")]
+    assert names and {f"{name}.scores" for name in names} == {
+        name for name in steps if name.endswith(".scores")
+    }
+    for name in names:
+        torch.testing.assert_close(steps[f"{name}.scores"].softmax(dim=-1), steps[f"{name}.weights"])
 
 
 def test_attention_weights_are_shares() -> None:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pandas import DataFrame
+from pandas import DataFrame, concat
 
 from sweeplab.analysis.trials import VALUED, WORST_FIRST, plain, searched_of, trials_table
 from sweeplab.report.data import ReportData
@@ -74,6 +74,24 @@ def test_lines_are_told_apart_by_the_other_size_in_its_own_order(plant) -> None:
     assert drawn.x.marks == (1, 2, 4)
     chosen = of(PanelSpec("loss", {"x": "n_params", "lines": ("n_embd", "n_layer")}), planted)
     assert "n_embd = 128, n_layer = 4" in set(chosen.data["line"])
+
+
+@pytest.mark.parametrize("x", ["n_params", "n_embd", "dropout"])
+def test_three_dimensions_of_a_grid_have_a_line_each_combination_and_no_zigzag(x: str, plant) -> None:
+    planted = plant(["complete"])
+    runs = [
+        planted.runs.assign(dropout=share, cell=planted.runs["cell"] + f",dropout={share}")
+        for share in (0.0, 0.1, 0.2)
+    ]
+    drawn = make_panel(
+        PanelSpec("loss", {"x": x}), ReportData.of_study(concat(runs, ignore_index=True), planted.curves)
+    )
+    best = drawn.data[drawn.data["best"]]
+    assert not best.duplicated(["line", "x"]).any()
+    lengths = best.groupby("line")["x"].size()
+    n_values = {name: len({*concat(runs)[name]}) for name in ("n_layer", "n_embd", "dropout")}
+    along = "n_embd" if x == "n_params" else x
+    assert set(lengths) == {n_values[along]} and len(lengths) * n_values[along] == len(best)
 
 
 def test_a_study_of_one_cell_has_the_best_of_each_size_on_its_line(plant) -> None:
@@ -163,13 +181,21 @@ def test_heat_map_of_a_grid_of_one_size_says_so(plant) -> None:
 def test_learning_curves_are_the_planted_ones(typed, plant) -> None:
     drawn = of(PanelSpec("learning_curves"), typed(plant(["complete", "pruned", "diverged"], seeds=2)))
     assert len(drawn.data) == 6 * 2 * 2 * len(ITERATIONS)
-    assert drawn.notes[-1] == "Not drawn: 12 diverged."
+    assert drawn.notes[-2:] == (
+        "Above the view: where the runs start; double-click to see all.",
+        "Not drawn: 12 diverged.",
+    )
     first = drawn.best[drawn.best["cell"] == "n_layer=1,n_embd=32"]
     assert first["x"].tolist() == [iteration * TOKENS for iteration in ITERATIONS]
     assert first["value"].tolist()[0] == 5 and first["value"].tolist()[-1] == pytest.approx(
         4 - 0.1 - 0.32 + 0.005
     )
     assert len(drawn.figure().data) == 1 + 6
+    later = drawn.data[drawn.data["x"] > 0]["value"]
+    low, high = drawn.figure().layout.yaxis.range
+    assert low < later.min() and later.quantile(0.95) < high < 5, (
+        "what all runs start at presses nothing together"
+    )
 
 
 def test_learning_curves_over_iterations_on_a_log_axis_start_after_zero(plant) -> None:

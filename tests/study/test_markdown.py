@@ -5,8 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeplab.errors import BadInput
-from sweeplab.hyperparameters import TABLE
-from sweeplab.study.file.markdown import parse_tables, parse_value, plain, read_tables
+from sweeplab.hyperparameters import ALIASES, TABLE, Hyperparameter
+from sweeplab.study.file.entries import Written
+from sweeplab.study.file.markdown import parse_tables, read_tables
+from sweeplab.study.file.values import parse_value, plain, read_range
+from sweeplab.study.problems import Problems, SourceMap
 
 USUAL = """\
 # Hyperparameters
@@ -106,6 +109,58 @@ def test_values_as_people_write_them(name: str, written: str, value: object) -> 
     assert type(parse_value(TABLE[name], written)) is type(expected)
 
 
+@pytest.mark.parametrize(
+    ("name", "written", "entry"),
+    [
+        ("learning_rate", "1e-4 to 3e-3, log", {"min": 1e-4, "max": 3e-3, "log": True}),
+        ("learning_rate", "1e-4..1e-2", {"min": 1e-4, "max": 1e-2, "log": True}),
+        ("learning_rate", "3×10⁻⁵ – 10⁻²", {"min": 3e-5, "max": 1e-2, "log": True}),
+        ("learning_rate", "1e-4 to 1e-2 (uniform)", {"min": 1e-4, "max": 1e-2}),
+        ("learning_rate", "loguniform(1e-5, 1e-2)", {"min": 1e-5, "max": 1e-2, "log": True}),
+        ("weight_decay", "[0, 0.3]", {"min": 0.0, "max": 0.3}),
+        ("dropout", "[0.0, 0.3]", {"min": 0.0, "max": 0.3}),
+        ("dropout", "0–0.4, step 0.1", {"min": 0.0, "max": 0.4, "step": 0.1}),
+        ("dropout", "0, 0.1 or 0.2", [0.0, 0.1, 0.2]),
+        ("n_embd", "{64, 128, 256}", [64, 128, 256]),
+        ("n_layer", "1-8", {"min": 1, "max": 8}),
+        ("max_iters", "1,000 to 5,000", {"min": 1000, "max": 5000}),
+        ("tie_weights", "True / False", [True, False]),
+        ("activation", "GELU or relu", ["gelu", "relu"]),
+        ("betas", "(0.9, 0.95), (0.9, 0.99)", [(0.9, 0.95), (0.9, 0.99)]),
+        ("grad_clip", "{1.0, none}", [1.0, None]),
+        ("n_head", "suggested", "suggested"),
+        ("learning_rate", "> 0", None),
+        ("learning_rate", "3e-4", None),
+        ("learning_rate", "1e-2 to 1e-4", None),
+        ("dropout", "0 to 0.4, log", None),
+        ("dropout", "0 to 2", None),
+        ("activation", "gelu to relu", None),
+        ("device", "cuda or cpu", None),
+        ("n_layer", "", None),
+    ],
+)
+def test_ranges_as_people_write_them(name: str, written: str, entry: object) -> None:
+    found = read_range(TABLE[name], written)
+    assert (found, type(found)) == (entry, type(entry))
+
+
+@given(
+    row=st.sampled_from(list(TABLE.values())), text=st.text("[{(0123456789.,- e)}]to|/logstep", max_size=40)
+)
+def test_a_range_of_any_text_is_sound_or_none(row: Hyperparameter, text: str) -> None:
+    if (entry := read_range(row, text)) is not None:
+        problems = Problems(SourceMap())
+        assert Written(row, entry, ("search", row.name), problems).entry() and not problems.found
+
+
+def test_knows_what_others_call_the_rows() -> None:
+    assert set(ALIASES.values()) <= set(TABLE) and not set(ALIASES) & set(TABLE)
+    rows = "|LR|1e-3|\n|d_model|64|\n|nhead|4|\n|Num layers|2|\n|ctx_len|32|\n|max steps|50|\n"
+    tables = parse_tables("|Name|Value|\n|-|-|\n" + rows)
+    sizes = {"n_embd": 64, "n_head": 4, "n_layer": 2, "block_size": 32, "max_iters": 50}
+    assert tables.values == {"learning_rate": 1e-3, **sizes} and not tables.notices
+
+
 def test_finds_the_columns_from_the_header() -> None:
     text = """
 Meaning | Default | Value in the paper (ours) | Category | Hyper-parameter name
@@ -162,9 +217,9 @@ def test_a_refused_value_leaves_the_earlier_one() -> None:
 
 
 def test_says_unknown_rows_with_the_nearest_name() -> None:
-    tables = parse_tables("|Name|Value|\n|-|-|\n|`n_layers`|**3**|\n|zzz||\n|rope\\|theta|10,000|\n")
+    tables = parse_tables("|Name|Value|\n|-|-|\n|`n_layer_`|**3**|\n|zzz||\n|rope\\|theta|10,000|\n")
     assert tables.notices == [
-        "line 3: unknown hyperparameter 'n_layers' (3); did you mean 'n_layer'?",
+        "line 3: unknown hyperparameter 'n_layer_' (3); did you mean 'n_layer'?",
         "line 5: unknown hyperparameter 'rope|theta' (10,000)",
     ]
 

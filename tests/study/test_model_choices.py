@@ -37,13 +37,13 @@ IMPOSSIBLE = {
         "no place for cross-attention",
     ),
     "a scale of an untied head": ({"tie_scale": True, "tie_weights": False}, "tie_weights must be true"),
-    "a bias of a tied head": (
-        {"head_bias": True},
-        "head_bias is of an untied head: tie_weights must be false",
-    ),
     "a bias of an encoder's head": (
         {"head_bias": True, "tie_weights": False, "family": "encoder"},
-        "family not encoder, whose head follows bias",
+        "whose head follows bias: family must not be encoder",
+    ),
+    "a scale of what linear attention has not": (
+        {"attention_scale": "n_embd", "attention": "linear"},
+        "attention must not be linear",
     ),
     "a source embedding without a source": ({"share_embeddings": False}, "family must be encoder_decoder"),
     "encoder layers of a decoder": ({"n_encoder_layer": 5}, "elsewhere n_layer says it"),
@@ -108,6 +108,7 @@ def test_what_is_auto_is_settled_from_the_rest() -> None:
         "n_decoder_layer": 5,
         "head_dim": 24,
         "n_kv_head": 4,
+        "final_norm": True,
         "d_ff": 256,
         "embedding_dropout": 0.3,
         "attention_dropout": 0.3,

@@ -121,6 +121,18 @@ def test_iterations_that_differ_between_trials_are_not_one_number(planned) -> No
         ),
         ({"values": {"warmup_iters": 20}}, "warmup_iters reaches max_iters"),
         ({"values": {"min_lr": 1e-2}}, "min_lr is above learning_rate"),
+        (
+            {"values": {"patience": 2}},
+            "patience never stops a run: 2 evaluations without improvement take 20 iterations, and a run has 20",
+        ),
+        (
+            {"pruner": Pruner(type="asha", options={"min_resource": 20})},
+            "the pruner never prunes: it first decides at iteration 20, and a run has 20",
+        ),
+        (
+            {"pruner": Pruner(type="median", options={"n_warmup_steps": 30})},
+            "the pruner never prunes: it first decides at iteration 30, and a run has 20",
+        ),
     ],
 )
 def test_what_is_unwise_is_warned_of(changed, said: str, planned) -> None:

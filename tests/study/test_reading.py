@@ -205,6 +205,12 @@ def test_scalars_are_yaml_1_2(write):
         ("pruner: §percentile", "has no percentile"),
         ("pruner: §threshold", "Optuna refuses its options"),
         ("pruner: {type: patient, patience: 1, wrapped: §medin}", "did you mean 'median'"),
+        (
+            "search: {dropout: suggested}\nfirst_trial: {dropout: §0.9}",
+            "not searched there; allowed: 0 to 0.4",
+        ),
+        ("search: {dropout: suggested}\nfirst_trial: {§dropuot: 0.1}", "did you mean 'dropout'"),
+        ("first_trial: §3", "a mapping of what is searched"),
         ("search: {dropout: §{min: 0, max: 0.3}}\nsampler: grid", "cannot count the values of dropout"),
         (
             "search: {top_k: [1, 2], top_p: {choices: [0.5], when: top_k > 1}}\nsampler: §grid",
@@ -223,8 +229,8 @@ def test_scalars_are_yaml_1_2(write):
         ("seeds: [0, {seed: 1, §where: n_embd > 4}]", "did you mean 'when'"),
         ("seeds: §[{seed: 1, when: n_embd > 4}]", "a first seed for every cell"),
         ("engine: {workers: §0}", "auto, or a whole number"),
-        ("engine: {type: §ray}", "local"),
-        ("track: {checkpoints: §all}", "best . last . none"),
+        ("engine: {type: §lokal}", "local"),
+        ("track: {checkpoints: §some}", "best . last . all . none"),
         ('"§seeds": [1]\n§seeds: [0]', "given twice, first on line"),
         ("seeds: §!!python/name:os.system x", "tag"),
         ("seeds:\n  §? [a]\n  : b", "a key that is no text"),

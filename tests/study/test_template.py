@@ -51,6 +51,14 @@ def test_comments_each_row_with_its_meaning_and_each_searched_with_its_range() -
             assert name not in SEARCHED or comment.startswith(range_in_words(row.suggested))
 
 
+def test_what_is_searched_starts_at_what_it_would_be_without(tmp_path: Path) -> None:
+    first = read(study_text("mine", values={"dropout": 0.9, "learning_rate": 1e-3}), tmp_path).first_trial
+    assert first == {"learning_rate": 1e-3, "weight_decay": 0.1, "warmup_iters": 100}, "0.9 is out of range"
+    path = tmp_path / "study.yaml"
+    fixed = read_study(path, ["learning_rate=5e-4"])
+    assert set(fixed.first_trial) == {"weight_decay", "warmup_iters"}, "what is fixed needs no first value"
+
+
 def test_minimal_writes_the_eight_only() -> None:
     study = written(study_text("small", minimal=True))
     assert set(study["search"]) == {"learning_rate", "dropout"}

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy
 from postgres_server import IS_INSTALLED, Server, started
 
 from sweeplab.records.folders import StudyFolder
@@ -78,6 +79,40 @@ def test_a_study_is_run_steered_and_looked_at(run, tmp_path: Path, monkeypatch) 
     run("study", "resume", "small")
     (row,) = json.loads(run("study", "list", "--json"))
     assert (row["name"], row["trials"]) == ("small", 12)
+
+
+STORED = (
+    "SELECT trial_id, state FROM trials",
+    "SELECT trial_id, value FROM trial_values",
+    "SELECT trial_id, step, intermediate_value FROM trial_intermediate_values",
+    "SELECT trial_id, value_json FROM trial_user_attributes WHERE key = 'outcome'",
+)
+
+
+def stored(engine: sqlalchemy.Engine) -> list[list[sqlalchemy.Row]]:
+    with engine.connect() as connection:
+        return [sorted(connection.execute(sqlalchemy.text(each)).all()) for each in STORED]
+
+
+def test_a_damaged_storage_is_repaired(run, server: str, tmp_path: Path) -> None:
+    run("study", "run", "tiny.yaml", "-o", "budget.trials_per_cell=2", "-o", "pruner=none")
+    engine = sqlalchemy.create_engine(StudyFolder(tmp_path / "lab", "tiny").storage_url)
+    before = stored(engine)
+    untold, changed = (trial_id for trial_id, _ in before[0][:2])
+    with engine.begin() as connection:
+        for statement in (
+            f"UPDATE trials SET state = 'RUNNING', datetime_complete = NULL WHERE trial_id = {untold}",
+            f"DELETE FROM trial_values WHERE trial_id = {untold}",
+            f"DELETE FROM trial_user_attributes WHERE key = 'outcome' AND trial_id = {untold}",
+            f"DELETE FROM trial_intermediate_values WHERE step = 20 AND trial_id = {untold}",
+            f"UPDATE trial_values SET value = value + 1 WHERE trial_id = {changed}",
+        ):
+            assert connection.exec_driver_sql(statement).rowcount == 1
+    assert "study repair tiny" in run("study", "show", "tiny")
+    run("study", "repair", "tiny")
+    assert stored(engine) == before
+    assert "study repair tiny" not in run("study", "show", "tiny")
+    engine.dispose()
 
 
 def test_two_labs_of_one_server_do_not_touch_each_other(run, tmp_path: Path) -> None:

@@ -6,17 +6,20 @@ import errno
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from optuna.trial import TrialState
 from references.serial_loop import windows
 from tiny_study import FIXED
 
+from sweeplab.data.batches import limited
 from sweeplab.data.objectives import make_objective
-from sweeplab.errors import StorageUnavailable
+from sweeplab.errors import BadInput, StorageUnavailable
 from sweeplab.lab.events import RunEvaluated, TrialClaimed, TrialEnded
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import CurvePoint, RunEnd, RunState, TrialEnding
+from sweeplab.runs.opening import open_run
 from sweeplab.study.inputs import study_dataset
 from sweeplab.study.search import Choices, Range
 from sweeplab.study.space import cells
@@ -113,6 +116,24 @@ def test_which_checkpoint_is_kept(kept, tiny, work) -> None:
     assert not (run.path / "best").exists()
 
 
+def test_a_series_of_checkpoints_has_the_losses_of_the_curve(tiny, work, dataset) -> None:
+    folder, _, _ = work(
+        tiny(budget=Budget(trials_per_cell=1), track=Track(checkpoints="all"), values={"max_iters": 25})
+    )
+    (run,) = folder.runs()
+    assert run.series() == [0, 10, 20, 25] and (run.path / "best" / "model.json").exists()
+    curve = {each.iteration: each.val_loss for each in run.points() if each.val_loss is not None}
+    for iteration in run.series():
+        loaded = open_run(f"tiny/all/0-0@{iteration}", folder.lab)
+        assert loaded.facts["val_loss"] == curve[iteration] and loaded.facts["iteration"] == iteration
+        objective = make_objective(dataset.val, loaded.values)
+        batches = [windows(each) for each in objective.evaluation(loaded.values.evaluated_tokens)]
+        mean = sum(loaded.model.loss(batch) for batch in batches) / len(batches)
+        assert mean == pytest.approx(curve[iteration], abs=1e-6)
+    with pytest.raises(BadInput, match=r"has no checkpoint of iteration '7'; allowed: 0, 10, 20, 25"):
+        open_run("tiny/all/0-0@7", folder.lab)
+
+
 def test_the_same_study_gives_the_same_losses_again_in_any_stack(tiny, opened, dataset, tmp_path) -> None:
     found = []
     for name, stack in (("one", 1), ("three", 3), ("again", 3)):
@@ -124,6 +145,16 @@ def test_the_same_study_gives_the_same_losses_again_in_any_stack(tiny, opened, d
         found.append(losses(folder))
     assert found[1] == found[2]
     assert found[0] == found[1]
+
+
+def test_a_run_learns_from_the_part_that_data_limit_leaves(tiny, opened, dataset) -> None:
+    found = []
+    part = replace(dataset, train=limited(dataset.train, 5_000))
+    for name, limit, data in (("limited", 5_000, dataset), ("part", None, part), ("all", None, dataset)):
+        folder, store = opened(tiny(name=name, values={"data_limit": limit}))
+        Runner(tiny(name=name, values={"data_limit": limit}), store, data, folder).work()
+        found.append(losses(folder))
+    assert found[0] == found[1] != found[2]
 
 
 def test_a_sampler_that_models_trials_has_some_to_model_in_a_stack_as_wide_as_the_cell(tiny, work) -> None:

@@ -264,6 +264,22 @@ def test_a_new_cell_starts_from_the_best_of_its_nearest_finished_neighbor(tiny, 
     assert len({each["learning_rate"] for each in best.values()}) == 3
 
 
+def test_the_first_trial_of_each_cell_is_where_the_study_says(tiny, opened) -> None:
+    search = {"learning_rate": Range(1e-4, 1e-2, log=True), "dropout": Range(0.0, 0.4)}
+    grid = {"n_layer": [1, 2]}
+    for sampler in ("tpe", "random"):
+        changes = {"search": search, "grid": grid, "first_trial": {"learning_rate": 3e-4}}
+        _, store = opened(tiny(name=sampler, sampler=Sampler(type=sampler), **changes))
+        for cell in store.cells:
+            claims = []
+            for _ in range(4):
+                claims.append(store.claim(lambda other, cell=cell: other == cell))
+                store.finish(claims[-1], "complete", 3.0, {})
+            rates = [claim.sampled["learning_rate"] for claim in claims]
+            assert rates[0] == 3e-4 and 3e-4 not in rates[1:]
+            assert len({claim.sampled["dropout"] for claim in claims}) == 4
+
+
 def test_samples_that_break_a_constraint_are_drawn_again_and_never_count(tiny, opened) -> None:
     spec = tiny(constraints=["learning_rate > 3e-3"], sampler=Sampler(type="random"))
     _, store = opened(spec)

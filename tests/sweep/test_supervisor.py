@@ -8,7 +8,9 @@ import pytest
 
 from sweeplab import load_study
 from sweeplab.study.plan import WorkerResources
-from sweeplab.sweep.work.worker import WorkerPool
+from sweeplab.study.spec import Engine
+from sweeplab.sweep.engines.local import LocalEngine
+from sweeplab.sweep.work.pool import WorkerPool
 from sweeplab.train import devices
 
 PLUGIN = """\
@@ -61,7 +63,8 @@ def test_workers_that_the_kernel_ends_are_out_of_memory(
     counters.write_text("nr_free_pages 7\noom_kill 3\n")
     monkeypatch.setattr(devices, "KERNEL_COUNTERS", counters)
     folder, store = opened(tiny())
-    pool = WorkerPool(folder, [WorkerResources(threads=1)], store, lambda event: None, shortage=shortage)
+    engine = LocalEngine(folder, Engine(), [WorkerResources(threads=1)])
+    pool = WorkerPool(engine, store, lambda event: None, shortage)
     store.commands.add("start", {})
     store.commands.read()
     pool.start()

@@ -6,6 +6,7 @@ import random
 import warnings
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 from optuna.distributions import (
@@ -15,10 +16,11 @@ from optuna.distributions import (
     IntDistribution,
 )
 from optuna.samplers import TPESampler
+from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from sweeplab.sweep.trials.storage import CellTrials
-from sweeplab.sweep.trials.tpe import Observations, ObservedTPE
+from sweeplab.sweep.trials.tpe import Observations, ObservedTPE, _Density
 
 SPACE: dict[str, BaseDistribution] = {
     "learning_rate": FloatDistribution(1e-4, 1e-1, log=True),
@@ -91,3 +93,20 @@ def test_a_choice_that_is_written_otherwise_is_read_anew() -> None:
     for choices, index in (((1, 2), 1), ((2, 1), 0)):
         below, above = observations.split(1, {"n_head": CategoricalDistribution(choices)}, {})
         assert (below["n_head"].tolist(), above["n_head"].tolist()) == ([index], [])
+
+
+@pytest.mark.parametrize("n_trials", [0, 1, 30, 300])
+@pytest.mark.parametrize("reach", [1.0, 3.0])
+def test_densities_are_those_of_optuna(n_trials: int, reach: float) -> None:
+    """Also where trials were given values outside of the range."""
+    draw = np.random.default_rng(n_trials)
+    observed = {
+        "learning_rate": 10 ** draw.uniform(-4, 3 * reach - 4, n_trials),
+        "warmup_iters": draw.integers(0, int(50 * reach), n_trials).astype(float),
+        "activation": draw.integers(0, 3, n_trials).astype(float),
+        "dropout": draw.integers(0, 6, n_trials) * 0.1 * reach,
+    }
+    options = TPESampler(seed=0)._parzen_estimator_parameters
+    theirs, ours = (kind(observed, SPACE, options) for kind in (_ParzenEstimator, _Density))
+    points = theirs.sample(np.random.RandomState(0), 50)
+    np.testing.assert_allclose(ours.log_pdf(points), theirs.log_pdf(points), rtol=1e-9)

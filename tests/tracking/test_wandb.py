@@ -10,9 +10,15 @@ from typing import Any
 
 import pytest
 
+import sweeplab
 from sweeplab import tracking
+from sweeplab.study.file.reading import preset, read_plain, read_text
+from sweeplab.study.file.template import study_text
+from sweeplab.sweep.planning import make_plan
 from sweeplab.tracking import open_mirrors
 from sweeplab.tracking.tracker import Mirror
+
+STUDIES = Path(sweeplab.__file__).parents[1] / "studies"
 
 pytest.importorskip("wandb", reason="wandb, an extra, is not installed")
 
@@ -123,6 +129,23 @@ def test_nothing_is_sent_twice_and_a_cut_sending_goes_on_as_the_same_run(
     (folder / "wandb.json").write_text(json.dumps({**sent, "sent": False}))  # killed before it could say so
     make().ship(folder)
     assert {run.run_id for run in shown(study)[0]} == {sent["id"]}
+
+
+def test_what_init_and_the_table_write_is_sent_nowhere(study: Path) -> None:
+    files = [study_text("mine"), study_text("mine", values=preset("table").values)]
+    for text in [*files, (STUDIES / "table.yaml").read_text()]:
+        assert open_mirrors(read_text(text, study / "mine.yaml").fixed, study) == []
+
+
+def test_a_plan_says_what_is_sent_where(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mirror(**fixed: Any) -> str:
+        data = {"corpus": "copy", "tokenizer": "char"}
+        return make_plan(read_plain({"name": "tiny", "data": data, "fixed": fixed}), study)[0].mirror
+
+    assert mirror() == mirror(wandb_project=None) == ""
+    assert mirror(wandb_project="nightly") == "mirror: Weights & Biases, project nightly"
+    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
+    assert mirror(wandb_project="nightly").endswith("nightly, but wandb is not installed: nothing is sent")
 
 
 def test_only_a_study_that_fixes_a_project_is_mirrored(study: Path) -> None:

@@ -120,3 +120,20 @@ def test_longer_contexts_find_the_same_targets(values_of, tokens) -> None:
         targets = [batch.targets[batch.targets != NO_TARGET] for batch in objective.evaluation(4 * 1024)]
         counts.add(tuple(np.bincount(np.concatenate(targets)).tolist()))
     assert len(counts) == 1
+
+
+def test_the_training_split_is_evaluated_on_fixed_targets_without_dropout(values_of, tokens) -> None:
+    """What an evaluation of a stack whose validation split is the training split says; and nothing else changes."""
+    train, val = tokens[:40_000], tokens[40_000:][::-1].copy()
+
+    def records(train, val, **changed):
+        values = values_of(dropout=0.3, **changed)
+        stack = Stack(values, train, val)
+        stack.admit(Run("run", values))
+        return [each for _ in range(3) for each in stack.advance()]
+
+    both, of_train = records(train, val, eval_train=True), records(train, train)
+    assert [each.measures for each in both] == [{"eval_train_loss": each.val_loss} for each in of_train]
+    plain = records(train, val)
+    assert [each.val_loss for each in both] == [each.val_loss for each in plain]
+    assert [each.measures for each in plain] == [{}] * 3

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from sweeplab.data.dataset import prepare
 from sweeplab.data.objectives import n_special
 from sweeplab.errors import BadInput
-from sweeplab.train import devices
+from sweeplab.train import devices, scaling
 from sweeplab.train.devices import cuda_count, settle_devices
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
@@ -32,6 +33,77 @@ def test_bfloat16_learns_the_same_with_an_odd_vocabulary(values_of, tokens) -> N
     single = losses(values, tokens)
     assert half == pytest.approx(single, abs=0.05)
     assert half != single
+
+
+def test_float16_learns_the_same_with_a_scaled_loss(values_of, tokens, monkeypatch) -> None:
+    values = values_of(learning_rate=5e-3, dropout=0.0)
+    half = losses(values.replace(dtype="float16"), tokens)
+    assert half == pytest.approx(losses(values, tokens), abs=0.05)
+    monkeypatch.setattr(
+        scaling, "INITIAL_SCALE", 2.0**-20
+    )  # gradients that are too small for float16 are lost
+    unscaled = losses(values.replace(dtype="float16"), tokens)
+    assert max(abs(one - other) for one, other in zip(half, unscaled, strict=True)) > 0.5
+
+
+def test_a_scale_follows_torchs_own() -> None:
+    """The two scales of a stack, and each that of a GradScaler which saw the same gradients."""
+    seen = [[True, True, False, False, True] * 3, [False, True] * 7 + [True]]
+    kept, own = (
+        scaling.initial_scale().repeat(2, 1),
+        [torch.amp.GradScaler("cpu", growth_interval=4) for _ in seen],
+    )
+    for step in range(15):
+        finite = torch.tensor([each[step] for each in seen])
+        gradient = torch.ones(2, 6) * kept[:, :1]
+        gradient[~finite, 3] = torch.inf
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(scaling, "GROWTH_INTERVAL", 4)
+            assert scaling.unscale_(gradient, kept).equal(finite)
+            scaling.follow_(kept, finite)
+        assert gradient[finite].eq(1.0).all()
+        for scaler, is_finite in zip(own, finite.tolist(), strict=True):
+            weight = torch.zeros(1, requires_grad=True)
+            optimizer = torch.optim.SGD([weight], lr=1.0)
+            scaler.scale((weight * (1.0 if is_finite else torch.inf)).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        assert kept[:, 0].tolist() == [each.get_scale() for each in own]
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_gradient_that_is_not_finite_is_no_step_and_no_neighbors_matter(
+    optimizer: str, values_of, tokens, monkeypatch
+) -> None:
+    """Of three runs one overflows: it stays as it is until its scale fits, and the others are as they are alone."""
+
+    def trained(seeds: list[int], large: int) -> dict[int, tuple[list[float], torch.Tensor]]:
+        stack = Stack(values, tokens, tokens, capacity=len(seeds))
+        for seed in seeds:
+            stack.admit(Run(str(seed), values.replace(seed=seed)))
+            if seed == large:
+                stack._rows["scale"][len(stack) - 1, 0] = 2.0**40
+        before = {seed: stack.snapshot(str(seed)) for seed in seeds}
+        stack.advance()
+        stack._step()
+        after = {seed: stack.snapshot(str(seed)) for seed in seeds}
+        for seed in seeds:
+            moved = not after[seed].rows["weights"].equal(before[seed].rows["weights"])
+            assert moved == (seed != large) and after[seed].numbers["iteration"] == 1
+        (_, *records) = stack.advance(), *stack.advance()
+        return {int(each.key): (each.val_loss, stack.snapshot(each.key).rows) for each in records}
+
+    values = values_of(
+        learning_rate=5e-3, max_iters=40, eval_interval=20, optimizer=optimizer, dtype="float16", ema=0.9
+    )
+    together, alone = trained([0, 1, 2], 1), {}
+    for seed in (0, 1, 2):
+        alone |= trained([seed], 1)
+    assert together.keys() == alone.keys() == {0, 1, 2}
+    for seed, (loss, rows) in alone.items():
+        assert together[seed][0] == loss and loss < 4.1
+        assert all(together[seed][1][name].equal(each) for name, each in rows.items())
+    assert together[1][1]["scale"][0] < 2.0**30, "it came down until the gradient fitted"
 
 
 def test_linear_attention_lives_in_bfloat16(values_of) -> None:

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeplab.hyperparameters import TABLE, Hyperparameters
+from sweeplab.train.member import Progress
 from sweeplab.train.schedule import SCHEDULES, learning_rate, rows_seen, rows_used
 
 VALUES = Hyperparameters.of({
@@ -41,6 +44,30 @@ def test_plateau_halves_down_to_min_lr() -> None:
     values = VALUES.replace(scheduler_type="plateau")
     found = [learning_rate(values, 50, n_halvings) for n_halvings in range(5)]
     assert found == pytest.approx([1e-3, 5e-4, 2.5e-4, 1.25e-4, 1e-4])
+
+
+@pytest.mark.parametrize(("threshold", "patience", "factor"), [(1e-4, 1, 0.5), (0.05, 2, 0.1), (0.0, 3, 0.7)])
+def test_plateau_is_torchs(threshold: float, patience: int, factor: float) -> None:
+    """The rates of torch's own scheduler over fifty losses that fall more and more slowly, with noise."""
+    values = VALUES.replace(
+        scheduler_type="plateau", plateau_threshold=threshold, patience_lr=patience, plateau_factor=factor,
+        warmup_iters=0, max_iters=1000, min_lr=1e-5, patience=None, vocab_size=65,
+    )  # fmt: skip
+    parameter = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.SGD([parameter], lr=values.learning_rate)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        optimizer, factor=factor, patience=patience, threshold=threshold, min_lr=values.min_lr
+    )
+    progress, noise = Progress(), np.random.default_rng(0).normal(0.0, 0.05, 50)
+    rates = set()
+    for index, each in enumerate(noise):
+        loss = 2.0 + 2.0 / (1 + index) + float(each)
+        optimizer.step()
+        schedule.step(loss)
+        assert progress.evaluated(loss, index, values) == "running"
+        rates.add(rate := learning_rate(values, index, progress.n_halvings))
+        assert rate == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12)
+    assert len(rates) > 3
 
 
 @pytest.mark.parametrize("scheduler", sorted(SCHEDULES))

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sweeplab.data.batches import Batch
-from sweeplab.sweep.work.worker import SETTINGS
+from sweeplab.sweep.engines.base import SETTINGS
 from sweeplab.train.checkpoint import read_snapshot, write_snapshot
 from sweeplab.train.run import Run, shape_key
 from sweeplab.train.stack import Stack
@@ -190,7 +190,7 @@ RESUME = """
 import sys, numpy as np, torch
 from pathlib import Path
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.sweep.work.worker import SETTINGS
+from sweeplab.sweep.engines.base import SETTINGS
 from sweeplab.train.checkpoint import read_snapshot, write_snapshot
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack

@@ -69,8 +69,8 @@ def forecast(
         digests = {name: targets.study_digest(spec, text[name]) for name, spec in read.specs.items()}
         place = targets.Place(digests, counting)
     if study:
-        # What holds in a file's rows is said in the file's columns.
-        own = counting if read else replace(counting, where="")
+        # What holds in a file's rows is said in the file's columns, which a study does not have.
+        own = counting if read else replace(counting, columns={}, where="")
         asked, left_out = targets.cell_targets(read_study(study), lab_folder(lab), own)
     elif many:
         asked, left_out = targets.file_targets(points, many, place), {}

@@ -11,10 +11,12 @@ import typer
 
 from sweeplab.cli.options import (
     Force,
+    Grid,
     Lab,
     NewName,
     Overrides,
     Preset,
+    Search,
     StudyName,
     Yes,
     argument,
@@ -35,8 +37,11 @@ Output = Annotated[Path | None, option("FILE", "Where to write it.  [default: st
 def init(
     name: Annotated[str, argument("NAME", "Name of the study and of its file.")],
     minimal: Annotated[bool, flag("Only the eight hyperparameters that matter most.", "--minimal")] = False,
-    search: Annotated[str | None, option("NAMES", "What to tune, separated by commas.")] = None,
-    table: Annotated[Path | None, option("FILE.md", "Take the values from a Markdown file's tables.")] = None,
+    search: Search = None,
+    grid: Grid = None,
+    table: Annotated[
+        Path | None, option("FILE.md", "Take values and ranges from a Markdown file's tables.")
+    ] = None,
     preset: Preset = None,
     output: Output = None,
     force: Force = False,
@@ -44,20 +49,23 @@ def init(
     """Write a commented study file.
 
     \b
-    $ sweeplab study init mine --minimal --search learning_rate,dropout
+    $ sweeplab study init mine --search lr=1e-4..1e-2 --grid n_layer=1,2,4
     $ sweeplab study init mine --preset nanogpt-char
     """
     from sweeplab.study.file.markdown import MarkdownTables, read_tables
     from sweeplab.study.file.reading import preset as preset_of
+    from sweeplab.study.file.values import read_grid, read_search
 
     if not _NAME.fullmatch(name):
         raise BadInput(Problem(f"the name {name!r} cannot be a file's", "letters, digits and . _ - inside"))
-    tables = read_tables(table) if table else MarkdownTables()
+    tables = read_tables(table).for_any_machine() if table else MarkdownTables()
     if tables.problems:
         raise BadInput(*tables.problems)
-    names = None if search is None else [each.strip() for each in search.split(",") if each.strip()]
+    names, ranges = read_search(search or ())
+    ranges = tables.ranges | ranges
     values = {**(preset_of(preset).values if preset else {}), **tables.values}
-    text = study_text(name, minimal, names, values)
+    searched = None if search is None else names
+    text = study_text(name, minimal, searched, values, ranges, read_grid(grid or (), ranges))
     write_study(output or _file_of(name), text, force, "plan")
     for notice in tables.notices:
         typer.echo(f"{table}: {notice}", err=True)
@@ -103,16 +111,24 @@ def rename(name: StudyName, new: NewName, yes: Yes = False, lab: Lab = None) -> 
     return answer_of(rename_study(folder, new))
 
 
-def rm(name: StudyName, yes: Yes = False, lab: Lab = None) -> Answer:
+def rm(
+    name: StudyName,
+    undo: Annotated[bool, flag("Take the study's last removal back.", "--undo")] = False,
+    yes: Yes = False,
+    lab: Lab = None,
+) -> Answer:
     """Move a study to the lab's trash.
 
     MLflow marks its experiment as deleted. Nothing is lost until you empty both.
 
     \b
     $ sweeplab study rm small
+    $ sweeplab study rm small --undo
     """
-    from sweeplab.lab.moving import finish_moving, remove_study
+    from sweeplab.lab.moving import finish_moving, remove_study, restore_study
 
+    if undo:
+        return answer_of(restore_study(lab_folder(lab), name))
     if (begun := finish_moving(lab_folder(lab), name)) and name not in study_names(lab_folder(lab)):
         return answer_of(begun)  # the same command was cut off
     folder = find_study(lab, name)

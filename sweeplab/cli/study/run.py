@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,14 +14,17 @@ from sweeplab import load_study, open_study
 from sweeplab.cli.options import (
     AllowPlugins,
     AsJson,
+    Grid,
     Lab,
     Name,
     Overrides,
     Quiet,
+    Search,
     StudyFile,
     StudyName,
     flag,
     option,
+    overrides,
 )
 from sweeplab.cli.printing import (
     Answer,
@@ -36,11 +41,14 @@ from sweeplab.lab.listing import find_study, read_spec
 
 if TYPE_CHECKING:
     from sweeplab.study.plan import Plan
+    from sweeplab.sweep.planning import Outlook
 
 
 def plan(
     file: StudyFile,
     override: Overrides = None,
+    grid: Grid = None,
+    search: Search = None,
     name: Name = None,
     allow_plugins: AllowPlugins = False,
     lab: Lab = None,
@@ -52,11 +60,14 @@ def plan(
     \b
     $ sweeplab study plan studies/small.yaml
     """
-    study = load_study(file, lab=lab, name=name, overrides=override or (), allow_plugins=allow_plugins)
-    return study.plan(), _print_plan
+    changes = overrides(override, grid, search)
+    study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
+    planned = study.plan()
+    ahead = study.look_ahead(planned)
+    return {**planned.as_dict(), "outlook": asdict(ahead)}, lambda _: _print_plan(planned, ahead)
 
 
-def _print_plan(plan: Plan) -> None:
+def _print_plan(plan: Plan, ahead: Outlook) -> None:
     data = plan.data
     console().print(
         f"[bold]{plan.name}[/]  {data.corpus}/{data.tokenizer}: vocabulary of {data.vocab_size}, "
@@ -86,23 +97,24 @@ def _print_plan(plan: Plan) -> None:
     ]
     print_rows(rows, text=("cell",))
     say()
-    searches = {tuple(each.search.items()) for each in plan.cells}
-    for cell in plan.cells if len(searches) > 1 else plan.cells[:1]:
-        where = f" in {cell.cell}" if len(searches) > 1 else ""
-        for name, distribution in cell.search.items():
-            say(f"search {name}{where}: {distribution}")
+    for name, text in ahead.ranges.items():
+        say(f"search {name}: {text}")
     for point in plan.excluded:
         values = ",".join(f"{name}={value}" for name, value in point.items() if name != "reason")
         say(f"excluded cell {values}: breaks {point['reason']}")
     for source in plan.warm_start:
         say(f"warm start: {source.trials} trials of {source.source}")
     say(f"sampler {plan.sampler}, pruner {plan.pruner}")
-    phases = {(each.startup_trials, tuple(each.rungs), each.max_iters): each for each in plan.cells}
+    phases = {
+        (each.startup_trials, tuple(each.rungs), each.max_iters, each.n_points): each for each in plan.cells
+    }
     for cell in phases.values():
         where = f" in {cell.cell}" if len(phases) > 1 else ""
+        total = None if plan.budget.trials_per_cell is None else cell.n_trials(plan.budget.trials_per_cell)
         if cell.startup_trials:
-            of = several(cell.startup_trials, "trial")
-            say(f"startup{where}: {of} per cell spread evenly, before the sampler models what they found")
+            first = min(cell.startup_trials, total or cell.startup_trials)
+            rest = "the others" if total is None else str(total - first)
+            say(f"trials of each cell{where}: first {first} spread evenly, then {rest} by what they found")
         if cell.rungs:
             say(f"rungs{where}: halving at iterations {', '.join(map(str, cell.rungs))}")
     ends = [f"{plan.trials} trials, {plan.runs} runs"] if plan.trials is not None else []
@@ -110,24 +122,45 @@ def _print_plan(plan: Plan) -> None:
         ends.append(duration(seconds))
     if (flops := plan.budget.flops) is not None:
         ends.append(f"{flops:.3g} FLOPs")
-    say(f"ends after {' or '.join(ends)}")
+    to_go = "" if plan.trials is None else f", {max(0, plan.trials - ahead.done)} to go"
+    say(f"ends after {' or '.join(ends)}" + (f"; done already: {ahead.done}{to_go}" if ahead.done else ""))
+    if ahead.seconds:
+        say(
+            f"takes about {duration(ahead.seconds)} more, by {several(ahead.n_known, 'earlier run')} of this lab"
+        )
+    elif ahead.seconds is None and plan.trials is not None:
+        say("how long it takes is said once the lab has a few runs")
     if plan.train_tokens is not None:
         most = f"{plan.train_tokens:.3g} tokens and {plan.train_flops:.3g} FLOPs"
         say(f"at most {most}: pruning and patience save some")
     say(workers_in_words(plan))
     if plan.reaches:
         say(plan.reach_in_words)
-    say(f"checkpoints and snapshots take up to {bytes_in_words(plan.checkpoint_bytes)}")
+    if plan.mirror:
+        say(plan.mirror)
+    room = f"{bytes_in_words(plan.checkpoint_bytes)} of {bytes_in_words(ahead.free_bytes)} that are free"
+    say(f"checkpoints and snapshots take up to {room}")
     say_warnings(plan.warnings)
 
 
 def run(
     file: StudyFile,
     override: Overrides = None,
+    engine: Annotated[
+        str | None, option("TYPE", "What starts the workers, instead of the file's: local, slurm or ray.")
+    ] = None,
+    grid: Grid = None,
+    search: Search = None,
     name: Name = None,
     allow_plugins: AllowPlugins = False,
     lab: Lab = None,
     dry_run: Annotated[bool, flag("Only show the plan.", "--dry-run")] = False,
+    detach: Annotated[
+        bool, flag("Go on without this terminal; with the engine slurm as a job too.", "--detach")
+    ] = False,
+    come_back: Annotated[
+        bool, typer.Option("--come-back", hidden=True, help="Queue this job again at the end of its time.")
+    ] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -138,14 +171,28 @@ def run(
     \b
     $ sweeplab study run studies/small.yaml
     $ sweeplab study run studies/small.yaml --name quick -o max_iters=100
+    $ sweeplab study run studies/small.yaml --engine slurm -o engine.workers=32
+    $ sweeplab study run small --name wide --grid n_embd=32,256 --search dropout
     """
+    override = [*([f"engine.type={engine}"] if engine else []), *(override or ())]
     if dry_run:
-        print_answer(plan(file, override, name, allow_plugins, lab), as_json)
+        print_answer(plan(file, override, grid, search, name, allow_plugins, lab), as_json)
         return
     from sweeplab.cli.study.view import confirm_with_view, run_with_view
 
-    study = load_study(file, lab=lab, name=name, overrides=override or (), allow_plugins=allow_plugins)
-    code = run_with_view(study, as_json, quiet)
+    changes = overrides(override, grid, search)
+    study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
+    if detach:
+        from sweeplab.sweep.control.detaching import detach as start
+
+        by = start(study.folder, study.spec.engine, [each for each in sys.argv[1:] if each != "--detach"])
+        watch, stop = (study.folder.command(f"study {each}") for each in ("watch", "stop"))
+        print_answer(
+            ({"study": study.folder.name, "by": by, "undo": [stop]}, f"{by}\nwatch: {watch}\nstop: {stop}"),
+            as_json,
+        )
+        return
+    code = run_with_view(study, as_json, quiet, come_back)
     if study.spec.confirm and code == 0:
         # One document is enough: `study confirm --json` prints the other and trains nothing.
         code = confirm_with_view(study, None, None, as_json=False, quiet=quiet or as_json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,16 +25,17 @@ from sweeplab.cli.options import (
 )
 from sweeplab.cli.printing import Answer, cell_text, console, print_answer, print_rows, say
 from sweeplab.cli.study.manage import write_study
-from sweeplab.formatting import duration, yaml_text
+from sweeplab.formatting import bytes_in_words, duration, written, yaml_text
 from sweeplab.lab import showing
-from sweeplab.lab.listing import Trial, find_best, find_study, tracking_uri_of
+from sweeplab.lab.listing import find_best, find_metric, find_study, tracking_uri_of
 from sweeplab.records.evidence import Evidence
-from sweeplab.records.folders import lab_folder
+from sweeplab.records.folders import WorkerPlace, lab_folder
 from sweeplab.study.problems import shown
 
 if TYPE_CHECKING:
     from sweeplab.analysis.confirmation import CellConfirmed, Interval
 
+All = Annotated[bool, flag("Show all that is known, the table's defaults too.", "--all")]
 PLOT_WIDTH, PLOT_HEIGHT = 60, 10
 PLOT_MARGIN = 12  # for the losses beside it
 # A trial's hyperparameters by where they come from: what a person or the sampler chose comes first.
@@ -64,20 +65,32 @@ def list_studies(lab: Lab = None) -> Answer:
 
 
 def _print_studies(studies: list[dict[str, Any]]) -> None:
-    rows = [row | {"states": showing.states_in_words(row["states"])} for row in studies]
-    print_rows(rows, text=("name", "states"), keys=("name", "trials", "best_value", "states"))
+    rows = [
+        {
+            "name": row["name"],
+            "state": row["state"],
+            "trials": f"{row['done']}/{row['planned']}" if row["planned"] else str(row["done"]),
+            "failed": row["states"].get("failed"),
+            "best value": row["best_value"],
+            "last trial": (row["last"] or "")[:16] or None,
+            "size": bytes_in_words(row["size_bytes"]),
+        }
+        for row in studies
+    ]
+    print_rows(rows, text=("name", "state", "last trial"))
 
 
 def show(
     name: StudyName,
-    trial: Annotated[int | None, option("N", "Show this trial in full.")] = None,
+    trial: Annotated[int | None, option("N", "Show this trial.")] = None,
     cell: InCell = None,
+    everything: All = False,
     lab: Lab = None,
 ) -> Answer:
     """Show how far a study is, or one trial in full.
 
-    Of a study: one row per cell, and its best run. Of a trial: its hyperparameters and where each
-    comes from, its curve, why it ended, its checkpoints, and where its time went.
+    Of a study: one row per cell, and its best run. Of a trial: what was searched, its curve, why it
+    ended, its checkpoints, where its time went, and the hyperparameters with where each comes from.
 
     \b
     $ sweeplab study show small
@@ -85,7 +98,7 @@ def show(
     """
     folder = find_study(lab, name)
     if trial is not None:
-        return showing.show_trial(folder, trial, cell), _print_trial
+        return showing.show_trial(folder, trial, cell), lambda found: _print_trial(found, everything)
     return showing.show_study(folder), print_study
 
 
@@ -104,6 +117,8 @@ def print_study(found: dict[str, Any]) -> None:
     for source, count in sum(map(Counter, found["warm_start"].values()), Counter[str]()).items():
         say(f"warm start: {count} trials of {source}, which the sampler knows and the budget does not count")
     for words in showing.baselines_in_words(found["baselines"]):
+        say(words)
+    if words := showing.places_in_words([WorkerPlace(**each) for each in found["workers"]]):
         say(words)
     if best := found["best"]:
         searched = ", ".join(f"{name}={cell_text(value)}" for name, value in best["sampled"].items())
@@ -154,18 +169,14 @@ def interval_text(interval: Interval | None, sign: str = "") -> str | None:
     )
 
 
-def _print_trial(found: dict[str, Any]) -> None:
+def _print_trial(found: dict[str, Any], everything: bool) -> None:
     value = "" if found["value"] is None else f", {found['metric']} {found['value']:.4f}"
     again = "" if found["retries"] is None else f"; retries trial {found['retries']}"
     say(f"{found['study']}: trial {found['trial']} in cell {found['cell']}: {found['state']}{value}{again}")
-    say(f"{found['facts']['n_params']:,} parameters, {found['facts']['train_tokens']:,} training tokens\n")
     rows = sorted(found["hyperparameters"], key=lambda row: ORIGINS.index(row["from"].partition(",")[0]))
-    texts = [
-        row
-        | {"value": yaml_text(value) if isinstance(value := row["value"], bool | None) else cell_text(value)}
-        for row in rows
-    ]
-    print_rows(texts, text=("name", "value", "from"))
+    if chosen := {row["name"]: row["value"] for row in rows if row["from"] in ("enqueued", "searched")}:
+        say(_in_short(chosen))
+    say(f"{found['facts']['n_params']:,} parameters, {found['facts']['train_tokens']:,} training tokens")
     curves = [
         [(p["iteration"], p["val_loss"]) for p in run["curve"] if p["val_loss"] is not None]
         for run in found["runs"]
@@ -185,9 +196,28 @@ def _print_trial(found: dict[str, Any]) -> None:
             say(f"  whole validation split: val_loss {loss:.4f}")
         say(f"  time: {', '.join(times)}")
         say(f"  checkpoint: {run['checkpoint'] or 'none'}")
+        if run["series"]:
+            place = f"{found['study']}/{found['cell']}/{found['trial']}-{run['seed']}@ITERATION"
+            say(f"  series of checkpoints, {place}: {', '.join(map(str, run['series']))}")
         say(f"  folder: {run['folder']}")
     if found["error"]:
         say(f"\n{found['error'].rstrip()}")
+    own = [row for row in rows if everything or not row["from"].startswith("default")]
+    say()
+    print_rows(
+        [row | {"value": _one_value(row["value"])} for row in own],
+        text=("name", "value", "from"),
+    )
+    if len(own) < len(rows):
+        say(f"{len(rows) - len(own)} more as the table has them: --all")
+
+
+def _one_value(value: Any) -> str:
+    return yaml_text(value) if isinstance(value, bool | None) else cell_text(value)
+
+
+def _in_short(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {written(value)}" for name, value in values.items())
 
 
 def best(
@@ -197,13 +227,15 @@ def best(
     as_yaml: Annotated[bool, flag("Print the study file that trains it again.", "--yaml")] = False,
     output: Annotated[Path | None, option("FILE", "Write the study file that trains it again.")] = None,
     force: Force = False,
+    everything: All = False,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the best configuration of a study.
 
-    With --yaml or --output it is a study file of one trial: everything a run depends on is fixed in
-    it, and on a CPU it reproduces the loss bit for bit.
+    Its value, what was searched, its checkpoint, and the commands that use it. With --yaml or
+    --output it is a study file of one trial: everything a run depends on is fixed in it, and on a CPU
+    it reproduces the loss bit for bit.
 
     \b
     $ sweeplab study best small
@@ -218,20 +250,39 @@ def best(
         typer.echo(rerun_text(found), nl=False)
     else:
         evidence = showing.evidence_of_best(found, cell) if trial is None else None
-        plain = {**found.as_dict(), "evidence": asdict(evidence) if evidence else None}
-        print_answer((plain, lambda _: _print_best(found, evidence)), as_json)
+        checkpoint = found.runs[0].checkpoint()
+        plain = {
+            **found.as_dict(),
+            "evidence": asdict(evidence) if evidence else None,
+            "metric": find_metric(found.study),
+            "checkpoint": str(checkpoint) if checkpoint else None,
+            "commands": showing.how_to_use(found, cell, trial),
+        }
+        print_answer((plain, lambda _: _print_best(plain, evidence, everything)), as_json)
 
 
-def _print_best(trial: Trial, evidence: Evidence | None) -> None:
-    value = f"{trial.value:.6f}" if trial.value is not None else "no value"
-    seeds = f"seed{'s' if len(trial.seeds) > 1 else ''} {', '.join(map(str, trial.seeds))}"
-    say(f"{value}  {trial.state}  trial {trial.number} in cell {trial.cell}, {seeds}")
-    for name, each in trial.start.sampled.items():
-        say(f"  {name}: {shown(each)}")
+def _print_best(best: Mapping[str, Any], evidence: Evidence | None, everything: bool) -> None:
+    value = "no value" if best["value"] is None else f"{best['metric']} {best['value']:.4f}"
+    seeds = f"seed{'s' if len(best['seeds']) > 1 else ''} {', '.join(map(str, best['seeds']))}"
+    how = evidence.selection.partition(" of the ")[0] if evidence else best["outcome"]
+    checkpoint, commands = best["checkpoint"], best["commands"]
+    say(f"{value}  trial {best['trial']} in {best['cell']}, {seeds}: {how}")
+    say(f"  searched    {_in_short(best['sampled']) or 'nothing'}")
+    say(f"  checkpoint  {_near(checkpoint) if checkpoint else 'none: track: {checkpoints: best} keeps one'}")
+    say(f"  generate    {commands['generate'] if checkpoint else '–'}   open  {commands['open']}")
+    say(f"  rerun       {commands['rerun']}")
+    if not everything:
+        return
     if evidence:
         say(evidence.in_words())
-    rest = {name: shown(each) for name, each in trial.values.items() if name not in trial.start.sampled}
-    say(f"with {', '.join(f'{name} {text}' for name, text in rest.items())}", "dim")
+    for name, each in best["values"].items():
+        say(f"  {name}: {shown(each)}", None if name in best["sampled"] else "dim")
+
+
+def _near(path: str) -> Path:
+    """Return a path as it is typed here."""
+    here = Path.cwd()
+    return Path(path).relative_to(here) if Path(path).is_relative_to(here) else Path(path)
 
 
 def diff(
@@ -275,21 +326,26 @@ def _print_differences(found: dict[str, Any]) -> None:
 
 def export(
     name: StudyName,
-    output: Annotated[Path, option("FILE", "The .csv or .parquet file to write.")],
+    output: Annotated[
+        Path | None, option("FILE", "The .csv or .parquet file to write, instead of standard output.")
+    ] = None,
     lab: Lab = None,
 ) -> Answer:
     """Write a table of a study's runs.
 
-    One row per run: cell, trial, seed, state, metrics, hyperparameters.
+    One row per run: cell, trial, seed, state, metrics, hyperparameters. Without a file it is CSV.
 
     \b
-    $ sweeplab study export small --output small.csv
+    $ sweeplab study export small > small.csv
+    $ sweeplab study export small --output small.parquet
     """
+    from sweeplab.analysis.table import as_csv, as_rows, runs_table
     from sweeplab.analysis.table import export as write
-    from sweeplab.analysis.table import runs_table
 
     folder = find_study(lab, name)
     frame = runs_table(folder.lab, folder.name, tracking_uri_of(folder))
+    if output is None:
+        return as_rows(frame), lambda _: typer.echo(as_csv(frame), nl=False)
     write(frame, output)
     return {"output": str(output), "rows": len(frame)}, f"{len(frame)} runs written to {output}"
 

@@ -10,9 +10,10 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
+from typing import Literal
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -25,24 +26,26 @@ from sweeplab.api import Study
 from sweeplab.cli.printing import print_json, say, workers_in_words
 from sweeplab.cli.study.show import print_confirmed, print_study
 from sweeplab.errors import EXIT_FAILED, EXIT_INTERRUPTED
-from sweeplab.formatting import duration, several
+from sweeplab.formatting import duration, several, several_named, yaml_text
 from sweeplab.lab import events
-from sweeplab.lab.showing import show_study, states_in_words
+from sweeplab.lab.showing import places_in_words, show_study, states_in_words
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.plan import CellPlan
 from sweeplab.sweep.control.following import watch_study
+from sweeplab.sweep.engines import engine_class
 from sweeplab.sweep.work.progress import StudyProgress
-from sweeplab.sweep.work.worker import leaving_signals
+from sweeplab.sweep.work.starter import leaving_signals
 
 EXIT_CODES = {"complete": 0, "failed": EXIT_FAILED, "interrupted": EXIT_INTERRUPTED}
 REFRESH_PER_SECOND = 4
 # Messages after the first and the second Ctrl-C.
 STOPPING = (
-    "stopping at the next step; press Ctrl-C again to end at once",
-    "ending at once; continuing repeats the last few steps",
+    "stopping: each running trial's snapshot is written at its next step; Ctrl-C again ends at once",
+    "ending at once, and nothing is written; continuing repeats the last few steps",
 )
 FINISHING = "updating tracking and writing the report"
+SENDING = "the snapshots are written; sending tracking what it lacks"
 # Messages after the commands `pause` and `stop`, while workers still train.
 LEAVING = {
     "pause": "pausing: the runs are saved at their next evaluation",
@@ -83,21 +86,36 @@ class View:
                 self._notice = event.message
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        progress = self._progress
+        progress, interrupts = self._progress, self._interrupts()
+        stopping = self._stopping(min(interrupts, len(STOPPING))) if interrupts else ""
         if progress is not None:
-            width, height = options.max_width, options.size.height
+            width = options.max_width
+            height = options.size.height - len(stopping) // width
             yield _line(f"[bold]{self._name}[/]  {workers_in_words(progress.plan)}")
+            if words := places_in_words(progress.places):
+                yield _line(words, "dim")
             yield Text()
-            yield from _cells(progress, width, max(1, height - OTHER_LINES - bool(self._notice)))
+            lines = OTHER_LINES + bool(self._notice) + bool(words)
+            yield from _cells(progress, width, max(1, height - lines))
             yield Text()
             yield from _totals(progress, width)
         if self._notice:
             yield Text(self._notice, style="yellow", no_wrap=True, overflow="ellipsis")
-        if interrupts := self._interrupts():
-            yield _line(STOPPING[min(interrupts, len(STOPPING)) - 1], "yellow")
+        if stopping:
+            yield Text(stopping, style="yellow")
         elif doing := self._doing():
             self._spinner.update(text=doing)
             yield self._spinner
+
+    def _stopping(self, interrupts: int) -> str:
+        """Return what is being written since a person asked to stop."""
+        live = self._progress.live if self._progress else {}
+        if interrupts > 1 or self._progress is None:
+            return STOPPING[interrupts - 1]
+        if not live:
+            return SENDING
+        trials = several_named([f"#{number} in {cell}" for cell, number in live])
+        return f"stopping: writing the snapshot of {trials} at the next step; Ctrl-C again ends at once"
 
     def _doing(self) -> str:
         """Return what the study does while no trial shows it."""
@@ -117,6 +135,7 @@ class Lines:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._said: float | None = None
+        self._places = ""
 
     def update(self, event: events.Event, progress: StudyProgress) -> None:
         """Print what an event changes."""
@@ -126,6 +145,9 @@ class Lines:
                 f"{plan.name}: {_trials_done(progress)}, {several(len(plan.cells), 'cell')}, "
                 f"{workers_in_words(plan)}"
             )
+        words, self._places = self._places, places_in_words(progress.places)
+        if self._places not in ("", words):
+            self._say(self._places)
         if isinstance(event, events.TrialEnded):
             self._say("  ".join(_ended(event, progress)))
         elif isinstance(event, events.StudyError | events.StudyNotice):
@@ -202,18 +224,18 @@ def _cells(progress: StudyProgress, width: int, height: int) -> Iterator[Table |
     shown = plans[start : start + height]
     if start:
         yield _line(f"  {start} cells above", "dim")
-    yield _table(progress, shown, live, width)
+    yield _table(progress, shown, live, width, height - len(shown))
     if below := len(plans) - start - len(shown):
         yield _line(f"  {below} cells below", "dim")
 
 
 def _table(
-    progress: StudyProgress, shown: list[CellPlan], live: list[events.TrialEvent], width: int
+    progress: StudyProgress, shown: list[CellPlan], live: list[events.TrialEvent], width: int, spare: int
 ) -> Table:
+    """Return the cells: a column for each of their values, and running trials in up to `spare` more lines."""
     plans, per_cell = progress.plan.cells, progress.plan.budget.trials_per_cell
     # Widths are those of all cells, so that no column moves when the window does.
-    widths = {
-        "cell": min(max(len("cell"), *(len(plan.cell) for plan in plans)), width // 2),
+    widths = _dimensions(plans, width // 2) | {
         "params": max(6, *(len(f"{plan.n_params:,}") for plan in plans)),
         "trials": max(6, 2 * len(str(per_cell)) + 1),
         "best": 7,
@@ -222,27 +244,40 @@ def _table(
         del widths["params"]
     table = Table(box=None, header_style="bold", pad_edge=False, width=width)
     for heading, column in widths.items():
-        table.add_column(
-            heading, justify="left" if heading == "cell" else "right", width=column, no_wrap=True
-        )
+        justify: Literal["left", "right"] = "left" if heading == "cell" else "right"
+        table.add_column(heading, justify=justify, width=column, no_wrap=True)
     table.add_column("running", no_wrap=True, ratio=1)
     room = width - sum(column + 2 for column in widths.values())
     for plan in shown:
         cell = progress.cells[plan.cell]
-        texts = {
+        texts = {name: yaml_text(value) for name, value in plan.values.items()} | {
             "cell": plan.cell,
             "params": f"{plan.n_params:,}",
             "trials": f"{cell.counted}/{plan.n_trials(per_cell)}" if per_cell else str(cell.counted),
             "best": f"{cell.best:.4f}" if cell.best is not None else "–",
         }
-        running = _running(plan, [event for event in live if event.cell == plan.cell], room)
+        running = _running(progress, plan, [event for event in live if event.cell == plan.cell], room, spare)
+        spare -= running.count("\n")
         full = per_cell is not None and cell.counted >= plan.n_trials(per_cell)
         table.add_row(*(texts[each] for each in widths), running, style="dim" if full else "")
     return table
 
 
-def _running(plan: CellPlan, live: list[events.TrialEvent], room: int) -> str:
-    """Return the running trials of a cell with iteration and latest loss; where they do not fit, only their number."""
+def _dimensions(plans: Sequence[CellPlan], room: int) -> dict[str, int]:
+    """Return the columns that tell cells apart, with their widths: one a value, or where they do not fit the key."""
+    names = list(plans[0].values)
+    widths = {
+        name: max(len(name), *(len(yaml_text(plan.values.get(name))) for plan in plans)) for name in names
+    }
+    if widths and all(list(plan.values) == names for plan in plans) and sum(widths.values()) <= room:
+        return widths
+    return {"cell": min(max(len("cell"), *(len(plan.cell) for plan in plans)), room)}
+
+
+def _running(
+    progress: StudyProgress, plan: CellPlan, live: list[events.TrialEvent], room: int, spare: int
+) -> str:
+    """Return the running trials of a cell: iteration, latest and best loss; their number where they do not fit."""
     end = f"/{plan.max_iters}" if plan.max_iters else ""
     at, texts = [], []
     for event in sorted(live, key=lambda each: each.trial):
@@ -250,9 +285,17 @@ def _running(plan: CellPlan, live: list[events.TrialEvent], room: int) -> str:
         if isinstance(event, events.RunEvaluated):
             at.append(event.iteration)
             text = f"{event.iteration}{end} {event.val_loss:.3f}"
+            if event.place in progress.lowest:
+                text += f" best {progress.lowest[event.place]:.3f}"
         texts.append(f"#{event.trial} {text}")
-    if len(text := "   ".join(texts)) <= room:
-        return text
+    rows = [""]
+    for text in texts:
+        fits = len(rows[-1]) + 3 + len(text) <= room
+        rows[-1:] = (
+            [f"{rows[-1]}   {text}" if rows[-1] else text] if fits or not rows[-1] else [rows[-1], text]
+        )
+    if len(rows) <= 1 + spare and max(map(len, rows)) <= room:
+        return "\n".join(rows)
     return f"{len(live)} trials {f'at {min(at)}–{max(at)}{end}' if at else 'starting'}"
 
 
@@ -296,10 +339,11 @@ def _following(
         yield view.update
 
 
-def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
+def run_with_view(study: Study, as_json: bool, quiet: bool = False, come_back: bool = False) -> int:
     """Run a study, show its progress on standard error, print how it ended, and return the exit code.
 
-    With `as_json` the progress is lines; with `quiet` only errors are printed.
+    With `as_json` the progress is lines; with `quiet` only errors are printed. With `come_back` this is a job, which is
+    queued again where its machine has asked it to leave.
     """
     console = Console(stderr=True, highlight=False, quiet=quiet)
     live = _is_live(console) and not as_json
@@ -318,6 +362,8 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
                 say(f"continue with: {shlex.join(['sweeplab', *sys.argv[1:]])}")
             if result.report:
                 say(f"report: {result.report}\nbrowse: {result.folder.command('ui')}")
+    if come_back and interrupts():
+        engine_class(study.spec.engine.type).come_back()
     errors = Console(stderr=True, highlight=False)
     for error in result.errors:
         errors.print(f"error: {error}", style="red", markup=False, soft_wrap=True)

@@ -20,6 +20,10 @@ def cross_kind(attention: str) -> AttentionKind:
 
 
 def query_factor(shape: ModelShape) -> float:
-    """Return what queries are multiplied by: under muP scores, if any, are divided by head_dim, not by its root."""
-    scales = shape.parametrization == "mup" and ATTENTION[shape.attention].has_scores
-    return 1.0 / math.sqrt(shape.head_dim) if scales else 1.0
+    """Return what queries are multiplied by, beside the root of head_dim that scores are divided by.
+
+    Under muP scores, if any, are divided by head_dim; elsewhere by the root of what attention_scale names.
+    """
+    if shape.parametrization == "mup" and ATTENTION[shape.attention].has_scores:
+        return 1.0 / math.sqrt(shape.head_dim)
+    return math.sqrt(shape.head_dim / shape.n_embd) if shape.attention_scale == "n_embd" else 1.0

@@ -29,7 +29,7 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.report.data import CURVES, FACTS, LOSSES, PROGRESS, ReportData, states_in_words, title_of
 from sweeplab.report.options import Log, Option, Params
 from sweeplab.report.panels.base import Panel, TablePanel
-from sweeplab.report.style import GREY, Axis, Figure, Look, bars, by_look, hovering, marked, spaced
+from sweeplab.report.style import GREY, Axis, Figure, Look, bars, by_look, hovering, marked, padded, spaced
 from sweeplab.runs.generating import read_samples
 
 # With more points than these a curve is drawn by WebGL, which stays quick but prints as pixels.
@@ -47,11 +47,12 @@ class CurvesPanel(Panel, name="learning_curves"):
     """A metric while training. `data`: cell, trial, seed, x, value, best.
 
     `best` has the best trial of each cell, the mean of its seeds: cell, trial, n_params, x, value. `baselines` are
-    the losses that n-grams reach.
+    the losses that n-grams reach, `view` the range of losses to show at first: where all runs start is far above it.
     """
 
     best: DataFrame
     baselines: tuple[float, ...] = ()
+    view: tuple[float, float] | None = None
 
     @classmethod
     def of(
@@ -71,9 +72,12 @@ class CurvesPanel(Panel, name="learning_curves"):
             raise BadInput(f"no run has a {metric} yet" + (f" ({left_out})" if left_out else ""))
         by_x = drawn[drawn["best"]].groupby([*TRIAL, "n_params", "x"], sort=False)
         note = "Bold: the best trial of each cell, the mean of its seeds. Faint: every run, pruned ones too."
+        view = _after_the_start(drawn) if metric.endswith("loss") and "y" not in log else None
+        above = ("Above the view: where the runs start; double-click to see all.",) if view else ()
         return cls(
             data=drawn[[*_RUN, "x", "value", "best"]],
-            notes=(note, *((f"Not drawn: {left_out}.",) if left_out else ())),
+            notes=(note, *above, *((f"Not drawn: {left_out}.",) if left_out else ())),
+            view=view,
             x=Axis(x, PROGRESS[x], "x" in log),
             y=Axis(metric, CURVES[metric], "y" in log),
             best=by_x["value"].mean().reset_index(),
@@ -85,15 +89,28 @@ class CurvesPanel(Panel, name="learning_curves"):
         ends = self.data.drop_duplicates(_RUN, keep="last").assign(x=np.nan, value=np.nan)
         joined = concat([self.data, ends]).sort_index(kind="stable")  # with a gap after each run
         every, faint = Look("every run", GREY), {"width": 1}
-        every.line(figure, joined, "x", "value", type=kind, line=faint, opacity=0.45)
+        of_run = (
+            "%{cell}, trial %{trial}, seed %{seed}<br>%{x:.4s}: %{y:.4f}" if len(self.data) <= MANY else ""
+        )
+        every.line(figure, joined, "x", "value", of_run, type=kind, line=faint, opacity=0.45)
         size = 5 if len(self.best) <= 40 * self.best["cell"].nunique() else 0
         for look, rows in by_look(self.best, "cell"):
             hover, named = f"{look.name}, trial %{{trial}}<br>%{{x:.4s}}: %{{y:.4f}}", spaced(look.name)
             replace(look, name=named).line(figure, rows, "x", "value", hover, size=size, type=kind)
         for loss in self.baselines:
             figure.add_hline(y=loss, **marked(f"n-grams {loss:.3f}"))
-        y = self.y.around(self.data["value"], *self.baselines)
+        y = self.y.over(*self.view) if self.view else self.y.around(self.data["value"], *self.baselines)
         figure.update_layout(xaxis=self.x.around(self.data["x"]), yaxis=y)
+
+
+def _after_the_start(drawn: DataFrame) -> tuple[float, float] | None:
+    """Return the range of the losses after each run's first one, but for a few of the worst; None where that is all."""
+    later = drawn[drawn["x"] > drawn.groupby(_RUN)["x"].transform("min")]
+    if later.empty:
+        return None
+    top = max(float(later.loc[later["best"], "value"].max()), float(later["value"].quantile(0.95)))
+    low, top = padded(float(drawn["value"].min()), top, False)
+    return (low, top) if drawn["value"].max() > top else None
 
 
 class RunsPanel(TablePanel, name="table", heading="Runs"):
@@ -180,7 +197,8 @@ class LossPanel(Panel, name="loss"):
         shown["x"] = finite(shown, x)
         shown = _positive(shown, log, "loss_low").dropna(subset=["x"])
         _check_comparable(x, runs, shown, metric)
-        lines = [name for name in lines or _names_of_lines(x, grid_of(runs, report.design)) if name in runs]
+        grid = [name for name in grid_of(runs, report.design) if name in runs]
+        lines = [name for name in lines or _names_of_lines(x, grid, shown) if name in runs]
         shown["line"] = _labels(shown, lines)
         # In a study of one cell the sizes are searched: there the best trial of each size makes the line.
         by = ["cell"] if runs["cell"].nunique() > 1 else ["line", "x"]
@@ -316,10 +334,21 @@ def _view(shown: DataFrame) -> tuple[tuple[float, float] | None, list[str]]:
     return (low - 0.04 * (top - low), top), [said]
 
 
-def _names_of_lines(x: str, grid: Sequence[str]) -> Sequence[str]:
-    """Return the sizes that name the lines: the grid's others, or over a sum of sizes the first of them."""
+def _names_of_lines(x: str, grid: Sequence[str], shown: DataFrame) -> Sequence[str]:
+    """Return what names the lines: all others of the grid, but over a fact the last one that moves it.
+
+    So a line has one cell at each place, however many dimensions the grid has.
+    """
     others = [name for name in grid if name != x]
-    return others if x in grid else others[:1] if len(others) > 1 else []
+    if x in grid or len(others) < 2:
+        return others if x in grid else []
+
+    def moves(along: str) -> bool:
+        rest = [name for name in others if name != along]
+        return bool((shown.groupby(rest, dropna=False)["x"].nunique() > 1).any())
+
+    along = next(filter(moves, reversed(others)), others[-1])
+    return [name for name in others if name != along]
 
 
 def _labels(table: DataFrame, names: Sequence[str]) -> Series:

@@ -29,17 +29,6 @@ MOST_DIVIDED = 64
 MOST_DRAWS = 2000
 # A grid with more points is none that anyone finishes.
 LARGEST_GRID = 100_000
-# Other names of hyperparameters in the field.
-SYNONYMS = {
-    "lr": "learning_rate",
-    "wd": "weight_decay",
-    "d_model": "n_embd",
-    "hidden_size": "n_embd",
-    "num_layers": "n_layer",
-    "num_heads": "n_head",
-    "context_length": "block_size",
-    "steps": "max_iters",
-}
 # What pydantic's errors mean in our words; in braces the bounds that it names.
 ALLOWED = {
     "greater_than_equal": "at least {ge:g}",
@@ -76,6 +65,8 @@ def study_from(document: Any, problems: Problems) -> StudySpec:
     parts = _hyperparameters(document, problems)
     sound = len(problems.found) == before
     study = {**document, **parts}
+    if "first_trial" in document:
+        study["first_trial"] = _first_trial(document["first_trial"], parts["search"], problems)
     for key, model in (("sampler", Sampler), ("pruner", Pruner)):
         if key in document:
             study[key] = read_algorithm(model, document[key], (key,), problems) or model()
@@ -168,6 +159,30 @@ def _hyperparameters(document: Mapping[str, Any], problems: Problems) -> dict[st
     return {"fixed": fixed, "grid": grid, "cells": cells, "search": search, "constraints": constraints}
 
 
+def _first_trial(held: Any, search: Mapping[str, SearchSpec], problems: Problems) -> dict[str, Any]:
+    """Return the values of the first trial typed, each in its range; without those of what is not searched."""
+    found: dict[str, Any] = {}
+    if not isinstance(held, Mapping):
+        problems.add(("first_trial",), f"first_trial is {shown(held)}", "a mapping of what is searched")
+        return found
+    for name, value in held.items():
+        path, entry = ("first_trial", name), search.get(name)
+        if name not in TABLE:
+            problems.unknown(path, list(TABLE), "hyperparameter")
+        if entry is None or isinstance(entry, Derived):
+            continue
+        for each in Written(TABLE[name], value, path, problems).literal():
+            try:
+                if not isinstance(entry, Divisors):
+                    entry.stored(each)
+                found[name] = each
+            except (ValueError, TypeError) as error:
+                problems.add(
+                    path, f"first_trial.{name} is {shown(value)}, which is not searched there", str(error)
+                )
+    return found
+
+
 def _listed(document: Mapping[str, Any], key: str, allowed: str, problems: Problems) -> list[Any]:
     held = document.get(key)
     if isinstance(held, list):
@@ -195,7 +210,7 @@ def _written(document: Mapping[str, Any], changes: Sequence[Any], problems: Prob
         for name, value in held.items():
             path, first = (*place, name), seen.setdefault(name, section)
             if name not in TABLE:
-                problems.unknown(path, list(TABLE), "hyperparameter", SYNONYMS.get(name, ""))
+                problems.unknown(path, list(TABLE), "hyperparameter")
             elif name == "seed":
                 problems.add(path, "seed is set by seeds, such as `seeds: [0, 1]`", at_key=True)
             elif first != section and (first, section) != ("fixed", "cells"):
@@ -218,7 +233,7 @@ def _check_names(found: Expression, path: Location, problems: Problems) -> None:
             what = f"{found.text!r} rests on {name}, which is not the same for every run of a trial"
             problems.add(path, what)
         elif name not in known:
-            near = SYNONYMS.get(name) or nearest(name, [*known, "True", "False", "None"])
+            near = nearest(name, [*known, "True", "False", "None"])
             problems.add(path, f"{found.text!r} names {name!r}, which is unknown", "", near)
 
 

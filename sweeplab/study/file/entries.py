@@ -31,7 +31,7 @@ _FORMS_IN_WORDS = "{min, max, log, step, when} | [a, list] | {choices, when} | {
 # Optuna counts steps in decimals, and no number tells more of them apart.
 MOST_STEPS = 2**53
 # What runs are evaluated on is one for all of a study: their losses are compared.
-EVALUATED = ("eval_tokens", "eval_iters", "eval_full")
+EVALUATED = ("eval_tokens", "eval_iters", "eval_full", "eval_train")
 
 
 def is_searched(row: Hyperparameter) -> bool:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter
+from sweeplab.hyperparameters import ALIASES, AUTO, TABLE
 from sweeplab.study.file.document import file_text
+from sweeplab.study.file.values import NOT_SAID, NOTE, RANGES, parse_value, plain, read_range
 
 MAX_BYTES = 2**20
 
@@ -22,36 +22,41 @@ _VALUE_HEADINGS = (
     re.compile(r"(?!.*\b(range|allowed|possible|valid|min\w*|max\w*)\b).*\bvalues?\b.*"),
     re.compile(r"defaults?|settings?"),
 )
+_RANGE_HEADING = re.compile(
+    r"((search|tuning|sweep|suggested|typical)[- ])?(ranges?|space)|(values )?to try|candidates"
+)
 
 # A block of code: to a line with the fence that opened it, or a longer one, and nothing else; else to the end.
 _FENCED = re.compile(r"^ {0,3}(([`~])\2{2,}+).*?(?:^ {0,3}\1\2*\s*?$|\Z)", re.MULTILINE | re.DOTALL)
 _COLUMN_EDGE = re.compile(r"(?<!\\)\|")
 _RULE = re.compile(r":?-+:?")
-_ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
-_EMPHASIS = re.compile(r"(\*{1,3}|(?<!\w)_{1,3})(?=\S)(.{1,200}?)(?<=\S)\1(?!\w)")
-_NOTE = re.compile(r"(?<=[\w.)\]\"'”’])\s*\(.*\)$")
-
-_NOT_SAID = {"", "-", "–", "—", "n/a", "?"}
-_SWITCHED_OFF = {"none", "null", "off", "disabled"}
-_TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-_NUMBER = re.compile(r"[+-]?(?:[1-9]\d{0,2}(?:[,_ ]\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
-_POWER_OF_TEN = re.compile(r"(?:([+-]?\d+(?:\.\d+)?)\s*[x×·*]\s*)?10\^\{?([+-]?\d+)\}?")
-_SUPERSCRIPT = re.compile(r"[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
-_UNRAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 
 
 @dataclass(frozen=True)
 class MarkdownTables:
     """What a document's tables of hyperparameters say, all of them merged.
 
-    `lines` has the line of each of the `values`; `problems` are the values that the table refuses; `notices` say which
-    rows were passed over: names that are unknown, and values that a later row replaces.
+    `ranges` are what a column of ranges says, as an entry of `search` is written. `lines` has the line of each of the
+    `values`; `problems` are the values that the table refuses; `notices` say which rows were passed over: names that
+    are unknown, and values that a later row replaces.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
+    ranges: dict[str, Any] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+
+    def for_any_machine(self) -> MarkdownTables:
+        """Return the tables with the machine's own hyperparameters left to the machine that trains, and said so."""
+        own = {
+            name: value
+            for name, value in self.values.items()
+            if TABLE[name].category == "precision" and value != AUTO
+        }
+        best = f"{AUTO} is written, the best of the machine that trains"
+        said = [f"line {self.lines[name]}: {name} is {value}; {best}" for name, value in own.items()]
+        return replace(self, values=self.values | dict.fromkeys(own, AUTO), notices=[*self.notices, *said])
 
 
 def read_tables(path: Path) -> MarkdownTables:
@@ -75,10 +80,10 @@ def parse_tables(text: str, file: Path | None = None) -> MarkdownTables:
     """
     tables = MarkdownTables()
     values, lines = tables.values, tables.lines
-    for line, name, written in _rows(text):
-        # As the table spells it: `Learning rate (peak)` is learning_rate.
-        key = re.sub(r"[\s-]+", "_", _NOTE.sub("", plain(name)).lower())
-        row = TABLE.get(key)
+    for line, name, written, searched in _rows(text):
+        # As the table spells it: `Learning rate (peak)` is learning_rate, and so is `LR`.
+        key = re.sub(r"[\s-]+", "_", NOTE.sub("", plain(name)).lower())
+        row = TABLE.get(key := ALIASES.get(key, key))
         if row is None:
             what = f"unknown hyperparameter {plain(name)!r} ({plain(written) or 'no value'})"
             hint = f"; did you mean {near!r}?" if (near := nearest(key, TABLE)) else ""
@@ -93,72 +98,19 @@ def parse_tables(text: str, file: Path | None = None) -> MarkdownTables:
             both = f"{values[key]!r} on line {lines[key]} and {value!r} on line {line}"
             tables.notices.append(f"{key} is {both}; the later is taken")
         values[key], lines[key] = value, line
+        if (cell := plain(searched)).lower() not in NOT_SAID:
+            if (entry := read_range(row, cell)) is not None:
+                tables.ranges[key] = entry
+            else:
+                passed = f"line {line}: the range of {key} is passed over: {cell!r}"
+                tables.notices.append(f"{passed}; ranges are read such as {RANGES}")
     return tables
 
 
-def parse_value(row: Hyperparameter, written: str) -> Any:
-    """Return the value of `row` that a person wrote: `**3e-4**`, `10,000`, `(0.9, 0.95)`, `*(auto)*`.
-
-    A note in brackets after the value is passed over: `0.1 (or 0.2)` is 0.1.
-
-    Raises:
-        ValueError: it is no value, or none that the row takes; says what was written.
-    """
-    text = plain(written)
-    for value in _readings(row, _NOTE.sub("", text)):
-        try:
-            return row.check(value)
-        except ValueError:
-            continue
-    raise ValueError(f"{row.name} is written {text!r}" if text else f"{row.name} has no value")
-
-
-def plain(cell: str) -> str:
-    """Return a cell's text without emphasis, back-ticks and escapes."""
-    # Escaped characters hide in the private use area, so that an escaped star is no emphasis.
-    text = _ESCAPED.sub(lambda match: chr(0xE000 + ord(match[1])), cell).replace("`", "").strip()
-    while text != (stripped := _EMPHASIS.sub(r"\2", text)):
-        text = stripped
-    return re.sub("[\ue021-\ue07e]", lambda match: chr(ord(match[0]) - 0xE000), text).strip()
-
-
-def _readings(row: Hyperparameter, text: str) -> Iterator[Any]:
-    """Yield what the text may mean for this kind of row, the likeliest first."""
-    word = text.strip("()[] ").lower()
-    if word in _NOT_SAID:
-        return
-    if row.automatic and word.startswith(AUTO):
-        yield AUTO
-    if row.optional and word in _SWITCHED_OFF:
-        yield None
-    if row.kind == "str":
-        unquoted = text.strip("\"'“”‘’")
-        yield from (unquoted, unquoted.lower())
-    elif row.kind == "bool":
-        yield _TRUTHS.get(word, text)
-    elif row.kind == "floats":
-        yield [_number(part) for part in re.split("[,;/]", text.strip("()[] "))]
-    else:
-        yield _number(text)
-        if row.unit:
-            yield _number(re.sub(rf"\s+{row.unit}$", "", text))
-
-
-def _number(text: str) -> float:
-    """Return the number that is written, or NaN, which no row takes."""
-    text = re.sub("[\u00a0\u2009\u202f]", " ", text.strip().replace("−", "-"))
-    text = _SUPERSCRIPT.sub(lambda match: "^" + match[0].translate(_UNRAISED), text)
-    if _NUMBER.fullmatch(text):
-        return float(re.sub("[,_ ]", "", text))
-    if match := _POWER_OF_TEN.fullmatch(text):
-        return float(f"{match[1] or 1}e{match[2]}")
-    return math.nan
-
-
-def _rows(text: str) -> Iterator[tuple[int, str, str]]:
-    """Yield (line, name, value as written) of each row of each table of hyperparameters."""
+def _rows(text: str) -> Iterator[tuple[int, str, str, str]]:
+    """Yield (line, name, value and range as written) of each row of each table of hyperparameters."""
     above: list[str] = []
-    columns: tuple[int, int] | None = None
+    columns: tuple[int, int, int | None] | None = None
     text = _FENCED.sub(lambda code: "\n" * code[0].count("\n"), text)
     for number, line in enumerate(text.split("\n"), start=1):
         cells = _cells(line) if "|" in line else []
@@ -166,11 +118,12 @@ def _rows(text: str) -> Iterator[tuple[int, str, str]]:
             columns = columns or (_columns(above) if len(above) == len(cells) else None)
         elif not cells:
             columns = None
-        elif columns is not None and len(cells) > max(columns):
-            name, value = (cells[index] for index in columns)
+        elif columns is not None and len(cells) > max(columns[:2]):
+            name, value = (cells[index] for index in columns[:2])
+            at = columns[2]
             # A row with nothing but its name is a heading between rows: | **Model** | | |
             if plain(name) and sum(cell != "" for cell in cells) > 1:
-                yield number, name, value
+                yield number, name, value, cells[at] if at is not None and at < len(cells) else ""
         above = cells
 
 
@@ -179,12 +132,13 @@ def _cells(line: str) -> list[str]:
     return cells[not cells[0] : len(cells) - (not cells[-1])]
 
 
-def _columns(header: Sequence[str]) -> tuple[int, int] | None:
-    """Return the index of the column of names and of that of values, or None where one is missing."""
-    headings = [_NOTE.sub("", plain(cell)).lower() for cell in header]
+def _columns(header: Sequence[str]) -> tuple[int, int, int | None] | None:
+    """Return the index of the column of names, of that of values and of that of ranges; None where they are missing."""
+    headings = [NOTE.sub("", plain(cell)).lower() for cell in header]
     names, *values = (
         [index for index, heading in enumerate(headings) if pattern.fullmatch(heading)]
-        for pattern in (_NAME_HEADING, *_VALUE_HEADINGS)
+        for pattern in (_NAME_HEADING, *_VALUE_HEADINGS, _RANGE_HEADING)
     )
+    *values, ranges = values
     others = [index for found in values for index in found if index not in names[:1]]
-    return (names[0], others[0]) if names and others else None
+    return (names[0], others[0], next(iter(ranges), None)) if names and others else None

@@ -16,7 +16,7 @@ from sweeplab.study.file.checks import study_from
 from sweeplab.study.file.document import file_text, parse
 from sweeplab.study.plugins import import_plugins
 from sweeplab.study.problems import SECTIONS, Location, Problems, SourceMap, dotted
-from sweeplab.study.spec import PRESETS, StudySpec, beside, preset_names
+from sweeplab.study.spec import ENGINE_KEYS, PRESETS, StudySpec, beside, preset_names
 
 MAX_BYTES = 1_000_000
 # What may be written as the name of its type alone.
@@ -48,6 +48,20 @@ def read_text(
             problems.add((), "the study is empty")
         raise BadInput(*problems.found)
     return _read(document, problems, overrides, name, allow_plugins)
+
+
+def said_name(path: Path) -> str:
+    """Return the name that a study file says.
+
+    Raises:
+        BadInput: it cannot be read, or says none.
+    """
+    problems = Problems(SourceMap(path))
+    document = parse(file_text(path, MAX_BYTES), problems)
+    name = document.get("name") if isinstance(document, dict) else None
+    if not isinstance(name, str):
+        raise BadInput(*(problems.found or [Problem("the file says no name of a study", file=path)]))
+    return name
 
 
 def read_plain(document: dict[str, Any], overrides: Sequence[str] = ()) -> StudySpec:
@@ -141,6 +155,32 @@ def _lay_under(key: str, values: Mapping[str, Any], document: dict[str, Any], so
 # ------------------------------------------------------------------ what is laid over a study
 
 
+def grid_overrides(words: Sequence[str]) -> list[str]:
+    """Return words of a grid, such as n_layer=1,2,4, as overrides.
+
+    Raises:
+        BadInput: a word gives no values.
+    """
+    if bare := [word for word in words if not word.partition("=")[2]]:
+        raise BadInput(*(Problem(f"--grid {word} gives no values", "such as n_layer=1,2,4") for word in bare))
+    return [f"grid.{name}=[{values}]" for name, _, values in (word.partition("=") for word in words)]
+
+
+def search_overrides(words: Sequence[str]) -> list[str]:
+    """Return words of a search as overrides: learning_rate=1e-4..1e-2, activation=relu,gelu, or a name alone.
+
+    A range is logarithmic where the table's own is; a name alone has the table's.
+    """
+    found = []
+    for name, _, text in (word.partition("=") for word in words):
+        low, dots, high = text.partition("..")
+        suggested = TABLE[name].suggested if name in TABLE else None
+        log = ", log: true" if isinstance(suggested, Mapping) and suggested.get("log") else ""
+        entry = f"{{min: {low}, max: {high}{log}}}" if dots else f"[{text}]" if text else "suggested"
+        found.append(f"search.{name}={entry}")
+    return found
+
+
 def _lay_over(document: dict[str, Any], override: str, problems: Problems) -> None:
     """Set what `name=value` says in the document, and note that it came from there."""
     name, equals, text = override.partition("=")
@@ -153,11 +193,22 @@ def _lay_over(document: dict[str, Any], override: str, problems: Problems) -> No
         near = nearest(name, [*TABLE, *StudySpec.model_fields])
         own.add((), f"{name!r} is unknown", "a hyperparameter, or a place such as budget.time", near)
     elif not own.found:
+        if path in (("engine",), ("engine", "type")) and isinstance(value, str):
+            path = ("engine", "type")
+            _drop_keys_of_others(document, value)
         _set(document, path, value, own)
         problems.source.forget(path)
         problems.source.overrides[path] = words
     for each in own.found:
         problems.found.append(Problem(f"{words}: {each.what}", each.allowed, each.nearest))
+
+
+def _drop_keys_of_others(document: dict[str, Any], engine: str) -> None:
+    """Take out of a document the keys that another engine has and this one has not: they do not hold any more."""
+    written = document.get("engine")
+    if isinstance(written, dict):
+        for name in [each for each, engines in ENGINE_KEYS.items() if engine not in engines]:
+            written.pop(name, None)
 
 
 def _place(name: str) -> Location | None:

@@ -40,6 +40,7 @@ def study_schema() -> Schema:
     differing = [row for row in rows if row.name not in EVALUATED]
     sections["grid"] |= _rows(differing, _values)
     sections["search"] |= _rows(filter(is_searched, rows), _search)
+    sections["first_trial"] |= _rows(filter(is_searched, rows), _value)
     sections["cells"]["items"] = _rows(differing, _value)
     sections["constraints"]["items"] = _EXPRESSION
     file = {"type": "string", "minLength": 1}

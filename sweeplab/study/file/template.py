@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import yaml_text
 from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
+from sweeplab.study.file.entries import SUGGESTED, Written
+from sweeplab.study.problems import Problems, SourceMap
+from sweeplab.study.search import Derived, Divisors
 
 SEARCHED = ("learning_rate", "weight_decay", "dropout", "warmup_iters")
 # Where n_embd is searched heads keep this width.
@@ -15,7 +19,18 @@ HEAD_DIM = 32
 # In the order of a study file.
 PARTS = (
     *("name", "plugins", "data", "fixed", "grid", "cells", "search", "constraints"),
-    *("objective", "budget", "sampler", "pruner", "seeds", "engine", "track", "warm_start", "init_from"),
+    *(
+        "first_trial",
+        "objective",
+        "budget",
+        "sampler",
+        "pruner",
+        "seeds",
+        "engine",
+        "track",
+        "warm_start",
+        "init_from",
+    ),
 )
 _WIDTH = 100
 
@@ -25,30 +40,36 @@ def study_text(
     minimal: bool = False,
     search: Sequence[str] | None = None,
     values: Mapping[str, Any] | None = None,
+    ranges: Mapping[str, Any] | None = None,
+    grid: Mapping[str, Sequence[Any]] | None = None,
 ) -> str:
-    """Write a commented study file of one cell, valid as it stands.
+    """Write a commented study file, valid as it stands; of one cell, unless `grid` has more.
 
     The file has every hyperparameter, or with `minimal` the eight that matter most and those of `values` and
-    `search`. `values` stand in place of the table's defaults. The names in `search` are tuned in the table's
-    suggested range; None tunes what is usual.
+    `search`. `values` stand in place of the table's defaults. The names in `search` are tuned in their `ranges`, or in
+    the table's suggested one; None tunes what has a range, or what is usual. What is searched starts at the values that
+    it would have without a search, where these are in its range.
 
     Raises:
-        BadInput: a name to search is unknown or has no suggested range, or n_head does not divide n_embd.
+        BadInput: a name to search is unknown or has no range, or n_head does not divide n_embd.
     """
     from sweeplab.data.corpora import CORPORA
     from sweeplab.data.tokenizers import TOKENIZERS
     from sweeplab.study.algorithms import PRUNERS, SAMPLERS
 
     given = {} if values is None else dict(values)
+    ranges, grid = ranges or {}, grid or {}
     if search is None:
-        search = [row for row in SEARCHED if not minimal or row in MINIMAL]
-    _check(search)
-    effective = _consistent(given, search)
-    derived = {"n_head"} if "n_embd" in search and "n_head" not in search else set()
+        search = list(ranges) or [row for row in SEARCHED if not minimal or row in MINIMAL]
+    search = [row for row in search if row not in grid]
+    _check(search, ranges)
+    effective = _consistent(given, [*search, *grid])
+    varied = {*search, *grid}
+    derived = {"n_head"} if "n_embd" in varied and "n_head" not in varied else set()
     changed = {row for row, value in effective.items() if value != TABLE[row].default}
     kept = {*MINIMAL, *given, *search, *changed} if minimal else {*TABLE}
     tuned = [TABLE[row] for row in TABLE if row in kept & {*search, *derived}]
-    fixed = [row for row in TABLE.values() if row.name in kept - {"seed"} and row not in tuned]
+    fixed = [row for row in TABLE.values() if row.name in kept - {"seed", *grid} and row not in tuned]
     return f"""\
 # Check with `sweeplab study plan`, train with `sweeplab study run`; `sweeplab hyperparameters` has them all.
 name: {yaml_text(name)}
@@ -56,17 +77,17 @@ name: {yaml_text(name)}
 data:
   corpus: python-docs  # {" | ".join(CORPORA)}; text and pairs take a path
   tokenizer: char  # {" | ".join(TOKENIZERS)}
-{_fixed(fixed, effective)}{_searched(tuned, derived, given)}
-# grid: {{n_layer: [1, 2, 4]}}  # every combination is a cell with its own trials; take n_layer out of fixed
-# cells: [{{}}, {{norm: rmsnorm}}, {{positions: rotary}}]  # or each cell by what it changes of fixed
+{_fixed(fixed, effective)}{_searched(tuned, derived, given, ranges)}
+{_grid(grid)}# cells: [{{}}, {{norm: rmsnorm}}, {{positions: rotary}}]  # or each cell by what it changes of fixed
 
+{_first(tuned, derived, effective, ranges)}\
 objective: {{metric: val_loss, goal: minimize}}  # nats/token; the best evaluation, or with at: final the last
 budget: {{trials_per_cell: 20}}  # a total: running again adds nothing; time: 30m and flops: 1e15 end it too
 sampler: tpe  # {" | ".join(SAMPLERS)}
 pruner: {{type: asha, min_iters: {effective["eval_interval"]}, factor: 3}}  # {" | ".join(PRUNERS)}
 seeds: {yaml_text([effective["seed"]])}  # a trial trains once per seed, and its value is their mean
 engine: {{type: local, workers: auto}}  # worker processes; auto: one per GPU, or one per core
-track: {{checkpoints: best}}  # best | last | none
+track: {{checkpoints: best}}  # best | last | all | none
 """
 
 
@@ -95,8 +116,8 @@ def range_in_words(suggested: Mapping[str, Any] | Iterable[Any] | None) -> str:
     return text
 
 
-def _check(search: Sequence[str]) -> None:
-    searchable = [row.name for row in TABLE.values() if row.suggested is not None]
+def _check(search: Sequence[str], ranges: Mapping[str, Any]) -> None:
+    searchable = [row.name for row in TABLE.values() if row.suggested is not None or row.name in ranges]
     problems = []
     for name in search:
         if name not in searchable:
@@ -136,10 +157,38 @@ def _fixed(rows: Sequence[Hyperparameter], values: Mapping[str, Any]) -> str:
     return text
 
 
-def _searched(rows: Sequence[Hyperparameter], derived: Set[str], given: Mapping[str, Any]) -> str:
+def _grid(grid: Mapping[str, Sequence[Any]]) -> str:
+    if not grid:
+        hint = "every combination is a cell with its own trials; take n_layer out of fixed"
+        return f"# grid: {{n_layer: [1, 2, 4]}}  # {hint}\n"
+    lines = [(f"{name}: {yaml_text(list(values))}", _meaning(TABLE[name])) for name, values in grid.items()]
+    return f"grid:  # every combination is a cell with its own trials\n{_aligned(lines)}"
+
+
+def _first(
+    rows: Sequence[Hyperparameter], derived: Set[str], values: Mapping[str, Any], ranges: Mapping[str, Any]
+) -> str:
+    """Return the line of the first trial: the values that what is searched would have else, where they are in range."""
+    found = {}
+    for row in rows:
+        written = Written(
+            row, ranges.get(row.name, row.suggested), ("search", row.name), Problems(SourceMap())
+        )
+        if row.name in derived or (entry := written.entry()) is None or isinstance(entry, Derived | Divisors):
+            continue
+        with suppress(ValueError, TypeError):  # out of range, or null or auto
+            entry.stored(values[row.name])
+            found[row.name] = values[row.name]
+    return f"first_trial: {yaml_text(found)}  # of each cell; the others are the sampler's\n" if found else ""
+
+
+def _searched(
+    rows: Sequence[Hyperparameter], derived: Set[str], given: Mapping[str, Any], ranges: Mapping[str, Any]
+) -> str:
     lines = []
     for row in rows:
-        entry, words = "suggested", range_in_words(row.suggested)
+        own = ranges.get(row.name, SUGGESTED)
+        entry, words = yaml_text(own), range_in_words(row.suggested if own == SUGGESTED else own)
         if row.name in derived:
             entry, words = f"{{expr: n_embd // {HEAD_DIM}}}", "derived"
         said = f" (given: {yaml_text(given[row.name])})" if row.name in given else ""

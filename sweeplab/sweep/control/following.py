@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, TypedDict
 
 from sweeplab.errors import BadInput, StorageUnavailable
 from sweeplab.lab.events import Event, EventStream, StudyNotice, Tick, TrialClaimed, TrialEnded
-from sweeplab.lab.identity import machine, version_differences, versions
+from sweeplab.lab.identity import version_differences, versions
 from sweeplab.lab.storage import open_database
-from sweeplab.records.folders import StudyFolder
+from sweeplab.records.folders import StudyFolder, WorkerPlace
 from sweeplab.study.inputs import study_dataset
 from sweeplab.study.plan import Plan, WorkerResources
 from sweeplab.study.plugins import check_imported
+from sweeplab.study.spec import Engine
+from sweeplab.sweep.engines.local import LocalEngine
 from sweeplab.sweep.trials.availability import OUTAGE_SECONDS, Availability
 from sweeplab.sweep.trials.commands import Command, Commands, is_running
+from sweeplab.sweep.work.pool import WorkerPool
 from sweeplab.sweep.work.progress import CellProgress, StudyProgress
-from sweeplab.sweep.work.worker import WorkerPool
 
 if TYPE_CHECKING:
     from sweeplab.sweep.trials.store import Store
@@ -53,6 +55,7 @@ def watch_study(folder: StudyFolder, listen: Callable[[Event, StudyProgress], No
     progress.done_before = min(start.done_before, progress.counted)
     while folder.is_run:
         progress.follow(commands.state)
+        progress.places = folder.workers
         if commands.state.phase != "run":
             progress.live.clear()  # the study's folder does not say when a run was saved
         listen(Tick(), progress)
@@ -87,6 +90,7 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
     )
     started: set[tuple[str, int]] = set()  # a trial starts with the first of its runs
     offsets: dict[Path, int] = {}
+    places: dict[int, str] = {}
     events, is_last = stream.past(), not follow
     while True:
         known = [(each.given, "study", _in_words(each)) for each in commands.read()]
@@ -98,6 +102,10 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
                 known.append((event.ended, "trial", f"{event.cell} trial {event.trial} {_ended(event)}"))
         for at, source, text in sorted(known, key=lambda each: each[0]):
             yield LogLine(time=at, source=source, text=text)
+        now = {each.worker: _where(each) for each in folder.workers}
+        for worker in [each for each in now if now[each] != places.get(each)]:
+            yield LogLine(time=None, source=f"worker-{worker}", text=now[worker])
+        places = now
         for file in sorted(folder.path.glob("worker-*.log")):
             for text in _new_lines(file, offsets):
                 yield LogLine(time=None, source=file.stem, text=text)
@@ -113,6 +121,11 @@ def _ended(event: TrialEnded) -> str:
     loss = "" if ending.value is None else f", val_loss {ending.value:.4f}"
     error = f": {ending.error.strip().splitlines()[-1]}" if ending.error else ""
     return f"{ending.outcome}{loss} ({event.stop_reason or ''}){error}"
+
+
+def _where(place: WorkerPlace) -> str:
+    at = f" on {place.node}" if place.node else ""
+    return f"{place.state}{at}, {place.process}{f', {place.why}' if place.why else ''}"
 
 
 def _new_lines(file: Path, offsets: dict[Path, int]) -> list[str]:
@@ -165,7 +178,7 @@ def join_study(
     like = read_plan(folder).workers[0]
     resources = WorkerResources(like.threads, None if like.gpu is None else 0)
     name = f"worker-{platform.node()}-{os.getpid()}"
-    pool = WorkerPool(folder, [resources], store, listen, name, force)
+    pool = WorkerPool(LocalEngine(folder, Engine(), [resources], name, force), store, listen)
     store.availability.limit = OUTAGE_SECONDS
     store.availability.say = lambda message: listen(StudyNotice(message=message))
     looked = time.monotonic()
@@ -194,10 +207,6 @@ def _check_can_join(folder: StudyFolder, store: Store, force: bool) -> None:
     start = store.commands.state.start
     if not is_running(folder, store.commands):
         raise BadInput(f"study {folder.name} is not running; {folder.command('study resume')} runs it")
-    if folder.storage_url.startswith("sqlite") and start.machine != machine():
-        # Write-ahead logs are shared memory: over a network the file would be destroyed.
-        what = f"study {folder.name} is run on {start.host}, and its storage is an SQLite file"
-        raise BadInput(f"{what}, which only processes of one machine can share")
     dataset = study_dataset(store.spec)
     different = version_differences(versions(dataset.token_digest), start.versions)
     if different and not force:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import optuna
@@ -37,7 +38,7 @@ def ask(
 ) -> optuna.Trial | None:
     """Start the next trial of a cell: one that waits, else a new one; None where no point of the cell is new.
 
-    Its first `n_startup` points are spread evenly, the first of them is that of `best_nearby`.
+    Its first `n_startup` points are spread evenly; the first of them is the study's own, or that of `best_nearby`.
     """
     number = len(tally.trials.trials)
     waiting = min(tally.waiting(), key=lambda trial: trial.number, default=None)
@@ -49,7 +50,9 @@ def ask(
     if tally.repeats(MOST_REPEATS):
         if (point := _new_point(spec, space, tally)) is None:
             return None
-    elif tally.modelled + len(tally.running()) < n_startup and space.distributions():
+    elif space.distributions() and (
+        tally.modelled + len(tally.running()) < n_startup or (number == 0 and spec.first_trial)
+    ):
         point = _startup_point(spec, space, number, best_nearby)
     seed_sampler(study, spec, space, tally, number, n_startup)
     given = create_trial(state=TrialState.RUNNING, system_attrs={"fixed_params": point}) if point else None
@@ -97,14 +100,18 @@ def _startup_point(
 ) -> dict[str, Any]:
     """Return the parameters of a trial that comes before the sampler has anything to model."""
     names = space.distributions()
-    if number == 0 and (best := best_nearby()):
+    if number == 0 and not spec.first_trial and (best := best_nearby()):
         return {name: value for name, value in best.params.items() if name in names}
     from torch.quasirandom import SobolEngine
 
     seed = generator_key(spec.first_seed, space.cell.key) % 2**31
     engine = SobolEngine(len(names), scramble=True, seed=seed)  # type: ignore[no-untyped-call]
     point = engine.fast_forward(number).draw(1)[0]  # type: ignore[no-untyped-call]
-    return space.quasi_random([float(each) for each in point])
+    first: dict[str, Any] = {}
+    for name, value in spec.first_trial.items() if number == 0 else ():
+        with suppress(ValueError):  # what this cell does not search, or not there, is the sampler's
+            first |= space.stored(name, value)
+    return space.quasi_random([float(each) for each in point]) | first
 
 
 def _distance(one: Cell, other: Cell) -> float:

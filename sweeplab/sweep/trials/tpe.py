@@ -1,7 +1,8 @@
 """Optuna's tree-structured Parzen estimator, with what it models kept from one trial to the next.
 
 For each new trial Optuna sorts all trials of a study and takes their parameters anew, a third of a second of CPU beside
-20,000. Here a trial is put in its place when it ends. What is drawn is the same, to the bit.
+20,000. Here a trial is put in its place when it ends, and densities are summed in fewer passes over the trials. What is
+drawn is the same, to the bit: the densities, which only rank what was drawn, differ from Optuna's by rounding.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from optuna.distributions import BaseDistribution
 from optuna.samplers import TPESampler
+from optuna.samplers._tpe._truncnorm import _log_gauss_mass
+from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator
+from optuna.samplers._tpe.probability_distributions import _BatchedCategoricalDistributions
 from optuna.samplers._tpe.sampler import default_gamma
 from optuna.trial import FrozenTrial, TrialState
 
@@ -109,6 +113,47 @@ def _rank(trial: FrozenTrial) -> tuple[float, float, float]:
     return 1, -step, math.inf if math.isnan(value) else value
 
 
+class _Density(_ParzenEstimator):
+    """Optuna's mixture of kernels, one per trial and a broad one before all."""
+
+    def log_pdf(self, samples_dict: dict[str, Floats]) -> Floats:
+        """Return the log density of points, one per point."""
+        from scipy.special import ndtr
+
+        mixture = self._mixture_distribution
+        heights = np.log(mixture.weights)
+        logs = np.zeros((len(next(iter(samples_dict.values()))), len(heights)))
+        for kernels, values in zip(mixture.distributions, samples_dict.values(), strict=True):
+            if isinstance(kernels, _BatchedCategoricalDistributions):
+                logs += np.log(kernels.weights).T[values.astype(np.int64)]
+                continue
+            mu, sigma, half = kernels.mu, kernels.sigma, kernels.step / 2
+            low, high = (kernels.adapted_low - mu) / sigma, (kernels.adapted_high - mu) / sigma
+            if (low > 0).any() or (high < 0).any():  # values that a person gave, outside of the range
+                heights -= _log_gauss_mass(low, high)
+            else:
+                heights -= np.log1p(-ndtr(low) - ndtr(-high))
+            if half:  # a whole step has its mass
+                at, places = np.unique(values, return_inverse=True)
+                edges = at[:, None] - half, at[:, None] + half
+                left, right = (((np.log(each) if kernels.is_log else each) - mu) / sigma for each in edges)
+                logs += _log_gauss_mass(left, right)[places]
+            else:
+                heights -= np.log(sigma * math.sqrt(2 * math.pi))
+                apart = (np.log(values) if kernels.is_log else values)[:, None] - mu
+                apart *= 1 / (sigma * math.sqrt(2))
+                apart *= apart
+                logs -= apart
+        logs += heights
+        most = np.maximum(
+            logs.max(axis=1, keepdims=True), np.finfo(float).min
+        )  # of none possible: not -inf - -inf
+        logs -= most
+        np.exp(logs, out=logs)
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(logs.sum(axis=1)) + most[:, 0])
+
+
 class ObservedTPE(TPESampler):
     """TPE for a study that minimizes, modelling the trials of `observations`."""
 
@@ -132,7 +177,7 @@ class ObservedTPE(TPESampler):
             if other.number != trial.number
         }
         below, above = (
-            self._parzen_estimator_cls(observed, search_space, self._parzen_estimator_parameters)
+            _Density(observed, search_space, self._parzen_estimator_parameters)
             for observed in self.observations.split(n_below, search_space, running)
         )
         samples = below.sample(self._rng.rng, self._n_ei_candidates)

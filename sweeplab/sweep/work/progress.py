@@ -17,7 +17,7 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import counts
 from sweeplab.lab.events import Event, RunEvaluated, StudyError, TrialClaimed, TrialEnded, TrialEvent
 from sweeplab.lab.showing import summarize
-from sweeplab.records.folders import StudyFolder
+from sweeplab.records.folders import StudyFolder, WorkerPlace
 from sweeplab.records.runs import RunState
 from sweeplab.study.plan import Plan
 from sweeplab.study.spec import StudySpec
@@ -41,17 +41,22 @@ class CellProgress:
 
 @dataclass
 class StudyProgress:
-    """What is known of a running study; `live` has the last event of every trial that runs, by cell and number."""
+    """What is known of a running study; `live` has the last event of every trial that runs, by cell and number.
+
+    `lowest` has the lowest loss of each of them so far.
+    """
 
     plan: Plan
     cells: dict[str, CellProgress]
     live: dict[tuple[str, int], TrialEvent] = field(default_factory=dict)
+    lowest: dict[tuple[str, int], float] = field(default_factory=dict)
     states: dict[str, int] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
     done_before: int = 0
     elapsed_before: float = 0.0
     phase: str = "run"
+    places: list[WorkerPlace] = field(default_factory=list)
 
     @property
     def counted(self) -> int:
@@ -63,8 +68,11 @@ class StudyProgress:
         match event:
             case TrialClaimed() | RunEvaluated():
                 self.live[event.place] = event
+                if isinstance(event, RunEvaluated) and math.isfinite(event.val_loss):
+                    self.lowest[event.place] = min(event.val_loss, self.lowest.get(event.place, math.inf))
             case TrialEvent():
                 self.live.pop(event.place, None)
+                self.lowest.pop(event.place, None)
             case StudyError():
                 self.errors.append(event.message)
         if not isinstance(event, TrialEnded):

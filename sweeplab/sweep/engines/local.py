@@ -1,0 +1,75 @@
+"""Workers as processes of this machine, each tied to this one by pipes: none outlives it, however it ends."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import psutil
+
+from sweeplab.lab.events import WorkerExited, read_event
+from sweeplab.sweep.engines.base import WorkerEngine, WorkerPlace
+
+
+class LocalEngine(WorkerEngine):
+    """Starts processes here."""
+
+    is_here = True
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._processes: dict[int, subprocess.Popen[str]] = {}
+
+    def start(self, indices: Sequence[int], since: float = 0.0) -> None:
+        """Start processes."""
+        for index in indices:
+            with self.log(index).open("ab") as log:
+                process = subprocess.Popen(
+                    [sys.executable, *self.command(index)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                    env=self.environment(index),
+                )
+            self._processes[index] = process
+            threading.Thread(target=self._read, args=(index, process), daemon=True).start()
+
+    def _read(self, index: int, process: subprocess.Popen[str]) -> None:
+        assert process.stdout and process.stdin
+        for line in process.stdout:
+            with suppress(ValueError):  # a line that a kill has torn
+                self.events.put(read_event(line, index))
+        code = process.wait()
+        process.stdout.close()
+        process.stdin.close()
+        del self._processes[index]
+        self.events.put(WorkerExited(worker=index, code=code))
+
+    def stop(self) -> None:
+        """Close the pipes from which the processes read that they are to go on."""
+        for process in [*self._processes.values()]:
+            if process.stdin and not process.stdin.closed:
+                process.stdin.close()
+
+    def kill(self) -> None:
+        """Kill the processes."""
+        for process in [*self._processes.values()]:
+            process.kill()
+
+    def places(self) -> list[WorkerPlace]:
+        """Return the processes, and which of them a signal has stopped."""
+        found = []
+        for index, process in sorted(self._processes.copy().items()):
+            why = ""
+            with suppress(psutil.Error):
+                if psutil.Process(process.pid).status() == psutil.STATUS_STOPPED:
+                    why = f"which a signal has stopped: kill -CONT {process.pid} lets it go on"
+            name = f"process {process.pid}"
+            found.append(WorkerPlace(index, "running", socket.gethostname(), name, str(self.log(index)), why))
+        return found

@@ -1,0 +1,282 @@
+"""Workers on the nodes of a Ray cluster: an actor each, which keeps the worker's process and hears what it says.
+
+Ray finds each actor a node that has its threads and its part of a GPU; one that finds none waits, and is the first on
+a node that joins. A worker is a process of its own, for its libraries' environment and for the signals that it obeys;
+its input is the actor's to hold open, so that it puts its runs away when the actor is gone, and with it this process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from sweeplab.errors import BadInput
+from sweeplab.lab.events import StudyNotice, WorkerExited, read_event
+from sweeplab.study.spec import Engine
+from sweeplab.sweep.engines.base import LEFT, UNSEEN, WorkerEngine, WorkerPlace
+
+INSTALL = "pip install 'sweeplab[ray]'"
+OPEN = (
+    "the Ray cluster asks for no token: who reaches it runs programs as you do; RAY_AUTH_MODE=token closes it"
+)
+STARTS = "RAY_AUTH_MODE=token ray start --head starts one, and engine: {address: HOST:PORT} names another"
+TOKEN = "RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or ~/.ray/auth_token has to hold its token, and Ray to be its version"
+ANSWER_SECONDS = 5.0
+# How long processes that are killed may take to be gone, before their actors are killed.
+END_SECONDS = 5.0
+# The code of a worker that Ray could not start.
+FAILED = 1
+
+
+def connect(address: str) -> Any:
+    """Return Ray's module, connected to a cluster.
+
+    Raises:
+        BadInput: Ray is not installed, or no cluster answers there.
+    """
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise BadInput(f"the engine ray: Ray is not installed: {INSTALL}") from None
+    if ray.is_initialized():
+        return ray
+    at, cure = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address, STARTS
+    with _as_it_was() as said:
+        try:
+            host, _, port = at.removeprefix("ray://").rpartition(":")
+            if port.isdecimal():  # Ray itself takes minutes to find out
+                socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
+                cure = TOKEN
+            quiet = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.CRITICAL}
+            ray.init(address, namespace="sweeplab", **quiet)
+        except (ConnectionError, ValueError, RuntimeError, OSError, ray.exceptions.RayError) as error:
+            said.seek(0)
+            told = said.read().decode(errors="replace").strip().rpartition("RPC error: ")
+            why = told[2] if told[1] else str(error).strip().partition("\n")[0].partition(". ")[0]
+            raise BadInput(f"the engine ray: no cluster answers at {at}: {why}; {cure}") from error
+    # What befalls nodes Ray prints to standard output, where commands answer.
+    ray._private.worker.print_to_stdstream = lambda *_, **__: None
+    return ray
+
+
+def is_closed() -> bool:
+    """Say whether the cluster that this process is connected to asks for a token."""
+    return os.environ.get("RAY_AUTH_MODE") == "token"
+
+
+def looks(address: str, script: str, seconds: float) -> list[str]:
+    """Run a shell script on every node of a cluster, and return what each prints.
+
+    Raises:
+        BadInput: the cluster does not answer, or not in time.
+    """
+    ray = connect(address)
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    task, asked = ray.remote(_look), []
+    for node in (each["NodeID"] for each in ray.nodes() if each["Alive"]):
+        place = NodeAffinitySchedulingStrategy(node, soft=False)
+        asked.append(task.options(num_cpus=0, scheduling_strategy=place).remote(script))
+    try:
+        return [str(each) for each in ray.get(asked, timeout=seconds)]
+    except ray.exceptions.RayError as error:
+        raise BadInput(f"the engine ray: nodes do not answer: {type(error).__name__}") from error
+
+
+def _look(script: str) -> str:
+    return subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False).stdout
+
+
+@contextmanager
+def _as_it_was() -> Iterator[IO[bytes]]:
+    """Undo what Ray does to this process: signals that would end it at once, lines on standard error; yield these."""
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as said:
+        error = os.dup(2)
+        os.dup2(said.fileno(), 2)
+        try:
+            yield said
+        finally:
+            os.dup2(error, 2)
+            os.close(error)
+            if threading.current_thread() is threading.main_thread():
+                for number, handler in handlers.items():
+                    signal.signal(number, handler)
+
+
+class _Host:
+    """What an actor does: it starts a worker on its node, passes on what that says, and ends it."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._is_over, self._turn = False, threading.Lock()
+
+    def node(self) -> str:
+        """Return the name of the node."""
+        return socket.gethostname()
+
+    def run(self, words: Sequence[str], environment: Mapping[str, str], log: str) -> Iterator[str | int]:
+        """Start the worker; yield the lines that it prints, and then its exit code."""
+        with self._turn:
+            if self._is_over:
+                yield 0
+                return
+            if not Path(log).parent.exists():
+                yield UNSEEN
+                return
+            with Path(log).open("ab") as file:
+                process = self._process = subprocess.Popen(
+                    [sys.executable, *words],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=file,
+                    text=True,
+                    env={**os.environ, **environment},
+                )
+        assert process.stdout
+        for line in process.stdout:  # noqa: UP028 - Ray asks a generator in a way that a file does not know
+            yield line
+        yield process.wait()
+
+    def end(self, at_once: bool) -> None:
+        """Let the worker put its runs away and end, or kill it; one that has not begun does not begin."""
+        with self._turn:
+            self._is_over = True
+            if self._process and at_once:
+                self._process.kill()
+            elif self._process and self._process.stdin:
+                self._process.stdin.close()
+
+
+class _Actor:
+    """An actor as this process knows it: `node` is the name of its node, once it has one."""
+
+    def __init__(self, handle: Any) -> None:
+        self.handle, self.is_ended = handle, False
+        self.node: str | None = None
+        self.thread: threading.Thread
+
+
+class RayEngine(WorkerEngine):
+    """Starts actors, for as many of which as there is room on the cluster."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._ray = connect(self.spec.address)
+        if not is_closed():
+            self.events.put(StudyNotice(message=OPEN))
+        self._actors: dict[int, _Actor] = {}
+        self._words: dict[int, str] = {}  # what Ray said last of a worker, and not the worker itself
+
+    @classmethod
+    def check(cls, spec: Engine) -> None:
+        """Connect to the cluster."""
+        connect(spec.address)
+
+    def start(self, indices: Sequence[int], since: float = 0.0) -> None:
+        """Ask for actors."""
+        for index in indices:
+            options = {
+                "num_cpus": self.resources[index].threads,
+                "num_gpus": self.spec.gpus_per_worker,
+                "max_concurrency": 2,  # one that runs may be asked to end
+                "scheduling_strategy": "SPREAD",
+            }
+            actor = _Actor(self._ray.remote(_Host).options(**options).remote())
+            self._actors[index] = actor
+            actor.thread = threading.Thread(target=self._read, args=(index, actor), daemon=True)
+            actor.thread.start()
+
+    def _read(self, index: int, actor: _Actor) -> None:
+        get, code = self._ray.get, FAILED
+        try:
+            actor.node = get(actor.handle.node.remote())
+            run = actor.handle.run.options(num_returns="streaming")
+            for said in map(
+                get, run.remote(self.command(index), self._environment(index), str(self.log(index)))
+            ):
+                if isinstance(said, int):
+                    code = said
+                else:
+                    with suppress(ValueError):  # a line that a kill has torn
+                        self.events.put(read_event(said, index))
+        except self._ray.exceptions.RayError as error:
+            code = self._code_of_loss(actor, error)
+            is_raised = isinstance(error, self._ray.exceptions.RayTaskError)
+            self._words[index] = str(error).splitlines()[-1] if is_raised else type(error).__name__
+        if code == UNSEEN and actor.node:
+            cure = "--lab or SWEEPLAB_LAB name a folder on a disk that all nodes share"
+            self._words[index] = f"node {actor.node} does not see {self.folder.path}: {cure}"
+        with suppress(self._ray.exceptions.RayError):
+            self._ray.kill(actor.handle)  # and its room is another's
+        del self._actors[index]
+        self.events.put(WorkerExited(worker=index, code=code))
+
+    def _code_of_loss(self, actor: _Actor, error: Exception) -> int:
+        """Return the code of a worker whose actor is gone: 0 where it was taken back, LEFT where it was lost.
+
+        A worker that dies has a code of its own; an actor does with its node, or because somebody has killed it.
+        """
+        known = self._ray.exceptions
+        if actor.is_ended and actor.node is None:
+            return 0
+        is_lost = isinstance(error, known.ActorDiedError | known.ActorUnavailableError)
+        return LEFT if is_lost and not getattr(error, "actor_init_failed", False) else FAILED
+
+    def _environment(self, index: int) -> dict[str, str]:
+        """Return what a worker's environment has besides that of its actor, in which Ray names its GPU."""
+        own = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
+        hidden = {} if self.spec.gpus_per_worker else {"CUDA_VISIBLE_DEVICES": ""}
+        return {**self.environment(index, base={}), **own, **hidden}
+
+    def stop(self) -> None:
+        """Let workers put their runs away; take back actors that wait for a node."""
+        self._end(at_once=False)
+
+    def kill(self) -> None:
+        """Kill workers, and take back actors that wait for a node."""
+        self._end(at_once=True)
+
+    def _end(self, at_once: bool) -> None:
+        for actor in [*self._actors.values()]:
+            actor.is_ended = not at_once
+            if actor.node:
+                actor.handle.end.remote(at_once)
+            else:
+                self._ray.kill(actor.handle)
+
+    def places(self) -> list[WorkerPlace]:
+        """Return the actors; those that wait for room on a node are queued."""
+        found = []
+        for index, actor in sorted(self._actors.copy().items()):
+            name, log = f"actor {actor.handle._actor_id.hex()[:12]}", str(self.log(index))
+            if actor.node:
+                found.append(WorkerPlace(index, "running", actor.node, name, log))
+            else:
+                found.append(WorkerPlace(index, "queued", "", name, log, "waits for room on a node"))
+        return found
+
+    def last_words(self, index: int) -> str:
+        """Return the last line of a worker's log, or what Ray says became of its actor."""
+        return self._words.pop(index, "") or super().last_words(index)
+
+    def close(self) -> None:
+        """Kill what actors are left, and leave the cluster."""
+        ends = time.monotonic() + END_SECONDS
+        for actor in [*self._actors.values()]:
+            actor.thread.join(max(0.0, ends - time.monotonic()))
+        for actor in [*self._actors.values()]:
+            self._ray.kill(actor.handle)
+        self._ray.shutdown()

@@ -1,0 +1,274 @@
+"""Workers as an array of jobs of a Slurm cluster, by sbatch: a shell script of four lines is all that a job needs.
+
+A job is asked to leave LEAVE_BEFORE seconds before its time is over, and when Slurm preempts it or queues
+it again: its worker then puts its runs away, and the job is queued again under its own number, without us. Only
+a worker that is gone for good is told of as ended. That the study is to stop a worker hears from its storage, and by
+SIGHUP at once. Where the lab's folder is not seen, no worker begins.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from sweeplab.errors import BadInput, Problem
+from sweeplab.lab.events import WorkerExited, WorkerReady
+from sweeplab.study.spec import LEAVE_BEFORE, Engine
+from sweeplab.sweep.engines.base import UNSEEN, WorkerEngine, WorkerPlace
+
+# How often Slurm is asked for its queue: its controller has others to answer, too.
+POLL_SECONDS = 2.0
+# How long one of its commands may take: a controller that is busy answers late.
+ANSWER_SECONDS = 100.0
+COLUMNS = ("ArrayJobID", "ArrayTaskID", "State", "NodeList", "Reason", "exit_code")
+# The states of a job that may still run, but for RUNNING itself.
+QUEUED = (
+    "PENDING",
+    "REQUEUED",
+    "REQUEUE_HOLD",
+    "REQUEUE_FED",
+    "SPECIAL_EXIT",
+    "CONFIGURING",
+    "RESV_DEL_HOLD",
+)
+RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
+# {log} is without the worker's number. A redirection that fails ends no shell where it is that of `true`.
+SCRIPT = """\
+#!/bin/sh
+log={log}-$SLURM_ARRAY_TASK_ID.log
+true 2>/dev/null >>"$log" || exit {unseen}
+exec {command} >>"$log" 2>&1
+"""
+
+
+class SlurmFailure(Exception):  # noqa: N818 - told in its own words
+    """One of Slurm's commands failed; holds the last of its words."""
+
+
+class _Task(NamedTuple):
+    """A task of an array, as squeue tells of it."""
+
+    state: str
+    node: str
+    reason: str
+    code: int
+
+
+def ask(*words: str, script: str | None = None, environment: dict[str, str] | None = None) -> str:
+    """Return what one of Slurm's commands prints.
+
+    Raises:
+        SlurmFailure: it failed, or did not answer.
+    """
+    try:
+        done = subprocess.run(
+            words, input=script, env=environment, capture_output=True, text=True, timeout=ANSWER_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SlurmFailure(f"{words[0]} does not answer: {error}") from error
+    if done.returncode:
+        lines = [line.partition(": error: ")[2] or line for line in done.stderr.strip().splitlines()]
+        raise SlurmFailure(lines[0].removeprefix("allocation failure: ") if lines else f"{words[0]} failed")
+    return done.stdout.strip()
+
+
+def job_options(spec: Engine, threads: int) -> list[str]:
+    """Return what sbatch is told of a job for one worker, or for the supervisor."""
+    options = ["--requeue", "--output=/dev/null", "--open-mode=append", f"--cpus-per-task={threads}"]
+    options += [f"--signal=B:USR1@{LEAVE_BEFORE}"]
+    options += [f"--time={-(-spec.time // 60):.0f}"] if spec.time else []
+    return [*options, *place_options(spec)]
+
+
+def place_options(spec: Engine) -> list[str]:
+    """Return what Slurm's commands are told of where the engine's jobs run."""
+    return [f"--partition={spec.partition}"] if spec.partition else []
+
+
+class SlurmEngine(WorkerEngine):
+    """Submits an array of jobs, and follows it in Slurm's queue."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._lock, self._is_over = threading.Lock(), threading.Event()
+        self._jobs: dict[int, str] = {}  # the array of each worker that has not ended
+        self._tasks: dict[int, _Task] = {}
+        self._ends: dict[int, str] = {}  # how workers ended that did not end by themselves
+        self._is_stopping = False
+        self._told: set[int] = set()  # who has been told to stop
+        self._thread: threading.Thread | None = None
+
+    @classmethod
+    def check(cls, spec: Engine) -> None:
+        """Ask Slurm whether it would take such a job.
+
+        Raises:
+            BadInput: there is no Slurm here, it does not answer, or it would not; in its own words.
+        """
+        if not shutil.which("sbatch"):
+            allowed = "a machine of the cluster, such as its login node, or --engine local"
+            raise BadInput(Problem("the engine slurm: there is no sbatch here", allowed))
+        try:
+            ask("sbatch", "--test-only", *job_options(spec, 1), *cls._gpus(spec), "--wrap=true")
+        except SlurmFailure as error:
+            raise BadInput(f"the engine slurm: {error}") from error
+
+    @staticmethod
+    def come_back() -> None:
+        """Let this job be queued again; not where it was canceled, or is being queued again by others."""
+        job = os.environ["SLURM_JOB_ID"]
+        try:
+            if ask("squeue", "--noheader", f"--jobs={job}", "--Format=State") == "RUNNING":
+                ask("scontrol", "requeue", job)
+        except SlurmFailure as error:
+            print(f"cannot be queued again: {error}", file=sys.stderr, flush=True)
+
+    def start(self, indices: Sequence[int], since: float = 0.0) -> None:
+        """Submit an array.
+
+        Raises:
+            BadInput: Slurm does not take it; in its own words.
+        """
+        if not indices:
+            return
+        command = shlex.join([sys.executable, *self.command(indices[0], since)])
+        log = shlex.quote(str(self.folder.path / self.name))
+        options = job_options(self.spec, self.resources[indices[0]].threads)
+        tasks = ",".join(map(str, indices))
+        environment = self.environment(indices[0])
+        if not self.spec.gpus_per_worker:
+            environment["CUDA_VISIBLE_DEVICES"] = (
+                ""  # all train on the same kind of device, wherever they run
+            )
+        name = f"--job-name=sweeplab-{self.folder.name}"
+        words = ("sbatch", "--parsable", name, f"--array={tasks}", *options, *self._gpus(self.spec))
+        script = SCRIPT.format(log=log, unseen=UNSEEN, command=command)
+        try:
+            job = ask(*words, script=script, environment=environment).partition(";")[0]
+        except SlurmFailure as error:
+            raise BadInput(f"the engine slurm: {error}") from error
+        with self._lock:
+            self._is_stopping = False
+            self._told -= {*indices}
+            self._jobs |= dict.fromkeys(indices, job)
+            self._tasks |= dict.fromkeys(indices, _Task("PENDING", "", "", 0))
+        if not self._thread:
+            self._thread = threading.Thread(target=self._follow, name="slurm", daemon=True)
+            self._thread.start()
+
+    @staticmethod
+    def _gpus(spec: Engine) -> list[str]:
+        return [f"--gres=gpu:{spec.gpus_per_worker:.0f}"] if spec.gpus_per_worker else []
+
+    def _follow(self) -> None:
+        while not self._is_over.wait(POLL_SECONDS):
+            with self._lock:
+                jobs = self._jobs.copy()
+            if not jobs:
+                continue
+            try:
+                found = self._queue(jobs.values())
+            except SlurmFailure:  # it is asked again
+                continue
+            for index, job in jobs.items():
+                # Tasks that were canceled before they began are told of all in one.
+                self._take_in(index, job, found.get((job, index), _Task("CANCELLED", "", "", 0)))
+            if self._is_stopping:
+                self._tell_to_stop()
+
+    def _queue(self, jobs: Iterable[str]) -> dict[tuple[str, int], _Task]:
+        """Return all tasks of these arrays that Slurm knows of."""
+        columns = ",".join(f"{each}:|" for each in COLUMNS)
+        words = ("squeue", "--noheader", "--array", "--states=all", f"--jobs={','.join({*jobs})}")
+        try:
+            rows = ask(*words, f"--Format={columns}").splitlines()
+        except SlurmFailure as error:
+            if "Invalid job id" not in str(error):
+                raise
+            rows = []  # it has forgotten them
+        found = {}
+        for row in rows:
+            job, task, state, node, reason, status = row.split("|")[: len(COLUMNS)]
+            if task.isdecimal():
+                code = os.waitstatus_to_exitcode(int(status))
+                found[job, int(task)] = _Task(state, node, reason.strip("()"), code)
+        return found
+
+    def _take_in(self, index: int, job: str, task: _Task) -> None:
+        with self._lock:
+            if self._jobs.get(index) != job:
+                return
+            before, self._tasks[index] = self._tasks[index], task
+            has_ended = task.state not in (*QUEUED, *RUNNING)
+            if has_ended:
+                del self._jobs[index]
+        if has_ended:
+            code, self._ends[index] = task.code, ""
+            if code == UNSEEN:
+                shared = "the lab has to lie on a disk that all nodes share (--lab, SWEEPLAB_LAB)"
+                self._ends[index] = f"{task.node} does not see {self.folder.lab}: {shared}"
+            elif task.state not in ("COMPLETED", "FAILED"):
+                self._ends[index] = f"Slurm says {task.state}{f' on {task.node}' if task.node else ''}"
+                code = code or -signal.SIGKILL
+            self.events.put(WorkerExited(worker=index, code=code))
+        elif task.state == "RUNNING" != before.state:
+            self.events.put(WorkerReady(worker=index))
+
+    def stop(self) -> None:
+        """Cancel what is queued, and let the workers that run hear at once that they are to leave."""
+        self._is_stopping = True
+        self._tell_to_stop()
+
+    def _tell_to_stop(self) -> None:
+        with self._lock:
+            states = {index: self._tasks[index].state for index in self._jobs.keys() - self._told}
+            names = {index: f"{self._jobs[index]}_{index}" for index in states}
+        queued = [index for index, state in states.items() if state in QUEUED]
+        running = [index for index, state in states.items() if state == "RUNNING"]
+        try:
+            if queued:
+                ask("scancel", "--state=PENDING", *(names[index] for index in queued))
+            if running:
+                ask("scancel", "--batch", "--signal=HUP", *(names[index] for index in running))
+                self._told |= {*running}
+        except (
+            SlurmFailure
+        ):  # as of those that have begun, or ended, in the meantime: they are told the next time
+            return
+
+    def kill(self) -> None:
+        """Kill what runs, and cancel what is queued."""
+        with self._lock:
+            jobs = sorted({*self._jobs.values()})
+        try:
+            if jobs:
+                ask("scancel", "--signal=KILL", *jobs)
+        except SlurmFailure:  # of jobs that have ended
+            return
+
+    def places(self) -> list[WorkerPlace]:
+        """Return the tasks that are queued or run."""
+        found = []
+        with self._lock:
+            for index, job in sorted(self._jobs.items()):
+                task = self._tasks[index]
+                is_queued = task.state in QUEUED
+                why = task.reason if is_queued else "" if task.state == "RUNNING" else task.state.lower()
+                where = (task.node, f"job {job}_{index}", str(self.log(index)), why)
+                found.append(WorkerPlace(index, "queued" if is_queued else "running", *where))
+        return found
+
+    def last_words(self, index: int) -> str:
+        """Return how Slurm ended a worker, or the last line of its log."""
+        return self._ends.get(index) or super().last_words(index)
+
+    def close(self) -> None:
+        """Follow the queue no longer."""
+        self._is_over.set()

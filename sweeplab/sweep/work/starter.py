@@ -1,0 +1,131 @@
+"""What a worker hears from whoever started it, and tells it: by pipes, or by nothing but the study's own folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from sweeplab.errors import StorageUnavailable
+from sweeplab.lab.events import Event, StudyError, StudyNotice, event_line
+from sweeplab.records.folders import StudyFolder
+from sweeplab.sweep.engines.base import LEFT
+
+if TYPE_CHECKING:
+    from sweeplab.sweep.trials.commands import Commands
+
+# What a batch system sends before it ends a job, or takes its machine away; SIGHUP, when the terminal has gone.
+LEAVING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+# How often a worker without pipes looks whether the study is still run, and how often it has to find that it is not.
+LOOK_SECONDS, TIMES_LOOKED = 2.0, 2
+
+
+def leaving_signals() -> list[signal.Signals]:
+    """Return the signals at which this process puts its runs away: not those that it was started to ignore (nohup)."""
+    return [each for each in LEAVING_SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
+
+
+class Starter(ABC):
+    """Whoever started this worker. Once `closed` is set it saves its runs at the next step and exits."""
+
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+        self.was_signaled = False
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor is interrupted, and closes our input
+        for each in leaving_signals():
+            signal.signal(each, self._hear)
+
+    def _hear(self, _number: int, _frame: object) -> None:
+        self.was_signaled = True
+        self.closed.set()
+
+    @abstractmethod
+    def emit(self, event: Event) -> None:
+        """Tell what has happened."""
+
+    @abstractmethod
+    def follow(self, folder: StudyFolder, commands: Commands) -> None:
+        """Close when whoever started this worker wants it to leave, or is gone."""
+
+    def exit_code(self, commands: Commands) -> int:
+        """Return how the worker ends that has done all that it was to do."""
+        return 0
+
+
+class Pipes(Starter):
+    """A process of this machine: it reads events from our output, and holds our input open as long as we may work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        threading.Thread(target=self._wait, daemon=True).start()
+        # Whatever else prints goes to the log: our output is for events alone.
+        self._events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)
+
+    def _wait(self) -> None:
+        sys.stdin.read()
+        self.closed.set()
+
+    def _hear(self, number: int, frame: object) -> None:
+        if self.was_signaled:  # the second one ends it at once
+            os._exit(1)
+        super()._hear(number, frame)
+
+    def emit(self, event: Event) -> None:
+        """Print an event as a line of JSON."""
+        try:
+            print(event_line(event), file=self._events, flush=True)
+        except BrokenPipeError:  # nobody listens any more: save the runs, and fail none of them
+            self.closed.set()
+
+    def follow(self, folder: StudyFolder, commands: Commands) -> None:
+        """Do nothing: the end of our input says all."""
+
+
+class Elsewhere(Starter):
+    """A process on a machine of which nothing is known here; `since` is when it began to run the study.
+
+    It follows our trials in the folders of their runs, and says in the study's storage what is to be done. A batch
+    system signals more than once before it kills, so that no signal but SIGKILL ends the worker at once.
+    """
+
+    def __init__(self, since: float) -> None:
+        super().__init__()
+        self._since = since
+
+    def emit(self, event: Event) -> None:
+        """Write into the log what a person should know."""
+        if isinstance(event, StudyNotice | StudyError):
+            print(event.message, file=sys.stderr, flush=True)
+
+    def follow(self, folder: StudyFolder, commands: Commands) -> None:
+        """Close when nobody runs the study, or another process does."""
+
+        def watch() -> None:
+            n_gone = 0
+            while n_gone < TIMES_LOOKED:
+                n_gone = 0 if self._is_run(folder, commands) else n_gone + 1
+                time.sleep(LOOK_SECONDS)
+            self.closed.set()
+
+        self._folder = folder
+        threading.Thread(target=watch, daemon=True).start()
+
+    def _is_run(self, folder: StudyFolder, commands: Commands) -> bool:
+        try:
+            return folder.is_run and commands.state.start.given == self._since
+        except OSError:  # of a disk that is lost for a while
+            return True
+
+    def exit_code(self, commands: Commands) -> int:
+        """Return LEFT where the study goes on, and the machine alone has asked the worker to leave."""
+        if not self.was_signaled:
+            return 0
+        with suppress(StorageUnavailable):
+            commands.read()
+        return LEFT if commands.state.phase == "run" and self._is_run(self._folder, commands) else 0

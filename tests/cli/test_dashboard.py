@@ -1,0 +1,157 @@
+"""`sweeplab dashboard`: whom its server answers, and the page in a real browser while a study runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from chromium import chromium_page
+from cli.conftest import STUDY
+from terminal import PROGRAM
+
+from sweeplab.records.folders import StudyFolder
+from sweeplab.report.live import Follower
+
+
+@contextmanager
+def served(*arguments: str | Path) -> Iterator[str]:
+    """Run the command, yield the page's address, and end it as Ctrl-C does."""
+    command = [*PROGRAM, "dashboard", *map(str, arguments), "--json", "--no-open"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout and process.stderr
+            lines = [process.stdout.readline() for _ in range(3)]
+            assert lines[-1] == "}\n", process.stderr.read()
+            yield json.loads("".join(lines))["page"]
+        finally:
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=30)
+        assert (process.returncode, out, err) == (0, "", "ended\n")
+
+
+def ask(url: str, content: object = None, **headers: str) -> tuple[int, str]:
+    data = None if content is None else json.dumps(content).encode()
+    request = urllib.request.Request(url, data, {name.capitalize(): value for name, value in headers.items()})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_it_answers_this_machine_with_the_token_alone(finished) -> None:
+    with served("tiny", "--lab", finished.lab) as url:
+        place = urlsplit(url)
+        assert place.hostname == "127.0.0.1" and len(place.query.partition("&")[0]) > 30
+        root = f"http://{place.netloc}"
+        order = url.replace("/?", "/order?")
+        assert ask(url)[0] == 200
+        for refused in (
+            root,
+            f"{root}/?token=",
+            f"{root}/?token=x",
+            f"{root}/events?study=tiny",
+            f"{root}/studies",
+        ):
+            assert ask(refused)[0] == 403, refused
+        assert ask(url, host="evil.example")[0] == ask(url, host=f"evil.example:{place.port}")[0] == 403
+        assert ask(order, {"order": "stop"}, origin="http://evil.example")[0] == 403
+        code, said = ask(order, {"order": "stop"})
+        assert code == 400 and "study tiny is not running" in json.loads(said)["error"], (
+            "as the command says it"
+        )
+        for wrong in ({"order": "rm"}, {"order": "stop trial"}, {"order": "enqueue", "values": "x=1"}):
+            assert ask(order, wrong)[0] == 400
+        unknown = ask(order.replace("study=tiny", "study=tny"), {"order": "stop"})
+        assert unknown[0] == 400 and "did you mean 'tiny'" in unknown[1]
+
+
+def test_what_is_refused(cli, folder: Path, finished) -> None:
+    assert cli("dashboard").err.endswith("has no study to look at yet; sweeplab study run FILE trains one\n")
+    assert cli("dashboard", "tny", "--lab", finished.lab).err.endswith("did you mean 'tiny'?\n")
+
+
+def test_a_look_tells_all_and_the_next_one_only_what_is_new(finished) -> None:
+    follower = Follower(StudyFolder(finished.lab, "tiny"))
+    first, second = follower.look(), follower.look()
+    assert (first["counted"], first["total"], first["phase"], first["is_run"]) == (4, 4, "complete", False)
+    assert len(first["runs"]) == len(first["points"]) == 4 and not second["runs"] and not second["points"]
+    assert [at for at, _ in first["points"]["n_embd=8/0/0"]] == [0, 10, 20]
+    assert first["best"]["value"] == min(cell["best"] for cell in first["cells"])
+    assert first["states"] == {"complete": 4} and "trials.db" in first["optuna"]
+
+
+@pytest.mark.browser
+def test_a_study_that_runs_is_seen_and_steered(folder: Path, tmp_path: Path) -> None:
+    long = STUDY.replace("max_iters: 20", "max_iters: 100000, patience: null, save_interval: 500")
+    (folder / "tiny.yaml").write_text(long.replace("eval_interval: 10", "eval_interval: 100"))
+    run = subprocess.Popen(
+        [*PROGRAM, "study", "run", "tiny.yaml", "--quiet"], env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    try:
+        while not list(folder.glob("lab/studies/tiny/runs/*/*/points.jsonl")):
+            assert run.poll() is None
+        with served("tiny") as url, chromium_page(tmp_path / "profile", 1400, 1100) as page:
+            page.open(url)
+            page.wait_for("document.readyState == 'complete' && at('phase').textContent == 'running'")
+            page.wait_for("document.querySelectorAll('#running tr').length > 1")
+            points = "[...curves.values()].reduce((n, each) => n + each.length, 0)"
+            seen = page.read(points)
+            page.wait_for(f"{points} > {seen}")  # they come by themselves
+            page.wait_for("document.querySelectorAll('#curves .scatterlayer .trace path.js-line').length > 0")
+            assert page.read("at('counted').textContent") == "0 of 4 trials"
+            assert "places in stacks are taken" in page.read("at('occupancy').textContent")
+            picture = os.environ.get("SWEEPLAB_SCREENSHOTS")
+            if picture:
+                page.screenshot(Path(picture) / "dashboard.png")
+
+            page.read("document.querySelector('#running button').click()")  # the first trial
+            page.wait_for("at('states').textContent.includes('1 stopped')")
+            page.wait_for("at('best').textContent.startsWith('best val_loss ')")
+            page.read("document.querySelector('[name=trials_per_cell]').value = '3'")
+            page.read("document.querySelector('form[data-order=extend] button').click()")
+            page.wait_for("at('counted').textContent.endsWith('of 6 trials')")
+            assert "undo: sweeplab study extend tiny" in page.read("at('said').textContent")
+            page.read("document.querySelector('[name=values]').value = 'learning_rate=2e-3 n_embd=16'")
+            page.read("document.querySelector('form[data-order=enqueue] button').click()")
+            page.wait_for("at('said').textContent.includes('1 trial enqueued')")
+            page.read("document.querySelector('button[data-order=pause]').click()")
+            page.wait_for("at('phase').textContent == 'paused'")
+            page.read("document.querySelector('button[data-order=resume]').click()")
+            page.wait_for("at('phase').textContent == 'running'")
+            page.read("document.querySelector('button[data-order=stop]').click()")
+            page.wait_for("at('phase').textContent == 'interrupted'")
+            assert page.read("document.querySelector('button[data-order=stop]').disabled")
+            assert "optuna-dashboard sqlite:///" in page.read("document.body.innerText")
+            assert not page.errors
+            assert {urlsplit(each).netloc for each in page.requests if each.startswith("http")} == {
+                urlsplit(url).netloc
+            }
+        assert run.wait(timeout=60) == 130
+    finally:
+        run.kill()
+        run.wait()
+
+
+@pytest.mark.browser
+def test_a_narrow_window_has_all_of_it(finished, tmp_path: Path) -> None:
+    with served("tiny", "--lab", finished.lab) as url, chromium_page(tmp_path / "profile", 500, 900) as page:
+        page.open(url)
+        page.wait_for("document.readyState == 'complete' && at('phase').textContent == 'complete'")
+        page.wait_for("document.querySelectorAll('#progress .scatterlayer .trace').length == 2")
+        assert page.read("document.documentElement.scrollWidth <= window.innerWidth"), (
+            "nothing is wider than the window"
+        )
+        picture = os.environ.get("SWEEPLAB_SCREENSHOTS")
+        if picture:
+            page.screenshot(Path(picture) / "dashboard-narrow.png")
+        assert not page.errors

@@ -1,0 +1,89 @@
+"""What a user types first: a study by its name or its file, short forms, other words, the version."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import sweeplab
+from sweeplab.errors import nearest
+
+
+def test_a_study_is_named_by_name_or_by_file(cli, finished, folder: Path, monkeypatch) -> None:
+    monkeypatch.setenv("SWEEPLAB_LAB", str(finished.lab))
+    by_name = cli("study", "show", "tiny", "--json")
+    assert cli("study", "show", finished.file, "--json") == by_name and by_name.code == 0
+    planned = json.loads(cli("study", "plan", "tiny", "--json").out)
+    assert planned["trials"] == 4, "of no file here: as the lab ran it last"
+    (folder / "studies").mkdir()
+    (folder / "studies" / "tiny.yaml").write_text(
+        finished.file.read_text().replace("trials_per_cell: 2", "trials_per_cell: 7")
+    )
+    for named in ("tiny", "studies/tiny.yaml"):
+        assert json.loads(cli("study", "plan", named, "--json").out)["trials"] == 14
+    assert sweeplab.load_study("tiny").spec.budget.trials_per_cell == 7
+    assert cli("model", "params", "tiny", "--json").out == cli("model", "params", finished.file, "--json").out
+
+
+def test_a_name_that_is_none_is_answered_with_the_nearest(cli, finished, folder: Path) -> None:
+    for command in ("plan", "run", "show"):
+        said = cli("study", command, "tny", "--lab", finished.lab)
+        assert said.code == 2 and said.err.endswith("did you mean 'tiny'?\n")
+    (folder / "other.yaml").write_text(finished.file.read_text().replace("tiny", "other"))
+    said = cli("study", "show", "other.yaml", "--lab", finished.lab)
+    assert said.code == 2 and f"yet; sweeplab study run other --lab {finished.lab} runs it" in said.err
+
+
+@pytest.mark.parametrize("words", [("list",), ("show", "tiny"), ("best", "tiny")], ids=" ".join)
+def test_the_commands_of_study_need_no_first_word(words: tuple[str, ...], cli, finished) -> None:
+    lab = ("--lab", finished.lab, "--json")
+    assert cli(*words, *lab).out == cli("study", *words, *lab).out != ""
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("train", "sweeplab study run"),
+        ("rnu", "sweeplab study run"),
+        ("ls", "sweeplab study list"),
+        ("delete", "sweeplab study rm"),
+        ("stduy", "sweeplab study"),
+        ("scaling", "sweeplab report scaling"),
+        ("study lst", "sweeplab study list"),
+        ("laws ft", "sweeplab laws fit"),
+    ],
+)
+def test_a_wrong_word_is_answered_with_the_command(typed: str, meant: str, cli) -> None:
+    said = cli(*typed.split())
+    assert said.code == 2 and said.err.endswith(f"Did you mean `{meant}`?\n")
+
+
+def test_the_version(cli) -> None:
+    assert cli("--version").out == f"sweeplab {sweeplab.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "known", "meant"),
+    [
+        ("lr", ["learning_rate", "lr_decay"], "learning_rate"),
+        ("Context-Length", ["block_size", "n_embd"], "block_size"),
+        ("bayes", ["random", "gp", "tpe"], "tpe"),
+        ("bayes", ["random", "gp"], "gp"),
+        ("adam", ["adamw", "sgd"], "adamw"),
+        ("Adam", ["adamw", "adam"], "adam"),
+        ("lr", ["loss", "n_params"], ""),
+    ],
+)
+def test_other_words_of_the_field_are_understood(said: str, known: list[str], meant: str) -> None:
+    assert nearest(said, known) == meant
+
+
+@pytest.mark.parametrize(
+    ("override", "meant"),
+    [("lr=1", "learning_rate"), ("sampler=bayes", "tpe"), ("budget.n_trials=3", "trials_per_cell")],
+)
+def test_overrides_in_other_words(override: str, meant: str, cli, finished) -> None:
+    said = cli("plan", finished.file, "-o", override)
+    assert said.code == 2 and said.err.endswith(f"did you mean {meant!r}?\n")

@@ -1,0 +1,201 @@
+"""A PostgreSQL server of the lab's own: real programs, a real crash, a real certificate."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+
+from sweeplab.errors import BadInput
+from sweeplab.lab import server as servers
+from sweeplab.lab.server import Server, program_folders
+from sweeplab.records.folders import StudyFolder, service_url
+
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.skipif(not [*program_folders()], reason="PostgreSQL's programs are not installed"),
+]
+STUDY = """\
+name: tiny
+data: {corpus: python-docs, tokenizer: char}
+fixed: {block_size: 16, batch_size: 4, max_iters: 20, n_layer: 1, n_head: 2, n_embd: 8, dropout: 0.0,
+        warmup_iters: 2, eval_interval: 10, eval_iters: 1, device: cpu}
+search: {learning_rate: {min: 3e-4, max: 1e-2, log: true}}
+budget: {trials_per_cell: 3}
+sampler: random
+engine: {workers: 1}
+"""
+
+
+@pytest.fixture
+def lab() -> Iterator[Path]:
+    """Make a lab that root's other account may enter too; stop its server."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        lab = Path(name) / "lab"
+        yield lab
+        with suppress(BadInput):
+            Server(lab).stop()
+
+
+@pytest.fixture
+def run(lab: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("SWEEPLAB_STORAGE", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
+    (lab.parent / "tiny.yaml").write_text(STUDY)
+
+    def run(*words: str, code: int = 0) -> str:
+        command = [sys.executable, "-m", "sweeplab", *words, "--lab", str(lab)]
+        ended = subprocess.run(command, cwd=lab.parent, capture_output=True, text=True, timeout=200)
+        assert ended.returncode == code, ended.stdout + ended.stderr
+        return ended.stdout + ended.stderr
+
+    return run
+
+
+def postmaster(lab: Path) -> psutil.Process:
+    return psutil.Process(int((Server(lab).data / "postmaster.pid").read_text().split()[0]))
+
+
+def test_a_study_uses_the_server_of_its_lab_and_is_restored_from_a_backup(run, lab: Path) -> None:
+    assert "makes one" in run("storage", "status")
+    assert "runs now" in run("storage", "start")
+    assert "runs already" in run("storage", "start")
+    password = service_url(Server(lab).service).password
+    run("study", "run", "tiny.yaml")
+    folder = StudyFolder(lab, "tiny")
+    assert folder.is_on_own_server and not folder.database.exists()
+    restore = json.loads(run("storage", "backup", "--output", str(lab / "all.dump"), "--json"))["restore"]
+    assert (lab / "all.dump").stat().st_mode & 0o077 == 0
+    run("study", "extend", "tiny", "--trials-per-cell", "4")
+    run("study", "resume", "tiny")
+    counted = json.loads(run("study", "list", "--json"))
+    assert counted[0]["trials"] == 4
+    subprocess.run(restore, shell=True, check=True, capture_output=True)
+    assert json.loads(run("study", "list", "--json"))[0]["trials"] == 3
+
+    # Its password is in one file, which its owner alone reads.
+    holding = [
+        file
+        for file in lab.rglob("*")
+        if file.is_file() and password and password.encode() in file.read_bytes()
+    ]
+    assert holding == [Server(lab).service] and holding[0].stat().st_mode & 0o077 == 0
+    assert not any(
+        password in " ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])
+    )
+
+    # Stopped, it is missed in one line, and the doctor knows how to start it.
+    assert "has stopped" in run("storage", "stop") and not Server(lab).is_running
+    assert "did not run" in run("storage", "stop")
+    said = run("study", "resume", "tiny", code=2)
+    assert said.count("\n") == 1 and "sweeplab storage start" in said
+    cures = {each["name"]: each["cure"] for each in json.loads(run("doctor", "tiny", "--json", code=1))}
+    assert cures["storage"].startswith("sweeplab storage start")
+
+
+def test_a_crash_of_the_machine_is_recovered_from(run, lab: Path) -> None:
+    run("storage", "start")
+    url = service_url(Server(lab).service).set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(url) as connection:
+        connection.execute("CREATE TABLE kept AS SELECT generate_series(1, 1000) AS n")
+    head = postmaster(lab)
+    processes = [head, *head.children(recursive=True)]
+    for each in processes:
+        each.send_signal(signal.SIGKILL)
+    psutil.wait_procs(processes, timeout=10)
+    assert "stopped" in run("storage", "status")
+    # The machine has another boot now, and the number of the server's process is another's.
+    pid_file, started = Server(lab).data / "postmaster.pid", Server(lab).folder / "started.json"
+    pid_file.write_text(pid_file.read_text().replace(str(head.pid), str(os.getppid()), 1))
+    started.write_text(json.dumps(json.loads(started.read_text()) | {"boot": "another"}))
+    assert "runs now" in run("storage", "start")
+    with psycopg.connect(url) as connection:
+        assert connection.execute("SELECT count(*) FROM kept").fetchone() == (1000,)
+
+
+def test_beyond_loopback_there_is_tls_and_the_certificate_is_checked(run, lab: Path) -> None:
+    if not any(servers.WHEEL not in str(each) for each in program_folders()):
+        pytest.skip("the wheel's PostgreSQL has no TLS")
+    run("storage", "start", "--host", "0.0.0.0")
+    url = service_url(Server(lab).service)
+    assert url.host != "0.0.0.0" and url.query["sslmode"] == "verify-ca"
+    given = {"host": "127.0.0.1", "port": url.port, "user": url.username, "password": url.password}
+    certificate = str(url.query["sslrootcert"])
+    with psycopg.connect(
+        **given, dbname="postgres", sslmode="verify-ca", sslrootcert=certificate
+    ) as connection:
+        (version,) = connection.execute(
+            "SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid()"
+        ).fetchone()
+        assert version.startswith("TLS")
+    with pytest.raises(psycopg.OperationalError, match="no encryption"):
+        psycopg.connect(**given, dbname="postgres", sslmode="disable")
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        psycopg.connect(**given | {"password": "guessed"}, dbname="postgres", sslmode="require")
+    said = run("storage", "start", "--host", "127.0.0.1", code=2)
+    assert said.count("\n") == 1 and "sweeplab storage stop" in said
+
+
+def test_what_keeps_it_from_starting_is_said_in_one_line(run, lab: Path, monkeypatch) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        said = run("storage", "start", "--port", str(other.getsockname()[1]), code=2)
+        assert said.count("\n") == 1 and "Address already in use" in said
+    run("storage", "start")
+    # As the machine sees it that has the same lab on a shared disk.
+    started = Server(lab).folder / "started.json"
+    known = json.loads(started.read_text())
+    started.write_text(json.dumps(known | {"host": "node7"}))
+    for verb in ("start", "stop"):
+        said = run("storage", verb, code=2)
+        assert said.startswith("error: the lab's storage runs on node7") and said.count("\n") == 1
+    started.write_text(json.dumps(known))
+    run("storage", "stop")
+    if os.getuid() == 0:
+        closed = lab.parent / "closed"
+        closed.mkdir(mode=0o700)
+        with pytest.raises(BadInput, match="does not run as root"):
+            Server(closed / "lab").start()
+    monkeypatch.setattr(servers, "program_folders", lambda: iter(()))
+    with pytest.raises(BadInput, match="PostgreSQL is not installed: apt install postgresql"):
+        Server(lab.parent / "third").start()
+
+
+@pytest.mark.parametrize("folder", [*program_folders()], ids=str)
+def test_all_programs_that_are_found_serve_a_lab(folder: Path, lab: Path, monkeypatch) -> None:
+    monkeypatch.setattr(servers, "program_folders", lambda: iter([folder]))
+    server = Server(lab)
+    assert server.start() and server.check()
+    if servers.WHEEL in str(folder):
+        server.stop()
+        with pytest.raises(BadInput, match="takes TLS"):
+            server.start(host="0.0.0.0")
+        assert server.start()
+    assert server.backup(lab / "all.dump") and server.stop()
+
+
+def test_a_study_that_runs_keeps_its_server(run, lab: Path) -> None:
+    run("storage", "start")
+    words = [sys.executable, "-m", "sweeplab", "study", "run", "tiny.yaml", "-o", "max_iters=100000"]
+    folder = StudyFolder(lab, "tiny")
+    with subprocess.Popen([*words, "--lab", lab], cwd=lab.parent, stderr=subprocess.DEVNULL) as study:
+        while not any(folder.runs()):
+            assert study.poll() is None
+            time.sleep(0.1)
+        assert "study stop tiny" in run("storage", "stop", code=2)
+        study.send_signal(signal.SIGINT)
+    run("storage", "stop")

@@ -1,0 +1,181 @@
+"""What every engine promises, with real processes: a class that the tests of each engine inherit."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import Empty
+
+import pytest
+
+from sweeplab.lab.events import Event, WorkerExited
+from sweeplab.lab.identity import versions
+from sweeplab.lab.identity import write_study as write_identity
+from sweeplab.records.folders import StudyFolder
+from sweeplab.study.inputs import describe_data
+from sweeplab.study.plan import WorkerResources
+from sweeplab.study.spec import Budget, StudySpec
+from sweeplab.study.spec import Engine as EngineSpec
+from sweeplab.sweep.engines.base import WorkerEngine
+from sweeplab.sweep.trials.store import Store
+
+N_WORKERS = 2
+# Longer than a machine three times as slow takes to start workers and to let them train what they are asked to.
+PATIENCE_SECONDS = 180.0
+
+
+class Started:
+    """A study that is run by this process, and an engine for it."""
+
+    def __init__(self, folder: StudyFolder, store: Store, engine: WorkerEngine) -> None:
+        self.folder, self.store, self.engine = folder, store, engine
+        self.heard: list[Event] = []
+
+    def start(self, *indices: int) -> None:
+        self.engine.start(indices or range(N_WORKERS), self.store.commands.state.start.given)
+
+    def wait(self, until: Callable[[], object]) -> None:
+        """Hear events until something is so."""
+        ends = time.monotonic() + PATIENCE_SECONDS
+        while not until():
+            assert time.monotonic() < ends, f"{self.heard}, {self.engine.places()}, {self.logs()}"
+            try:
+                self.heard.append(self.engine.events.get(timeout=0.1))
+            except Empty:
+                continue
+
+    def ended(self) -> dict[int, int]:
+        """Return the codes of the workers that have ended."""
+        return {each.worker: each.code for each in self.heard if isinstance(each, WorkerExited)}
+
+    def is_over(self) -> bool:
+        return len(self.ended()) == N_WORKERS and not self.engine.places()
+
+    def n_points(self) -> int:
+        return sum(len(run.points()) for run in self.folder.runs())
+
+    def logs(self) -> list[str]:
+        return [self.engine.last_words(index) for index in range(N_WORKERS)]
+
+
+class EngineContract:
+    """Subclasses have the fixture `engine`, which makes one of a folder and its resources."""
+
+    # What else makes a study's storage one that the engine's workers reach.
+    @pytest.fixture
+    def make_engine(self) -> Callable[[StudyFolder, list[WorkerResources]], WorkerEngine]:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def storage(self) -> None:
+        """Let SWEEPLAB_STORAGE name one that the workers share, where that is not the study's own file."""
+
+    @pytest.fixture
+    def begin(self, make_engine, storage, tiny, dataset, tmp_path: Path) -> Iterator[Callable[..., Started]]:
+        from sweeplab.lab.storage import choose_storage
+        from sweeplab.study.space import cells
+
+        holding, begun = [], []
+
+        def begin(max_iters: int = 20, **changed) -> Started:
+            spec: StudySpec = tiny(
+                values={"max_iters": max_iters, "save_interval": max_iters},
+                budget=Budget(trials_per_cell=4),
+                engine=EngineSpec(stack=1),
+                **changed,
+            )
+            folder = StudyFolder(tmp_path / "lab", spec.name)
+            folder.path.mkdir(parents=True)
+            holding.append(folder.held("it is held"))
+            holding[-1].__enter__()
+            choose_storage(folder)
+            vocab_size = dataset.tokenizer.vocab_size
+            store = Store.create(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
+            write_identity(spec, folder, describe_data(spec, dataset))
+            store.commands.add("start", {"versions": versions(dataset.token_digest)})
+            store.commands.read()
+            begun.append(
+                Started(folder, store, make_engine(folder, [WorkerResources(threads=1)] * N_WORKERS))
+            )
+            return begun[-1]
+
+        yield begin
+        for each in begun:
+            each.engine.kill()
+            each.engine.close()
+            each.store.storage.engine.dispose()
+        for each in holding:
+            each.__exit__(None, None, None)
+
+    def test_workers_train_a_study_to_its_end(self, begin) -> None:
+        study = begin()
+        study.start()
+        study.wait(study.engine.places)
+        assert {each.worker for each in study.engine.places()} <= set(range(N_WORKERS))
+        study.wait(study.is_over)
+        assert study.ended() == {0: 0, 1: 0}, study.logs()
+        assert study.store.counts()[0].counted == 4 and study.store.n_held() == 0
+
+    def test_it_says_where_a_worker_runs_and_where_its_log_is(self, begin) -> None:
+        study = begin(max_iters=100_000)
+        study.start()
+        study.wait(lambda: study.n_points() > 4 and len(study.engine.places()) == N_WORKERS)
+        for index, place in enumerate(study.engine.places()):
+            assert (place.worker, place.state) == (index, "running") and place.node and place.process
+            assert Path(place.log) == study.engine.log(index) and Path(place.log).exists()
+            json.dumps(place.as_dict())
+
+    def test_who_is_stopped_puts_its_runs_away(self, begin) -> None:
+        study = begin(max_iters=100_000)
+        study.start()
+        study.wait(lambda: study.n_points() > 4)
+        study.store.commands.set_phase("stop")
+        study.engine.stop()
+        study.wait(study.is_over)
+        assert set(study.ended().values()) == {0}, study.logs()
+        assert study.store.n_held() == 0 and study.store.n_running() > 0
+        for run in study.folder.runs():
+            assert run.read_end() is None and [*run.path.glob("state-*.safetensors")]
+
+    def test_who_is_killed_ends_at_once_and_others_take_over(self, begin) -> None:
+        study = begin(max_iters=600)
+        study.start()
+        study.wait(lambda: study.n_points() > 4)
+        study.engine.kill()
+        study.wait(study.is_over)
+        assert 0 not in study.ended().values()
+        assert study.store.n_running() > 0
+        study.heard.clear()
+        study.start()
+        study.wait(study.is_over)
+        assert study.ended() == {0: 0, 1: 0}, study.logs()
+        assert study.store.counts()[0].counted == 4
+        for run in study.folder.runs():
+            iterations = [point.iteration for point in run.points()]
+            assert run.read_end() and len(iterations) == len({*iterations})
+
+    def test_an_end_has_its_code_and_last_words_and_one_is_replaced(self, begin) -> None:
+        study = begin()
+        whole = study.folder.canonical_file.read_text()
+        study.folder.canonical_file.write_text("{")
+        study.start(0)
+        study.wait(lambda: 0 in study.ended())
+        assert study.ended()[0] == 1 and "study.json" in study.engine.last_words(0), study.logs()
+        study.folder.canonical_file.write_text(whole)
+        study.heard.clear()
+        study.start(0)
+        study.wait(lambda: 0 in study.ended())
+        assert study.ended() == {0: 0} and study.store.counts()[0].counted == 4
+
+    def test_one_that_has_not_begun_can_be_stopped_and_killed(self, begin) -> None:
+        for end in ("stop", "kill"):
+            study = begin() if end == "stop" else study  # noqa: F821
+            if end == "stop":
+                study.store.commands.set_phase("stop")
+            study.heard.clear()
+            study.start()
+            getattr(study.engine, end)()
+            study.wait(study.is_over)
+        assert study.store.n_held() == 0

@@ -1,0 +1,61 @@
+"""Engines: what the study file says of them, and that each keeps what all promise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sweep.engine_contract import EngineContract
+
+from sweeplab.errors import BadInput
+from sweeplab.lab.storage import choose_storage
+from sweeplab.study.file.reading import read_text
+from sweeplab.study.spec import Engine
+from sweeplab.sweep.engines.local import LocalEngine
+
+
+def engine_of(text: str, *overrides: str) -> dict[str, object]:
+    study = "name: a\ndata: {corpus: python-docs, tokenizer: char}\n"
+    spec = read_text(f"{study}engine: {text}\n", Path("study.yaml"), overrides)
+    return spec.as_written()["engine"]
+
+
+def test_each_engine_has_its_keys() -> None:
+    shared = {"workers": "auto", "stack": "auto", "threads": "auto"}
+    assert engine_of("{}") == {"type": "local", **shared}
+    slurm = {"workers": 32, "gpus_per_worker": 1.0, "time": 14400.0, "partition": "gpu"}
+    text = "{type: slurm, workers: 32, gpus_per_worker: 1, time: 4h, partition: gpu}"
+    assert engine_of(text) == {"type": "slurm", **shared, **slurm}
+    # The command line's engine takes the place of the file's, and so do its keys.
+    assert engine_of(text, "engine=local") == {"type": "local", **shared, "workers": 32}
+    ray = {"workers": 32, "gpus_per_worker": 1.0, "address": "auto"}
+    assert engine_of(text, "engine.type=ray") == {"type": "ray", **shared, **ray}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{partition: gpu}", "study.yaml:3:21: engine.partition is no key of the engine local"),
+        ("{type: slurm, address: auto}", "engine.address is no key of the engine slurm"),
+        ("{type: slurm, partitoin: gpu}", "did you mean 'partition'?"),
+        ("{type: slrum}", "did you mean 'slurm'?"),
+        ("{type: slurm, gpus_per_worker: 0.5}", "allowed: whole GPUs"),
+        ("{type: slurm, time: 1m}", "allowed: 2m or more"),
+    ],
+)
+def test_what_an_engine_does_not_know_is_said_with_its_place(text: str, said: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        engine_of(text)
+    assert said in str(refused.value) and len(refused.value.problems) == 1
+
+
+def test_a_file_of_trials_is_no_storage_for_several_machines(opened, tiny) -> None:
+    folder, _ = opened(tiny())
+    with pytest.raises(BadInput, match="in an SQLite file, which one machine alone may open: --engine local"):
+        choose_storage(folder, is_shared=True)
+
+
+class TestLocal(EngineContract):
+    @pytest.fixture
+    def make_engine(self):
+        return lambda folder, resources: LocalEngine(folder, Engine(), resources)

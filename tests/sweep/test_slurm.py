@@ -1,0 +1,152 @@
+"""Workers as jobs of a real Slurm cluster: two nodes on loopback, each of one processor."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from postgres_server import started as database
+from slurm_cluster import IS_INSTALLED, WHY_NOT, Cluster, started
+from sweep.engine_contract import PATIENCE_SECONDS, EngineContract
+
+from sweeplab.records.folders import StudyFolder
+from sweeplab.study.spec import Engine
+from sweeplab.sweep.engines.slurm import SlurmEngine
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not IS_INSTALLED, reason=WHY_NOT),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with started(n_nodes=2) as running:
+        yield running
+
+
+@pytest.mark.usefixtures("cluster")
+class TestSlurm(EngineContract):
+    @pytest.fixture
+    def make_engine(self):
+        return lambda folder, resources: SlurmEngine(folder, Engine(type="slurm"), resources)
+
+
+STUDY = """\
+name: jobs
+data: {corpus: python-docs, tokenizer: char}
+fixed: {block_size: 16, batch_size: 4, max_iters: 60, n_layer: 1, n_head: 2, dropout: 0.1,
+        warmup_iters: 2, eval_interval: 20, eval_iters: 1, device: cpu, save_interval: 20}
+grid: {n_embd: [8, 16]}
+search: {learning_rate: {choices: [1e-3, 3e-3, 1e-2]}}
+budget: {trials_per_cell: 3}
+sampler: grid
+engine: {type: slurm, workers: 2, stack: 2}
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with database() as running:
+        yield running.url
+
+
+@pytest.fixture
+def run(cluster: Cluster, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "jobs.yaml").write_text(STUDY)
+    monkeypatch.setenv("SWEEPLAB_STORAGE", server)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+    def run(*words: str, code: int = 0, lab: Path = tmp_path / "lab") -> str:
+        command = [sys.executable, "-m", "sweeplab", *words, "--lab", str(lab)]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900)
+        logs = "".join(log.read_text() for log in lab.glob("studies/*/worker-*.log"))
+        assert ended.returncode == code, ended.stdout + ended.stderr + logs
+        return ended.stdout + ended.stderr
+
+    return run
+
+
+def curves(lab: Path) -> dict[str, object]:
+    """Return what each run has measured, by cell and hyperparameters: which worker trained it, and when, is open."""
+    found = {}
+    for each in StudyFolder(lab, "jobs").runs():
+        start, end = each.read_start(), each.read_end()
+        points = [(point.iteration, point.train_loss, point.val_loss) for point in each.points()]
+        found[f"{start.cell} {start.sampled}"] = points, str(end.state), end.value
+    return found
+
+
+def test_the_same_trials_and_losses_to_the_bit_as_on_local_workers(run, tmp_path: Path) -> None:
+    said = run("study", "run", "jobs.yaml")
+    assert "workers: 2 queued" in said and "running on n1" in said
+    checks = {each["name"]: each for each in json.loads(run("doctor", "jobs", "--json"))}
+    assert "answers; nodes: " in checks["slurm"]["found"]
+    assert checks["disk"]["found"].startswith("shared: seen, with its locks, from ")
+    assert checks["clocks"]["verdict"] == "ok"
+    run("study", "run", "jobs.yaml", "--engine", "local", lab=tmp_path / "other")
+    here, there = curves(tmp_path / "other"), curves(tmp_path / "lab")
+    assert len(there) == 6 and there == here
+
+
+def test_a_detached_study_is_seen_and_stopped(run, cluster: Cluster, tmp_path: Path) -> None:
+    longer = ("-o", "max_iters=20000", "-o", "patience=null", "-o", "engine.workers=1")
+    said = run("study", "run", "jobs.yaml", "--detach", *longer)
+    assert "job " in said and "study watch jobs" in said
+    folder = StudyFolder(tmp_path / "lab", "jobs")
+    wait(lambda: any(run.points() for run in folder.runs()))
+    (worker,) = json.loads(run("study", "show", "jobs", "--json"))["workers"]
+    assert worker["state"] == "running" and worker["node"] in cluster.nodes
+    assert f"running on {worker['node']}, {worker['process']}" in run("study", "logs", "jobs")
+    assert f"1 running on {worker['node']}" in run("study", "show", "jobs")
+    run("study", "stop", "jobs")
+    wait(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)
+    assert all([*run.path.glob("state-*.safetensors")] for run in folder.runs())
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can hide a folder from a node")
+def test_a_node_that_does_not_see_the_lab_is_said_and_nothing_is_left(
+    run, cluster: Cluster, tmp_path
+) -> None:
+    hide = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(tmp_path))
+    cluster.ask("scontrol", "update", "NodeName=n1", "State=DRAIN", "Reason=not now")
+    cluster.kill_node("n2")
+    cluster.start_node("n2", *hide)
+    try:
+        said = run("study", "run", "jobs.yaml", "-o", "engine.workers=1", code=2)
+        assert said.splitlines()[-1].startswith(
+            f"error: n2 does not see {tmp_path / 'lab'}: the lab has to lie on"
+        )
+        assert not (tmp_path / "lab").exists()
+    finally:
+        cluster.kill_node("n2")
+        cluster.start_node("n2")
+        cluster.ask("scontrol", "update", "NodeName=n1", "State=RESUME")
+
+
+def wait(until) -> None:
+    ends = time.monotonic() + PATIENCE_SECONDS
+    while not until():
+        assert time.monotonic() < ends
+        time.sleep(0.2)
+
+
+def test_what_cannot_be_is_said_in_one_line(run, cluster: Cluster, tmp_path: Path, monkeypatch) -> None:
+    def refused(*words: str) -> str:
+        said = run("study", "run", "jobs.yaml", *words, code=2)
+        assert said.startswith("error: ") and said.count("\n") == 1
+        assert not (tmp_path / "lab").exists()
+        return said
+
+    assert "invalid partition specified: nope" in refused("-o", "engine.partition=nope")
+    assert "Invalid generic resource (gres)" in refused("-o", "engine.gpus_per_worker=1", "-o", "device=auto")
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", "/nowhere")
+        assert "there is no sbatch here" in refused()
