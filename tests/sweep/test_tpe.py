@@ -72,6 +72,8 @@ def test_points_are_those_of_optuna_to_the_bit(seed: int, options: dict[str, Any
             for name in draw.sample([*SPACE], 2):
                 running._suggest(name, SPACE[name])
         trials.ended += ended
+        running_now = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        trials.unended = {each.number: each for each in running_now}
         points = []
         for observed in (False, True):
             with warnings.catch_warnings(action="ignore"):

@@ -147,7 +147,9 @@ class TrialStorage(BaseStorage):
             raise
 
     def _read_new_and_unended(self) -> None:
-        rows = self._run(tables.CHANGES, last=self._last, ids=[*self.unended]).all()
+        rows = sorted(
+            self._run(tables.CHANGES, last=self._last, ids=[*self.unended]), key=lambda row: row.trial_id
+        )
         changed = [
             row
             for row in rows
