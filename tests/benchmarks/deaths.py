@@ -2,7 +2,8 @@
 
 Run: python tests/benchmarks/deaths.py [N] [--first-seed S] [--processes P]. Studies of 16 trials are run by four
 workers each, by tests/faults/simulation.py, until N have died; a process of theirs comes to 8, 12 or 25 statements in
-the mean. A study that does not end as it should is named by its seed, which repeats it.
+the mean; in every other study all pruned trials are promoted at last. A study that does not end as it should is named
+by its seed, which repeats it.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ MEMORY = Path("/dev/shm")
 
 
 @cache
-def stores(folder: str) -> Stores:
+def stores(folder: str, promotes: bool) -> Stores:
     """Return this process's stores."""
-    place = Path(folder, str(os.getpid()))
+    place = Path(folder, f"{os.getpid()}-{promotes}")
     place.mkdir()
-    return Stores(place, trials_per_cell=TRIALS_PER_CELL)
+    return Stores(place, trials_per_cell=TRIALS_PER_CELL, promotes=promotes)
 
 
 def simulate(folder: str, seed: int) -> tuple[int, int, float, str]:
     """Return how many workers died in a study, its trials, its CPU seconds, and what went wrong."""
-    made, started, error = stores(folder), time.process_time(), ""
+    made, started, error = stores(folder, seed % 2 == 1), time.process_time(), ""
     world = World(seed, made, MEAN_LIVES[seed % len(MEAN_LIVES)])
     try:
         world.run()

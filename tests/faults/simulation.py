@@ -42,16 +42,20 @@ class Killed(BaseException):
     """Say that a worker's process is no more."""
 
 
-def study(trials_per_cell: int) -> StudySpec:
+def study(trials_per_cell: int, promotes: bool) -> StudySpec:
+    """Return a study whose pruner promotes all that it pruned in the end, or another one."""
+    halving = {"min_resource": 10, "reduction_factor": 2, "promote": True}
     return StudySpec(
         name="simulated",
         data=DataSpec(corpus="python-docs", tokenizer="char"),
         fixed=FIXED | {"device": "cpu"},
         grid={"n_embd": [8, 16]},
         search={"learning_rate": Range(3e-4, 1e-2, log=True)},
-        budget=Budget(trials_per_cell=trials_per_cell),
+        budget=Budget(trials_per_cell=trials_per_cell, flops=1e30 if promotes else None),
         sampler=Sampler(type="random"),
-        pruner=Pruner(type="median", options={"n_startup_trials": 3}),
+        pruner=Pruner(type="asha", options=halving)
+        if promotes
+        else Pruner(type="median", options={"n_startup_trials": 3}),
     )
 
 
@@ -85,8 +89,10 @@ class Stores:
     Tables take longer to make than a small study to run. `befall` is what each store's statements and commits call.
     """
 
-    def __init__(self, folder: Path, n_workers: int = 4, trials_per_cell: int = 40) -> None:
-        self.place, self.trials_per_cell = folder / "trials.db", trials_per_cell
+    def __init__(
+        self, folder: Path, n_workers: int = 4, trials_per_cell: int = 40, promotes: bool = False
+    ) -> None:
+        self.place, self.trials_per_cell, self.promotes = folder / "trials.db", trials_per_cell, promotes
         self.befall: list[Callable[[sql.Connection | None], None]] = [lambda _: None] * n_workers
         self.all = [self._open(index) for index in range(n_workers)]
         for store in self.all:
@@ -94,7 +100,7 @@ class Stores:
         self._empty = self.place.read_bytes()
 
     def _open(self, index: int) -> Store:
-        spec = study(self.trials_per_cell)
+        spec = study(self.trials_per_cell, self.promotes)
         store = Store.create(spec, cells(spec, VOCAB_SIZE)[0], VOCAB_SIZE, f"sqlite:///{self.place}")
         store.availability.limit = 1e9
         engine = store.storage.engine
@@ -176,6 +182,10 @@ class Worker:
         new = self.store.claim_many(STACK - len(self.claims))
         for claim in new:
             ends = self.world.disk.ends
+            if claim.promoted is not None and claim.trial_id in ends:
+                outcome, _, ended_at = ends[claim.trial_id]
+                if outcome is RunState.PRUNED and ended_at <= claim.promoted:
+                    del ends[claim.trial_id]  # the end that it is promoted from
             assert claim.trial_id not in self.at, "nobody holds a trial twice"
             at = (
                 ends[claim.trial_id][2]
@@ -238,6 +248,7 @@ class World:
     def __init__(self, seed: int, stores: Stores, mean_life: float = 25) -> None:
         self.chance, self.now, self.disk = random.Random(seed), 0.0, Disk()
         self.n_workers, self.trials_per_cell = len(stores.all), stores.trials_per_cell
+        self.promotes = stores.promotes
         self.n_deaths, self._mean_life = 0, mean_life
         self.is_quiet = True
         stores.begin()
@@ -319,7 +330,8 @@ class World:
         for cell in store.cells:
             trials = store.trials(cell)
             states = Counter(trial.state for trial in trials)
-            assert states.keys() <= {TrialState.COMPLETE, TrialState.PRUNED}, states
+            expected = {TrialState.COMPLETE} if self.promotes else {TrialState.COMPLETE, TrialState.PRUNED}
+            assert states.keys() <= expected, states
             assert len(trials) == self.trials_per_cell, "the budget, exactly"
             for trial in trials:
                 outcome, value, at = self.disk.ends[trial._trial_id]
@@ -329,7 +341,8 @@ class World:
                     # which had lost its lease between the verdict and the file.
                     value = value_at(trial.params["learning_rate"], max(trial.intermediate_values))
                 assert trial.value == value
-                assert self.disk.told[trial._trial_id] <= 1, (
+                n_ends = 2 if "promoted" in trial.user_attrs else 1
+                assert self.disk.told[trial._trial_id] <= n_ends, (
                     "told by one worker; none heard of it where that one died of it"
                 )
                 rate = trial.params["learning_rate"]

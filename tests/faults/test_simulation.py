@@ -8,8 +8,9 @@ import pytest
 from faults.simulation import Stores, World
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in range(1, 30))])
-def test_a_study_whose_workers_die_comes_to_its_end(seed: int, tmp_path: Path) -> None:
-    world = World(seed, Stores(tmp_path))
+@pytest.mark.parametrize("promotes", [False, True], ids=["", "pruned trials are promoted"])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in range(1, 12))])
+def test_a_study_whose_workers_die_comes_to_its_end(seed: int, promotes: bool, tmp_path: Path) -> None:
+    world = World(seed, Stores(tmp_path, promotes=promotes))
     world.run()
     assert world.n_deaths > 20
