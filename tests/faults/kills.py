@@ -1,6 +1,6 @@
 """Real faults on real studies: processes killed and stopped, a database restarted, a disk filled, bits flipped.
 
-Run: python tests/faults/kills.py [N] [--seed S]. Studies of eight trials, two workers, on SQLite (on a small disk where
+Run: python tests/faults/kills.py [N] [--seed S]. Studies of 24 trials, two workers, on SQLite (on a small disk where
 one can be mounted) and on PostgreSQL (where it is installed) turn about, until N faults have befallen them. Each
 study is started again until it ends, and then held against an undisturbed one: trials lost, told twice or beyond the
 budget, runs of which a bit differs, numbers that MLflow lacks or has twice. Prints a table of what was done and found.
@@ -34,7 +34,7 @@ from sweeplab.sweep.trials.leases import LEASE_SECONDS
 from sweeplab.sweep.trials.store import open_store
 from sweeplab.tracking import open_tracker
 
-N_TRIALS = 8
+N_TRIALS = 24
 STUDY = f"""\
 name: killed
 data: {{corpus: python-docs, tokenizer: char}}
@@ -47,7 +47,7 @@ pruner: none
 engine: {{workers: 2, stack: 2}}
 """
 FULL_SECONDS = 5.0
-FAULTS_A_STUDY = 8
+FAULTS_A_STUDY = 24
 # A study that was started so often without coming to its end never does.
 MOST_STARTS = 60
 
@@ -177,7 +177,9 @@ class Study:
         if self.process.returncode != 0:
             yield f"did not end: exit code {self.process.returncode}"
         logs = [self.said, *self.folder.path.glob("worker-*.log")]
-        yield from (f"traceback in {log}" for log in logs if b"Traceback" in log.read_bytes())
+        for log in logs:
+            if "Traceback" in (said := log.read_text(errors="replace")):
+                yield f"in {log.name}: {said[max(0, said.index('Traceback') - 500) :][:4000]}"
         store = open_store(self.folder)
         (cell,) = store.cells
         numbers = Counter(trial.number for trial in store.trials(cell))
@@ -253,7 +255,7 @@ def main(n_faults: int, seed: int) -> int:
             wrong += found
     rows = [[kind, *(str(done[each][kind]) for each in done)] for kind in sorted(set().union(*done.values()))]
     rows.append(["all", *(str(sum(each.values())) for each in done.values())])
-    rows.append(["studies of eight trials", *(str(n_studies[each]) for each in done)])
+    rows.append([f"studies of {N_TRIALS} trials", *(str(n_studies[each]) for each in done)])
     rows.append(["not as it should be", *(str(sum(each in one for one in wrong)) for each in done)])
     print_table(["", *done], rows)
     print(f"{(time.monotonic() - began) / 60:.0f} minutes")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty
 
@@ -41,10 +42,12 @@ class Started:
         ends = time.monotonic() + PATIENCE_SECONDS
         while not until():
             assert time.monotonic() < ends, f"{self.heard}, {self.engine.places()}, {self.logs()}"
-            try:
-                self.heard.append(self.engine.events.get(timeout=0.1))
-            except Empty:
-                continue
+            self.hear(0.1)
+
+    def hear(self, seconds: float) -> None:
+        """Hear the next event, if one comes in time."""
+        with suppress(Empty):
+            self.heard.append(self.engine.events.get(timeout=seconds))
 
     def ended(self) -> dict[int, int]:
         """Return the codes of the workers that have ended."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -59,3 +62,16 @@ class TestLocal(EngineContract):
     @pytest.fixture
     def make_engine(self):
         return lambda folder, resources: LocalEngine(folder, Engine(), resources)
+
+    def test_ctrl_c_at_any_moment_ends_no_worker(self, begin) -> None:
+        """A terminal sends it to all processes: the supervisor hears it, and says what its workers are to do."""
+        study = begin()
+        study.start()
+        ids = [int(place.process.split()[1]) for place in study.engine.places()]
+        for _ in range(100):  # while they start, and after
+            for each in ids:
+                with suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGINT)
+            study.hear(0.02)
+        study.wait(study.is_over)
+        assert study.ended() == {0: 0, 1: 0}, study.logs()

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psutil
 
 from sweeplab.lab.events import WorkerExited, read_event
 from sweeplab.sweep.engines.base import WorkerEngine, WorkerPlace
+
+
+@contextmanager
+def _without(blocked: signal.Signals) -> Iterator[None]:
+    """Block a signal in this thread, and in the processes that it starts."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {blocked})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class LocalEngine(WorkerEngine):
@@ -26,9 +37,9 @@ class LocalEngine(WorkerEngine):
         self._processes: dict[int, subprocess.Popen[str]] = {}
 
     def start(self, indices: Sequence[int], since: float = 0.0) -> None:
-        """Start processes."""
+        """Start processes, at which a Ctrl-C is not aimed: it is kept from them until they ignore it themselves."""
         for index in indices:
-            with self.log(index).open("ab") as log:
+            with self.log(index).open("ab") as log, _without(signal.SIGINT):
                 process = subprocess.Popen(
                     [sys.executable, *self.command(index)],
                     stdin=subprocess.PIPE,

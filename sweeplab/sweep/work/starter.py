@@ -37,6 +37,7 @@ class Starter(ABC):
         self.closed = threading.Event()
         self.was_signaled = False
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor is interrupted, and closes our input
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         for each in leaving_signals():
             signal.signal(each, self._hear)
 
