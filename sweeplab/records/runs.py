@@ -316,17 +316,17 @@ class RunFolder:
             found.setdefault(point.iteration, point)
         return [found[iteration] for iteration in sorted(found)]
 
-    def write_end(self, end: RunEnd) -> RunEnd:
+    def write_end(self, end: RunEnd, promoted: int | None = None) -> RunEnd:
         """Write how the run ended, unless that is written, and return what is; nothing of the run is written after it.
 
         A worker that was stopped, and whose lease has run out, may write it beside the one that took its place: what
-        comes first holds for both.
+        comes first holds for both. In the run of a trial that was `promoted` from an iteration it may write the end
+        with which the trial was pruned, which does not hold any more.
         """
-        if write_new(self.end_file, _json(end.as_json())):
-            return end
-        written = self.read_end()
-        assert written is not None
-        return written
+        while not write_new(self.end_file, _json(end.as_json())):
+            if written := self.take_back_end(promoted):
+                return written
+        return end
 
     def read_end(self) -> RunEnd | None:
         """Return how the run ended, or None while it has not.
@@ -341,10 +341,15 @@ class RunFolder:
         with reading(self.end_file, FROM_A_COPY):
             return RunEnd.from_json(json.loads(said))
 
-    def take_back_end(self, promoted: int) -> RunEnd | None:
+    def take_back_end(self, promoted: int | None) -> RunEnd | None:
         """Take the end back with which a run was pruned whose trial goes on from an iteration; return any other one."""
         end = self.read_end()
-        if end is None or end.ending.outcome is not RunState.PRUNED or end.iteration > promoted:
+        if (
+            end is None
+            or promoted is None
+            or end.ending.outcome is not RunState.PRUNED
+            or end.iteration > promoted
+        ):
             return end
         self.end_file.unlink()
         return None

@@ -14,6 +14,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -29,7 +30,9 @@ from sweeplab.records.runs import RunState
 from sweeplab.study.search import Range
 from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget, DataSpec, Pruner, Sampler, StudySpec
+from sweeplab.sweep.trials.commands import ControlState
 from sweeplab.sweep.trials.leases import LEASE_SECONDS, RENEW_SECONDS, Owner
+from sweeplab.sweep.trials.reopening import Reopening
 from sweeplab.sweep.trials.store import Claim, LeaseLost, Report, Store
 
 VOCAB_SIZE, N_REPORTS, STACK = 103, 4, 3
@@ -130,6 +133,8 @@ class Worker:
         self.store.storage._forget()
         for name in ("_tallies", "_rooms", "_finished", "_failed_before", "_held", "_unsent"):
             getattr(self.store, name).clear()
+        self.store.commands.state = ControlState()
+        self.store.reopening = Reopening(self.store.storage, self.store.commands)
         self.store.availability.note_answer()
         owner = replace(_this_process(), unique=f"{self.world.chance.getrandbits(32):08x}")
         elsewhere = Owner(f"machine {self.world.chance.random()}", 1, 0.0, owner.unique)
@@ -182,10 +187,7 @@ class Worker:
         new = self.store.claim_many(STACK - len(self.claims))
         for claim in new:
             ends = self.world.disk.ends
-            if claim.promoted is not None and claim.trial_id in ends:
-                outcome, _, ended_at = ends[claim.trial_id]
-                if outcome is RunState.PRUNED and ended_at <= claim.promoted:
-                    del ends[claim.trial_id]  # the end that it is promoted from
+            self._take_back_end(claim)
             assert claim.trial_id not in self.at, "nobody holds a trial twice"
             at = (
                 ends[claim.trial_id][2]
@@ -197,7 +199,7 @@ class Worker:
             rate = claim.sampled["learning_rate"]
             self.store.report_many([Report(claim, each, value_at(rate, each)) for each in missing])
             if claim.trial_id in ends:
-                self._tell(claim)
+                self._tell(claim, ends[claim.trial_id])
             else:
                 self.claims.append(claim)
                 self.at[claim.trial_id] = at
@@ -222,14 +224,22 @@ class Worker:
                 value = value_at(claim.sampled["learning_rate"], at)
                 end = (RunState.PRUNED if is_pruned else RunState.COMPLETE, value)
                 self.world.pass_by(self)
-                disk.ends.setdefault(claim.trial_id, (*end, at))
+                self._take_back_end(claim)
+                written = disk.ends.setdefault(claim.trial_id, (*end, at))
                 self.world.pass_by(self)
-                self._tell(claim)
+                self._tell(claim, written)
                 self._forget(claim)
 
-    def _tell(self, claim: Claim) -> None:
+    def _take_back_end(self, claim: Claim) -> None:
+        """Remove the end with which a trial was pruned that is promoted."""
+        if claim.promoted is not None and claim.trial_id in self.world.disk.ends:
+            outcome, _, at = self.world.disk.ends[claim.trial_id]
+            if outcome is RunState.PRUNED and at <= claim.promoted:
+                del self.world.disk.ends[claim.trial_id]
+
+    def _tell(self, claim: Claim, end: tuple[RunState, float, int]) -> None:
         """Tell the storage what the files say, as the next worker does where this one dies before it."""
-        outcome, value, _ = self.world.disk.ends[claim.trial_id]
+        outcome, value, _ = end
         totals = {"wall_seconds": self.world.chance.random(), "train_flops": 1.0}
         try:
             self.store.finish(claim, outcome, value, totals)
@@ -272,7 +282,7 @@ class World:
         def wait(seconds: float) -> None:
             self.advance(seconds)
 
-        with mock.patch.object(time, "sleep", wait):
+        with closing(self._clock), mock.patch.object(time, "sleep", wait):
             while True:
                 awake = [worker for worker in self.workers if worker.wakes <= self.now]
                 if not awake:
@@ -284,7 +294,6 @@ class World:
                     if self._is_done(worker):
                         break
             self._check()
-        self._clock.close()
 
     def _step(self, worker: Worker) -> bool:
         try:

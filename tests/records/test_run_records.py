@@ -57,6 +57,17 @@ def test_of_two_ends_the_first_holds(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["end.json"]
 
 
+def test_a_promoted_trial_ends_as_it_says_whatever_a_stopped_worker_wrote(tmp_path: Path) -> None:
+    state = RunState.COMPLETE
+    complete = RunEnd(state=state, value=2.0, iteration=40, ending=TrialEnding(state, 2.0))
+    state, folder = RunState.PRUNED, RunFolder(tmp_path)
+    pruned = RunEnd(state=state, value=2.5, iteration=20, ending=TrialEnding(state, 2.5))
+    # The worker that pruned it wakes up when its trial has been promoted, and trained on, by another one.
+    folder.write_end(pruned)
+    assert folder.write_end(complete, promoted=20) == folder.read_end() == complete
+    assert folder.write_end(pruned) == complete
+
+
 def test_an_end_of_few_words_is_read(tmp_path: Path) -> None:
     (tmp_path / "end.json").write_text('{"state": "complete", "value": 1.5}')
     end = RunFolder(tmp_path).read_end()

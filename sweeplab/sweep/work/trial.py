@@ -97,6 +97,7 @@ class TrialRuns:
         self, spec: StudySpec, dataset: Dataset, starts: Iterable[tuple[RunFolder, RunStart]]
     ) -> None:
         self.spec, self.dataset = spec, dataset
+        self.promoted: int | None = None  # from which iteration a pruned trial goes on
         self.error: str | None = None  # a traceback, or why it failed without one
         self.is_stopped = False  # by the study's owner
         self.states: dict[int, RunState] = {}  # of the runs that have come to their own end, by seed
@@ -200,8 +201,9 @@ class TrialRuns:
         self.write_points()
         ends: list[RunEnd] = []
         for training in self.trainings.values():
-            end = training.folder.read_end() or self._end(training, ends[0].ending if ends else ending)
-            ends.append(training.folder.write_end(end))
+            written = training.folder.take_back_end(self.promoted)
+            end = written or self._end(training, ends[0].ending if ends else ending)
+            ends.append(training.folder.write_end(end, self.promoted))
         for training in self.trainings.values():
             remove_snapshots(training.folder.path, but_last=ends[0].ending.outcome is RunState.PRUNED)
         return ends
@@ -269,9 +271,9 @@ class ClaimedTrial(TrialRuns):
             )
             starts.append((folder.run(*self.place, seed), start))
         super().__init__(spec, dataset, starts)
+        self.promoted = claim.promoted
 
     def read_ends(self) -> list[RunEnd]:
         """Return the ends that an earlier worker wrote; those that a promoted trial was pruned with are taken back."""
-        folders, promoted = [each.folder for each in self.trainings.values()], self.claim.promoted
-        ends = [each.read_end() if promoted is None else each.take_back_end(promoted) for each in folders]
-        return [end for end in ends if end]
+        found = (each.folder.take_back_end(self.promoted) for each in self.trainings.values())
+        return [end for end in found if end]
