@@ -17,8 +17,9 @@ from sqlalchemy.exc import OperationalError
 from sweeplab.errors import StorageUnavailable
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.spec import Budget, Pruner
+from sweeplab.sweep.trials.availability import Availability
 from sweeplab.sweep.trials.leases import LEASE_SECONDS
-from sweeplab.sweep.trials.store import Report
+from sweeplab.sweep.trials.store import Report, Store
 from sweeplab.sweep.work.runner import Runner
 
 pytestmark = pytest.mark.faults
@@ -69,6 +70,29 @@ def test_an_ending_waits_for_the_database_and_gives_up_after_the_limit(tiny, ope
     threading.Timer(0.5, lock.free).start()
     store.finish(second, "complete", 2.0, {})
     assert store.counts()[0].counted == 1
+
+
+def test_a_worker_that_starts_meanwhile_waits_for_the_database(tiny, opened) -> None:
+    folder, store = opened(tiny())
+
+    def another(seconds: float) -> Store:
+        wait = Availability("tiny", seconds, said.append)
+        return Store(store.spec, store.cells, 103, folder.storage_url, wait)
+
+    database = folder.path / "trials.db"
+    database.rename(away := folder.path / "away.db")
+    database.mkdir()
+    said: list[str] = []
+    with pytest.raises(StorageUnavailable, match="the storage of study tiny does not answer: unable to open"):
+        another(0.3)
+
+    def come_back() -> None:
+        database.rmdir()
+        away.rename(database)
+
+    threading.Timer(0.5, come_back).start()
+    assert another(60.0).counts()[0].counted == 0
+    assert ["does not answer" in each for each in said] == [True, True, False]
 
 
 def test_an_ending_of_which_the_answer_was_lost_is_told_once(tiny, opened, monkeypatch) -> None:

@@ -111,13 +111,20 @@ class _Room:
 class Store:
     """One study's trials: one Optuna study per cell, all in one storage."""
 
-    def __init__(self, spec: StudySpec, cells: Sequence[Cell], vocab_size: int, url: str) -> None:
+    def __init__(
+        self,
+        spec: StudySpec,
+        cells: Sequence[Cell],
+        vocab_size: int,
+        url: str,
+        availability: Availability | None = None,
+    ) -> None:
         self.spec = spec
         self.cells = list(cells)
         self.spaces = spaces_of(spec, cells, vocab_size)
-        self.storage = TrialStorage(url)
+        self.availability = availability or Availability(spec.name)
+        self.storage = self.availability.retry(lambda: TrialStorage(url))
         self.leases = Leases(self.storage.engine)
-        self.availability = Availability(spec.name)
         self.commands = Commands(self.storage.engine, self.availability)
         self.reopening = Reopening(self.storage, self.commands)
         self._held: set[int] = set()  # trials of this worker
@@ -585,11 +592,17 @@ class Store:
         return self.availability.retry(read)
 
 
-def open_store(folder: StudyFolder, allow_plugins: bool = False) -> Store:
-    """Open the storage of a study as it stands in its folder, with its commands up to now."""
+def open_store(
+    folder: StudyFolder, allow_plugins: bool = False, availability: Availability | None = None
+) -> Store:
+    """Open the storage of a study as it stands in its folder, with its commands up to now.
+
+    Raises:
+        StorageUnavailable: it does not answer, or not in the time that `availability` gives it.
+    """
     spec = read_spec(folder, allow_plugins)
     vocab_size = folder.data.vocab_size
-    store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
+    store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url, availability)
     store.poll_commands()
     return store
 

@@ -30,13 +30,17 @@ def work(starter: Starter, folder: StudyFolder, threads: int, force: bool) -> in
     from sweeplab.lab.identity import version_differences, versions
     from sweeplab.runs.generating import keep_sample
     from sweeplab.study.inputs import study_dataset
-    from sweeplab.sweep.trials.availability import OUTAGE_SECONDS
+    from sweeplab.sweep.trials.availability import OUTAGE_SECONDS, Availability
     from sweeplab.sweep.trials.store import open_store
     from sweeplab.sweep.work.runner import Runner
     from sweeplab.train.devices import cuda_count
 
+    closed = starter.closed
+    availability = Availability(folder.name, OUTAGE_SECONDS)
+    availability.say = lambda message: starter.emit(StudyNotice(message=message))
+    availability.stopping = closed.is_set
     # By their digests: whoever runs the study has allowed them.
-    store = open_store(folder, allow_plugins=True)
+    store = open_store(folder, allow_plugins=True, availability=availability)
     if AUTO in store.spec.devices:  # what the study was planned for holds on every machine
         if folder.read(folder.plan_file)["device"] == "cpu":
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -54,15 +58,7 @@ def work(starter: Starter, folder: StudyFolder, threads: int, force: bool) -> in
         return REFUSED
     starter.follow(folder, store.commands)
     starter.emit(WorkerReady())
-    closed = starter.closed
-    store.availability.limit, store.availability.stopping = OUTAGE_SECONDS, closed.is_set
-    store.availability.say = lambda message: starter.emit(StudyNotice(message=message))
-    try:
-        Runner(store.spec, store, dataset, folder, starter.emit, closed.is_set).work()
-    except StorageUnavailable as error:
-        with suppress(OSError):  # on a full disk the log has no room either
-            print(error, file=sys.stderr, flush=True)
-        return REFUSED
+    Runner(store.spec, store, dataset, folder, starter.emit, closed.is_set).work()
     if not closed.is_set():
         keep_sample(folder, dataset)
     starter.emit(WorkerDone(revision=NO_REVISION if closed.is_set() else store.commands.state.revision))
@@ -80,7 +76,12 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("threads", type=int)
     asked = parser.parse_args(words)
     starter = Pipes() if asked.since is None else Elsewhere(asked.since)
-    code = work(starter, StudyFolder(asked.lab, asked.name), asked.threads, asked.force)
+    try:
+        code = work(starter, StudyFolder(asked.lab, asked.name), asked.threads, asked.force)
+    except StorageUnavailable as error:
+        code = REFUSED
+        with suppress(OSError):  # on a full disk the log has no room either
+            print(error, file=sys.stderr, flush=True)
     if code == LEFT:
         engine_class(asked.engine).come_back()
     return code
