@@ -12,13 +12,9 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
-
-from filelock import FileLock
+from urllib.parse import unquote, urlsplit
 
 from sweeplab.errors import BadInput, Problem, TrackingUnavailable
 from sweeplab.files import cache_folder, database_url, read_only_uri, write_whole
@@ -176,6 +172,7 @@ def connect(lab: Path, uri: str) -> MlflowClient:
     with warnings.catch_warnings():
         # MLflow's way of using SQLAlchemy is no concern of our caller, who may have warnings as errors.
         warnings.simplefilter("ignore", DeprecationWarning)
+        from filelock import FileLock
         from mlflow import MlflowClient
 
         # What goes wrong is raised too, and said in one line; here it would be a page each time.
@@ -217,7 +214,7 @@ def is_of_lab(lab: Path, uri: str) -> bool:
 
 
 def _folder(location: str) -> Path:
-    return Path(url2pathname(urlsplit(location).path))
+    return Path(unquote(urlsplit(location).path))
 
 
 # Where studies put their files, if not here.
@@ -260,13 +257,14 @@ def _point_files_at(location: str, database: Path) -> None:
 
 
 def _create(database: Path, lab: Path) -> None:
+    import mlflow
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     # A folder, because a journal that a killed process left beside the file would spoil the next attempt.
     folder = database.with_name(f".{database.name}.new")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    new, kept = folder / database.name, cache_folder() / f"mlflow-{version('mlflow')}.db"
+    new, kept = folder / database.name, cache_folder() / f"mlflow-{mlflow.__version__}.db"
     with suppress(OSError):  # there is none yet, or no cache
         shutil.copyfile(kept, new)
     is_first = not new.exists()
@@ -281,6 +279,8 @@ def _create(database: Path, lab: Path) -> None:
 
 def _keep(database: Path, kept: Path) -> None:
     """Keep the tables of a fresh database, without the one experiment that knows where its lab is."""
+    from filelock import FileLock
+
     copy = database.with_name("kept")
     shutil.copyfile(database, copy)
     with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
