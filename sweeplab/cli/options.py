@@ -101,9 +101,9 @@ def overrides(given: list[str] | None, grid: list[str] | None, search: list[str]
     """Return all that a command line changes of a study file."""
     if not grid and not search:
         return given or []
-    from sweeplab.study.file.reading import grid_overrides, search_overrides
+    from sweeplab.study.file.values import overrides_of
 
-    return [*(given or ()), *grid_overrides(grid or ()), *search_overrides(search or ())]
+    return [*(given or ()), *overrides_of(grid or (), search or ())]
 
 
 def whole_numbers(option: str, text: str, allowed: str, largest: int | None = None) -> list[int]:

@@ -155,32 +155,6 @@ def _lay_under(key: str, values: Mapping[str, Any], document: dict[str, Any], so
 # ------------------------------------------------------------------ what is laid over a study
 
 
-def grid_overrides(words: Sequence[str]) -> list[str]:
-    """Return words of a grid, such as n_layer=1,2,4, as overrides.
-
-    Raises:
-        BadInput: a word gives no values.
-    """
-    if bare := [word for word in words if not word.partition("=")[2]]:
-        raise BadInput(*(Problem(f"--grid {word} gives no values", "such as n_layer=1,2,4") for word in bare))
-    return [f"grid.{name}=[{values}]" for name, _, values in (word.partition("=") for word in words)]
-
-
-def search_overrides(words: Sequence[str]) -> list[str]:
-    """Return words of a search as overrides: learning_rate=1e-4..1e-2, activation=relu,gelu, or a name alone.
-
-    A range is logarithmic where the table's own is; a name alone has the table's.
-    """
-    found = []
-    for name, _, text in (word.partition("=") for word in words):
-        low, dots, high = text.partition("..")
-        suggested = TABLE[name].suggested if name in TABLE else None
-        log = ", log: true" if isinstance(suggested, Mapping) and suggested.get("log") else ""
-        entry = f"{{min: {low}, max: {high}{log}}}" if dots else f"[{text}]" if text else "suggested"
-        found.append(f"search.{name}={entry}")
-    return found
-
-
 def _lay_over(document: dict[str, Any], override: str, problems: Problems) -> None:
     """Set what `name=value` says in the document, and note that it came from there."""
     name, equals, text = override.partition("=")
