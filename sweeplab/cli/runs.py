@@ -156,7 +156,7 @@ def attention(
     ] = None,
     lab: Lab = None,
 ) -> Answer:
-    """Draw what each head of a run attends to, or compute attention of small matrices.
+    """Draw a run's attention, or compute that of small matrices.
 
     A page of its own, with one matrix per head, one panel per layer, and their numbers below. An
     encoder-decoder first generates a target for the prompt; its cross-attention is drawn too. Of matrices of
