@@ -164,7 +164,7 @@ def attention(
 
     \b
     $ sweeplab model attention small --prompt "The print function" --layer 0
-    $ sweeplab model attention --matrices "{q: [[1]], k: [[1], [2]], v: [[3], [4]]}"
+    $ sweeplab model attention --matrices "{q: [[1]], k: [[2]], v: [[3]]}"
     $ sweeplab model attention --matrices inputs.csv --causal
     """
     if matrices is not None:
