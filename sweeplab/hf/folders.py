@@ -23,7 +23,7 @@ from sweeplab.data.tokenizers import IdsTokenizer, Tokenizer
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import write_whole
 from sweeplab.hf.architectures import ARCHITECTURES, LAYOUT, LAYOUT_KEY, Architecture
-from sweeplab.hf.tokenizers import Definition, read_tokenizer, write_tokenizer
+from sweeplab.hf.tokenizers import Definition, contents_of, read_tokenizer, write_tokenizer
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.requirements import why_not
@@ -93,7 +93,7 @@ def _tokenizer_files(run: LoadedRun) -> dict[str, Definition]:
     if isinstance(run.tokenizer, IdsTokenizer):
         return {}
     definition = write_tokenizer(run.tokenizer, run.special, run.model.shape.vocab_size)
-    contents = {number: content for content, number in definition["model"]["vocab"].items()}
+    contents = contents_of(definition)
     written = {name: contents[number] for name, number in run.special.items()}
     named = {f"{name}_token": written[name] for name in (BOS, EOS, PAD, MASK) if name in written}
     sentinels = [written[name] for name in map(sentinel, range(len(written))) if name in written]
