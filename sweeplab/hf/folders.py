@@ -293,14 +293,18 @@ def _special(
     }
     file = source / "tokenizer_config.json"
     named = _json(file) if file.exists() else {}
-    mask, end = named.get("mask_token"), config.get("eos_token_id")
-    mask = mask.get("content") if isinstance(mask, dict) else mask
+
+    def id_of(role: str) -> Any:
+        said = named.get(f"{role}_token")
+        return added.get(str((said.get("content") if isinstance(said, dict) else said) or ""))
+
+    end = config.get("eos_token_id", id_of("sep"))  # BERT's [SEP], and its [CLS]
     first = "decoder_start_token_id" if shape.of_family.reads_source else "bos_token_id"
     found: dict[str, Any] = {
         PAD: config.get("pad_token_id"),
-        BOS: config.get(first, config.get("pad_token_id") if shape.of_family.reads_source else None),
+        BOS: config.get(first, config.get("pad_token_id") if shape.of_family.reads_source else id_of("cls")),
         EOS: end[0] if isinstance(end, list) and end else end,
-        MASK: added.get(str(mask or "")),
+        MASK: id_of("mask"),
     }
     for index in range(len(added)):
         found[sentinel(index)] = added.get(f"<extra_id_{index}>", added.get(f"<|{sentinel(index)}|>"))

@@ -131,7 +131,7 @@ def _library_definition(tokenizer: Tokenizer) -> Definition:
         definition: Definition = json.loads(tokenizer.definition)
         return definition
     if not isinstance(tokenizer, REWRITTEN):
-        known = ", ".join(each.name for each in (*REWRITTEN, *LIBRARYS.values()))
+        known = ", ".join([*(each.name for each in REWRITTEN), *(each.name for each in LIBRARYS.values())])
         raise BadInput(f"tokenizer {tokenizer.name} cannot be written as a tokenizer.json; {known} can")
     try:
         return dict(json.loads(_in_library(tokenizer).to_str()))
