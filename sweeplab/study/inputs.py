@@ -93,6 +93,7 @@ def describe_data(spec: StudySpec, dataset: Dataset) -> DataDescription:
         test_overlap=dataset.test_overlap,
         n_duplicates=dataset.n_duplicates,
         init_digest=start.digest if start else None,
+        train_pairs=dataset.sizes.train_pairs,
     )
 
 

@@ -97,6 +97,13 @@ def _print_plan(plan: Plan, ahead: Outlook) -> None:
     ]
     print_rows(rows, text=("cell",))
     say()
+    for cell in {(each.epochs, each.max_iters): each for each in plan.cells if each.epochs}.values():
+        steps = (
+            "as many iterations as its batches"
+            if cell.max_iters is None
+            else f"{cell.max_iters:,} iterations"
+        )
+        say(f"epochs {cell.epochs:g}: {steps}")
     for name, text in ahead.ranges.items():
         say(f"search {name}: {text}")
     for point in plan.excluded:

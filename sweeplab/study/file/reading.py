@@ -15,7 +15,7 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.study.file.checks import study_from
 from sweeplab.study.file.document import file_text, parse
 from sweeplab.study.plugins import import_plugins
-from sweeplab.study.problems import SECTIONS, Location, Problems, SourceMap, dotted
+from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, SourceMap, dotted
 from sweeplab.study.spec import ENGINE_KEYS, PRESETS, StudySpec, beside, preset_names
 
 MAX_BYTES = 1_000_000
@@ -143,6 +143,8 @@ def _lay_under(key: str, values: Mapping[str, Any], document: dict[str, Any], so
         return
     sections = (document.get(section) for section in SECTIONS)
     given = {each for section in sections if isinstance(section, dict) for each in section}
+    if given & {*LENGTHS}:
+        given |= {*LENGTHS}
     laid = {each: value for each, value in values.items() if each not in given}
     document["fixed"] = {**laid, **fixed}
     paths: list[Location] = [("fixed", each) for each in laid]
@@ -215,3 +217,9 @@ def _set(document: dict[str, Any], path: Location, value: Any, problems: Problem
         for held in [*others, *(cells if isinstance(cells, list) else ())]:
             if isinstance(held, dict):
                 held.pop(path[1], None)
+        # How long runs train is said in one unit.
+        if path[1] in LENGTHS and value is not None:
+            for held in [document.get(path[0]), *others, *(cells if isinstance(cells, list) else ())]:
+                for rival in LENGTHS:
+                    if isinstance(held, dict) and rival != path[1]:
+                        held.pop(rival, None)
