@@ -28,6 +28,8 @@ SYNONYMS = {
     "float16": "fp16 half",
     "cuda": "gpu",
     "bpe": "byte_pair tiktoken",
+    "wordpiece": "word_piece bert",
+    "unigram": "sentencepiece spm",
     "char": "character characters",
     "run": "train start launch sweep tune optimize search",
     "list": "ls studies",

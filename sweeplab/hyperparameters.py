@@ -243,6 +243,8 @@ class Hyperparameters(ModelHyperparameters):
     batch_warmup_iters: int = row("training", 0, "Steps over which the rows of a batch that are used rise to batch_size, through its divisors",
         unit="iterations", low=0)
     max_iters: int = row("training", 300, "Training steps of a run", unit="iterations", low=1, high=10**9)
+    epochs: float | None = row("training", 3.0, "Passes over the training split, as many of its tokens or pairs as it has; max_iters follows from it, unless null",
+        unit="passes", above=0.0, high=10**6, off=True)
     grad_clip: float | None = row("training", 1.0, "Gradient clipping: largest norm of the gradient; a longer one is scaled down",
         above=0.0, suggested={"min": 0.3, "max": 3.0, "log": True})
     ema: float = row("training", 0.0, "Decay of an exponential moving average of the weights, which evaluations use; 0 is none",
@@ -378,6 +380,7 @@ ALIASES = {
         "batch_size": "batch bs train_batch_size",
         "grad_accum": "gradient_accumulation gradient_accumulation_steps grad_accum_steps accumulation_steps",
         "max_iters": "max_steps num_steps n_steps steps train_steps iterations n_iters total_steps",
+        "epochs": "num_train_epochs num_epochs n_epochs max_epochs",
         "grad_clip": "gradient_clipping gradient_clip clip_grad max_grad_norm grad_norm_clip clip_grad_norm clip",
         "seed": "random_seed",
         "learning_rate": "lr step_size max_lr peak_lr base_lr init_lr peak_learning_rate",

@@ -11,6 +11,8 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.listing import file_of, name_in, study_names
 from sweeplab.records.folders import lab_folder
 
+MOST_NAMED = 12  # of studies, where none is named
+
 
 def studies(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the lab's studies whose names begin so."""
@@ -56,6 +58,10 @@ StudyFile = Annotated[
     Path,
     argument("FILE", "The study file, or the study's name.", autocompletion=study_files, parser=file_of),
 ]
+MaybeStudyFile = Annotated[
+    Path | None,
+    argument("FILE", "The study file, or the study's name.", autocompletion=study_files, parser=file_of),
+]
 NewName = Annotated[str, argument("NEW", "The new name.")]
 Name = Annotated[str | None, option("NAME", "Name of the study, instead of the file's.")]
 InCell = Annotated[str | None, option("CELL", "The trial's cell, where several have its number.", "--cell")]
@@ -97,13 +103,28 @@ Yes = Annotated[bool, flag("Do not ask for confirmation.", "--yes", "-y")]
 AsJson = Annotated[bool, flag("Print JSON for programs.", "--json")]
 
 
+def named_file(file: Path | None, lab: Path | None) -> Path:
+    """Return the study that a person named.
+
+    Raises:
+        BadInput: none is; says which there are, and how to begin one.
+    """
+    if file is not None:
+        return file
+    known = sorted({*map(str, Path("studies").glob("*.yaml")), *study_names(lab_folder(lab))})
+    begin = "a new one: `sweeplab study init NAME`, then `sweeplab run NAME`"
+    raise BadInput(
+        Problem("no study is named", "; ".join(filter(None, [" | ".join(known[:MOST_NAMED]), begin])))
+    )
+
+
 def overrides(given: list[str] | None, grid: list[str] | None, search: list[str] | None) -> list[str]:
     """Return all that a command line changes of a study file."""
     if not grid and not search:
         return given or []
-    from sweeplab.study.file.reading import grid_overrides, search_overrides
+    from sweeplab.study.file.values import overrides_of
 
-    return [*(given or ()), *grid_overrides(grid or ()), *search_overrides(search or ())]
+    return [*(given or ()), *overrides_of(grid or (), search or ())]
 
 
 def whole_numbers(option: str, text: str, allowed: str, largest: int | None = None) -> list[int]:

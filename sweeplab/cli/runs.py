@@ -142,21 +142,39 @@ def _by_stretch(losses: dict[str, list[float]], width: int) -> list[dict[str, An
 
 
 def attention(
-    run: Run,
-    prompt: Prompt,
+    run: Annotated[str | None, argument("[RUN]", "A run, as `sweeplab generate` takes it.")] = None,
+    prompt: Annotated[str | None, option("TEXT", "Text that the run reads.")] = None,
     layer: Annotated[int | None, option("N", "Only this layer, from 0.")] = None,
     head: Annotated[int | None, option("N", "Only this head, from 0.")] = None,
     output: Annotated[Path | None, option("FILE", "The page.  [default: LAB/reports/attention.html]")] = None,
+    matrices: Annotated[
+        str | None, option("FILE", "Queries, keys and values of yours instead: YAML, JSON, CSV, or a text.")
+    ] = None,
+    causal: Annotated[bool, flag("Of matrices: queries see no later keys.", "--causal")] = False,
+    scale: Annotated[
+        float | None, option("X", "Of matrices: what products are multiplied by.  [default: 1/sqrt(width)]")
+    ] = None,
     lab: Lab = None,
 ) -> Answer:
-    """Draw what each head of a run attends to.
+    """Draw a run's attention, or compute that of small matrices.
 
     A page of its own, with one matrix per head, one panel per layer, and their numbers below. An
-    encoder-decoder first generates a target for the prompt; its cross-attention is drawn too.
+    encoder-decoder first generates a target for the prompt; its cross-attention is drawn too. Of matrices of
+    yours the scores, the softmax's weights and the output are printed, and no run is needed.
 
     \b
     $ sweeplab model attention small --prompt "The print function" --layer 0
+    $ sweeplab model attention --matrices "{q: [[1]], k: [[2]], v: [[3]]}"
+    $ sweeplab model attention --matrices inputs.csv --causal
     """
+    if matrices is not None:
+        from sweeplab.runs.matrices import attention_of, read_matrices
+
+        if run is not None:
+            raise BadInput(Problem("a run and matrices", "RUN --prompt TEXT, or --matrices FILE"))
+        return attention_of(read_matrices(matrices), causal, scale), _print_steps
+    if run is None or prompt is None:
+        raise BadInput(Problem("nothing to attend to", "RUN --prompt TEXT, or --matrices FILE"))
     from sweeplab.report.models import write_attention
     from sweeplab.runs.inspecting import attention_maps
 
@@ -166,6 +184,26 @@ def attention(
     write_attention(opened.run_id, prompt, maps, file)
     plain = [{**vars(each), "heads": list(each.heads), "weights": each.weights.tolist()} for each in maps]
     return {"output": str(file), "run": opened.run_id, "maps": plain}, f"{file} written"
+
+
+def _print_steps(steps: dict[str, list[list[float]]]) -> None:
+    said = {
+        "products": "products of queries and keys",
+        "scores": "scores: scaled, what is not seen is -inf",
+        "weights": "weights: the softmax of each row",
+        "output": "output: the weighted values",
+    }
+    of_keys = ("products", "scores", "weights")
+    for name, rows in steps.items():
+        print(said.get(name, name))
+        columns = [f"k{at}" if name in of_keys else str(at) for at in range(1, 1 + len(rows[0]))]
+        letter = "k" if name in ("keys", "values") else "q"
+        table = [
+            {"": f"{letter}{at}"} | dict(zip(columns, (f"{each:.4f}" for each in row), strict=True))
+            for at, row in enumerate(rows, start=1)
+        ]
+        print_rows(table, text=("",))
+        print()
 
 
 def next_tokens(

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from sweeplab.data.batches import NO_TARGET, Pairs, Split, limited
 from sweeplab.data.corpora import CORPORA, Texts
 from sweeplab.data.objectives import check_fits, evaluated_on, make_objective
+from sweeplab.data.task import DataSizes
 from sweeplab.data.tokenizers import TOKENIZERS, LearnedTokenizer, Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import cache_folder, write_whole
@@ -70,6 +71,12 @@ class Dataset:
     def of_pairs(self) -> bool:
         """Say whether the corpus is one of pairs."""
         return isinstance(self.train, Pairs)
+
+    @property
+    def sizes(self) -> DataSizes:
+        """Return what of a study's values follows from its data."""
+        n_pairs = self.train.n_pairs if isinstance(self.train, Pairs) else None
+        return DataSizes(self.tokenizer.vocab_size, len(self.train), n_pairs)
 
     @property
     def val_targets(self) -> int:

@@ -1,13 +1,48 @@
-"""What a run learns: its task. Losses of unlike tasks cannot be compared."""
+"""What a run learns: its task, and how much text there is to learn from.
+
+Losses of unlike tasks cannot be compared.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from sweeplab.hyperparameters import AUTO, Hyperparameters
 
 # The hyperparameters that decide what is predicted, and how hard it is.
 TASK = ("family", "objective", "mask_share", "span_length")
+
+
+class DataSizes(NamedTuple):
+    """How large a study's data are: the tokenizer's vocabulary, and the training split in tokens and in pairs."""
+
+    vocab_size: int
+    train_tokens: int | None = None
+    train_pairs: int | None = None
+
+    @classmethod
+    def of(cls, sizes: DataSizes | int | None) -> DataSizes | None:
+        """Return sizes of which only the vocabulary may be known, or nothing."""
+        return cls(sizes) if isinstance(sizes, int) else sizes
+
+    def iterations(self, values: Hyperparameters) -> int | None:
+        """Return how many steps a run's `epochs` take, the last one begun counted; None where it gives none.
+
+        An epoch is as many sequences as the training split has: of a text its tokens over block_size, or its pairs.
+        """
+        if values.epochs is None or self.train_tokens is None:
+            return None
+        tokens = min(self.train_tokens, values.data_limit or self.train_tokens)
+        share = tokens / self.train_tokens
+        rows = tokens / values.block_size if self.train_pairs is None else self.train_pairs * share
+        # To nine digits: 3 epochs of a third each are one.
+        return max(1, math.ceil(round(values.epochs * rows / values.batch_size, 9)))
+
+
+# What is known of the data: a number is a vocabulary, and all else unknown.
+Sizes = DataSizes | int | None
 
 
 def task_of(values: Hyperparameters) -> str:

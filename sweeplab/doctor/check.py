@@ -57,8 +57,8 @@ class OpenedStudy:
     @cached_property
     def store(self) -> Store:
         """Return the study's trials."""
-        vocab_size = self.folder.data.vocab_size
-        return Store(self.spec, cells(self.spec, vocab_size)[0], vocab_size, self.folder.storage_url)
+        sizes = self.folder.data.sizes
+        return Store(self.spec, cells(self.spec, sizes)[0], sizes, self.folder.storage_url)
 
     @cached_property
     def seeds(self) -> Mapping[str, tuple[int, ...]]:

@@ -23,7 +23,7 @@ from sweeplab.data.tokenizers import IdsTokenizer, Tokenizer
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import write_whole
 from sweeplab.hf.architectures import ARCHITECTURES, LAYOUT, LAYOUT_KEY, Architecture
-from sweeplab.hf.tokenizers import Definition, read_tokenizer, write_tokenizer
+from sweeplab.hf.tokenizers import Definition, contents_of, read_tokenizer, write_tokenizer
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.requirements import why_not
@@ -93,7 +93,7 @@ def _tokenizer_files(run: LoadedRun) -> dict[str, Definition]:
     if isinstance(run.tokenizer, IdsTokenizer):
         return {}
     definition = write_tokenizer(run.tokenizer, run.special, run.model.shape.vocab_size)
-    contents = {number: content for content, number in definition["model"]["vocab"].items()}
+    contents = contents_of(definition)
     written = {name: contents[number] for name, number in run.special.items()}
     named = {f"{name}_token": written[name] for name in (BOS, EOS, PAD, MASK) if name in written}
     sentinels = [written[name] for name in map(sentinel, range(len(written))) if name in written]
@@ -293,14 +293,18 @@ def _special(
     }
     file = source / "tokenizer_config.json"
     named = _json(file) if file.exists() else {}
-    mask, end = named.get("mask_token"), config.get("eos_token_id")
-    mask = mask.get("content") if isinstance(mask, dict) else mask
+
+    def id_of(role: str) -> Any:
+        said = named.get(f"{role}_token")
+        return added.get(str((said.get("content") if isinstance(said, dict) else said) or ""))
+
+    end = config.get("eos_token_id", id_of("sep"))  # BERT's [SEP], and its [CLS]
     first = "decoder_start_token_id" if shape.of_family.reads_source else "bos_token_id"
     found: dict[str, Any] = {
         PAD: config.get("pad_token_id"),
-        BOS: config.get(first, config.get("pad_token_id") if shape.of_family.reads_source else None),
+        BOS: config.get(first, config.get("pad_token_id") if shape.of_family.reads_source else id_of("cls")),
         EOS: end[0] if isinstance(end, list) and end else end,
-        MASK: added.get(str(mask or "")),
+        MASK: id_of("mask"),
     }
     for index in range(len(added)):
         found[sentinel(index)] = added.get(f"<extra_id_{index}>", added.get(f"<|{sentinel(index)}|>"))

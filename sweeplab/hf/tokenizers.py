@@ -1,6 +1,7 @@
 """Our tokenizers as the `tokenizers` library's tokenizer.json, and back where one of ours is the same.
 
-All but char work on bytes, each written as a printable character as GPT-2 does (Radford et al., 2019).
+All but char work on bytes, each written as a printable character as GPT-2 does (Radford et al., 2019). WordPiece and
+Unigram are the library's own, and taken as they are: also BERT's and T5's, which change texts before they cut them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,16 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.data.tokenizers import BpeTokenizer, ByteTokenizer, CharTokenizer, Tokenizer, WordTokenizer
+from sweeplab.data.tokenizers import (
+    BpeTokenizer,
+    ByteTokenizer,
+    CharTokenizer,
+    LibraryTokenizer,
+    Tokenizer,
+    UnigramTokenizer,
+    WordPieceTokenizer,
+    WordTokenizer,
+)
 from sweeplab.data.tokenizers.base import LARGEST_VOCABULARY, N_BYTES, utf8
 from sweeplab.errors import BadInput
 
@@ -34,8 +44,14 @@ ALPHABET = [chr(byte if byte in PRINTABLE else N_BYTES + OTHERS.index(byte)) for
 BYTES = {character: byte for byte, character in enumerate(ALPHABET)}
 
 
+# The score of a token of Unigram that stands for no text: text is never cut into it.
+NEVER = -1e9
 # Those of ours that the library has in another form than ours.
 REWRITTEN = (CharTokenizer, ByteTokenizer, WordTokenizer)
+# Those that are the library's, by what it calls their models.
+LIBRARYS: dict[str, type[LibraryTokenizer]] = {
+    "BPE": BpeTokenizer, "WordPiece": WordPieceTokenizer, "Unigram": UnigramTokenizer,
+}  # fmt: skip
 
 
 def _in_library(tokenizer: Tokenizer) -> Library:
@@ -79,25 +95,43 @@ def write_tokenizer(tokenizer: Tokenizer, special: Mapping[str, int], vocab_size
         BadInput: the library has nothing like it.
     """
     definition = _library_definition(tokenizer)
-    vocabulary: dict[str, int] = definition["model"]["vocab"]
-    added = definition["added_tokens"]
-    vocabulary |= {each["content"]: each["id"] for each in added}
+    vocabulary, added = definition["model"]["vocab"], definition["added_tokens"]
+    is_scored = isinstance(vocabulary, list)  # Unigram's: tokens with scores, in the order of their ids
+    known = len(vocabulary)
+    if not is_scored:
+        vocabulary |= {each["content"]: each["id"] for each in added}
+        known = len(vocabulary)
+    elif added:
+        known = max(known, 1 + max(each["id"] for each in added))
     names = {number: f"<|{name}|>" for name, number in special.items()}
-    for number in range(len(vocabulary), vocab_size):
+    for number in range(known, vocab_size):
         content = names.get(number, f"<|unused_{number}|>")
-        vocabulary[content] = number
+        if is_scored:
+            vocabulary.append([content, NEVER])
+        else:
+            vocabulary[content] = number
         if number in names:
             plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
             added.append({"id": number, "content": content, **plain, "special": True})
     return definition
 
 
+def contents_of(definition: Definition) -> dict[int, str]:
+    """Return what a tokenizer.json calls its tokens, by their ids."""
+    vocabulary = definition["model"]["vocab"]
+    if isinstance(vocabulary, list):
+        known = {number: token for number, (token, _) in enumerate(vocabulary)}
+    else:
+        known = {number: token for token, number in vocabulary.items()}
+    return known | {each["id"]: each["content"] for each in definition["added_tokens"]}
+
+
 def _library_definition(tokenizer: Tokenizer) -> Definition:
-    if isinstance(tokenizer, BpeTokenizer):
+    if isinstance(tokenizer, LibraryTokenizer):
         definition: Definition = json.loads(tokenizer.definition)
         return definition
     if not isinstance(tokenizer, REWRITTEN):
-        known = ", ".join(each.name for each in (*REWRITTEN, BpeTokenizer))
+        known = ", ".join([*(each.name for each in REWRITTEN), *(each.name for each in LIBRARYS.values())])
         raise BadInput(f"tokenizer {tokenizer.name} cannot be written as a tokenizer.json; {known} can")
     try:
         return dict(json.loads(_in_library(tokenizer).to_str()))
@@ -112,25 +146,34 @@ def read_tokenizer(definition: Definition) -> Tokenizer:
         ValueError: there is none; says why.
     """
     added = [each for each in definition.get("added_tokens") or [] if not OURS.fullmatch(each["content"])]
-    given = dict(definition["model"].get("vocab", {}))
-    vocabulary = {token: number for token, number in given.items() if not OURS.fullmatch(token)}
+    model = definition["model"]
+    given, kind = model.get("vocab", {}), LIBRARYS.get(str(model.get("type")))
+    if kind is UnigramTokenizer:
+        scored = [each for each in given if not OURS.fullmatch(each[0])]
+        vocabulary = {token: number for number, (token, _) in enumerate(scored)}
+    else:
+        vocabulary = {token: number for token, number in given.items() if not OURS.fullmatch(token)}
     definition = {
         **definition,
         "added_tokens": added,
-        "model": {**definition["model"], "vocab": vocabulary},
+        "model": {**model, "vocab": scored if kind is UnigramTokenizer else vocabulary},
         **dict.fromkeys(("truncation", "padding", "post_processor")),
     }
     vocabulary = vocabulary | {each["content"]: each["id"] for each in added}
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     if sorted(vocabulary.values()) != list(range(len(tokens))) or len(tokens) > LARGEST_VOCABULARY:
         raise ValueError(f"its ids are not those from 0 on, or more than {LARGEST_VOCABULARY:,}")
-    for kind in REWRITTEN:
+    for ours in REWRITTEN:
         try:
-            candidate = _from_library(kind, tokens)
+            candidate = _from_library(ours, tokens)
         except (KeyError, ValueError):
             continue
         if definition == _library_definition(candidate):
             return candidate
+    if kind is None:
+        raise ValueError(f"it is a {model.get('type')}; known are {', '.join(LIBRARYS)}")
+    if kind is not BpeTokenizer:
+        return kind.from_json({"definition": definition})
     if wrong := _no_bpe(definition):
         raise ValueError(wrong)
     return BpeTokenizer.from_json({"definition": definition})
@@ -140,8 +183,6 @@ def _no_bpe(definition: Definition) -> str | None:
     """Return why a definition is no byte-level BPE that cuts words as GPT-2 does, or None."""
     model = definition["model"]
     cut, decoder = (definition.get(part) or {} for part in ("pre_tokenizer", "decoder"))
-    if model.get("type") != "BPE":
-        return f"it is a {model.get('type')}, and no byte-level BPE"
     if definition.get("normalizer") is not None:
         return "it changes texts before it cuts them: what it decodes is another text"
     if {key: cut.get(key) for key in GPT2_WORDS} != GPT2_WORDS or decoder.get("type") != "ByteLevel":

@@ -83,7 +83,7 @@ def rerun_text(trial: Trial) -> str:
     study, data = spec.as_written(), folder.read(folder.data_file)
     order = spec.seed_numbers
     # As the study asks, and not as a run of an earlier version says, whose default was a project.
-    values = {**trial.values, "wandb_project": spec.fixed.get("wandb_project")}
+    values = {**trial.values, "wandb_project": spec.fixed.get("wandb_project"), "epochs": None}
     written: Mapping[str, Any] = {
         "name": _name(trial),
         "plugins": [{"file": each.file, "sha256": each.sha256} for each in spec.plugins],

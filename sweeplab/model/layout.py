@@ -268,11 +268,13 @@ class Layout:
         torch.cat([piece.reshape(n_runs, -1) for piece in pieces], dim=1, out=out[:, : self.n_params])
         out[:, self.n_params :].zero_()  # a run that diverged here may have left a NaN behind
 
-    def row_of(self, weights: Mapping[str, Tensor]) -> Float[Tensor, "P"]:
-        """Return a run's weights by name as its row."""
-        row = torch.zeros(1, self.row_size)
+    def row_of(self, weights: Mapping[str, Tensor], seed: int) -> Float[Tensor, "P"]:
+        """Return a run's weights by name as its row; those that are missing, or NaN, are drawn as its initial ones."""
+        row = self.initial_row(seed)[None]
         for name, view in self.views(row).items():
-            view.copy_(weights[name])
+            if name in weights:
+                given = weights[name]
+                view.copy_(torch.where(given.isnan(), view, given))
         return row[0]
 
     def initial_row(self, seed: int) -> Float[Tensor, "P"]:

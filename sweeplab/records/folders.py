@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from sweeplab.data.task import DataSizes
 from sweeplab.errors import BadInput, DamagedFile, Problem
 from sweeplab.files import database_url, machine, read_only_uri, write_whole
 from sweeplab.records.runs import FROM_A_COPY, Inside, RunFolder, RunState, known, reading
@@ -98,6 +99,12 @@ class DataDescription:
     test_overlap: float = 0.0
     n_duplicates: int = 0
     init_digest: str | None = None
+    train_pairs: int | None = None
+
+    @property
+    def sizes(self) -> DataSizes:
+        """Return what of the study's values follows from its data."""
+        return DataSizes(self.vocab_size, self.train_tokens, self.train_pairs)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the description fit for JSON; without an `init_digest` where there is none."""

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweeplab.data.task import Sizes
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import bytes_in_words
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameters
@@ -92,7 +93,7 @@ def models_of(file: Path, overrides: Sequence[str] = (), cell: str | None = None
         BadInput: the file is wrong, its data are not there, or it has no such cell.
     """
     spec = read_study(file_of(file), overrides)
-    shapes = _shapes(spec, placed_dataset(spec).tokenizer.vocab_size, cell)
+    shapes = _shapes(spec, placed_dataset(spec).sizes, cell)
     return [Sized(key, shape, _notes(spec.preset, shape)) for key, shape in shapes.items()]
 
 
@@ -134,8 +135,8 @@ def _notes(name: str | None, shape: ModelShape) -> tuple[str, ...]:
     return preset(name).notes if shape == replace(own, vocab_size=shape.vocab_size) else ()
 
 
-def _shapes(spec: StudySpec, vocab_size: int | None = None, cell: str | None = None) -> dict[str, ModelShape]:
-    spaces = spaces_of(spec, cells_named(spec, vocab_size, cell), vocab_size)
+def _shapes(spec: StudySpec, sizes: Sizes = None, cell: str | None = None) -> dict[str, ModelShape]:
+    spaces = spaces_of(spec, cells_named(spec, sizes, cell), sizes)
     return {space.cell.key: ModelShape.of(sample_cell(spec, space, PROBES).median) for space in spaces}
 
 
@@ -196,7 +197,7 @@ def check_coordinates(
     models = []
     for parametrization, width in itertools.product(TABLE["parametrization"].choices, widths):
         changes = [*overrides, f"parametrization={parametrization}", f"n_embd={width}"]
-        models.append(_values_of(read_study(file, changes), data.tokenizer.vocab_size, cell))
+        models.append(_values_of(read_study(file, changes), data.sizes, cell))
     rows: list[Coordinate] = []
     for values in models:
         report(f"{values.parametrization}, n_embd {values.n_embd}")
@@ -209,11 +210,11 @@ def check_coordinates(
     return CoordinateCheck(spec.name, searched, widths, n_steps, rows, growth(rows))
 
 
-def _values_of(spec: StudySpec, vocab_size: int, cell: str | None) -> Hyperparameters:
+def _values_of(spec: StudySpec, sizes: Sizes, cell: str | None) -> Hyperparameters:
     """Return the effective hyperparameters of a study's one cell, at the first point of what is searched."""
-    found = cells_named(spec, vocab_size, cell)
+    found = cells_named(spec, sizes, cell)
     if len(found) > 1:
         keys = " | ".join(each.key for each in found[:FEW])
         raise BadInput(Problem(f"{spec.name} has {len(found)} cells besides its widths", f"--cell {keys}"))
-    samples = sample_cell(spec, Space(spec, found[0], vocab_size), PROBES)
+    samples = sample_cell(spec, Space(spec, found[0], sizes), PROBES)
     return settle_devices(samples.valid[0])

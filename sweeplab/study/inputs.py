@@ -93,6 +93,7 @@ def describe_data(spec: StudySpec, dataset: Dataset) -> DataDescription:
         test_overlap=dataset.test_overlap,
         n_duplicates=dataset.n_duplicates,
         init_digest=start.digest if start else None,
+        train_pairs=dataset.sizes.train_pairs,
     )
 
 
@@ -169,8 +170,9 @@ class Start:
     @property
     def bound(self) -> list[str]:
         """Return the hyperparameters of a model that a trial's has to share."""
-        # Only learned positions have a weight for each place; others take any length. Trained weights have no init.
-        free = {"init"} if self.shape.positions == "learned" else {"init", "block_size"}
+        # Only learned positions have a weight for each place; others take any length. Trained weights have no init, and
+        # a vocabulary may grow.
+        free = {"init", "vocab_size"} | (set() if self.shape.positions == "learned" else {"block_size"})
         return [name for name in FIELDS if name not in free]
 
     @property
@@ -178,13 +180,25 @@ class Start:
         """Return what a study has to say for its model to be the run's: all that does not follow by itself."""
         theirs = vars(self.shape)
         auto = {name for name in SETTLED if follows(name, theirs)}
-        if theirs["vocab_size"] == self.tokenizer.vocab_size + n_special(self.values):
-            auto.add("vocab_size")
-        return {
+        found = {
             name: theirs[name]
             for name in self.bound
             if name not in auto and theirs[name] != TABLE[name].default
         }
+        ours = special_tokens(self.values)
+        has_own = any((self.special or {}).get(name, ours[name]) != ours[name] for name in ours.names)
+        is_auto = theirs["vocab_size"] == self.tokenizer.vocab_size + n_special(self.values)
+        return found if has_own or is_auto else found | {"vocab_size": theirs["vocab_size"]}
+
+    def vocabulary(self, values: Hyperparameters) -> list[int | None]:
+        """Return of each token of a run that starts here which of this one's it is; None where it is new.
+
+        A study's special tokens come last: one that this run has, by its name, is taken from wherever it stands here.
+        """
+        new, old = special_tokens(values), special_tokens(self.values, self.special)
+        n_kept = min(new.n_ordinary, old.n_ordinary)
+        ordinary = [*range(n_kept), *[None] * (new.n_ordinary - n_kept)]
+        return [*ordinary, *(old.ids.get(name) for name in new.names)]
 
 
 def open_start(folder: Path) -> Start:
@@ -207,8 +221,7 @@ def read_start(spec: StudySpec) -> Start | None:
     """Return what a study's runs start from, or None for random weights.
 
     Raises:
-        BadInput: the folder has no checkpoint, or a damaged one, its tokenizer is not the one that the study names, or
-            its special tokens are not where those of a study's runs are.
+        BadInput: the folder has no checkpoint, or a damaged one, or its tokenizer is not the one that the study names.
     """
     if (folder := spec.init_folder) is None:
         return None
@@ -219,11 +232,6 @@ def read_start(spec: StudySpec) -> Start | None:
     except NO_CHECKPOINT as error:
         what = f"init_from: there is no checkpoint in {folder}"
         raise BadInput(spec.problem(("init_from",), what, "a folder with model.json")) from error
-    ours = special_tokens(start.values)
-    for name in ours.names:
-        if (theirs := (start.special or {}).get(name, ours[name])) != ours[name]:
-            what = f"has its special token {name} at {theirs}, and a study's come last: at {ours[name]}"
-            raise BadInput(spec.problem(("init_from",), f"init_from: the run in {folder} {what}"))
     if (name := start.tokenizer.name) != spec.data.tokenizer:
         what = f"the run in {folder} has tokenizer {name}"
         raise BadInput(spec.problem(("data", "tokenizer"), what, f"tokenizer: {name}"))

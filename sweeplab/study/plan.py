@@ -20,6 +20,7 @@ from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.records.folders import DataDescription
 from sweeplab.study.algorithms import first_decision, n_startup_trials, promotes, rungs, settled_pruner
+from sweeplab.study.problems import LENGTHS
 from sweeplab.study.rules import facts
 from sweeplab.study.space import MOST_LISTED, Space, unmet
 from sweeplab.study.spec import NOWHERE, Budget, Engine, StudySpec
@@ -93,9 +94,9 @@ def stack_capacity(wanted: int | str, values: Hyperparameters, n_seeds: int, mem
 class CellPlan:
     """One cell as it would be trained; sizes and costs are those of the median valid sample, of one run.
 
-    `max_iters` is None where trials differ in it, `n_points` (how many different trials there are) where they cannot be
-    counted. `startup_trials` are spread evenly before the sampler models what they found. `rungs` are the iterations at
-    which halving decides, in a run of typical length.
+    `max_iters` and `epochs`, if some are given, are None where trials differ in them, `n_points` (how many different
+    trials there are) where they cannot be counted. `startup_trials` are spread evenly before the sampler models what
+    they found. `rungs` are the iterations at which halving decides, in a run of typical length.
     """
 
     cell: str
@@ -113,6 +114,7 @@ class CellPlan:
     n_points: int | None
     startup_trials: int
     rungs: list[int]
+    epochs: float | None = None
 
     def n_trials(self, per_cell: int) -> int:
         """Return how many trials the cell has under a budget: no more than it has points."""
@@ -299,7 +301,7 @@ def sample_cell(spec: StudySpec, space: Space, count: int) -> Samples:
             rule.text: (rule, rule.why(values)) for values, rule in zip(drawn, broken, strict=True) if rule
         }
         what = f"trial of cell {space.cell.key}"
-        raise BadInput(*(unmet(spec, rule, what, space.vocab_size, why) for rule, why in rules.values()))
+        raise BadInput(*(unmet(spec, rule, what, space.sizes, why) for rule, why in rules.values()))
     return Samples(space, len(valid) / len(drawn), valid)
 
 
@@ -320,7 +322,7 @@ def plan_cell(spec: StudySpec, samples: Samples) -> CellPlan:
     known = [facts(values) for values in samples.valid]
     own = facts(settled)
     free = free_memory_bytes(settled.device) if spec.engine.type == "local" else MEMORY_ELSEWHERE
-    iterations = {values.max_iters for values in samples.valid}
+    iterations, epochs = ({getattr(each, name) for each in samples.valid} for name in LENGTHS)
     every, last = space.typical.eval_interval, space.typical.max_iters
     # Only a few points are worth looking at one by one: rules rarely matter where there are more than trials.
     is_small = (space.n_points or MOST_LISTED) < MOST_LISTED
@@ -340,6 +342,7 @@ def plan_cell(spec: StudySpec, samples: Samples) -> CellPlan:
         n_points=space.n_valid if is_small else space.n_points,
         startup_trials=n_startup_trials(spec.sampler, spec.budget.trials_per_cell) if space.parameters else 0,
         rungs=rungs(settled_pruner(spec.pruner, every, last), every, last),
+        epochs=epochs.pop() if len(epochs) == 1 else None,
     )
 
 

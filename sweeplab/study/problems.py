@@ -19,6 +19,8 @@ Mark = tuple[int, int]
 
 # Where the hyperparameters of a study stand.
 SECTIONS = ("fixed", "grid", "search")
+# How long runs train: one of them is given.
+LENGTHS = ("max_iters", "epochs")
 # Longer lists of allowed names would drown the one that was meant.
 MOST_NAMED = 20
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from sweeplab.data.task import DataSizes, Sizes
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model import accounting
 from sweeplab.model.requirements import requirements
@@ -155,7 +156,7 @@ class Rule:
         return ""
 
 
-def rules(spec: StudySpec, vocab_size: int | None) -> list[Rule]:
+def rules(spec: StudySpec, sizes: Sizes) -> list[Rule]:
     """Return what every trial of a study has to meet: first what is built in, then its constraints."""
     found = [
         _search_rule(name, entry)
@@ -168,6 +169,8 @@ def rules(spec: StudySpec, vocab_size: int | None) -> list[Rule]:
     ]
     if spec.place("head_dim") == NOWHERE:
         found.append(_expression_rule("n_embd % n_head == 0", spec.place("n_head", "n_embd")))
+    known = DataSizes.of(sizes)
+    vocab_size = known.vocab_size if known else None
     if vocab_size is not None:
         found.append(_expression_rule(f"vocab_size >= {vocab_size}", spec.place("vocab_size")))
     found += [_expression_rule(text, spec.place(*sorted(Expression(text).names))) for text in REQUIREMENTS]

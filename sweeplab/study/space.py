@@ -7,11 +7,13 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from sweeplab.data.task import DataSizes, Sizes
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameters, defaults
 from sweeplab.model.shape import settled
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 # Where a size is needed before the data are read; no rule rests on it.
 VOCABULARY_STAND_IN = 256
+# What decides how many steps an epoch has, and how many epochs there are.
+OF_EPOCHS = ("epochs", "batch_size", "block_size", "data_limit")
 # The cell of a study that has one, and the one of several that changes nothing.
 WHOLE, BASE = "all", "base"
 # A folder is named after a cell: file systems stop at 255 bytes.
@@ -67,23 +71,28 @@ def _word(value: Any) -> str:
 class Space:
     """What is sampled, derived and required in one cell.
 
-    `vocab_size` is the tokenizer's; before the data are read it is None, and rules that rest on it are left out.
+    `sizes` are the data's, of which the vocabulary may be all; before the data are read there are none, and rules that
+    rest on them are left out.
     `given` is what every trial has where it samples nothing, `parameters` what is sampled, by Optuna's names.
     `found` are the rules of the study, where they are known: every cell has the same.
     """
 
     def __init__(
-        self, spec: StudySpec, cell: Cell, vocab_size: int | None, found: Sequence[Rule] | None = None
+        self, spec: StudySpec, cell: Cell, sizes: Sizes, found: Sequence[Rule] | None = None
     ) -> None:
-        self.cell, self.vocab_size = cell, vocab_size
+        self.cell, self.sizes = cell, DataSizes.of(sizes)
         self._spec = spec
         self._search = spec.search
         self._of_pairs = bool(spec.of_pairs)
-        self._n_symbols = vocab_size or VOCABULARY_STAND_IN
+        self._n_symbols = self.sizes.vocab_size if self.sizes else VOCABULARY_STAND_IN
         self.given = defaults() | spec.fixed | cell.values
         derived = {name for name, entry in spec.search.items() if isinstance(entry, Derived)}
         self._auto = {name for name in ("objective", "vocab_size") if self.given[name] == AUTO} - derived
-        self._unknown: set[str] = set() if vocab_size else self._auto & {"vocab_size"}
+        if self.given["epochs"] is not None or "epochs" in spec.search:
+            self._auto |= {"max_iters"} - derived
+        self._unknown: set[str] = set() if self.sizes else self._auto & {"vocab_size"}
+        if self.sizes is None or self.sizes.train_tokens is None:
+            self._unknown |= self._auto & {"max_iters"}
         self.given = self._settled(self.given)
         # What may differ between trials of the cell, and the values of what does not.
         self._varying = set(self._unknown)
@@ -97,9 +106,11 @@ class Space:
             name for name in self._order if self._expanded(needs(spec.search[name])) & self._auto
         }
         self._conditional: set[str] = set()
+        if "max_iters" in self._auto and set(OF_EPOCHS) & spec.search.keys():
+            self._varying.add("max_iters")
         for name in self._order:
             self._enter(name, spec.search[name])
-        found = rules(spec, vocab_size) if found is None else found
+        found = rules(spec, self.sizes) if found is None else found
         self._rules = [rule for rule in found if not self._expanded(rule.names) & self._unknown]
 
     def _enter(self, name: str, entry: SearchSpec) -> None:
@@ -140,6 +151,11 @@ class Space:
             )
         if "vocab_size" in auto:
             settled["vocab_size"] = self._n_symbols + n_special(Hyperparameters.of(settled))
+        if "max_iters" in auto and self.sizes:
+            # What is derived may be no number; its own rule says so.
+            with suppress(ArithmeticError, TypeError, ValueError):
+                found = self.sizes.iterations(Hyperparameters.of(settled))
+                settled["max_iters"] = settled["max_iters"] if found is None else found
         return settled
 
     def _label(self, name: str, entry: SearchSpec, of: Any) -> str:
@@ -370,23 +386,23 @@ def _spread(dimensions: int, count: int) -> Iterator[list[float]]:
 # ------------------------------------------------------------------ the cells of a study
 
 
-def cells(spec: StudySpec, vocab_size: int | None) -> tuple[list[Cell], list[tuple[dict[str, Any], str]]]:
+def cells(spec: StudySpec, sizes: Sizes) -> tuple[list[Cell], list[tuple[dict[str, Any], str]]]:
     """Return the cells of a study, and the points that are none, each with the reason.
 
     Points are each of the study's `cells` at each point of its grid.
 
-    Before the data are read `vocab_size` is None, and rules that rest on it exclude nothing.
+    Before the data are read `sizes` is None, and rules that rest on them exclude nothing.
 
     Raises:
         BadInput: no cell is left.
     """
     kept: list[Cell] = []
     excluded: list[tuple[dict[str, Any], Rule, str]] = []
-    found = rules(spec, vocab_size)
+    found = rules(spec, sizes)
     for changes, *point in itertools.product(spec.cells or [{}], *spec.grid.values()):
         values = {**changes, **dict(zip(spec.grid, point, strict=True))}
         cell = Cell(len(kept), values, BASE if spec.cells else WHOLE)
-        space = Space(spec, cell, vocab_size, found)
+        space = Space(spec, cell, sizes, found)
         rule = space.impossible()
         if rule is None:
             kept.append(cell)
@@ -394,7 +410,7 @@ def cells(spec: StudySpec, vocab_size: int | None) -> tuple[list[Cell], list[tup
             excluded.append((cell.values, rule, rule.why(next(space.draws(1)))))
     if not kept:
         broken = {rule.text: (rule, why) for _, rule, why in excluded}
-        raise BadInput(*(unmet(spec, rule, "cell", vocab_size, why) for rule, why in broken.values()))
+        raise BadInput(*(unmet(spec, rule, "cell", sizes, why) for rule, why in broken.values()))
     return kept, [(values, f"{rule.text}{_without_value(why)}") for values, rule, why in excluded]
 
 
@@ -402,19 +418,19 @@ def _without_value(why: str) -> str:
     return f", which has no value: {why}" if why else ""
 
 
-def spaces_of(spec: StudySpec, cells: Sequence[Cell], vocab_size: int | None) -> list[Space]:
+def spaces_of(spec: StudySpec, cells: Sequence[Cell], sizes: Sizes) -> list[Space]:
     """Return the spaces of cells."""
-    found = rules(spec, vocab_size)
-    return [Space(spec, cell, vocab_size, found) for cell in cells]
+    found = rules(spec, sizes)
+    return [Space(spec, cell, sizes, found) for cell in cells]
 
 
-def cells_named(spec: StudySpec, vocab_size: int | None, key: str | None) -> list[Cell]:
+def cells_named(spec: StudySpec, sizes: Sizes, key: str | None) -> list[Cell]:
     """Return a study's cell of this name, or all where it is None.
 
     Raises:
         BadInput: there is none; offers the nearest.
     """
-    found, _ = cells(spec, vocab_size)
+    found, _ = cells(spec, sizes)
     keys = [cell.key for cell in found]
     if key is not None and key not in keys:
         few = " | ".join(keys) if len(keys) < FEW else ""
@@ -422,7 +438,7 @@ def cells_named(spec: StudySpec, vocab_size: int | None, key: str | None) -> lis
     return [cell for cell in found if key in (None, cell.key)]
 
 
-def unmet(spec: StudySpec, rule: Rule, what: str, vocab_size: int | None, why: str = "") -> Problem:
+def unmet(spec: StudySpec, rule: Rule, what: str, sizes: Sizes, why: str = "") -> Problem:
     """Return the problem that no cell (or trial) meets a rule, with the values that it rests on.
 
     `why` says why it has no value, where it has none.
@@ -432,10 +448,10 @@ def unmet(spec: StudySpec, rule: Rule, what: str, vocab_size: int | None, why: s
     values = [f"{name} is {shown(given[name])}" for name in names if given[name] != AUTO]
     text = f"no {what} meets {rule.text!r}{_without_value(why)}"
     text += f" where {', '.join(values)}" if values else ""
-    return spec.problem(rule.path, text, _possible_there(spec, rule, vocab_size))
+    return spec.problem(rule.path, text, _possible_there(spec, rule, sizes))
 
 
-def _possible_there(spec: StudySpec, rule: Rule, vocab_size: int | None) -> str:
+def _possible_there(spec: StudySpec, rule: Rule, sizes: Sizes) -> str:
     """Return which values would do in place of the one that stands where a rule is broken, if they are few."""
     section, name = (*rule.path, "")[:2]
     if section != "fixed" or name not in TABLE:
@@ -443,15 +459,15 @@ def _possible_there(spec: StudySpec, rule: Rule, vocab_size: int | None) -> str:
     first = {**next(iter(spec.cells), {}), **{each: held[0] for each, held in spec.grid.items()}}
 
     def space(value: Any) -> Space:
-        return Space(spec, Cell(0, {**first, name: value}), vocab_size)
+        return Space(spec, Cell(0, {**first, name: value}), sizes)
 
     if name == "vocab_size":
         return f"auto, or at least {space(AUTO).given[name]}"
     row, values = TABLE[name], {**defaults(), **spec.fixed}
     options: Sequence[Any] = row.choices or ((True, False) if row.kind == "bool" else ())
     if row.kind == "int":
-        sizes = [values[each] for each in rule.names & values.keys() if TABLE[each].kind == "int"]
-        options = range(int(row.low or 0), 1 + max(each for each in sizes if each not in (AUTO, None)))
+        whole = [values[each] for each in rule.names & values.keys() if TABLE[each].kind == "int"]
+        options = range(int(row.low or 0), 1 + max(each for each in whole if each not in (AUTO, None)))
     if len(options) > MOST_LISTED:
         return ""
     fit = [shown(each) for each in options if space(each).impossible() is None]

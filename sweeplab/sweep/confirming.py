@@ -186,7 +186,7 @@ def _trained(
         raise Interrupted(derived.name, status)
     there = StudyFolder(folder.lab, derived.name)
     found = {trial.cell: trial for trial in read_trials(there)}
-    keys = [cell.key for cell in cells(derived, there.data.vocab_size)[0]]
+    keys = [cell.key for cell in cells(derived, there.data.sizes)[0]]
     return {(trial.cell, trial.number): found[key] for trial, key in zip(trials, keys, strict=True)}
 
 

@@ -57,9 +57,8 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     check_imported(spec)
     folder = StudyFolder(lab, spec.name)
     dataset = _checked_dataset(spec, folder)
-    vocab_size = dataset.tokenizer.vocab_size
-    found, excluded = cells(spec, vocab_size)
-    spaces = spaces_of(spec, found, vocab_size)
+    found, excluded = cells(spec, dataset.sizes)
+    spaces = spaces_of(spec, found, dataset.sizes)
     plan.check_grid_sampler(spec, spaces)
     samples = plan.sample_cells(spec, spaces)
     valid = [values for cell in samples for values in cell.valid]

@@ -92,14 +92,17 @@ class Stack:
     def admit(
         self, run: Run, snapshot: Snapshot | None = None, start: Mapping[str, Tensor] | None = None
     ) -> None:
-        """Admit a run: from its seed, from weights by name, or from where a snapshot left it."""
+        """Admit a run: from its seed, from weights by name, or from where a snapshot left it.
+
+        What the weights lack, or have as NaN, the seed draws.
+        """
         if len(self._members) == self.capacity or shape_key(run.values) != self.key:
             raise ValueError(f"no place for {run.key}: the stack is full or of another shape")
         if snapshot:
             begin = snapshot.rows
         else:
             layout, key = self.transformer.layout, generator_key(run.values.seed, "init")
-            initial = layout.initial_row(key) if start is None else layout.row_of(start)
+            initial = layout.initial_row(key) if start is None else layout.row_of(start, key)
             begin = {name: initial if name in self._initial else torch.zeros(()) for name in self._rows}
             begin["scale"] = initial_scale()
         for name, rows in self._rows.items():

@@ -91,7 +91,10 @@ def test_a_table_with_ranges_is_a_search_that_starts_at_its_own_values(folder: P
 @pytest.mark.parametrize(
     ("grid", "said"),
     [
-        ("n_layers_=1,2", "unknown hyperparameter 'n_layers_' in the grid; did you mean 'n_layer'?"),
+        (
+            "n_layers_=1,2",
+            "--grid n_layers_=1,2: unknown hyperparameter 'n_layers_'; did you mean 'n_layer'?",
+        ),
         (
             "n_layer=1,many",
             "--grid n_layer=1,many: n_layer is written 'many'; allowed: a whole number from 1",
@@ -165,7 +168,10 @@ def test_ranges_are_written_as_for_a_run(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("search", "said"),
     [
-        ("learning_rat=1..2", "unknown hyperparameter 'learning_rat'; did you mean 'learning_rate'?"),
+        (
+            "learning_rat=1..2",
+            "--search learning_rat=1..2: unknown hyperparameter 'learning_rat'; did you mean 'learning_rate'?",
+        ),
         (
             "dropout=high..low",
             "--search dropout=high..low is no range of dropout; allowed: 1e-4 to 1e-2, log;",

@@ -87,3 +87,14 @@ def test_other_words_of_the_field_are_understood(said: str, known: list[str], me
 def test_overrides_in_other_words(override: str, meant: str, cli, finished) -> None:
     said = cli("plan", finished.file, "-o", override)
     assert said.code == 2 and said.err.endswith(f"did you mean {meant!r}?\n")
+
+
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_without_a_study_it_says_which_there_are_and_how_to_begin(cli, folder: Path, command: str) -> None:
+    begin = "a new one: `sweeplab study init NAME`, then `sweeplab run NAME`\n"
+    said = cli(command)
+    assert (said.code, said.err) == (2, f"error: no study is named; allowed: {begin}")
+    (folder / "studies").mkdir()
+    (folder / "studies/mine.yaml").write_text("name: mine\n")
+    assert cli(command).err == f"error: no study is named; allowed: studies/mine.yaml; {begin}"
+    assert [each.name for each in folder.iterdir()] == ["studies"], "nothing is written unasked"

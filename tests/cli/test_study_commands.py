@@ -15,6 +15,8 @@ import pandas as pd
 import pytest
 from terminal import PROGRAM
 
+from sweeplab.study.file.values import overrides_of
+
 CELLS = ["n_embd=8", "n_embd=16"]
 
 
@@ -146,9 +148,22 @@ def test_words_of_the_command_line_are_grid_and_search(cli, finished) -> None:
         "dropout": "{min: 0.0, max: 0.4, step: 0.05}",
         "activation": "[relu, gelu]",
     }
-    said = cli("plan", finished.file, "--grid", "layers=1,2")
-    assert said.code == 2 and "did you mean 'n_layer'?" in said.err
-    assert cli("plan", finished.file, "--grid", "n_layer").err.endswith("such as n_layer=1,2,4\n")
+    said = cli("plan", finished.file, "--grid", "layerz=1,2")
+    assert said.code == 2 and "--grid layerz=1,2: unknown hyperparameter 'layerz'" in said.err
+    said = cli("plan", finished.file, "--grid", "max_iters")
+    assert said.err == "error: --grid max_iters has no list of values; allowed: max_iters=A,B,C\n"
+
+
+def test_a_run_reads_its_words_as_init_does(cli, finished) -> None:
+    words = ("--grid", "d_model=8|16", "--search", "lr=1e-4 to 1e-2, log", "--search", "wd, dropout")
+    planned = json.loads(cli("plan", finished.file, *words, "--json").out)
+    assert [cell["cell"] for cell in planned["cells"]] == ["n_embd=8", "n_embd=16"]
+    assert planned["outlook"]["ranges"]["learning_rate"] == "{min: 1e-4, max: 1e-2, log: true}"
+    assert {"weight_decay", "dropout"} <= planned["outlook"]["ranges"].keys()
+    a_plugins = overrides_of(["act=mine,gelu"], [])
+    assert a_plugins == ["grid.activation=[mine,gelu]"], "checked once its plugin is imported"
+    said = cli("plan", finished.file, "--search", "dropout=high..low")
+    assert said.code == 2 and "--search dropout=high..low is no range of dropout; allowed: 1e-4" in said.err
 
 
 def test_the_environment_says_where_the_lab_is(cli, finished, folder: Path, monkeypatch) -> None:

@@ -122,6 +122,10 @@ def test_load_names_the_tokenizers_there_are() -> None:
 
 
 ENGLISH = "the cat sat on the mat; the other cat sat on the hat. " * 20
+# Of the sentence alone Unigram keeps three pieces.
+VARIED = (
+    ENGLISH + "".join(f"{word}ing {word}ed un{word}able; " for word in ("walk", "talk", "jump", "drink")) * 9
+)
 LEARNED = {name: kind for name, kind in TOKENIZERS.items() if issubclass(kind, LearnedTokenizer)}
 
 
@@ -131,19 +135,19 @@ class TestLearnedTokenizerContract:
 
     @given(text=st.text())
     def test_knows_text_that_it_never_saw(self, kind: type[LearnedTokenizer], text: str) -> None:
-        tokenizer = kind.train(ENGLISH)
+        tokenizer = kind.train(VARIED)
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
     @pytest.mark.parametrize("size", [256, 257, 262])
     def test_has_as_many_tokens_as_it_is_told(self, kind: type[LearnedTokenizer], size: int) -> None:
-        tokenizer = kind.train(ENGLISH, size)
+        tokenizer = kind.train(VARIED, size)
         assert tokenizer.vocab_size == size
-        assert tokenizer.decode(tokenizer.encode(ENGLISH)) == ENGLISH
-        assert tokenizer.encode(ENGLISH).max() < size
+        assert tokenizer.decode(tokenizer.encode(VARIED)) == VARIED
+        assert tokenizer.encode(VARIED).max() < size
 
     def test_more_tokens_make_a_shorter_text(self, kind: type[LearnedTokenizer]) -> None:
-        lengths = [len(kind.train(ENGLISH, size).encode(ENGLISH)) for size in (256, 260, 264)]
-        assert lengths[0] == len(ENGLISH.encode())
+        lengths = [len(kind.train(VARIED, size).encode(VARIED)) for size in (256, 260, 264)]
+        assert lengths[0] == len(VARIED.encode())
         assert lengths[0] > lengths[1] > lengths[2]
 
     def test_learns_fewer_where_the_text_has_no_more(self, kind: type[LearnedTokenizer]) -> None:

@@ -14,9 +14,16 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Library
 
 from sweeplab.data.corpora import CORPORA
-from sweeplab.data.tokenizers import TOKENIZERS, BpeTokenizer, IdsTokenizer, Tokenizer
+from sweeplab.data.tokenizers import (
+    TOKENIZERS,
+    BpeTokenizer,
+    IdsTokenizer,
+    Tokenizer,
+    UnigramTokenizer,
+    WordPieceTokenizer,
+)
 from sweeplab.errors import BadInput
-from sweeplab.hf.tokenizers import BYTES, WORDS, read_tokenizer, write_tokenizer
+from sweeplab.hf.tokenizers import BYTES, WORDS, contents_of, read_tokenizer, write_tokenizer
 
 TEXT = (
     "First Citizen:\r\n\tnaïve café, 中文 \U0001f600\u0000\ufeff\u2028 e\u0301\x1c\x85 ½ Ⅷ _a_ <mask> <|x|>\n"
@@ -133,13 +140,66 @@ def far(library: Library) -> None:
         (byte_level(), far, "its ids are not those from 0 on, or more than 65,536"),
         (byte_level(dropout=0.1), lambda library: None, "its BPE has dropout"),
         (Library(models.BPE({"a": 0}, [])), lambda library: None, "does not cut words"),
-        (Library(models.WordPiece({"a": 0, "##b": 1})), lambda library: None, "it is a WordPiece, and no"),
+        (Library(models.WordLevel({"a": 0, "b": 1})), lambda library: None, "it is a WordLevel; known are BPE, "),
     ],
 )  # fmt: skip
 def test_what_none_of_ours_is(library: Library, change: Any, said: str) -> None:
     change(library)
     with pytest.raises(ValueError, match=said):
         read_tokenizer(json.loads(library.to_str()))
+
+
+def berts() -> Library:
+    """Return a WordPiece as BERT's, which writes all in small letters."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "un", "##able", "##s", ",", "é"]
+    library = Library(models.WordPiece({each: at for at, each in enumerate(pieces)}, unk_token="[UNK]"))
+    library.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=False)
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library.decoder = decoders.WordPiece()
+    library.add_special_tokens(pieces[:5])
+    library.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return library
+
+
+def t5s() -> Library:
+    """Return a Unigram as T5's, with blanks written as SentencePiece does."""
+    pieces = [
+        ("<pad>", 0.0),
+        ("</s>", 0.0),
+        ("<unk>", 0.0),
+        ("▁the", -2.0),
+        ("▁cat", -3.0),
+        ("s", -4.0),
+        ("▁", -5.0),
+    ]
+    library = Library(models.Unigram([*pieces, ("<extra_id_0>", 0.0)], unk_id=2))
+    library.pre_tokenizer = pre_tokenizers.Metaspace()
+    library.decoder = decoders.Metaspace()
+    library.add_special_tokens(["<pad>", "</s>", "<unk>", "<extra_id_0>"])
+    return library
+
+
+@pytest.mark.parametrize(
+    ("library", "kind", "ids", "text", "n_bytes"),
+    [
+        (berts(), WordPieceTokenizer, [5, 6, 9, 10, 7, 8], "the cats, unable", 3 + 3 + 1 + 1 + 2 + 4),
+        (t5s(), UnigramTokenizer, [3, 4, 5, 6, 2], "the cats <unk>", 4 + 4 + 1 + 1 + 5),
+    ],
+)
+def test_berts_and_t5s_own_kinds_read_text(
+    library: Library, kind: type[Tokenizer], ids: list[int], text: str, n_bytes: int
+) -> None:
+    found = read_tokenizer(json.loads(library.to_str()))
+    given = "The cats, unable" if kind is WordPieceTokenizer else "the cats Q"
+    assert isinstance(found, kind) and found.vocab_size == library.get_vocab_size()
+    assert found.encode(given).tolist() == ids, "nothing of the model's own stands around it"
+    assert found.decode(ids) == text
+    assert found.byte_lengths()[ids].sum() == n_bytes
+    size = found.vocab_size + 2
+    again = in_library(written := write_tokenizer(found, {"mask": size - 1}, size))
+    assert again.encode(given, add_special_tokens=False).ids == ids
+    assert contents_of(written)[size - 1] == "<|mask|>" and again.token_to_id("<|mask|>") == size - 1
+    assert read_tokenizer(written).encode(given).tolist() == ids
 
 
 def test_ids_cannot_be_written() -> None:

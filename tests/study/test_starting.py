@@ -25,6 +25,7 @@ from sweeplab.study.spec import Budget, DataSpec, Track
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.work.runner import Runner
 from sweeplab.sweep.work.trial import start_weights
+from sweeplab.train.checkpoint import read_checkpoint
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
@@ -60,7 +61,7 @@ def test_every_seed_starts_there_and_snapshots_go_before_it(tiny, trained: Path)
     spec = tiny(init_from=str(trained))
     values = Hyperparameters.of(json.loads((trained / "model.json").read_text())["values"])
     data = prepare("python-docs", "char")
-    weights = start_weights(spec)
+    weights = start_weights(spec)(values)
     stack = Stack(values, data.train, data.val, 2)
     for seed in (0, 1):
         stack.admit(Run(str(seed), values.replace(seed=seed)), start=weights)
@@ -169,18 +170,42 @@ def test_a_folder_without_a_run_says_nothing_of_a_model(tmp_path: Path) -> None:
         assert "\n" not in str(error.value)
 
 
-def test_nothing_goes_on_from_a_run_that_hides_tokens_by_another_id(tmp_path: Path) -> None:
-    tokenizer = prepare("python-docs", "char").tokenizer
-    run_in(tmp_path / "run", tokenizer, family="encoder", special={"pad": 0, "mask": 5})
+def test_a_run_goes_on_from_special_tokens_of_its_own(tiny, opened, dataset, tmp_path: Path) -> None:
+    """A study's come last: what hides a token there is what did so here, at 5."""
+    size = dataset.tokenizer.vocab_size
+    run_in(tmp_path / "run", dataset.tokenizer, family="encoder", special={"pad": 0, "mask": 5})
     file = tmp_path / "more.yaml"
     file.write_text(STUDY)
-    with pytest.raises(
-        BadInput, match="has its special token mask at 5, and a study's come last: at "
-    ) as error:
-        make_plan(read_study(file), tmp_path / "lab")
-    assert "\n" not in str(error.value)
-    run_in(tmp_path / "run", tokenizer, special={"pad": 0, "eos": 5})  # which its objective does not need
-    assert make_plan(read_study(file), tmp_path / "lab")[0].trials == 1
+    spec = read_study(file)
+    (cell,) = make_plan(spec, tmp_path / "lab")[0].cells
+    values = Space(spec, cells(spec, size)[0][0], size).typical
+    assert values.vocab_size == size + 1 and cell.n_params > 0
+    theirs, _ = read_checkpoint(tmp_path / "run", "model")
+    given = start_weights(spec)(values)
+    assert given["token_embedding"][size].equal(theirs["token_embedding"][5])
+    assert given["token_embedding"][:size].equal(theirs["token_embedding"][:size])
+    folder, store = opened(spec)
+    Runner(spec, store, dataset, folder).work()
+    (ended,) = folder.runs()
+    assert ended.read_end().ending.outcome == "complete"
+
+
+def test_a_run_that_learns_something_else_draws_the_tokens_that_are_new(tiny, trained: Path) -> None:
+    """A decoder of text goes on with pairs, whose four special tokens it has not."""
+    spec = tiny(init_from=str(trained), data=DataSpec(corpus="copy", tokenizer="char"))
+    theirs, facts = read_checkpoint(trained, "model")
+    values = Hyperparameters.from_json(facts["values"])
+    size, more = values.vocab_size, values.replace(objective="pairs", vocab_size=values.vocab_size + 4)
+    given = start_weights(spec)(more)
+    assert given["token_embedding"][:size].equal(theirs["token_embedding"])
+    assert given["token_embedding"][size:].isnan().all() and given["token_embedding"].shape[0] == size + 4
+    pairs = prepare("copy", "char", given=prepare("python-docs", "char").tokenizer)
+    stack = Stack(more, pairs.train, pairs.val, 2)
+    for seed in (0, 1):
+        stack.admit(Run(str(seed), more.replace(seed=seed)), start=given)
+    first, second = (stack.weights(key)["token_embedding"] for key in "01")
+    assert first[:size].equal(second[:size]) and first.isfinite().all()
+    assert not first[size:].equal(second[size:]), "by each run's own seed"
 
 
 def test_where_places_have_no_weights_texts_may_be_longer(tiny, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_is_valid(tmp_path: Path, minimal: bool) -> None:
 
 def test_the_grid_in_its_comment_is_valid_too(tmp_path: Path) -> None:
     text = study_text("mine").replace("# grid: ", "grid: ").replace("  n_layer: 3 ", "  # ")
-    assert len(cells(read(text, tmp_path), vocab_size=65)[0]) == 3
+    assert len(cells(read(text, tmp_path), 65)[0]) == 3
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def test_is_valid_whatever_is_searched(tmp_path: Path, search: tuple[str, ...]) 
 
 def test_every_suggested_width_gets_heads_that_divide_it(tmp_path: Path) -> None:
     spec = read(study_text("mine", search=["n_embd"]), tmp_path)
-    (cell,), excluded = cells(spec, vocab_size=65)
+    (cell,), excluded = cells(spec, 65)
     assert not excluded
-    space = Space(spec, cell, vocab_size=65)
+    space = Space(spec, cell, 65)
     for n_embd in TABLE["n_embd"].suggested:
         values = space.resolve({"n_embd": n_embd}, seed=0)
         assert values.n_head == n_embd // 32

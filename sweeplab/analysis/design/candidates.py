@@ -20,6 +20,7 @@ from sweeplab.analysis.columns import COUNTS, guessed_columns, own_columns, pair
 from sweeplab.analysis.fit.forms import Array
 from sweeplab.analysis.ledger.targets import Counting, sizes_of
 from sweeplab.analysis.points import Points, read_frame
+from sweeplab.data.task import Sizes
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hyperparameters import TABLE
 
@@ -181,8 +182,7 @@ def study_candidates(
 
     folders = [find_study(lab, name) for name in names]
     spec = candidate_study(folders, study_names(folders[0].lab), axes)
-    vocab_size = folders[0].data.vocab_size
-    return spec, cell_candidates(spec, vocab_size, counting)
+    return spec, cell_candidates(spec, folders[0].data.sizes, counting)
 
 
 def candidate_study(
@@ -225,7 +225,7 @@ def candidate_study(
     return read_study(folders[0].canonical_file, overrides, free)
 
 
-def cell_candidates(spec: StudySpec, vocab_size: int, counting: Counting) -> Candidates:
+def cell_candidates(spec: StudySpec, sizes: Sizes, counting: Counting) -> Candidates:
     """Return the cells of a study with N, D and C as the points have them, and the FLOPs of all runs of each.
 
     Cells whose size rests on what is searched are left out.
@@ -237,12 +237,12 @@ def cell_candidates(spec: StudySpec, vocab_size: int, counting: Counting) -> Can
     from sweeplab.study.space import Space, cells
 
     rows, found = [], []
-    for cell in cells(spec, vocab_size)[0]:
-        space = Space(spec, cell, vocab_size)
+    for cell in cells(spec, sizes)[0]:
+        space = Space(spec, cell, sizes)
         drawn = [each for each in space.draws(_DRAWS) if space.broken(each) is None]
-        sizes = [facts(each) for each in drawn]
-        if sizes and all(each == sizes[0] for each in sizes):
-            rows.append(drawn[0].as_dict() | sizes[0]._asdict())
+        known = [facts(each) for each in drawn]
+        if known and all(each == known[0] for each in known):
+            rows.append(drawn[0].as_dict() | known[0]._asdict())
             found.append(cell.values)
     if not rows:
         raise BadInput(f"no cell of {spec.name} has a size before its trials are sampled")

@@ -227,7 +227,7 @@ def cell_targets(
     targets: list[Target] = []
     left_out = {}
     for cell in cells:
-        space = Space(spec, cell, dataset.tokenizer.vocab_size)
+        space = Space(spec, cell, dataset.sizes)
         drawn = [each for each in space.draws(_DRAWS) if space.broken(each) is None]
         sizes = sizes_of([each.as_dict() | facts(each)._asdict() for each in drawn], counting)
         varying = [role for role in sizes[0] if len({each[role] for each in sizes}) > 1] if sizes else []

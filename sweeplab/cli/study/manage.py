@@ -52,6 +52,7 @@ def init(
     $ sweeplab study init mine --search lr=1e-4..1e-2 --grid n_layer=1,2,4
     $ sweeplab study init mine --preset nanogpt-char
     """
+    from sweeplab.study.file.entries import SUGGESTED
     from sweeplab.study.file.markdown import MarkdownTables, read_tables
     from sweeplab.study.file.reading import preset as preset_of
     from sweeplab.study.file.values import read_grid, read_search
@@ -61,10 +62,10 @@ def init(
     tables = read_tables(table).for_any_machine() if table else MarkdownTables()
     if tables.problems:
         raise BadInput(*tables.problems)
-    names, ranges = read_search(search or ())
-    ranges = tables.ranges | ranges
+    found = read_search(search or ())
+    ranges = tables.ranges | {name: entry for name, entry in found.items() if entry != SUGGESTED}
     values = {**(preset_of(preset).values if preset else {}), **tables.values}
-    searched = None if search is None else names
+    searched = None if search is None else list(found)
     text = study_text(name, minimal, searched, values, ranges, read_grid(grid or (), ranges))
     write_study(output or _file_of(name), text, force, "plan")
     for notice in tables.notices:

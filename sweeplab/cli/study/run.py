@@ -16,13 +16,14 @@ from sweeplab.cli.options import (
     AsJson,
     Grid,
     Lab,
+    MaybeStudyFile,
     Name,
     Overrides,
     Quiet,
     Search,
-    StudyFile,
     StudyName,
     flag,
+    named_file,
     option,
     overrides,
 )
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def plan(
-    file: StudyFile,
+    file: MaybeStudyFile = None,
     override: Overrides = None,
     grid: Grid = None,
     search: Search = None,
@@ -60,7 +61,7 @@ def plan(
     \b
     $ sweeplab study plan studies/small.yaml
     """
-    changes = overrides(override, grid, search)
+    file, changes = named_file(file, lab), overrides(override, grid, search)
     study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
     planned = study.plan()
     ahead = study.look_ahead(planned)
@@ -97,6 +98,13 @@ def _print_plan(plan: Plan, ahead: Outlook) -> None:
     ]
     print_rows(rows, text=("cell",))
     say()
+    for cell in {(each.epochs, each.max_iters): each for each in plan.cells if each.epochs}.values():
+        steps = (
+            "as many iterations as its batches"
+            if cell.max_iters is None
+            else f"{cell.max_iters:,} iterations"
+        )
+        say(f"epochs {cell.epochs:g}: {steps}")
     for name, text in ahead.ranges.items():
         say(f"search {name}: {text}")
     for point in plan.excluded:
@@ -144,7 +152,7 @@ def _print_plan(plan: Plan, ahead: Outlook) -> None:
 
 
 def run(
-    file: StudyFile,
+    file: MaybeStudyFile = None,
     override: Overrides = None,
     engine: Annotated[
         str | None, option("TYPE", "What starts the workers, instead of the file's: local, slurm or ray.")
@@ -180,7 +188,7 @@ def run(
         return
     from sweeplab.cli.study.view import confirm_with_view, run_with_view
 
-    changes = overrides(override, grid, search)
+    file, changes = named_file(file, lab), overrides(override, grid, search)
     study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
     if detach:
         from sweeplab.sweep.control.detaching import detach as start

@@ -11,10 +11,21 @@ from sweeplab.data.tokenizers.base import IdsTokenizer as IdsTokenizer
 from sweeplab.data.tokenizers.base import Tokenizer as Tokenizer
 from sweeplab.data.tokenizers.learned import BpeTokenizer as BpeTokenizer
 from sweeplab.data.tokenizers.learned import LearnedTokenizer as LearnedTokenizer
+from sweeplab.data.tokenizers.learned import LibraryTokenizer as LibraryTokenizer
+from sweeplab.data.tokenizers.learned import UnigramTokenizer as UnigramTokenizer
+from sweeplab.data.tokenizers.learned import WordPieceTokenizer as WordPieceTokenizer
 from sweeplab.data.tokenizers.learned import WordTokenizer as WordTokenizer
 
 TOKENIZERS: dict[str, type[Tokenizer]] = {
-    each.name: each for each in (CharTokenizer, ByteTokenizer, BpeTokenizer, WordTokenizer)
+    each.name: each
+    for each in (
+        CharTokenizer,
+        ByteTokenizer,
+        BpeTokenizer,
+        WordTokenizer,
+        WordPieceTokenizer,
+        UnigramTokenizer,
+    )
 }
 
 # What a run may have besides those that a study may ask for.

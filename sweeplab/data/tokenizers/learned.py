@@ -1,4 +1,4 @@
-"""Tokenizers that learn their tokens from the training split: byte-pair encoding, and frequent words."""
+"""Tokenizers that learn their tokens from the training split: pieces of words by three methods, and frequent words."""
 
 from __future__ import annotations
 
@@ -63,16 +63,14 @@ END_OF_TEXT = "<|endoftext|>"
 BEFORE_A_BLANK = re.compile(r"(?<=\S)(?=[ \t\r\n])")
 
 
-@final
 @dataclass(frozen=True)
-class BpeTokenizer(LearnedTokenizer):
-    """Byte-pair encoding as GPT-2's: frequent sequences of bytes within a word; knows every text.
+class LibraryTokenizer(LearnedTokenizer):
+    """A tokenizer of the package `tokenizers`; one learned here cuts words into bytes as GPT-2's does.
 
-    `definition` is the library's own tokenizer.json, which other programs read too.
+    `definition` is the library's own tokenizer.json, which other programs read too. One that was made elsewhere may
+    know fewer texts, and what it decodes may be another text than it was given.
     """
 
-    name: ClassVar[str] = "bpe"
-    default_size: ClassVar[int] = 1024
     definition: str
 
     @cached_property
@@ -82,11 +80,11 @@ class BpeTokenizer(LearnedTokenizer):
         try:
             return Library.from_str(self.definition)
         except Exception as error:  # the library raises that and nothing narrower
-            raise ValueError(f"no definition of a bpe tokenizer: {error}") from error
+            raise ValueError(f"no definition of a {self.name} tokenizer: {error}") from error
 
     @property
     def vocab_size(self) -> int:
-        """Return the number of bytes and merged sequences."""
+        """Return the number of bytes and of what was learned."""
         return int(self._library.get_vocab_size())
 
     @property
@@ -96,38 +94,49 @@ class BpeTokenizer(LearnedTokenizer):
         return None if found is None else int(found)
 
     @classmethod
+    @abstractmethod
+    def _untrained(cls, vocab_size: int, alphabet: list[str]) -> tuple[Any, Any]:
+        """Return the library's model and its trainer."""
+
+    @classmethod
     def _learned(cls, text: str, vocab_size: int) -> Self:
         from tokenizers import Tokenizer as Library
-        from tokenizers import decoders, models, pre_tokenizers, trainers
+        from tokenizers import decoders, pre_tokenizers
 
-        library = Library(models.BPE())
+        model, trainer = cls._untrained(vocab_size, sorted(pre_tokenizers.ByteLevel.alphabet()))
+        library = Library(model)
         library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         library.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(
-            vocab_size=vocab_size,
-            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-            show_progress=False,
-        )
         library.train_from_iterator(_pieces(text), trainer)
         return cls.from_json({"definition": json.loads(library.to_str())})
 
     def encode(self, text: str) -> Ids:
-        """Return the ids of the merged sequences."""
+        """Return the ids of what the text is cut into."""
         utf8(text)  # the library's own refusal names neither character nor place
-        cut = [self._library.encode(piece).ids for piece in _pieces(text)]
+        cut = [self._library.encode(piece, add_special_tokens=False).ids for piece in _pieces(text)]
         return np.concatenate([np.array(ids, np.uint16) for ids in cut]) if cut else np.empty(0, np.uint16)
 
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
-        """Return the text of the ids' bytes."""
+        """Return the text of the ids."""
         return str(self._library.decode(self._known(ids).tolist(), skip_special_tokens=False))
 
     def byte_lengths(self) -> NDArray[np.int64]:
-        """Return the length of what the library writes a token with, which is a letter for each byte."""
+        """Return the lengths of what the library writes tokens with: a letter a byte, or the text itself."""
         from tokenizers import pre_tokenizers
 
         letters = set(pre_tokenizers.ByteLevel.alphabet())
+        is_bytes = self._decoder == "ByteLevel"
         written = [str(self._library.id_to_token(token)) for token in range(self.vocab_size)]
-        return np.array([len(each if letters.issuperset(each) else utf8(each)) for each in written])
+        if not is_bytes:  # as BERT's and SentencePiece's write the inside of a word, and a blank
+            written = [each.removeprefix("##").replace("\u2581", " ") for each in written]
+        return np.array(
+            [len(each if is_bytes and letters.issuperset(each) else utf8(each)) for each in written]
+        )
+
+    @property
+    def _decoder(self) -> str | None:
+        found = json.loads(self.definition).get("decoder")
+        return found.get("type") if isinstance(found, dict) else None
 
     def to_json(self) -> dict[str, Any]:
         """Return the name and the library's definition."""
@@ -137,6 +146,89 @@ class BpeTokenizer(LearnedTokenizer):
     def from_json(cls, description: Mapping[str, Any]) -> Self:
         """Take the library's definition from the description."""
         return cls(json.dumps(description.get("definition"), ensure_ascii=False, separators=(",", ":")))
+
+
+@final
+@dataclass(frozen=True)
+class BpeTokenizer(LibraryTokenizer):
+    """Byte-pair encoding as GPT-2's: frequent sequences of bytes within a word, merged in the order learned."""
+
+    name: ClassVar[str] = "bpe"
+    default_size: ClassVar[int] = 1024
+
+    @classmethod
+    def _untrained(cls, vocab_size: int, alphabet: list[str]) -> tuple[Any, Any]:
+        from tokenizers import models, trainers
+
+        trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False)
+        return models.BPE(), trainer
+
+
+# Longer words than these are unknown to BERT's; here none is.
+LONGEST_WORD = 2**20
+
+
+@final
+@dataclass(frozen=True)
+class WordPieceTokenizer(LibraryTokenizer):
+    """WordPiece as BERT's: a word is cut into the longest known pieces, from its begin on; here they are of bytes."""
+
+    name: ClassVar[str] = "wordpiece"
+    default_size: ClassVar[int] = 1024
+
+    @classmethod
+    def _untrained(cls, vocab_size: int, alphabet: list[str]) -> tuple[Any, Any]:
+        from tokenizers import models, trainers
+
+        # Without ##: each of the bytes is a piece at any place.
+        model = models.WordPiece(continuing_subword_prefix="", max_input_chars_per_word=LONGEST_WORD)
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=vocab_size,
+            initial_alphabet=alphabet,
+            show_progress=False,
+            continuing_subword_prefix="",
+        )
+        return model, trainer
+
+
+# The library gives bytes that it would leave out the least score and a bit, in an order that is never the same: up to
+# 256 times 1e-4. Here all of them are less likely than any piece by so many nats.
+LEFT_OUT, A_BIT = 10.0, 0.03
+
+
+@final
+@dataclass(frozen=True)
+class UnigramTokenizer(LibraryTokenizer):
+    """Unigram as T5's (Kudo 2018): a word is cut into its likeliest pieces, by a probability of each; here of bytes."""
+
+    name: ClassVar[str] = "unigram"
+    default_size: ClassVar[int] = 1024
+
+    @classmethod
+    def _untrained(cls, vocab_size: int, alphabet: list[str]) -> tuple[Any, Any]:
+        from tokenizers import models, trainers
+
+        trainer = trainers.UnigramTrainer(
+            vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False
+        )
+        return models.Unigram(), trainer
+
+    @classmethod
+    def _learned(cls, text: str, vocab_size: int) -> Self:
+        """Learn pieces, and give the bytes that are left out one score."""
+        found = json.loads(super()._learned(text, vocab_size).definition)
+        scores = {token: round(score, 9) for token, score in found["model"]["vocab"]}
+        longer = sorted(
+            (token for token in scores if len(token) > 1), key=lambda token: (-scores[token], token)
+        )
+        least = scores[longer[-1]] if longer else 0.0
+        letters = {
+            each: scores[each] if scores[each] > least + A_BIT else round(least - LEFT_OUT, 9)
+            for each in sorted(scores.keys() - {*longer})
+        }
+        kept = letters | {token: scores[token] for token in longer[: vocab_size - len(letters)]}
+        found["model"]["vocab"] = [[token, score] for token, score in kept.items()]
+        return cls.from_json({"definition": found})
 
 
 def _pieces(text: str) -> Iterator[str]:

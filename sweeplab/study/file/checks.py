@@ -15,7 +15,7 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.study.algorithms import read_algorithm
 from sweeplab.study.expressions import Expression
 from sweeplab.study.file.entries import EVALUATED, Written, expression, is_searched
-from sweeplab.study.problems import SECTIONS, Location, Problems, dotted, shown
+from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, dotted, shown
 from sweeplab.study.rules import FACTS, UNSEEN, Rule
 from sweeplab.study.search import Derived, Divisors, Range, SearchSpec, needs
 from sweeplab.study.space import Space, cells, spaces_of, unmet
@@ -139,6 +139,10 @@ def _hyperparameters(document: Mapping[str, Any], problems: Problems) -> dict[st
             held = fixed if section == "fixed" else cells[int(index)]
             for value in written.literal():
                 held[name] = value
+    lengths = {each: place for each in LENGTHS if (place := _place_of(each, fixed, grid, search, cells))}
+    if len(lengths) == len(LENGTHS) and fixed.get("epochs", 0) is not None:
+        what = f"{' and '.join(LENGTHS)} both say how long runs train"
+        problems.add(lengths["epochs"], what, "one of them", at_key=True)
     read: dict[Location, Expression | None] = {}
     for index, each in enumerate(_listed(document, "constraints", "a list of expressions", problems)):
         read["constraints", index] = expression(each, ("constraints", index), problems)
@@ -157,6 +161,20 @@ def _hyperparameters(document: Mapping[str, Any], problems: Problems) -> dict[st
         if (first := whole.index(each)) < index and not problems.found:
             problems.add(("cells", index), f"cells[{index}] is the same as cells[{first}]")
     return {"fixed": fixed, "grid": grid, "cells": cells, "search": search, "constraints": constraints}
+
+
+def _place_of(
+    name: str,
+    fixed: Mapping[str, Any],
+    grid: Mapping[str, Any],
+    search: Mapping[str, Any],
+    cells: Sequence[Mapping[str, Any]],
+) -> Location | None:
+    """Return where a hyperparameter is given, or None."""
+    sections = {"fixed": fixed, "grid": grid, "search": search}
+    places: list[Location] = [(section, name) for section, held in sections.items() if name in held]
+    places += [("cells", index, name) for index, held in enumerate(cells) if name in held]
+    return next(iter(places), None)
 
 
 def _first_trial(held: Any, search: Mapping[str, SearchSpec], problems: Problems) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.study.file.checks import study_from
 from sweeplab.study.file.document import file_text, parse
 from sweeplab.study.plugins import import_plugins
-from sweeplab.study.problems import SECTIONS, Location, Problems, SourceMap, dotted
+from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, SourceMap, dotted
 from sweeplab.study.spec import ENGINE_KEYS, PRESETS, StudySpec, beside, preset_names
 
 MAX_BYTES = 1_000_000
@@ -143,6 +143,8 @@ def _lay_under(key: str, values: Mapping[str, Any], document: dict[str, Any], so
         return
     sections = (document.get(section) for section in SECTIONS)
     given = {each for section in sections if isinstance(section, dict) for each in section}
+    if given & {*LENGTHS}:
+        given |= {*LENGTHS}
     laid = {each: value for each, value in values.items() if each not in given}
     document["fixed"] = {**laid, **fixed}
     paths: list[Location] = [("fixed", each) for each in laid]
@@ -153,32 +155,6 @@ def _lay_under(key: str, values: Mapping[str, Any], document: dict[str, Any], so
 
 
 # ------------------------------------------------------------------ what is laid over a study
-
-
-def grid_overrides(words: Sequence[str]) -> list[str]:
-    """Return words of a grid, such as n_layer=1,2,4, as overrides.
-
-    Raises:
-        BadInput: a word gives no values.
-    """
-    if bare := [word for word in words if not word.partition("=")[2]]:
-        raise BadInput(*(Problem(f"--grid {word} gives no values", "such as n_layer=1,2,4") for word in bare))
-    return [f"grid.{name}=[{values}]" for name, _, values in (word.partition("=") for word in words)]
-
-
-def search_overrides(words: Sequence[str]) -> list[str]:
-    """Return words of a search as overrides: learning_rate=1e-4..1e-2, activation=relu,gelu, or a name alone.
-
-    A range is logarithmic where the table's own is; a name alone has the table's.
-    """
-    found = []
-    for name, _, text in (word.partition("=") for word in words):
-        low, dots, high = text.partition("..")
-        suggested = TABLE[name].suggested if name in TABLE else None
-        log = ", log: true" if isinstance(suggested, Mapping) and suggested.get("log") else ""
-        entry = f"{{min: {low}, max: {high}{log}}}" if dots else f"[{text}]" if text else "suggested"
-        found.append(f"search.{name}={entry}")
-    return found
 
 
 def _lay_over(document: dict[str, Any], override: str, problems: Problems) -> None:
@@ -241,3 +217,9 @@ def _set(document: dict[str, Any], path: Location, value: Any, problems: Problem
         for held in [*others, *(cells if isinstance(cells, list) else ())]:
             if isinstance(held, dict):
                 held.pop(path[1], None)
+        # How long runs train is said in one unit.
+        if path[1] in LENGTHS and value is not None:
+            for held in [document.get(path[0]), *others, *(cells if isinstance(cells, list) else ())]:
+                for rival in LENGTHS:
+                    if isinstance(held, dict) and rival != path[1]:
+                        held.pop(rival, None)

@@ -68,6 +68,9 @@ def study_text(
     derived = {"n_head"} if "n_embd" in varied and "n_head" not in varied else set()
     changed = {row for row, value in effective.items() if value != TABLE[row].default}
     kept = {*MINIMAL, *given, *search, *changed} if minimal else {*TABLE}
+    # One of them says how long runs train.
+    kept -= {"max_iters"} if {*search, *grid} & {"epochs"} or effective["epochs"] is not None else set()
+    kept -= {"epochs"} if {*search, *grid} & {"max_iters"} else set()
     tuned = [TABLE[row] for row in TABLE if row in kept & {*search, *derived}]
     fixed = [row for row in TABLE.values() if row.name in kept - {"seed", *grid} and row not in tuned]
     return f"""\

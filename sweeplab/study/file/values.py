@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.formatting import yaml_text
 from sweeplab.hyperparameters import ALIASES, AUTO, TABLE, Hyperparameter
 from sweeplab.study.file.entries import SUGGESTED, Written, is_searched
 from sweeplab.study.problems import Problems, SourceMap
@@ -140,25 +141,25 @@ def values_of(row: Hyperparameter, text: str) -> list[Any]:
     return [parse_value(row, each) for each in _AMONG.split(whole[1] if whole else text) if each.strip()]
 
 
-def read_search(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """Return the names that are searched, and the ranges of those that have one: `learning_rate=1e-4..1e-2`, `dropout`.
+def read_search(words: Sequence[str]) -> dict[str, Any]:
+    """Return what a command line searches, as a study file writes it: `learning_rate=1e-4..1e-2`, `dropout,eps`.
+
+    A name alone has the table's range.
 
     Raises:
-        BadInput: a hyperparameter does not take such a range.
+        BadInput: a hyperparameter is unknown, or does not take such a range.
     """
-    names, ranges = list[str](), dict[str, Any]()
+    found = dict[str, Any]()
     for word in words:
-        name, equals, written = word.partition("=")
-        found = [ALIASES.get(each.strip(), each.strip()) for each in name.split(",") if each.strip()]
-        names += found
+        names, equals, written = word.partition("=")
+        rows = [_row(each, f"--search {word}") for each in names.split(",") if each.strip()]
+        found |= dict.fromkeys((row.name for row in rows), SUGGESTED)
         if equals:
-            row = TABLE.get(found[0]) if len(found) == 1 else None
-            if row is None:
-                raise BadInput(Problem(f"unknown hyperparameter {name!r}", "", nearest(name, TABLE)))
-            if (entry := read_range(row, written)) is None:
+            row = rows[0] if rows else _row(names, f"--search {word}")
+            if len(rows) > 1 or (entry := read_range(row, written)) is None:
                 raise BadInput(Problem(f"--search {word} is no range of {row.name}", RANGES))
-            ranges[row.name] = entry
-    return names, ranges
+            found[row.name] = entry
+    return found
 
 
 def read_grid(words: Sequence[str], ranges: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -170,14 +171,38 @@ def read_grid(words: Sequence[str], ranges: Mapping[str, Any]) -> dict[str, list
     grid: dict[str, list[Any]] = {}
     for word in words:
         name, equals, written = word.partition("=")
-        row = TABLE.get(name := ALIASES.get(name.strip(), name.strip()))
-        if row is None:
-            raise BadInput(Problem(f"unknown hyperparameter {name!r} in the grid", "", nearest(name, TABLE)))
+        row = _row(name, f"--grid {word}")
         try:
-            values = values_of(row, written) if equals else ranges.get(name, row.suggested)
+            values = values_of(row, written) if equals else ranges.get(row.name, row.suggested)
         except ValueError as error:
             raise BadInput(Problem(f"--grid {word}: {error}", row.allowed)) from None
         if not isinstance(values, list | tuple) or not values:
-            raise BadInput(Problem(f"--grid {name} has no list of values", f"{name}=A,B,C"))
-        grid[name] = list(dict.fromkeys(values))
+            raise BadInput(Problem(f"--grid {row.name} has no list of values", f"{row.name}=A,B,C"))
+        grid[row.name] = list(dict.fromkeys(values))
     return grid
+
+
+def overrides_of(grid: Sequence[str], search: Sequence[str]) -> list[str]:
+    """Return what a command line's words of a grid and of a search change of a study file.
+
+    Raises:
+        BadInput: as `read_grid` and `read_search` do.
+    """
+    found = list[str]()
+    for section, words in (("grid", grid), ("search", search)):
+        for word in words:
+            name, _, text = word.partition("=")
+            if "," not in name and text and (row := _row(name, f"--{section} {word}")).kind == "str":
+                found.append(f"{section}.{row.name}=[{text}]")  # a plugin, not imported yet, may add choices
+                continue
+            entries = read_grid([word], {}) if section == "grid" else read_search([word])
+            found += [f"{section}.{each}={yaml_text(entry)}" for each, entry in entries.items()]
+    return found
+
+
+def _row(name: str, word: str) -> Hyperparameter:
+    """Return the row of a name, or of another of the field's for it."""
+    known = ALIASES.get(name.strip(), name.strip())
+    if known not in TABLE:
+        raise BadInput(Problem(f"{word}: unknown hyperparameter {name!r}", "", nearest(known, TABLE)))
+    return TABLE[known]

@@ -19,6 +19,7 @@ import optuna
 import sqlalchemy as sql
 from optuna.trial import FrozenTrial, TrialState
 
+from sweeplab.data.task import Sizes
 from sweeplab.lab.listing import read_spec
 from sweeplab.lab.storage import REPEATS
 from sweeplab.records.folders import StudyFolder
@@ -112,17 +113,12 @@ class Store:
     """One study's trials: one Optuna study per cell, all in one storage."""
 
     def __init__(
-        self,
-        spec: StudySpec,
-        cells: Sequence[Cell],
-        vocab_size: int,
-        url: str,
-        availability: Availability | None = None,
+        self, spec: StudySpec, cells: Sequence[Cell], sizes: Sizes, url: str, wait: Availability | None = None
     ) -> None:
         self.spec = spec
         self.cells = list(cells)
-        self.spaces = spaces_of(spec, cells, vocab_size)
-        self.availability = availability or Availability(spec.name)
+        self.spaces = spaces_of(spec, cells, sizes)
+        self.availability = wait or Availability(spec.name)
         self.storage = self.availability.retry(lambda: TrialStorage(url))
         self.leases = Leases(self.storage.engine)
         self.commands = Commands(self.storage.engine, self.availability)
@@ -143,11 +139,11 @@ class Store:
         self._asked: set[str] = set()  # cells in which a person's trials may still wait
 
     @classmethod
-    def create(cls, spec: StudySpec, cells: Sequence[Cell], vocab_size: int, url: str) -> Store:
+    def create(cls, spec: StudySpec, cells: Sequence[Cell], sizes: Sizes, url: str) -> Store:
         """Create what is missing of the storage, and open it; before any worker starts."""
         if url.startswith("sqlite"):
             Path(str(sql.make_url(url).database)).parent.mkdir(parents=True, exist_ok=True)
-        store = cls(spec, cells, vocab_size, url)
+        store = cls(spec, cells, sizes, url)
         TABLES.create_all(store.storage.engine)
         known = set(optuna.get_all_study_names(store.storage))
         for cell in cells:
@@ -592,17 +588,11 @@ class Store:
         return self.availability.retry(read)
 
 
-def open_store(
-    folder: StudyFolder, allow_plugins: bool = False, availability: Availability | None = None
-) -> Store:
-    """Open the storage of a study as it stands in its folder, with its commands up to now.
-
-    Raises:
-        StorageUnavailable: it does not answer, or not in the time that `availability` gives it.
-    """
+def open_store(folder: StudyFolder, allow_plugins: bool = False, wait: Availability | None = None) -> Store:
+    """Open the storage of a study as it stands in its folder, with its commands up to now."""
     spec = read_spec(folder, allow_plugins)
-    vocab_size = folder.data.vocab_size
-    store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url, availability)
+    sizes = folder.data.sizes
+    store = Store(spec, cells(spec, sizes)[0], sizes, folder.storage_url, wait)
     store.poll_commands()
     return store
 

@@ -108,7 +108,7 @@ def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial)
     stack = Stack(values, dataset.training(values), dataset.val, len(starts))
     weights = start_weights(spec)
     for training in runs.trainings.values():
-        stack.admit(training.run, start=weights)
+        stack.admit(training.run, start=weights(training.run.values))
     while len(stack):
         records = stack.advance()
         ended = [record.key for record in records if RunState(record.state).has_value]

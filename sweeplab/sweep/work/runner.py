@@ -64,7 +64,7 @@ class Runner:
         self._suspects: set[str] = set()  # runs of a stack that raised an error
         self._memory = Memory()
         self._snapshots = SnapshotWriter()
-        self._start_weights = cache(lambda: start_weights(spec))
+        self._start_weights = cache(lambda: start_weights(spec))  # read when the first run starts
         # What of a cell's shape is known before a trial is sampled: cells that differ in it share no stack.
         known = [name for name in SHAPE if name not in spec.search]
         unsampled = [space.resolve({}, spec.first_seed) for space in store.spaces]
@@ -181,7 +181,8 @@ class Runner:
             if training := next(fitting, None):
                 self._waiting.remove(training)
                 self._await_snapshot(training)
-                stack.admit(training.run, read_snapshot(training.folder.path), self._start_weights())
+                start = self._start_weights()(training.run.values)
+                stack.admit(training.run, read_snapshot(training.folder.path), start)
                 continue
             n_trials = math.ceil((stack.capacity - len(stack)) / n_seeds)
             if self._one_at_a_time or not self._may_wait(n_trials * n_seeds, stack.capacity):

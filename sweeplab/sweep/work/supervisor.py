@@ -84,7 +84,7 @@ def run_study(
         from sweeplab.sweep.trials.store import Store
 
         said = choose_storage(folder, is_shared=not engine.is_here)
-        create = partial(Store.create, spec, cells, plan.data.vocab_size, folder.storage_url)
+        create = partial(Store.create, spec, cells, plan.data.sizes, folder.storage_url)
         store = Availability(spec.name).retry(create)
         write_baselines(folder, store.spaces, dataset)
         write_study(spec, folder, plan.data)  # from here on the lab has the study, and whole

@@ -14,9 +14,11 @@ from torch import Tensor
 
 from sweeplab.data.dataset import Dataset
 from sweeplab.data.objectives import wholly
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.records import runs
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState, TrialEnding
+from sweeplab.study.inputs import read_start
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Space
 from sweeplab.study.spec import StudySpec
@@ -29,9 +31,32 @@ from sweeplab.train.run import Run, train_flops, train_tokens, worth
 WHOLE = ("whole_val_loss", "whole_bits_per_byte")
 
 
-def start_weights(spec: StudySpec) -> Mapping[str, Tensor] | None:
-    """Return the weights that a study's runs start from, or None where they are drawn from their seeds."""
-    return None if spec.init_folder is None else read_checkpoint(spec.init_folder, "model")[0]
+# The weights that have a row for each token.
+OF_VOCABULARY = ("token_embedding", "source_embedding", "head.weight", "head.bias")
+
+
+def start_weights(spec: StudySpec) -> Callable[[Hyperparameters], Mapping[str, Tensor] | None]:
+    """Return which weights a run of these values starts from, by name; None where they are drawn from its seed.
+
+    Tokens that the run before did not have are NaN there.
+    """
+    if (start := read_start(spec)) is None:
+        return lambda values: None
+    weights, _ = read_checkpoint(start.folder, "model")
+
+    def taken(values: Hyperparameters) -> Mapping[str, Tensor]:
+        rows = start.vocabulary(values)
+        if rows == [*range(start.values.vocab_size)]:
+            return weights
+        at = torch.tensor([-1 if row is None else row for row in rows])
+
+        def moved(weight: Tensor) -> Tensor:
+            is_new = (at < 0).view(-1, *[1] * (weight.ndim - 1))
+            return weight[at.clamp(min=0)].masked_fill(is_new, math.nan)
+
+        return {name: moved(weight) if name in OF_VOCABULARY else weight for name, weight in weights.items()}
+
+    return taken
 
 
 class SeedCurves:

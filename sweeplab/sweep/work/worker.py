@@ -40,7 +40,7 @@ def work(starter: Starter, folder: StudyFolder, threads: int, force: bool) -> in
     availability.say = lambda message: starter.emit(StudyNotice(message=message))
     availability.stopping = closed.is_set
     # By their digests: whoever runs the study has allowed them.
-    store = open_store(folder, allow_plugins=True, availability=availability)
+    store = open_store(folder, allow_plugins=True, wait=availability)
     if AUTO in store.spec.devices:  # what the study was planned for holds on every machine
         if folder.read(folder.plan_file)["device"] == "cpu":
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
