@@ -590,8 +590,7 @@ class Store:
 
 def open_store(folder: StudyFolder, allow_plugins: bool = False, wait: Availability | None = None) -> Store:
     """Open the storage of a study as it stands in its folder, with its commands up to now."""
-    spec = read_spec(folder, allow_plugins)
-    sizes = folder.data.sizes
+    spec, sizes = read_spec(folder, allow_plugins), folder.data.sizes
     store = Store(spec, cells(spec, sizes)[0], sizes, folder.storage_url, wait)
     store.poll_commands()
     return store
