@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import mlflow
@@ -35,16 +36,41 @@ def windows(batch: Batch) -> torch.Tensor:
     return torch.from_numpy(np.concatenate([batch.inputs[:, :1], batch.targets], axis=1))
 
 
-def train(
-    values, train_tokens: np.ndarray, val_tokens: np.ndarray, on_evaluation=lambda *_: None
-) -> list[float]:
-    """Train one run eagerly with fused AdamW and return its validation losses."""
+def trainer(
+    values, train_tokens: np.ndarray, compiled: bool = False
+) -> tuple[PlainGPT, Callable[[int], float]]:
+    """Return a model, and what trains it by the step of an iteration, with fused AdamW, and returns its loss."""
     model = plain_model(values)
+    loss_of = torch.compile(model.loss) if compiled else model.loss
     optimizer = torch.optim.AdamW(
         model.groups(values.weight_decay),
         lr=values.learning_rate, betas=values.betas, eps=values.eps, fused=True,
     )  # fmt: skip
-    batches, val_batches = (make_objective(split, values) for split in (train_tokens, val_tokens))
+    batches = make_objective(train_tokens, values)
+
+    def step(iteration: int) -> float:
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(values, iteration)
+        loss = loss_of(windows(batches.training(values.seed, iteration)))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), values.grad_clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return float(loss.item())
+
+    return model, step
+
+
+def train(
+    values,
+    train_tokens: np.ndarray,
+    val_tokens: np.ndarray,
+    on_evaluation=lambda *_: None,
+    compiled: bool = False,
+) -> list[float]:
+    """Train one run and return its validation losses."""
+    model, step = trainer(values, train_tokens, compiled)
+    val_batches = make_objective(val_tokens, values)
     evaluation = [windows(batch) for batch in val_batches.evaluation(values.evaluated_tokens)]
     n_sequences = sum(map(len, evaluation))
     losses, total, count = [], 0.0, 0
@@ -58,18 +84,11 @@ def train(
             total, count = 0.0, 0
         if iteration == values.max_iters:
             break
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(values, iteration)
-        loss = model.loss(windows(batches.training(values.seed, iteration)))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), values.grad_clip)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        total, count = total + loss.item(), count + 1
+        total, count = total + step(iteration), count + 1
     return losses
 
 
-def run(values, rates: list[float], train_tokens, val_tokens, folder: Path) -> float:
+def run(values, rates: list[float], train_tokens, val_tokens, folder: Path, compiled: bool = False) -> float:
     """Train a run a learning rate, one after the other, with Optuna and MLflow on SQLite; return the seconds."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     mlflow.set_tracking_uri(f"sqlite:///{folder / 'mlflow.db'}")
@@ -82,7 +101,7 @@ def run(values, rates: list[float], train_tokens, val_tokens, folder: Path) -> f
         rate = trial.suggest_float("learning_rate", 1e-5, 1.0, log=True)
         with mlflow.start_run():
             given = values.replace(learning_rate=rate)
-            mlflow.log_params({name: str(value) for name, value in given.items()})
+            mlflow.log_params({name: str(value) for name, value in given.as_dict().items()})
 
             def on_evaluation(iteration: int, val_loss: float, train_loss: float) -> None:
                 mlflow.log_metric("val_loss", val_loss, step=iteration)
@@ -90,7 +109,7 @@ def run(values, rates: list[float], train_tokens, val_tokens, folder: Path) -> f
                     mlflow.log_metric("train_loss", train_loss, step=iteration)
                 trial.report(val_loss, iteration)
 
-            best = min(train(given, train_tokens, val_tokens, on_evaluation))
+            best = min(train(given, train_tokens, val_tokens, on_evaluation, compiled))
             assert math.isfinite(best)
         return best
 
