@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from pandas import DataFrame, Series
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
@@ -62,13 +64,14 @@ class _Section(NamedTuple):
     csv_of: Any = None
 
 
-def render(title: str, summary: Summary, panels: Sequence[Panel], beside: Mapping[str, str]) -> str:
-    """Return the page: it loads nothing, and stands in light, in dark and on paper.
+def render(
+    title: str, summary: Summary, panels: Sequence[Panel], beside: Mapping[str, str], plotly: str
+) -> str:
+    """Return the page: it loads plotly.js alone, and stands in light, in dark and on paper.
 
-    `beside` are the files that lie in its folder, with what each has.
+    `beside` are the files that lie in its folder, with what each has; `plotly` is where plotly.js lies from there.
     """
     from jinja2 import Environment, FileSystemLoader
-    from plotly.offline import get_plotlyjs
 
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
@@ -79,8 +82,17 @@ def render(title: str, summary: Summary, panels: Sequence[Panel], beside: Mappin
         summary=summary,
         sections=sections,
         beside=beside,
-        plotly_js=get_plotlyjs() if any(section.figure for section in sections) else "",
+        plotly=quote(plotly) if any(section.figure for section in sections) else "",
         version=VERSION,
+    )
+
+
+def with_plotly(page: str) -> str:
+    """Return a rendered page with plotly.js inside: it loads nothing."""
+    from plotly.offline import get_plotlyjs
+
+    return re.sub(
+        r'<script src="[^"]*"></script>', lambda _: f"<script>{get_plotlyjs()}</script>", page, count=1
     )
 
 
