@@ -14,7 +14,7 @@ from pandas import DataFrame, Series
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from sweeplab.formatting import listed, written
-from sweeplab.report.panels.base import MissingPanel, Panel
+from sweeplab.report.panels.base import Panel
 from sweeplab.report.style import Figure
 from sweeplab.report.summary import Summary
 from sweeplab.version import VERSION
@@ -76,11 +76,12 @@ def render(
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    sections = _sections(_merged(panels))
+    sections = _sections([panel for panel in panels if not panel.missing])
     return environment.get_template("page.html").render(
         title=title,
         summary=summary,
         sections=sections,
+        missing=_missing(panels),
         beside=beside,
         plotly=quote(plotly) if any(section.figure for section in sections) else "",
         version=VERSION,
@@ -96,42 +97,34 @@ def with_plotly(page: str) -> str:
     )
 
 
-def _merged(panels: Sequence[Panel]) -> list[Panel]:
-    """Return the panels, those that are missing for one and the same reason as one, which says it once."""
+def _missing(panels: Sequence[Panel]) -> dict[str, str]:
+    """Return why panels have nothing to show, each reason once, and the titles of the panels that it is for."""
     titles: dict[str, list[str]] = {}
     for panel in panels:
         if panel.missing:
             titles.setdefault(panel.missing, []).append(panel.title)
-    merged: list[Panel] = []
-    for panel in panels:
-        same = titles.pop(panel.missing, None)  # the first of them is to come
-        if same and len(same) > 1:
-            merged.append(MissingPanel(title=listed(list(dict.fromkeys(same))), missing=panel.missing))
-        elif same or not panel.missing:
-            merged.append(panel)
-    return merged
+    return {why: listed(list(dict.fromkeys(each))) for why, each in titles.items()}
 
 
 def _sections(panels: Sequence[Panel]) -> list[_Section]:
     found: list[_Section] = []
     for index, panel in enumerate(panels, start=1):
         section = _Section(f"panel-{index}", panel)
-        if not panel.missing:
-            figure = panel.figure()
-            is_table = figure is None and panel.shown is None and not panel.text
-            shown = panel.data if is_table else panel.shown
-            # To eight digits, for a page of thousands of trials is large enough.
-            data = panel.data.to_csv(index=False, float_format="%.8g").encode()
-            csv = f"data:text/csv;base64,{base64.b64encode(data).decode()}"
-            same = next((each for each in found if each.csv == csv), None)
-            section = section._replace(
-                method={} if any(each.method == panel.method for each in found) else panel.method,
-                figure="" if figure is None else _json(figure),
-                open=None if shown is None else _table(shown, "table"),
-                folded=None if figure is None else _table(panel.data, "figure"),
-                csv="" if same else csv,
-                csv_of=same,
-            )
+        figure = panel.figure()
+        is_table = figure is None and panel.shown is None and not panel.text
+        shown = panel.data if is_table else panel.shown
+        # To eight digits, for a page of thousands of trials is large enough.
+        data = panel.data.to_csv(index=False, float_format="%.8g").encode()
+        csv = f"data:text/csv;base64,{base64.b64encode(data).decode()}"
+        same = next((each for each in found if each.csv == csv), None)
+        section = section._replace(
+            method={} if any(each.method == panel.method for each in found) else panel.method,
+            figure="" if figure is None else _json(figure),
+            open=None if shown is None else _table(shown, "table"),
+            folded=None if figure is None else _table(panel.data, "figure"),
+            csv="" if same else csv,
+            csv_of=same,
+        )
         found.append(section)
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -24,11 +25,12 @@ from sweeplab.analysis.trials import (
 from sweeplab.data.prompts import HOLE
 from sweeplab.errors import BadInput
 from sweeplab.formatting import rounded, several, written
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report.data import CURVES, FACTS, LOSSES, PROGRESS, ReportData, states_in_words, title_of
 from sweeplab.report.options import Log, Option, Params
 from sweeplab.report.panels.base import Panel, TablePanel
+from sweeplab.report.panels.law import lines_of
 from sweeplab.report.style import GREY, Axis, Figure, Look, bars, by_look, hovering, marked, padded, spaced
 from sweeplab.runs.generating import read_samples
 
@@ -180,10 +182,12 @@ def _baselines(report: ReportData) -> tuple[float, ...]:
 class LossPanel(Panel, name="loss"):
     """Loss against a size. `data`: cell, trial, state, seeds, x, loss, loss_low, loss_high, line, best.
 
-    `view` is the range of losses to show at first where far worse trials would press the others together.
+    `view` is the range of losses to show at first where far worse trials would press the others together; `law` the
+    line of the law of N alone, where that is the study's: x, value, low, high.
     """
 
     lines: tuple[str, ...] = ()
+    law: DataFrame | None = None
     view: tuple[float, float] | None = None
 
     @classmethod
@@ -214,6 +218,9 @@ class LossPanel(Panel, name="loss"):
             y=Axis(metric, LOSSES[metric], "y" in log),
             lines=tuple(lines),
             view=view,
+            law=_law_of_size(report)
+            if x == "n_params" and metric == f"{report.objective}_val_loss"
+            else None,
         )
 
     def _draw(self, figure: Figure) -> None:
@@ -232,10 +239,26 @@ class LossPanel(Panel, name="loss"):
             spread = bars(best, "loss", "loss_low", "loss_high", thickness=1.2)
             spread["visible"] = bool((best["seeds"] > 1).any())
             look.line(figure, best, "x", "loss", hover, size=9, error_y=spread, **own)
+        if self.law is not None:
+            look = Look("power-n, with its 90% band", GREY)
+            look.band(figure, self.law, "x")
+            look.line(
+                figure, self.law, "x", "value", line={"width": 1.5, "dash": "4px 4px"}, legendgroup=look.name
+            )
         losses = self.data[["loss", "loss_low", "loss_high"]]
         y = self.y.over(*self.view) if self.view else self.y.around(losses)
-        x, several_lines = self.x.around(self.data["x"]), self.data["line"].nunique() > 1
-        figure.update_layout(xaxis=x, yaxis=y, showlegend=several_lines)
+        named = self.data["line"].nunique() > 1 or self.law is not None
+        figure.update_layout(xaxis=self.x.around(self.data["x"]), yaxis=y, showlegend=named)
+
+
+def _law_of_size(report: ReportData) -> DataFrame | None:
+    """Return the line of the law of N alone over the study's sizes; None where its points have none, or one of D."""
+    with suppress(BadInput):
+        found = report.assessment(AUTO)
+        if found.fit.law.columns == ("params",):
+            ((line, _),) = lines_of(report, found, "params").values()
+            return line[line["what"] == "law"]
+    return None
 
 
 class LossMap(Panel):
