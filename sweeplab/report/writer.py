@@ -164,7 +164,13 @@ def _json(title: str, summary: Summary, panels: Sequence[Panel]) -> str:
         | {"kind": type(each).__name__, "data": each.data.to_dict(orient="records")}
         for each in panels
     ]
-    about = {"title": title, "study": summary.study, "summary": dict(summary.entries), "best": summary.best}
+    about = {
+        "title": title,
+        "study": summary.study,
+        "summary": summary.as_dict(),
+        "best": summary.best,
+        "use": summary.use,
+    }
     return json.dumps(_jsonable({**about, "panels": described}), indent=1, allow_nan=False)
 
 

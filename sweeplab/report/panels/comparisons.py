@@ -86,7 +86,8 @@ class IntervalsPanel(Panel):
         figure.add_vline(x=0, line={"color": GREY, "width": 1.5})
         name_rows(figure, data["line"].tolist())
         x = self.x.around(data[["low", "high", "difference"]], 0.0)
-        figure.update_layout(xaxis=x, height=max(150, 110 + 26 * len(self.data)), showlegend=True)
+        is_told = set(data["verdict"]) != {UNKNOWN}
+        figure.update_layout(xaxis=x, height=max(150, 110 + 26 * len(self.data)), showlegend=is_told)
 
 
 class DifferencesPanel(IntervalsPanel, name="differences", source="studies"):
@@ -137,7 +138,7 @@ class ChoicesPanel(IntervalsPanel, name="choices", source="sweeps"):
         of = "the choice it is compared with" if others else _cut(reference)
         return cls(
             data=DataFrame(lines or rows).drop(columns="evidence", errors="ignore"),
-            shown=DataFrame([_shown_choice(row, varying) for row in rows]),
+            shown=_told(DataFrame([_shown_choice(row, varying) for row in rows])),
             notes=tuple(note for study, ranking in found for note in _ranked(study, ranking, varying)),
             warnings=(_unlike_tasks(tasks),) if of_tasks else (),
             method=_CHOICES,
@@ -259,6 +260,13 @@ def _shown_choice(row: dict[str, Any], varying: Sequence[str]) -> dict[str, Any]
     if not math.isnan(row["n_grams"]):
         shown["n-grams"] = f"{row['n_grams']:.4f}\n{row['loss'] / row['n_grams'] - 1:+.1%}"
     return shown
+
+
+def _told(shown: DataFrame) -> DataFrame:
+    """Return the table without what no row can tell: the notes say once why there is no verdict."""
+    if not shown["verdict"].isin(["", UNKNOWN]).all():
+        return shown
+    return shown.drop(columns=["interval", "verdict", "group"])
 
 
 def _ranked(study: str, ranking: Ranking, varying: Sequence[str]) -> list[str]:
