@@ -290,12 +290,22 @@ def report_data(lab: Path, names: Sequence[str]) -> ReportData:
         TrackingUnavailable: tracking does not answer.
     """
     from sweeplab.analysis.studies import read_studies
+    from sweeplab.formatting import without_password
     from sweeplab.report.data import ReportData
+    from sweeplab.tracking.connection import SERVERS, tracking_uri
+    from sweeplab.tracking.pages import HOST, PORT
 
     studied = read_studies(lab, names)
     if len(names) > 1:
         studied.check_comparable()
-    return ReportData.of_study(studied.runs, lambda metric: studied.curves(lab, metric), studied, lab)
+    found = ReportData.of_study(studied.runs, lambda metric: studied.curves(lab, metric), studied, lab)
+    if len(names) > 1:
+        return found
+    folder = StudyFolder(lab, names[0])
+    uri = tracking_uri(lab, tracking_uri_of(folder))
+    server = without_password(uri).rstrip("/") if uri.startswith(SERVERS) else f"http://{HOST}:{PORT}"
+    pages = f"{server}/{open_tracker(lab, names[0], tracking_uri_of(folder)).run_pages()}"
+    return replace(found, mlflow=pages, mlflow_needs="" if uri.startswith(SERVERS) else folder.command("ui"))
 
 
 def write_report(

@@ -215,13 +215,12 @@ def how_to_use(trial: Trial, cell: str | None = None, number: int | None = None)
 
     The trial is the best of its study, of the `cell`, or that of a `number`.
     """
-    return commands_about(
-        trial.study, trial.start.values.objective, cell and trial.cell, number, trial.seeds[0]
-    )
+    of = None if cell is None and number is None else trial.cell
+    return commands_about(trial.study, trial.start.values.objective, of, number, trial.seeds[0])
 
 
 def commands_about(
-    study: StudyFolder, objective: str, cell: str | None = None, number: int | None = None, seed: int = 0
+    study: StudyFolder, objective: str, cell: str | None = None, number: object = None, seed: object = 0
 ) -> dict[str, str]:
     """Return the commands of `how_to_use` about a trial of an objective: a `number` goes with its cell and seed."""
     prompt, run, which = _PROMPTS.get(objective, "The "), study.name, list[str]()

@@ -85,6 +85,7 @@ def states_in_words(states: Series) -> str:
 class ReportData:
     """The runs and curves of studies, which a page of a table does not have, and the points that laws read.
 
+    `mlflow` begins the address of a run in MLflow, and `mlflow_needs` is the command that has to run there, if any.
     `read_curve` is called for a metric when a panel first needs its curves. `studied` has the studies themselves,
     where they are at hand, and `lab` is where they and their ledger lie.
     """
@@ -94,6 +95,8 @@ class ReportData:
     table: Points | None = None
     studied: Studies | None = None
     lab: Path | None = None
+    mlflow: str = ""
+    mlflow_needs: str = ""
     _kept: dict[Hashable, Any] = field(default_factory=dict)
 
     @classmethod

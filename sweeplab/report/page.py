@@ -17,6 +17,7 @@ from sweeplab.formatting import listed, written
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.style import Figure
 from sweeplab.report.summary import Summary
+from sweeplab.report.trials import PageTrials
 from sweeplab.version import VERSION
 
 # What stands before a verdict, and the color it has: neither says more than the word does.
@@ -34,7 +35,8 @@ MARKS = {
     for word in words
 }
 # More rows than these make a page slow; the CSV behind the table has them all.
-MOST_ROWS = {"figure": 100, "table": 500}
+MOST_ROWS = {"figure": 20, "table": 500}
+NO_TRIALS = PageTrials()
 _LONG = 28  # a column with longer words than this is prose, which may be broken into lines
 
 
@@ -65,7 +67,12 @@ class _Section(NamedTuple):
 
 
 def render(
-    title: str, summary: Summary, panels: Sequence[Panel], beside: Mapping[str, str], plotly: str
+    title: str,
+    summary: Summary,
+    panels: Sequence[Panel],
+    beside: Mapping[str, str],
+    plotly: str,
+    trials: PageTrials = NO_TRIALS,
 ) -> str:
     """Return the page: it loads plotly.js alone, and stands in light, in dark and on paper.
 
@@ -76,12 +83,14 @@ def render(
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    sections = _sections([panel for panel in panels if not panel.missing])
+    sections = _sections([panel for panel in panels if not panel.missing], trials)
     return environment.get_template("page.html").render(
         title=title,
         summary=summary,
         sections=sections,
         missing=_missing(panels),
+        trials=_script(trials.entries) if trials.entries else "",
+        about_trials=_script(trials.about),
         beside=beside,
         plotly=quote(plotly) if any(section.figure for section in sections) else "",
         version=VERSION,
@@ -106,7 +115,7 @@ def _missing(panels: Sequence[Panel]) -> dict[str, str]:
     return {why: listed(list(dict.fromkeys(each))) for why, each in titles.items()}
 
 
-def _sections(panels: Sequence[Panel]) -> list[_Section]:
+def _sections(panels: Sequence[Panel], trials: PageTrials) -> list[_Section]:
     found: list[_Section] = []
     for index, panel in enumerate(panels, start=1):
         section = _Section(f"panel-{index}", panel)
@@ -119,7 +128,7 @@ def _sections(panels: Sequence[Panel]) -> list[_Section]:
         same = next((each for each in found if each.csv == csv), None)
         section = section._replace(
             method={} if any(each.method == panel.method for each in found) else panel.method,
-            figure="" if figure is None else _json(figure),
+            figure="" if figure is None else _json(figure, trials),
             open=None if shown is None else _table(shown, "table"),
             folded=None if figure is None else _table(panel.data, "figure"),
             csv="" if same else csv,
@@ -139,11 +148,21 @@ def _table(data: DataFrame, of: str) -> dict[str, Any]:
     return {"columns": columns, "rows": cells, "n_rows": len(data)}
 
 
-def _json(figure: Figure) -> str:
-    """Return the figure as JSON that may stand inside of a script element."""
+def _json(figure: Figure, trials: PageTrials) -> str:
+    """Return the figure as JSON, each mark of a trial with the trial's place among those of the page."""
     settings = json.loads(figure.to_json())
     settings["layout"].pop("template", None)
-    text = json.dumps(settings, separators=(",", ":"), allow_nan=False)
+    for trace in settings["data"]:
+        if "trials" in (meta := trace.get("meta") or {}):
+            meta["trials"] = [trials.place(*each) for each in meta["trials"]]
+            if max(meta["trials"], default=-1) < 0:
+                del meta["trials"]
+    return _script(settings)
+
+
+def _script(value: Any) -> str:
+    """Return a value as JSON that may stand inside of a script element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

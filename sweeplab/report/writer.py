@@ -23,6 +23,7 @@ from sweeplab.report.data import ReportData
 from sweeplab.report.page import render, with_plotly
 from sweeplab.report.panels.base import PANELS, Panel, make_panel, read_dashboard
 from sweeplab.report.summary import SUMMARIES, Summary, summarize_table
+from sweeplab.report.trials import page_trials
 
 FORMATS = ("html", "png", "svg", "pdf")
 # A picture's width in pixels of the page, and how many of its own it has for each.
@@ -67,7 +68,8 @@ def write_page(
         f"{page}.json": _json(asked.title, summary, panels),
     }
     library = (shared or folder) / f"plotly-{get_plotlyjs_version()}.min.js"
-    html = render(asked.title, summary, panels, beside, Path(os.path.relpath(library, folder)).as_posix())
+    plotly = Path(os.path.relpath(library, folder)).as_posix()
+    html = render(asked.title, summary, panels, beside, plotly, page_trials(report))
     if shared and not library.exists():
         _write_files(shared, {library.name: get_plotlyjs()})
     _write_files(folder, contents | {f"{page}.html": html if shared else with_plotly(html)})

@@ -190,7 +190,7 @@ def test_learning_curves_are_the_planted_ones(typed, plant) -> None:
     assert first["value"].tolist()[0] == 5 and first["value"].tolist()[-1] == pytest.approx(
         4 - 0.1 - 0.32 + 0.005
     )
-    assert len(drawn.figure().data) == 1 + 6
+    assert len(drawn.figure().data) == 1 + 6 + 1, "every run, each cell's best, and what is under the cursor"
     later = drawn.data[drawn.data["x"] > 0]["value"]
     low, high = drawn.figure().layout.yaxis.range
     assert low < later.min() and later.quantile(0.95) < high < 5, (

@@ -36,7 +36,9 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self._inside[-1:] == ["application/json"]:
-            self.figures.append(json.loads(data))
+            said = json.loads(data)
+            if "layout" in said:  # and no list of trials
+                self.figures.append(said)
             self._inside.append("")
         elif self._inside[-1:] not in (["script"], ["style"]):
             self.words += data

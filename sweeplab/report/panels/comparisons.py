@@ -24,6 +24,7 @@ from sweeplab.study.space import BASE
 
 _MOST_NAMED = 6
 _LONGEST = 56
+_SHORT = 30
 _STUDIES = {
     "Seed spread": "The standard deviation of one seed's loss around its trial's mean, pooled over all trials with "
     "several.",
@@ -135,7 +136,7 @@ class ChoicesPanel(IntervalsPanel, name="choices", source="sweeps"):
             for each in _from_reference(ranking)
         ]
         reference, *others = {_reference(each) for each in tasks}
-        of = "the choice it is compared with" if others else _cut(reference)
+        of = "the choice it is compared with" if others or len(reference) > _SHORT else spaced(reference)
         return cls(
             data=DataFrame(lines or rows).drop(columns="evidence", errors="ignore"),
             shown=_told(DataFrame([_shown_choice(row, varying) for row in rows])),
@@ -246,7 +247,7 @@ def _shown_choice(row: dict[str, Any], varying: Sequence[str]) -> dict[str, Any]
         "rank": row["rank"],
         "choice": spaced(row["choice"]),
         "loss": row["loss"],
-        "difference": "–" if own else f"{row['difference']:+.4f}\nagainst {spaced(row['against'])}",
+        "difference": "–" if own else f"{row['difference']:+.4f}",
         "interval": f"{row['low']:+.4f} to {row['high']:+.4f}" if known else "–",
         "verdict": row["verdict"],
         "group": row["groups"],
