@@ -90,7 +90,7 @@ class CurvesPanel(Panel, name="learning_curves"):
         if drawn.empty:
             raise BadInput(f"no run has a {metric} yet" + (f" ({left_out})" if left_out else ""))
         by_x = drawn[drawn["best"]].groupby([*TRIAL, "n_params", "x"], sort=False)
-        note = "Boldest: the best trial; colored: each cell's, the mean of its seeds; faint: every run, pruned ones too."
+        note = "Boldest: the best trial; colored: each cell's, the mean of its seeds; faint: every run, pruned too."
         view = _after_the_start(drawn) if metric.endswith("loss") and "y" not in log else None
         above = ("Above the view: where the runs start; double-click to see all.",) if view else ()
         return cls(
