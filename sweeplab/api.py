@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem, TrackingUnavailable, nearest
@@ -237,9 +238,9 @@ class Study(Results):
         )
         return confirmed_cells(found)
 
-    def report(self, page: str = "scaling", form: str = "html") -> Path:
+    def report(self, page: str = "scaling", form: str = "html", single_file: bool = False) -> Path:
         """Write a page of the study, scaling or sweep, as `sweeplab report` does, and return its file."""
-        return write_report(page, self.lab, [self.folder.name], form=form)[0]
+        return write_report(page, self.lab, [self.folder.name], form=form, single_file=single_file)[0]
 
     def extend(self, trials_per_cell: int | None = None, time: str | None = None) -> Done:
         """Give the study another budget, in totals, while it runs or afterwards; `time` is such as 30m, or none.
@@ -289,12 +290,22 @@ def report_data(lab: Path, names: Sequence[str]) -> ReportData:
         TrackingUnavailable: tracking does not answer.
     """
     from sweeplab.analysis.studies import read_studies
+    from sweeplab.formatting import without_password
     from sweeplab.report.data import ReportData
+    from sweeplab.tracking.connection import SERVERS, tracking_uri
+    from sweeplab.tracking.pages import HOST, PORT
 
     studied = read_studies(lab, names)
     if len(names) > 1:
         studied.check_comparable()
-    return ReportData.of_study(studied.runs, lambda metric: studied.curves(lab, metric), studied, lab)
+    found = ReportData.of_study(studied.runs, lambda metric: studied.curves(lab, metric), studied, lab)
+    if len(names) > 1:
+        return found
+    folder = StudyFolder(lab, names[0])
+    uri = tracking_uri(lab, tracking_uri_of(folder))
+    server = without_password(uri).rstrip("/") if uri.startswith(SERVERS) else f"http://{HOST}:{PORT}"
+    pages = f"{server}/{open_tracker(lab, names[0], tracking_uri_of(folder)).run_pages()}"
+    return replace(found, mlflow=pages, mlflow_needs="" if uri.startswith(SERVERS) else folder.command("ui"))
 
 
 def write_report(
@@ -304,12 +315,14 @@ def write_report(
     folder: Path | None = None,
     dashboard: Path | None = None,
     form: str = "html",
+    single_file: bool = False,
 ) -> list[Path]:
     """Write a page about studies from what tracking has of them, and return what there is to open.
 
     `page` is scaling or sweep, of one study, or compare, of several. A study's pages stand in its own folder, a
     comparison in the lab's `reports`, where no folder is given. `form` is html, or png, svg or pdf for a picture a
-    figure. What is written of one study is kept in tracking too.
+    figure. Pages share one plotly.js, in the lab's `reports` or in the folder given; a `single_file` has it inside,
+    as what is kept of one study in tracking has.
 
     Raises:
         BadInput: the dashboard asks for what does not exist, pictures cannot be made, tracking has no such study, or
@@ -317,6 +330,7 @@ def write_report(
         TrackingUnavailable: tracking does not answer.
     """
     from sweeplab.report.data import CURVES
+    from sweeplab.report.page import with_plotly
     from sweeplab.report.writer import write_page
 
     report = report_data(lab, names)
@@ -325,13 +339,20 @@ def write_report(
     joined = "+".join(names)  # no study's own name has a plus
     if len(joined) > LONGEST_KEY:
         joined = f"{len(names)}-{hashlib.sha256(joined.encode()).hexdigest()[:12]}"
+    shared = None if single_file else folder or lab / "reports"
     folder = folder or (one.report if one else lab / "reports" / joined)
     for metric in CURVES if page == "scaling" else ():  # its curves.csv has them all
         report.curves(metric)
-    written = write_page(page, report, report.studied.runs, folder, dashboard, form)
+    written = write_page(page, report, report.studied.runs, folder, dashboard, form, shared)
     if one:
         with suppress(TrackingUnavailable):  # the page is written, and the next one may be kept there again
             tracker = open_tracker(lab, one.name, tracking_uri_of(one))
-            for each in written if form != "html" else folder.glob(f"{page}*"):
-                tracker.attach(each, "report")
+            if form != "html":
+                for each in folder.glob(f"{page}*"):
+                    tracker.attach(each, "report")
+                return written
+            with TemporaryDirectory() as place:  # what MLflow shows has no file beside it
+                whole = Path(place) / written[0].name
+                whole.write_text(with_plotly(written[0].read_text("utf-8")), "utf-8")
+                tracker.attach(whole, "report")
     return written

@@ -70,6 +70,11 @@ class Points:
         return len(self.weights)
 
     @property
+    def varied(self) -> set[str]:
+        """Return the columns that are not the same in all rows."""
+        return {name for name, column in self.columns.items() if np.ptp(np.log(column)) > 1e-9}
+
+    @property
     def flops_per_param_token(self) -> float:
         """Return C / (N D), the mean over rows: what a budget is divided by. 6 where C is taken as 6ND."""
         if self.conventions.get("flops", "6ND") == "6ND":

@@ -35,7 +35,9 @@ Format = Annotated[
     Literal["html", "png", "svg", "pdf"],
     flag("A page, or one picture per figure; pictures need sweeplab[images].", "--format"),
 ]
-
+SingleFile = Annotated[
+    bool, flag("Put plotly.js into the page, which then can be sent alone and has 5 MB.", "--single-file")
+]
 
 Port = Annotated[
     int | None, typer.Option(min=1, max=65535, help="The port to use.  [default: the first that is free]")
@@ -53,6 +55,7 @@ def scaling(
     name: StudyName,
     dashboard: Dashboard = None,
     form: Format = "html",
+    single_file: SingleFile = False,
     lab: Lab = None,
 ) -> Answer:
     """Write the scaling report of a study.
@@ -63,7 +66,7 @@ def scaling(
     \b
     $ sweeplab report scaling small
     """
-    return _write("scaling", [name], lab, None, dashboard, form)
+    return _write("scaling", [name], lab, None, dashboard, form, single_file)
 
 
 def sweep(
@@ -74,6 +77,7 @@ def sweep(
     allow_plugins: AllowPlugins = False,
     dashboard: Dashboard = None,
     form: Format = "html",
+    single_file: SingleFile = False,
     lab: Lab = None,
 ) -> Answer:
     """Write the report of a study's sweep.
@@ -89,7 +93,7 @@ def sweep(
         from sweeplab.sweep.work.pruned import audit_pruning as audit
 
         audit(find_study(lab, name), audit_pruning, lambda text: typer.echo(text, err=True), allow_plugins)
-    return _write("sweep", [name], lab, None, dashboard, form)
+    return _write("sweep", [name], lab, None, dashboard, form, single_file)
 
 
 def compare_studies(
@@ -97,6 +101,7 @@ def compare_studies(
     output: Annotated[Path | None, option("FOLDER", "Where to write.  [default: LAB/reports]")] = None,
     dashboard: Dashboard = None,
     form: Format = "html",
+    single_file: SingleFile = False,
     lab: Lab = None,
 ) -> Answer:
     """Write the comparison of several studies.
@@ -109,16 +114,22 @@ def compare_studies(
     """
     if len(names) < 2:
         raise BadInput("a comparison needs two studies or more")
-    return _write("compare", names, lab, output, dashboard, form)
+    return _write("compare", names, lab, output, dashboard, form, single_file)
 
 
 def _write(
-    page: str, names: list[str], lab: Lab, output: Path | None, dashboard: Dashboard, form: Format
+    page: str,
+    names: list[str],
+    lab: Lab,
+    output: Path | None,
+    dashboard: Dashboard,
+    form: Format,
+    single_file: bool,
 ) -> Answer:
     from sweeplab.api import write_report
 
     folders = [find_study(lab, name) for name in names]
-    files = list(map(str, write_report(page, folders[0].lab, names, output, dashboard, form)))
+    files = list(map(str, write_report(page, folders[0].lab, names, output, dashboard, form, single_file)))
     return {"report": files[0], "files": files}, "\n".join(files)
 
 

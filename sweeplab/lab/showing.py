@@ -215,12 +215,19 @@ def how_to_use(trial: Trial, cell: str | None = None, number: int | None = None)
 
     The trial is the best of its study, of the `cell`, or that of a `number`.
     """
-    study, prompt = trial.study, _PROMPTS.get(trial.start.values.objective, "The ")
-    run, which = study.name, list[str]()
-    if cell is not None or number is not None:
-        run, which = f"{study.name}/{trial.cell}", ["--cell", trial.cell]
+    of = None if cell is None and number is None else trial.cell
+    return commands_about(trial.study, trial.start.values.objective, of, number, trial.seeds[0])
+
+
+def commands_about(
+    study: StudyFolder, objective: str, cell: str | None = None, number: object = None, seed: object = 0
+) -> dict[str, str]:
+    """Return the commands of `how_to_use` about a trial of an objective: a `number` goes with its cell and seed."""
+    prompt, run, which = _PROMPTS.get(objective, "The "), study.name, list[str]()
+    if cell is not None:
+        run, which = f"{study.name}/{cell}", ["--cell", cell]
     if number is not None:
-        run, which = f"{run}/{number}-{trial.seeds[0]}", [*which, "--trial", str(number)]
+        run, which = f"{run}/{number}-{seed}", [*which, "--trial", str(number)]
     file = f"{study.name}-best.yaml"
     return {
         "generate": StudyFolder(study.lab, run).command("generate", "--prompt", prompt),

@@ -11,13 +11,14 @@ from pandas import DataFrame, Series
 
 from sweeplab.analysis.assessment import Assessment, assess, find_law
 from sweeplab.analysis.confirmation import CellConfirmed, confirmed_cells
+from sweeplab.analysis.fit.forms import LAWS, Law
 from sweeplab.analysis.points import Points, study_points
 from sweeplab.analysis.sweep.importance import Evaluator, Importance, importances
 from sweeplab.analysis.sweep.trials import Sweep, sweep_of
 from sweeplab.analysis.trials import WORST_FIRST, plain
 from sweeplab.errors import BadInput
-from sweeplab.formatting import counts
-from sweeplab.hyperparameters import TABLE
+from sweeplab.formatting import counts, rounded
+from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.records.confirmed import read_confirmed
 from sweeplab.records.folders import StudyFolder
 from sweeplab.sweep.work.pruned import Audited, audited_trials
@@ -58,6 +59,8 @@ PROGRESS = {"train_tokens": "training tokens", "iteration": "iteration"}
 # What a law reads, from a study or any table.
 ROLES = {"params": "parameters N", "tokens": "training tokens D", "flops": "training FLOPs C", "loss": "loss"}
 N_REFITS = 400
+# What a study would have in its grid, so that its points differ in a role; iterations are its own.
+_GRID_OF = {"params": "n_embd: [32, 64, 128]", "tokens": "max_iters: [{}, {}, {}]"}
 
 _RUN_COLUMNS = ("study", "cell", "trial", "seed", "state", "best_val_loss", "final_val_loss", "n_params")
 _CURVE_COLUMNS = ("cell", "trial", "seed", "iteration", "train_tokens", "metric", "value")
@@ -82,6 +85,7 @@ def states_in_words(states: Series) -> str:
 class ReportData:
     """The runs and curves of studies, which a page of a table does not have, and the points that laws read.
 
+    `mlflow` begins the address of a run in MLflow, and `mlflow_needs` is the command that has to run there, if any.
     `read_curve` is called for a metric when a panel first needs its curves. `studied` has the studies themselves,
     where they are at hand, and `lab` is where they and their ledger lie.
     """
@@ -91,6 +95,8 @@ class ReportData:
     table: Points | None = None
     studied: Studies | None = None
     lab: Path | None = None
+    mlflow: str = ""
+    mlflow_needs: str = ""
     _kept: dict[Hashable, Any] = field(default_factory=dict)
 
     @classmethod
@@ -205,14 +211,45 @@ class ReportData:
         self.check_runs()
         return self.once("points", self.studied.points if self.studied else lambda: study_points(self.runs))
 
-    def assessment(self, law: str, delta: str = "auto") -> Assessment:
+    def law(self, name: str) -> Law:
+        """Return a law by its name; `auto` is that of the table's page, else the one of what differs in the points.
+
+        Raises:
+            BadInput: there is no such law, or no point.
+        """
+        if name != AUTO:
+            return find_law(name)
+        fitted = [kept.fit.law for kept in self._kept.values() if isinstance(kept, Assessment)]
+        if self.table is not None and fitted:
+            return fitted[0]
+        differs = self.points.varied & {"params", "tokens"}
+        return LAWS[
+            "power-n" if differs == {"params"} else "power-d" if differs == {"tokens"} else "chinchilla"
+        ]
+
+    def assessment(self, law: str, delta: str = AUTO) -> Assessment:
         """Return a law's fit to the points, with every interval and verdict.
 
         Raises:
             BadInput: the points allow no fit.
         """
-        key = ("assess", law, delta)
-        return self.once(key, lambda: assess(self.points, find_law(law), delta, n_refits=N_REFITS))
+        chosen = self.law(law)
+        key = ("assess", chosen.name, delta)
+        return self.once(key, lambda: assess(self.points, chosen, delta, n_refits=N_REFITS))
+
+    def check_differs(self, role: str) -> None:
+        """Make sure that a study's points differ in their parameters or tokens.
+
+        Raises:
+            BadInput: they do not; says which change of the study would let them.
+        """
+        points = self.points
+        if self.table is not None or role in points.varied:
+            return
+        longest = int(self.runs["max_iters"].max()) if "max_iters" in self.runs else 1000
+        grid = _GRID_OF[role].format(*(max(1, longest * times // 2) for times in (1, 2, 4)))
+        value = f"{rounded(float(points.columns[role][0]))} {ROLES[role].rpartition(' ')[0]}"
+        raise BadInput(f"every run has {value}; grid: {{{grid}}} in the study would tell")
 
     def importances(self, sweep: Sweep, evaluator: Evaluator = "ped-anova") -> list[Importance]:
         """Return the importances of a study's hyperparameters."""

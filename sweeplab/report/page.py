@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from pandas import DataFrame, Series
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from sweeplab.formatting import listed, written
-from sweeplab.report.panels.base import MissingPanel, Panel
+from sweeplab.report.panels.base import Panel
 from sweeplab.report.style import Figure
 from sweeplab.report.summary import Summary
+from sweeplab.report.trials import PageTrials
 from sweeplab.version import VERSION
 
 # What stands before a verdict, and the color it has: neither says more than the word does.
@@ -32,7 +35,8 @@ MARKS = {
     for word in words
 }
 # More rows than these make a page slow; the CSV behind the table has them all.
-MOST_ROWS = {"figure": 100, "table": 500}
+MOST_ROWS = {"figure": 20, "table": 500}
+NO_TRIALS = PageTrials()
 _LONG = 28  # a column with longer words than this is prose, which may be broken into lines
 
 
@@ -62,64 +66,74 @@ class _Section(NamedTuple):
     csv_of: Any = None
 
 
-def render(title: str, summary: Summary, panels: Sequence[Panel], beside: Mapping[str, str]) -> str:
-    """Return the page: it loads nothing, and stands in light, in dark and on paper.
+def render(
+    title: str,
+    summary: Summary,
+    panels: Sequence[Panel],
+    beside: Mapping[str, str],
+    plotly: str,
+    trials: PageTrials = NO_TRIALS,
+) -> str:
+    """Return the page: it loads plotly.js alone, and stands in light, in dark and on paper.
 
-    `beside` are the files that lie in its folder, with what each has.
+    `beside` are the files that lie in its folder, with what each has; `plotly` is where plotly.js lies from there.
     """
     from jinja2 import Environment, FileSystemLoader
-    from plotly.offline import get_plotlyjs
 
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    sections = _sections(_merged(panels))
+    sections = _sections([panel for panel in panels if not panel.missing], trials)
     return environment.get_template("page.html").render(
         title=title,
         summary=summary,
         sections=sections,
+        missing=_missing(panels),
+        trials=_script(trials.entries) if trials.entries else "",
+        about_trials=_script(trials.about),
         beside=beside,
-        plotly_js=get_plotlyjs() if any(section.figure for section in sections) else "",
+        plotly=quote(plotly) if any(section.figure for section in sections) else "",
         version=VERSION,
     )
 
 
-def _merged(panels: Sequence[Panel]) -> list[Panel]:
-    """Return the panels, those that are missing for one and the same reason as one, which says it once."""
+def with_plotly(page: str) -> str:
+    """Return a rendered page with plotly.js inside: it loads nothing."""
+    from plotly.offline import get_plotlyjs
+
+    return re.sub(
+        r'<script src="[^"]*"></script>', lambda _: f"<script>{get_plotlyjs()}</script>", page, count=1
+    )
+
+
+def _missing(panels: Sequence[Panel]) -> dict[str, str]:
+    """Return why panels have nothing to show, each reason once, and the titles of the panels that it is for."""
     titles: dict[str, list[str]] = {}
     for panel in panels:
         if panel.missing:
             titles.setdefault(panel.missing, []).append(panel.title)
-    merged: list[Panel] = []
-    for panel in panels:
-        same = titles.pop(panel.missing, None)  # the first of them is to come
-        if same and len(same) > 1:
-            merged.append(MissingPanel(title=listed(list(dict.fromkeys(same))), missing=panel.missing))
-        elif same or not panel.missing:
-            merged.append(panel)
-    return merged
+    return {why: listed(list(dict.fromkeys(each))) for why, each in titles.items()}
 
 
-def _sections(panels: Sequence[Panel]) -> list[_Section]:
+def _sections(panels: Sequence[Panel], trials: PageTrials) -> list[_Section]:
     found: list[_Section] = []
     for index, panel in enumerate(panels, start=1):
         section = _Section(f"panel-{index}", panel)
-        if not panel.missing:
-            figure = panel.figure()
-            is_table = figure is None and panel.shown is None and not panel.text
-            shown = panel.data if is_table else panel.shown
-            # To eight digits, for a page of thousands of trials is large enough.
-            data = panel.data.to_csv(index=False, float_format="%.8g").encode()
-            csv = f"data:text/csv;base64,{base64.b64encode(data).decode()}"
-            same = next((each for each in found if each.csv == csv), None)
-            section = section._replace(
-                method={} if any(each.method == panel.method for each in found) else panel.method,
-                figure="" if figure is None else _json(figure),
-                open=None if shown is None else _table(shown, "table"),
-                folded=None if figure is None else _table(panel.data, "figure"),
-                csv="" if same else csv,
-                csv_of=same,
-            )
+        figure = panel.figure()
+        is_table = figure is None and panel.shown is None and not panel.text
+        shown = panel.data if is_table else panel.shown
+        # To eight digits, for a page of thousands of trials is large enough.
+        data = panel.data.to_csv(index=False, float_format="%.8g").encode()
+        csv = f"data:text/csv;base64,{base64.b64encode(data).decode()}"
+        same = next((each for each in found if each.csv == csv), None)
+        section = section._replace(
+            method={} if any(each.method == panel.method for each in found) else panel.method,
+            figure="" if figure is None else _json(figure, trials),
+            open=None if shown is None else _table(shown, "table"),
+            folded=None if figure is None else _table(panel.data, "figure"),
+            csv="" if same else csv,
+            csv_of=same,
+        )
         found.append(section)
     return found
 
@@ -134,11 +148,21 @@ def _table(data: DataFrame, of: str) -> dict[str, Any]:
     return {"columns": columns, "rows": cells, "n_rows": len(data)}
 
 
-def _json(figure: Figure) -> str:
-    """Return the figure as JSON that may stand inside of a script element."""
+def _json(figure: Figure, trials: PageTrials) -> str:
+    """Return the figure as JSON, each mark of a trial with the trial's place among those of the page."""
     settings = json.loads(figure.to_json())
     settings["layout"].pop("template", None)
-    text = json.dumps(settings, separators=(",", ":"), allow_nan=False)
+    for trace in settings["data"]:
+        if "trials" in (meta := trace.get("meta") or {}):
+            meta["trials"] = [trials.place(*each) for each in meta["trials"]]
+            if max(meta["trials"], default=-1) < 0:
+                del meta["trials"]
+    return _script(settings)
+
+
+def _script(value: Any) -> str:
+    """Return a value as JSON that may stand inside of a script element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

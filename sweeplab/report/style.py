@@ -22,9 +22,12 @@ from sweeplab.formatting import short
 Figure: TypeAlias = Any  # Plotly's, which has no types, and is imported when the first figure is made
 ORDERED = ((72, 92, 214), (190, 70, 160), (222, 110, 30))
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "star", "hexagon")
+DASHES = ("solid", "8px 4px", "2px 3px", "10px 3px 2px 3px")
 GREY = "rgb(128,128,128)"
+FRONT = "rgb(214,48,49)"
 FAINT = "rgba(128,128,128,0.45)"
 SHADE = "rgba(128,128,128,0.13)"
+MOST_LINES = 12  # that a legend names: of more the best alone is told apart
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
 
@@ -73,6 +76,14 @@ class Look:
     def _add(self, figure: Figure, rows: DataFrame, x: Any, y: Any, hover: str, **settings: Any) -> None:
         x, y = (rows[each] if isinstance(each, str) else each for each in (x, y))
         said = hovering(hover, rows) if hover else {"hoverinfo": "skip"}
+        if {"cell", "trial"} <= set(rows):  # the page says more of a trial, and opens it
+            of = zip(
+                rows["study"] if "study" in rows else [""] * len(rows),
+                rows["cell"],
+                rows["trial"],
+                strict=True,
+            )
+            settings["meta"] = {**settings.get("meta", {}), "trials": list(of)}
         add = figure.add_scattergl if settings.pop("type", "scatter") == "scattergl" else figure.add_scatter
         add(x=x, y=y, name=self.name, **said, **settings)
 

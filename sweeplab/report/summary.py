@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,14 @@ from sweeplab.analysis.assessment import Assessment
 from sweeplab.analysis.fit.verdicts import IDENTIFIED, NOT_IDENTIFIED, WEAK
 from sweeplab.analysis.misfit.form import FLAGGED
 from sweeplab.analysis.sweep.differences import settings
+from sweeplab.analysis.sweep.importance import FEWEST_TRIALS, WITHIN, WITHIN_CHANCE
+from sweeplab.analysis.sweep.trials import Sweep
 from sweeplab.analysis.trials import COUNTED, VALUED, grid_of, searched_of, tasks_of, trials_table
 from sweeplab.formatting import counts, listed, rounded, several, span, written
-from sweeplab.lab.showing import baselines_in_words
+from sweeplab.lab.identity import differences
+from sweeplab.lab.showing import baselines_in_words, commands_about
 from sweeplab.records.evidence import chosen_best
+from sweeplab.records.folders import StudyFolder
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.style import spaced
@@ -27,19 +32,29 @@ from sweeplab.report.style import spaced
 _MOST_SETTINGS = 8
 _N_GRAMS = "N-gram baseline"
 _EXPONENTS = ("alpha", "beta", "N_opt exponent")
+_ANSWERS = ("alpha", "beta", "gamma", "tokens per parameter")
 Entries = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What stands on top of a report, as (what, in words); `best` is the trial of the lowest loss, if any.
+    """What stands on top of a report: what was asked, the answers, and the rest as (what, in words).
 
-    Of runs with unlike tasks there is none.
+    `best` is the trial of the lowest loss, if any, and `use` the commands about it, by what they do. Of runs with
+    unlike tasks there is none.
     """
 
     study: str
     entries: Sequence[tuple[str, str]]
     best: Mapping[str, Any] = field(default_factory=dict)
+    asked: str = ""
+    answers: Sequence[str] = ()
+    use: Mapping[str, str] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, str]:
+        """Return all that is said, by what it is."""
+        said = {"Asked": self.asked, "Answer": " ".join(self.answers)}
+        return {what: words for what, words in said.items() if words} | dict(self.entries)
 
 
 def summarize(report: ReportData) -> Summary:
@@ -49,21 +64,18 @@ def summarize(report: ReportData) -> Summary:
         return Summary("no study", (("Runs", "none yet"),))
     grid = grid_of(runs, report.design)
     tuned = [name for name in searched_of(runs, report.design) if name not in grid]
-    entries = [("Runs", _extent(runs)), ("Cells", _cells(runs, grid))]
-    if tuned:
-        ranges = (f"{name} ({_range(runs[name])})" for name in tuned)
-        entries.append(("Varied within a cell", ", ".join(ranges)))
+    entries: Entries = []
     trials = trials_table(runs)
     ended = trials[trials["state"].isin(VALUED) & trials["loss"].notna()]
     bests = [own.iloc[0] for _, own in ended.sort_values("loss").groupby(tasks_of(ended), sort=False)]
     if not bests:
-        entries.append(("Lowest loss", "no trial has ended with a loss yet"))
+        entries.append(("Best trial", "no trial has ended with a loss yet"))
     for task, row in zip(tasks_of(DataFrame(bests)), bests, strict=True):
         of = f"{task}: " if len(bests) > 1 else ""
         counted = trials[trials["state"].isin(COUNTED)]
         evidence = chosen_best(int(row["seeds"]), int((tasks_of(counted) == task).sum()))
         said = f"{_best(row, tuned)}; {evidence.in_words()}"
-        entries.append(("Lowest loss", of + said))
+        entries.append(("Best trial", of + said))
     for _, cell in report.confirmed[:1]:
         if test := cell.test:
             said = f"{test.value:.4f} nats/token on the test split, {test.low:.4f} to {test.high:.4f}"
@@ -83,7 +95,19 @@ def summarize(report: ReportData) -> Summary:
             "n_params": bests[0]["n_params"],
             "hyperparameters": {name: bests[0][name] for name in (*grid, *tuned)},
         }
-    return Summary(report.study, [*entries, *_beside_baselines(report, best)], best)
+    entries += [*_beside_baselines(report, best), ("Runs", _extent(runs)), ("Cells", _cells(runs, grid))]
+    if tuned:
+        ranges = (f"{name} ({_range(runs[name])})" for name in tuned)
+        entries.append(("Varied within a cell", ", ".join(ranges)))
+    return Summary(report.study, entries, best, use=_use(report, bests))
+
+
+def _use(report: ReportData, bests: Sequence[Series]) -> dict[str, str]:
+    """Return the commands that generate with the best trial, train it again and open the study."""
+    if len(bests) != 1 or not (report.lab and report.studied):
+        return {}
+    folder = StudyFolder(report.lab, report.study)
+    return commands_about(folder, str(bests[0].get("objective", "")))
 
 
 def _beside_baselines(report: ReportData, best: Mapping[str, Any]) -> Entries:
@@ -98,23 +122,147 @@ def _beside_baselines(report: ReportData, best: Mapping[str, Any]) -> Entries:
 
 def summarize_scaling(report: ReportData, panels: Sequence[Panel]) -> Summary:
     """Put a study and its scaling law into words."""
-    found = summarize(report)
+    found, runs = summarize(report), report.runs
+    if runs.empty:
+        return found
     law = next((each.result for each in panels if "parameters" in each.result), None)
-    about_law = summarize_law(law) if law else []
-    return Summary(found.study, [*found.entries, *about_law], found.best)
+    grid = grid_of(runs, report.design)
+    tuned = [name for name in searched_of(runs, report.design) if name not in grid]
+    of = listed(grid) if grid else "its size"
+    each = f", each the best of its trials over {listed(tuned)}" if tuned else ""
+    cells = several(runs["cell"].nunique(), "cell")
+    asked = f"How does the loss depend on {of}? Compared: {cells}{each}."
+    answers = [*_trend(runs), *([_law_in_words(law)] if law else [])]
+    entries = [*found.entries, *(summarize_law(law) if law else [])]
+    return replace(found, entries=entries, asked=asked, answers=answers)
+
+
+def _trend(runs: DataFrame) -> list[str]:
+    """Say what the lowest loss is at the smallest and the largest model, or training, and where it is lowest."""
+    trials = trials_table(runs)
+    ended = trials[trials["state"].isin(VALUED) & trials["loss"].notna()]
+    if tasks_of(ended).nunique() > 1:
+        return []
+    units = {"n_params": "parameters", "train_tokens": "training tokens"}
+    role = next((each for each in units if ended[each].nunique() > 1), None)
+    if role is None:
+        return []
+    lowest = ended.groupby(role)["loss"].min()
+    (low, first), (high, last) = (next(iter(lowest.iloc[[end]].items())) for end in (0, -1))
+    at: Any = lowest.idxmin()
+    said = f"From {low:,.0f} to {high:,.0f} {units[role]} the lowest loss goes from {first:.4f} to {last:.4f}"
+    return [f"{said}{'' if at == high else f'; it is lowest, {lowest[at]:.4f}, at {at:,.0f}'}."]
+
+
+def _law_in_words(said: Mapping[str, Any]) -> str:
+    """Say what a law's exponents are, with their intervals, or that the points identify none."""
+    entries = {
+        name: each for name, each in (said["parameters"] | said["derived"]).items() if name in _ANSWERS
+    }
+    known = [
+        f"{name} {rounded(each['value'])} ({span(each['low'], each['high'])}, {each['verdict']})"
+        for name, each in entries.items()
+        if each["value"] is not None
+    ]
+    law = f"{said['law']}, {said['formula']},"
+    if known:
+        return f"The law {law} has {listed(known)}: 90% intervals."
+    name, first = next(iter(entries.items()))
+    ends = span(first["low"], first["high"])
+    return f"These {said['n_points']} points do not identify the law {law} yet: {name} {ends} by its 90% interval."
+
+
+def summarize_sweep(report: ReportData, panels: Sequence[Panel]) -> Summary:
+    """Put a study and what mattered in its search into words."""
+    found = summarize(report)
+    if report.runs.empty:
+        return found
+    (sweep,) = report.sweeps
+    searched, grid = [each.name for each in sweep.dimensions], [each.name for each in sweep.grid]
+    within = f" in each of {several(len(sweep.cells), 'cell')} of {listed(grid)}" if grid else ""
+    asked = f"Which of {several(len(sweep.cells), 'cell')} is best?"
+    if searched:
+        asked = f"What matters of {listed(searched)}{within}, and which values are good?"
+    ranked = next((each.notes[0] for each in panels if "choices" in each.result and each.notes), "")
+    return replace(found, asked=asked, answers=[*_what_mattered(report, sweep), *filter(None, [ranked])])
+
+
+def _what_mattered(report: ReportData, sweep: Sweep) -> list[str]:
+    """Say which hyperparameters differ from chance in the trials' order, how much, and the best trials' values."""
+    if not sweep.dimensions:
+        return []
+    scope = WITHIN if len(sweep.cells) > 1 else sweep.cells[0]
+    found = [each for each in report.importances(sweep) if each.scope == scope]
+    if not found:
+        return [
+            f"What matters cannot be told from {several(len(sweep.trials), 'trial')}; it takes {FEWEST_TRIALS}."
+        ]
+    found.sort(key=lambda each: -each.importance)
+    matters = [each for each in found if each.verdict != WITHIN_CHANCE]
+    others = [each.hyperparameter for each in found if each.verdict == WITHIN_CHANCE]
+    shares = [
+        f"{each.hyperparameter} {each.importance:.0%} ({each.low:.0%} to {each.high:.0%})"
+        for each in matters or found[:1]
+    ]
+    if not matters:
+        n = several(found[0].n_trials, "trial")
+        return [f"Nothing that was searched can be told from chance in {n}; first is {shares[0]}."]
+    told = f"; {listed(others)} cannot be told from chance" if others else ""
+    said = f"What mattered, as a share of the importance: {listed(shares)}{told}."
+    return [said, *_good_values(sweep, [each.hyperparameter for each in matters])]
+
+
+def _good_values(sweep: Sweep, names: Sequence[str]) -> list[str]:
+    """Say which values of hyperparameters the best fifth of each cell's trials have."""
+    best = sweep.trials[sweep.trials["standing"] <= 1 / 5]
+    values = [f"{name} {_range(best[name])}" for name in names]
+    return [f"The best fifth of each cell's trials have {listed(values)}."] if len(best) > 1 else []
 
 
 def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary:
-    """Put several studies into words: what they have, in what they were set differently, whether they differ."""
+    """Put several studies into words: in what they were set differently, whether they differ, what each rests on."""
     runs = report.runs
     if runs.empty:
         return Summary("no study", (("Runs", "none yet"),))
-    extents = {str(name): _extent(own) for name, own in runs.groupby("study", sort=False)}
-    differing = [f"{name} {' / '.join(values)}" for name, values in settings(report.sweeps).items()]
+    extents = {str(name): _behind(own) for name, own in runs.groupby("study", sort=False)}
+    differing = _set_differently(report)
     more = f" and {len(differing) - _MOST_SETTINGS} more" if len(differing) > _MOST_SETTINGS else ""
     set_differently = f"{', '.join(differing[:_MOST_SETTINGS])}{more}" if differing else "nothing"
-    found = [("Difference", note) for each in panels if "differences" in each.result for note in each.notes]
-    return Summary(listed([*extents]), [*extents.items(), ("Set differently", set_differently), *found])
+    answers = [note for each in panels if "differences" in each.result for note in each.notes]
+    studies = [*extents]
+    return Summary(
+        listed(studies),
+        [*extents.items(), ("Set differently", f"{set_differently} ({' / '.join(studies)})")],
+        asked=f"Do the best losses of {listed(studies)} differ, and what was set differently?",
+        answers=answers,
+    )
+
+
+def _set_differently(report: ReportData) -> list[str]:
+    """Return in what the studies' files differ, each with its values; of tables, what is one in each study."""
+    if not report.studied:
+        return [f"{name} {' / '.join(values)}" for name, values in settings(report.sweeps).items()]
+    written = [spec.as_written() | {"name": None} for spec in report.studied.specs.values()]
+    places = dict.fromkeys(each.place for other in written[1:] for each in differences(written[0], other))
+
+    def value(file: Any, place: str) -> str:
+        for key in place.split("."):
+            file = file.get(key) if isinstance(file, Mapping) else None
+        return "–" if file is None else json.dumps(file)
+
+    return [f"{place} {' / '.join(value(file, place) for file in written)}" for place in places]
+
+
+def _behind(runs: DataFrame) -> str:
+    """Say how many trials stand behind a study's losses: in all, in a cell, of how many seeds."""
+    trials = trials_table(runs)
+    counted = trials[trials["state"].isin(COUNTED)].groupby("cell").size()
+    least, most = (int(counted.min()), int(counted.max())) if len(counted) else (0, 0)
+    per_cell = f"{least} to {most}" if least < most else f"{most}"
+    ended = trials.loc[trials["state"].isin(VALUED), "loss"]
+    lowest = f"; lowest loss {ended.min():.4f}" if ended.notna().any() else ""
+    seeds = several(runs["seed"].nunique(), "seed")
+    return f"{_extent(runs)}; {per_cell} trials behind each cell's best, {seeds}{lowest}"
 
 
 def summarize_table(found: Assessment, source: str) -> Summary:
@@ -186,6 +334,6 @@ def _sorted(values: Iterable[Any]) -> list[Any]:
 # What stands on top of each page.
 SUMMARIES: dict[str, Callable[[ReportData, Sequence[Panel]], Summary]] = {
     "scaling": summarize_scaling,
-    "sweep": lambda report, panels: summarize(report),
+    "sweep": summarize_sweep,
     "compare": summarize_comparison,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,9 +20,10 @@ from sweeplab.analysis.assessment import Assessment
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_whole
 from sweeplab.report.data import ReportData
-from sweeplab.report.page import render
+from sweeplab.report.page import render, with_plotly
 from sweeplab.report.panels.base import PANELS, Panel, make_panel, read_dashboard
 from sweeplab.report.summary import SUMMARIES, Summary, summarize_table
+from sweeplab.report.trials import page_trials
 
 FORMATS = ("html", "png", "svg", "pdf")
 # A picture's width in pixels of the page, and how many of its own it has for each.
@@ -37,15 +39,19 @@ def write_page(
     folder: Path,
     dashboard: Path | None = None,
     form: str = "html",
+    shared: Path | None = None,
 ) -> list[Path]:
     """Write PAGE.html, PAGE.csv (`runs`), PAGE.json and, where a panel shows them, PAGE-curves.csv.
 
-    In another form than html each figure is written as a picture instead. Returns the files to be opened.
+    plotly.js lies in the folder `shared`, once for all pages, and in the page itself where there is none. In another
+    form than html each figure is written as a picture instead. Returns the files to be opened.
 
     Raises:
         BadInput: the dashboard asks for what does not exist, or pictures cannot be made, and nothing is written; or
             the folder cannot be written to.
     """
+    from plotly.offline import get_plotlyjs, get_plotlyjs_version
+
     asked = read_dashboard(dashboard, page)
     if form != "html" and find_spec("kaleido") is None:
         raise BadInput(f"--format {form} needs Kaleido: pip install 'sweeplab[images]'; html needs nothing")
@@ -60,9 +66,13 @@ def write_page(
     contents = {
         **{name: table.to_csv(index=False) for name, (table, _) in tables.items()},
         f"{page}.json": _json(asked.title, summary, panels),
-        f"{page}.html": render(asked.title, summary, panels, beside),
     }
-    _write_files(folder, contents)
+    library = (shared or folder) / f"plotly-{get_plotlyjs_version()}.min.js"
+    plotly = Path(os.path.relpath(library, folder)).as_posix()
+    html = render(asked.title, summary, panels, beside, plotly, page_trials(report))
+    if shared and not library.exists():
+        _write_files(shared, {library.name: get_plotlyjs()})
+    _write_files(folder, contents | {f"{page}.html": html if shared else with_plotly(html)})
     return [folder / f"{page}.html"]
 
 
@@ -91,7 +101,9 @@ def write_single_page(file: Path, title: str, summary: Summary, panels: Iterable
     Raises:
         BadInput: it cannot be written.
     """
-    _write_files(file.parent, {file.name: render(title, summary, list(panels), {})})
+    _write_files(
+        file.parent, {file.name: with_plotly(render(title, summary, list(panels), {}, "plotly.min.js"))}
+    )
 
 
 def _write_files(folder: Path, contents: Mapping[str, str]) -> None:
@@ -154,7 +166,13 @@ def _json(title: str, summary: Summary, panels: Sequence[Panel]) -> str:
         | {"kind": type(each).__name__, "data": each.data.to_dict(orient="records")}
         for each in panels
     ]
-    about = {"title": title, "study": summary.study, "summary": dict(summary.entries), "best": summary.best}
+    about = {
+        "title": title,
+        "study": summary.study,
+        "summary": summary.as_dict(),
+        "best": summary.best,
+        "use": summary.use,
+    }
     return json.dumps(_jsonable({**about, "panels": described}), indent=1, allow_nan=False)
 
 

@@ -163,6 +163,15 @@ class MLflowTracker(Mirror):
                 links[trial["key"]] = f"#/experiments/{found.info.experiment_id}/runs/{found.info.run_id}"
         return page(self._study, self._description, summary, links)
 
+    def run_pages(self) -> str:
+        """Return how the address of a run's page begins, after that of MLflow.
+
+        Raises:
+            BadInput: tracking has no such study.
+        """
+        with self._reaching():
+            return f"#/experiments/{self._find_parent().info.experiment_id}/runs/"
+
     def attach(self, files: Path, folder: str) -> None:
         """Keep a file, or all that lies in a folder, with the study; what had the same name there is replaced.
 

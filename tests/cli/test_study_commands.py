@@ -28,7 +28,19 @@ def test_a_study_ends_with_a_report_and_says_where(finished) -> None:
     assert last[0] == "tiny: complete; runs: 4 complete"
     assert said == "report" and Path(where).parts[-5:] == report.parts[-5:]
     assert last[2] == "browse: sweeplab ui tiny"
-    assert "plotly" in report.read_text(encoding="utf-8")
+    # The lab's pages share one plotly.js; what MLflow shows has no file beside it.
+    (shared,) = (finished.lab / "reports").glob("plotly-*.min.js")
+    assert f'src="../../../reports/{shared.name}"' in report.read_text(encoding="utf-8")
+    assert report.stat().st_size < 1e6 < shared.stat().st_size
+    (kept,) = (finished.lab / "artifacts").rglob("report/scaling.html")
+    assert shared.read_text(encoding="utf-8") in kept.read_text(encoding="utf-8")
+
+
+def test_a_page_to_send_has_all_it_needs(cli, finished, folder: Path) -> None:
+    lab = shutil.copytree(finished.lab, folder / "lab")
+    report = lab / "studies" / "tiny" / "report" / "scaling.html"
+    assert cli("report", "scaling", "tiny", "--single-file", "--lab", str(lab)).code == 0
+    assert "<script src" not in report.read_text(encoding="utf-8") and report.stat().st_size > 2e6
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ def test_unlike_tasks_are_not_compared(plant) -> None:
     )
     assert len(found.data) == 1
     summary = SUMMARIES["sweep"](ReportData.of_study(runs, planted.curves), [])
-    lowest = [text for name, text in summary.entries if name == "Lowest loss"]
+    lowest = [text for name, text in summary.entries if name == "Best trial"]
     assert {text.partition(":")[0] for text in lowest} == set(found.result["tasks"])
     assert not summary.best
 

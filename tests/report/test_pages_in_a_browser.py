@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,7 +64,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {}
     for page, table in (("scaling", runs), ("sweep", runs), ("compare", both)):
         material = ReportData.of_study(table, lambda metric, table=table: curves(table, metric))
-        (found[page],) = write_page(page, material, table, place)
+        shared = None if page == "scaling" else place / "shared files"
+        (found[page],) = write_page(page, material, table, place, shared=shared)
     return found
 
 
@@ -101,6 +103,13 @@ def test_a_page_opens_without_a_network_and_without_an_error(name: str, pages, b
         each.startswith(("data:", "#")) or (pages[name].parent / each).is_file() for each in links
     )
     assert all(browser.read(f"!!document.getElementById('{each[1:]}')") for each in links if each[0] == "#")
+
+
+def test_a_page_without_the_file_it_shares_says_what_to_do(pages, browser: Page, tmp_path: Path) -> None:
+    browser.open(shutil.copy(pages["sweep"], tmp_path / "sent.html").as_uri())
+    browser.wait_for("document.readyState === 'complete'")
+    said = "[...document.querySelectorAll('[data-figure]')].map((each) => each.innerText)"
+    assert len(browser.read(said)) >= 7 and all("--single-file" in each for each in browser.read(said))
 
 
 @pytest.mark.parametrize("name", PAGES)

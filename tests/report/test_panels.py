@@ -190,7 +190,7 @@ def test_learning_curves_are_the_planted_ones(typed, plant) -> None:
     assert first["value"].tolist()[0] == 5 and first["value"].tolist()[-1] == pytest.approx(
         4 - 0.1 - 0.32 + 0.005
     )
-    assert len(drawn.figure().data) == 1 + 6
+    assert len(drawn.figure().data) == 1 + 6 + 1, "every run, each cell's best, and what is under the cursor"
     later = drawn.data[drawn.data["x"] > 0]["value"]
     low, high = drawn.figure().layout.yaxis.range
     assert low < later.min() and later.quantile(0.95) < high < 5, (
@@ -276,7 +276,7 @@ def test_summary_says_what_there_is(typed, plant) -> None:
     )
     assert re.fullmatch(r"n_layer 1, 2, 4 by n_embd 32, 64; [\d,]+ to [\d,]+ parameters", words["Cells"])
     assert words["Varied within a cell"] == "learning_rate (1e-3 to 6e-3)"
-    assert words["Lowest loss"].startswith(
+    assert words["Best trial"].startswith(
         "2.9650 nats/token (the mean of 2 seeds): trial 0 in cell n_layer=4, n_embd=64 ("
     )
     assert summary.best["hyperparameters"] == {"n_layer": 4, "n_embd": 64, "learning_rate": 1e-3}
@@ -284,5 +284,5 @@ def test_summary_says_what_there_is(typed, plant) -> None:
 
 def test_summary_of_a_study_in_which_nothing_ended(plant) -> None:
     summary = summarize(ReportData.of_study(*plant(["running"])))
-    assert dict(summary.entries)["Lowest loss"] == "no trial has ended with a loss yet"
+    assert dict(summary.entries)["Best trial"] == "no trial has ended with a loss yet"
     assert summary.best == {}

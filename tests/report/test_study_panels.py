@@ -7,6 +7,7 @@ import math
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 from report.scaling_page import write_scaling
 
@@ -99,9 +100,27 @@ def test_the_audit_lists_every_check_and_what_was_found_first(plant, typed) -> N
     assert found.result["n_points"] == 6
 
 
+def test_a_study_of_one_token_count_has_the_law_of_its_sizes(tmp_path: Path, plant) -> None:
+    runs, curves = plant(["complete", "complete"], layers=(1, 2, 3, 4, 6), widths=(32, 64, 128, 256))
+    noise = np.random.default_rng(0).normal(0, 0.002, len(runs))
+    loss = (1.5 + 40 / runs["n_params"] ** 0.4) * (1 + noise) + 0.1 * runs["trial"]
+    losses = dict.fromkeys(("best_val_loss", "final_val_loss", "value"), loss)
+    page = write_scaling(runs.assign(**losses), curves, tmp_path)
+    _, *panels = json.loads(page.with_suffix(".json").read_text())["panels"]
+    verdicts = next(each["result"] for each in panels if each["kind"] == "VerdictsPanel")
+    alpha = verdicts["parameters"]["alpha"]
+    assert verdicts["law"] == "power-n" and alpha["verdict"] == "identified"
+    assert alpha["low"] < 0.4 < alpha["high"] and alpha["high"] - alpha["low"] < 0.1
+    # What takes several token counts is said once, with the change of the study that would have them.
+    change = "every run has 307k training tokens; grid: {max_iters: [150, 300, 600]} in the study would tell"
+    assert sum(each["missing"] == change for each in panels) == 3
+    text = page.read_text()
+    assert text.count(f"{change[0].upper()}{change[1:]}.") == 1
+    assert "power-n, with its 90% band" in text[: text.index('id="panel-2"')]
+
+
 def test_a_study_too_small_for_a_law_says_so_in_one_line(tmp_path: Path, plant) -> None:
-    page = write_scaling(*plant(["complete"] * 4), tmp_path)
-    report = json.loads(page.with_suffix(".json").read_text())
-    without = {each["missing"] for each in report["panels"] if "chinchilla needs several" in each["missing"]}
-    assert without == {"all rows have tokens 3.072e+05; chinchilla needs several"}
-    assert page.read_text().count("chinchilla needs several.") == 1
+    page = write_scaling(*plant(["complete"], layers=(1, 2), widths=(32,)), tmp_path)
+    text = page.read_text()
+    assert text.count("2 rows for the 3 parameters of power-n; it takes 4 or more.") == 1
+    assert "with its 90% band" not in text

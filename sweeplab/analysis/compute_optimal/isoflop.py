@@ -236,7 +236,7 @@ def check(points: Points) -> None:
 
 def _is_skewed(points: Points, parabolas: Sequence[Parabola]) -> bool:
     """Return whether a cubic in each budget fits better by more than noise: its minimum then leans to one side."""
-    from scipy.stats import f as f_distribution
+    from scipy.special import fdtri
 
     long = [each for each in parabolas if each.spare >= 2]
     left = sum(each.squares for each in parabolas)
@@ -250,7 +250,7 @@ def _is_skewed(points: Points, parabolas: Sequence[Parabola]) -> bool:
     if not long or spare < 1 or left <= gained:
         return False
     ratio = gained / len(long) / ((left - gained) / spare)
-    return bool(ratio > f_distribution.ppf(_SKEWED, len(long), spare))
+    return bool(ratio > fdtri(len(long), spare, _SKEWED))
 
 
 def _minimum(points: Points, curve: Parabola, sigma: float, reach: float) -> Minimum:

@@ -126,7 +126,7 @@ def _least(rows: _Rows, theta: Array) -> tuple[Array, Array, Array]:
 
 def _bent(rows: _Rows, theta: Array, residual: Array, jacobian: Array, freedom: int) -> float:
     """Return how many times more than noise the minima are away from the line, in variance; 1 where they are not."""
-    from scipy.stats import f as f_distribution
+    from scipy.special import fdtri
 
     n_budgets = int(rows.place.max()) + 1
     spare, left = n_budgets - 2, freedom - (n_budgets - 2)
@@ -139,4 +139,4 @@ def _bent(rows: _Rows, theta: Array, residual: Array, jacobian: Array, freedom: 
     free = free[:, sizes > 1e-9 * max(float(sizes.max()), 1e-300)]
     gained = float(((residual @ free) ** 2).sum())
     misfit = gained / spare / max((float(residual @ residual) - gained) / left, 1e-300)
-    return misfit if misfit > f_distribution.ppf(_BENT, spare, left) else 1.0
+    return misfit if misfit > fdtri(spare, left, _BENT) else 1.0

@@ -362,10 +362,10 @@ def _departures(logs: Mapping[str, Array]) -> Array:
 
 
 def _widths(fit: Fit, prospect: Prospect, counts: Array) -> Widths:
-    from scipy.stats import f as f_distribution
+    from scipy.special import fdtri
 
     spare = max(fit.n_points + float(counts.sum()) - len(fit.theta), 1.0)
-    half = np.sqrt(prospect.variance(counts) * float(f_distribution.ppf(LEVEL, 1, spare)))
+    half = np.sqrt(prospect.variance(counts) * float(fdtri(1, spare, LEVEL)))
     return Widths(float(half[0]), *map(float, np.quantile(half, [0.1, 0.9])))
 
 

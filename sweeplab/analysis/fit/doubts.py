@@ -83,8 +83,8 @@ def surely(found: Sequence[Pattern]) -> list[Pattern]:
 
 def _pattern(name: str, column: Array, fit: Fit) -> Pattern | None:
     """Return the pattern against a column, of the rows that have it: against its log where all are positive."""
-    from scipy.stats import f as f_distribution
-    from scipy.stats import spearmanr
+    from pandas import Series
+    from scipy.special import fdtrc
 
     there = np.isfinite(column)
     if there.sum() <= len(fit.theta) + _FEWEST:
@@ -112,10 +112,11 @@ def _pattern(name: str, column: Array, fit: Fit) -> Pattern | None:
     p_value = None
     if base.shape[1] and spare > 0 and squares > 1e-24:
         ratio = inside / base.shape[1] / max((squares - inside) / spare, 1e-300)
-        p_value = float(f_distribution.sf(ratio, base.shape[1], spare))
+        p_value = float(fdtrc(base.shape[1], spare, ratio))
+    ranks = [Series(each).rank() for each in (column[there], residual)]  # Spearman's correlation
     return Pattern(
         column=name,
-        rank=float(spearmanr(column[there], residual).statistic) if np.ptp(residual) else 0.0,
+        rank=ranks[0].corr(ranks[1]) if np.ptp(residual) else 0.0,
         swing=float(2 * line[1]),
         bend=float(line[2]) if has_bend else None,
         p_value=p_value,

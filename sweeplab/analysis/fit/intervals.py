@@ -47,18 +47,18 @@ _BATCH = 65_536  # rows times vectors at once: about what stays in a core's cach
 
 def student(freedom: float, level: float = LEVEL) -> float:
     """Return how many standard deviations a two-sided interval of Student's t ends from its value."""
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
-    return float(t.ppf((1 + level) / 2, freedom))
+    return float(stdtrit(freedom, (1 + level) / 2))
 
 
 def share_interval(hits: int, n: int, level: float = LEVEL) -> tuple[float, float]:
     """Return the interval of a share of which `hits` of `n` were seen (Clopper and Pearson 1934)."""
-    from scipy.stats import beta
+    from scipy.special import betaincinv
 
     tail = (1 - level) / 2
-    low = float(beta.ppf(tail, hits, n - hits + 1)) if hits else 0.0
-    return low, float(beta.ppf(1 - tail, hits + 1, n - hits)) if hits < n else 1.0
+    low = float(betaincinv(hits, n - hits + 1, tail)) if hits else 0.0
+    return low, float(betaincinv(hits + 1, n - hits, 1 - tail)) if hits < n else 1.0
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ def allowed_rises(fit: Fit, slopes: Array, shared: Shared | None, noise: Noise |
 
     The second is how many times larger the robust errors are than the modelled ones, [q].
     """
-    from scipy.stats import f as f_distribution
+    from scipy.special import fdtri
 
     own = np.full(len(slopes), float(fit.spare))
     if noise is None:
@@ -262,7 +262,7 @@ def allowed_rises(fit: Fit, slopes: Array, shared: Shared | None, noise: Noise |
         if shared and shared.shared > 0:
             both = zip(leans, freedom, strict=True)
             freedom = np.array([shared.freedom(lean, known) for lean, known in both])
-        rises.append(f_distribution.ppf(LEVEL, 1, freedom) * size * wider / 2)
+        rises.append(fdtri(1, freedom, LEVEL) * size * wider / 2)
     apart = np.sqrt(sizes[-1][0] / sizes[0][0])
     return np.max(rises, axis=0), np.asarray(apart)
 

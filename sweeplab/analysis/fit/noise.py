@@ -75,15 +75,16 @@ class Noise:
 
         Both are scaled to agree with what the residuals show over all rows.
         """
-        from scipy.stats import norm
+        from scipy.special import ndtr
 
         fit, root = self.fit, np.sqrt(self.fit.rows.weights)
         raw, delta = fit.residuals(), fit.rows.delta
         sd = self.relative / root
         sd = sd * max(robust_sigma(raw / sd, len(fit.theta)), _EXACT)
         bound = np.minimum(delta / sd, 1e3)
-        curvature = 2 * norm.cdf(bound) - 1
-        squares = sd**2 * (curvature - 2 * bound * norm.pdf(bound) + bound**2 * (1 - curvature))
+        curvature = 2 * ndtr(bound) - 1
+        density = np.exp(-(bound**2) / 2) / math.sqrt(2 * math.pi)
+        squares = sd**2 * (curvature - 2 * bound * density + bound**2 * (1 - curvature))
         pulls = fit.rows.weights * squares
         inside = max(
             float(fit.rows.weights @ (np.abs(raw) < delta)) / float(fit.rows.weights.sum()), 1 / len(raw)

@@ -333,8 +333,8 @@ def compare(
 
 
 def suited(points: Points) -> list[Law]:
-    """Return the laws that read all that the table has: not N alone where there is D too."""
-    there = {name for name in ("params", "tokens", "flops") if name in points.columns}
+    """Return the laws that read all that differs in the table: not N alone where D does too."""
+    there = {"params", "tokens", "flops"} & (points.varied or points.columns.keys())
     both = {"params", "tokens"} <= there
     suited = [law for law in LAWS.values() if set(law.columns) <= there]
     return [law for law in suited if not both or law.columns[0] == "flops" or law.columns[1:]]

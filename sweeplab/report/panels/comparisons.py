@@ -24,6 +24,7 @@ from sweeplab.study.space import BASE
 
 _MOST_NAMED = 6
 _LONGEST = 56
+_SHORT = 30
 _STUDIES = {
     "Seed spread": "The standard deviation of one seed's loss around its trial's mean, pooled over all trials with "
     "several.",
@@ -86,7 +87,8 @@ class IntervalsPanel(Panel):
         figure.add_vline(x=0, line={"color": GREY, "width": 1.5})
         name_rows(figure, data["line"].tolist())
         x = self.x.around(data[["low", "high", "difference"]], 0.0)
-        figure.update_layout(xaxis=x, height=max(150, 110 + 26 * len(self.data)), showlegend=True)
+        is_told = set(data["verdict"]) != {UNKNOWN}
+        figure.update_layout(xaxis=x, height=max(150, 110 + 26 * len(self.data)), showlegend=is_told)
 
 
 class DifferencesPanel(IntervalsPanel, name="differences", source="studies"):
@@ -134,10 +136,10 @@ class ChoicesPanel(IntervalsPanel, name="choices", source="sweeps"):
             for each in _from_reference(ranking)
         ]
         reference, *others = {_reference(each) for each in tasks}
-        of = "the choice it is compared with" if others else _cut(reference)
+        of = "the choice it is compared with" if others or len(reference) > _SHORT else spaced(reference)
         return cls(
             data=DataFrame(lines or rows).drop(columns="evidence", errors="ignore"),
-            shown=DataFrame([_shown_choice(row, varying) for row in rows]),
+            shown=_told(DataFrame([_shown_choice(row, varying) for row in rows])),
             notes=tuple(note for study, ranking in found for note in _ranked(study, ranking, varying)),
             warnings=(_unlike_tasks(tasks),) if of_tasks else (),
             method=_CHOICES,
@@ -245,7 +247,7 @@ def _shown_choice(row: dict[str, Any], varying: Sequence[str]) -> dict[str, Any]
         "rank": row["rank"],
         "choice": spaced(row["choice"]),
         "loss": row["loss"],
-        "difference": "–" if own else f"{row['difference']:+.4f}\nagainst {spaced(row['against'])}",
+        "difference": "–" if own else f"{row['difference']:+.4f}",
         "interval": f"{row['low']:+.4f} to {row['high']:+.4f}" if known else "–",
         "verdict": row["verdict"],
         "group": row["groups"],
@@ -259,6 +261,13 @@ def _shown_choice(row: dict[str, Any], varying: Sequence[str]) -> dict[str, Any]
     if not math.isnan(row["n_grams"]):
         shown["n-grams"] = f"{row['n_grams']:.4f}\n{row['loss'] / row['n_grams'] - 1:+.1%}"
     return shown
+
+
+def _told(shown: DataFrame) -> DataFrame:
+    """Return the table without what no row can tell: the notes say once why there is no verdict."""
+    if not shown["verdict"].isin(["", UNKNOWN]).all():
+        return shown
+    return shown.drop(columns=["interval", "verdict", "group"])
 
 
 def _ranked(study: str, ranking: Ranking, varying: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pandas import DataFrame, concat
 
-from sweeplab.analysis.assessment import Assessment, find_law
+from sweeplab.analysis.assessment import Assessment
 from sweeplab.analysis.compute_optimal.approaches import ENVELOPE, ISOFLOP, PARAMETRIC, Approaches, approaches
 from sweeplab.analysis.compute_optimal.envelope import Curves, curves_of_study
 from sweeplab.analysis.compute_optimal.lines import N_AT
@@ -19,6 +19,7 @@ from sweeplab.analysis.fit.verdicts import NEAR, NOT_IDENTIFIED
 from sweeplab.analysis.trials import marks_of
 from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, rounded, sentence, several
+from sweeplab.hyperparameters import AUTO
 from sweeplab.report.data import ROLES, ReportData, title_of
 from sweeplab.report.options import Option
 from sweeplab.report.panels.base import Panel
@@ -68,11 +69,12 @@ class IsoFlopPanel(Panel, name="isoflop", heading="IsoFLOP", source="points"):
     budgets: Mapping[float, str]
 
     @classmethod
-    def of(cls, report: ReportData, law: Law = _USUAL, delta: Delta = "auto") -> Panel:
+    def of(cls, report: ReportData, law: Law = AUTO, delta: Delta = AUTO) -> Panel:
         """Draw what each budget's sizes reach, and the minimum where there is one."""
         found = _approaches(report, law, delta).isoflop.as_dict()
         budgets = found["budgets"]
         if not budgets:
+            report.check_differs("tokens")
             raise BadInput(found["how"])
         names = {each["flops"]: f"{rounded(each['flops'])} FLOPs" for each in budgets if each["flops"]}
         without: dict[str, list[str]] = {}
@@ -120,12 +122,14 @@ class ComputeOptimalPanel(Panel, name="compute_optimal", heading="Compute-optima
     """The best size over compute, by approach. `data`: road, what (minimum, change, line), flops, params, low, high."""
 
     @classmethod
-    def of(cls, report: ReportData, law: Law = _USUAL, delta: Delta = "auto") -> Panel:
+    def of(cls, report: ReportData, law: Law = AUTO, delta: Delta = AUTO) -> Panel:
         """Draw the best size over compute by each approach, and say whether the approaches disagree."""
         found = _approaches(report, law, delta)
         said = found.as_dict()
         rows = list(_best_sizes(found, said))
         entries = _entries(said["roads"])
+        if all(each["verdict"] == NOT_IDENTIFIED for each in entries.values()):
+            report.check_differs("tokens")
         if not rows:
             why = "; ".join(f"{name}: {each['why']}" for name, each in entries.items())
             raise BadInput(found.why_none or why)
@@ -176,7 +180,8 @@ def _entries(approaches: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[
 
 
 def _approaches(report: ReportData, law: str, delta: str) -> Approaches:
-    law = law if {"params", "tokens"} <= set(find_law(law).columns) else _USUAL
+    chosen = report.law(law)
+    law = chosen.name if {"params", "tokens"} <= set(chosen.columns) else _USUAL
 
     def work() -> Approaches:
         points, studied = report.points, report.studied  # what has no points at all is refused here

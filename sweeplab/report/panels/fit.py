@@ -10,19 +10,20 @@ from typing import Annotated, Any
 import numpy as np
 from pandas import DataFrame
 
-from sweeplab.analysis.assessment import DELTAS, Assessment, find_law
+from sweeplab.analysis.assessment import DELTAS, Assessment
 from sweeplab.analysis.fit.forms import LAWS
 from sweeplab.analysis.fit.intervals import LEVEL, correlations
 from sweeplab.analysis.fit.verdicts import IDENTIFIED
 from sweeplab.analysis.misfit.comparison import SHARE_ABOVE, SHARE_BELOW, Comparison, compare, suited
 from sweeplab.errors import BadInput
 from sweeplab.formatting import counts, rounded, sentence, several, short, span, written
+from sweeplab.hyperparameters import AUTO
 from sweeplab.report.data import ROLES, ReportData
 from sweeplab.report.options import Option
 from sweeplab.report.panels.base import Panel, TablePanel
 from sweeplab.report.style import GREY, SHADE, SYMBOLS, Axis, Figure, by_look, looks, ticks_of
 
-Law = Annotated[str, Option(tuple(LAWS))]
+Law = Annotated[str, Option((AUTO, *LAWS))]
 Delta = Annotated[str, Option(tuple(DELTAS))]
 ROLES_OF_SIZE = ("params", "tokens", "flops")
 Size = Annotated[str, Option(ROLES_OF_SIZE)]
@@ -53,7 +54,7 @@ class VerdictsPanel(TablePanel, name="verdicts", source="points"):
     """Every number of a law: its value, or a dash where the points do not identify one."""
 
     @classmethod
-    def of(cls, report: ReportData, law: Law = "chinchilla", delta: Delta = "auto") -> Panel:
+    def of(cls, report: ReportData, law: Law = AUTO, delta: Delta = AUTO) -> Panel:
         """List the numbers of a law."""
         found = report.assessment(law, delta)
         said = found.as_dict()
@@ -85,8 +86,8 @@ class ResidualsPanel(Panel, name="residuals", source="points"):
     def of(
         cls,
         report: ReportData,
-        law: Law = "chinchilla",
-        delta: Delta = "auto",
+        law: Law = AUTO,
+        delta: Delta = AUTO,
         against: _Sizes = ROLES_OF_SIZE,
     ) -> Panel:
         """Show how far each point is from the law."""
@@ -212,7 +213,7 @@ class MisfitPanel(TablePanel, name="misfit", source="points"):
     """What a law's form may be wrong in, whether it was flagged, and whether it could have been seen."""
 
     @classmethod
-    def of(cls, report: ReportData, law: Law = "chinchilla", delta: Delta = "auto") -> Panel:
+    def of(cls, report: ReportData, law: Law = AUTO, delta: Delta = AUTO) -> Panel:
         """List the departures from the form."""
         said = report.assessment(law, delta).misfit.as_dict()
         table = DataFrame(said["kinds"])
@@ -243,9 +244,7 @@ class BacktestPanel(Panel, name="backtest", heading="Back-test", source="points"
     cuts: tuple[float, ...]
 
     @classmethod
-    def of(
-        cls, report: ReportData, law: Law = "chinchilla", delta: Delta = "auto", laws: _Laws = ()
-    ) -> Panel:
+    def of(cls, report: ReportData, law: Law = AUTO, delta: Delta = AUTO, laws: _Laws = ()) -> Panel:
         """Show how laws that saw the smaller runs predict the larger ones."""
         found = _comparison(report, law, delta, laws)
         if not found.cuts.cuts:
@@ -289,7 +288,7 @@ class BacktestPanel(Panel, name="backtest", heading="Back-test", source="points"
 
 
 def _comparison(report: ReportData, name: str, delta: str, others: Sequence[str]) -> Comparison:
-    law = find_law(name)
+    law = report.law(name)
     laws = tuple(dict.fromkeys((law.name, *(others or (each.name for each in suited(report.points))))))
     report.assessment(name, delta)  # what has no law is refused as elsewhere on the page
     return report.once(("compare", laws), lambda: compare(report.points, [LAWS[each] for each in laws]))

@@ -17,6 +17,7 @@ from sweeplab.analysis.fit.intervals import LEVEL, Interval, profiles
 from sweeplab.analysis.fit.verdicts import NOT_IDENTIFIED, gate, judge
 from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, short
+from sweeplab.hyperparameters import AUTO
 from sweeplab.report.data import ROLES, ReportData
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.panels.fit import Delta, Law, Size, about_fit
@@ -45,17 +46,16 @@ class LawPanel(Panel, name="law", heading="Scaling law", source="points"):
     edge: float
 
     @classmethod
-    def of(
-        cls, report: ReportData, law: Law = "chinchilla", delta: Delta = "auto", x: Size = "params"
-    ) -> Panel:
+    def of(cls, report: ReportData, law: Law = AUTO, delta: Delta = AUTO, x: Size = "params") -> Panel:
         """Draw a law with its band over N, D or C."""
+        report.check_differs("params" if x == "params" else "tokens")
         found = report.assessment(law, delta)
         columns = found.points.columns
         if x not in columns:
             raise BadInput(f"the table has no {x}")
         groups = _lines(found, x)
         edge = float(columns[x].max())
-        bands = {name: band(found, at, low, high, BEYOND * edge) for name, low, high, at in groups.lines}
+        bands = lines_of(report, found, x)
         lines = [
             rows.rename(columns={"x": x, "value": "loss"}).assign(line=name)
             for name, (rows, _) in bands.items()
@@ -112,6 +112,16 @@ class LawPanel(Panel, name="law", heading="Scaling law", source="points"):
             figure.add_annotation(text="beyond the points", font={"size": 12}, showarrow=False, **at)
         figure.update_layout(xaxis=settings, yaxis=self.y.around(data[["loss", "low", "high"]]), height=470)
         figure.update_layout(showlegend=len(self.lines) + len(own) > 1)
+
+
+def lines_of(report: ReportData, found: Assessment, x: str) -> dict[str, tuple[DataFrame, str]]:
+    """Return a law's lines over a column by their names, each as `band` returns it."""
+
+    def work() -> dict[str, tuple[DataFrame, str]]:
+        limit = BEYOND * float(found.points.columns[x].max())
+        return {name: band(found, at, low, high, limit) for name, low, high, at in _lines(found, x).lines}
+
+    return report.once(("lines", found.fit.law.name, found.delta, x), work)
 
 
 class _Lines(NamedTuple):

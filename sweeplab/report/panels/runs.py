@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import cycle
 from typing import Annotated, Any
 
 import numpy as np
 from pandas import DataFrame, Series, concat
 from pandas.api.types import is_numeric_dtype
 
+from sweeplab.analysis.points import SHAPE
 from sweeplab.analysis.trials import (
     TRIAL,
     VALUED,
@@ -24,12 +27,28 @@ from sweeplab.analysis.trials import (
 from sweeplab.data.prompts import HOLE
 from sweeplab.errors import BadInput
 from sweeplab.formatting import rounded, several, written
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.records.folders import StudyFolder
+from sweeplab.report import style
 from sweeplab.report.data import CURVES, FACTS, LOSSES, PROGRESS, ReportData, states_in_words, title_of
 from sweeplab.report.options import Log, Option, Params
 from sweeplab.report.panels.base import Panel, TablePanel
-from sweeplab.report.style import GREY, Axis, Figure, Look, bars, by_look, hovering, marked, padded, spaced
+from sweeplab.report.panels.law import lines_of
+from sweeplab.report.style import (
+    DASHES,
+    GREY,
+    SYMBOLS,
+    Axis,
+    Figure,
+    Look,
+    bars,
+    by_look,
+    hovering,
+    looks,
+    marked,
+    padded,
+    spaced,
+)
 from sweeplab.runs.generating import read_samples
 
 # With more points than these a curve is drawn by WebGL, which stays quick but prints as pixels.
@@ -71,7 +90,7 @@ class CurvesPanel(Panel, name="learning_curves"):
         if drawn.empty:
             raise BadInput(f"no run has a {metric} yet" + (f" ({left_out})" if left_out else ""))
         by_x = drawn[drawn["best"]].groupby([*TRIAL, "n_params", "x"], sort=False)
-        note = "Bold: the best trial of each cell, the mean of its seeds. Faint: every run, pruned ones too."
+        note = "Boldest: the best trial; colored: each cell's, the mean of its seeds; faint: every run, pruned too."
         view = _after_the_start(drawn) if metric.endswith("loss") and "y" not in log else None
         above = ("Above the view: where the runs start; double-click to see all.",) if view else ()
         return cls(
@@ -89,14 +108,33 @@ class CurvesPanel(Panel, name="learning_curves"):
         ends = self.data.drop_duplicates(_RUN, keep="last").assign(x=np.nan, value=np.nan)
         joined = concat([self.data, ends]).sort_index(kind="stable")  # with a gap after each run
         every, faint = Look("every run", GREY), {"width": 1}
+        # Of many cells the best alone is told apart.
+        many = self.best["cell"].nunique() > style.MOST_LINES
+        ends_of = self.best.groupby("cell", sort=False)["value"].min()
+        winner = ends_of.idxmin()
         of_run = (
             "%{cell}, trial %{trial}, seed %{seed}<br>%{x:.4s}: %{y:.4f}" if len(self.data) <= MANY else ""
         )
-        every.line(figure, joined, "x", "value", of_run, type=kind, line=faint, opacity=0.45)
+        every.line(figure, joined, "x", "value", of_run, type=kind, line=faint, opacity=0.35)
         size = 5 if len(self.best) <= 40 * self.best["cell"].nunique() else 0
         for look, rows in by_look(self.best, "cell"):
             hover, named = f"{look.name}, trial %{{trial}}<br>%{{x:.4s}}: %{{y:.4f}}", spaced(look.name)
-            replace(look, name=named).line(figure, rows, "x", "value", hover, size=size, type=kind)
+            is_best = look.name == winner
+            line = {"width": 3.5 if is_best else 1 if many else 1.5}
+            own = {"opacity": 0.4, "showlegend": False} if many and not is_best else {}
+            looked = replace(look, name=f"{named} (best)" if is_best else named)
+            looked.line(figure, rows, "x", "value", hover, size=size, type=kind, line=line, **own)
+        # What is under the cursor is drawn here once more, over all others.
+        front = {"width": 3, "color": style.FRONT}
+        Look("", GREY).line(
+            figure,
+            DataFrame({"x": [], "y": []}),
+            "x",
+            "y",
+            line=front,
+            showlegend=False,
+            meta={"front": True},
+        )
         for loss in self.baselines:
             figure.add_hline(y=loss, **marked(f"n-grams {loss:.3f}"))
         y = self.y.over(*self.view) if self.view else self.y.around(self.data["value"], *self.baselines)
@@ -180,10 +218,15 @@ def _baselines(report: ReportData) -> tuple[float, ...]:
 class LossPanel(Panel, name="loss"):
     """Loss against a size. `data`: cell, trial, state, seeds, x, loss, loss_low, loss_high, line, best.
 
-    `view` is the range of losses to show at first where far worse trials would press the others together.
+    `view` is the range of losses to show at first where far worse trials would press the others together. `lines` are
+    columns of what differs between lines, one for each combination: the first is told by color, the second by dash, a
+    third by a selector; `joined` where one size alone changes along a line. `law` is the line of the law of N alone,
+    where that is the study's: x, value, low, high.
     """
 
     lines: tuple[str, ...] = ()
+    joined: bool = True
+    law: DataFrame | None = None
     view: tuple[float, float] | None = None
 
     @classmethod
@@ -198,14 +241,14 @@ class LossPanel(Panel, name="loss"):
         shown = _positive(shown, log, "loss_low").dropna(subset=["x"])
         _check_comparable(x, runs, shown, metric)
         grid = [name for name in grid_of(runs, report.design) if name in runs]
-        lines = [name for name in lines or _names_of_lines(x, grid, shown) if name in runs]
+        lines, joined = _lines_over(x, [name for name in lines if name in runs], grid, shown)
         shown["line"] = _labels(shown, lines)
         # In a study of one cell the sizes are searched: there the best trial of each size makes the line.
         by = ["cell"] if runs["cell"].nunique() > 1 else ["line", "x"]
         ended = shown[shown["state"].isin(VALUED)]
         shown["best"] = shown.index.isin(ended.groupby(by)["loss"].idxmin())
         view, outside = _view(shown)
-        columns = [*TRIAL, "state", "seeds", "x", "loss", "loss_low", "loss_high", "line", "best"]
+        columns = [*TRIAL, "state", "seeds", "x", "loss", "loss_low", "loss_high", "line", "best", *lines]
         return cls(
             title=f"Loss against {title_of(x)}",
             data=shown[columns].sort_values(["line", "x", "loss"], key=_natural, ignore_index=True),
@@ -213,29 +256,106 @@ class LossPanel(Panel, name="loss"):
             x=Axis(x, title_of(x), "x" in log, marks_of(shown["x"]) if x in TABLE else ()),
             y=Axis(metric, LOSSES[metric], "y" in log),
             lines=tuple(lines),
+            joined=joined,
             view=view,
+            law=_law_of_size(report)
+            if x == "n_params" and metric == f"{report.objective}_val_loss"
+            else None,
         )
 
     def _draw(self, figure: Figure) -> None:
         hover = f"%{{cell}}<br>trial %{{trial}}, %{{state}}<br>{self.x.column} %{{x}}<br>loss %{{y:.4f}}"
         # Many trials fade, so that the best ones stay in front of them.
         crowd = max(0.3, min(1.0, (200 / len(self.data)) ** 0.5))
-        for look, rows in by_look(self.data, "line"):
+        for look, dash, rows, own in self._combinations():
             others = rows[~rows["best"]]
             pruned = others["state"] == "pruned"
-            own: dict[str, Any] = {"legendgroup": look.name}
             for shown, is_open, opacity in ((others[~pruned], "", 0.4), (others[pruned], "-open", 0.65)):
                 if len(shown):
                     marker = {"symbol": f"{look.symbol}{is_open}", "opacity": opacity * crowd}
-                    look.points(figure, shown, "x", "loss", hover, marker=marker, showlegend=False, **own)
+                    look.points(
+                        figure, shown, "x", "loss", hover, marker=marker, **own | {"showlegend": False}
+                    )
             best = rows[rows["best"]]
             spread = bars(best, "loss", "loss_low", "loss_high", thickness=1.2)
             spread["visible"] = bool((best["seeds"] > 1).any())
-            look.line(figure, best, "x", "loss", hover, size=9, error_y=spread, **own)
+            if self.joined:
+                look.line(
+                    figure, best, "x", "loss", hover, size=9, line={"dash": dash}, error_y=spread, **own
+                )
+            else:
+                look.points(figure, best, "x", "loss", hover, marker={"size": 9}, error_y=spread, **own)
+        if len(self.lines) > 1:
+            self._legend(figure)
+        if self.law is not None:
+            look = Look("power-n, with its 90% band", GREY)
+            look.band(figure, self.law, "x")
+            look.line(
+                figure, self.law, "x", "value", line={"width": 1.5, "dash": "4px 4px"}, legendgroup=look.name
+            )
         losses = self.data[["loss", "loss_low", "loss_high"]]
         y = self.y.over(*self.view) if self.view else self.y.around(losses)
-        x, several_lines = self.x.around(self.data["x"]), self.data["line"].nunique() > 1
-        figure.update_layout(xaxis=x, yaxis=y, showlegend=several_lines)
+        named = self.data["line"].nunique() > 1 or self.law is not None
+        figure.update_layout(xaxis=self.x.around(self.data["x"]), yaxis=y, showlegend=named)
+
+    def _encoded(self) -> list[dict[str, Any]]:
+        """Return the values of each of the first two names with what tells them: a look, then a dash and a symbol."""
+        values = [sorted(set(self.data[name]), key=_order) for name in self.lines[:2]]
+        first = dict(zip(values[0], looks(values[0]), strict=True)) if values else {}
+        second = (
+            dict(zip(values[1], cycle(zip(DASHES, SYMBOLS, strict=False)), strict=False))
+            if values[1:]
+            else {}
+        )
+        return [first, second]
+
+    def _combinations(self) -> Iterator[tuple[Look, str, DataFrame, dict[str, Any]]]:
+        """Yield each line's look, dash, rows and settings of its traces."""
+        if len(self.lines) < 2:
+            for look, rows in by_look(self.data, "line"):
+                yield look, "solid", rows, {"legendgroup": look.name}
+            return
+        first, second = self._encoded()
+        for name, rows in self.data.groupby("line", sort=False):
+            of = {each: str(rows[each].iloc[0]) for each in self.lines}
+            color = first[rows[self.lines[0]].iloc[0]].color
+            dash, symbol = second[rows[self.lines[1]].iloc[0]]
+            own = {"legendgroup": of[self.lines[0]], "showlegend": False, "meta": {"of_line": of}}
+            if any(of[each] != value for each, value in self._shown().items()):
+                own["visible"] = False
+            yield Look(str(name), color, symbol), dash, rows, own
+
+    def _shown(self) -> dict[str, str]:
+        """Return what the selectors show at first of what neither color nor dash tells: the best trial's values."""
+        ended = self.data[self.data["best"]]
+        best = ended.nsmallest(1, "loss").iloc[0]
+        return {name: str(best[name]) for name in self.lines[2:]}
+
+    def _legend(self, figure: Figure) -> None:
+        """Say what each color, dash and symbol is, and which values may be selected of the rest."""
+        first, second = self._encoded()
+        nothing = DataFrame({"x": [np.nan], "y": [np.nan]})
+        for value, look in first.items():
+            named = Look(f"{self.lines[0]} = {value}", look.color)
+            named.line(figure, nothing, "x", "y", legendgroup=str(value))
+        for value, (dash, symbol) in second.items():
+            named = Look(f"{self.lines[1]} = {value}", GREY, symbol)
+            named.line(figure, nothing, "x", "y", line={"dash": dash}, size=7)
+        select = {
+            name: {"values": [str(each) for each in sorted(set(self.data[name]), key=_order)], "shown": shown}
+            for name, shown in self._shown().items()
+        }
+        figure.update_layout(meta={"select": select})
+
+
+def _law_of_size(report: ReportData) -> DataFrame | None:
+    """Return the line of the law of N alone over the study's sizes; None where its points have none, or one of D."""
+    with suppress(BadInput):
+        found = report.assessment(AUTO)
+        if found.fit.law.columns == ("params",):
+            ((line, _),) = lines_of(report, found, "params").values()
+            return line[line["what"] == "law"]
+    return None
 
 
 class LossMap(Panel):
@@ -334,21 +454,35 @@ def _view(shown: DataFrame) -> tuple[tuple[float, float] | None, list[str]]:
     return (low - 0.04 * (top - low), top), [said]
 
 
-def _names_of_lines(x: str, grid: Sequence[str], shown: DataFrame) -> Sequence[str]:
-    """Return what names the lines: all others of the grid, but over a fact the last one that moves it.
+def _lines_over(
+    x: str, asked: Sequence[str], grid: Sequence[str], shown: DataFrame
+) -> tuple[list[str], bool]:
+    """Return what names the lines, those asked for first, and whether one size alone changes along each.
 
-    So a line has one cell at each place, however many dimensions the grid has.
+    All others of the grid name a line over one of its sizes; over a fact all but the last one that moves it. So a line
+    has one cell at each place, however many dimensions the grid has.
     """
-    others = [name for name in grid if name != x]
-    if x in grid or len(others) < 2:
-        return others if x in grid else []
+    # Sizes first: they are what a reader looks for, and have the colors.
+    free = sorted(
+        (name for name in grid if name != x and name not in asked), key=lambda name: name not in SHAPE
+    )
+    if x in grid:
+        return [*asked, *free], True
+    if x not in FACTS or not grid:
+        return [*asked], not grid
 
     def moves(along: str) -> bool:
-        rest = [name for name in others if name != along]
-        return bool((shown.groupby(rest, dropna=False)["x"].nunique() > 1).any())
+        rest = [*asked, *(name for name in free if name != along)]
+        groups = shown.groupby(rest, dropna=False)["x"].nunique() if rest else Series([shown["x"].nunique()])
+        return bool((groups > 1).any())
 
-    along = next(filter(moves, reversed(others)), others[-1])
-    return [name for name in others if name != along]
+    along = next(filter(moves, reversed(free)), None)
+    return [*asked, *(name for name in free if name != along)], along is not None
+
+
+def _order(value: Any) -> tuple[Any, ...]:
+    """Return what sorts values of one kind: numbers by size, all else by what is written."""
+    return (0, value) if isinstance(value, int | float) else (1, str(value))
 
 
 def _labels(table: DataFrame, names: Sequence[str]) -> Series:

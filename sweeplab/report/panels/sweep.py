@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import combinations, cycle
 from typing import Annotated, Any, get_args
 
@@ -17,7 +17,7 @@ from pandas import DataFrame, Series
 
 from sweeplab.analysis.sweep import importance
 from sweeplab.analysis.sweep.importance import EVALUATORS, FEWEST_TRIALS, LEVEL, OVER_ALL, WITHIN, Evaluator
-from sweeplab.analysis.sweep.trials import Dimension, Sweep, has_ended, merged
+from sweeplab.analysis.sweep.trials import FEW, Dimension, Sweep, has_ended, merged
 from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, several, short
 from sweeplab.report import style
@@ -40,8 +40,8 @@ from sweeplab.report.style import (
 # A page draws no more trials than these: half are the best, the others evenly chosen. The CSV has all.
 MOST_DRAWN = 800
 MOST_PAIRED = 4
+MOST_MARKS = 10
 CUT_SHORT = ("diverged", "failed")
-_DASHES = ("solid", "8px 4px", "2px 3px", "10px 3px 2px 3px")
 _COLUMNS = 3
 _FIFTHS = ("best fifth", "second", "third", "fourth", "worst fifth")
 _FEW_TICKS = 4
@@ -77,17 +77,25 @@ class HistoryPanel(Panel, name="optimization_history", source="sweeps"):
 
     def _draw(self, figure: Figure) -> None:
         data, best = self.data, self.data["best"]
+        # Of many cells the best alone is told apart.
+        many, winner = data["line"].nunique() > style.MOST_LINES, data["line"].iloc[int(best.argmin())]
         for look, rows in by_look(data, "line"):
             ended, hover = rows[rows["loss"].notna()], f"{look.name}<br>trial %{{x}}: %{{y:.4f}}"
             group = {"legendgroup": look.name, "marker": {"size": 5, "opacity": 0.45}, "showlegend": False}
             look.points(figure, ended, "trial", "loss", hover, **group)
             hover = f"{look.name}<br>best of %{{x}} trials: %{{y:.4f}}"
-            named = Look(spaced(look.name), look.color)
-            named.line(figure, rows, "trial", "best", hover, line={"shape": "hv"}, legendgroup=look.name)
+            is_best = look.name == winner
+            own: dict[str, Any] = {"legendgroup": look.name}
+            own |= {"opacity": 0.4, "showlegend": False} if many and not is_best else {}
+            named = Look(spaced(look.name) + (" (best)" if many else ""), look.color)
+            line = {"shape": "hv", "width": 3 if many and is_best else 2}
+            named.line(figure, rows, "trial", "best", hover, line=line, **own)
         # The first trials of a sweep may be far worse than the rest.
         worst = float(max(best.max(), data["loss"].max()))
         top = min(float(best.max()) + 0.5 * float(best.max() - best.min()), worst)
-        x = self.x.over(*padded(1, max(2, float(data["trial"].max())), False))
+        last = max(2, int(data["trial"].max()))
+        marks = tuple(range(1, last + 1)) if last <= MOST_MARKS else ()
+        x = replace(self.x, marks=marks).over(*padded(1, last, False))
         y = self.y.over(*padded(float(best.min()), top, False))
         figure.update_layout(xaxis=x, yaxis=y, showlegend=data["line"].nunique() > 1)
 
@@ -115,7 +123,7 @@ class EdfPanel(Panel, name="edf", heading="Empirical distribution function", sou
         )
 
     def _draw(self, figure: Figure) -> None:
-        for (look, rows), dash in zip(by_look(self.data, "study"), cycle(_DASHES), strict=False):
+        for (look, rows), dash in zip(by_look(self.data, "study"), cycle(style.DASHES), strict=False):
             hover = f"{look.name}<br>%{{y:.0%}} of trials at %{{x:.4f}} or below"
             look.line(figure, rows, "loss", "share", hover, line={"shape": "hv", "dash": dash})
         loss = self.data["loss"]
@@ -266,32 +274,52 @@ class ParallelPanel(SpacePanel, name="parallel_coordinate", heading="Parallel co
     def of(cls, report: ReportData, params: Params = ()) -> Panel:
         """Draw every trial that was counted through its hyperparameters, the best in front."""
         sweep = _only(report, "parallel coordinates")
-        trials = _drawn_trials(report)
+        data, y = _drawn_trials(report)
+        ended = data[has_ended(data)]
         dimensions = [*(() if params else sweep.grid), *_dimensions(params, [sweep])]
-        return cls._by_rank(trials, dimensions, "the best fifth in front.")
+        left = len(data) - len(ended)
+        out = f" {several(left, 'trial')} without a loss at the end left out." if left else ""
+        return cls._by_rank((ended, y), dimensions, f"drag along an axis to select.{out}")
 
     def _draw(self, figure: Figure) -> None:
-        # As ordinary lines: Plotly's own parallel coordinates need WebGL, and print as pixels.
-        data, last = self.data[self.data["drawn"]], len(self.dimensions) - 1
-        lines = np.array([each.coordinates(data[each.name]) for each in self.dimensions], float).T.round(4)
-        for look, chosen in _fifths(data):
-            own = lines[chosen]  # [trials, dimensions]; a gap after each trial
-            y = np.pad(own, ((0, 0), (0, 1)), constant_values=np.nan).ravel()
-            x = np.tile([*range(last + 1), np.nan], len(own))
-            front = look.name == _FIFTHS[0]
-            line = {"color": look.color, "width": 1.6 if front else 1}
-            look_of = {"mode": "lines" if last else "lines+markers", "line": line}
-            opacity = (1.0 if front else 0.7) * _opacity(len(data))
-            figure.add_scatter(x=x, y=y, name=look.name, hoverinfo="skip", opacity=opacity, **look_of)
-        beside = {"showarrow": False, "xanchor": "left", "xshift": 4, "font": {"size": 11}}
-        for at, dimension in enumerate(self.dimensions):
-            figure.add_vline(x=at, line={"color": GREY, "width": 1})
-            for place, label in _ticks(dimension):
-                figure.add_annotation(x=at, y=place, text=label, **beside)
-        marks = {"tickvals": list(range(last + 1)), "ticktext": [each.name for each in self.dimensions]}
-        figure.update_xaxes(**marks, range=[-0.1, last + 0.35], showgrid=False, zeroline=False)
-        figure.update_yaxes(range=[-0.05, 1.05], visible=False)
-        figure.update_layout(legend={"traceorder": "reversed"})
+        # Plotly's own, so that each axis takes a selection by brushing.
+        data = self.data[self.data["drawn"]]
+        axes = [{"label": each.name, **_scale(each, data[each.name])} for each in self.dimensions]
+        loss = data[self.y.column]
+        ticks = ticks_of(*padded(float(loss.min()), float(loss.max()), False), False)
+        axes.append(
+            {
+                "label": self.y.column if self.y.column == "loss" else "above best",
+                "values": loss,
+                "tickvals": ticks,
+            }
+        )
+        scale = [[at / (len(_FIFTHS) - 1), look.color] for at, look in enumerate(looks(_FIFTHS))]
+        # The best last, so that they are drawn over the others.
+        order = np.argsort(-data["standing"].to_numpy(float), kind="stable")
+        for axis in axes:
+            axis["values"] = np.asarray(axis["values"], float)[order].round(6)
+        line = {
+            "color": data["standing"].to_numpy(float)[order].round(4),
+            "colorscale": scale,
+            "cmin": 0,
+            "cmax": 1,
+        }
+        figure.add_parcoords(dimensions=axes, line=line, labelfont={"size": 13}, tickfont={"size": 12})
+        figure.update_layout(margin={"l": 70, "r": 50, "t": 50, "b": 24})
+
+
+def _scale(dimension: Dimension, column: Series) -> dict[str, Any]:
+    """Return an axis of parallel coordinates: places from 0 to 1, marked at its values where they are few."""
+    labels = dict(_ticks(dimension))
+    if not dimension.choices and column.nunique() <= FEW:
+        known = column.dropna().drop_duplicates()
+        labels = {
+            place: short(float(value))
+            for value, place in zip(known, dimension.coordinates(known), strict=True)
+        }
+    marks = {"tickvals": [*labels], "ticktext": [*labels.values()]}
+    return {"values": dimension.coordinates(column), "range": [0, 1], **marks}
 
 
 class RankPanel(SpacePanel, name="rank", heading="Rank of the trials over pairs of hyperparameters"):

@@ -1,0 +1,205 @@
+// A page's figures: drawn, fitted to the screen, filtered by selectors; a trial's values under the cursor and its run on a click.
+const NARROW = 640, LEGEND_SHARE = 0.25;
+const places = [...document.querySelectorAll("[data-figure]")];
+const figures = window.Plotly ? places : [];
+const trials = JSON.parse(document.getElementById("trials")?.textContent ?? "[]");
+const element = (tag, text = "", more = {}) => Object.assign(document.createElement(tag), { textContent: text }, more);
+
+// The page was taken from its place, without the file that it shares with others.
+for (const place of window.Plotly ? [] : places) {
+  place.textContent = "Not drawn: plotly.js, which the lab's pages share, is not there. sweeplab report … --single-file writes a page to send.";
+  place.className = "missing";
+}
+
+const clone = (value) => JSON.parse(JSON.stringify(value));
+const axes = (layout, letter) => Object.keys(layout).filter((key) => new RegExp(`^${letter}axis\\d*$`).test(key));
+
+// Narrow screens: fewer ticks, titles in two lines, small figures one below the other, as wide as it takes.
+function narrowed(data, layout) {
+  layout.margin = { ...layout.margin, r: 8 };
+  const across = axes(layout, "x"), down = axes(layout, "y");
+  if (across.length > 1 && across.length === down.length) {
+    const gap = 0.3 / across.length;
+    across.forEach((name, at) => {
+      const [top, bottom] = [1 - at / across.length, 1 - (at + 1) / across.length + gap];
+      Object.assign(layout[name], { domain: [0, 1], anchor: down[at].replace("axis", ""), showticklabels: true });
+      Object.assign(layout[down[at]], { domain: [bottom, top], anchor: name.replace("axis", ""), showticklabels: true });
+    });
+    layout.height = 60 + 250 * across.length;
+  }
+  for (const name of across) {
+    const axis = layout[name], step = Math.ceil((axis.tickvals?.length ?? 0) / 4);
+    if (step > 1 && across.length === 1) for (const part of ["tickvals", "ticktext"]) axis[part] = axis[part].filter((_, at) => at % step === 0);
+    const words = axis.title?.text?.split(" ") ?? [], half = Math.ceil(words.length / 2);
+    if (words.join(" ").length > 36) axis.title.text = `${words.slice(0, half).join(" ")}<br>${words.slice(half).join(" ")}`;
+  }
+}
+
+// Long names of rows in two lines.
+function wrapped(layout) {
+  for (const name of axes(layout, "y")) {
+    layout[name].ticktext = layout[name].ticktext?.map((text) => {
+      const parts = String(text).split(", "), half = Math.ceil(parts.length / 2);
+      return text.length > 24 && half < parts.length ? `${parts.slice(0, half).join(", ")},<br>${parts.slice(half).join(", ")}` : text;
+    });
+    if (layout[name].ticktext?.some((text) => String(text).includes("<br>"))) {
+      layout[name].tickfont = { size: 10 };
+      layout.height *= 1.15;
+    }
+  }
+}
+
+function below(layout) {
+  layout.legend = { ...layout.legend, orientation: "h", x: 0, xanchor: "left", yref: "container", y: 0, yanchor: "bottom" };
+}
+
+async function draw(place) {
+  const { data, layout } = clone(place.source), width = place.clientWidth, is_parallel = data[0]?.type === "parcoords";
+  const draws = () => Plotly.react(place, data, layout, { responsive: !is_parallel, displayModeBar: false });
+  const is_narrow = width < NARROW;
+  if (is_narrow) { narrowed(data, layout); wrapped(layout); }
+  if (is_narrow && layout.showlegend !== false) below(layout);
+  if (is_parallel) layout.width = Math.max(width, 110 * data[0].dimensions.length);
+  place.style.overflowX = is_parallel && layout.width > width ? "auto" : "";
+  place.wide = !is_narrow;
+  await draws();
+  const measured = () => place.querySelector(".legend")?.getBBox() ?? { width: 0, height: 0 };
+  if (!is_narrow && layout.legend?.orientation !== "h" && measured().width > LEGEND_SHARE * width) {
+    below(layout);
+    await draws();
+  }
+  if (layout.legend?.yref !== "container" || !measured().height) return;
+  // The legend takes a place of its own: what is drawn stays as high as it was.
+  const taken = Math.min(measured().height, 0.3 * layout.height) + 6;
+  layout.legend.maxheight = taken;
+  layout.height += taken;
+  layout.margin.b += taken;
+  await draws();
+}
+
+// One selector for each dimension that neither color nor dash shows.
+function selectors(place) {
+  const asked = place.source.layout.meta?.select ?? {}, chosen = {};
+  const row = element("p", "", { className: "selectors screen" });
+  const apply = () => {
+    for (const trace of place.source.data) {
+      const of = trace.meta?.of_line;
+      if (of) trace.visible = Object.entries(chosen).every(([name, value]) => value === "" || of[name] === value);
+    }
+  };
+  for (const [name, { values, shown }] of Object.entries(asked)) {
+    const select = element("select", "", { name }), label = element("label", `${name} `);
+    chosen[name] = shown;
+    select.append(element("option", "all", { value: "" }), ...values.map((value) => element("option", value, { value })));
+    select.value = shown;
+    select.addEventListener("change", () => { chosen[name] = select.value; apply(); draw(place); });
+    label.append(select);
+    row.append(label);
+  }
+  if (row.children.length) { place.before(row); apply(); }
+}
+
+// What was searched stands once on the page, and is said of every mark of a trial.
+function hovers(trace) {
+  const own = trace.meta?.trials;
+  if (!own || !trace.hovertemplate) return;
+  trace.text = own.map((at) => trials[at] ? Object.entries(trials[at].values).map((each) => each.join(" ")).join("<br>") : "");
+  trace.hovertemplate = trace.hovertemplate.replace("<extra>", "<br>%{text}<extra>");
+}
+
+// Of a line of several runs, each with a gap after it, the part that a point is on.
+function run_of(trace, point) {
+  let [from, to] = [point, point];
+  const is_there = (at) => trace.x[at] !== null && trace.x[at] !== undefined && !Number.isNaN(trace.x[at]);
+  while (from > 0 && is_there(from - 1)) from -= 1;
+  while (to + 1 < trace.x.length && is_there(to + 1)) to += 1;
+  return [[...trace.x].slice(from, to + 1), [...trace.y].slice(from, to + 1)];
+}
+
+function listens(place) {
+  const front = place.source.data.findIndex((trace) => trace.meta?.front);
+  place.on("plotly_hover", ({ points: [at] }) => {
+    if (front < 0 || !at.data.mode?.startsWith("lines") || at.curveNumber === front) return;
+    const [x, y] = run_of(at.fullData, at.pointIndex);
+    Plotly.restyle(place, { x: [x], y: [y] }, [front]);
+  });
+  place.on("plotly_unhover", () => { if (front >= 0) Plotly.restyle(place, { x: [[]], y: [[]] }, [front]); });
+  place.on("plotly_click", ({ points }) => {
+    const found = points.map((at) => trials[at.data.meta?.trials?.[at.pointIndex]]).find(Boolean);
+    if (found) open_trial(found);
+  });
+}
+
+const dialog = document.getElementById("trial");
+const quoted = (word) => word === "&&" || /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\"'\"'")}'`;
+function open_trial(trial) {
+  const about = JSON.parse(document.getElementById("about-trials").textContent);
+  const close = element("button", "Close", { type: "button", onclick: () => dialog.close() });
+  const list = element("dl");
+  const said = (what, ...parts) => { const words = element("dd"); words.append(...parts); list.append(element("dt", what), words); };
+  said("State", `${trial.state}${trial.loss === null ? "" : `, ${about.loss} ${trial.loss.toFixed(4)}`}`);
+  for (const [name, value] of Object.entries({ ...trial.cell_values, ...trial.values })) said(name, value);
+  for (const run of trial.runs) {
+    said(`Seed ${run.seed}`, run.checkpoint ? element("code", run.checkpoint) : "no checkpoint was kept");
+    if (run.mlflow) {
+      const link = element("a", "in MLflow", { href: run.mlflow, target: "_blank", rel: "noopener" });
+      said("", link, about.server ? ` while ${about.server} runs` : "");
+    }
+  }
+  const seed = trial.runs[0]?.seed ?? 0, is_kept = trial.runs.some((run) => run.checkpoint);
+  for (const [what, words] of Object.entries(about.commands[trial.study] ?? {})) {
+    if (what === "generate" && !is_kept) continue;
+    const filled = words.map((word) => word.replace("{cell}", () => trial.cell).replace("{trial}", trial.trial).replace("{seed}", seed));
+    said(what, element("code", filled.map(quoted).join(" ")));
+  }
+  const curve = element("div", "", { className: "curve" });
+  dialog.replaceChildren(close, element("h2", `Trial ${trial.trial} in cell ${trial.cell.replaceAll(",", ", ")}${about.several ? ` of ${trial.study}` : ""}`), curve, list);
+  dialog.showModal();
+  const lines = trial.runs.filter((run) => run.curve[0].length)
+    .map((run) => ({ x: run.curve[0], y: run.curve[1], mode: "lines+markers", name: `seed ${run.seed}`, hovertemplate: "%{x}: %{y:.4f}<extra></extra>" }));
+  const layout = { height: 220, margin: { l: 56, r: 8, t: 8, b: 40 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { size: 12 },
+    xaxis: { title: { text: "iteration" }, zeroline: false }, yaxis: { title: { text: "validation loss" }, zeroline: false }, showlegend: lines.length > 1 };
+  // As on the page: where runs start is far above what they come to.
+  const later = lines.flatMap((line) => line.y.slice(1)), all = lines.flatMap((line) => line.y);
+  if (later.length) { const low = Math.min(...all), high = Math.max(...later), room = 0.08 * (high - low || 1); layout.yaxis.range = [low - room, high + room]; }
+  if (lines.length) Plotly.newPlot(curve, lines, layout, { displayModeBar: false }); else curve.remove();
+}
+dialog?.addEventListener("click", ({ target }) => { if (target === dialog) dialog.close(); });
+
+for (const place of figures) {
+  place.source = JSON.parse(document.getElementById(place.dataset.figure).textContent);
+  place.source.data.forEach(hovers);
+  selectors(place);
+  draw(place).then(() => { listens(place); place.isSettled = true; });
+}
+addEventListener("resize", () => figures.forEach((place) => { if (place.wide !== place.clientWidth >= NARROW) draw(place); }));
+
+// Paper is narrower than the screen, and Plotly knows only the screen's width.
+// How things were computed is unfolded there, once.
+const methods = [...document.querySelectorAll("details.method")];
+let folded = [];
+addEventListener("beforeprint", () => {
+  figures.forEach((place) => Plotly.relayout(place, { autosize: false, width: place.closest(".half") ? 330 : 690 }));
+  folded = methods.filter((each) => !each.open);
+  folded.forEach((each) => { each.open = true; });
+});
+addEventListener("afterprint", () => {
+  figures.forEach((place) => Plotly.relayout(place, { autosize: true, width: undefined }));
+  folded.forEach((each) => { each.open = false; });
+});
+document.addEventListener("click", ({ target }) => {
+  const heading = target.closest("th");
+  if (!heading) return;
+  const down = heading.getAttribute("aria-sort") === "ascending";
+  for (const other of heading.parentNode.children) other.removeAttribute("aria-sort");
+  heading.setAttribute("aria-sort", down ? "descending" : "ascending");
+  const key = (row) => {
+    const cell = row.children[heading.cellIndex];
+    return "value" in cell.dataset ? (cell.dataset.value === "" ? null : Number(cell.dataset.value)) : cell.textContent;
+  };
+  // What is missing stays last, whichever way the rest is sorted.
+  const order = (a, b) => a === null || b === null ? (a === null) - (b === null)
+    : (down ? -1 : 1) * (typeof a === "number" ? a - b : a.localeCompare(b, "en", { numeric: true }));
+  const body = heading.closest("table").tBodies[0];
+  body.append(...[...body.rows].sort((a, b) => order(key(a), key(b))));
+});

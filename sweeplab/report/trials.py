@@ -1,0 +1,121 @@
+"""The trials of a page: what is said of one under the cursor, and what a click on it opens."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from pandas import DataFrame
+
+from sweeplab.analysis.trials import TRIAL, grid_of, searched_of, trials_table
+from sweeplab.formatting import written
+from sweeplab.lab.showing import commands_about
+from sweeplab.records.folders import StudyFolder
+from sweeplab.report.data import ReportData
+
+MOST_TRIALS = 2000
+# So many points of all curves together keep a page small; a curve has some of its points where there are more.
+MOST_POINTS = 20_000
+# Every mark of a trial names it so: its study, where several are on the page, its cell and its number.
+Key = tuple[str, str, int]
+
+
+@dataclass(frozen=True)
+class PageTrials:
+    """What a page has of its trials, fit for JSON, and where each is; `about` is what they share."""
+
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    about: Mapping[str, Any] = field(default_factory=dict)
+    places: Mapping[Key, int] = field(default_factory=dict)
+
+    def place(self, study: object, cell: object, trial: Any) -> int:
+        """Return where a trial stands among the entries; -1 where the page has none of it."""
+        number = int(float(trial)) if trial == trial and trial is not None else -1
+        own = study or (
+            self.entries[0]["study"] if self.entries else ""
+        )  # of one study marks do not say whose they are
+        return self.places.get((str(own), str(cell), number), -1)
+
+
+def page_trials(report: ReportData) -> PageTrials:
+    """Return the trials of a page of studies: values, curves, checkpoints, commands; the best of too many."""
+    runs = report.runs
+    if runs.empty:
+        return PageTrials()
+    studies = list(map(str, dict.fromkeys(runs["study"])))
+    curves = report.curves("val_loss")
+    step = max(1, math.ceil(len(curves) / MOST_POINTS))
+    entries: list[dict[str, Any]] = []
+    places: dict[Key, int] = {}
+    for study in studies:
+        own = runs[runs["study"] == study]
+        grid = [name for name in grid_of(own, report.design) if name in own]
+        searched = [name for name in searched_of(own, report.design) if name not in grid]
+        table = trials_table(own, "value" if "value" in own else "best_val_loss")
+        of_study = curves[curves["study"] == study] if "study" in curves else curves
+        drawn = dict(list(of_study.groupby([*TRIAL, "seed"], sort=False))) if len(of_study) else {}
+        by_trial = dict(list(own.groupby(TRIAL, sort=False)))
+        folder = StudyFolder(report.lab, study) if report.lab and report.studied else None
+        for row in table.sort_values("loss").head(MOST_TRIALS).to_dict("records"):
+            places[study, str(row["cell"]), int(row["trial"])] = len(entries)
+            entries.append(
+                {
+                    "study": study,
+                    "cell": str(row["cell"]),
+                    "trial": int(row["trial"]),
+                    "state": str(row["state"]),
+                    "loss": None if math.isnan(row["loss"]) else round(float(row["loss"]), 5),
+                    "cell_values": _values(row, grid),
+                    "values": _values(row, searched),
+                    "runs": [
+                        _run(run, drawn, step, folder, report.mlflow)
+                        for run in by_trial[row["cell"], row["trial"]].to_dict("records")
+                    ],
+                }
+            )
+    about = {
+        "loss": report.loss_title.partition(" (")[0],
+        "several": len(studies) > 1,
+        "server": report.mlflow_needs,
+        "commands": {study: _commands(report, study) for study in studies},
+    }
+    return PageTrials(entries, about, places)
+
+
+def _values(row: Mapping[Any, Any], names: list[str]) -> dict[str, str]:
+    return {name: written(row[name]) for name in names if row[name] is not None and row[name] == row[name]}
+
+
+def _run(
+    run: Mapping[Any, Any],
+    drawn: Mapping[Any, DataFrame],
+    step: int,
+    folder: StudyFolder | None,
+    mlflow: str,
+) -> dict[str, Any]:
+    curve = drawn.get((run["cell"], run["trial"], run["seed"]))
+    points = DataFrame(columns=["iteration", "value"]) if curve is None else curve.iloc[::step]
+    points = points[np.isfinite(points["value"].astype(float))]
+    kept = folder.run(run["cell"], int(run["trial"]), int(run["seed"])).checkpoint() if folder else None
+    run_id = str(run.get("run_id") or "")
+    return {
+        "seed": int(run["seed"]),
+        "curve": [points["iteration"].astype(int).tolist(), points["value"].astype(float).round(5).tolist()],
+        "checkpoint": None if kept is None else str(kept),
+        "mlflow": f"{mlflow}{run_id}" if mlflow and run_id else "",
+    }
+
+
+def _commands(report: ReportData, study: str) -> dict[str, list[str]]:
+    """Return the commands about a trial of a study as words, with places for its cell, number and seed."""
+    if not (report.lab and report.studied):
+        return {}
+    objective = str(report.runs.loc[report.runs["study"] == study].iloc[0].get("objective", ""))
+    folder = StudyFolder(report.lab, study)
+    found = commands_about(folder, objective, "{cell}", "{trial}", "{seed}")
+    found |= {"show": folder.command("study show", "--cell", "{cell}", "--trial", "{trial}")}
+    return {what: shlex.split(command) for what, command in found.items() if what != "open"}
