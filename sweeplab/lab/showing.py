@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
     from sweeplab.tracking.tracker import Description, Summary
 
-_CELLS_NAMED, _N_BEST = 3, 20
+_CELLS_NAMED, _ORDERS_NAMED, _N_BEST = 3, 5, 20
 _ENDED = [str(state) for state in RunState if state.is_finished]
 
 # ------------------------------------------------------------------ studies
@@ -234,6 +234,8 @@ def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:
     cells: dict[str, list[str]] = {}
     for cell, each in baselines.items():
         said = f"{each['loss']:.4f} nats/token, by {each['method']}, order {each['order']}"
+        if low := each.get("by_order", ())[: each["order"] - 1][:_ORDERS_NAMED]:
+            said += f"; order 1{' on' if len(low) > 1 else ''}: {', '.join(f'{loss:.2f}' for loss in low)}"
         cells.setdefault(said, []).append(cell)
     return [
         f"n-gram baseline{'' if len(cells) == 1 else ' of ' + _cells_in_words(own)}: {said}"
