@@ -24,7 +24,16 @@ from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState
 from sweeplab.tracking.connection import is_of_lab, reaching
 from sweeplab.tracking.experiment import TAG_CHARACTERS, Experiment, read_histories, read_runs
-from sweeplab.tracking.tracker import WAITING, Description, Measure, Mirror, RunMeasures, Summary, TrackedRun
+from sweeplab.tracking.tracker import (
+    WAITING,
+    Description,
+    Measure,
+    Mirror,
+    RunMeasures,
+    Summary,
+    TrackedRun,
+    run_name,
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -258,7 +267,7 @@ class MLflowTracker(Mirror):
             return None
         start = folder.read_start()
         measures = RunMeasures(folder, start)
-        params = texts(start.values.as_dict())
+        params = texts(start.values.applicable())
         key = f"{self._study}/{start.key}"
         tracked = self._experiment.run(key) if self._keys is None or key in self._keys else None
         if tracked:
@@ -269,11 +278,12 @@ class MLflowTracker(Mirror):
             if "mlflow.runColor" in tracked.data.tags:  # of an end that was taken back
                 self._client.delete_tag(run_id, "mlflow.runColor")
         else:
-            name = f"{start.cell} #{start.trial} seed {start.seed}"
             tags = self._run_tags(start, parent)
             if self._keys is not None:
                 self._keys.add(key)  # whatever becomes of the call
-            tracked = self._client.create_run(self._experiment.find(), measures.started_ms, tags, name)
+            tracked = self._client.create_run(
+                self._experiment.find(), measures.started_ms, tags, run_name(start)
+            )
         waiting = tracked.info.status != "RUNNING"
         self._shipping[path] = _Shipping(tracked.info, measures, waiting, params, measures.facts())
         return self._shipping[path]

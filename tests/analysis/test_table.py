@@ -113,8 +113,17 @@ def test_numbers_and_hyperparameters(table: pd.DataFrame) -> None:
     }
     assert {name: best[name] for name in expected} == expected
     for name, value in VALUES.items():
-        if name not in ("n_embd", "betas", "patience", "device", "seed"):
+        if name not in (
+            "n_embd",
+            "betas",
+            "patience",
+            "device",
+            "seed",
+            "n_encoder_layer",
+            "n_decoder_layer",
+        ):
             assert pd.isna(best[name]) if value is None else best[name] == value, name
+        assert best[["n_encoder_layer", "n_decoder_layer"]].isna().all(), "a decoder has none"
     assert (best["n_embd"], best["betas"], best["device"]) == (128, "(0.9, 0.95)", "auto")
     assert best["patience"] is pd.NA
     going_on = table[table["state"] == "running"].iloc[0]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.tracking.connection import artifact_location, connect, tracking_uri
 from sweeplab.tracking.mlflow import COLOR_OF_STATE, MLflowTracker
 from sweeplab.tracking.tracker import Description
@@ -97,7 +98,7 @@ def test_a_nested_run(
     parent = tracker.open(DESCRIPTION)
     tracker.ship(run_folder("n_embd=32/7/3", state, sampled={"learning_rate": 0.01}))
     (run,) = nested(client, parent)
-    assert run.info.run_name == "n_embd=32 #7 seed 3"
+    assert run.info.run_name == "#7 d192 lr 3e-4 seed 3"
     assert (run.info.status, run.info.start_time) == (status, 1_700_000_000_250)
     assert run.info.end_time == run.info.start_time + 15_000
     tags = run.data.tags
@@ -196,7 +197,7 @@ def test_more_than_fits_one_call(
     writer.append(folder, writer.lines(*range(30, 530)))
     tracker.ship(folder)
     (run,) = nested(client, parent)
-    assert len(run.data.params) == len(writer.values)
+    assert len(run.data.params) == len(Hyperparameters.of(writer.values).applicable())
     assert [point.step for point in tracker.history(run.info.run_id, "val_loss")] == [
         0,
         10,
