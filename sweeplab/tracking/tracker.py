@@ -62,7 +62,8 @@ class Summary(TypedDict, total=False):
 
     `state` is "complete", "failed", or anything else for a study that can be continued. `best_value` is of the
     objective's `metric`. `best_trials` are the best first, each the `key` of one of its runs, its `value`, and
-    whatever else is to be read beside it.
+    whatever else is to be read beside it. `checkpoints` has the run of each cell's best trial that kept one, by cell,
+    and `commands` what to go on with.
     """
 
     state: str
@@ -71,6 +72,9 @@ class Summary(TypedDict, total=False):
     best_run: str | None
     best_trials: Sequence[Mapping[str, Any]]
     counts: Mapping[str, int]
+    elapsed_seconds: float
+    checkpoints: Mapping[str, RunFolder]
+    commands: Sequence[str]
 
 
 class Description(TypedDict, total=False):
@@ -222,7 +226,7 @@ def _short(value: Any) -> str:
     if isinstance(value, tuple):
         return "/".join(map(_short, value))
     if isinstance(value, float):
-        return re.sub(r"^0\.", ".", decimal(float(f"{value:.2g}")))
+        return re.sub(r"^0\.(?!0$)", ".", decimal(float(f"{value:.2g}"))).removesuffix(".0")
     return str(value)
 
 

@@ -122,6 +122,11 @@ def test_a_runs_name_has_what_varies_and_is_short():
         run_name(replace(run, sampled=sampled, seed=1))
         == "#2 L1 d128 lr 3.4e-3 wd .051 gelu betas .9/.95 seed 1"
     )
+    assert run_name(
+        replace(
+            run, values=Hyperparameters(dropout=0.0, grad_clip=10.0), sampled={"dropout": 0, "grad_clip": 1}
+        )
+    ) == ("#2 L3 d192 dropout 0 grad_clip 10")
     assert run_name(replace(run, cell="all", sampled={"bias": False, "of a plugin": 1})) == "#2 bias False"
     many = dict.fromkeys(values.as_dict(), 0)
     assert len(run_name(replace(run, sampled=many))) <= NAME_CHARACTERS

@@ -155,7 +155,11 @@ def test_closing_writes_the_best(
     assert best.data.tags["sweeplab.trial"] == "1"
     assert run.data.tags["sweeplab.runs.pruned"] == "1"
     page = run.data.tags["mlflow.note.content"]
-    assert page.startswith("# test_closing_writes_the_best\n\n**complete**: runs 1 complete, 1 pruned\n\n")
+    run_link = f"#/experiments/{best.info.experiment_id}/runs/{best.info.run_id}"
+    assert page.startswith(
+        f"**Best val_loss 3.8000**: [all/1/0]({run_link}), betas [0.9, 0.95], bias True  \n[Report]("
+    )
+    assert "\n\n**complete**: runs 1 complete, 1 pruned\n\n" in page
     assert "\n\nA study.\n\n" in page
     link = f"#/experiments/{run.info.experiment_id}/runs/{best.info.run_id}"
     assert f"| [all/1/0]({link}) | 3.8 | 12,345 | [0.9, 0.95] | True |" in page
