@@ -113,7 +113,9 @@ def database_file(uri: str) -> Path | None:
     """Return the absolute path of the SQLite file at `uri`, or None where it is something else."""
     if _scheme(uri) != "sqlite":
         return None
-    from sqlalchemy import make_url
+    if "%" not in uri and "?" not in uri:
+        return Path(uri.partition("://")[2].partition("/")[2]).absolute()
+    from sqlalchemy import make_url  # slow to import
 
     return Path(make_url(uri).database or "").absolute()
 

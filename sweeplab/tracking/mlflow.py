@@ -20,7 +20,7 @@ from filelock import FileLock
 
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState
-from sweeplab.tracking.connection import is_of_lab, reaching
+from sweeplab.tracking.connection import database_file, is_of_lab, reaching
 from sweeplab.tracking.describing import (
     TRIALS_ON_PAGE,
     csv_text,
@@ -32,6 +32,7 @@ from sweeplab.tracking.describing import (
 )
 from sweeplab.tracking.experiment import TAG_CHARACTERS, Experiment, read_histories, read_runs
 from sweeplab.tracking.models import log_best_models
+from sweeplab.tracking.tables import read_file, read_file_points
 from sweeplab.tracking.tracker import (
     WAITING,
     Description,
@@ -355,18 +356,28 @@ class MLflowTracker(Mirror):
 
     # ------------------------------------------------------------------ reading
 
+    @property
+    def _file(self) -> Path | None:
+        """Return the SQLite file that tracking is, if it is one: what is only read needs no MLflow."""
+        return database_file(self._experiment.uri)
+
     def runs(self) -> Iterator[TrackedRun]:
         """Yield the study's nested runs.
 
         Raises:
             BadInput: tracking has no such study.
         """
+        if (file := self._file) and (found := read_file(file, self._study)) is not None:
+            yield from found
+            return
         with self._reaching():
             self._find_parent()
             yield from read_runs(self._experiment)
 
     def histories(self, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]]:
         """Return a metric's points of each run by step."""
+        if (file := self._file) and (found := read_file_points(file, run_ids, name)) is not None:
+            return found
         with self._reaching():
             return read_histories(self._client, run_ids, name)
 
