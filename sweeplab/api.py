@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from sweeplab.report.data import ReportData
     from sweeplab.report.style import Figure
     from sweeplab.study.spec import StudySpec
+    from sweeplab.tracking.models import Published
 
 
 # What a run is called and how it ended, before all else of a table.
@@ -241,6 +242,17 @@ class Study(Results):
     def report(self, page: str = "scaling", form: str = "html", single_file: bool = False) -> Path:
         """Write a page of the study, scaling or sweep, as `sweeplab report` does, and return its file."""
         return write_report(page, self.lab, [self.folder.name], form=form, single_file=single_file)[0]
+
+    def publish(self, cell: str | None = None, name: str | None = None) -> Published:
+        """Register the best trial's model, of the study or of a cell, in MLflow's registry, with the alias `best`.
+
+        Raises:
+            BadInput: no trial has ended, or the best one kept no checkpoint.
+            TrackingUnavailable: MLflow does not answer.
+        """
+        from sweeplab.lab.describing import publish
+
+        return publish(self.folder, cell, name)
 
     def extend(self, trials_per_cell: int | None = None, time: str | None = None) -> Done:
         """Give the study another budget, in totals, while it runs or afterwards; `time` is such as 30m, or none.

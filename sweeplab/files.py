@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from pathlib import Path
 
 
@@ -16,6 +17,9 @@ def cache_folder() -> Path:
     return user_cache_path("sweeplab")
 
 
+_PLAIN_PATH = re.compile(r"[\w/.-]*", re.ASCII)  # in which a URL escapes nothing
+
+
 def machine() -> str:
     """Return what tells this machine from others: containers of one machine have it in common."""
     boot = Path("/proc/sys/kernel/random/boot_id")
@@ -24,7 +28,9 @@ def machine() -> str:
 
 def database_url(file: Path) -> str:
     """Return SQLAlchemy's URL of an SQLite file, whatever its path has in it."""
-    from sqlalchemy import URL
+    if _PLAIN_PATH.fullmatch(str(file)):
+        return f"sqlite:///{file}"
+    from sqlalchemy import URL  # slow to import
 
     url = URL.create("sqlite", database=str(file))
     if not url.render_as_string().endswith(f"/{file}"):

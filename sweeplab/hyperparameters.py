@@ -7,7 +7,7 @@ that only prints the table starts in milliseconds.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self, cast
 
@@ -343,6 +343,14 @@ class Hyperparameters(ModelHyperparameters):
         """Return the values by name, in the table's order."""
         return {name: getattr(self, name) for name in TABLE}
 
+    def applicable(self) -> dict[str, Any]:
+        """Return the values by name, without those that say nothing of a run like this."""
+        return {
+            name: value
+            for name, value in self.as_dict().items()
+            if name not in CONDITIONS or CONDITIONS[name](self)
+        }
+
 
 def _table() -> dict[str, Hyperparameter]:
     rows, of_model = [], {each.name for each in fields(ModelHyperparameters)}
@@ -356,6 +364,35 @@ def _table() -> dict[str, Hyperparameter]:
 
 
 TABLE = _table()
+# Rows that say nothing of a run whose other values do not meet this.
+CONDITIONS: dict[str, Callable[[Hyperparameters], bool]] = {
+    name: condition
+    for names, condition in {
+        "mask_share": lambda run: run.objective in ("masked", "span"),
+        "span_length": lambda run: run.objective == "span",
+        "n_encoder_layer n_decoder_layer share_embeddings": lambda run: run.family == "encoder_decoder",
+        "head_bias": lambda run: run.family != "encoder",
+        "tie_scale": lambda run: run.tie_weights,
+        "qkv_bias out_bias": lambda run: run.bias,
+        "rotary_base": lambda run: run.positions == "rotary",
+        "relative_buckets relative_max_distance": lambda run: run.positions == "relative",
+        "attention_window": lambda run: run.attention == "local",
+        "attention_stride": lambda run: run.attention == "strided",
+        "attention_dropout": lambda run: run.attention != "linear",
+        "n_expert_active router_balance router_z": lambda run: run.n_expert > 1,
+        "mup_base_width": lambda run: run.parametrization == "mup",
+        "betas": lambda run: run.optimizer in ("adamw", "adam", "lion", "muon"),
+        "eps": lambda run: run.optimizer in ("adamw", "adam", "muon"),
+        "momentum": lambda run: run.optimizer in ("sgd", "muon"),
+        "min_lr scheduler_type": lambda run: run.lr_decay,
+        "patience_lr plateau_factor plateau_threshold": lambda run: run.lr_decay and run.scheduler_type == "plateau",
+        "decay_share": lambda run: run.lr_decay and run.scheduler_type == "wsd",
+        "eval_tokens": lambda run: not run.eval_full,
+        "eval_iters": lambda run: not run.eval_full and run.eval_tokens == AUTO,
+        "wandb_project": lambda run: run.wandb_project is not None,
+    }.items()
+    for name in names.split()
+}  # fmt: skip
 MINIMAL = ("batch_size", "block_size", "max_iters", "learning_rate", "n_embd", "n_head", "n_layer", "dropout")
 # Which dropout a run has does not matter to a stack, but whether it has any decides the program.
 SHAPE = tuple(name for name, each in TABLE.items() if each.shape)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from pathlib import Path
 
+import mlflow
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from mlflow.exceptions import MlflowException
 
 import sweeplab
 from sweeplab.api import StudyResult
 from sweeplab.data.dataset import prepare
 from sweeplab.errors import BadInput
+from sweeplab.lab.describing import publish
 from sweeplab.lab.events import (
     Evaluation,
     RunEvaluated,
@@ -24,7 +29,9 @@ from sweeplab.lab.events import (
     WorkerExited,
     WorkerReady,
 )
+from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
+from sweeplab.tracking.connection import connect, tracking_uri
 
 STUDY = """\
 name: tiny
@@ -181,6 +188,66 @@ def test_a_trained_run_loads_back(result: StudyResult) -> None:
     assert logits.shape == (1, 6, 103) and logits.isfinite().all()
     val = prepare("python-docs", "char").val[: 17 * 256].astype(np.int64).reshape(256, 17)
     assert loaded.model.loss(torch.from_numpy(val)) == pytest.approx(best["best_val_loss"], abs=0.25)
+
+
+def test_mlflow_has_the_studys_data_its_time_and_the_best_model_of_its_cell(result: StudyResult) -> None:
+    lab, best = result.folder.lab, result.best
+    client = connect(lab, tracking_uri(lab))
+    experiment = client.get_experiment_by_name("tiny").experiment_id
+    run = client.get_run(best["run_id"])
+    parent = client.get_run(run.data.tags["mlflow.parentRunId"])
+    for each in (run, parent):
+        data = {one.tags[0].value: one.dataset for one in each.inputs.dataset_inputs}
+        assert {context: one.name for context, one in data.items()} == {
+            "train": "python-docs train", "validation": "python-docs val",
+        }  # fmt: skip
+        assert json.loads(data["train"].profile)["train_tokens"] > 200_000
+        assert data["train"].digest == prepare("python-docs", "char").token_digest[:16]
+    elapsed = result.folder.elapsed_seconds
+    assert parent.info.end_time - parent.info.start_time == pytest.approx(1000 * elapsed, abs=1)
+    note = parent.data.tags["mlflow.note.content"].splitlines()
+    assert note[0].startswith(f"**Best val_loss {best['value']:.4f}**: [all/")
+    assert "learning_rate 0.003" in note[0] and "artifacts/report/scaling.html)" in note[1]
+    assert (
+        note[2].startswith("Go on: `sweeplab generate tiny --prompt 'The '")
+        and "study publish tiny" in note[2]
+    )
+    (model,) = client.search_logged_models([experiment])
+    assert (model.name, model.status, model.source_run_id) == ("tiny-all", "READY", best["run_id"])
+    assert [each.value for each in model.metrics] == [pytest.approx(best["best_val_loss"])]
+    assert model.params == {"learning_rate": "0.003"}
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*type hint is inferred as AnyType:UserWarning"
+)  # MLflow's own, on import
+def test_a_published_model_is_a_function_of_text(result: StudyResult, tmp_path: Path) -> None:
+    lab = shutil.copytree(
+        result.folder.lab, tmp_path / "lab"
+    )  # whose MLflow knows the place of the first one
+    folder = StudyFolder(lab, "tiny")
+    first, again = publish(folder), publish(folder)
+    assert (first.version, first.is_new, again.version, again.is_new) == ("1", True, "1", False)
+    assert first.uri == "models:/tiny@best"
+    trained = sweeplab.load_run(result.best["run_id"], lab=lab)
+    text = trained.generate("import ", max_new_tokens=9)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", tracking_uri(lab))
+        model = mlflow.pyfunc.load_model(first.uri)
+    more = {"max_new_tokens": 9}
+    assert model.predict(["import ", "import "], params=more) == [text, text]
+    assert model.predict("import ", params=more) == [text]
+    assert model.predict(pd.DataFrame({"any name": ["import "]}), params=more) == [text]
+    with pytest.raises(MlflowException):
+        model.predict([1.5])
+    kept = connect(lab, tracking_uri(lab)).get_model_version_download_uri("tiny", "1").removeprefix("file://")
+    assert Path(kept).is_relative_to(lab), "a copy's files are its own"
+    for name in ("models:/tiny@best", "models:/tiny/1", kept):
+        assert sweeplab.load_run(name, lab=lab).generate("import ", max_new_tokens=9) == text
+    with pytest.raises(BadInput, match="no run models:/tiny/2 at sqlite:///"):
+        sweeplab.load_run("models:/tiny/2", lab=lab)
+    with pytest.raises(BadInput, match="no runs in cell 'al'"):
+        publish(folder, "al")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeplab.hyperparameters import AUTO, CATEGORIES, MINIMAL, SHAPE, TABLE, defaults
+from sweeplab.hyperparameters import (
+    AUTO,
+    CATEGORIES,
+    CONDITIONS,
+    MINIMAL,
+    SHAPE,
+    TABLE,
+    Hyperparameters,
+    defaults,
+)
 
 # The field's table, typed off once more: a row that is renamed or loses its value is found here.
 FIELD = {
@@ -148,3 +157,21 @@ def test_imports_nothing_but_the_standard_library() -> None:
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["sweeplab"]
+
+
+def test_only_what_takes_part_in_a_run_is_applicable() -> None:
+    decoder = Hyperparameters.of(defaults()).applicable()
+    others = {
+        "mask_share",
+        "n_encoder_layer",
+        "rotary_base",
+        "attention_window",
+        "momentum",
+        "plateau_factor",
+    }
+    assert TABLE.keys() - decoder.keys() < CONDITIONS.keys() < TABLE.keys()
+    assert not decoder.keys() & others and {"betas", "eps", "min_lr", "eval_iters"} <= decoder.keys()
+    changed = {"family": "encoder", "objective": "masked", "positions": "rotary", "optimizer": "sgd"}
+    encoder = Hyperparameters.of(defaults() | changed | {"lr_decay": False, "n_expert": 4}).applicable()
+    assert {"mask_share", "rotary_base", "momentum", "router_z"} <= encoder.keys()
+    assert not encoder.keys() & {"betas", "eps", "min_lr", "scheduler_type", "head_bias", "span_length"}

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.objectives import SETTINGS
 from sweeplab.errors import BadInput, Problem
-from sweeplab.hyperparameters import TABLE, Hyperparameters
+from sweeplab.hyperparameters import CONDITIONS, TABLE, Hyperparameters
 from sweeplab.records.runs import BEST_MEASURES, END_MEASURES, RunState
 from sweeplab.tracking import open_tracker
 from sweeplab.tracking.mlflow import MLflowTracker
+from sweeplab.tracking.tracker import CURVES as TRACKED
 from sweeplab.tracking.tracker import TrackedRun
 from sweeplab.train.run import train_tokens
 
@@ -48,6 +49,8 @@ METRICS = tuple(name for name in COLUMNS if name not in {*KEY, "state", "run_id"
 # A pair such as betas stays the text "(0.9, 0.95)": no file format has a column of pairs.
 _KINDS = {"int": "Int64", "float": "float64", "bool": "boolean", "str": "string", "floats": "string"}
 HYPERPARAMETERS = {name: _KINDS[row.kind] for name, row in TABLE.items() if name not in COLUMNS}
+# Tracking has no value of a row that says nothing of a run.
+_NOT_SAID = {name: TABLE[name].default for name in CONDITIONS if not TABLE[name].automatic}
 
 CURVES = {
     "cell": "string",
@@ -81,6 +84,7 @@ def runs_table(lab: Path, name: str, uri: str | None = None) -> pd.DataFrame:
         | {metric: run.metrics.get(metric) for metric in METRICS}
         | {"run_id": run.run_id}
         | {metric: run.metrics[metric] for metric in MEASURED if metric in run.metrics}
+        | _NOT_SAID
         | {each: text for each, text in run.values.items() if each not in COLUMNS}
         for run in _in_order(open_tracker(lab, name, uri))
     ]
@@ -103,7 +107,8 @@ def curves_table(
 
     tracker = open_tracker(lab, name, uri)
     runs = _in_order(tracker)
-    histories = {metric: tracker.histories([run.run_id for run in runs], metric) for metric in metrics}
+    ids = [run.run_id for run in runs]
+    histories = {metric: tracker.histories(ids, TRACKED.get(metric, metric)) for metric in metrics}
     rows = []
     for run in runs:
         tokens = _tokens_at(run.values)
@@ -119,7 +124,8 @@ def _tokens_at(texts: Mapping[str, str]) -> Callable[[int], int]:
     """Return how many tokens a run of these values has read, by iteration."""
     kinds: Mapping[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
     names = ("batch_size", "batch_warmup_iters", *SETTINGS)
-    values = Hyperparameters.of({name: kinds[TABLE[name].kind](texts[name]) for name in names})
+    known = {name: kinds[TABLE[name].kind](texts[name]) for name in names if name in texts}
+    values = Hyperparameters.of(known)
     return lambda iteration: train_tokens(values, iteration)
 
 

@@ -38,7 +38,7 @@ from sweeplab.cli.study.control import (
 )
 from sweeplab.cli.study.manage import clone, init, rename, rm
 from sweeplab.cli.study.run import confirm, logs, plan, run, watch, work
-from sweeplab.cli.study.show import best, diff, export, list_studies, show
+from sweeplab.cli.study.show import best, diff, export, list_studies, publish, show
 from sweeplab.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -56,7 +56,7 @@ GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
         # Before a run, during it, its results, order in the lab.
         (
             *(init, plan, run, watch, logs, stop, pause, resume, extend, enqueue, retry, work),
-            *(confirm, show, best, export, diff, clone, list_studies, rename, rm, repair),
+            *(confirm, show, best, publish, export, diff, clone, list_studies, rename, rm, repair),
         ),
     ),
     "trial": ("Control one trial of a study.", (stop_trial, resume_trial)),

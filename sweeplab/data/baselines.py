@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, final
 
@@ -222,7 +223,7 @@ TASKS: dict[str, type[Task]] = {
 }
 
 
-FORMAT = 4  # part of every digest: raise it when the same data would give another loss
+FORMAT = 5  # part of every digest: raise it when the same data would give another loss
 HELD_OUT = 10  # of so many parts of the training split the last one chooses
 ROUNDS = 20
 
@@ -231,7 +232,8 @@ ROUNDS = 20
 class Baseline:
     """The loss of counts (nats a counted target, and bits a byte): `method` says of what, `order` how far they reach.
 
-    `copied` is the weight of the source's own tokens in the mixture, and `n_counted` how many tokens were counted.
+    `by_order` has the losses of the orders from 1 to `order`, `copied` is the weight of the source's own tokens in the
+    mixture, and `n_counted` how many tokens were counted.
     """
 
     loss: float
@@ -240,6 +242,7 @@ class Baseline:
     order: int
     copied: float
     n_counted: int
+    by_order: Sequence[float]
 
 
 def find_baseline(
@@ -268,18 +271,20 @@ def _found(dataset: Dataset, values: Hyperparameters, split: Scored) -> Baseline
     order, copied = _chosen(examples.part(slice(n_seen)), examples.part(slice(n_seen, None)), task)
     ngrams = NGrams(examples._replace(contexts=examples.contexts[: order - 1]), task.vocab_size)
 
-    def find(wanted: Examples) -> Array:
-        (*_, found) = ngrams.probabilities(wanted)
-        return _mixed(found, copied, wanted.copied)
-
     objective = make_objective(dataset.scored(split), values)
-    total, n_targets = 0.0, 0
+    totals, n_targets = np.zeros(order), 0
     for batch in objective.evaluation(values.evaluated_tokens):
-        total -= float(np.log(task.probability(batch, find)).sum())
+        for at in range(order):
+
+            def find(wanted: Examples, at: int = at) -> Array:
+                found = next(islice(ngrams.probabilities(wanted), at, None))
+                return _mixed(found, copied, wanted.copied)
+
+            totals[at] -= float(np.log(task.probability(batch, find)).sum())
         n_targets += batch.n_targets
-    loss = total / n_targets
-    per_byte = dataset.bits_per_byte(loss, values, split)
-    return Baseline(loss, per_byte, task.method, order, copied, len(examples.tokens))
+    losses = (totals / n_targets).tolist()
+    per_byte = dataset.bits_per_byte(losses[-1], values, split)
+    return Baseline(losses[-1], per_byte, task.method, order, copied, len(examples.tokens), losses)
 
 
 def _chosen(seen: Examples, held_out: Examples, task: Task) -> tuple[int, float]:

@@ -235,7 +235,7 @@ def tracking_findings(study: OpenedStudy) -> Iterator[Finding]:
         if trial.state.is_finished()
     }
     ids = [tracked[place][0].run_id for place in ended if place in tracked]
-    names = [*CURVES, *(f"{name}{BY_TOKENS}" for name in ("train_loss", "val_loss"))]
+    names = [*CURVES.values(), *(f"{name}{BY_TOKENS}" for name in ("train_loss", "val_loss"))]
     curves = {name: tracker.histories(ids, name) for name in names} if ids else {}
     for place in sorted(ended | {*tracked}):
         run, found = study.folder.run(*place), tracked.get(place, [])

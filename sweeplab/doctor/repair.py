@@ -26,7 +26,7 @@ from sweeplab.doctor.findings import (
 )
 from sweeplab.errors import BadInput
 from sweeplab.files import sync_folder
-from sweeplab.lab.showing import describe, summarize
+from sweeplab.lab.describing import describe, summarize
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder, RunState
 from sweeplab.study.inputs import recorded_dataset

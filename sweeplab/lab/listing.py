@@ -97,7 +97,10 @@ def read_spec(folder: StudyFolder, allow_plugins: bool = False) -> StudySpec:
 
 def tracking_uri_of(folder: StudyFolder) -> str | None:
     """Return the tracking URI that the study file names, if it names one."""
-    return read_spec(folder).track.uri
+    track = (
+        folder.read(folder.canonical_file).get("track") or {}
+    )  # what a spec is checked by is slow to import
+    return str(track["uri"]) if track.get("uri") else None
 
 
 def find_metric(folder: StudyFolder) -> str:

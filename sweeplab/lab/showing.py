@@ -1,7 +1,4 @@
-"""What is shown of the lab: its studies, one study, one trial, and how two studies differ; as plain data.
-
-Tracking is told of a study here, too: what it was to do, and how it stands.
-"""
+"""What is shown of the lab: its studies, one study, one trial, and how two studies differ; as plain data."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweeplab.data.task import task_of
 from sweeplab.errors import DamagedFile
@@ -22,7 +19,6 @@ from sweeplab.lab.identity import Difference, differences
 from sweeplab.lab.listing import (
     Trial,
     best_by_task,
-    find_metric,
     has_one_task,
     pick_trial,
     read_trials,
@@ -34,12 +30,7 @@ from sweeplab.records.folders import StudyFolder, WorkerPlace
 from sweeplab.records.runs import MEASURES, RunFolder, RunStart, RunState, run_key
 from sweeplab.tracking.connection import count_tracked
 
-if TYPE_CHECKING:
-    from sweeplab.study.plan import Plan
-    from sweeplab.study.spec import StudySpec
-    from sweeplab.tracking.tracker import Description, Summary
-
-_CELLS_NAMED, _N_BEST = 3, 20
+_CELLS_NAMED, _ORDERS_NAMED = 3, 5
 _ENDED = [str(state) for state in RunState if state.is_finished]
 
 # ------------------------------------------------------------------ studies
@@ -241,6 +232,8 @@ def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:
     cells: dict[str, list[str]] = {}
     for cell, each in baselines.items():
         said = f"{each['loss']:.4f} nats/token, by {each['method']}, order {each['order']}"
+        if low := each.get("by_order", ())[: each["order"] - 1][:_ORDERS_NAMED]:
+            said += f"; order 1{' on' if len(low) > 1 else ''}: {', '.join(f'{loss:.2f}' for loss in low)}"
         cells.setdefault(said, []).append(cell)
     return [
         f"n-gram baseline{'' if len(cells) == 1 else ' of ' + _cells_in_words(own)}: {said}"
@@ -426,66 +419,3 @@ def _best_by_cell(folder: StudyFolder, measure: str) -> dict[str, tuple[float, s
         if lowest < best.get(trial.cell, (math.inf, ""))[0]:
             best[trial.cell] = lowest, task_of(trial.start.values)
     return best
-
-
-# ------------------------------------------------------------------ a study, as tracking keeps it
-
-
-def describe(spec: StudySpec, folder: StudyFolder, plan: Plan) -> Description:
-    """Return what tracking keeps of a study that is about to be run."""
-    from sweeplab.tracking.environment import environment
-
-    where = environment(spec.source.parent if spec.source else None)
-    return {
-        "study": folder.study_file.read_text(encoding="utf-8"),
-        "plan": plan.as_dict(),
-        "environment": where | {"data": plan.data.as_dict(), "baselines": folder.baselines},
-        "params": {
-            "sampler": plan.sampler,
-            "pruner": plan.pruner,
-            "seeds": str(spec.as_written()["seeds"]),
-            "budget": spec.budget.model_dump_json(),
-        },
-        "note": plan_in_words(spec, plan),
-        "summary": summarize(folder, "running"),
-    }
-
-
-def summarize(folder: StudyFolder, state: str) -> Summary:
-    """Return how a study stands: its runs by state, and its best trials; of unlike tasks none is best of all."""
-    by_task = best_by_task(folder, read_trials(folder))
-    best = by_task[0][0] if by_task and has_one_task(folder) else None
-    share = -(-_N_BEST // max(1, len(by_task)))
-    shown = [(trial.start, trial.value) for own in by_task for trial in own[:share]]
-    return {
-        "state": state,
-        "counts": folder.states(),
-        "metric": find_metric(folder),
-        "best_value": best.value if best else None,
-        "best_run": best.start.key if best else None,
-        "best_trials": [
-            {"key": start.key, "value": value, "n_params": start.facts["n_params"], **start.sampled}
-            for start, value in shown
-        ],
-    }
-
-
-def plan_in_words(spec: StudySpec, plan: Plan) -> str:
-    """Write what the study is to do, in Markdown."""
-    sizes = sorted(cell.n_params for cell in plan.cells)
-    size = f"{sizes[0]:,}" + (f" to {sizes[-1]:,}" if sizes[-1] > sizes[0] else "")
-    budget = "" if plan.trials is None else f"{plan.trials:,} trials ({plan.runs:,} runs) in "
-    cells = f"{len(plan.cells)} cells" if len(plan.cells) > 1 else "one cell"
-    data = plan.data
-    lines = [
-        "## Plan",
-        "",
-        f"{budget}{cells}: {size} parameters, {data.corpus} by {data.tokenizer}, "
-        f"{data.train_tokens:,} tokens to train on.",
-    ]
-    if searched := spec.as_written()["search"]:
-        lines += ["", "| searched | |", "|---|---|"]
-        for name, search in searched.items():
-            said = ", ".join(key if value is True else f"{key} {value}" for key, value in search.items())
-            lines.append(f"| {name} | {said} |")
-    return "\n".join(lines)

@@ -27,7 +27,7 @@ _SIZE = Option(_AXES, needed="any hyperparameter, any number that a run ends wit
 # The options of each chart.
 CHARTS: dict[str, dict[str, Option]] = {
     "line": {
-        "metric": Option(CURVES, needed=", ".join(CURVES)),
+        "metric": Option(tuple(CURVES), needed=", ".join(CURVES)),
         "x": Option(tuple(pages.X_AXES), needed=", ".join(pages.X_AXES)),
         "log": LOG,
     },
@@ -98,8 +98,8 @@ def _publish(
         try:
             spec = read_spec(folder)
             if tracking_uri(folder.lab, spec.track.uri) == uri:
-                searched = tuple(spec.search)
-                links[folder.name] = pages.publish(folder.lab, served, folder.name, view, searched, address)
+                varied = tuple(spec.grid), tuple(spec.search)
+                links[folder.name] = pages.publish(folder.lab, served, folder.name, view, *varied, address)
         except BadInput:
             if strict:
                 raise

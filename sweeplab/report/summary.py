@@ -114,9 +114,12 @@ def _beside_baselines(report: ReportData, best: Mapping[str, Any]) -> Entries:
     """Say what n-grams reach, and how far the lowest loss of a cell lies below the baseline there."""
     said = baselines_in_words(report.baselines)
     if best and best["cell"] in report.baselines:
-        baseline = float(report.baselines[best["cell"]]["loss"])
+        own = report.baselines[best["cell"]]
+        baseline = float(own["loss"])
         where = "below" if best["loss"] < baseline else "above"
-        said.append(f"the lowest loss is {abs(1 - best['loss'] / baseline):.1%} {where} it")
+        beaten = sum(best["loss"] < loss for loss in own.get("by_order", ()))
+        also = f", and below that of order {beaten}" if where == "above" and beaten else ""
+        said.append(f"the lowest loss is {abs(1 - best['loss'] / baseline):.1%} {where} it{also}")
     return [(_N_GRAMS, words) for words in said[:_MOST_SETTINGS]]
 
 

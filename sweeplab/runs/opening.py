@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 KINDS = (
     "a study's NAME, NAME/CELL, NAME/CELL/TRIAL-SEED, with @ITERATION one of its series of checkpoints, "
-    "an MLflow run id, a folder with a checkpoint, "
+    "an MLflow run id or a model such as models:/NAME@best, a folder with a checkpoint, "
     "the name of what import-hf brought in"
 )
 
@@ -43,7 +43,8 @@ def check_imported_name(lab: Path, name: str) -> None:
 
 def open_run(text: str, lab: Path, uri: str | None = None) -> Run:
     """Open a run: a study's best one by NAME, or by NAME/CELL the best of a cell; NAME/CELL/TRIAL-SEED; an MLflow
-    run id; a folder with a checkpoint, or one of MLflow's artifacts with it; or what was brought in under a name.
+    run id, or a model of its registry such as models:/NAME@best; a folder with a checkpoint, or with what was
+    downloaded of a run or a model of MLflow's; or what was brought in under a name.
     NAME…@ITERATION is one of a run's series of checkpoints. `uri` says where MLflow is, as for a study.
 
     Raises:
@@ -51,7 +52,7 @@ def open_run(text: str, lab: Path, uri: str | None = None) -> Run:
         TrackingUnavailable: MLflow does not answer.
     """
     from sweeplab.runs.run import Run
-    from sweeplab.tracking.loading import load_checkpoint, load_run
+    from sweeplab.tracking.loading import MODEL_URI, load_checkpoint, load_run
     from sweeplab.train.checkpoint import DamagedCheckpoint
 
     # By itself, or by the name it was brought in under.
@@ -61,7 +62,7 @@ def open_run(text: str, lab: Path, uri: str | None = None) -> Run:
         checkpoint, name = _of_study(text, lab)
     elif folders:
         checkpoint, name = folders[0], text
-    elif RUN_ID.fullmatch(text):
+    elif RUN_ID.fullmatch(text) or text.startswith(MODEL_URI):
         return Run.of(load_run(text, lab, uri))
     else:
         raise BadInput(Problem(f"no run {text!r}", KINDS, nearest(text, _names(lab))))

@@ -296,9 +296,10 @@ def _checkpoint_bytes(
 
     per_cell = spec.budget.trials_per_cell or 1
     n_kept = n_copies if spec.track.checkpoints != "none" else 0
+    models = sum(each.n_params for each in plans) if n_kept > 1 else 0  # of each cell's best run, in tracking
     if spec.track.checkpoints == "all":  # and a series, which stays in the lab
         n_kept += max(2 + like.max_iters // max(like.save_interval, like.eval_interval) for like in typical)
-    checkpoints = n_kept * n_values(per_cell)
+    checkpoints = n_kept * n_values(per_cell) + models
     pruned = 0 if spec.pruner.type == "none" else n_values(min(per_cell, spec.track.snapshots))
     return 4 * (checkpoints + 4 * pruned + 2 * 4 * max(each.n_params for each in plans))
 

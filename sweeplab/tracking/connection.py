@@ -109,7 +109,9 @@ def database_file(uri: str) -> Path | None:
     """Return the absolute path of the SQLite file at `uri`, or None where it is something else."""
     if _scheme(uri) != "sqlite":
         return None
-    from sqlalchemy import make_url
+    if "%" not in uri and "?" not in uri:
+        return Path(uri.partition("://")[2].partition("/")[2]).absolute()
+    from sqlalchemy import make_url  # slow to import
 
     return Path(make_url(uri).database or "").absolute()
 
@@ -223,6 +225,12 @@ SELECT DISTINCT artifact_location FROM experiments
 WHERE artifact_location != ? AND artifact_location LIKE 'file://%/artifacts' AND experiment_id IN
     (SELECT experiment_id FROM runs JOIN tags USING (run_uuid) WHERE tags.key = 'sweeplab.study')
 """
+_PLACES = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "storage_location"),
+)
 _MOVE = """
 UPDATE {table} SET {column} = :new || substr({column}, length(:old) + 1)
 WHERE {column} = :old OR substr({column}, 1, length(:old) + 1) = :old || '/'
@@ -250,7 +258,7 @@ def _point_files_at(location: str, database: Path) -> None:
             if _folder(old).resolve() == _folder(location).resolve():  # by another name
                 continue
             connection.execute("BEGIN IMMEDIATE")
-            for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
+            for table, column in _PLACES:
                 move = _MOVE.format(table=table, column=column)
                 connection.execute(move, {"old": old, "new": location})
             connection.execute("COMMIT")

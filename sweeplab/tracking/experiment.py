@@ -23,6 +23,7 @@ from sweeplab.tracking.connection import (
 )
 from sweeplab.tracking.tables import (
     KEY,
+    RUNS_A_QUERY,
     STUDY,
     engine_of,
     read_keys,
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 
 METRICS_A_BATCH, PARAMS_A_BATCH = 1000, 100
 TAG_CHARACTERS = 5000
-# Databases limit how many values a query may name.
-RUNS_A_QUERY = 500
 MOST_POINTS = 2**31 - 1
 # The kind makes the UI open with runs and charts instead of traces.
 KIND = ("mlflow.experimentKind", "custom_model_development")

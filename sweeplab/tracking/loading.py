@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,6 +22,11 @@ from sweeplab.model.activations import ACTIVATIONS
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 from sweeplab.train.checkpoint import read_checkpoint
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+MODEL_URI = "models:/"
 
 
 class Model:
@@ -99,7 +104,8 @@ def load_checkpoint(folder: Path, run_id: str = "") -> LoadedRun:
 
 
 def load_run(run_id: str, lab: Path, uri: str | None = None) -> LoadedRun:
-    """Load a run by its MLflow run id; `uri` and the lab say where MLflow is, as for a study.
+    """Load a run by its MLflow run id, or by the URI of a model, such as models:/small@best; `uri` and the lab say
+    where MLflow is, as for a study.
 
     Raises:
         BadInput: there is no such run, or it kept no checkpoint.
@@ -120,8 +126,23 @@ def load_run(run_id: str, lab: Path, uri: str | None = None) -> LoadedRun:
         return load_checkpoint(own, run_id)
     with tempfile.TemporaryDirectory() as place:
         try:
+            if run_id.startswith(MODEL_URI):
+                return load_checkpoint(_downloaded(client, uri, run_id, place), run_id)
             if not client.list_artifacts(run_id, "checkpoint"):
                 raise BadInput(f"run {run_id} kept no checkpoint; track: {{checkpoints: best}} keeps one")
             return load_checkpoint(Path(client.download_artifacts(run_id, "checkpoint", place)), run_id)
         except MlflowException as error:
             raise BadInput(f"no run {run_id} at {where}: {error.message}") from error
+
+
+def _downloaded(client: MlflowClient, uri: str, model: str, place: str) -> Path:
+    """Download a registered model's checkpoint; MLflow's own function asks its global registry for it."""
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    name, alias, best = model.removeprefix(MODEL_URI).partition("@")
+    name, _, version = (name, "", "") if alias else name.rpartition("/")
+    if alias:
+        version = client.get_model_version_by_alias(name, best).version
+    source = client.get_model_version_download_uri(name, str(version))
+    there: Any = get_artifact_repository(source, uri)
+    return Path(there.download_artifacts("checkpoint", place))

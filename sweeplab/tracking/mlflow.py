@@ -7,28 +7,46 @@ written in an order: files, numbers and tags, the terminal status, and last the 
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState
-from sweeplab.tracking.connection import is_of_lab, reaching
+from sweeplab.tracking.connection import database_file, is_of_lab, reaching
+from sweeplab.tracking.describing import (
+    TRIALS_ON_PAGE,
+    csv_text,
+    datasets,
+    environment_tags,
+    json_text,
+    page,
+    texts,
+)
 from sweeplab.tracking.experiment import TAG_CHARACTERS, Experiment, read_histories, read_runs
-from sweeplab.tracking.tracker import WAITING, Description, Measure, Mirror, RunMeasures, Summary, TrackedRun
+from sweeplab.tracking.models import log_best_models
+from sweeplab.tracking.tables import read_file, read_file_points
+from sweeplab.tracking.tracker import (
+    WAITING,
+    Description,
+    Measure,
+    Mirror,
+    RunMeasures,
+    Summary,
+    TrackedRun,
+    run_name,
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run, RunInfo
+    from mlflow.entities import DatasetInput, Run, RunInfo
 
 ERROR_CHARACTERS = 250
 
@@ -44,8 +62,6 @@ COLOR_OF_STATE = {
     RunState.DIVERGED: "#e65100",
     RunState.FAILED: "#c62828",
 }
-PARAM_CHARACTERS = 6000  # MLflow cuts a longer one silently
-TRIALS_ON_PAGE = 5
 
 
 @dataclass
@@ -72,6 +88,7 @@ class MLflowTracker(Mirror):
         self._parent: Run | None = None
         self._description: Description = {}
         self._tags: dict[str, str] = {}
+        self._datasets: list[DatasetInput] = []
         self._shipping: dict[Path, _Shipping] = {}
         self._keys: set[str] | None = None  # of runs that MLflow may have, None where any may be there
         self._quiet_until = 0.0
@@ -109,6 +126,9 @@ class MLflowTracker(Mirror):
         environment = description.get("environment", {})
         params = texts(description.get("params", {}))
         self._tags = environment_tags(environment)
+        if found := datasets(environment.get("data", {})):
+            self._datasets = found
+            self._client.log_inputs(run_id, found)
         self._description = description
         # Params cannot change, but a study's budget may: what is new about a known one goes to a tag.
         new = {name: text for name, text in params.items() if known.get(name) != text}
@@ -150,8 +170,12 @@ class MLflowTracker(Mirror):
             self._experiment.log(run_id, points, {}, tags)
             if trials := summary.get("best_trials"):
                 self._client.log_text(run_id, csv_text(trials), "best_trials.csv")
+            log_best_models(self._experiment, summary.get("checkpoints", {}))
             if state in STATUS_OF_STUDY:
-                self._client.set_terminated(run_id, STATUS_OF_STUDY[state])
+                # Its duration is the time in which it trained, not that since it was begun.
+                seconds = summary.get("elapsed_seconds")
+                ended = None if seconds is None else parent.info.start_time + round(1000 * seconds)
+                self._client.set_terminated(run_id, STATUS_OF_STUDY[state], ended)
             else:
                 self._client.update_run(run_id, status=WAITING)
 
@@ -161,7 +185,11 @@ class MLflowTracker(Mirror):
         for trial in summary.get("best_trials", ())[:TRIALS_ON_PAGE]:
             if found := self._experiment.run(f"{self._study}/{trial['key']}"):
                 links[trial["key"]] = f"#/experiments/{found.info.experiment_id}/runs/{found.info.run_id}"
-        return page(self._study, self._description, summary, links)
+        if summary.get("state") == "complete" and self._parent:
+            there = self._parent.info
+            report = f"runs/{there.run_id}/artifacts/report/scaling.html"
+            links["report"] = f"#/experiments/{there.experiment_id}/{report}"
+        return page(self._description, summary, links)
 
     def run_pages(self) -> str:
         """Return how the address of a run's page begins, after that of MLflow.
@@ -267,7 +295,7 @@ class MLflowTracker(Mirror):
             return None
         start = folder.read_start()
         measures = RunMeasures(folder, start)
-        params = texts(start.values.as_dict())
+        params = texts(start.values.applicable())
         key = f"{self._study}/{start.key}"
         tracked = self._experiment.run(key) if self._keys is None or key in self._keys else None
         if tracked:
@@ -278,11 +306,14 @@ class MLflowTracker(Mirror):
             if "mlflow.runColor" in tracked.data.tags:  # of an end that was taken back
                 self._client.delete_tag(run_id, "mlflow.runColor")
         else:
-            name = f"{start.cell} #{start.trial} seed {start.seed}"
             tags = self._run_tags(start, parent)
             if self._keys is not None:
                 self._keys.add(key)  # whatever becomes of the call
-            tracked = self._client.create_run(self._experiment.find(), measures.started_ms, tags, name)
+            tracked = self._client.create_run(
+                self._experiment.find(), measures.started_ms, tags, run_name(start)
+            )
+            if self._datasets:
+                self._client.log_inputs(tracked.info.run_id, self._datasets)
         waiting = tracked.info.status != "RUNNING"
         self._shipping[path] = _Shipping(tracked.info, measures, waiting, params, measures.facts())
         return self._shipping[path]
@@ -334,18 +365,28 @@ class MLflowTracker(Mirror):
 
     # ------------------------------------------------------------------ reading
 
+    @property
+    def _file(self) -> Path | None:
+        """Return the SQLite file that tracking is, if it is one: what is only read needs no MLflow."""
+        return database_file(self._experiment.uri)
+
     def runs(self) -> Iterator[TrackedRun]:
         """Yield the study's nested runs.
 
         Raises:
             BadInput: tracking has no such study.
         """
+        if (file := self._file) and (found := read_file(file, self._study)) is not None:
+            yield from found
+            return
         with self._reaching():
             self._find_parent()
             yield from read_runs(self._experiment)
 
     def histories(self, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]]:
         """Return a metric's points of each run by step."""
+        if (file := self._file) and (found := read_file_points(file, run_ids, name)) is not None:
+            return found
         with self._reaching():
             return read_histories(self._client, run_ids, name)
 
@@ -374,87 +415,3 @@ class MLflowTracker(Mirror):
             if isinstance(error, TrackingUnavailable) and time.monotonic() - began > SLOW_SECONDS:
                 self._quiet_until = time.monotonic() + QUIET_SECONDS
             raise
-
-
-# ---------------------------------------------- what a study says of itself in MLflow
-
-
-def texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Write values as params."""
-    return {
-        name: (json.dumps(value, default=str) if isinstance(value, dict) else str(value))[:PARAM_CHARACTERS]
-        for name, value in values.items()
-    }
-
-
-def json_text(content: Mapping[str, Any] | None) -> str:
-    """Write an artifact; nothing is an empty text."""
-    return json.dumps(content, indent=1, default=str) if content else ""
-
-
-def environment_tags(environment: Mapping[str, Any]) -> dict[str, str]:
-    """Pick what a person wants to see beside a run."""
-    repositories = environment.get("git", {})
-    git = repositories.get("code") or repositories.get("study") or {}
-    device = environment.get("device", {})
-    tags = {
-        "mlflow.source.name": "sweeplab",
-        "mlflow.source.git.commit": git.get("commit"),
-        "sweeplab.git_dirty": git.get("dirty"),
-        "sweeplab.python": environment.get("python"),
-        "sweeplab.torch": environment.get("packages", {}).get("torch"),
-        "sweeplab.device": ", ".join(gpu["name"] for gpu in device.get("gpus", [])) or device.get("cpu"),
-    }
-    return {name: str(value) for name, value in tags.items() if value is not None}
-
-
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Write rows as CSV under all the names that any of them has: MLflow shows such an artifact as a table."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    text = StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def page(study: str, description: Description, summary: Summary, links: Mapping[str, str]) -> str:
-    """Write what a person reads first of a study in the UI, in Markdown.
-
-    `links` leads from the keys of the best trials to their runs.
-    """
-    counts = ", ".join(f"{count} {state}" for state, count in summary.get("counts", {}).items())
-    trials = summary.get("best_trials", ())[:TRIALS_ON_PAGE]
-    parts = [
-        f"# {study}",
-        f"**{summary.get('state', 'interrupted')}**{f': runs {counts}' if counts else ''}",
-        f"## Best trials\n\n{_best(trials, links)}" if trials else "",
-        description.get("note", ""),
-        _table([("", ""), *texts(description.get("params", {})).items()]),
-        "Among the artifacts: the study file, its plan, where it ran, its best trials, and its report.",
-    ]
-    return "\n\n".join(filter(None, parts))
-
-
-def _best(trials: Sequence[Mapping[str, Any]], links: Mapping[str, str]) -> str:
-    names = list(dict.fromkeys(name for trial in trials for name in trial if name != "key"))
-    rows = [
-        [
-            f"[{trial['key']}]({links[trial['key']]})" if trial["key"] in links else trial["key"],
-            *(_short(trial.get(name, "")) for name in names),
-        ]
-        for trial in trials
-    ]
-    return _table([["trial", *names], *rows])
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return f"{value:,}" if type(value) is int else str(value)
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Write a Markdown table; the first row is its heading."""
-    lines = [f"| {' | '.join(text.replace('|', '&#124;') for text in row)} |" for row in rows]
-    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])

@@ -24,14 +24,15 @@ from typing import IO, Any, Literal
 from urllib.error import URLError
 
 from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.hyperparameters import TABLE
 from sweeplab.tracking.connection import SETTINGS, artifact_location, reaching
 from sweeplab.tracking.experiment import Experiment
-from sweeplab.tracking.tracker import BY_TOKENS, FACTS, TOTALS
+from sweeplab.tracking.tracker import BY_TOKENS, CURVES, FACTS, LOG_PARAMS, TOTALS
 
 # ------------------------------------------------------------------ a view of a study
 
 TAGS = ("state", "cell", "trial", "seed")
-NUMBERS = (*TOTALS, *FACTS)
+NUMBERS = (*TOTALS, *FACTS, LOG_PARAMS)
 SEARCHED = "searched"
 X_AXES = {"train_tokens": "step", "iteration": "step", "time": "time-relative"}
 # Whatever the charts leave out: MLflow adds a chart for it here, and here it is folded.
@@ -73,7 +74,13 @@ class View:
 
 
 def publish(
-    lab: Path, uri: str, study: str, view: View, searched: Sequence[str], server: str
+    lab: Path,
+    uri: str,
+    study: str,
+    view: View,
+    grid: Sequence[str],
+    searched: Sequence[str],
+    server: str,
 ) -> dict[str, str]:
     """Write the view to the study's experiment, and return links on a server, given as `http://host:port`.
 
@@ -89,7 +96,7 @@ def publish(
         if not experiment or not (parent := there.run(study)):
             raise BadInput(f"{there.place} has no study {study!r}: nothing of it was run yet")
         run_id = str(parent.info.run_id)
-        text = json.dumps(state(view, run_id, searched))
+        text = json.dumps(state(view, run_id, grid, searched))
         if len(text.encode()) > TAG_BYTES:
             raise BadInput(f"{view.name}: too many columns and charts; MLflow keeps {TAG_BYTES:,} bytes")
         there.client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{view.key}", text)
@@ -98,11 +105,16 @@ def publish(
     return {"charts": f"{shared}CHART", "table": f"{shared}TABLE", "study": f"{runs}/{run_id}?{WORKFLOW}"}
 
 
-def state(view: View, parent: str, searched: Sequence[str]) -> dict[str, Any]:
-    """Return the view as MLflow's pages read it: of the runs under `parent`, and unfolded without that filter."""
+def state(view: View, parent: str, grid: Sequence[str], searched: Sequence[str]) -> dict[str, Any]:
+    """Return the view as MLflow's pages read it: of the runs under `parent`, and unfolded without that filter.
+
+    A chart over a hyperparameter that the study does not vary, by its grid or in its search, is left out.
+    """
+    varied = {*grid, *searched}
     named = [name for each in view.columns for name in (searched if each == SEARCHED else [each])]
     columns = [_column(name) for name in dict.fromkeys(named)]
-    rows = _rows(view.charts)
+    shown = [each for each in view.charts if each.x not in TABLE or each.x in varied]
+    rows = _rows(shown)
     charts = [_chart(chart, f"chart-{i}-{j}", f"row-{i}") for i, row in enumerate(rows) for j, chart in row]
     return {
         "searchFilter": f"tags.`mlflow.parentRunId` = '{parent}'",
@@ -161,7 +173,7 @@ def _section(uuid: str, name: str, columns: int, display: bool = True) -> dict[s
 def _chart(chart: Chart, uuid: str, row: str) -> dict[str, Any]:
     common = {"uuid": uuid, "metricSectionId": row, "deleted": False, "isGenerated": False}
     if chart.kind == "line":
-        metric = f"{chart.y}{BY_TOKENS}" if chart.x == "train_tokens" else chart.y
+        metric = f"{chart.y}{BY_TOKENS}" if chart.x == "train_tokens" else CURVES[chart.y]
         scales = {axis: "log" if axis in chart.log else "linear" for axis in "xy"}
         return common | {
             "type": "LINE",

@@ -7,16 +7,22 @@ five transactions and ten times as long as the one here. A server's client has n
 from __future__ import annotations
 
 import math
+import sqlite3
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweeplab.files import read_only_uri
 from sweeplab.tracking.tracker import Measure, TrackedRun
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from sqlalchemy import Engine
 
+# Databases limit how many values a query may name.
+RUNS_A_QUERY = 500
 KEY, STUDY = "sweeplab.key", "sweeplab.study"  # tags of every run of ours: which it is, and whose
 
 
@@ -31,26 +37,82 @@ def tracked_run(run_id: str, tags: Any, params: Any, metrics: Any, status: str) 
     return TrackedRun(run_id, *place, tags["sweeplab.state"], params, metrics, status)
 
 
+# Columns are named with their tables: alone, key is a word of MySQL's.
+_CHOSEN = """
+SELECT runs.run_uuid FROM runs JOIN tags ON tags.run_uuid = runs.run_uuid
+WHERE runs.experiment_id = :experiment AND runs.lifecycle_stage = 'active'
+    AND tags.key = 'sweeplab.study' AND tags.value = :study
+"""
+_ORDER = f"""
+SELECT runs.run_uuid, runs.status FROM runs WHERE runs.run_uuid IN ({_CHOSEN})
+ORDER BY runs.start_time, runs.run_uuid
+"""
+_VALUES = {
+    table: f"SELECT {table}.run_uuid, {table}.key, {table}.value, {is_nan} FROM {table} "
+    f"WHERE {table}.run_uuid IN ({_CHOSEN})"
+    for table, is_nan in (("tags", "0"), ("params", "0"), ("latest_metrics", "latest_metrics.is_nan"))
+}
+_EXPERIMENT = """
+SELECT experiments.experiment_id FROM experiments JOIN runs ON runs.experiment_id = experiments.experiment_id
+JOIN tags ON tags.run_uuid = runs.run_uuid
+WHERE experiments.name = :study AND experiments.lifecycle_stage = 'active' AND runs.lifecycle_stage = 'active'
+    AND tags.key = 'sweeplab.key' AND tags.value = :study
+"""
+_POINTS = """
+SELECT metrics.run_uuid, metrics.value, metrics.timestamp, metrics.step, metrics.is_nan FROM metrics
+WHERE metrics.key = ? AND metrics.run_uuid IN ({})
+ORDER BY metrics.timestamp, metrics.step, metrics.value
+"""
+Ask = Callable[[str, Mapping[str, Any]], Iterable[Any]]
+
+
 def read_tables(engine: Engine, experiment: str, study: str) -> Iterator[TrackedRun]:
     """Yield the trainings of a study, the earliest first."""
-    from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlParam, SqlRun, SqlTag
-    from sqlalchemy import false, select
+    from sqlalchemy import text
 
-    own: Any = select(SqlTag.run_uuid).where(SqlTag.key == STUDY, SqlTag.value == study)
-    is_active: Any = SqlRun.lifecycle_stage == "active"
-    is_there: Any = SqlRun.experiment_id == int(experiment or -1)
-    chosen: Any = select(SqlRun.run_uuid).where(is_there, is_active, SqlRun.run_uuid.in_(own))
-    tables: list[dict[str, dict[str, Any]]] = []
     with engine.connect() as connection:
-        all_own = chosen.add_columns(SqlRun.status).order_by(SqlRun.start_time, SqlRun.run_uuid)
-        order = connection.execute(all_own).all()
-        for table in (SqlTag, SqlParam, SqlLatestMetric):
-            rows: dict[str, dict[str, Any]] = defaultdict(dict)
-            columns = (table.run_uuid, table.key, table.value, getattr(table, "is_nan", false()))
-            query = select(*columns).where(table.run_uuid.in_(chosen))
-            for run_id, name, value, is_nan in connection.execute(query):
-                rows[run_id][name] = math.nan if is_nan else value
-            tables.append(rows)
+        yield from _read(lambda sql, given: connection.execute(text(sql), given), experiment, study)
+
+
+def read_file(file: Path, study: str) -> list[TrackedRun] | None:
+    """Return the trainings of a study from an SQLite file, without MLflow, which takes seconds to import.
+
+    None where the file has no such study, or cannot be read this way.
+    """
+    with (
+        suppress(sqlite3.Error),
+        closing(sqlite3.connect(read_only_uri(file), uri=True)) as connection,
+    ):
+        for (experiment,) in connection.execute(_EXPERIMENT, {"study": study}):
+            return list(_read(connection.execute, experiment, study))
+    return None
+
+
+def read_file_points(file: Path, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]] | None:
+    """Return the points of a metric of each run from an SQLite file, as MLflow's own search orders them."""
+    found: dict[str, list[Measure]] = {run_id: [] for run_id in run_ids}
+    with (
+        suppress(sqlite3.Error),
+        closing(sqlite3.connect(read_only_uri(file), uri=True)) as connection,
+    ):
+        for first in range(0, len(run_ids), RUNS_A_QUERY):
+            some = run_ids[first : first + RUNS_A_QUERY]
+            rows = connection.execute(_POINTS.format(",".join("?" * len(some))), [name, *some])
+            for run_id, value, timestamp, step, is_nan in rows:
+                found[run_id].append(Measure(name, math.nan if is_nan else value, timestamp, step))
+        return {run_id: sorted(points, key=lambda each: each.step) for run_id, points in found.items()}
+    return None
+
+
+def _read(ask: Ask, experiment: str, study: str) -> Iterator[TrackedRun]:
+    given = {"experiment": int(experiment or -1), "study": study}
+    order = list(ask(_ORDER, given))
+    tables: list[dict[str, dict[str, Any]]] = []
+    for query in _VALUES.values():
+        rows: dict[str, dict[str, Any]] = defaultdict(dict)
+        for run_id, name, value, is_nan in ask(query, given):
+            rows[run_id][name] = math.nan if is_nan else value
+        tables.append(rows)
     tags, params, metrics = tables
     for run_id, status in order:
         if "sweeplab.trial" in tags[run_id]:

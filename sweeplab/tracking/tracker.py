@@ -8,12 +8,15 @@ of a number follows from run.json's start and the line's own wall_seconds, not f
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
+from sweeplab.formatting import decimal
+from sweeplab.hyperparameters import TABLE
 from sweeplab.records.runs import (
     BEST_MEASURES,
     END_MEASURES,
@@ -24,10 +27,19 @@ from sweeplab.records.runs import (
     RunStart,
 )
 
-CURVES = ("train_loss", "val_loss", *MEASURES, "learning_rate", "grad_norm", "tokens_per_second")
+# The numbers of a point by their names in tracking: the rate as it decays is not the hyperparameter.
+CURVES = {name: name for name in ("train_loss", "val_loss", *MEASURES, "grad_norm", "tokens_per_second")} | {
+    "learning_rate": "lr"
+}
 LOSSES_BY_TOKENS = ("train_loss", "val_loss")
 BY_TOKENS = "_by_tokens"  # ends the name of a metric whose steps are tokens
+NAME_CHARACTERS = 48
+# How papers and logs abbreviate what varies most.
+_SIZES = {"n_layer": "L", "n_embd": "d", "n_head": "h", "block_size": "T", "batch_size": "B"}
+_SHORT = {"learning_rate": "lr", "weight_decay": "wd", "max_iters": "iters", "warmup_iters": "warmup"}
+_GRID = re.compile(r"(?:^|,)(\w+)=")  # in a cell's name
 FACTS = ("n_params", "n_params_active", "n_params_non_embedding")
+LOG_PARAMS = "log10_n_params"  # MLflow's scatter charts have no logarithmic axes
 _SAME = (
     "train_tokens",
     "train_flops",
@@ -50,7 +62,8 @@ class Summary(TypedDict, total=False):
 
     `state` is "complete", "failed", or anything else for a study that can be continued. `best_value` is of the
     objective's `metric`. `best_trials` are the best first, each the `key` of one of its runs, its `value`, and
-    whatever else is to be read beside it.
+    whatever else is to be read beside it. `checkpoints` has the run of each cell's best trial that kept one, by cell,
+    and `commands` what to go on with.
     """
 
     state: str
@@ -59,6 +72,9 @@ class Summary(TypedDict, total=False):
     best_run: str | None
     best_trials: Sequence[Mapping[str, Any]]
     counts: Mapping[str, int]
+    elapsed_seconds: float
+    checkpoints: Mapping[str, RunFolder]
+    commands: Sequence[str]
 
 
 class Description(TypedDict, total=False):
@@ -148,7 +164,10 @@ class RunMeasures:
 
     def facts(self) -> list[Measure]:
         """Return what is known of the run before its first step, but for what tracking has."""
-        return self._new({name: self.start.facts.get(name) for name in FACTS}, step=0, wall_seconds=0.0)
+        known = {name: self.start.facts.get(name) for name in FACTS}
+        n_params = known["n_params"]
+        known |= {LOG_PARAMS: math.log10(n_params) if n_params else None}
+        return self._new(known, step=0, wall_seconds=0.0)
 
     def totals(self, end: RunEnd) -> list[Measure]:
         """Return what end.json adds up to, but for what tracking has."""
@@ -162,7 +181,9 @@ class RunMeasures:
         """
         for point in self._curve.new_points():
             measures = self._new(
-                {name: getattr(point, name) for name in CURVES}, point.iteration, point.wall_seconds
+                {tracked: getattr(point, name) for name, tracked in CURVES.items()},
+                point.iteration,
+                point.wall_seconds,
             )
             if measures:
                 losses = {
@@ -181,6 +202,32 @@ class RunMeasures:
         for measure in measures:
             self.tracked.setdefault(measure.name, set()).add(step)
         return measures
+
+
+def run_name(start: RunStart) -> str:
+    """Return what tells a run from others at a glance: #1 L1 d128 lr 3.4e-3, its seed where that is not 0."""
+    names = dict.fromkeys([*_GRID.findall(start.cell), *start.sampled])
+    parts = [f"#{start.trial}"]
+    for name in filter(TABLE.__contains__, names):
+        value = getattr(start.values, name)
+        said = _short(value)
+        if isinstance(value, str):
+            parts.append(said)
+        else:
+            parts.append(_SIZES[name] + said if name in _SIZES else f"{_SHORT.get(name, name)} {said}")
+    named = ""
+    for part in parts:
+        if len(named) + len(part) < NAME_CHARACTERS:
+            named += f" {part}" if named else part
+    return f"{named} seed {start.seed}" if start.seed else named
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "/".join(map(_short, value))
+    if isinstance(value, float):
+        return re.sub(r"^0\.(?!0$)", ".", decimal(float(f"{value:.2g}"))).removesuffix(".0")
+    return str(value)
 
 
 def _ms(seconds: float) -> int:

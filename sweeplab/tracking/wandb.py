@@ -17,7 +17,7 @@ import wandb
 from sweeplab.errors import TrackingUnavailable
 from sweeplab.files import write_whole
 from sweeplab.records.runs import RunEnd, RunFolder, RunState
-from sweeplab.tracking.tracker import BY_TOKENS, Description, Measure, Mirror, RunMeasures, Summary
+from sweeplab.tracking.tracker import BY_TOKENS, Description, Measure, Mirror, RunMeasures, Summary, run_name
 
 SENT = "wandb.json"  # in a run's folder: its id in W&B, and whether all of it is there
 
@@ -68,9 +68,14 @@ class WandbMirror(Mirror):
             dir=str(self._folder),
             group=self._folder.name,
             job_type=start.cell,
-            name=f"{start.cell} #{start.trial} seed {start.seed}",
+            name=run_name(start),
             tags=[str(end.state)],
-            config={**start.values.as_dict(), "cell": start.cell, "trial": start.trial, "seed": start.seed},
+            config={
+                **start.values.applicable(),
+                "cell": start.cell,
+                "trial": start.trial,
+                "seed": start.seed,
+            },
             mode=self._mode,
             resume="allow" if self._mode == "online" else None,
             # Only what the run itself wrote: neither this process' output nor its machine's load.

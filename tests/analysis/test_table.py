@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,9 @@ from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE, defaults
 from sweeplab.model.shape import settled
 from sweeplab.tracking import open_tracker
+from sweeplab.tracking.connection import connect, tracking_uri
+from sweeplab.tracking.experiment import read_histories
+from sweeplab.tracking.tables import engine_of, read_file, read_file_points, read_tables
 
 SETTLED = {"vocab_size": 65, "dtype": "float32", "compile": False}
 VALUES = settled(defaults() | {"batch_size": 4, "block_size": 16} | SETTLED)
@@ -113,8 +118,17 @@ def test_numbers_and_hyperparameters(table: pd.DataFrame) -> None:
     }
     assert {name: best[name] for name in expected} == expected
     for name, value in VALUES.items():
-        if name not in ("n_embd", "betas", "patience", "device", "seed"):
+        if name not in (
+            "n_embd",
+            "betas",
+            "patience",
+            "device",
+            "seed",
+            "n_encoder_layer",
+            "n_decoder_layer",
+        ):
             assert pd.isna(best[name]) if value is None else best[name] == value, name
+        assert best[["n_encoder_layer", "n_decoder_layer"]].isna().all(), "a decoder has none"
     assert (best["n_embd"], best["betas"], best["device"]) == (128, "(0.9, 0.95)", "auto")
     assert best["patience"] is pd.NA
     going_on = table[table["state"] == "running"].iloc[0]
@@ -209,3 +223,26 @@ def test_every_problem_is_said(table: pd.DataFrame) -> None:
         validate(table.drop(columns=["cell", "value"]).assign(n_layer="two", dropout="a bit"))
     assert len(refused.value.problems) == 4
     assert "column 'cell' is missing" in str(refused.value)
+
+
+def test_a_file_is_read_without_mlflow_and_as_mlflow_has_it(lab: Path, table: pd.DataFrame) -> None:
+    program = """
+import sys
+from pathlib import Path
+from sweeplab.analysis.table import curves_table, runs_table
+lab = Path(sys.argv[1])
+print(len(runs_table(lab, "small")), len(curves_table(lab, "small")))
+assert not {"mlflow", "sqlalchemy", "optuna", "torch"} & sys.modules.keys()
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", program, str(lab)], check=True, capture_output=True, text=True
+    )
+    assert int(found.stdout.split()[0]) == len(table) and int(found.stdout.split()[1]) > len(table)
+    client = connect(lab, tracking_uri(lab))
+    engine, experiment = engine_of(client), client.get_experiment_by_name("small").experiment_id
+    read = read_file(lab / "mlflow.db", "small")
+    assert repr(read) == repr(list(read_tables(engine, experiment, "small")))
+    ids = [run.run_id for run in read]
+    points = read_file_points(lab / "mlflow.db", ids, "val_loss")
+    assert repr(points) == repr(read_histories(client, ids, "val_loss"))
+    assert read_file(lab / "mlflow.db", "no such study") is None

@@ -12,7 +12,7 @@ import pytest
 from cli.conftest import STUDY
 from terminal import PROGRAM
 
-from sweeplab.lab.showing import summarize
+from sweeplab.lab.describing import summarize
 from sweeplab.records.folders import StudyFolder
 from sweeplab.runs.generating import read_samples
 

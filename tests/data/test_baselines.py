@@ -91,7 +91,11 @@ def test_kneser_and_ney_count_continuations():
 def test_a_chains_entropy_and_order_are_found(order, tmp_path):
     text, entropy = chain(order, 60_000)
     found = loss(text, "next_token", tmp_path, block_size=128)
-    assert found.order == order + 1
+    assert found.order == order + 1 == len(found.by_order)
+    share = np.bincount(text) / len(text)
+    assert found.by_order[0] == pytest.approx(-(share * np.log(share)).sum(), rel=0.02)
+    assert found.by_order[-1] == found.loss
+    assert list(found.by_order) == sorted(found.by_order, reverse=True)
     assert entropy * 0.97 < found.loss < entropy * 1.06  # a row's first tokens have less before them
     assert found.bits_per_byte == pytest.approx(found.loss / np.log(2))
 

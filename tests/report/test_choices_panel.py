@@ -26,6 +26,7 @@ BASELINE = {
     "order": 4,
     "copied": 0.0,
     "n_counted": 9,
+    "by_order": [5.0, 4.5, 4.0, 3.5],
 }
 
 
@@ -121,8 +122,11 @@ def test_baselines_stand_beside_the_curves_and_in_the_summary(material: ReportDa
     without = make_panel(PanelSpec("learning_curves", {"metric": "train_loss"}), material)
     assert without.missing == "no run has a train_loss yet"
     said = [text for name, text in SUMMARIES["sweep"](material, []).entries if name == "N-gram baseline"]
-    assert said[0] == "n-gram baseline: 3.5000 nats/token, by n-grams, order 4"
+    assert said[0] == "n-gram baseline: 3.5000 nats/token, by n-grams, order 4; order 1 on: 5.00, 4.50, 4.00"
     assert said[1].startswith("the lowest loss is ") and said[1].endswith("% below it")
+    high = BASELINE | {"loss": 1e-3, "by_order": [5.0, 4.9, 1e-3]}
+    above = replace(material, studied=replace(material.studied, baselines={"planted": {CELL: high}}))
+    assert SUMMARIES["sweep"](above, []).entries[-1][1].endswith("above it, and below that of order 2")
     without = replace(material, studied=None)
     assert not [name for name, _ in SUMMARIES["sweep"](without, []).entries if name == "N-gram baseline"]
 

@@ -22,10 +22,11 @@ GOOD = "columns: [state, searched]\nsort: {by: best_val_loss}\n"
 def test_the_shipped_file_is_the_default_one() -> None:
     assert default_dashboard("mlflow") == REPOSITORY / "dashboards" / "mlflow.yaml"
     view = read_view()
-    assert view.columns == ("state", "cell", "best_val_loss", "n_params", "searched")
+    assert view.columns == ("searched", "best_val_loss", "state", "n_params", "cell")
     assert (view.name, view.sort, view.descending) == ("mlflow", "best_val_loss", False)
     assert [(chart.kind, chart.x, chart.y) for chart in view.charts] == [
-        ("line", "train_tokens", "val_loss"), ("scatter", "n_params", "best_val_loss"), ("compare", "", ""),
+        ("line", "train_tokens", "val_loss"), ("scatter", "log10_n_params", "best_val_loss"),
+        ("scatter", "n_layer", "best_val_loss"), ("scatter", "n_embd", "best_val_loss"), ("compare", "", ""),
     ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from sweeplab.study.file.reading import read_study
 from sweeplab.study.file.schema import study_schema
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Space, cells
+from sweeplab.sweep.planning import make_plan
 
 STUDIES = Path(__file__).parents[2] / "studies"
 TYPES = {
@@ -157,9 +158,19 @@ def test_the_small_study_has_nine_cells():
     spec = read_study(STUDIES / "small.yaml")
     kept, excluded = cells(spec, 97)
     assert [(cell.values["n_layer"], cell.values["n_embd"]) for cell in kept] == [
-        (n_layer, n_embd) for n_layer in (1, 2, 4) for n_embd in (32, 64, 128)
+        (n_layer, n_embd) for n_layer in (1, 2, 4) for n_embd in (16, 32, 64)
     ]
-    assert (excluded, spec.budget.trials_per_cell, spec.fixed["max_iters"]) == ([], 4, 300)
+    assert (excluded, spec.budget.trials_per_cell, spec.fixed["max_iters"]) == ([], 4, 1500)
+
+
+def test_patience_and_both_rungs_of_the_small_study_can_end_a_run(tmp_path):
+    plan, *_ = make_plan(read_study(STUDIES / "small.yaml"), tmp_path)
+    assert plan.warnings == [] and plan.cells[0].rungs == [300, 900]
+    never = ["patience=15", "pruner.min_iters=1500"]
+    plan, *_ = make_plan(read_study(STUDIES / "small.yaml", never), tmp_path)
+    assert [each.partition(":")[0] for each in plan.warnings] == [
+        "patience never stops a run", "the pruner never prunes",
+    ]  # fmt: skip
 
 
 def test_the_tables_study_is_the_table():

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.records.runs import CurvePoint, RunEnd, RunFolder, RunStart, RunState, TrialEnding
-from sweeplab.tracking.tracker import RunMeasures
+from sweeplab.tracking.tracker import NAME_CHARACTERS, RunMeasures, run_name
 
 START = RunStart(
     key="a/b=1/2/3",
@@ -91,7 +93,8 @@ def test_what_a_folder_may_lack(tmp_path: Path) -> None:
     run = measures_of(tmp_path)
     assert list(run.new_points()) == []
     assert run.folder.checkpoint() is None and run.folder.read_end() is None and not run.folder.points()
-    assert [(each.name, each.value) for each in run.facts()] == [("n_params", 7.0)]
+    facts = {each.name: each.value for each in run.facts()}
+    assert facts == {"n_params": 7.0, "log10_n_params": pytest.approx(0.845098)}
     failed = RunEnd(state=RunState.FAILED, value=None, ending=TrialEnding(RunState.FAILED, None))
     assert {each.name: each.value for each in run.totals(failed)} == {
         "train_tokens": 0,
@@ -108,3 +111,22 @@ def test_lines_that_are_no_points(tmp_path: Path) -> None:
     (point,) = measures_of(tmp_path).new_points()
     assert [each.step for each in point] == [3, 24]
     assert [point.iteration for point in RunFolder(tmp_path).points()] == [3]
+
+
+def test_a_runs_name_has_what_varies_and_is_short():
+    values = Hyperparameters(n_layer=1, n_embd=128, learning_rate=3.4123e-3, weight_decay=0.0512, bias=False)
+    sampled = {"learning_rate": 3.4e-3, "weight_decay": 0.05, "activation": "gelu", "betas": [0.9, 0.99]}
+    run = replace(START, cell="n_layer=1,n_embd=128", values=values, seed=0)
+    assert run_name(replace(run, sampled={"learning_rate": 3.4e-3})) == "#2 L1 d128 lr 3.4e-3"
+    assert (
+        run_name(replace(run, sampled=sampled, seed=1))
+        == "#2 L1 d128 lr 3.4e-3 wd .051 gelu betas .9/.95 seed 1"
+    )
+    assert run_name(
+        replace(
+            run, values=Hyperparameters(dropout=0.0, grad_clip=10.0), sampled={"dropout": 0, "grad_clip": 1}
+        )
+    ) == ("#2 L3 d192 dropout 0 grad_clip 10")
+    assert run_name(replace(run, cell="all", sampled={"bias": False, "of a plugin": 1})) == "#2 bias False"
+    many = dict.fromkeys(values.as_dict(), 0)
+    assert len(run_name(replace(run, sampled=many))) <= NAME_CHARACTERS

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.tracking.connection import artifact_location, connect, tracking_uri
 from sweeplab.tracking.mlflow import COLOR_OF_STATE, MLflowTracker
 from sweeplab.tracking.tracker import Description
@@ -97,7 +98,7 @@ def test_a_nested_run(
     parent = tracker.open(DESCRIPTION)
     tracker.ship(run_folder("n_embd=32/7/3", state, sampled={"learning_rate": 0.01}))
     (run,) = nested(client, parent)
-    assert run.info.run_name == "n_embd=32 #7 seed 3"
+    assert run.info.run_name == "#7 d192 lr 3e-4 seed 3"
     assert (run.info.status, run.info.start_time) == (status, 1_700_000_000_250)
     assert run.info.end_time == run.info.start_time + 15_000
     tags = run.data.tags
@@ -154,7 +155,11 @@ def test_closing_writes_the_best(
     assert best.data.tags["sweeplab.trial"] == "1"
     assert run.data.tags["sweeplab.runs.pruned"] == "1"
     page = run.data.tags["mlflow.note.content"]
-    assert page.startswith("# test_closing_writes_the_best\n\n**complete**: runs 1 complete, 1 pruned\n\n")
+    run_link = f"#/experiments/{best.info.experiment_id}/runs/{best.info.run_id}"
+    assert page.startswith(
+        f"**Best val_loss 3.8000**: [all/1/0]({run_link}), betas [0.9, 0.95], bias True  \n[Report]("
+    )
+    assert "\n\n**complete**: runs 1 complete, 1 pruned\n\n" in page
     assert "\n\nA study.\n\n" in page
     link = f"#/experiments/{run.info.experiment_id}/runs/{best.info.run_id}"
     assert f"| [all/1/0]({link}) | 3.8 | 12,345 | [0.9, 0.95] | True |" in page
@@ -196,7 +201,7 @@ def test_more_than_fits_one_call(
     writer.append(folder, writer.lines(*range(30, 530)))
     tracker.ship(folder)
     (run,) = nested(client, parent)
-    assert len(run.data.params) == len(writer.values)
+    assert len(run.data.params) == len(Hyperparameters.of(writer.values).applicable())
     assert [point.step for point in tracker.history(run.info.run_id, "val_loss")] == [
         0,
         10,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import socket
 import urllib.request
 from collections.abc import Iterator
@@ -16,14 +17,16 @@ import pytest
 from chromium import Page, chromium_page
 
 from sweeplab.errors import TrackingUnavailable
+from sweeplab.formatting import decimal
 from sweeplab.tracking.connection import tracking_uri
 from sweeplab.tracking.mlflow import MLflowTracker
 from sweeplab.tracking.pages import SAFE, Chart, View, free_port, publish, serve
 
-COLUMNS = ("state", "cell", "best_val_loss", "n_params", "searched")
+COLUMNS = ("searched", "best_val_loss", "state", "n_params", "cell")
 CHARTS = (
     Chart("line", "Loss over tokens", "train_tokens", "val_loss", width="half"),
-    Chart("scatter", "against parameters", "n_params", "best_val_loss", width="half"),
+    Chart("scatter", "against parameters", "log10_n_params", "best_val_loss", width="half"),
+    Chart("scatter", "Against width", "n_embd", "best_val_loss", width="half"),
     Chart("compare", "Side by side"),
 )
 # State, cell, learning rate, best loss, parameters: not in the order of the losses.
@@ -79,8 +82,10 @@ def ship(lab: Path, runs: Path, writer: Any) -> None:
     tracker.open({"study": "name: shown\n", "plan": {"cells": 2}, "note": "Two cells."})
     for number, (state, cell, rate, loss, n_params) in enumerate(RUNS):
         key = f"{cell}/{number}/0"
-        values = writer.values | {"learning_rate": rate}
-        folder = writer.begin(runs / key, key, values, facts={"n_params": n_params})
+        values = writer.values | {"learning_rate": rate, "n_embd": int(cell.partition("=")[2])}
+        folder = writer.begin(
+            runs / key, key, values, facts={"n_params": n_params}, sampled={"learning_rate": rate}
+        )
         writer.append(folder, [writer.point(i, val_loss=loss + 1 - i / 30) for i in (0, 10, 20, 30)])
         writer.end(folder, state, best_val_loss=loss, final_val_loss=loss, value=loss)
         tracker.ship(folder)
@@ -93,7 +98,7 @@ def shown(lab: Path, writer: Any, tmp_path_factory: pytest.TempPathFactory) -> I
     uri = tracking_uri(lab)
     view = View("mlflow", COLUMNS, "best_val_loss", False, CHARTS)
     with serve(lab, uri, free_port(5300)) as server:
-        links = publish(lab, uri, "shown", view, ["learning_rate"], server.url)
+        links = publish(lab, uri, "shown", view, ["n_embd"], ["learning_rate"], server.url)
         server.wait_until_ready()
         with chromium_page(tmp_path_factory.mktemp("profile"), 1920, 1200) as page:
             yield Shown(server.url, links, page)
@@ -115,7 +120,7 @@ def test_the_table_shows_the_runs_by_loss_with_what_was_searched(shown: Shown) -
     ]
     rows = shown.page.read(TABLE)
     assert [{name: row[name] for name in expected[0]} for row in rows] == expected
-    headings = ["sweeplab.state", "sweeplab.cell", "best_val_loss", "n_params", "learning_rate"]
+    headings = ["learning_rate", "best_val_loss", "sweeplab.state", "n_params", "sweeplab.cell"]
     assert [each for each in shown.page.read(HEADINGS) if each in headings] == headings
 
 
@@ -123,12 +128,17 @@ def test_the_table_shows_the_runs_by_loss_with_what_was_searched(shown: Shown) -
 def test_the_charts_stand_beside_the_runs_on_the_first_screen(shown: Shown) -> None:
     shown.page.open(shown.links["charts"])
     shown.page.wait_for(f"{PLOTS}.length == 2 && {PLOTS}.every((plot) => plot.traces.length)")
-    names = [f"{RUNS[index][1]} #{index} seed 0" for index in ORDER]
+    names = [
+        f"#{index} {RUNS[index][1].replace('n_embd=', 'd')} lr {decimal(RUNS[index][2]).removeprefix(chr(48))}"
+        for index in ORDER
+    ]
     assert shown.page.read(NAMES) == names
     lines, points = shown.page.read(PLOTS)
-    assert points["axes"] == ["n_params", "best_val_loss"]
+    assert points["axes"] == ["log10_n_params", "best_val_loss"]
     (trace,) = points["traces"]
-    assert sorted(zip(trace["x"], trace["y"], strict=True)) == sorted((run[4], run[3]) for run in RUNS)
+    assert sorted(zip(trace["x"], trace["y"], strict=True)) == [
+        (pytest.approx(math.log10(run[4])), run[3]) for run in sorted(RUNS, key=lambda run: (run[4], run[3]))
+    ]
     drawn = {int(each["name"].split("#")[1].split()[0]): each for each in lines["traces"]}
     assert drawn.keys() == set(range(len(RUNS))) and len(lines["traces"]) == len(RUNS)
     colors = {}
@@ -146,7 +156,7 @@ def test_the_charts_stand_beside_the_runs_on_the_first_screen(shown: Shown) -> N
 @pytest.mark.browser
 def test_the_study_s_page_has_its_description_and_files(shown: Shown) -> None:
     shown.page.open(shown.links["study"])
-    shown.page.wait_for(has("Two cells.", "best_value", "n_embd=16 #4 seed 0"))
+    shown.page.wait_for(has("Two cells.", "best_value", "#4 d16 lr 3e-3"))
     shown.page.open(f"{shown.links['study'].partition('?')[0]}/artifacts")
     shown.page.wait_for(has("plan.json", "study.yaml"))
 

@@ -25,7 +25,7 @@ VIEW = View("my view", ("state", "searched", "best_val_loss"), "best_val_loss", 
 
 def test_columns_stand_in_their_order_and_once() -> None:
     columns = ["tags.`sweeplab.state`", "params.`learning_rate`", "params.`betas`", "metrics.`best_val_loss`"]
-    written = state(VIEW, "abc", ["learning_rate", "betas", "learning_rate"])
+    written = state(VIEW, "abc", [], ["learning_rate", "betas", "learning_rate"])
     assert written["selectedColumns"] == written["columnOrder"] == columns == list(written["columnWidths"])
     assert (written["orderByKey"], written["orderByAsc"]) == ("metrics.`best_val_loss`", True)
     assert written["searchFilter"] == "tags.`mlflow.parentRunId` = 'abc'"
@@ -33,7 +33,7 @@ def test_columns_stand_in_their_order_and_once() -> None:
 
 
 def test_charts_lie_in_rows_under_their_titles() -> None:
-    written = state(VIEW, "abc", [])
+    written = state(VIEW, "abc", [], ["learning_rate"])
     line, scatter, time, compare = written["compareRunCharts"]
     assert (line["metricKey"], line["xAxisKey"], line["xAxisScaleType"]) == (
         "val_loss_by_tokens", "step", "log",
@@ -51,14 +51,24 @@ def test_charts_lie_in_rows_under_their_titles() -> None:
     assert len({chart["uuid"] for chart in written["compareRunCharts"]}) == 4
 
 
+def test_a_chart_over_what_the_study_does_not_vary_is_left_out() -> None:
+    sizes = (Chart("scatter", "depth", "n_layer", "value"), Chart("scatter", "N", "log10_n_params", "value"))
+    view = View("sizes", ("searched",), "value", False, sizes)
+    shown = [state(view, "abc", grid, [])["compareRunCharts"] for grid in ([], ["n_layer"])]
+    assert [[each["xaxis"] for each in charts] for charts in shown] == [
+        [{"key": "log10_n_params", "type": "METRIC"}],
+        [{"key": "n_layer", "type": "PARAM"}, {"key": "log10_n_params", "type": "METRIC"}],
+    ]
+
+
 def test_publishing_writes_the_view_and_replaces_it(lab: Path) -> None:
     name = "the baker's view"
     parent = MLflowTracker(lab, name).open({})
     uri = tracking_uri(lab)
-    links = publish(lab, uri, name, VIEW, ["learning_rate"], "http://x:1")
+    links = publish(lab, uri, name, VIEW, ["n_embd"], ["learning_rate"], "http://x:1")
     experiment = connect(lab, uri).get_experiment_by_name(name)
     tag = "mlflow.sharedViewState.sweeplab-my-view"
-    assert json.loads(experiment.tags[tag]) == state(VIEW, parent, ["learning_rate"])
+    assert json.loads(experiment.tags[tag]) == state(VIEW, parent, ["n_embd"], ["learning_rate"])
     start = f"http://x:1/#/experiments/{experiment.experiment_id}/runs"
     query = "?workflowType=machine_learning&viewStateShareKey=sweeplab-my-view&compareRunsMode=CHART"
     assert links == {
@@ -66,7 +76,7 @@ def test_publishing_writes_the_view_and_replaces_it(lab: Path) -> None:
         "table": start + query.replace("CHART", "TABLE"),
         "study": f"{start}/{parent}?workflowType=machine_learning",
     }
-    assert publish(lab, uri, name, VIEW, ["betas"], "http://x:1") == links
+    assert publish(lab, uri, name, VIEW, ["n_embd"], ["betas", "learning_rate"], "http://x:1") == links
     assert '"params.`betas`"' in connect(lab, uri).get_experiment_by_name(name).tags[tag]
 
 
@@ -74,9 +84,9 @@ def test_what_cannot_be_published(lab: Path) -> None:
     MLflowTracker(lab, "wide").open({})
     uri = tracking_uri(lab)
     with pytest.raises(BadInput, match="has no study 'narrow': nothing of it was run yet"):
-        publish(lab, uri, "narrow", VIEW, [], "http://x:1")
+        publish(lab, uri, "narrow", VIEW, [], [], "http://x:1")
     with pytest.raises(BadInput, match="my view: too many columns"):
-        publish(lab, uri, "wide", VIEW, [f"name_{i}" for i in range(500)], "http://x:1")
+        publish(lab, uri, "wide", VIEW, [], [f"name_{i}" for i in range(500)], "http://x:1")
     assert count_studies(lab, uri) >= 1
 
 
@@ -85,7 +95,7 @@ def test_a_server_that_does_not_answer(lab: Path) -> None:
         closed.bind(("127.0.0.1", 0))
         uri = f"http://127.0.0.1:{closed.getsockname()[1]}"
         with pytest.raises(TrackingUnavailable, match=uri):
-            publish(lab, uri, "any", VIEW, [], "http://x:1")
+            publish(lab, uri, "any", VIEW, [], [], "http://x:1")
         with pytest.raises(TrackingUnavailable) as down:
             count_studies(lab, uri)
         assert str(down.value) == f"{uri}: no answer (Connection refused)"

@@ -38,7 +38,7 @@ from sweeplab.cli.printing import (
 )
 from sweeplab.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from sweeplab.formatting import bytes_in_words, duration, several
-from sweeplab.lab.listing import find_study, read_spec
+from sweeplab.lab.listing import find_metric, find_study
 
 if TYPE_CHECKING:
     from sweeplab.study.plan import Plan
@@ -300,7 +300,7 @@ def work(
     from sweeplab.sweep.control.following import join_study
 
     folder = find_study(lab, name)
-    metric = read_spec(folder).objective.metric
+    metric = find_metric(folder)
 
     def report(event: Event) -> None:
         match event:

@@ -1,4 +1,4 @@
-"""`sweeplab study list`, `show`, `best`, `diff` and `export`: what a lab and a study have, and what came of them."""
+"""`sweeplab study list`, `show`, `best`, `publish`, `diff` and `export`: what a lab has, and what came of studies."""
 
 from __future__ import annotations
 
@@ -322,6 +322,33 @@ def _print_differences(found: dict[str, Any]) -> None:
         if kind == "results" and found["measure"] != "value":
             say("in bits per byte, for the tokens differ")
         print_rows([row(kind, each) for each in rows], text=("place", found["a"], found["b"]))
+
+
+def publish(
+    name: StudyName,
+    cell: OneCell = None,
+    as_name: Annotated[
+        str | None, option("MODEL", "Name in the registry.  [default: the study's]", "--as")
+    ] = None,
+    lab: Lab = None,
+) -> Answer:
+    """Register the best trial's model in MLflow's model registry, with the alias `best`.
+
+    It takes texts and returns what it writes after them; the same model is registered once.
+
+    \b
+    $ sweeplab study publish small
+    $ sweeplab study publish small --cell n_layer=1,n_embd=32 --as tiny
+    """
+    from sweeplab.lab.describing import publish as register
+
+    found = register(find_study(lab, name), cell, as_name)
+    begun = "registered" if found.is_new else "is registered already"
+    return asdict(found), lambda _: say(
+        f"{found.name} version {found.version} {begun}, alias best, in {found.place}\n"
+        f'mlflow.set_tracking_uri("{found.place}")\n'
+        f'mlflow.pyfunc.load_model("{found.uri}").predict(["The "])'
+    )
 
 
 def export(

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import counts
+from sweeplab.lab.describing import summarize
 from sweeplab.lab.events import Event, RunEvaluated, StudyError, TrialClaimed, TrialEnded, TrialEvent
-from sweeplab.lab.showing import summarize
 from sweeplab.records.folders import StudyFolder, WorkerPlace
 from sweeplab.records.runs import RunState
 from sweeplab.study.plan import Plan

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 from sweeplab.errors import BadInput, StorageUnavailable, TrackingUnavailable
 from sweeplab.files import machine, write_whole
 from sweeplab.lab import events
+from sweeplab.lab.describing import describe, summarize
 from sweeplab.lab.identity import check_same_study, code_versions, versions, write_study
 from sweeplab.lab.moving import finish_moving
-from sweeplab.lab.showing import describe, summarize
 from sweeplab.records.folders import StudyFolder, service_file
 from sweeplab.records.runs import DOES_NOT_FIT, RunState, TrialEnding
 from sweeplab.study.inputs import write_baselines

@@ -1,0 +1,170 @@
+"""The best model of each cell as MLflow's own: logged with a signature, registered, loaded as a function of text."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from platform import python_version
+from typing import TYPE_CHECKING, Any
+
+from sweeplab.errors import BadInput
+from sweeplab.formatting import without_password
+from sweeplab.hyperparameters import TABLE
+from sweeplab.records.runs import RunFolder
+from sweeplab.tracking.connection import reaching
+from sweeplab.tracking.experiment import Experiment
+from sweeplab.tracking.tables import engine_of
+
+if TYPE_CHECKING:
+    from mlflow.entities import LoggedModel
+    from mlflow.models import ModelSignature
+
+CELL, WEIGHTS = "sweeplab.cell", "sweeplab.weights"  # tags of a logged model: whose it is, and their digest
+LOADER = "sweeplab.runs.serving"  # has the function that MLflow calls with the checkpoint's folder
+CHECKPOINT = "checkpoint"
+ALIAS = "best"
+_PARAMS = {"max_new_tokens": "integer", "temperature": "float", "top_k": "integer", "top_p": "float"}
+_NOT_IN_NAMES = re.compile(r"[^\w=,+-]")
+
+
+@dataclass(frozen=True)
+class Published:
+    """A model in MLflow's registry: `uri` is what `mlflow.pyfunc.load_model` takes, where tracking is `place`."""
+
+    name: str
+    version: str
+    uri: str
+    place: str
+    run_id: str
+    is_new: bool
+
+
+def log_best_models(experiment: Experiment, checkpoints: Mapping[str, RunFolder]) -> None:
+    """Log the model of each cell whose best one, by its weights, is not logged yet."""
+    if not checkpoints:
+        return
+    known = _logged(experiment)
+    for cell, run in checkpoints.items():
+        digest = _digest(run)
+        if (cell, digest) not in known:
+            with suppress(BadInput):  # a run that is not whole in tracking yet
+                _log(experiment, cell, run, digest)
+
+
+def publish_model(lab: Path, study: str, uri: str | None, run: RunFolder, name: str) -> Published:
+    """Register a run's model as the newest version of a name, with the alias `best`; once, where it is that already.
+
+    Raises:
+        BadInput: tracking has no such run.
+        TrackingUnavailable: MLflow does not answer.
+    """
+    from mlflow.exceptions import MlflowException
+
+    experiment = Experiment(lab, study, uri)
+    client, cell, digest = experiment.client, run.read_start().cell, _digest(run)
+    with reaching(experiment.uri):
+        if not experiment.find():
+            raise BadInput(f"no study {study!r} in {without_password(experiment.uri)}")
+        model = _logged(experiment).get((cell, digest)) or _log(experiment, cell, run, digest)
+        try:
+            newest = client.get_model_version_by_alias(name, ALIAS)
+        except MlflowException:  # no such model, or none of its versions is the best
+            newest = None
+        is_new = newest is None or newest.tags.get(WEIGHTS) != digest
+        if is_new:
+            if not client.search_registered_models(f"name = '{name}'"):
+                client.create_registered_model(name)
+            # A database's registry looks a model's id up in MLflow's global tracking, a server's in its own.
+            at_server = engine_of(client) is None
+            source = f"models:/{model.model_id}" if at_server else model.artifact_location
+            own = {CELL: cell, WEIGHTS: digest}
+            newest = client.create_model_version(
+                name, source, model.source_run_id, own, model_id=model.model_id if at_server else None
+            )
+            client.set_registered_model_alias(name, ALIAS, newest.version)
+    assert newest
+    place = without_password(experiment.uri)
+    return Published(name, str(newest.version), f"models:/{name}@{ALIAS}", place, str(newest.run_id), is_new)
+
+
+def _digest(run: RunFolder) -> str:
+    checkpoint = run.checkpoint()
+    assert checkpoint
+    return str(json.loads((checkpoint / "model.json").read_bytes()).get("sha256", ""))
+
+
+def _logged(experiment: Experiment) -> dict[tuple[str, str], LoggedModel]:
+    """Return the models of an experiment by their cell and the digest of their weights."""
+    found: dict[tuple[str, str], LoggedModel] = {}
+    token = None
+    while True:
+        models = experiment.client.search_logged_models([experiment.find()], page_token=token)
+        found |= {(each.tags.get(CELL, ""), each.tags.get(WEIGHTS, "")): each for each in models}
+        if not (token := models.token):
+            return found
+
+
+def _log(experiment: Experiment, cell: str, run: RunFolder, digest: str) -> LoggedModel:
+    """Log a run's checkpoint as a model.
+
+    Raises:
+        BadInput: tracking has no such run.
+    """
+    from mlflow.entities import LoggedModelOutput, LoggedModelStatus
+    from mlflow.models import Model
+
+    client, start, end, checkpoint = experiment.client, run.read_start(), run.read_end(), run.checkpoint()
+    source = experiment.run(f"{experiment.study}/{start.key}")
+    if not source or not end or not checkpoint:
+        raise BadInput(f"{experiment.place} has no whole run {start.key} of {experiment.study}")
+    run_id = source.info.run_id
+    tags = {CELL: cell, WEIGHTS: digest}
+    params = {name: str(start.values.as_dict()[name]) for name in start.sampled if name in TABLE}
+    name = _NOT_IN_NAMES.sub("-", f"{experiment.study}-{cell}")
+    model = client.create_logged_model(
+        source.info.experiment_id, name, run_id, tags, params, model_type=start.values.family
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        files = Path(folder)
+        shutil.copytree(checkpoint, files / CHECKPOINT)
+        described = Model(run_id=run_id, signature=_signature(start.values), model_id=model.model_id)
+        # What mlflow.pyfunc.add_to_model writes; that module takes seconds to import, and warns of its own types.
+        described.add_flavor(
+            "python_function",
+            loader_module=LOADER,
+            data=CHECKPOINT,
+            env={"virtualenv": "python_env.yaml"},
+            python_version=python_version(),
+        )
+        described.save(str(files / "MLmodel"))
+        needed = "".join(f"{each}=={version(each)}\n" for each in ("sweeplab", "torch"))
+        (files / "requirements.txt").write_text(needed, encoding="utf-8")
+        environment = "dependencies:\n- -r requirements.txt\n"
+        (files / "python_env.yaml").write_text(environment, encoding="utf-8")
+        client.log_model_artifacts(model.model_id, folder)
+    value, at = end.best_val_loss, source.info.start_time + round(end.wall_seconds * 1000)
+    if value is not None:
+        client.log_metric(run_id, "best_val_loss", value, at, end.iteration, model_id=model.model_id)
+    client.log_outputs(run_id, [LoggedModelOutput(model.model_id, end.iteration)])
+    return client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+
+
+def _signature(values: Any) -> ModelSignature:
+    """Return what the model takes, texts and how to draw from it, and what it returns, texts."""
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
+
+    text = Schema([ColSpec("string")])
+    specs = [
+        ParamSpec(name, kind, getattr(values, name))
+        for name, kind in _PARAMS.items()
+        if getattr(values, name) is not None
+    ]
+    return ModelSignature(text, text, ParamSchema(specs))
