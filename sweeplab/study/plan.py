@@ -113,6 +113,7 @@ class CellPlan:
     n_points: int | None
     startup_trials: int
     rungs: list[int]
+    compile: bool = False
 
     def n_trials(self, per_cell: int) -> int:
         """Return how many trials the cell has under a budget: no more than it has points."""
@@ -340,6 +341,7 @@ def plan_cell(spec: StudySpec, samples: Samples) -> CellPlan:
         n_points=space.n_valid if is_small else space.n_points,
         startup_trials=n_startup_trials(spec.sampler, spec.budget.trials_per_cell) if space.parameters else 0,
         rungs=rungs(settled_pruner(spec.pruner, every, last), every, last),
+        compile=settled.compile,
     )
 
 

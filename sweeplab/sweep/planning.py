@@ -19,7 +19,7 @@ from sweeplab.data.corpora import user_files
 from sweeplab.data.dataset import Dataset
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import bytes_in_words, several_named, without_password, yaml_text
-from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.hyperparameters import AUTO, Hyperparameters
 from sweeplab.lab.listing import read_trials, study_names
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study import plan
@@ -36,6 +36,7 @@ from sweeplab.study.problems import dotted
 from sweeplab.study.search import SearchSpec
 from sweeplab.study.space import Cell, cells, spaces_of
 from sweeplab.study.spec import TABLE_SUFFIX, Algorithm, StudySpec
+from sweeplab.sweep.measuring import settled_dtype
 from sweeplab.sweep.trials.warm_start import WarmStartSource, read_warm_starts
 from sweeplab.tracking import mirror_in_words
 from sweeplab.tracking.connection import artifact_location, database_file, tracking_uri
@@ -76,6 +77,9 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     workers = plan.worker_resources(spec, plans, settled.device)
     is_here = spec.engine.type == "local"
     shortage = plan.memory_shortage(plans, workers, settled.device) if is_here else ""
+    dtype = settled.dtype
+    if settled.device == "cpu" and valid[0].dtype == AUTO and is_here:
+        dtype = _dtype_here(folder, dataset, samples, plans, workers)
     planned = plan.Plan(
         name=spec.name,
         cells=plans,
@@ -89,7 +93,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
         ],
         **plan.totals(plans, spec.budget.trials_per_cell),
         device=settled.device,
-        dtype=settled.dtype,
+        dtype=dtype,
         workers=workers,
         budget=spec.budget,
         sampler=_in_words(spec.sampler),
@@ -102,6 +106,25 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
         mirror=mirror_in_words(spec.fixed),
     )
     return planned, found, dataset
+
+
+def _dtype_here(
+    folder: StudyFolder,
+    dataset: Dataset,
+    samples: Sequence[plan.Samples],
+    plans: Sequence[plan.CellPlan],
+    workers: Sequence[plan.WorkerResources],
+) -> str:
+    """Return the precision of a study on this machine's CPU: the one that it began with, else what pays.
+
+    All of its trials have one, by the runs that take most FLOPs; in bfloat16 small products stay float32 all the same.
+    """
+    if folder.plan_file.exists():
+        return str(folder.read(folder.plan_file)["dtype"])
+    largest, planned = max(zip(samples, plans, strict=True), key=lambda each: each[1].train_flops)
+    values = largest.median
+    train = dataset.training(values)
+    return settled_dtype(values, train, dataset.val, planned.stack, workers[0].threads, len(workers))
 
 
 @dataclass(frozen=True)

@@ -46,11 +46,12 @@ class Stack:
     def __init__(self, like: Hyperparameters, train: Split, val: Split, capacity: int = 1) -> None:
         self.key = shape_key(like)
         self.capacity = capacity
-        self.transformer = Transformer(ModelShape.of(like))
+        mixed = like.device == "cpu" and like.dtype == "bfloat16"
+        self.transformer = Transformer(ModelShape.of(like), mixed)
         self.device = torch.device(like.device)
         self._objective = make_objective(train, like)
         self._precision: Callable[[], AbstractContextManager[Any]] = nullcontext
-        if like.dtype != "float32":
+        if like.dtype != "float32" and not mixed:
             self._precision = partial(torch.autocast, self.device.type, getattr(torch, like.dtype))
         self._scales = like.dtype == "float16"
         self._drops = any(chance > 0 for chance in drop_chances(like).values())
@@ -275,7 +276,7 @@ def gradient_norms(gradient: Rows) -> Float[Tensor, "K"]:
 
     By blocks: over a whole row float32 loses several digits, and a row's sum would depend on its neighbors'.
     """
-    blocks = torch.linalg.vector_norm(gradient.view(len(gradient), -1, BLOCK), dim=2)
+    blocks = torch.linalg.vector_norm(gradient.view(gradient.shape[0], -1, BLOCK), dim=2)
     norms: Tensor = torch.linalg.vector_norm(blocks, dim=1)
     return norms
 

@@ -82,7 +82,7 @@ def run(values, rates: list[float], train_tokens, val_tokens, folder: Path) -> f
         rate = trial.suggest_float("learning_rate", 1e-5, 1.0, log=True)
         with mlflow.start_run():
             given = values.replace(learning_rate=rate)
-            mlflow.log_params({name: str(value) for name, value in given.items()})
+            mlflow.log_params({name: str(value) for name, value in given.as_dict().items()})
 
             def on_evaluation(iteration: int, val_loss: float, train_loss: float) -> None:
                 mlflow.log_metric("val_loss", val_loss, step=iteration)
