@@ -170,7 +170,9 @@ class Transformer:
         if shape.width_ratio != 1.0:
             weight = weight / shape.width_ratio
         v = shape.vocab_size
-        missing = -v % PADDED_VOCABULARY if torch.is_autocast_enabled(read.x.device.type) else 0
+        kind = read.x.device.type
+        is_half = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+        missing = -v % PADDED_VOCABULARY if is_half else 0
         if missing:
             weight = F.pad(weight, (0, 0, 0, missing))
         logits = product(read, weight.transpose(1, 2), mixed=p.mixed)[:, :, :v]

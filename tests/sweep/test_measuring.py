@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.study.spec import Budget, Engine
 from sweeplab.sweep import measuring
 from sweeplab.sweep.measuring import Way, measured, settled_dtype
-from sweeplab.sweep.planning import make_plan
+from sweeplab.sweep.planning import bench_study, make_plan
 from sweeplab.sweep.work.trial import ClaimedTrial
 
 TOKENS = (np.arange(5_000) * 7 % 65).astype(np.uint16)
@@ -63,3 +65,25 @@ def test_a_study_keeps_the_precision_that_it_began_with(tiny, opened, dataset) -
     (claim,) = store.claim_many(1)
     (training,) = ClaimedTrial(spec, dataset, folder, claim, store.spaces[0]).trainings.values()
     assert training.run.values.dtype == training.folder.read_start().values.dtype == "bfloat16"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_bench_times_the_ways_of_a_study_and_says_which_one_the_plan_takes(tiny, tmp_path: Path) -> None:
+    spec = tiny(budget=Budget(trials_per_cell=64))  # enough for a worker a core
+    cell, rows = bench_study(spec, tmp_path)
+    assert cell == "all"
+    (taken,) = [row for row in rows if row.taken]
+    assert (taken.stack, taken.dtype, taken.compile) == (8, "float32", False) and "a stack of 8" in taken.why
+    speeds = {(row.workers, row.stack, row.compile): row.trial_steps_per_second for row in rows}
+    assert list(speeds.values()) == sorted(speeds.values(), reverse=True)
+    assert all(0.0 < row.share_of_bound < 1.0 for row in rows)
+    assert speeds[taken.workers, 8, True] > speeds[taken.workers, 1, False]
+    assert bench_study(tiny(), tmp_path)[1] != rows, (
+        "what was compiled is in the cache: the plan takes it now"
+    )
+
+
+def test_a_bench_is_of_this_machines_cpu(tiny, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="engine slurm; bench times this machine's CPU"):
+        bench_study(tiny(engine=Engine(type="slurm")), tmp_path)
