@@ -282,7 +282,7 @@ class Hyperparameters(ModelHyperparameters):
 
     # precision
     device: str = row("precision", "cuda", "Device that runs train on", choices=("cpu", "cuda"), automatic=True, shape=True)
-    dtype: str = row("precision", "bfloat16", "Precision of matrix products; weights stay float32. float16, for GPUs without bfloat16, scales its loss",
+    dtype: str = row("precision", "bfloat16", "Precision of matrix products, on a CPU of large ones; weights stay float32. float16, for GPUs without bfloat16, scales its loss",
         choices=("float32", "bfloat16", "float16"), automatic=True, shape=True)
     compile: bool = row("precision", True, "Compile the step with torch.compile", automatic=True, shape=True)
 

@@ -37,7 +37,7 @@ from sweeplab.cli.study.control import (
     stop_trial,
 )
 from sweeplab.cli.study.manage import clone, init, rename, rm
-from sweeplab.cli.study.run import confirm, logs, plan, run, watch, work
+from sweeplab.cli.study.run import bench, confirm, logs, plan, run, watch, work
 from sweeplab.cli.study.show import best, diff, export, list_studies, publish, show
 from sweeplab.errors import (
     EXIT_BAD_INPUT,
@@ -55,7 +55,7 @@ GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
         "Write, preview, run and look at studies.",
         # Before a run, during it, its results, order in the lab.
         (
-            *(init, plan, run, watch, logs, stop, pause, resume, extend, enqueue, retry, work),
+            *(init, plan, bench, run, watch, logs, stop, pause, resume, extend, enqueue, retry, work),
             *(confirm, show, best, publish, export, diff, clone, list_studies, rename, rm, repair),
         ),
     ),

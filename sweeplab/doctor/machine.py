@@ -22,6 +22,7 @@ from sweeplab.tracking.connection import database_file, files_elsewhere, trackin
 from sweeplab.tracking.environment import device
 from sweeplab.tracking.experiment import count_studies
 from sweeplab.train.devices import CGROUP, cuda_count
+from sweeplab.train.program import COMPILER_CURE, compiler
 
 BAD_BYTES, WARN_BYTES = 200 * 2**20, 2 * 2**30
 # SQLite's write-ahead log needs memory that its readers share: no file system over a network has that.
@@ -36,6 +37,7 @@ def machine_checks() -> Iterator[Check]:
     found = device()
     yield device_check(found, cuda_count())
     yield thread_check(found["n_cores"], cpu_quota(), os.getloadavg()[0])
+    yield compiler_check(compiler())
 
 
 def own_metadata() -> tuple[str, list[str]]:
@@ -103,6 +105,14 @@ def thread_check(n_cores: int, quota: float | None, load: float) -> Check:
     elif load > 1.5 * n_cores:
         cure = "wait for the other programs, or give fewer workers"
     return Check("threads", "cores, quota, load", "warn" if cure else "ok", words, cure)
+
+
+def compiler_check(found: str | None) -> Check:
+    """Name the compiler of steps that are compiled; without one a study trains all the same, but for compile: true."""
+    looked_at = "C++ compiler, for compiled steps on a CPU"
+    return Check(
+        "compiler", looked_at, "ok" if found else "warn", found or "none", "" if found else COMPILER_CURE
+    )
 
 
 def lab_checks(lab: Path) -> Iterator[Check]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sweeplab.model.accounting import is_large_product
 from sweeplab.model.activations import ACTIVATIONS, NORMS, by_run
 from sweeplab.model.attention import ATTENTION, cross_kind, query_factor
 from sweeplab.model.attention.base import AttentionKind, AttentionMask, Cached, Drop, for_queries
@@ -81,7 +82,7 @@ class Pass:
     """The weights of a pass over K runs of B sequences, what it drops, and how its routers chose, layer by layer.
 
     With a cache the tokens of a causal side come after those that it has, and are added to it. The layers share what
-    rotates queries and keys of a length.
+    rotates queries and keys of a length. Where precision is `mixed`, large products are of bfloat16.
     """
 
     shape: ModelShape
@@ -90,6 +91,7 @@ class Pass:
     n_sequences: int
     dropout: Dropout | None = None
     cache: KVCache | None = None
+    mixed: bool = False
     routings: list[Routing] = field(default_factory=list)
     rotations: dict[int, Callable[[Tensor], Tensor]] = field(default_factory=dict)
 
@@ -116,7 +118,7 @@ class Pass:
 
     def linear(self, name: str, read: Normed) -> Product:
         """Multiply by a matrix [K, C, O] and add its bias, if it has one."""
-        return product(read, self.w[f"{name}.weight"], self.w.get(f"{name}.bias"))
+        return product(read, self.w[f"{name}.weight"], self.w.get(f"{name}.bias"), self.mixed)
 
     def linear_of(self, name: str, run: int, expert: int, x: Float[Tensor, "n C"]) -> Float[Tensor, "n O"]:
         """Multiply the tokens that one expert of a run got by its matrix [C, O]."""
@@ -151,8 +153,13 @@ class Pass:
         return x + update
 
 
-def product(read: Normed, weight: Float[Tensor, "K C O"], bias: Float[Tensor, "K O"] | None) -> Product:
-    """Multiply what a norm left [K, N, C] by a weight and add a bias.
+def product(
+    read: Normed,
+    weight: Float[Tensor, "K C O"],
+    bias: Float[Tensor, "K O"] | None = None,
+    mixed: bool = False,
+) -> Product:
+    """Multiply what a norm left [K, N, C] by a weight and add a bias; in bfloat16 where it is `mixed` and that pays.
 
     The norm's gain and bias are moved into the product, (x g + b) W = x (g W) + b W: there are fewer weights than
     activations, and a step spends less on them.
@@ -163,7 +170,12 @@ def product(read: Normed, weight: Float[Tensor, "K C O"], bias: Float[Tensor, "K
         bias = torch.bmm(shift, weight) if bias is None else torch.baddbmm(bias, shift, weight)
     if read.gain is not None:
         weight = read.gain[:, :, None] * weight
-    return torch.bmm(read.x, weight) if bias is None else torch.baddbmm(bias, read.x, weight)
+    x = read.x
+    if mixed and is_large_product(x.shape[1], weight.shape[1] * weight.shape[2]):
+        x, weight, bias = x.bfloat16(), weight.bfloat16(), None if bias is None else bias.bfloat16()
+    elif x.dtype != weight.dtype:  # of a product in bfloat16
+        x = x.to(weight.dtype)
+    return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias, x, weight)
 
 
 def through(p: Pass, side: Side, tokens: Tokens, mask: AttentionMask, source: Source | None) -> Normed:
@@ -249,7 +261,8 @@ def cross_attention(
 
 
 def _heads(p: Pass, x: Float[Tensor, "K N nD"], count: int) -> Float[Tensor, "KB n T D"]:
-    """Cut x into n heads."""
+    """Cut x into n heads; attention is not in bfloat16, which is several times slower there on a CPU."""
+    x = x.float() if p.mixed else x
     return x.view(p.n_runs * p.n_sequences, -1, count, p.shape.head_dim).transpose(1, 2)
 
 

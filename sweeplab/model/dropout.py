@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -54,6 +54,14 @@ def _threshold_and_scale(chances: tuple[float, ...], device: torch.device) -> tu
     return threshold[:, None].to(device), scale[:, None].to(device)
 
 
+class Columns(NamedTuple):
+    """What a step's masks depend on at every site where some run drops: keys, thresholds and scales [K, sites]."""
+
+    keys: Int[Tensor, "K S"]
+    thresholds: Int[Tensor, "K S"]
+    scales: Float[Tensor, "K S"]
+
+
 class Dropout:
     """The dropout of one step of a stack: K runs, each with its own seed, iteration and chances.
 
@@ -83,6 +91,24 @@ class Dropout:
             chance = tuple([run.get(site.kind, 0.0) * site.share for run in chances])
             if any(chance):
                 self._dropped[name] = (columns[site.index], *_threshold_and_scale(chance, elements.device))
+
+    @classmethod
+    def of(cls, columns: Columns, sites: Sequence[str], elements: Int[Tensor, "n"]) -> Dropout:
+        """Return the dropout that has these columns, at these sites."""
+        found = cls.__new__(cls)
+        found._elements, found._n_runs = elements, columns.keys.shape[0]
+        each = zip(*(torch.split(part, 1, dim=1) for part in columns), strict=True)
+        found._dropped = dict(zip(sites, each, strict=True))
+        return found
+
+    def columns(self) -> Columns:
+        """Return what the masks depend on, at the sites in their order."""
+        return Columns(*(torch.cat(part, dim=1) for part in zip(*self._dropped.values(), strict=True)))
+
+    @property
+    def sites(self) -> list[str]:
+        """Return the sites where some run drops."""
+        return [*self._dropped]
 
     def drops(self, site: str) -> bool:
         """Say whether some run drops anything at a site."""

@@ -268,6 +268,12 @@ class Layout:
         torch.cat([piece.reshape(n_runs, -1) for piece in pieces], dim=1, out=out[:, : self.n_params])
         out[:, self.n_params :].zero_()  # a run that diverged here may have left a NaN behind
 
+    def gathered(self, pieces: Sequence[Tensor]) -> Float[Tensor, "K P"]:
+        """Return one tensor [K, *shape] per weight as rows, in memory of their own."""
+        flat = [piece.flatten(1) for piece in pieces]
+        padding = flat[0].new_zeros(flat[0].shape[0], self.row_size - self.n_params)
+        return torch.cat([*flat, padding], dim=1)
+
     def row_of(self, weights: Mapping[str, Tensor], seed: int) -> Float[Tensor, "P"]:
         """Return a run's weights by name as its row; those that are missing, or NaN, are drawn as its initial ones."""
         row = self.initial_row(seed)[None]

@@ -36,11 +36,12 @@ PADDED_VOCABULARY = 8
 class Transformer:
     """Computes logits and losses of a stack of runs from their weights; keeps none itself.
 
-    Weights are the layout's views; a batch's tensors have a leading K.
+    Weights are the layout's views; a batch's tensors have a leading K. `mixed` is for CPUs with matrix units: large
+    products are of bfloat16; attention, norms, the residual stream and losses stay float32, and so do small products.
     """
 
-    def __init__(self, shape: ModelShape) -> None:
-        self.shape = shape
+    def __init__(self, shape: ModelShape, mixed: bool = False) -> None:
+        self.shape, self.mixed = shape, mixed
         self.layout = Layout(shape)
 
     @cached_property
@@ -136,7 +137,7 @@ class Transformer:
         self, w: Weights, batch: Batch, dropout: Dropout | None = None, cache: KVCache | None = None
     ) -> Pass:
         n_runs, n_sequences, _ = batch.inputs.shape
-        return Pass(self.shape, w, n_runs, n_sequences, dropout, cache)
+        return Pass(self.shape, w, n_runs, n_sequences, dropout, cache, self.mixed)
 
     def _read(self, p: Pass, batch: Batch) -> Normed:
         """Take a batch through the side that has the head."""
@@ -169,10 +170,12 @@ class Transformer:
         if shape.width_ratio != 1.0:
             weight = weight / shape.width_ratio
         v = shape.vocab_size
-        missing = -v % PADDED_VOCABULARY if torch.is_autocast_enabled(read.x.device.type) else 0
+        kind = read.x.device.type
+        is_half = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+        missing = -v % PADDED_VOCABULARY if is_half else 0
         if missing:
             weight = F.pad(weight, (0, 0, 0, missing))
-        logits = product(read, weight.transpose(1, 2), None)[:, :, :v]
+        logits = product(read, weight.transpose(1, 2), mixed=p.mixed)[:, :, :v]
         if "head.bias" in w:
             logits = logits + w["head.bias"][:, None]
         return p.note("logits", logits.contiguous())
@@ -185,14 +188,14 @@ def cross_entropy(
     dense: bool = False,
 ) -> Float[Tensor, "K"]:
     """Return each run's mean over its counted targets: see `losses`."""
-    n_runs, flat = len(targets), targets.reshape(-1)
-    logits = logits.view(len(flat), -1)
+    n_runs, flat = targets.shape[0], targets.reshape(-1)
+    logits = logits.flatten(0, 1)
     logits = logits if logits.dtype == torch.float64 else logits.float()
     given = logits.log_softmax(dim=-1)
     each = F.nll_loss(given, flat, reduction="none", ignore_index=NO_TARGET)
     if smoothing is not None:
         even = -given.mean(dim=-1)
-        share = smoothing.to(each.dtype).repeat_interleave(len(flat) // n_runs)
+        share = smoothing.to(each.dtype).repeat_interleave(flat.shape[0] // n_runs)
         each = each + share * (even * (flat != NO_TARGET) - each)
     each = each.view(n_runs, -1)
     if dense:

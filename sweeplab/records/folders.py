@@ -173,6 +173,14 @@ class StudyFolder:
         lab = [] if self.lab == lab_folder() else ["--lab", str(self.lab)]
         return shlex.join(["sweeplab", *words.split(), self.name, *more, *lab])
 
+    def decided(self, cell: str) -> dict[str, Any]:
+        """Return the precision and compilation that the study's plan found for runs of a cell on a CPU, if any."""
+        if not self.plan_file.exists():
+            return {}
+        plan = self.read(self.plan_file)
+        compiled = {each["cell"]: each.get("compile", False) for each in plan["cells"]}
+        return {"dtype": plan["dtype"], "compile": compiled.get(cell, False)}
+
     @property
     def storage_url(self) -> str:
         """Return the URL of the trials' storage; a file that this process may not write is to be read only.

@@ -115,6 +115,7 @@ class CellPlan:
     startup_trials: int
     rungs: list[int]
     epochs: float | None = None
+    compile: bool = False
 
     def n_trials(self, per_cell: int) -> int:
         """Return how many trials the cell has under a budget: no more than it has points."""
@@ -343,6 +344,7 @@ def plan_cell(spec: StudySpec, samples: Samples) -> CellPlan:
         startup_trials=n_startup_trials(spec.sampler, spec.budget.trials_per_cell) if space.parameters else 0,
         rungs=rungs(settled_pruner(spec.pruner, every, last), every, last),
         epochs=epochs.pop() if len(epochs) == 1 else None,
+        compile=settled.compile,
     )
 
 

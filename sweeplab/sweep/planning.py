@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -18,8 +18,8 @@ from typing import Any
 from sweeplab.data.corpora import user_files
 from sweeplab.data.dataset import Dataset
 from sweeplab.errors import BadInput, Problem
-from sweeplab.formatting import bytes_in_words, several_named, without_password, yaml_text
-from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.formatting import bytes_in_words, several, several_named, without_password, yaml_text
+from sweeplab.hyperparameters import AUTO, Hyperparameters
 from sweeplab.lab.listing import read_trials, study_names
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study import plan
@@ -36,10 +36,13 @@ from sweeplab.study.problems import dotted
 from sweeplab.study.search import SearchSpec
 from sweeplab.study.space import Cell, cells, spaces_of
 from sweeplab.study.spec import TABLE_SUFFIX, Algorithm, StudySpec
+from sweeplab.sweep.measuring import BenchRow, Way, bench, may_be_mixed, settled_dtype
 from sweeplab.sweep.trials.warm_start import WarmStartSource, read_warm_starts
 from sweeplab.tracking import mirror_in_words
 from sweeplab.tracking.connection import artifact_location, database_file, tracking_uri
 from sweeplab.train.devices import settle_devices
+from sweeplab.train.program import compiling_pays
+from sweeplab.train.run import shape_key
 
 # The samplers that learn from whatever trials there are.
 LEARNING = ("tpe", "gp")
@@ -75,6 +78,11 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     workers = plan.worker_resources(spec, plans, settled.device)
     is_here = spec.engine.type == "local"
     shortage = plan.memory_shortage(plans, workers, settled.device) if is_here else ""
+    dtype = settled.dtype
+    if settled.device == "cpu" and valid[0].dtype == AUTO and is_here:
+        dtype = _dtype_here(folder, dataset, samples, plans, workers)
+    if settled.device == "cpu" and is_here:
+        plans = _compiled_here(spec, folder, samples, plans, dtype, workers[0].threads)
     planned = plan.Plan(
         name=spec.name,
         cells=plans,
@@ -88,7 +96,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
         ],
         **plan.totals(plans, spec.budget.trials_per_cell),
         device=settled.device,
-        dtype=settled.dtype,
+        dtype=dtype,
         workers=workers,
         budget=spec.budget,
         sampler=_in_words(spec.sampler),
@@ -101,6 +109,79 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
         mirror=mirror_in_words(spec.fixed),
     )
     return planned, found, dataset
+
+
+def _dtype_here(
+    folder: StudyFolder,
+    dataset: Dataset,
+    samples: Sequence[plan.Samples],
+    plans: Sequence[plan.CellPlan],
+    workers: Sequence[plan.WorkerResources],
+) -> str:
+    """Return the precision of a study on this machine's CPU: the one that it began with, else what pays.
+
+    All of its trials have one, by the runs that take most FLOPs; in bfloat16 small products stay float32 all the same.
+    """
+    if folder.plan_file.exists():
+        return str(folder.read(folder.plan_file)["dtype"])
+    largest, planned = max(zip(samples, plans, strict=True), key=lambda each: each[1].train_flops)
+    values = largest.median
+    train = dataset.training(values)
+    return settled_dtype(values, train, dataset.val, planned.stack, workers[0].threads, len(workers))
+
+
+def _compiled_here(
+    spec: StudySpec,
+    folder: StudyFolder,
+    samples: Sequence[plan.Samples],
+    plans: Sequence[plan.CellPlan],
+    dtype: str,
+    threads: int,
+) -> list[plan.CellPlan]:
+    """Return the cells with whether their steps are compiled on this machine's CPU: as they began, or where it pays."""
+    begun = folder.read(folder.plan_file)["cells"] if folder.plan_file.exists() else []
+    known = {each["cell"]: bool(each.get("compile", False)) for each in begun}
+
+    def compiles(cell: plan.Samples, planned: plan.CellPlan) -> bool:
+        like = cell.median.replace(device="cpu", dtype=dtype, compile=True)
+        if spec.fixed.get("compile", AUTO) != AUTO or len({shape_key(each) for each in cell.valid}) > 1:
+            return planned.compile  # of unlike shapes each would be compiled
+        n_trials = planned.n_trials(spec.budget.trials_per_cell or 1)
+        n_steps = n_trials * len(planned.seeds) * cell.median.max_iters
+        return compiling_pays(like, n_steps, threads)
+
+    return [
+        replace(each, compile=known.get(each.cell, compiles(cell, each)))
+        for cell, each in zip(samples, plans, strict=True)
+    ]
+
+
+def bench_study(spec: StudySpec, lab: Path, again: bool = False) -> tuple[str, list[BenchRow]]:
+    """Time how this machine may train the cell that takes most of a study's FLOPs; return its key and the ways.
+
+    Raises:
+        BadInput: the study cannot start, or does not train on this machine's CPU.
+    """
+    planned, _, dataset = make_plan(spec, lab)
+    if planned.device != "cpu" or spec.engine.type != "local":
+        raise BadInput(
+            f"{spec.name} trains on {planned.device}, engine {spec.engine.type}; bench times this machine's CPU"
+        )
+    spaces = spaces_of(spec, cells(spec, planned.data.vocab_size)[0], planned.data.vocab_size)
+    samples = {each.space.cell.key: each for each in plan.sample_cells(spec, spaces)}
+    cell = max(planned.cells, key=lambda each: each.train_flops)
+    values, threads = samples[cell.cell].median, planned.workers[0].threads
+    taken = Way(len(planned.workers), threads, cell.stack, planned.dtype, cell.compile)
+    own = {name: spec.fixed.get(name, AUTO) != AUTO for name in ("dtype", "compile")}
+    timed = "by timed steps" if may_be_mixed(values) else "for want of matrix units or large products"
+    why = [
+        f"{several(taken.workers, 'worker')} of {several(threads, 'thread')}",
+        f"a stack of {taken.stack} for {cell.n_params:,} parameters",
+        f"{taken.dtype}, {'as the study says' if own['dtype'] else timed}",
+        f"{'compiled' if taken.compile else 'not compiled'}, "
+        f"{'as the study says' if own['compile'] else 'by the steps that are planned, and what the cache has'}",
+    ]
+    return cell.cell, bench(values, dataset.training(values), dataset.val, taken, "; ".join(why), again)
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 import resource
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import AUTO, Hyperparameters
@@ -28,8 +30,37 @@ def cuda_count() -> int:
     return torch.cuda.device_count()
 
 
-def settle_devices(values: Hyperparameters, has_cuda: bool | None = None) -> Hyperparameters:
+@cache
+def has_matrix_units() -> bool:
+    """Say whether torch multiplies in bfloat16 by units of this CPU for matrices (AMX)."""
+    if "amx_bf16" not in processor():
+        return False
+    import torch
+
+    return bool(torch.cpu._is_amx_tile_supported() and torch.cpu._is_avx512_bf16_supported())
+
+
+@cache
+def processor() -> str:
+    """Return what the system says of this machine's processor: its name and what it can do."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    said = (
+        line.partition(":")[2].strip()
+        for line in lines
+        if line.startswith(("model name", "flags", "Features"))
+    )
+    return "; ".join(dict.fromkeys(said)) or platform.machine()
+
+
+def settle_devices(
+    values: Hyperparameters, has_cuda: bool | None = None, decided: Mapping[str, Any] | None = None
+) -> Hyperparameters:
     """Return the values with `auto` replaced in device, dtype and compile: here, or where `has_cuda` is known.
+
+    On a CPU `decided` has what a study's plan found out of dtype and compile; without it they are float32 and false.
 
     Raises:
         BadInput: `device: cuda` where there is none.
@@ -44,8 +75,8 @@ def settle_devices(values: Hyperparameters, has_cuda: bool | None = None) -> Hyp
     # A router's choice waits for the device in each layer, where a compiled step would break off.
     pays = on_cuda and values.n_expert == 1 and values.max_iters >= COMPILE_PAYS_FROM_ITERATIONS
     usual: dict[str, Callable[[], object]] = {
-        "dtype": lambda: _half() if on_cuda else "float32",
-        "compile": lambda: pays,
+        "dtype": lambda: _half() if on_cuda else (decided or {}).get("dtype", "float32"),
+        "compile": lambda: pays if on_cuda else (decided or {}).get("compile", False),
     }
     autos = {name: find() for name, find in usual.items() if getattr(values, name) == AUTO}
     return values.replace(device=device, **autos)

@@ -154,16 +154,17 @@ class Member:
         """Say whether the step just done ends a stretch of the training curve."""
         return self.iteration % self.run.values.log_interval == 0 or self.is_due()
 
-    def add_point(self, loss: float, norm: float, rate: float) -> None:
+    def add_point(self, loss: float, norm: float) -> None:
         """Add a point to the curve from sums over the steps since the last one."""
-        now, then = (train_tokens(self.run.values, self.iteration - back) for back in (0, self.counted))
+        values = self.run.values
+        now, then = (train_tokens(values, self.iteration - back) for back in (0, self.counted))
         self.points.append(
             {
                 "iteration": self.iteration,
                 "wall_seconds": self.wall_seconds,
                 "train_loss": loss / self.counted,
                 "grad_norm": norm / self.counted,
-                "learning_rate": rate,
+                "learning_rate": learning_rate(values, self.iteration - 1, self.progress.n_halvings),
                 "tokens_per_second": (now - then) / (self.wall_seconds - self.point_seconds),
             }
         )

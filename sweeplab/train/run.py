@@ -92,7 +92,7 @@ def train_memory_bytes(values: Hyperparameters) -> int:
 
     They are copies of its weights, and the activations of one part of a batch.
     """
-    value_bytes = 4 if values.dtype == "float32" else 2
+    value_bytes = 2 if values.device == "cuda" and values.dtype != "float32" else 4
     activations = activation_bytes(ModelShape.of(values), *row_lengths(values), value_bytes)
     return state_bytes(values) + values.batch_size // values.grad_accum * activations
 

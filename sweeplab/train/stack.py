@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial, reduce
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,14 +25,15 @@ from sweeplab.data.batches import NO_TARGET, Batch, Split, changed, stacked
 from sweeplab.data.generators import generator_key
 from sweeplab.data.objectives import make_objective, wholly
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.model.dropout import Dropout, element_hashes
+from sweeplab.model.dropout import Columns, Dropout, element_hashes
 from sweeplab.model.layout import BLOCK
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 from sweeplab.train.evaluating import Evaluation
 from sweeplab.train.member import Member, Record, Snapshot
 from sweeplab.train.optimizers import OPTIMIZERS
-from sweeplab.train.optimizers.base import Rows
+from sweeplab.train.optimizers.base import Rates, Rows
+from sweeplab.train.program import Program, compiles_whole, load_program
 from sweeplab.train.run import Run, drop_chances, shape_key
 from sweeplab.train.scaling import follow_, initial_scale, only, unscale_
 from sweeplab.train.schedule import rows_used
@@ -46,17 +48,21 @@ class Stack:
     def __init__(self, like: Hyperparameters, train: Split, val: Split, capacity: int = 1) -> None:
         self.key = shape_key(like)
         self.capacity = capacity
-        self.transformer = Transformer(ModelShape.of(like))
+        mixed = like.device == "cpu" and like.dtype == "bfloat16"
+        self.transformer = Transformer(ModelShape.of(like), mixed)
         self.device = torch.device(like.device)
         self._objective = make_objective(train, like)
         self._precision: Callable[[], AbstractContextManager[Any]] = nullcontext
-        if like.dtype != "float32":
+        if like.dtype != "float32" and not mixed:
             self._precision = partial(torch.autocast, self.device.type, getattr(torch, like.dtype))
         self._scales = like.dtype == "float16"
         self._drops = any(chance > 0 for chance in drop_chances(like).values())
         self._smooths, self._routes = like.label_smoothing > 0, like.n_expert > 1
         self._losses = self.transformer.losses
-        if like.compile:
+        self._program: Program | None = None
+        if like.compile and compiles_whole(like):
+            self._program = load_program(like, train, val)
+        elif like.compile:
             torch.compiler.reset()  # what earlier shapes compiled counts towards a limit that all share
             self._losses = torch.compile(self._losses)
         self._evaluation = Evaluation(
@@ -78,6 +84,7 @@ class Stack:
         sizes = dict.fromkeys(self._initial, size) | self._optimizer.buffers() | {"loss": 1, "norm": 1}
         sizes |= {"scale": 2} if self._scales else {}
         self._rows = {name: torch.zeros(capacity, n, device=self.device) for name, n in sizes.items()}
+        self._stepped = [name for name in self._rows if name != "best"]  # the rows that a step changes
         self._gradient = torch.zeros(capacity, size, device=self.device)
         self._part = torch.zeros(capacity if self._n_parts > 1 else 0, size, device=self.device)
 
@@ -151,13 +158,32 @@ class Stack:
 
     def _step(self) -> None:
         started = time.perf_counter()
+        members = self._members
+        if self._program:
+            given = self.staged()
+            self.is_whole = False
+            self._program(given)
+        else:
+            self._step_by_operations()
+        for member in members:
+            member.iteration += 1
+            member.counted += 1
+        self.is_whole = True
+        ended = [row for row, member in enumerate(members) if member.has_point()]
+        sums = {row: (self._rows["loss"][row].item(), self._rows["norm"][row].item()) for row in ended}
+        seconds = time.perf_counter() - started  # after the sums: only they wait for the device
+        for member in members:
+            member.wall_seconds += seconds
+        for row, (loss, norm) in sums.items():
+            members[row].add_point(loss, norm)
+            self._rows["loss"][row].zero_()
+            self._rows["norm"][row].zero_()
+
+    def _step_by_operations(self) -> None:
+        """Take a step by torch's operations, one after the other."""
         members, n = self._members, len(self._members)
-        batch = changed(
-            stacked([self._batch(each) for each in members]),
-            lambda part: torch.from_numpy(part).to(self.device, non_blocking=True),
-        )
         weights, gradient = self._rows["weights"][:n], self._gradient[:n]
-        losses = self._differentiate(weights, batch, gradient)
+        losses = self._differentiate(weights, self._batches(), gradient)
         rates = [member.rates() for member in members]
 
         def update(rows: Mapping[str, Tensor], live: Sequence[int]) -> None:
@@ -184,19 +210,65 @@ class Stack:
                 norms = torch.where(finite, norms, 0.0)
             self._rows["loss"][:n] += losses[:, None]
             self._rows["norm"][:n] += norms[:, None]
-        for member in members:
-            member.iteration += 1
-            member.counted += 1
-        self.is_whole = True
-        ended = [row for row, member in enumerate(members) if member.has_point()]
-        sums = {row: (self._rows["loss"][row].item(), self._rows["norm"][row].item()) for row in ended}
-        seconds = time.perf_counter() - started  # after the sums: only they wait for the device
-        for member in members:
-            member.wall_seconds += seconds
-        for row, (loss, norm) in sums.items():
-            members[row].add_point(loss, norm, rates[row].learning_rate)
-            self._rows["loss"][row].zero_()
-            self._rows["norm"][row].zero_()
+
+    def staged(self) -> list[Tensor]:
+        """Return all that a step depends on, as a compiled one takes it: rows, batch, numbers of the runs, dropout."""
+        n = len(self._members)
+        rows = [self._rows[name][:n] for name in self._stepped]
+        found = [*rows, *(part for part in self._batches() if part is not None), self._numbers()]
+        if dropout := self._dropout(0):
+            found += [*dropout.columns(), self._elements]
+        return found
+
+    def traceable(self) -> Callable[..., tuple[Tensor]]:
+        """Return a step as a function of what is staged, which changes the rows in place and returns the losses."""
+        n_rows = len(self._stepped)
+        present = [part is not None for part in self._batches()]
+        sites = dropout.sites if (dropout := self._dropout(0)) else []
+
+        def step(*given: Tensor) -> tuple[Tensor]:
+            left = iter(given)
+            rows = dict(zip(self._stepped, islice(left, n_rows), strict=True))
+            batch = Batch(*(next(left) if each else None for each in present))
+            *of_rates, limits, decays, smoothing = next(left).unbind(1)
+            masks = (
+                Dropout.of(Columns(next(left), next(left), next(left)), sites, next(left)) if sites else None
+            )
+            leaves = self.transformer.layout.views(rows["weights"].detach())
+            leaves = {name: view.requires_grad_() for name, view in leaves.items()}
+            beside = (smoothing.float() if self._smooths else None, None)
+            losses = self._losses(leaves, batch, masks, *beside, dense=self._objective.dense)
+            pieces = torch.autograd.grad(losses.sum(), list(leaves.values()))
+            with torch.no_grad():
+                gradient = self.transformer.layout.gathered(pieces)
+                norms = gradient_norms(gradient)
+                clip_(gradient, norms, limits.float())
+                state = {name: rows[name] for name in self._optimizer.buffers()}
+                self._optimizer.update_(rows["weights"], gradient, state, Rates(*of_rates))
+                if "mean" in rows:
+                    average_(rows["mean"], rows["weights"], decays.float())
+                rows["loss"].add_(losses.detach()[:, None])
+                rows["norm"].add_(norms[:, None])
+            return (losses.detach(),)
+
+        return step
+
+    def _numbers(self) -> Float[Tensor, "K n"]:
+        """Return the numbers of each run that a compiled step depends on; no clipping is clipping at infinity."""
+        rows = []
+        for member in self._members:
+            values = member.run.values
+            limit = math.inf if values.grad_clip is None else values.grad_clip
+            decay = decay_at(values.ema, member.iteration)
+            rows.append((*member.rates(), limit, decay, values.label_smoothing))
+        return torch.tensor(rows, dtype=torch.float64, device=self.device)
+
+    def _batches(self) -> Batch:
+        """Return the next batch of each run, as one."""
+        return changed(
+            stacked([self._batch(each) for each in self._members]),
+            lambda part: torch.from_numpy(part).to(self.device, non_blocking=True),
+        )
 
     def _differentiate(self, weights: Rows, batch: Batch, gradient: Rows) -> Float[Tensor, "K"]:
         """Write the gradient of each run's loss into its row and return the losses.
@@ -278,16 +350,20 @@ def gradient_norms(gradient: Rows) -> Float[Tensor, "K"]:
 
     By blocks: over a whole row float32 loses several digits, and a row's sum would depend on its neighbors'.
     """
-    blocks = torch.linalg.vector_norm(gradient.view(len(gradient), -1, BLOCK), dim=2)
+    blocks = torch.linalg.vector_norm(gradient.view(gradient.shape[0], -1, BLOCK), dim=2)
     norms: Tensor = torch.linalg.vector_norm(blocks, dim=1)
     return norms
 
 
-def clip_(gradient: Rows, norms: Float[Tensor, "K"], largest: Sequence[float | None]) -> None:
+def clip_(gradient: Rows, norms: Float[Tensor, "K"], largest: Sequence[float | None] | Tensor) -> None:
     """Scale down the rows whose norm is above their own `largest`; None leaves a row alone."""
-    if all(limit is None for limit in largest):
-        return
-    limits = torch.tensor([torch.inf if each is None else each for each in largest], device=gradient.device)
+    limits = largest
+    if not isinstance(limits, Tensor):
+        if all(limit is None for limit in limits):
+            return
+        limits = torch.tensor(
+            [torch.inf if each is None else each for each in limits], device=gradient.device
+        )
     gradient.mul_((limits / (norms + 1e-6)).clamp_(max=1.0)[:, None])
 
 
@@ -302,7 +378,8 @@ def decay_at(ema: float, iteration: int) -> float:
     return min(ema, (1.0 + iteration) / (10.0 + iteration))
 
 
-def average_(mean: Rows, weights: Rows, decays: Sequence[float]) -> None:
+def average_(mean: Rows, weights: Rows, decays: Sequence[float] | Tensor) -> None:
     """Take the weights into their running mean, each row with its own decay."""
-    kept = torch.tensor(decays, device=mean.device)[:, None]
+    kept = decays if isinstance(decays, Tensor) else torch.tensor(decays, device=mean.device)
+    kept = kept[:, None]
     mean.mul_(kept).add_(weights * (1.0 - kept))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sweeplab.data.dataset import prepare
 from sweeplab.data.objectives import n_special
@@ -27,12 +28,74 @@ def losses(values, tokens) -> list[float]:
     return found
 
 
+# The least at which a product is large enough for bfloat16 on a CPU, the head's odd vocabulary too.
+LARGE = {"n_embd": 96, "batch_size": 16}
+
+
 def test_bfloat16_learns_the_same_with_an_odd_vocabulary(values_of, tokens) -> None:
-    values = values_of(learning_rate=5e-3, dropout=0.0)
+    values = values_of(learning_rate=5e-3, dropout=0.0, **LARGE)
     half = losses(values.replace(dtype="bfloat16"), tokens)
     single = losses(values, tokens)
     assert half == pytest.approx(single, abs=0.05)
     assert half != single
+
+
+class _Seen(TorchDispatchMode):
+    """Which types of numbers each operation is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.types: dict[str, set[torch.dtype]] = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = {each.dtype for each in args if isinstance(each, torch.Tensor) and each.is_floating_point()}
+        self.types.setdefault(func.__name__.partition(".")[0], set()).update(given)
+        return func(*args, **kwargs or {})
+
+
+def test_on_a_cpu_large_products_alone_are_of_bfloat16(values_of, tokens) -> None:
+    """Attention, norms, softmax, loss and update stay float32, and so does a model of small products."""
+    some = {"n_embd": 72, "batch_size": 16}  # of attention's and the feed-forward layer's, not the head's
+    for changes, products in ((some, {torch.float32, torch.bfloat16}), ({}, {torch.float32})):
+        values = values_of(dtype="bfloat16", dropout=0.0, bias=False, **changes)
+        stack = Stack(values, tokens, tokens)
+        stack.admit(Run("run", values))
+        stack.advance()
+        with _Seen() as seen:
+            stack._step()
+        assert seen.types["bmm"] == products
+        single = (
+            "_scaled_dot_product_flash_attention_for_cpu",
+            "native_layer_norm",
+            "_log_softmax",
+            "_fused_adamw_",
+        )
+        assert all(seen.types[name] <= {torch.float32} for name in single)
+        assert {each.dtype for each in stack.snapshot("run").rows.values()} == {torch.float32}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_bfloat16_ranks_learning_rates_as_float32_does(values_of, tokens) -> None:
+    """Of 16 runs at 5 learning rates: final losses within the spread of seeds, and the same order."""
+    rates = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
+    seeds = dict(zip(rates, (3, 3, 3, 3, 4), strict=True))
+    found: dict[str, dict[float, list[float]]] = {}
+    for dtype in ("float32", "bfloat16"):
+        like = values_of("B", dtype=dtype, dropout=0.0, max_iters=150, eval_interval=150)
+        for rate in rates:
+            stack = Stack(like, tokens, tokens, capacity=seeds[rate])
+            for seed in range(seeds[rate]):
+                stack.admit(Run(str(seed), like.replace(learning_rate=rate, seed=seed)))
+            stack.advance()
+            found.setdefault(dtype, {})[rate] = [each.val_loss for each in stack.advance()]
+    single, half = found["float32"], found["bfloat16"]
+    spread = {rate: max(losses) - min(losses) for rate, losses in single.items()}
+    assert {rate for rate in rates for one, other in zip(single[rate], half[rate], strict=True)
+            if abs(one - other) > spread[rate]} == set()  # fmt: skip
+    ranks = [sorted(rates, key=lambda rate: sum(each[rate]) / seeds[rate]) for each in (single, half)]
+    assert ranks[0] == ranks[1]
+    assert single != half
 
 
 def test_float16_learns_the_same_with_a_scaled_loss(values_of, tokens, monkeypatch) -> None:
@@ -143,5 +206,10 @@ def test_without_cuda_auto_is_the_cpu_and_cuda_is_refused(values_of) -> None:
     values = values_of().replace(device="auto", dtype="auto", compile="auto")
     settled = settle_devices(values)
     assert (settled.device, settled.dtype, settled.compile) == ("cpu", "float32", False)
+    planned = {"dtype": "bfloat16", "compile": True}
+    found = settle_devices(values, decided=planned)
+    assert (found.dtype, found.compile) == ("bfloat16", True), "what the study's plan found"
+    asked = settle_devices(values.replace(dtype="float32"), decided=planned)
+    assert asked.dtype == "float32", "what the study file says"
     with pytest.raises(BadInput, match="no CUDA device"):
         settle_devices(values.replace(device="cuda"))

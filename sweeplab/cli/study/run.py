@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,6 +43,7 @@ from sweeplab.lab.listing import find_metric, find_study
 
 if TYPE_CHECKING:
     from sweeplab.study.plan import Plan
+    from sweeplab.sweep.measuring import BenchRow
     from sweeplab.sweep.planning import Outlook
 
 
@@ -68,6 +70,51 @@ def plan(
     return {**planned.as_dict(), "outlook": asdict(ahead)}, lambda _: _print_plan(planned, ahead)
 
 
+def bench(
+    file: MaybeStudyFile = None,
+    override: Overrides = None,
+    grid: Grid = None,
+    search: Search = None,
+    again: Annotated[bool, flag("Time again what is known already.", "--again")] = False,
+    allow_plugins: AllowPlugins = False,
+    lab: Lab = None,
+) -> Answer:
+    """Time the ways in which this machine's CPU may train a study.
+
+    Workers, threads, runs in a stack, precision and compilation: trial-steps a second of each, the share
+    of the rate at which the cores multiply large matrices, and what the plan takes and why. It is the
+    cell with most FLOPs that is timed, for a minute or two, and more where a step is compiled.
+
+    \b
+    $ sweeplab study bench studies/small.yaml
+    """
+    from sweeplab.sweep.planning import bench_study
+
+    file, changes = named_file(file, lab), overrides(override, grid, search)
+    study = load_study(file, lab=lab, overrides=changes, allow_plugins=allow_plugins)
+    cell, rows = bench_study(study.spec, study.folder.lab, again)
+    return {"cell": cell, "ways": [asdict(row) for row in rows]}, lambda _: _print_ways(cell, rows)
+
+
+def _print_ways(cell: str, rows: Sequence[BenchRow]) -> None:
+    say(f"cell {cell}\n")
+    table = [
+        {
+            "workers": row.workers,
+            "threads": row.threads,
+            "stack": row.stack,
+            "precision": row.dtype,
+            "step": "compiled" if row.compile else "operations",
+            "trial-steps/s": f"{row.trial_steps_per_second:,.4g}",
+            "of the bound": f"{row.share_of_bound:.0%}",
+            "plan": "takes it" if row.taken else None,
+        }
+        for row in rows
+    ]
+    print_rows(table, text=("precision", "step", "plan"))
+    say("\n" + next(f"the plan takes {row.why}" for row in rows if row.taken))
+
+
 def _print_plan(plan: Plan, ahead: Outlook) -> None:
     data = plan.data
     console().print(
@@ -91,6 +138,7 @@ def _print_plan(plan: Plan, ahead: Outlook) -> None:
             "FLOPs per run": f"{cell.train_flops:.2e}",
             "memory per run": bytes_in_words(cell.memory_bytes),
             "stack": cell.stack,
+            "step": "compiled" if cell.compile and plan.device == "cpu" else None,
             "valid samples": f"{cell.valid_share:.0%}",
             "seeds": len(cell.seeds) if repeated else None,
         }

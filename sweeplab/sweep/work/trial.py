@@ -278,9 +278,9 @@ class ClaimedTrial(TrialRuns):
     ) -> None:
         self.claim, self.place = claim, (claim.cell.key, claim.number)
         started = time.time()
-        starts = []
+        starts, decided = [], folder.decided(claim.cell.key)
         for seed in space.seeds:
-            values = settle_devices(space.resolve(claim.sampled, seed))
+            values = settle_devices(space.resolve(claim.sampled, seed), decided=decided)
             start = RunStart(
                 study=spec.name,
                 key=runs.run_key(*self.place, seed),

@@ -11,10 +11,10 @@ last elements by other instructions, and which ones are last depends on K. So no
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, groupby, pairwise
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -33,15 +33,21 @@ _Key = TypeVar("_Key")
 
 
 class Rates(NamedTuple):
-    """One run's hyperparameters of one step; `step` counts from 1."""
+    """One run's hyperparameters of one step; `step` counts from 1.
 
-    learning_rate: float
-    weight_decay: float
-    beta1: float
-    beta2: float
-    eps: float
-    momentum: float
-    step: int
+    In a compiled step those of all runs: tensors [K] of float64, of which the same is computed.
+    """
+
+    learning_rate: Any
+    weight_decay: Any
+    beta1: Any
+    beta2: Any
+    eps: Any
+    momentum: Any
+    step: Any
+
+
+EachRates = Sequence[Rates] | Rates
 
 
 class Optimizer(ABC):
@@ -66,24 +72,27 @@ class Optimizer(ABC):
         return spans(self.layout, lambda weight: weight.width_factors(ratio)[1])
 
     @abstractmethod
-    def update_(self, weights: Rows, gradient: Rows, state: State, rates: Sequence[Rates]) -> None:
+    def update_(self, weights: Rows, gradient: Rows, state: State, rates: EachRates) -> None:
         """Update weights and state in place; the gradient is used up."""
 
 
-def column(values: Iterable[float], like: Tensor) -> Float[Tensor, "K 1"]:
-    """Return one number per run as a column that multiplies rows."""
-    return torch.tensor(list(values), device=like.device)[:, None]
+def column(find: Callable[[Rates], Any], rates: EachRates, like: Tensor) -> Float[Tensor, "K 1"]:
+    """Return one number per run, found from its rates, as a column that multiplies rows."""
+    if isinstance(rates, Rates):
+        found: Tensor = find(rates).to(like.dtype)
+        return found[:, None]
+    return torch.tensor([find(rate) for rate in rates], device=like.device)[:, None]
 
 
-def decay_(weights: Rows, n_decayed: int, rates: Sequence[Rates]) -> None:
+def decay_(weights: Rows, n_decayed: int, rates: EachRates) -> None:
     """Shrink the first n_decayed columns: Loshchilov and Hutter's decoupled weight decay."""
-    shrink = column((1.0 - rate.learning_rate * rate.weight_decay for rate in rates), weights)
+    shrink = column(lambda rate: 1.0 - rate.learning_rate * rate.weight_decay, rates, weights)
     weights[:, :n_decayed].mul_(shrink)
 
 
-def add_l2_(gradient: Rows, weights: Rows, n_decayed: int, rates: Sequence[Rates]) -> None:
+def add_l2_(gradient: Rows, weights: Rows, n_decayed: int, rates: EachRates) -> None:
     """Add the gradient of half weight_decay times the squares of the first n_decayed columns."""
-    decays = column((rate.weight_decay for rate in rates), weights)
+    decays = column(lambda rate: rate.weight_decay, rates, weights)
     gradient[:, :n_decayed].add_(weights[:, :n_decayed] * decays)
 
 

@@ -9,11 +9,9 @@ than AdamW's, a weight decay as many times larger, and betas (0.9, 0.99).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
-from sweeplab.train.optimizers.base import Optimizer, Rates, Rows, State, add_l2_, column, decay_
+from sweeplab.train.optimizers.base import EachRates, Optimizer, Rates, Rows, State, add_l2_, column, decay_
 
 
 class SGD(Optimizer):
@@ -21,12 +19,12 @@ class SGD(Optimizer):
 
     rows = ("momentum",)
 
-    def update_(self, weights: Rows, gradient: Rows, state: State, rates: Sequence[Rates]) -> None:
+    def update_(self, weights: Rows, gradient: Rows, state: State, rates: EachRates) -> None:
         """Update weights and momentum in place."""
         add_l2_(gradient, weights, self.layout.n_decayed, rates)
         momentum = state["momentum"]
-        momentum.mul_(column((rate.momentum for rate in rates), weights)).add_(gradient)
-        weights.sub_(momentum * column((rate.learning_rate for rate in rates), weights))
+        momentum.mul_(column(lambda rate: rate.momentum, rates, weights)).add_(gradient)
+        weights.sub_(momentum * column(lambda rate: rate.learning_rate, rates, weights))
 
 
 class Adam(Optimizer):
@@ -34,7 +32,7 @@ class Adam(Optimizer):
 
     rows = ("first", "second")
 
-    def update_(self, weights: Rows, gradient: Rows, state: State, rates: Sequence[Rates]) -> None:
+    def update_(self, weights: Rows, gradient: Rows, state: State, rates: EachRates) -> None:
         """Update weights and moments in place."""
         add_l2_(gradient, weights, self.layout.n_decayed, rates)
         adam_(weights, gradient, state["first"], state["second"], rates)
@@ -45,7 +43,7 @@ class AdamW(Optimizer):
 
     rows = ("first", "second")
 
-    def update_(self, weights: Rows, gradient: Rows, state: State, rates: Sequence[Rates]) -> None:
+    def update_(self, weights: Rows, gradient: Rows, state: State, rates: EachRates) -> None:
         """Update weights and moments in place."""
         decay_(weights, self.layout.n_decayed, rates)
         first, second = state["first"], state["second"]
@@ -58,25 +56,25 @@ class Lion(Optimizer):
 
     rows = ("momentum",)
 
-    def update_(self, weights: Rows, gradient: Rows, state: State, rates: Sequence[Rates]) -> None:
+    def update_(self, weights: Rows, gradient: Rows, state: State, rates: EachRates) -> None:
         """Update weights and momentum in place."""
         momentum = state["momentum"]
-        beta1 = column((rate.beta1 for rate in rates), weights)
-        beta2 = column((rate.beta2 for rate in rates), weights)
+        beta1 = column(lambda rate: rate.beta1, rates, weights)
+        beta2 = column(lambda rate: rate.beta2, rates, weights)
         mixed = (momentum * beta1).add_(gradient * (1.0 - beta1))
         signs = torch.where(mixed.isnan(), mixed, mixed.sign())  # torch's sign hides a run that diverged
         momentum.mul_(beta2).add_(gradient.mul_(1.0 - beta2))
         decay_(weights, self.layout.n_decayed, rates)
-        rate = column((rate.learning_rate for rate in rates), weights)
+        rate = column(lambda rate: rate.learning_rate, rates, weights)
         for span, factor in self.learning_rate_spans:
             weights[:, span].sub_(signs[:, span] * (rate * factor))
 
 
 def adam_(
-    weights: Rows, gradient: Rows, first: Rows, second: Rows, rates: Sequence[Rates], factor: float = 1.0
+    weights: Rows, gradient: Rows, first: Rows, second: Rows, rates: EachRates, factor: float = 1.0
 ) -> None:
     """Take Adam's step without any decay, with `factor` times the learning rate of each run."""
-    if weights.device.type != "cpu":
+    if isinstance(rates, Rates) or weights.device.type != "cpu":
         _together(weights, gradient, first, second, rates, factor)
         return
     # Row by row with torch's fused kernel: one pass over memory instead of eight.
@@ -89,13 +87,13 @@ def adam_(
 
 
 def _together(
-    weights: Rows, gradient: Rows, first: Rows, second: Rows, rates: Sequence[Rates], factor: float = 1.0
+    weights: Rows, gradient: Rows, first: Rows, second: Rows, rates: EachRates, factor: float = 1.0
 ) -> None:
     """Update all rows at once: on a GPU a few kernels instead of a few a row."""
-    first.lerp_(gradient, column((1.0 - rate.beta1 for rate in rates), weights))
-    beta2 = column((rate.beta2 for rate in rates), weights)
+    first.lerp_(gradient, column(lambda rate: 1.0 - rate.beta1, rates, weights))
+    beta2 = column(lambda rate: rate.beta2, rates, weights)
     second.mul_(beta2).add_(gradient.square() * (1.0 - beta2))
-    denominator = second.sqrt() / column(((1.0 - rate.beta2**rate.step) ** 0.5 for rate in rates), weights)
-    denominator += column((rate.eps for rate in rates), weights)
-    size = column((factor * rate.learning_rate / (1.0 - rate.beta1**rate.step) for rate in rates), weights)
+    denominator = second.sqrt() / column(lambda rate: (1.0 - rate.beta2**rate.step) ** 0.5, rates, weights)
+    denominator += column(lambda rate: rate.eps, rates, weights)
+    size = column(lambda rate: factor * rate.learning_rate / (1.0 - rate.beta1**rate.step), rates, weights)
     weights.sub_(size * first / denominator)

@@ -23,14 +23,23 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from sweeplab.model.layout import Layout, Weight
-from sweeplab.train.optimizers.base import Optimizer, Rates, Rows, State, column, decay_, places, spans
+from sweeplab.train.optimizers.base import (
+    EachRates,
+    Optimizer,
+    Rows,
+    State,
+    column,
+    decay_,
+    places,
+    spans,
+)
 from sweeplab.train.optimizers.elementwise import adam_
 
 # Jordan's quintic a x + b x^3 + c x^5, steepest at zero: singular values end between about 0.7 and 1.2.
@@ -62,13 +71,13 @@ class Muon(Optimizer):
         """Return a row for momentum and AdamW's first moment, and one for its second, where it has one."""
         return {"first": self.layout.row_size, "second": self._n_second}
 
-    def update_(self, weights: Rows, gradient: Rows, state: State, rates: Sequence[Rates]) -> None:
+    def update_(self, weights: Rows, gradient: Rows, state: State, rates: EachRates) -> None:
         """Update weights and state in place."""
         decay_(weights, self.layout.n_decayed, rates)
         first, second = state["first"], state["second"]
         for span, place in zip(self._rest, self._second, strict=True):
             adam_(weights[:, span], gradient[:, span], first[:, span], second[:, place], rates)
-        momentum = column((rate.momentum for rate in rates), weights)
+        momentum = column(lambda rate: rate.momentum, rates, weights)
         for span in self._hidden:
             first[:, span].mul_(momentum).add_(gradient[:, span])
             gradient[:, span].add_(first[:, span] * momentum)
@@ -76,13 +85,13 @@ class Muon(Optimizer):
         own, directions = self.layout.views(weights), self.layout.views(gradient)
         for (n_in, n_out), pieces in self._alike.items():
             stacks = [
-                directions[name][..., columns].reshape(len(rates), -1, n_in, n_out)
+                directions[name][..., columns].reshape(weights.shape[0], -1, n_in, n_out)
                 for name, columns in pieces
             ]
             together = torch.cat(stacks, dim=1)  # [K, matrices, in, out]
             steps = orthogonal(together.flatten(0, 1)).view_as(together)
             scale = ADAMW_SIZE * math.sqrt(max(n_in, n_out))
-            size = column((rate.learning_rate * scale for rate in rates), together)
+            size = column(lambda rate, by=scale: rate.learning_rate * by, rates, together)  # type: ignore[misc]
             steps = steps * size[:, :, None, None]
             by_piece = torch.split(steps, [stack.shape[1] for stack in stacks], dim=1)
             for (name, columns), step in zip(pieces, by_piece, strict=True):
@@ -130,11 +139,11 @@ class Adafactor(Optimizer):
         """Return a row each for matrices' row means and column means, and for vectors' second moments."""
         return {"row_means": self._n_rows, "column_means": self._n_columns, "second": self._n_second}
 
-    def update_(self, weights: Rows, gradient: Rows, state: State, rates: Sequence[Rates]) -> None:
+    def update_(self, weights: Rows, gradient: Rows, state: State, rates: EachRates) -> None:
         """Update weights and state in place."""
         decay_(weights, self.layout.n_decayed, rates)
-        new = torch.tensor([rate.step**DECAY_POWER for rate in rates], device=weights.device)
-        size = torch.tensor([rate.learning_rate for rate in rates], device=weights.device)
+        new = column(lambda rate: rate.step**DECAY_POWER, rates, weights)[:, 0]
+        size = column(lambda rate: rate.learning_rate, rates, weights)[:, 0]
         own, slopes = self.layout.views(weights), self.layout.views(gradient)
         for weight, rows, columns in zip(self._matrices, self._rows, self._columns, strict=True):
             slope = slopes[weight.name]

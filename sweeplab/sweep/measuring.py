@@ -1,0 +1,263 @@
+"""How fast this machine trains a model: by precision, compilation, runs in a stack, workers and threads.
+
+A few steps of each are timed in processes like a study's own workers, which train side by side where a study's would.
+What was measured is kept in the user's cache, by shape, versions and processor.
+
+`main` is one of these processes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+
+from sweeplab.data.batches import Split
+from sweeplab.files import cache_folder, write_whole
+from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.model.accounting import has_large_product
+from sweeplab.model.shape import ModelShape
+from sweeplab.sweep.engines.base import SETTINGS
+from sweeplab.train.devices import has_matrix_units, processor
+from sweeplab.train.program import compiling_pays
+from sweeplab.train.run import Run, row_flops, shape_key
+from sweeplab.version import VERSION
+
+# How long one round of a way is timed, and how many rounds there are; a step that takes longer is a round.
+ROUND_SECONDS, ROUNDS = 0.25, 5
+# bfloat16 is chosen where a step takes at most this share of its time in float32: less is not worth its rounding.
+MIXED_BELOW = 0.9
+# The stacks that are timed for a table, as far as a step of one is no more than this.
+STACKS, MOST_FLOPS = (1, 2, 4, 8, 16), 2e11
+_NEVER = 10**9
+_CHILD = f"import sys; from pathlib import Path; from {__name__} import main; main(Path(sys.argv[1]))"
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to train runs of one shape: so many workers of so many threads, each with a stack of so many runs."""
+
+    workers: int
+    threads: int
+    stack: int
+    dtype: str
+    compile: bool
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of square matrices, large enough for the machine's full rate: its bound for matrix products."""
+
+    workers: int
+    threads: int
+    dtype: str
+    size: int = 2048
+    stack: int = 1
+
+
+Job = Way | Product
+
+
+def measured(
+    values: Hyperparameters, train: Split, val: Split, ways: Sequence[Job], again: bool = False
+) -> list[float]:
+    """Return the seconds of each way a trial-step: of one step of one run, or product, while all workers train.
+
+    `again` measures what is known already.
+
+    Raises:
+        RuntimeError: a way cannot be trained at all; with what its process said.
+    """
+    files = [_cache_file(values, way) for way in ways]
+    unknown = [way for way, file in zip(ways, files, strict=True) if again or not file.exists()]
+    for workers, threads in dict.fromkeys((way.workers, way.threads) for way in unknown):
+        alike = [way for way in unknown if (way.workers, way.threads) == (workers, threads)]
+        for way, seconds in zip(alike, _side_by_side(values, train, val, alike), strict=True):
+            file = _cache_file(values, way)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(file, json.dumps({"seconds": seconds, **asdict(way)}).encode())
+    return [float(json.loads(file.read_bytes())["seconds"]) for file in files]
+
+
+def may_be_mixed(values: Hyperparameters) -> bool:
+    """Say whether this machine's CPU has matrix units, and such a run products that are large enough for them."""
+    n_rows = values.batch_size // values.grad_accum * values.block_size
+    return has_large_product(ModelShape.of(values), n_rows) and has_matrix_units()
+
+
+def settled_dtype(
+    values: Hyperparameters, train: Split, val: Split, stack: int, threads: int, workers: int
+) -> str:
+    """Return the precision of matrix products on this machine's CPU: what a few steps of both say.
+
+    Without matrix units, or where no product is large enough for them, it is float32, and nothing is timed.
+    """
+    if not may_be_mixed(values):
+        return "float32"
+    ways = [Way(workers, threads, stack, dtype, False) for dtype in ("float32", "bfloat16")]
+    single, half = measured(values, train, val, ways)
+    return "bfloat16" if half <= MIXED_BELOW * single else "float32"
+
+
+def _cache_file(values: Hyperparameters, way: Job) -> Path:
+    shape = shape_key(_as_trained(values, way)) if isinstance(way, Way) else ()
+    what = (shape, asdict(way), processor(), VERSION, version("torch"))
+    return cache_folder() / "steps" / f"{hashlib.sha256(repr(what).encode()).hexdigest()[:32]}.json"
+
+
+def _as_trained(values: Hyperparameters, way: Way) -> Hyperparameters:
+    """Return the values as they are timed: nothing but steps, after one evaluation of a single batch."""
+    return values.replace(
+        device="cpu", dtype=way.dtype, compile=way.compile, max_iters=_NEVER, eval_interval=_NEVER, log_interval=_NEVER,
+        save_interval=_NEVER, eval_tokens=1, eval_full=False, eval_train=False,
+    )  # fmt: skip
+
+
+def _side_by_side(values: Hyperparameters, train: Split, val: Split, ways: Sequence[Job]) -> list[float]:
+    """Return the seconds a trial-step of ways that have the same workers and threads."""
+    workers, threads = ways[0].workers, str(ways[0].threads)
+    environment = {**os.environ, **SETTINGS, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    with tempfile.TemporaryDirectory() as folder:
+        given = Path(folder) / "given"
+        given.write_bytes(pickle.dumps((values, train, val, ways)))
+        command = [sys.executable, "-c", _CHILD, str(given)]
+        pipe = subprocess.PIPE
+        processes = [
+            subprocess.Popen(command, env=environment, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
+            for _ in range(workers)
+        ]
+        try:
+            found = [_in_step(processes) for _ in ways]
+        finally:
+            for each in processes:
+                each.kill()
+                each.communicate()
+    # Workers side by side do so many trial-steps a second together.
+    return [1.0 / sum(way.stack / seconds for seconds in each) for way, each in zip(ways, found, strict=True)]
+
+
+def _in_step(processes: Sequence[subprocess.Popen[str]]) -> list[float]:
+    """Let all processes time the next way at once, when all are ready for it; return the seconds of a step."""
+
+    def line(process: subprocess.Popen[str]) -> str:
+        assert process.stdout is not None
+        if said := process.stdout.readline():
+            return said
+        raise RuntimeError((process.communicate()[1] or "no word").strip().splitlines()[-1])
+
+    for each in processes:
+        line(each)
+    for each in processes:
+        assert each.stdin is not None
+        each.stdin.write("\n")
+        each.stdin.flush()
+    return [float(line(each)) for each in processes]
+
+
+def main(file: Path) -> None:
+    """Time each way that a file has: say when it is ready, wait for a line, and say the seconds of a step."""
+    import torch
+
+    values, train, val, ways = pickle.loads(file.read_bytes())  # our own parent's
+    for way in ways:
+        torch.set_num_threads(way.threads)
+        timed = _timing_steps(values, train, val, way) if isinstance(way, Way) else _timing_products(way)
+        seconds = max(timed(1) for _ in range(2))
+        n_times = max(1, min(1000, int(ROUND_SECONDS / seconds)))
+        print("ready", flush=True)
+        sys.stdin.readline()
+        rounds = [timed(n_times) for _ in range(ROUNDS)]
+        print(median(rounds), flush=True)
+
+
+def _timing_steps(values: Hyperparameters, train: Split, val: Split, way: Way) -> Callable[[int], float]:
+    """Return a function that takes so many steps of a stack and returns the seconds of one."""
+    from sweeplab.train.stack import Stack
+
+    like = _as_trained(values, way)
+    stack = Stack(like, train, val, way.stack)
+    for seed in range(way.stack):
+        stack.admit(Run(str(seed), like.replace(seed=seed)))
+    stack.advance()  # the first evaluation
+
+    def timed(n_steps: int) -> float:
+        left = iter(range(n_steps))
+        started = time.perf_counter()
+        stack.advance(lambda: next(left, None) is None)
+        return (time.perf_counter() - started) / n_steps
+
+    return timed
+
+
+def _timing_products(what: Product) -> Callable[[int], float]:
+    import torch
+
+    one = torch.randn(what.size, what.size, dtype=getattr(torch, what.dtype))
+    out = torch.empty_like(one)
+
+    def timed(n_times: int) -> float:
+        started = time.perf_counter()
+        for _ in range(n_times):
+            torch.mm(one, one, out=out)
+        return (time.perf_counter() - started) / n_times
+
+    return timed
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """A way of training a cell: its trial-steps a second, and what share that is of the machine's bound.
+
+    The bound is the rate at which all cores multiply large square matrices of the way's precision. `taken` is what the
+    plan takes, and `why`.
+    """
+
+    workers: int
+    threads: int
+    stack: int
+    dtype: str
+    compile: bool
+    trial_steps_per_second: float
+    share_of_bound: float
+    taken: bool
+    why: str
+
+
+def bench(
+    values: Hyperparameters, train: Split, val: Split, taken: Way, why: str, again: bool = False
+) -> list[BenchRow]:
+    """Time the ways in which this machine's CPU may train runs like `values`, the fastest first."""
+    n_cpus = taken.workers * taken.threads
+    flops = row_flops(values) * values.batch_size
+    dtypes = ("float32", "bfloat16") if may_be_mixed(values) else ("float32",)
+    stacks = [stack for stack in STACKS if stack * flops <= MOST_FLOPS] or [1]
+    like = values.replace(device="cpu", compile=True)
+    compiles = (False, True) if compiling_pays(like, math.inf, 1) else (False,)
+    ways = [Way(n_cpus, 1, stack, dtype, each) for dtype in dtypes for each in compiles for stack in stacks]
+    ways += [Way(1, n_cpus, stacks[-1], dtype, False) for dtype in dtypes if n_cpus > 1]
+    ways += [] if taken in ways else [taken]
+    products = [Product(n_cpus, 1, dtype) for dtype in dtypes]
+    found = measured(values, train, val, [*products, *ways], again)
+    rates = {each.dtype: 2 * each.size**3 / s for each, s in zip(products, found, strict=False)}
+    rows = [
+        BenchRow(
+            **asdict(way),
+            trial_steps_per_second=1.0 / seconds,
+            share_of_bound=flops / seconds / rates[way.dtype],
+            taken=way == taken,
+            why=why if way == taken else "",
+        )
+        for way, seconds in zip(ways, found[len(products) :], strict=True)
+    ]
+    return sorted(rows, key=lambda row: -row.trial_steps_per_second)

@@ -1,0 +1,66 @@
+"""Compile a stack's step: `python -m sweeplab.train.compiling GIVEN LIBRARY`, which `program.py` starts.
+
+The step is traced once with a number of runs that is left open, so that one program serves every stack of the shape,
+and a run's bits are the same in each.
+"""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sweeplab.train.run import Run
+from sweeplab.train.stack import Stack
+
+# Runs of the stack that is traced: no size of a model, which would be taken to be this number.
+N_TRACED = 5
+
+
+def compile_step(stack: Stack, threads: int) -> str:
+    """Compile the step of a stack of N_TRACED runs and return where the library is."""
+    from torch._dispatch.python import enable_python_dispatcher
+    from torch._dynamo.source import ConstantSource
+    from torch._inductor.compile_fx import compile_fx_aot
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+    given, step = stack.staged(), stack.traceable()
+    mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=False, allow_non_fake_inputs=True)
+
+    def fake(index: int, tensor: Tensor) -> Tensor:
+        """Return a tensor without numbers whose first size is open where that is the number of runs."""
+        first = DimDynamic.DUCK if tensor.shape[0] == N_TRACED else DimDynamic.STATIC
+        sizes = [first] + [DimDynamic.STATIC] * (tensor.ndim - 1)
+        context: Any = StatelessSymbolicContext(dynamic_sizes=sizes)
+        return mode.from_tensor(tensor, symbolic_context=context, source=ConstantSource(f"given{index}"))
+
+    inputs = [fake(index, tensor) for index, tensor in enumerate(given)]
+    with mode, enable_python_dispatcher():
+        traced = make_fx(step)(*inputs)
+    settings = {"aot_inductor.package": False, "cpp.threads": threads}
+    library = compile_fx_aot(traced, [*inputs], config_patches=settings)
+    return str(library)
+
+
+def main(given: Path, library: Path) -> None:
+    """Compile the step of the shape that a file has."""
+    values, train, val, threads = pickle.loads(given.read_bytes())  # our own parent's
+    torch.set_num_threads(threads)
+    stack = Stack(values.replace(compile=False), train, val, N_TRACED)
+    for seed in range(N_TRACED):
+        stack.admit(Run(str(seed), values.replace(compile=False, seed=seed)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        shutil.copyfile(compile_step(stack, threads), library)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

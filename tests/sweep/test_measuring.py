@@ -1,0 +1,89 @@
+"""What is measured of this machine is real, kept, and decides the precision of a whole study, once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.study.spec import Budget, Engine
+from sweeplab.sweep import measuring
+from sweeplab.sweep.measuring import Way, measured, settled_dtype
+from sweeplab.sweep.planning import bench_study, make_plan
+from sweeplab.sweep.work.trial import ClaimedTrial
+
+TOKENS = (np.arange(5_000) * 7 % 65).astype(np.uint16)
+SMALL = Hyperparameters.of({
+    "n_layer": 1, "n_embd": 16, "n_head": 2, "block_size": 8, "batch_size": 4, "vocab_size": 65, "device": "cpu",
+    "dtype": "float32", "compile": False,
+})  # fmt: skip
+
+
+def test_steps_are_timed_once_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path))
+    ways = [Way(2, 1, stack, "float32", False) for stack in (1, 8)]
+    lone, stacked = measured(SMALL, TOKENS, TOKENS, ways)
+    assert 1e-5 < stacked < 0.6 * lone < 1.0, "a stack shares the interpreter's time"
+    kept = [json.loads(file.read_bytes()) for file in (tmp_path / "steps").iterdir()]
+    assert sorted(each["stack"] for each in kept) == [1, 8]
+    monkeypatch.setattr(measuring, "_side_by_side", None)
+    assert measured(SMALL, TOKENS, TOKENS, ways) == [lone, stacked]
+
+
+def test_what_cannot_be_trained_is_said() -> None:
+    broken = SMALL.replace(vocab_size=3)
+    with pytest.raises(RuntimeError, match="IndexError"):
+        measured(broken, TOKENS, TOKENS, [Way(1, 1, 1, "float32", False)])
+
+
+@pytest.mark.parametrize("has_units", [False, True])
+def test_bfloat16_is_for_matrix_units_and_large_products(
+    has_units: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = {"float32": 1.0, "bfloat16": 0.8}
+    monkeypatch.setattr(measuring, "has_matrix_units", lambda: has_units)
+    monkeypatch.setattr(measuring, "measured", lambda *given: [times[way.dtype] for way in given[-1]])
+    large = SMALL.replace(n_embd=128, batch_size=64)
+    assert settled_dtype(SMALL, TOKENS, TOKENS, 1, 1, 2) == "float32"
+    assert settled_dtype(large, TOKENS, TOKENS, 1, 1, 2) == ("bfloat16" if has_units else "float32")
+    times["bfloat16"] = 0.95
+    assert settled_dtype(large, TOKENS, TOKENS, 1, 1, 2) == "float32", "less is not worth its rounding"
+
+
+def test_a_study_keeps_the_precision_that_it_began_with(tiny, opened, dataset) -> None:
+    spec = tiny()
+    folder, store = opened(spec)
+    planned, _, _ = make_plan(spec, folder.lab)
+    assert planned.dtype == "float32"
+    folder.plan_file.write_text(json.dumps(planned.as_dict() | {"dtype": "bfloat16"}))
+    again, _, _ = make_plan(spec, folder.lab)
+    assert again.dtype == "bfloat16"
+    (claim,) = store.claim_many(1)
+    (training,) = ClaimedTrial(spec, dataset, folder, claim, store.spaces[0]).trainings.values()
+    assert training.run.values.dtype == training.folder.read_start().values.dtype == "bfloat16"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_bench_times_the_ways_of_a_study_and_says_which_one_the_plan_takes(tiny, tmp_path: Path) -> None:
+    spec = tiny(budget=Budget(trials_per_cell=64))  # enough for a worker a core
+    cell, rows = bench_study(spec, tmp_path)
+    assert cell == "all"
+    (taken,) = [row for row in rows if row.taken]
+    assert (taken.stack, taken.dtype, taken.compile) == (8, "float32", False) and "a stack of 8" in taken.why
+    speeds = {(row.workers, row.stack, row.compile): row.trial_steps_per_second for row in rows}
+    assert list(speeds.values()) == sorted(speeds.values(), reverse=True)
+    assert all(0.0 < row.share_of_bound < 1.0 for row in rows)
+    assert speeds[taken.workers, 8, True] > speeds[taken.workers, 1, False]
+    assert bench_study(tiny(), tmp_path)[1] != rows, (
+        "what was compiled is in the cache: the plan takes it now"
+    )
+
+
+def test_a_bench_is_of_this_machines_cpu(tiny, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="engine slurm; bench times this machine's CPU"):
+        bench_study(tiny(engine=Engine(type="slurm")), tmp_path)

@@ -1,0 +1,93 @@
+"""A compiled step trains as torch's operations do, to the same bits in any stack; where it pays, it is taken."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from train.test_stack import assert_same, train, train_in_stacks_of
+
+from sweeplab.errors import BadInput
+from sweeplab.files import cache_folder
+from sweeplab.train import program
+from sweeplab.train.program import COMPILED_FROM_STEPS, compiling_pays, program_file
+from sweeplab.train.run import Run
+from sweeplab.train.stack import Stack
+
+SHORT = {"max_iters": 24, "eval_interval": 12, "ema": 0.9, "label_smoothing": 0.1}
+compiling = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+@pytest.mark.parametrize("mark", [pytest.param("", marks=compiling)])
+def test_a_compiled_stack_equals_stacks_of_one_and_trains_as_operations_do(mark, unlike, tokens) -> None:
+    runs = unlike("P", compile=True, **SHORT)
+    together = train_in_stacks_of(4, runs, tokens)
+    assert program_file(runs[0].values, 1).exists()
+    for capacity in (1, 3):
+        assert_same(together, train_in_stacks_of(capacity, runs, tokens), [run.key for run in runs])
+    plain = [Run(run.key, run.values.replace(compile=False)) for run in runs]
+    for key, points in train_in_stacks_of(4, plain, tokens)[0].items():
+        for (at, loss, losses), (also_at, also, also_losses) in zip(points, together[0][key], strict=True):
+            assert at == also_at
+            assert also == pytest.approx(loss, abs=1e-4) and also_losses == pytest.approx(losses, abs=1e-4)
+
+
+@pytest.mark.parametrize("mark", [pytest.param("", marks=compiling)])
+def test_a_compiled_run_goes_on_beside_one_that_diverges(mark, unlike, tokens) -> None:
+    runs = unlike("P", compile=True, **SHORT)
+    whole = train_in_stacks_of(1, [runs[2]], tokens)[1]["run2"]
+    first = Stack(runs[0].values, tokens, tokens, capacity=4)
+    for run in runs:
+        first.admit(run)
+    first.advance()
+    first.advance()
+    other = Stack(runs[0].values, tokens, tokens, capacity=2)
+    other.admit(Run("broken", runs[1].values.replace(learning_rate=1e6, grad_clip=None)))
+    other.admit(runs[2], first.snapshot("run2"))
+    resumed = train(other)[1]["run2"]
+    assert all(torch.equal(row, resumed[name]) for name, row in whole.items())
+
+
+def test_a_step_is_a_function_of_what_is_staged(unlike, tokens) -> None:
+    """It does what `advance` does; on the meta device it neither mixes devices nor waits for a number."""
+    runs = unlike("P", **SHORT)
+    stack = Stack(runs[0].values, tokens, tokens, capacity=4)
+    for run in runs:
+        stack.admit(run)
+    stack.advance()
+    given, step = stack.staged(), stack.traceable()
+    copies = [each.clone() for each in given]
+    (losses,) = step(*copies)
+    stack._step()
+    assert losses.tolist() == pytest.approx(given[stack._stepped.index("loss")][:, 0].tolist())
+    for name, copy in zip(stack._stepped, copies, strict=False):
+        assert torch.allclose(copy, stack._rows[name][:4], atol=1e-6), name
+    (shapeless,) = step(*(each.to("meta") for each in stack.staged()))
+    assert shapeless.device.type == "meta" and shapeless.shape == (4,)
+
+
+def test_without_a_compiler_that_is_said_in_one_line(values_of, tokens, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(
+        BadInput, match=r"no C\+\+ compiler for compile: true on a CPU; compile: false needs none"
+    ):
+        Stack(values_of(compile=True), tokens, tokens)
+
+
+def test_auto_compiles_small_models_of_many_steps_or_with_a_program(values_of, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path))
+    monkeypatch.setattr(program, "compiler", lambda: "/usr/bin/g++")
+    small, many = values_of(compile=True), COMPILED_FROM_STEPS
+    assert [compiling_pays(small, steps, 1) for steps in (many, many - 1, math.inf)] == [True, False, True]
+    for changes in ({"n_embd": 512, "n_head": 8}, {"n_expert": 2}, {"optimizer": "muon"}, {"grad_accum": 2}):
+        assert not compiling_pays(small.replace(**changes), many, 1), changes
+    monkeypatch.setattr(program, "compiler", lambda: None)
+    assert not compiling_pays(small, many, 1)
+    file = program_file(small, 1)
+    assert file.is_relative_to(cache_folder()) and file != program_file(small.replace(n_layer=3), 1)
+    file.parent.mkdir()
+    file.touch()
+    assert compiling_pays(small, 1, 1) and not compiling_pays(small, 1, 2)
