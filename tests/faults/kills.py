@@ -179,7 +179,7 @@ class Study:
         logs = [self.said, *self.folder.path.glob("worker-*.log")]
         for log in logs:
             if "Traceback" in (said := log.read_text(errors="replace")):
-                yield f"in {log.name}: {said[max(0, said.index('Traceback') - 500) :][:4000]}"
+                yield f"in {log.name}: {said[max(0, said.index('Traceback') - 500) :][:12000]}"
         store = open_store(self.folder)
         (cell,) = store.cells
         numbers = Counter(trial.number for trial in store.trials(cell))
