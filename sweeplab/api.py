@@ -359,12 +359,11 @@ def write_report(
     if one:
         with suppress(TrackingUnavailable):  # the page is written, and the next one may be kept there again
             tracker = open_tracker(lab, one.name, tracking_uri_of(one))
-            if form != "html":
-                for each in folder.glob(f"{page}*"):
-                    tracker.attach(each, "report")
-                return written
-            with TemporaryDirectory() as place:  # what MLflow shows has no file beside it
-                whole = Path(place) / written[0].name
-                whole.write_text(with_plotly(written[0].read_text("utf-8")), "utf-8")
-                tracker.attach(whole, "report")
+            for each in written if form != "html" else folder.glob(f"{page}*"):
+                tracker.attach(each, "report")
+            if form == "html" and shared:
+                with TemporaryDirectory() as place:  # what MLflow shows has no file beside it
+                    whole = Path(place) / written[0].name
+                    whole.write_text(with_plotly(written[0].read_text("utf-8")), "utf-8")
+                    tracker.attach(whole, "report")
     return written

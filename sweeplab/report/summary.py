@@ -261,11 +261,11 @@ def _behind(runs: DataFrame) -> str:
     trials = trials_table(runs)
     counted = trials[trials["state"].isin(COUNTED)].groupby("cell").size()
     least, most = (int(counted.min()), int(counted.max())) if len(counted) else (0, 0)
-    per_cell = f"{least} to {most}" if least < most else f"{most}"
+    per_cell = f"{least} to {most} trials" if least < most else several(most, "trial")
     ended = trials.loc[trials["state"].isin(VALUED), "loss"]
     lowest = f"; lowest loss {ended.min():.4f}" if ended.notna().any() else ""
     seeds = several(runs["seed"].nunique(), "seed")
-    return f"{_extent(runs)}; {per_cell} trials behind each cell's best, {seeds}{lowest}"
+    return f"{_extent(runs)}; {per_cell} behind each cell's best, {seeds}{lowest}"
 
 
 def summarize_table(found: Assessment, source: str) -> Summary:

@@ -283,7 +283,7 @@ def _ranked(study: str, ranking: Ranking, varying: Sequence[str]) -> list[str]:
         return [f"{of}{first} has the lowest loss; whether by more than chance {evidence}."]
     best, *alike = [each.cell for each in ranking.cells if 0 in each.group]
     if len(alike) + 1 == len(cells):
-        said = f"no two of the {len(cells)} choices differ significantly."
+        said = f"{'no' if of else 'No'} two of the {len(cells)} choices differ significantly."
     elif alike:
         said = f"{_names([best, *alike])} are best and do not differ significantly from each other."
     else:
