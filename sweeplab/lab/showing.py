@@ -221,9 +221,12 @@ def how_to_use(trial: Trial, cell: str | None = None, number: int | None = None)
         run, which = f"{study.name}/{trial.cell}", ["--cell", trial.cell]
     if number is not None:
         run, which = f"{run}/{number}-{trial.seeds[0]}", [*which, "--trial", str(number)]
-    file = f"{study.name}-best.yaml"
+    file, of_run = f"{study.name}-best.yaml", StudyFolder(study.lab, run)
+    finds_labels = trial.start.values.objective == "classification"
     return {
-        "generate": StudyFolder(study.lab, run).command("generate", "--prompt", prompt),
+        "generate": of_run.command("classify", "TEXT")
+        if finds_labels
+        else of_run.command("generate", "--prompt", prompt),
         "rerun": f"{study.command('best', *which, '--output', file)} && sweeplab run {file}",
         "open": study.command("ui"),
     }
