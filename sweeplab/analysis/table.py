@@ -124,8 +124,8 @@ def _tokens_at(texts: Mapping[str, str]) -> Callable[[int], int]:
     """Return how many tokens a run of these values has read, by iteration."""
     kinds: Mapping[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
     names = ("batch_size", "batch_warmup_iters", *SETTINGS)
-    known = {name: kinds[TABLE[name].kind](texts[name]) for name in names if name in texts}
-    values = Hyperparameters.of(known)
+    given = {name: texts[name] for name in names if texts.get(name, "None") not in _NOTHING}
+    values = Hyperparameters.of({name: kinds[TABLE[name].kind](text) for name, text in given.items()})
     return lambda iteration: train_tokens(values, iteration)
 
 

@@ -1,4 +1,4 @@
-"""Commands on a trained run: generate, evaluate, `model attention`, `model next`, and folders of transformers."""
+"""Commands on a trained run: generate, classify, evaluate, `model attention`, `model next`, folders of transformers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.records.folders import lab_folder
 from sweeplab.runs.opening import check_imported_name, imported_folder, open_run
 
+LONGEST_SHOWN = 60  # characters of a text beside its label
 STRETCHES = 4  # rows per block_size of positions in the table of losses by position
 
 
@@ -80,6 +81,51 @@ def generate(
         for piece in writer.words(writer.tokens()):
             print(piece, end="", flush=True)
         print(flush=True)
+
+
+def classify(
+    run: Run,
+    texts: Annotated[list[str] | None, argument("[TEXT]...", "Texts to find the labels of.")] = None,
+    file: Annotated[
+        Path | None, option("FILE", "A file of texts, one a line, or - for standard input.")
+    ] = None,
+    lab: Lab = None,
+) -> Answer:
+    """Find the labels of texts with a trained run.
+
+    Of each text the label and its probability; the run has learned from texts with labels, a study's
+    corpus `labels`.
+
+    \b
+    $ sweeplab classify reviews "A film to remember." "Two hours lost."
+    $ sweeplab classify reviews --file texts.txt --json
+    """
+    import sys
+
+    from sweeplab.data.corpora.base import document
+    from sweeplab.runs.classifying import classified
+
+    read = "" if file is None else sys.stdin.read() if str(file) == "-" else document(file)
+    given = [*(texts or ()), *(line for line in read.splitlines() if line.strip())]
+    if not given:
+        raise BadInput(Problem("there is no text", "RUN TEXT…, or --file FILE"))
+    opened = open_run(run, lab_folder(lab))
+    rows = classified(opened, given)
+
+    def told(_: Any) -> None:
+        shown = [
+            {
+                "label": each["label"],
+                "probability": f"{each['probabilities'][each['label']]:.4f}",
+                "text": each["text"]
+                if len(each["text"]) <= LONGEST_SHOWN
+                else f"{each['text'][:LONGEST_SHOWN]}…",
+            }
+            for each in rows
+        ]
+        print_rows(shown, text=("label", "text"))
+
+    return {"run": opened.run_id, "texts": rows}, told
 
 
 def evaluate(

@@ -22,10 +22,11 @@ from sweeplab.data.dataset import Dataset, Scored
 from sweeplab.data.generators import Noise, generator_key
 from sweeplab.data.ngrams import NONE, Array, Examples, Ids, NGrams
 from sweeplab.data.objectives import evaluated_on, make_objective, special_tokens
+from sweeplab.data.objectives.labels import Classification
 from sweeplab.data.objectives.pairs import FORMS, PairsObjective
 from sweeplab.data.objectives.span import Span
 from sweeplab.data.objectives.tokens import HIDDEN, REPLACED, Masked, NextToken
-from sweeplab.data.prompts import BOS, MASK
+from sweeplab.data.prompts import BOS, MASK, label
 from sweeplab.files import cache_folder, write_whole
 from sweeplab.hyperparameters import Hyperparameters
 
@@ -215,11 +216,31 @@ def span_ends(markers: Any) -> Array:
     return np.choose(shifted(markers.astype(np.int64), 1) + 1, [1.0, ending, 0.0])
 
 
+@final
+class LabelsTask(Task):
+    """How often each label is, whatever the text."""
+
+    method = "how often each label is"
+
+    def __init__(self, train: Any, values: Hyperparameters) -> None:
+        super().__init__(train, values)
+        self.vocab_size = values.n_labels or train.n_labels
+
+    def examples(self) -> Examples:
+        """Return the labels of the training split, with nothing around them."""
+        return Examples([], self.train.tokens[self.train.starts[:, 1]].astype(np.int64))
+
+    def probability(self, batch: Batch, find: Find) -> Array:
+        """Return that of each text's label."""
+        return find(Examples([], batch.targets[batch.targets != NO_TARGET] - self.special[label(0)]))
+
+
 TASKS: dict[str, type[Task]] = {
     NextToken.name: NextTokenTask,
     Masked.name: MaskedTask,
     PairsObjective.name: PairsTask,
     Span.name: SpanTask,
+    Classification.name: LabelsTask,
 }
 
 
@@ -230,14 +251,14 @@ ROUNDS = 20
 
 @dataclass(frozen=True)
 class Baseline:
-    """The loss of counts (nats a counted target, and bits a byte): `method` says of what, `order` how far they reach.
+    """The loss of counts (nats a counted target, and bits a byte, None of labels).
 
-    `by_order` has the losses of the orders from 1 to `order`, `copied` is the weight of the source's own tokens in the
-    mixture, and `n_counted` how many tokens were counted.
+    `method` says of what, `order` how far they reach. `by_order` has the losses of the orders from 1 to `order`,
+    `copied` is the weight of the source's own tokens in the mixture, and `n_counted` how many tokens were counted.
     """
 
     loss: float
-    bits_per_byte: float
+    bits_per_byte: float | None
     method: str
     order: int
     copied: float

@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 class Pairs:
     """Sources and the targets that follow from them, one after the other in `tokens`.
 
-    `ends` [2 * n_pairs] says where each source and each target ends.
+    `ends` [2 * n_pairs] says where each source and each target ends. Where there are `n_labels` a target is one number,
+    from 0, and no text.
     """
 
     tokens: NDArray[np.uint16]
     ends: NDArray[np.int64]
+    n_labels: int = 0
 
     def __len__(self) -> int:
         """Return the number of tokens, as of any split."""
@@ -66,7 +68,7 @@ def limited(split: Split, n_tokens: int) -> Split:
     n_kept = int(np.searchsorted(np.cumsum(split.lengths[order].sum(axis=1)), n_tokens, side="right"))
     kept = np.sort(order[: max(1, n_kept)])
     tokens = [split.tokens[split.starts[pair, 0] : split.ends[2 * pair + 1]] for pair in kept]
-    return Pairs(np.concatenate(tokens), np.cumsum(split.lengths[kept].ravel()))
+    return Pairs(np.concatenate(tokens), np.cumsum(split.lengths[kept].ravel()), split.n_labels)
 
 
 def _evenly(count: int) -> NDArray[np.int64]:

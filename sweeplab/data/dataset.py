@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -65,6 +65,7 @@ class Dataset:
     val_overlap: float
     test_overlap: float
     n_duplicates: int
+    labels: tuple[str, ...] = ()
     _bytes_per_target: dict[Any, float] = field(default_factory=dict)  # of the evaluations asked for
 
     @property
@@ -76,13 +77,13 @@ class Dataset:
     def sizes(self) -> DataSizes:
         """Return what of a study's values follows from its data."""
         n_pairs = self.train.n_pairs if isinstance(self.train, Pairs) else None
-        return DataSizes(self.tokenizer.vocab_size, len(self.train), n_pairs)
+        return DataSizes(self.tokenizer.vocab_size, len(self.train), n_pairs, len(self.labels) or None)
 
     @property
     def val_targets(self) -> int:
         """Return how many tokens there are to find in the validation split: of a pair the target's, and its end."""
         if isinstance(self.val, Pairs):
-            return int(self.val.lengths[:, 1].sum()) + self.val.n_pairs
+            return int(self.val.lengths[:, 1].sum()) + (0 if self.labels else self.val.n_pairs)
         return len(self.val)
 
     def training(self, values: Hyperparameters) -> Split:
@@ -93,11 +94,15 @@ class Dataset:
         """Return a split that losses are of."""
         return self.val if split == "val" else self.test
 
-    def bits_per_byte(self, loss: float, values: Hyperparameters, split: Scored = "val") -> float:
-        """Return a loss (nats per evaluated target) as bits per byte of these targets; comparable over tokenizers.
+    def bits_per_byte(self, loss: float, values: Hyperparameters, split: Scored = "val") -> float | None:
+        """Return a loss (nats per evaluated target) as bits per byte of these targets; None of labels.
+
+        It is comparable over tokenizers.
 
         Of text with hidden tokens it is what they cost once all around them is known: less than the text does.
         """
+        if self.labels:
+            return None
         asked = split, *evaluated_on(values)
         if asked not in self._bytes_per_target:
             lengths = self.tokenizer.byte_lengths()
@@ -219,7 +224,9 @@ def _opened(base: Path) -> Dataset | None:
         return None
     splits: Sequence[Split] = _parts(tokens, sizes)
     if ends is not None:
-        splits = [Pairs(*each) for each in zip(_parts(tokens, sizes), _parts(ends, n_ends), strict=True)]
+        parts = zip(_parts(tokens, sizes), _parts(ends, n_ends), strict=True)
+        splits = [Pairs(*each, len(facts.get("labels", ()))) for each in parts]
+    facts["labels"] = tuple(facts.get("labels", ()))
     train, val, test = splits
     return Dataset(load_tokenizer(facts.pop("tokenizer")), train, val, test, **facts)
 
@@ -241,7 +248,9 @@ def _built(base: Path, texts: Texts, made: Callable[[], Tokenizer]) -> Dataset:
     splits = texts.train, texts.val, texts.test
     try:
         trained = made()
-        tokens = [[trained.encode(text).astype(TOKEN) for text in split] for split in splits]
+        tokens = [
+            [_encoded(trained, texts, text, at % 2 == 1) for at, text in enumerate(split)] for split in splits
+        ]
     except ValueError as error:
         raise BadInput(str(error)) from error
     content = {".tokens": np.concatenate([text for split in tokens for text in split]).tobytes()}
@@ -255,6 +264,8 @@ def _built(base: Path, texts: Texts, made: Callable[[], Tokenizer]) -> Dataset:
         **dict(zip(("val_overlap", "test_overlap"), texts.overlaps, strict=True)),
         "n_duplicates": texts.n_duplicates,
     }
+    if texts.labels:
+        facts["labels"] = texts.labels
     if texts.of_pairs:
         ends = [np.cumsum([len(text) for text in split]).astype(END) for split in tokens]
         content[".ends"] = np.concatenate(ends).tobytes()
@@ -270,9 +281,17 @@ def _built(base: Path, texts: Texts, made: Callable[[], Tokenizer]) -> Dataset:
     return dataset
 
 
+def _encoded(tokenizer: Tokenizer, texts: Texts, text: str, is_second: bool) -> NDArray[Any]:
+    """Return the tokens of a text, or the number of a label."""
+    found = np.array([texts.labels.index(text)]) if texts.labels and is_second else tokenizer.encode(text)
+    return np.asarray(found).astype(TOKEN)
+
+
 def _trained(tokenizer: str, vocab_size: int | None, texts: Texts) -> Tokenizer:
-    """Return the tokenizer of a corpus; one that learns its tokens sees the training split alone."""
+    """Return the tokenizer of a corpus; one that learns its tokens sees the training split alone, and labels none."""
     kind = TOKENIZERS[tokenizer]
+    if texts.labels:
+        texts = replace(texts, **{each: getattr(texts, each)[::2] for each in ("train", "val", "test")})
     if issubclass(kind, LearnedTokenizer):
         try:
             # A line each: no token goes from one text to the next.

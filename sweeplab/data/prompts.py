@@ -24,6 +24,11 @@ def sentinel(index: int) -> str:
     return f"sentinel_{index}"
 
 
+def label(index: int) -> str:
+    """Return the name of the token that stands for the label of this number (from 0)."""
+    return f"label_{index}"
+
+
 @dataclass(frozen=True)
 class SpecialTokens:
     """The special tokens of a vocabulary, by name; `elsewhere` are the ids of a run that came with its own."""

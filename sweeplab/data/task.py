@@ -12,15 +12,16 @@ from typing import NamedTuple
 from sweeplab.hyperparameters import AUTO, Hyperparameters
 
 # The hyperparameters that decide what is predicted, and how hard it is.
-TASK = ("family", "objective", "mask_share", "span_length")
+TASK = ("family", "objective", "mask_share", "span_length", "n_labels")
 
 
 class DataSizes(NamedTuple):
-    """How large a study's data are: the tokenizer's vocabulary, and the training split in tokens and in pairs."""
+    """How large a study's data are: its vocabulary, the training split in tokens and in pairs, and its labels."""
 
     vocab_size: int
     train_tokens: int | None = None
     train_pairs: int | None = None
+    n_labels: int | None = None
 
     @classmethod
     def of(cls, sizes: DataSizes | int | None) -> DataSizes | None:

@@ -295,14 +295,18 @@ def _special(
     named = _json(file) if file.exists() else {}
 
     def id_of(role: str) -> Any:
-        said = named.get(f"{role}_token")
-        return added.get(str((said.get("content") if isinstance(said, dict) else said) or ""))
+        content = named.get(f"{role}_token")
+        content = content.get("content") if isinstance(content, dict) else content
+        return added.get(str(content or ""))
 
-    end = config.get("eos_token_id", id_of("sep"))  # BERT's [SEP], and its [CLS]
+    def said(key: str, otherwise: Any) -> Any:
+        return otherwise if config.get(key) is None else config[key]
+
+    end = said("eos_token_id", id_of("sep"))  # BERT's [SEP], and its [CLS]
     first = "decoder_start_token_id" if shape.of_family.reads_source else "bos_token_id"
     found: dict[str, Any] = {
         PAD: config.get("pad_token_id"),
-        BOS: config.get(first, config.get("pad_token_id") if shape.of_family.reads_source else id_of("cls")),
+        BOS: said(first, config.get("pad_token_id") if shape.of_family.reads_source else id_of("cls")),
         EOS: end[0] if isinstance(end, list) and end else end,
         MASK: id_of("mask"),
     }

@@ -219,9 +219,12 @@ def commands_about(
         run, which = f"{study.name}/{cell}", ["--cell", cell]
     if number is not None:
         run, which = f"{run}/{number}-{seed}", [*which, "--trial", str(number)]
-    file = f"{study.name}-best.yaml"
+    file, of_run = f"{study.name}-best.yaml", StudyFolder(study.lab, run)
+    finds_labels = objective == "classification"
     return {
-        "generate": StudyFolder(study.lab, run).command("generate", "--prompt", prompt),
+        "generate": of_run.command("classify", "TEXT")
+        if finds_labels
+        else of_run.command("generate", "--prompt", prompt),
         "rerun": f"{study.command('best', *which, '--output', file)} && sweeplab run {file}",
         "open": study.command("ui"),
     }

@@ -84,14 +84,17 @@ class Transformer:
         smoothing: Float[Tensor, "K"] | None = None,
         router: tuple[Float[Tensor, "K"], Float[Tensor, "K"]] | None = None,
         dense: bool = False,
+        candidates: int = 0,
     ) -> Float[Tensor, "K"]:
         """Return each run's mean cross-entropy in nats over its counted targets: those that are not -1.
 
         `smoothing` is the share of a target's probability spread over all tokens; `router` has the weights of the
-        routers' losses, balance and z, which are added. `dense` promises that every target counts.
+        routers' losses, balance and z, which are added. `dense` promises that every target counts, `candidates` that
+        it is one of so many tokens, the vocabulary's last: where there are some, no other token can be found.
         """
         p = self._pass(w, batch, dropout)
-        losses = cross_entropy(self.computed(p, batch), batch.targets, smoothing, dense)
+        logits, targets = among(self.computed(p, batch), batch.targets, candidates)
+        losses = cross_entropy(logits, targets, smoothing, dense)
         if router is not None:
             balance, z = router
             for routing in p.routings:
@@ -179,6 +182,14 @@ class Transformer:
         if "head.bias" in w:
             logits = logits + w["head.bias"][:, None]
         return p.note("logits", logits.contiguous())
+
+
+def among(logits: Float[Tensor, "K N V"], targets: Tokens, candidates: int) -> tuple[Tensor, Tokens]:
+    """Return the logits of the last `candidates` tokens, and targets counted from the first of them; all if none."""
+    if not candidates:
+        return logits, targets
+    first = logits.shape[-1] - candidates
+    return logits[..., first:].contiguous(), torch.where(targets == NO_TARGET, NO_TARGET, targets - first)
 
 
 def cross_entropy(

@@ -100,11 +100,12 @@ class DataDescription:
     n_duplicates: int = 0
     init_digest: str | None = None
     train_pairs: int | None = None
+    labels: list[str] | None = None
 
     @property
     def sizes(self) -> DataSizes:
         """Return what of the study's values follows from its data."""
-        return DataSizes(self.vocab_size, self.train_tokens, self.train_pairs)
+        return DataSizes(self.vocab_size, self.train_tokens, self.train_pairs, len(self.labels or ()) or None)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the description fit for JSON; without an `init_digest` where there is none."""

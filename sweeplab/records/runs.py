@@ -23,7 +23,15 @@ from sweeplab.hyperparameters import Hyperparameters
 
 # What an evaluation finds besides the loss, where the task or the model has it.
 MEASURES = (
-    *("bits_per_byte", "exact_match", "pseudo_perplexity", "expert_use_max", "expert_use_entropy"),
+    *(
+        "bits_per_byte",
+        "exact_match",
+        "accuracy",
+        "f1",
+        "pseudo_perplexity",
+        "expert_use_max",
+        "expert_use_entropy",
+    ),
     "eval_train_loss",
 )
 # The same, where the loss was lowest.
@@ -135,6 +143,8 @@ class CurvePoint:
     eval_seconds: float | None = None
     val_loss: float | None = None
     exact_match: float | None = None
+    accuracy: float | None = None
+    f1: float | None = None
     pseudo_perplexity: float | None = None
     expert_use_max: float | None = None
     expert_use_entropy: float | None = None
@@ -189,6 +199,8 @@ class RunEnd:
     best_val_loss: float | None = None
     best_bits_per_byte: float | None = None
     best_exact_match: float | None = None
+    best_accuracy: float | None = None
+    best_f1: float | None = None
     best_pseudo_perplexity: float | None = None
     best_expert_use_max: float | None = None
     best_expert_use_entropy: float | None = None

@@ -47,6 +47,8 @@ CURVES = {
     "train_loss": "training loss (nats/token)",
     "bits_per_byte": "validation loss (bits/byte)",
     "exact_match": "exact matches (share of targets)",
+    "accuracy": "accuracy (share of labels found)",
+    "f1": "F1 (mean over labels)",
     "eval_train_loss": "loss on the training split (nats per token)",
     "pseudo_perplexity": "pseudo-perplexity (one token masked at a time)",
     "expert_use_max": "largest share of one expert, in the worst layer",

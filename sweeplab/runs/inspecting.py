@@ -149,8 +149,10 @@ def evaluated(text: str, lab: Path, times: Sequence[int], study: str | None = No
     dataset = recorded_dataset(folder, read_spec(folder))
     if dataset.tokenizer.to_json() != run.tokenizer.to_json():
         raise BadInput(f"run {text} reads other tokens than study {study}")
-    if (of_pairs := objective_of(run.values).of_pairs) != dataset.of_pairs:
-        learned, has = ("pairs", "one text") if of_pairs else ("one text", "pairs")
+    kind = objective_of(run.values)
+    learned = "labels" if kind.of_labels else "pairs" if kind.of_pairs else "one text"
+    has = "labels" if dataset.labels else "pairs" if dataset.of_pairs else "one text"
+    if learned != has:
         raise BadInput(f"run {text} has learned from {learned}, and study {study} has {has}")
     check_fits({"validation": dataset.val}, run.values)
     lengths, left_out = _lengths(run, dataset, times)
@@ -183,8 +185,10 @@ def scored(run: LoadedRun, dataset: Dataset, split: Scored = "val", whole: bool 
     with torch.no_grad():
         found = {name: each[0] for name, each in evaluation(model.stacked).items()}
     loss = found.pop("val_loss")
-    perplexity, bits = math.exp(min(loss, 700.0)), dataset.bits_per_byte(loss, values, split)
-    return {f"{split}_loss": loss, **found, "perplexity": perplexity, "bits_per_byte": bits}
+    found = {f"{split}_loss": loss, **found}
+    if (bits := dataset.bits_per_byte(loss, values, split)) is None:
+        return found
+    return {**found, "perplexity": math.exp(min(loss, 700.0)), "bits_per_byte": bits}
 
 
 def _lengths(run: LoadedRun, dataset: Dataset, times: Sequence[int]) -> tuple[Rows, Rows]:

@@ -94,6 +94,7 @@ def describe_data(spec: StudySpec, dataset: Dataset) -> DataDescription:
         n_duplicates=dataset.n_duplicates,
         init_digest=start.digest if start else None,
         train_pairs=dataset.sizes.train_pairs,
+        labels=list(dataset.labels) or None,
     )
 
 

@@ -174,25 +174,33 @@ def rules(spec: StudySpec, sizes: Sizes) -> list[Rule]:
     if vocab_size is not None:
         found.append(_expression_rule(f"vocab_size >= {vocab_size}", spec.place("vocab_size")))
     found += [_expression_rule(text, spec.place(*sorted(Expression(text).names))) for text in REQUIREMENTS]
-    found += _data_rules(spec, vocab_size)
+    found += _data_rules(spec, known)
     found += [_expression_rule(text, ("constraints", index)) for index, text in enumerate(spec.constraints)]
     return found
 
 
-def _data_rules(spec: StudySpec, n_symbols: int | None) -> Iterator[Rule]:
+def _data_rules(spec: StudySpec, sizes: DataSizes | None) -> Iterator[Rule]:
     """Yield what corpus, objective, family and sizes ask of each other; of the vocabulary where it is known."""
     # Here and not above: with it comes numpy, which is slow to import.
     from sweeplab.data.objectives import OBJECTIVES, SETTINGS, n_special
+
+    n_symbols = sizes.vocab_size if sizes else None
 
     def rule(text: str, names: Iterable[str], meets: Callable[[Hyperparameters], bool]) -> Rule:
         return Rule(text, spec.place(*names), frozenset(names), meets)
 
     if (of_pairs := spec.of_pairs) is not None:
-        corpus = f"corpus {spec.data.corpus} {'has pairs' if of_pairs else 'is one text'}"
+        of_labels = spec.of_labels
+        has = "has labels" if of_labels else "has pairs" if of_pairs else "is one text"
+        suits = [
+            name
+            for name, each in OBJECTIVES.items()
+            if (each.of_pairs, each.of_labels) == (of_pairs, of_labels)
+        ]
         yield rule(
-            f"objective is{'' if of_pairs else ' not'} pairs, for {corpus}",
+            f"objective is {' or '.join(suits)}, for corpus {spec.data.corpus} {has}",
             ["objective"],
-            lambda values: OBJECTIVES[values.objective].of_pairs == of_pairs,
+            lambda values: values.objective in suits,
         )
     suited = ", ".join(f"{name}: {' or '.join(kind.families)}" for name, kind in OBJECTIVES.items())
     yield rule(
@@ -206,6 +214,12 @@ def _data_rules(spec: StudySpec, n_symbols: int | None) -> Iterator[Rule]:
         ["block_size", "objective"],
         lambda values: values.block_size >= OBJECTIVES[values.objective].shortest_block,
     )
+    if sizes and (n_labels := sizes.n_labels):
+        yield rule(
+            f"n_labels >= {n_labels}, as many as the data have",
+            ["n_labels", "objective"],
+            lambda values: not OBJECTIVES[values.objective].of_labels or (values.n_labels or 0) >= n_labels,
+        )
     if n_symbols is not None:
         yield rule(
             f"vocab_size >= {n_symbols} + special tokens of the objective",

@@ -419,6 +419,14 @@ class StudySpec(Section):
         return None if data is None else isinstance(CORPORA[data.corpus], PairCorpus)
 
     @property
+    def of_labels(self) -> bool:
+        """Say whether the corpus is one of labels."""
+        from sweeplab.data.corpora import CORPORA
+
+        data = getattr(self, "data", None)
+        return data is not None and getattr(CORPORA[data.corpus], "has_labels", False)
+
+    @property
     def data_path(self) -> str | None:
         """Return the corpus' path made absolute: a relative one starts at the study file's folder."""
         return None if self.data.path is None else str(beside(self.source, self.data.path))

@@ -23,7 +23,7 @@ from sweeplab.data.objectives.span import Span
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.blocks import Weights
 from sweeplab.model.positions import POSITIONS
-from sweeplab.model.transformer import Transformer, cross_entropy
+from sweeplab.model.transformer import Transformer, among, cross_entropy
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -46,7 +46,11 @@ class Evaluation:
 
     def __call__(self, weights: Weights) -> dict[str, list[float]]:
         """Return what the split says of each run [K], by the measure's name; `val_loss` is one."""
-        found = self._means(weights, self.objective.evaluation(self.n_tokens), self.objective.finds_whole)
+        batches = self.objective.evaluation(self.n_tokens)
+        if self.objective.n_candidates:
+            found = self._labels(weights, batches)
+        else:
+            found = self._means(weights, batches, self.objective.finds_whole)
         if alone := self.objective.alone(N_ALONE):
             found["pseudo_perplexity"] = self._means(weights, alone)["val_loss"].exp()
         if self.transformer.shape.n_expert > 1:
@@ -75,11 +79,35 @@ class Evaluation:
                 matches = matches + exact_matches(logits, batch.targets)
             else:
                 dense = self.objective.dense and n_counted == each.targets.size
-                found = self.losses(weights, batch, dense=dense)
+                found = self.losses(weights, batch, dense=dense, candidates=self.objective.n_candidates)
             losses = losses + found.double() * n_counted
             n_targets, n_sequences = n_targets + n_counted, n_sequences + len(each.targets)
         means = {"val_loss": losses / n_targets}
         return means | {"exact_match": matches / n_sequences} if whole else means
+
+    def _labels(self, weights: Weights, batches: Iterator[Batch]) -> dict[str, Tensor]:
+        """Return the loss [K], the accuracy, and the mean over labels of F1, the harmonic mean of precision and recall.
+
+        The mean is over labels that are there or are found.
+        """
+        n_labels = self.objective.n_candidates
+        losses: list[Tensor] = []
+        counts = torch.zeros(
+            1, n_labels, n_labels, dtype=torch.float64
+        )  # of each label, as which it was found
+        for each in batches:
+            batch = _shared(each, weights)
+            logits, targets = among(self.transformer.logits(weights, batch), batch.targets, n_labels)
+            losses.append(cross_entropy(logits, targets).double() * each.n_targets)
+            wanted = F.one_hot(targets.flatten(1) + 1, n_labels + 1)[..., 1:].double()
+            found = F.one_hot(logits.argmax(dim=-1), n_labels).double()
+            counts = counts + (wanted.mT @ found).cpu()
+        right, there, named = counts.diagonal(dim1=1, dim2=2), counts.sum(dim=2), counts.sum(dim=1)
+        scores = 2 * right / (there + named).clamp(min=1)
+        f1 = scores.sum(dim=1) / ((there + named) > 0).sum(dim=1)
+        total = counts.sum(dim=(1, 2))
+        loss = torch.stack(losses).sum(dim=0) / total.to(losses[0].device)
+        return {"val_loss": loss, "accuracy": right.sum(dim=1) / total, "f1": f1}
 
     def _expert_use(self, weights: Weights) -> dict[str, Tensor]:
         """Return how uneven the experts' use is in the worst layer, by the first batch.
@@ -154,8 +182,8 @@ def losses_at(
     sums, counts = np.zeros(block_size), np.zeros(block_size, np.int64)
     for batch in longer.evaluation(values.evaluated_tokens):
         placed = _shared(batch, weights)
-        logits = transformer.logits(weights, placed)[0].float()
-        each = F.cross_entropy(logits, placed.targets.flatten(), reduction="none", ignore_index=NO_TARGET)
+        logits, targets = among(transformer.logits(weights, placed), placed.targets, longer.n_candidates)
+        each = F.cross_entropy(logits[0].float(), targets.flatten(), reduction="none", ignore_index=NO_TARGET)
         length = batch.targets.shape[1]  # of spans and pairs less than block_size
         sums[:length] += each.view(-1, length).double().sum(dim=0).cpu().numpy()
         counts[:length] += (batch.targets != NO_TARGET).sum(axis=0)

@@ -43,6 +43,7 @@ class Record:
     `best` has the lowest loss so far and its iteration, `points` the training curve since the record before;
     `eval_seconds`, a part of `wall_seconds`, is what this evaluation took. `measures` are what it found besides the
     loss: `eval_train_loss`, that of the training split; of pairs `exact_match`, the share of targets found whole; of
+    labels `accuracy` and `f1`; of
     hidden tokens `pseudo_perplexity`; of experts how they are used.
     """
 

@@ -278,11 +278,14 @@ class Stack:
         """
         layout, found, beside = self.transformer.layout, [], self._beside()
         leaves = {name: view.requires_grad_() for name, view in layout.views(weights).items()}
-        dense, n_targets = self._objective.dense, _n_targets(batch) if self._n_parts > 1 else None
+        dense, candidates = self._objective.dense, self._objective.n_candidates
+        n_targets = _n_targets(batch) if self._n_parts > 1 else None
         for part in range(self._n_parts):
             some = changed(batch, lambda each: each.chunk(self._n_parts, dim=1)[part])  # noqa: B023
             with self._precision():
-                losses = self._losses(leaves, some, self._dropout(part), *beside, dense=dense)
+                losses = self._losses(
+                    leaves, some, self._dropout(part), *beside, dense=dense, candidates=candidates
+                )
             if n_targets is not None:
                 losses = losses * (_n_targets(some) / n_targets)
             scaled = losses * self._rows["scale"][: len(losses), 0] if self._scales else losses

@@ -32,7 +32,8 @@ TEXT = (np.arange(20_000) % N_SYMBOLS).astype(np.uint16)
 def values(objective: str, family: str | None = None, **changed: Any) -> Hyperparameters:
     sizes = {"block_size": 32, "batch_size": 4, "mask_share": 0.15, "span_length": 3.0}
     family = family or OBJECTIVES[objective].families[0]
-    found = Hyperparameters(objective=objective, family=family, **sizes | changed)
+    labels = {"n_labels": 3} if OBJECTIVES[objective].of_labels else {}
+    found = Hyperparameters(objective=objective, family=family, **sizes | labels | changed)
     return found if "vocab_size" in changed else found.replace(vocab_size=N_SYMBOLS + n_special(found))
 
 
@@ -42,11 +43,18 @@ def pairs_of(lengths: list[tuple[int, int]]) -> Pairs:
 
 
 PAIRS = pairs_of([(1 + i % 7, 1 + i * 5 % 9) for i in range(500)])
+# Texts of 1 to 7 tokens, and the number of a label behind each.
+LABELLED = [[*range(at % 90, at % 90 + 1 + at % 7), at % 3] for at in range(500)]
+LABELS = Pairs(
+    np.concatenate(LABELLED).astype(np.uint16),
+    np.cumsum([size for each in LABELLED for size in (len(each) - 1, 1)]),
+    n_labels=3,
+)
 KINDS = [(name, family) for name, kind in OBJECTIVES.items() for family in kind.families]
 
 
 def split_for(objective: str) -> np.ndarray | Pairs:
-    return PAIRS if OBJECTIVES[objective].of_pairs else TEXT
+    return LABELS if OBJECTIVES[objective].of_labels else PAIRS if OBJECTIVES[objective].of_pairs else TEXT
 
 
 def digest(*batches: Batch) -> str:
@@ -99,7 +107,7 @@ class TestObjectiveContract:
         most, most_source = OBJECTIVES[name].lengths(values(name, family))
         source_length = 0 if batches[0].source is None else batches[0].source.shape[1]
         assert batches[0].inputs.shape[1] <= most <= 32 and source_length <= most_source <= 32
-        assert name == "pairs" or (batches[0].inputs.shape[1], source_length) == (most, most_source)
+        assert OBJECTIVES[name].of_pairs or (batches[0].inputs.shape[1], source_length) == (most, most_source)
         assert (batches[0].source is not None) == (family == "encoder_decoder")
 
     def test_ids_lie_in_the_vocabulary_and_targets_are_counted(self, name: str, family: str) -> None:
@@ -109,15 +117,15 @@ class TestObjectiveContract:
                 if read is not None:
                     assert read.dtype == np.int64 and read.min() >= 0 and read.max() < size
             assert batch.targets.min() >= NO_TARGET and batch.targets.max() < size
-            assert (batch.targets.min() >= 0) <= objective.dense or name == "pairs"
+            assert (batch.targets.min() >= 0) <= objective.dense or OBJECTIVES[name].of_pairs
             assert objective.dense <= (batch.targets.min() >= 0)
         assert (objective.training(1, 2).targets != NO_TARGET).any(axis=1).all(), "each sequence has a target"
 
     def test_whole_has_every_item_once(self, name: str, family: str) -> None:
         found = [batch.inputs for batch in self.make(name, family).evaluation()]
         n_items = sum(map(len, found))
-        if name == "pairs":
-            assert n_items == PAIRS.n_pairs
+        if OBJECTIVES[name].of_pairs:
+            assert n_items == PAIRS.n_pairs == LABELS.n_pairs
         elif name == "span":
             assert n_items == len(TEXT) // corruption(values("span")).window
         else:
@@ -141,6 +149,9 @@ GOLDEN = {
     ("pairs", "decoder"): "ff50c9da97e95107",
     ("pairs", "encoder"): "19ba39405c0e2469",
     ("pairs", "encoder_decoder"): "aae26cdea6d1a9c2",
+    ("classification", "encoder"): "94c2763fd664a347",
+    ("classification", "decoder"): "add22ac94eb302cf",
+    ("classification", "encoder_decoder"): "0600e88399d1cccf",
 }
 
 

@@ -191,7 +191,7 @@ def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
             "a.tsv has 1 pairs of 1 sources: too few for three splits; allowed: at least 3 sources",
         ),
         ("a.tsv", "a\tb\na\tc\n", "has 2 pairs of 1 sources"),
-        ("a.csv", "a,b\n", "a.csv is no file of pairs; allowed: .tsv, .jsonl"),
+        ("a.csv", "a,b\n", "a.csv is no file of source and target; allowed: .tsv, .jsonl"),
     ],
 )
 def test_a_file_without_pairs_to_learn_from_is_one_line(

@@ -176,11 +176,18 @@ def test_without_tokens_for_spans_one_text_is_found_from_another(tmp_path: Path)
 def test_what_hides_a_token_is_the_same_to_read_and_to_evaluate(tmp_path: Path) -> None:
     """BERT's own ids lie among those of its text."""
     export_run(run_of(small(BERT)), tmp_path / "bert")
-    added = [{"id": 103, "content": "[MASK]"}]
+    rewritten(tmp_path / "bert", bos_token_id=None, eos_token_id=None)
+    added = [
+        {"id": 103, "content": "[MASK]"},
+        {"id": 101, "content": "[CLS]"},
+        {"id": 102, "content": "[SEP]"},
+    ]
     (tmp_path / "bert/tokenizer.json").write_text(json.dumps({"added_tokens": added}))
-    (tmp_path / "bert/tokenizer_config.json").write_text(json.dumps({"mask_token": "[MASK]"}))
+    named = {"mask_token": "[MASK]", "cls_token": "[CLS]", "sep_token": {"content": "[SEP]"}}
+    (tmp_path / "bert/tokenizer_config.json").write_text(json.dumps(named))
     import_folder(tmp_path / "bert", tmp_path / "run", "run")
     back = load_checkpoint(tmp_path / "run")
+    assert (back.special["bos"], back.special["eos"]) == (101, 102)
     objective = make_objective(
         np.arange(200, dtype=np.uint16), back.values.replace(mask_share=0.5), back.own_special
     )

@@ -37,7 +37,7 @@ def data(corpus: str = "python-docs", tokenizer: str = "char", **more: Any) -> D
 @pytest.mark.parametrize(
     ("corpus", "values", "says"),
     [
-        ("python-docs", {"objective": "pairs"}, "no cell meets 'objective is not pairs, for corpus python-docs is one"),
+        ("python-docs", {"objective": "pairs"}, "no cell meets 'objective is next_token or masked or span, for corpus"),
         ("copy", {"objective": "masked", "family": "encoder"}, "objective is pairs, for corpus copy has"),
         ("python-docs", {"objective": "span"}, 'objective suits family .*family is "decoder", objective is "span"'),
         ("python-docs", {"objective": "masked", "family": "encoder_decoder"}, "masked: encoder, span: encoder_decoder"),

@@ -269,7 +269,8 @@ def _print_best(best: Mapping[str, Any], evidence: Evidence | None, everything: 
     say(f"{value}  trial {best['trial']} in {best['cell']}, {seeds}: {how}")
     say(f"  searched    {_in_short(best['sampled']) or 'nothing'}")
     say(f"  checkpoint  {_near(checkpoint) if checkpoint else 'none: track: {checkpoints: best} keeps one'}")
-    say(f"  generate    {commands['generate'] if checkpoint else '–'}   open  {commands['open']}")
+    use = "classify" if " classify " in commands["generate"] else "generate"
+    say(f"  {use:<12}{commands['generate'] if checkpoint else '–'}   open  {commands['open']}")
     say(f"  rerun       {commands['rerun']}")
     if not everything:
         return

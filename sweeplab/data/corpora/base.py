@@ -25,7 +25,7 @@ MOST_FILES = 100_000
 class Texts:
     """A corpus' texts by split: one of running text; of pairs the source and the target of each in turn.
 
-    `n_duplicates` near-duplicate documents were left out.
+    `n_duplicates` near-duplicate documents were left out. Where there are `labels` each target is one of them.
     """
 
     train: Sequence[str]
@@ -33,6 +33,7 @@ class Texts:
     test: Sequence[str]
     of_pairs: bool = False
     n_duplicates: int = 0
+    labels: tuple[str, ...] = ()
 
     @cached_property
     def digest(self) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import csv
 import hashlib
 import json
 import sysconfig
 import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import dropwhile
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -23,6 +25,8 @@ from sweeplab.errors import BadInput, Problem
 # So many bad lines are named; a file of another kind has thousands.
 MOST_NAMED = 10
 KEYS, SUFFIXES = ("source", "target"), (".tsv", ".jsonl")
+LABEL_KEYS, LABEL_SUFFIXES = ("text", "label"), (".csv", ".tsv", ".jsonl")
+MOST_LABELS = 1_000
 
 
 class Pair(NamedTuple):
@@ -38,6 +42,7 @@ class PairCorpus(AnyCorpus):
     """A corpus of pairs; a tenth of its groups, by a hash of their names, is for validation, and the next for test."""
 
     of_pairs: ClassVar[bool] = True
+    has_labels: bool = field(default=False, kw_only=True)
 
     pairs: Callable[[Sequence[Path]], Iterable[Pair]]
 
@@ -63,15 +68,23 @@ class PairCorpus(AnyCorpus):
             taken |= {pair.source for pair in own}
             texts.append([text for pair in own for text in pair[:2]])
         train, val, test = texts
-        return Texts(train, val, test, of_pairs=True)
+        labels = tuple(sorted({pair.target for pair in pairs})) if self.has_labels else ()
+        if self.has_labels and not 2 <= len(labels) <= MOST_LABELS:
+            what = f"{self._called(files)} has {len(labels):,} labels"
+            raise BadInput(Problem(what, f"2 to {MOST_LABELS:,}"))
+        if self.has_labels and (new := sorted({*(val + test)[1::2]} - {*train[1::2]})):
+            raise BadInput(
+                f"{self._called(files)}: no text of label {new[0]!r} is left for the training split"
+            )
+        return Texts(train, val, test, of_pairs=True, labels=labels)
 
 
-def _parts(line: str, suffix: str) -> Sequence[object]:
-    """Return the source and the target of a line."""
+def _parts(line: str, suffix: str, keys: Sequence[str]) -> Sequence[object]:
+    """Return the two texts of a line."""
     if suffix == ".tsv":
         parts = line.split("\t")
         if len(parts) != 2:
-            raise ValueError(f"has {len(parts) - 1} tabs; allowed: one, between source and target")
+            raise ValueError(f"has {len(parts) - 1} tabs; allowed: one, between {' and '.join(keys)}")
         return parts
     try:
         found = json.loads(line)
@@ -79,14 +92,15 @@ def _parts(line: str, suffix: str) -> Sequence[object]:
         raise ValueError(f"is no JSON: {error}") from None
     except RecursionError:
         raise ValueError("has brackets within brackets, too many to read") from None
-    if not isinstance(found, dict) or not found.keys() >= set(KEYS):
-        raise ValueError('has no source and target; allowed: {"source": "…", "target": "…"}')
-    return [found[key] for key in KEYS]
+    if not isinstance(found, dict) or not found.keys() >= set(keys):
+        allowed = ", ".join(f'"{key}": "…"' for key in keys)
+        raise ValueError(f"has no {' and '.join(keys)}; allowed: {{{allowed}}}")
+    # Labels are often numbers.
+    return [str(found[key]) if key == "label" and isinstance(found[key], int) else found[key] for key in keys]
 
 
-def _pair(line: str, suffix: str) -> Pair:
-    source, target = _parts(line, suffix)
-    for key, text in zip(KEYS, (source, target), strict=True):
+def _pair(parts: Sequence[object], keys: Sequence[str]) -> Pair:
+    for key, text in zip(keys, parts, strict=True):
         if not isinstance(text, str):
             raise ValueError(f"has no text as its {key}")
         if not text.strip():
@@ -95,20 +109,45 @@ def _pair(line: str, suffix: str) -> Pair:
             text.encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"has a {key} that is no text: {error.reason}") from None
-    return Pair(str(source), str(target), group=str(source))
+    source, target = map(str, parts)
+    return Pair(source, target, group=source)
 
 
-def _read(files: Sequence[Path]) -> list[Pair]:
+def _lines(file: Path, keys: Sequence[str]) -> Iterator[tuple[int, Callable[[], Sequence[object]]]]:
+    """Yield the number of each line that has something, and what reads its two texts."""
+    if file.suffix == ".csv":  # whose fields may go over several lines
+        reader = csv.reader(document(file).splitlines(keepends=True))
+        header = [each.strip() for each in next(reader, [])]
+        if missing := [key for key in keys if key not in header]:
+            allowed = f"a first line with {' and '.join(keys)}"
+            raise BadInput(Problem(f"there is no column {missing[0]}", allowed, file=file, line=1))
+        columns = [header.index(key) for key in keys]
+        for row in reader:
+            if row:
+                yield reader.line_num, partial(_fields, row, columns, len(header))
+        return
+    # Not splitlines: that one ends a line at characters that may stand in a text.
+    for number, line in enumerate(document(file).split("\n"), start=1):
+        if line.strip(" \r"):  # a tab makes it a pair
+            yield number, partial(_parts, line.removesuffix("\r"), file.suffix, keys)
+
+
+def _fields(row: Sequence[str], columns: Sequence[int], n_columns: int) -> Sequence[object]:
+    if len(row) != n_columns:
+        raise ValueError(f"has {len(row)} fields; allowed: {n_columns}, as the first line has")
+    return [row[at] for at in columns]
+
+
+def _read(
+    files: Sequence[Path], keys: Sequence[str] = KEYS, suffixes: Sequence[str] = SUFFIXES
+) -> list[Pair]:
     pairs, problems = [], []
     for file in files:
-        if file.suffix not in SUFFIXES:
-            raise BadInput(Problem(f"{file} is no file of pairs", allowed=", ".join(SUFFIXES)))
-        # Not splitlines: that one ends a line at characters that may stand in a text.
-        for number, line in enumerate(document(file).split("\n"), start=1):
-            if not line.strip(" \r"):  # a tab makes it a pair
-                continue
+        if file.suffix not in suffixes:
+            raise BadInput(Problem(f"{file} is no file of {keys[0]} and {keys[1]}", ", ".join(suffixes)))
+        for number, parts in _lines(file, keys):
             try:
-                pairs.append(_pair(line.removesuffix("\r"), file.suffix))
+                pairs.append(_pair(parts(), keys))
             except ValueError as error:
                 problems.append(Problem(f"line {number} {error}", file=file, line=number))
     if problems:
@@ -118,6 +157,13 @@ def _read(files: Sequence[Path]) -> list[Pair]:
     return pairs
 
 
+LABELS = PairCorpus(
+    "labels",
+    "Texts of yours and their labels, for `classification`: a .csv, .tsv or .jsonl, or the files of a glob",
+    lambda path: user_files(path, "labels", ".csv"),
+    lambda files: _read(files, LABEL_KEYS, LABEL_SUFFIXES),
+    has_labels=True,
+)
 PAIRS = PairCorpus(
     "pairs",
     "Pairs of yours: a .tsv or .jsonl, or the files of a glob, a pair a line",

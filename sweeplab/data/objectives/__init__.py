@@ -7,6 +7,7 @@ from typing import Any
 
 from sweeplab.data.batches import Pairs, Split
 from sweeplab.data.objectives.base import Objective
+from sweeplab.data.objectives.labels import Classification
 from sweeplab.data.objectives.pairs import PairsObjective
 from sweeplab.data.objectives.span import Span
 from sweeplab.data.objectives.tokens import Masked, NextToken
@@ -14,11 +15,11 @@ from sweeplab.data.prompts import SpecialTokens
 from sweeplab.hyperparameters import AUTO, Hyperparameters
 
 OBJECTIVES: dict[str, type[Objective]] = {
-    each.name: each for each in (NextToken, Masked, Span, PairsObjective)
+    each.name: each for each in (NextToken, Masked, Span, PairsObjective, Classification)
 }
 
 # What decides how a split is cut, and into how many special tokens.
-SETTINGS = ("objective", "family", "block_size", "mask_share", "span_length")
+SETTINGS = ("objective", "family", "block_size", "mask_share", "span_length", "n_labels")
 
 # When a run ends it is evaluated on a whole split, but on no more targets than these: with small.yaml's models they
 # take as long as a quarter of its 300 steps, and with 10,000 steps nothing.
@@ -36,11 +37,13 @@ def wholly(values: Hyperparameters) -> Hyperparameters:
     return values if asked is None else values.replace(eval_tokens=max(asked, MOST_WHOLE))
 
 
-def settled_objective(values: Hyperparameters, of_pairs: bool) -> str:
-    """Return the objective; `auto` is that of the corpus where it is one of pairs, else that of the family."""
+def settled_objective(values: Hyperparameters, of_pairs: bool, of_labels: bool = False) -> str:
+    """Return the objective; `auto` is that of a corpus of pairs or labels, else that of the family."""
     if values.objective != AUTO:
         return values.objective
-    fitting = (each for each in OBJECTIVES.values() if each.of_pairs == of_pairs)
+    fitting = (
+        each for each in OBJECTIVES.values() if (each.of_pairs, each.of_labels) == (of_pairs, of_labels)
+    )
     return next((each.name for each in fitting if values.family in each.families), NextToken.name)
 
 
@@ -70,7 +73,9 @@ def make_objective(
     Raises:
         ValueError: the split is shorter than block_size asks for.
     """
-    return OBJECTIVES[settled_objective(values, isinstance(split, Pairs))](split, values, own_special)
+    of_pairs = isinstance(split, Pairs)
+    kind = settled_objective(values, of_pairs, isinstance(split, Pairs) and split.n_labels > 0)
+    return OBJECTIVES[kind](split, values, own_special)
 
 
 def check_fits(splits: Mapping[str, Split], values: Hyperparameters) -> None:

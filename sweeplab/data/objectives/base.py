@@ -43,13 +43,15 @@ class Objective(ABC):
     """What is to be found, and from what; batches are pure functions of what is asked for.
 
     `families` are those that can learn it. `dense`: every position has a target. `finds_whole`: a target is right
-    only as a whole, so that exact matches are worth counting. `split` is an array of text, or pairs for one of pairs.
+    only as a whole, so that exact matches are worth counting. `of_labels`: the second of a pair is a label's number.
+    `split` is an array of text, or pairs for one of pairs.
     """
 
     name: ClassVar[str]
     meaning: ClassVar[str]
     families: ClassVar[tuple[str, ...]]
     of_pairs: ClassVar[bool] = False
+    of_labels: ClassVar[bool] = False
     dense: ClassVar[bool] = False
     finds_whole: ClassVar[bool] = False
     shortest_block: ClassVar[int] = 1
@@ -96,6 +98,11 @@ class Objective(ABC):
         Raises:
             BadInput: it cannot be, such as one that is too long.
         """
+
+    @property
+    def n_candidates(self) -> int:
+        """Return how many ids at the vocabulary's end a target is one of; 0 where it may be any."""
+        return 0
 
     @abstractmethod
     def example(self) -> Sequence[Sequence[int]]:

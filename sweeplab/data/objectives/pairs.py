@@ -25,6 +25,7 @@ import numpy as np
 from sweeplab.data.batches import NO_TARGET, Batch, Ids, Pairs
 from sweeplab.data.generators import Noise
 from sweeplab.data.objectives.base import Objective, spread
+from sweeplab.data.objectives.labels import room as label_room
 from sweeplab.data.prompts import BOS, EOS, HOLE, MASK, PAD, Prompt, SpecialTokens, check_room
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import Hyperparameters
@@ -53,6 +54,8 @@ FORMS: Mapping[str, Form] = {
 def source_lengths(pairs: Pairs, values: Hyperparameters) -> Ids:
     """Return how many tokens of each source [n_pairs] block_size has room for; what is longer is cut."""
     form, (sources, targets) = FORMS[values.family], pairs.lengths.T
+    if pairs.n_labels:
+        return np.asarray(np.minimum(sources, label_room(values)))
     taken = form.n_special + targets if form.has_source else 0
     return np.asarray(np.minimum(sources, values.block_size - taken))
 

@@ -434,6 +434,7 @@ class Runner:
             "kind": place.name,
             "values": training.run.values.as_dict(),
             "tokenizer": self.dataset.tokenizer.to_json(),
+            **({"labels": self.dataset.labels} if self.dataset.labels else {}),
             "val_loss": val_loss,
             "iteration": iteration,
         }

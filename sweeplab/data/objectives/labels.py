@@ -1,0 +1,106 @@
+"""Find the label of a text: one of a few special tokens, which come last in the vocabulary.
+
+How a text is laid out is the family's, and its label is found at one place:
+
+  encoder          `bos text eos`, at `bos`, as BERT's at its [CLS] (Devlin et al. 2019)
+  decoder          `bos text eos`, at `eos`, which alone sees all of the text
+  encoder_decoder  the encoder reads `text`; the decoder reads `bos`, and finds it there
+
+The softmax is over the labels alone: their rows of the head are a linear classifier. Departure: no layer of its own
+stands before it; an encoder's is that of its head. A text that is longer than block_size has room for is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from sweeplab.data.batches import NO_TARGET, Batch, Ids, Pairs
+from sweeplab.data.generators import Noise
+from sweeplab.data.objectives.base import Objective, spread
+from sweeplab.data.prompts import BOS, EOS, PAD, Prompt, SpecialTokens, label
+from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import Hyperparameters
+
+
+def room(values: Hyperparameters) -> int:
+    """Return how many tokens of a text block_size has room for."""
+    return values.block_size - (0 if values.family == "encoder_decoder" else 2)
+
+
+@final
+class Classification(Objective):
+    """The label of a text is to be found from all of it."""
+
+    name = "classification"
+    meaning = "The label of a text, from all of it"
+    families = ("encoder", "decoder", "encoder_decoder")
+    of_pairs = True
+    of_labels = True
+    shortest_block = 3
+
+    @classmethod
+    def special_names(cls, values: Hyperparameters) -> tuple[str, ...]:
+        """Return the tokens around a text, and one for each label."""
+        return (PAD, BOS, EOS, *map(label, range(values.n_labels or 0)))
+
+    @classmethod
+    def task(cls, values: Hyperparameters) -> str:
+        """Return that labels are found, and among how many."""
+        return f"{super().task(values)}, one of {values.n_labels}"
+
+    @classmethod
+    def lengths(cls, values: Hyperparameters) -> tuple[int, int]:
+        """Return upper bounds of a split's rows."""
+        return (1, values.block_size) if values.family == "encoder_decoder" else (values.block_size, 0)
+
+    @classmethod
+    def check(cls, name: str, split: Pairs, values: Hyperparameters) -> None:
+        """Take any: what is too long is cut."""
+
+    @classmethod
+    def prompt(
+        cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Hyperparameters
+    ) -> Prompt:
+        """Refuse a prompt: there is nothing to write."""
+        raise BadInput("the run finds a text's label and writes none: `sweeplab classify RUN TEXT`")
+
+    def example(self) -> Sequence[Sequence[int]]:
+        """Return the first text."""
+        start, length = self._starts[0], self._lengths[0]
+        return [self._tokens[start : start + length].tolist()]
+
+    @property
+    def n_candidates(self) -> int:
+        """Return how many ids at the vocabulary's end a target is one of."""
+        return self._values.n_labels or 0
+
+    def _take(self, split: Any) -> int:
+        self._tokens, self._starts = np.asarray(split.tokens), split.starts[:, 0]
+        self._lengths = np.minimum(split.lengths[:, 0], room(self._values))
+        self._labels = self._tokens[split.starts[:, 1]].astype(np.int64)
+        self._width = int(self._lengths.max())
+        return int(split.n_pairs)
+
+    def evaluation(self, n_tokens: int | None = None) -> Iterator[Batch]:
+        """Yield texts spread over the split, as many as there are to be targets, or all of them."""
+        count = self._n_items if n_tokens is None else n_tokens
+        for items, noise in self._together(spread(count, self._n_items), self._width + 2):
+            yield self._batch(items, noise)
+
+    def _batch(self, items: Ids, noise: Noise) -> Batch:
+        lengths, rows = self._lengths[items], np.arange(len(items))
+        place = np.arange(self._width)
+        text = self._tokens.take(self._starts[items][:, None] + place, mode="clip").astype(np.int64)
+        text = np.where(place < lengths[:, None], text, self.special[PAD])
+        labels = self.special[label(0)] + self._labels[items]
+        begin = np.full((len(items), 1), self.special[BOS])
+        if self._values.family == "encoder_decoder":
+            return Batch(begin, labels[:, None], text, np.ones_like(lengths), lengths)
+        read = np.hstack([begin, text, np.full_like(begin, self.special[PAD])])
+        read[rows, lengths + 1] = self.special[EOS]
+        targets = np.full_like(read, NO_TARGET)
+        targets[rows, 0 if self._values.family == "encoder" else lengths + 1] = labels
+        return Batch(read, targets, lengths=lengths + 2)

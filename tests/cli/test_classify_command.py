@@ -1,0 +1,65 @@
+"""`sweeplab classify` on a study of texts with labels, from its file to MLflow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sweeplab.lab.listing import find_study
+from sweeplab.tracking.connection import tracking_uri
+
+STUDY = """
+name: kinds
+data: {corpus: labels, tokenizer: char, path: kinds.jsonl}
+fixed: {family: encoder, block_size: 8, batch_size: 16, epochs: 10, n_layer: 1, n_head: 2, n_embd: 16, dropout: 0.0,
+  learning_rate: 0.01, warmup_iters: 5, eval_interval: 50, device: cpu}
+budget: {trials_per_cell: 1}
+engine: {workers: 1}
+"""
+
+
+@pytest.mark.slow
+def test_a_study_of_labels_is_planned_run_evaluated_and_used(cli, folder: Path) -> None:
+    rows = [{"text": f"{'ab'[at % 2]}{at}", "label": at % 2} for at in range(200)]
+    (folder / "kinds.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "kinds.yaml").write_text(STUDY)
+    planned = cli("plan", "kinds.yaml")
+    assert planned.code == 0 and "epochs 10: 100 iterations" in planned.out
+    assert cli("run", "kinds.yaml", "--quiet").code == 0
+    best = json.loads(cli("best", "kinds", "--json").out)
+    assert best["commands"]["generate"].startswith("sweeplab classify kinds TEXT")
+    found = json.loads(cli("evaluate", "kinds", "--json").out)["measures"]
+    assert found.keys() == {"val_loss", "accuracy", "f1"} and found["accuracy"] == found["f1"] == 1.0
+    (folder / "texts.txt").write_text("b7\n\n")
+    said = json.loads(cli("classify", "kinds", "a1", "--file", "texts.txt", "--json").out)
+    assert [(each["text"], each["label"]) for each in said["texts"]] == [("a1", "0"), ("b7", "1")]
+    for each in said["texts"]:
+        assert sum(each["probabilities"].values()) == pytest.approx(1.0)
+        assert [*each["probabilities"].values()] == sorted(each["probabilities"].values(), reverse=True)
+    head, row = cli("classify", "kinds", "a1").out.splitlines()
+    assert head.split() == ["label", "probability", "text"] and row.split()[::2] == ["0", "a1"]
+    for words, why in (
+        (("generate", "kinds", "--prompt", "a"), "`sweeplab classify RUN TEXT`"),
+        (("classify", "kinds"), "there is no text; allowed: RUN TEXT…, or --file FILE"),
+        (("classify", "kinds", "é"), "of the text, character 'é' at 0"),
+        (
+            ("plan", "kinds.yaml", "-o", "fixed.objective=pairs"),
+            "objective is classification, for",
+        ),
+    ):
+        refused = cli(*words)
+        assert refused.code == 2 and why in refused.err and len(refused.err.splitlines()) == 1
+    lab = folder / "lab"
+    assert find_study(lab, "kinds").data.labels == ["0", "1"]
+    import mlflow
+
+    mlflow.set_tracking_uri(tracking_uri(lab))
+    runs = mlflow.search_runs(search_all_experiments=True)
+    assert 1.0 in set(runs["metrics.accuracy"]) and 1.0 in set(runs["metrics.best_f1"])
+
+
+def test_a_run_of_text_finds_no_labels(cli, finished) -> None:
+    refused = cli("classify", "tiny", "text", "--lab", finished.lab)
+    assert refused.code == 2 and "finds no labels: its objective is next_token" in refused.err
