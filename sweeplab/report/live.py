@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.formatting import without_password
-from sweeplab.lab.listing import Trial, find_metric, find_study, study_names
+from sweeplab.lab.listing import Trial, find_metric, find_study, read_spec, study_names
 from sweeplab.lab.moving import Done
 from sweeplab.lab.showing import how_to_use, n_planned
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import CurveReader, RunEnd, RunFolder, RunStart, RunState
 from sweeplab.sweep.control import steering
+from sweeplab.sweep.control.detaching import detach
 from sweeplab.sweep.control.following import read_plan
 from sweeplab.sweep.trials.commands import Commands
 
@@ -184,10 +185,10 @@ def as_json(content: Any) -> str:
 # ------------------------------------------------------------------ what may be ordered
 
 # The commands of the command line, by their words there, and what of a request each of them is given.
-ORDERS: dict[str, Callable[[StudyFolder, Mapping[str, Any]], Done | None]] = {
+ORDERS: dict[str, Callable[[StudyFolder, Mapping[str, Any]], Done]] = {
     "stop": lambda folder, given: steering.stop(folder),
     "pause": lambda folder, given: steering.pause(folder),
-    "resume": lambda folder, given: steering.resume(folder),
+    "resume": lambda folder, given: steering.resume(folder) or _run(folder),
     "extend": lambda folder, given: steering.extend(folder, given.get("trials_per_cell"), given.get("time")),
     "enqueue": lambda folder, given: steering.enqueue(folder, str(given.get("values", "")).split()),
     "stop trial": lambda folder, given: steering.stop_trial(folder, int(given["trial"]), str(given["cell"])),
@@ -203,12 +204,16 @@ def give(folder: StudyFolder, order: str, given: Mapping[str, Any]) -> Done:
     if order not in ORDERS:
         raise BadInput(f"there is no order {order!r}")
     try:
-        done = ORDERS[order](folder, given)
+        return ORDERS[order](folder, given)
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{order}: {error!r} is missing or wrong") from error
-    if done is None:
-        raise BadInput(f"nobody runs study {folder.name}; {folder.command('study resume')} continues it")
-    return done
+
+
+def _run(folder: StudyFolder) -> Done:
+    """Run a study that nobody runs, so that it outlives the page."""
+    words = ["study", "resume", folder.name, "--lab", str(folder.lab.absolute()), "--json"]
+    by = detach(folder, read_spec(folder).engine, words)
+    return Done(f"{folder.name} is run by {by}", [folder.command("study stop")])
 
 
 # ------------------------------------------------------------------ the server

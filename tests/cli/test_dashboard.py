@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ from cli.conftest import STUDY
 from terminal import PROGRAM
 
 from sweeplab.records.folders import StudyFolder
-from sweeplab.report.live import Follower
+from sweeplab.report.live import Follower, give
 
 
 @contextmanager
@@ -88,6 +90,23 @@ def test_a_look_tells_all_and_the_next_one_only_what_is_new(finished) -> None:
     assert [at for at, _ in first["points"]["n_embd=8/0/0"]] == [0, 10, 20]
     assert first["best"]["value"] == min(cell["best"] for cell in first["cells"])
     assert first["states"] == {"complete": 4} and "trials.db" in first["optuna"]
+
+
+@pytest.mark.slow
+def test_resume_runs_a_study_that_nobody_runs(finished, tmp_path: Path) -> None:
+    lab = shutil.copytree(finished.lab, tmp_path / "lab")
+    study = StudyFolder(lab, "tiny")
+    (per_cell,) = {len([*study.path.glob(f"runs/{cell.name}/*")]) for cell in study.path.glob("runs/*")}
+    give(study, "extend", {"trials_per_cell": str(per_cell + 1)})
+    said = give(study, "resume", {})
+    assert said.what.startswith("tiny is run by process ") and str(lab / "logs" / "tiny.log") in said.what
+    deadline = time.monotonic() + 200
+    while study.is_run:
+        assert time.monotonic() < deadline, (lab / "logs" / "tiny.log").read_text()
+        time.sleep(0.2)
+    look = Follower(study).look()
+    assert (look["phase"], look["counted"]) == ("complete", look["total"])
+    assert look["total"] > 4
 
 
 @pytest.mark.browser

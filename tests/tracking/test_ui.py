@@ -26,7 +26,6 @@ COLUMNS = ("searched", "best_val_loss", "state", "n_params", "cell")
 CHARTS = (
     Chart("line", "Loss over tokens", "train_tokens", "val_loss", width="half"),
     Chart("scatter", "against parameters", "log10_n_params", "best_val_loss", width="half"),
-    Chart("scatter", "Against width", "n_embd", "best_val_loss", width="half"),
     Chart("compare", "Side by side"),
 )
 # State, cell, learning rate, best loss, parameters: not in the order of the losses.

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from threading import Thread
 
 from sweeplab.errors import BadInput
 from sweeplab.records.folders import StudyFolder
@@ -46,6 +47,8 @@ def detach(folder: StudyFolder, engine: Engine, words: Sequence[str]) -> str:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
+    # A dashboard outlives what it started, which would stay a zombie.
+    Thread(target=process.wait, daemon=True).start()
     while process.poll() is None:
         if folder.is_run and folder.canonical_file.exists():
             return f"process {process.pid}, log {log}"
