@@ -26,6 +26,7 @@ from optuna.distributions import (
     distribution_to_json,
     json_to_distribution,
 )
+from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, RDBStorage
 from optuna.storages._rdb import models
 from optuna.study import StudyDirection
@@ -64,7 +65,10 @@ class TrialStorage(BaseStorage):
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._rdb = RDBStorage(url, engine_kwargs=engine_arguments(url))
+        try:
+            self._rdb = RDBStorage(url, engine_kwargs=engine_arguments(url))
+        except StorageInternalError as error:  # Optuna's word for a database that was lost meanwhile
+            raise error.__cause__ or error from None
         self.engine = serialize(self._rdb.engine)
         self._reading = self.engine.execution_options(**READS)
         self._thread = threading.RLock()
