@@ -421,10 +421,11 @@ class StudySpec(Section):
     @property
     def of_labels(self) -> bool:
         """Say whether the corpus is one of labels."""
-        from sweeplab.data.corpora import CORPORA
+        from sweeplab.data.corpora import CORPORA, PairCorpus
 
         data = getattr(self, "data", None)
-        return data is not None and getattr(CORPORA[data.corpus], "has_labels", False)
+        corpus = None if data is None else CORPORA[data.corpus]
+        return isinstance(corpus, PairCorpus) and corpus.has_labels
 
     @property
     def data_path(self) -> str | None:

@@ -31,13 +31,15 @@ from sweeplab.model.shape import ModelShape
 from sweeplab.sweep.engines.base import SETTINGS
 from sweeplab.train.devices import has_matrix_units, processor
 from sweeplab.train.program import compiling_pays
-from sweeplab.train.run import Run, row_flops, shape_key
+from sweeplab.train.run import Run, row_flops, shape_key, train_flops
 from sweeplab.version import VERSION
 
 # How long one round of a way is timed, and how many rounds there are; a step that takes longer is a round.
 ROUND_SECONDS, ROUNDS = 0.25, 5
 # bfloat16 is chosen where a step takes at most this share of its time in float32: less is not worth its rounding.
 MIXED_BELOW = 0.9
+# A step of more FLOPs is not timed: a dozen of them would take longer than anyone waits for a plan.
+MOST_STEP_FLOPS = 1e11
 # The stacks that are timed for a table, as far as a step of one is no more than this.
 STACKS, MOST_FLOPS = (1, 2, 4, 8, 16), 2e11
 _NEVER = 10**9
@@ -101,9 +103,10 @@ def settled_dtype(
 ) -> str:
     """Return the precision of matrix products on this machine's CPU: what a few steps of both say.
 
-    Without matrix units, or where no product is large enough for them, it is float32, and nothing is timed.
+    Without matrix units, where no product is large enough for them, or a step takes seconds, it is float32, and nothing
+    is timed.
     """
-    if not may_be_mixed(values):
+    if not may_be_mixed(values) or train_flops(values, 1) > MOST_STEP_FLOPS:
         return "float32"
     ways = [Way(workers, threads, stack, dtype, False) for dtype in ("float32", "bfloat16")]
     single, half = measured(values, train, val, ways)

@@ -310,7 +310,7 @@ def test_another_study_of_the_same_name(cli, finished) -> None:
     [
         ("studdy", "No such command 'studdy'. Did you mean `sweeplab study`?"),
         ("study pla tiny.yaml", "No such command 'pla'. Did you mean `sweeplab study plan`?"),
-        ("study run", "Missing argument"),
+        ("study run", "no study is named; allowed: a new one: `sweeplab study init NAME`"),
         ("study run tiny.yaml --lap x", "No such option: --lap (Possible options: "),
         ("study run nowhere.yaml", "nowhere.yaml: No such file"),
         ("study run tiny.yml", "tiny.yml: No such file or directory; did you mean 'tiny.yaml'?"),

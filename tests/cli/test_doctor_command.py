@@ -38,6 +38,6 @@ def test_no_study_and_an_unknown_one(cli, finished) -> None:
     alone = cli("doctor", "--json")
     assert alone.code == 0
     names = [check["name"] for check in json.loads(alone.out)]
-    assert names == ["python", "packages", "devices", "threads", "lab", "disk", "tracking"]
+    assert names == ["python", "packages", "devices", "threads", "compiler", "lab", "disk", "tracking"]
     said = cli("doctor", "tny", "--lab", finished.lab)
     assert said.code == 2 and said.err.endswith("did you mean 'tiny'?\n")

@@ -49,7 +49,7 @@ def named(names: tuple[str, ...]) -> Any:
 def test_these_are_all_commands() -> None:
     assert {" ".join(names) for names in commands()} == {
         "", "study", "study init", "study plan", "study bench", "study run", "study list", "study show", "study export",
-        "study best", "study clone", "study confirm", "study diff",
+        "study best", "study publish", "study clone", "study confirm", "study diff",
         "study watch", "study logs", "study pause", "study resume", "study stop", "study extend", "study enqueue",
         "study retry", "study work", "study rename", "study rm", "study repair", "trial", "trial stop", "trial resume",
         "storage", "storage start", "storage stop", "storage status", "storage backup",

@@ -57,6 +57,11 @@ def corpus_and_path(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str
         file = tmp_path / "some.tsv"
         file.write_text("one\tun\ntwo\tdeux\nthree\ttrois\n")
         return name, str(file)
+    if name == "labels":
+        file = tmp_path / "some.tsv"
+        rows = (f"film {n} is {('dull', 'fine')[n % 2]}\t{('bad', 'good')[n % 2]}\n" for n in range(40))
+        file.write_text("".join(["text\tlabel\n", *rows]))
+        return name, str(file)
     return name, None
 
 

@@ -312,10 +312,14 @@ def _entries(row):
 
 
 # Not what some rule holds against another row: drawn at random few go together. What divides what is tested above.
-# Of these any value goes with the others' defaults.
+# Of these any value goes with the others' defaults. Epochs stand in the place of max_iters.
 _WITH_DEFAULTS = {"block_size", "batch_size", "mask_share", "span_length", "optimizer"}
 _TOGETHER = set().union(*(rule.names for rule in rules(study(), 65) if len(rule.names) > 1)) - _WITH_DEFAULTS
-_FREE = [row for row in TABLE.values() if is_searched(row) and row.name not in {"wandb_project"} | _TOGETHER]
+_FREE = [
+    row
+    for row in TABLE.values()
+    if is_searched(row) and row.name not in {"wandb_project", "epochs"} | _TOGETHER
+]
 _SEARCHES = st.lists(st.sampled_from(_FREE), min_size=1, max_size=6, unique_by=lambda row: row.name).flatmap(
     lambda rows: st.fixed_dictionaries({row.name: _entries(row) for row in rows})
 )

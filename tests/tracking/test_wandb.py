@@ -100,7 +100,7 @@ def test_a_run_is_shown_with_all_its_numbers_when_it_has_ended(
     mirror.close({})
     runs, history, summary = shown(study)
     assert {(run.project, run.run_group, run.job_type, run.display_name, *run.tags) for run in runs} == {
-        ("nightly", "planets", "n_layer=1", "n_layer=1 #7 seed 3", "pruned")
+        ("nightly", "planets", "n_layer=1", "#7 L3 seed 3", "pruned")
     }
     config = {item.key: json.loads(item.value_json) for item in runs[0].config.update}
     assert {

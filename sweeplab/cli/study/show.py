@@ -333,9 +333,10 @@ def publish(
     ] = None,
     lab: Lab = None,
 ) -> Answer:
-    """Register the best trial's model in MLflow's model registry, with the alias `best`.
+    """Register the best trial's model in MLflow.
 
-    It takes texts and returns what it writes after them; the same model is registered once.
+    Its model registry gets a version with the alias `best`, which takes texts and returns what it writes
+    after them; the same model is registered once.
 
     \b
     $ sweeplab study publish small
