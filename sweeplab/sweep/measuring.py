@@ -246,7 +246,7 @@ def bench(
     dtypes = ("float32", "bfloat16") if may_be_mixed(values) else ("float32",)
     stacks = [stack for stack in STACKS if stack * flops <= MOST_FLOPS] or [1]
     like = values.replace(device="cpu", compile=True)
-    compiles = (False, True) if compiling_pays(like, math.inf, 1) else (False,)
+    compiles = (False, True) if compiling_pays(like, math.inf) else (False,)
     ways = [Way(n_cpus, 1, stack, dtype, each) for dtype in dtypes for each in compiles for stack in stacks]
     ways += [Way(1, n_cpus, stacks[-1], dtype, False) for dtype in dtypes if n_cpus > 1]
     ways += [] if taken in ways else [taken]

@@ -82,7 +82,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     if settled.device == "cpu" and valid[0].dtype == AUTO and is_here:
         dtype = _dtype_here(folder, dataset, samples, plans, workers)
     if settled.device == "cpu" and is_here:
-        plans = _compiled_here(spec, folder, samples, plans, dtype, workers[0].threads)
+        plans = _compiled_here(spec, folder, samples, plans, dtype)
     planned = plan.Plan(
         name=spec.name,
         cells=plans,
@@ -136,7 +136,6 @@ def _compiled_here(
     samples: Sequence[plan.Samples],
     plans: Sequence[plan.CellPlan],
     dtype: str,
-    threads: int,
 ) -> list[plan.CellPlan]:
     """Return the cells with whether their steps are compiled on this machine's CPU: as they began, or where it pays."""
     begun = folder.read(folder.plan_file)["cells"] if folder.plan_file.exists() else []
@@ -148,7 +147,7 @@ def _compiled_here(
             return planned.compile  # of unlike shapes each would be compiled
         n_trials = planned.n_trials(spec.budget.trials_per_cell or 1)
         n_steps = n_trials * len(planned.seeds) * cell.median.max_iters
-        return compiling_pays(like, n_steps, threads)
+        return compiling_pays(like, n_steps)
 
     return [
         replace(each, compile=known.get(each.cell, compiles(cell, each)))
@@ -179,7 +178,7 @@ def bench_study(spec: StudySpec, lab: Path, again: bool = False) -> tuple[str, l
         f"a stack of {taken.stack} for {cell.n_params:,} parameters",
         f"{taken.dtype}, {'as the study says' if own['dtype'] else timed}",
         f"{'compiled' if taken.compile else 'not compiled'}, "
-        f"{'as the study says' if own['compile'] else 'by the steps that are planned, and what the cache has'}",
+        f"{'as the study says' if own['compile'] else 'by the steps that are planned'}",
     ]
     return cell.cell, bench(values, dataset.training(values), dataset.val, taken, "; ".join(why), again)
 

@@ -37,9 +37,9 @@ COMPILED = ("adamw", "adam", "sgd", "lion")
 COMPILER_CURE = "compile: false needs none; g++ is in Debian's package g++, and CXX names another one"
 _COMPILING = "sweeplab.train.compiling"
 
-# Where `compile: auto` compiles: cells of more steps, of all trials, unless the cache has the program already, for
-# compiling takes 25 s of a quiet core, and a step of 27k parameters then takes 0.25 ms less; and smaller models: of
-# 27k parameters a step takes 0.6 of its time, of 0.2M, in bfloat16, 0.75, of 1.4M 0.98.
+# Where `compile: auto` compiles: cells of more steps, of all trials, for compiling takes 25 s of a quiet core, and a
+# step of 27k parameters then takes 0.25 ms less; and smaller models: of 27k parameters a step takes 0.6 of its time, of
+# 0.2M, in bfloat16, 0.75, of 1.4M 0.98. That the cache has a program is no reason: one file is to train the same twice.
 COMPILED_BELOW_PARAMS, COMPILED_FROM_STEPS = 1_000_000, 100_000
 
 Program = Callable[[Sequence["Tensor"]], None]
@@ -51,13 +51,11 @@ def compiles_whole(values: Hyperparameters) -> bool:
     return values.device == "cpu" and is_plain and values.optimizer in COMPILED
 
 
-def compiling_pays(values: Hyperparameters, n_steps: float, threads: int) -> bool:
+def compiling_pays(values: Hyperparameters, n_steps: float) -> bool:
     """Say whether `compile: auto` compiles the step of runs that take so many steps together on this machine's CPU."""
     if not compiles_whole(values) or n_params(ModelShape.of(values)) >= COMPILED_BELOW_PARAMS:
         return False
-    return program_file(values, threads).exists() or (
-        n_steps >= COMPILED_FROM_STEPS and compiler() is not None
-    )
+    return n_steps >= COMPILED_FROM_STEPS and compiler() is not None
 
 
 def compiler() -> str | None:

@@ -225,6 +225,7 @@ class Stack:
         n_rows = len(self._stepped)
         present = [part is not None for part in self._batches()]
         sites = dropout.sites if (dropout := self._dropout(0)) else []
+        dense, candidates = self._objective.dense, self._objective.n_candidates
 
         def step(*given: Tensor) -> tuple[Tensor]:
             left = iter(given)
@@ -237,7 +238,7 @@ class Stack:
             leaves = self.transformer.layout.views(rows["weights"].detach())
             leaves = {name: view.requires_grad_() for name, view in leaves.items()}
             beside = (smoothing.float() if self._smooths else None, None)
-            losses = self._losses(leaves, batch, masks, *beside, dense=self._objective.dense)
+            losses = self._losses(leaves, batch, masks, *beside, dense=dense, candidates=candidates)
             pieces = torch.autograd.grad(losses.sum(), list(leaves.values()))
             with torch.no_grad():
                 gradient = self.transformer.layout.gathered(pieces)

@@ -79,9 +79,6 @@ def test_a_bench_times_the_ways_of_a_study_and_says_which_one_the_plan_takes(tin
     assert list(speeds.values()) == sorted(speeds.values(), reverse=True)
     assert all(0.0 < row.share_of_bound < 1.0 for row in rows)
     assert speeds[taken.workers, 8, True] > speeds[taken.workers, 1, False]
-    assert bench_study(tiny(), tmp_path)[1] != rows, (
-        "what was compiled is in the cache: the plan takes it now"
-    )
 
 
 def test_a_bench_is_of_this_machines_cpu(tiny, tmp_path: Path) -> None:

@@ -147,3 +147,14 @@ def test_a_file_that_has_no_labels_is_one_line(tmp_path: Path, name: str, text: 
     with pytest.raises(BadInput) as refused:
         prepare("labels", "char", str(tmp_path / name))
     assert said in str(refused.value) and len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_step_as_it_is_compiled_learns_labels_alone(data: Dataset, family: str) -> None:
+    values = values_of(data, family)
+    stack = Stack(values, data.train, data.val)
+    stack.admit(Run("run", values))
+    stack.advance()
+    (losses,) = stack.traceable()(*(each.clone() for each in stack.staged()))
+    stack._step()
+    assert losses.item() == pytest.approx(stack._rows["loss"][0, 0].item(), abs=1e-6)
