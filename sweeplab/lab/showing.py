@@ -220,12 +220,13 @@ def commands_about(
     if number is not None:
         run, which = f"{run}/{number}-{seed}", [*which, "--trial", str(number)]
     file, of_run = f"{study.name}-best.yaml", StudyFolder(study.lab, run)
+    again = StudyFolder(study.lab, file).command("run")
     finds_labels = objective == "classification"
     return {
         "generate": of_run.command("classify", "TEXT")
         if finds_labels
         else of_run.command("generate", "--prompt", prompt),
-        "rerun": f"{study.command('best', *which, '--output', file)} && sweeplab run {file}",
+        "rerun": f"{study.command('best', *which, '--output', file)} && {again}",
         "open": study.command("ui"),
     }
 
