@@ -147,9 +147,9 @@ def _fit(trial: FinishedTrial, spaces: Sequence[Space]) -> tuple[Space, dict[str
     space = max(agreeing, key=lambda each: len(each.cell.values))  # one that changes nothing agrees with all
     parameters, ours = space.fitted(trial.values)
     settled = settle_devices(ours)
-    for name, value in trial.values.items():
-        if name not in _IDLE and not _same(value, getattr(settled, name)):
-            raise ValueError(f"{name} is {shown(value)} there and {shown(getattr(settled, name))} here")
+    for name, value in settled.applicable().items():
+        if name in trial.values and name not in _IDLE and not _same(trial.values[name], value):
+            raise ValueError(f"{name} is {shown(trial.values[name])} there and {shown(value)} here")
     if rule := space.broken(ours):
         raise ValueError(f"breaks {rule}")
     return space, parameters
