@@ -21,7 +21,7 @@ engine: {workers: 1}
 
 
 @pytest.mark.slow
-def test_a_study_of_labels_is_planned_run_evaluated_and_used(cli, folder: Path) -> None:
+def test_a_study_of_labels_is_planned_run_evaluated_and_used(cli, folder: Path, monkeypatch) -> None:
     rows = [{"text": f"{'ab'[at % 2]}{at}", "label": at % 2} for at in range(200)]
     (folder / "kinds.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (folder / "kinds.yaml").write_text(STUDY)
@@ -55,7 +55,7 @@ def test_a_study_of_labels_is_planned_run_evaluated_and_used(cli, folder: Path) 
     assert find_study(lab, "kinds").data.labels == ["0", "1"]
     import mlflow
 
-    mlflow.set_tracking_uri(tracking_uri(lab))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri(lab))
     runs = mlflow.search_runs(search_all_experiments=True)
     assert 1.0 in set(runs["metrics.accuracy"]) and 1.0 in set(runs["metrics.best_f1"])
 

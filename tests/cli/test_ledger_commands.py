@@ -322,7 +322,8 @@ def test_small_cells_are_run_large_ones_forecast_run_and_scored(cli, folder: Pat
     for each in found["forecasts"]:
         (cell,) = each["forecast"]["run"]["cells"]
         (end,) = (runs / cell).glob("*/end.json")
-        assert each["score"]["outcome"] == json.loads(end.read_text())["best_whole_val_loss"]
+        ended = json.loads(end.read_text())
+        assert each["score"]["outcome"] == pytest.approx(ended["best_whole_val_loss"], rel=1e-12)
         # Tokens span less than a decade: an interval is forecast, no loss.
         assert each["score"]["error_log"] is None and each["score"]["covered"]
     assert found["calibration"]["n"] == 4
