@@ -52,7 +52,7 @@ def test_two_studies_are_compared(cli, finished, tmp_path: Path) -> None:
     assert page == lab / "reports" / "tiny+longer" / "compare.html"
     report = json.loads(page.with_suffix(".json").read_text())
     assert "max_iters 20 / 40" in report["summary"]["Set differently"]
-    assert report["summary"]["Difference"].startswith("longer against tiny: ")
+    assert report["summary"]["Answer"].startswith("longer against tiny: ")
 
 
 @pytest.mark.browser

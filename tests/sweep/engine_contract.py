@@ -84,7 +84,7 @@ class EngineContract:
 
         def begin(max_iters: int = 20, **changed) -> Started:
             spec: StudySpec = tiny(
-                values={"max_iters": max_iters, "save_interval": max_iters},
+                values={"max_iters": max_iters, "save_interval": max_iters, "patience": None},
                 budget=Budget(trials_per_cell=4),
                 engine=EngineSpec(stack=1),
                 **changed,

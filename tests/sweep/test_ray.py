@@ -67,10 +67,11 @@ class TestRay(EngineContract):
         study.wait(study.ended)
         ((index, code),) = study.ended().items()
         assert code == LEFT, "its worker's end is none of the worker's faults"
+        states = lambda: {each.worker: each.state for each in study.engine.places()}  # noqa: E731
         study.start(index)
-        study.wait(lambda: study.engine.places()[index].state == "queued")
+        study.wait(lambda: states().get(index) == "queued")
         cluster.add_node(**ray_cluster.SMALL)
-        study.wait(lambda: study.engine.places()[index].state == "running")
+        study.wait(lambda: states().get(index) == "running")
 
     def test_a_node_that_does_not_see_the_lab_is_named(self, begin, monkeypatch) -> None:
         study = begin()

@@ -194,11 +194,12 @@ from sweeplab.study.space import cells
 from sweeplab.sweep.trials.store import Store
 vocab = int(sys.argv[3])
 store = Store(spec(), cells(spec(), vocab)[0], vocab, sys.argv[1])
-print("ready", flush=True)
-sys.stdin.readline()
 numbers = []
 while claim := store.claim():
     numbers.append(claim.number)
+    if len(numbers) == 1:
+        print("ready", flush=True)
+        sys.stdin.readline()
     store.report(claim, 0, 4.0)
     store.finish(claim, "complete", 3.0, {})
 print(json.dumps(numbers))
@@ -221,12 +222,12 @@ def test_four_processes_share_sixty_trials_each_exactly_once(tiny, opened, tmp_p
     workers = [subprocess.Popen(command, **pipes) for _ in range(4)]
     for worker in workers:
         assert worker.stdout.readline() == "ready\n"
-    for worker in workers:  # together: one alone is done before another has imported torch
+    for worker in workers:  # go on together, each with a trial: one alone is done before another has begun
         worker.stdin.write("go\n")
         worker.stdin.flush()
     shares = [json.loads(worker.communicate()[0]) for worker in workers]
     assert sorted(number for share in shares for number in share) == list(range(60))
-    assert sum(bool(share) for share in shares) > 1
+    assert all(shares)
 
 
 def test_the_same_study_draws_the_same_trials(tiny, tmp_path, dataset) -> None:
