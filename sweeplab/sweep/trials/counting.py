@@ -14,6 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 from sweeplab.lab.storage import REPEATS, VOID
 from sweeplab.records.runs import RunState
 from sweeplab.study.space import Cell
+from sweeplab.sweep.trials.halving import Rungs
 from sweeplab.sweep.trials.storage import CellTrials
 from sweeplab.sweep.trials.tpe import Observations
 
@@ -68,6 +69,11 @@ class CellTally:
     def observations(self) -> Observations:
         """Return what TPE models of the cell."""
         return Observations(self.trials)
+
+    @cached_property
+    def rungs(self) -> Rungs:
+        """Return what the cell's trials reported where halving decides."""
+        return Rungs(self.trials)
 
     def update(self) -> None:
         """Count the trials that have ended since the last time."""

@@ -32,6 +32,7 @@ from sweeplab.sweep.trials.asking import ask, nearest, seed_sampler
 from sweeplab.sweep.trials.availability import FAILURES, Availability
 from sweeplab.sweep.trials.commands import Command, Commands
 from sweeplab.sweep.trials.counting import PROMOTED, CellCounts, CellTally, is_own
+from sweeplab.sweep.trials.halving import with_rungs
 from sweeplab.sweep.trials.leases import TABLES, Lease, Leases
 from sweeplab.sweep.trials.reopening import Reopening
 from sweeplab.sweep.trials.storage import TrialStorage
@@ -155,10 +156,10 @@ class Store:
         """Return a cell's Optuna study."""
         if cell.index not in self._studies:
             values = self.spaces[cell.index].typical
-            pruner = make_pruner(settled_pruner(self.spec.pruner, values.eval_interval, values.max_iters))
-            name = f"{self.spec.name}/{cell.key}"
-            found = optuna.load_study(study_name=name, storage=self.storage, pruner=pruner)
-            self._studies[cell.index] = found
+            settled = settled_pruner(self.spec.pruner, values.eval_interval, values.max_iters)
+            pruner = with_rungs(make_pruner(settled), lambda: self.tally(cell).rungs)
+            named: Any = {"study_name": f"{self.spec.name}/{cell.key}", "storage": self.storage}
+            self._studies[cell.index] = optuna.load_study(**named, pruner=pruner)
         return self._studies[cell.index]
 
     def study_id(self, cell: Cell) -> int:
