@@ -49,7 +49,7 @@ def test_reports_wait_for_the_database_and_no_trial_is_judged_without_it(tiny, o
     store.availability.limit, store.availability.say = 60.0, said.append
     good, bad = store.claim(), store.claim()
     for iteration in (0, 10):
-        store.report(good, iteration, 1.0)
+        store.report_many([Report(good, iteration, 1.0)])
     store.finish(good, "complete", 1.0, {})
     lock = Locked(folder)
     assert store.report_many([Report(bad, 0, 3.0)]) == (set(), set())

@@ -15,7 +15,7 @@ from sweeplab.study.inputs import describe_data
 from sweeplab.study.search import Choices, Range
 from sweeplab.study.spec import Budget, Engine, Pruner, Track
 from sweeplab.sweep.control.steering import resume_trial, stop_trial
-from sweeplab.sweep.trials.store import Store
+from sweeplab.sweep.trials.store import Report, Store
 from sweeplab.sweep.work.runner import Runner
 from sweeplab.tracking.connection import count_tracked
 from sweeplab.train.stack import Stack
@@ -109,7 +109,7 @@ def test_a_promoted_trial_counts_once_and_every_process_knows_it(tiny, work, ope
     claim = other.claim()
     assert claim is not None and (claim.number, claim.promoted, claim.attempt) == (number, 10, 1)
     assert store.claim() is None and other.claim() is None, "it takes up its own place in the budget"
-    assert not other.report(claim, 20, 9.0), "which the pruner would end"
+    assert not other.report_many([Report(claim, 20, 9.0)]).behind, "which the pruner would end"
     other.finish(claim, "complete", 4.0, {"train_flops": 1.0})
     for each in (store, other):
         (counts,) = each.counts()
@@ -214,7 +214,7 @@ def test_a_pruner_promotes_nothing_while_others_train_or_no_budget_is_left(tiny,
     _, store = opened(spec)
     claims = [store.claim() for _ in range(3)]
     for claim, value in zip(claims[:2], (4.0, 5.0), strict=True):
-        store.report(claim, 10, value)
+        store.report_many([Report(claim, 10, value)])
         store.finish(claim, "pruned", None, {"train_flops": 1.0})
     assert store.claim() is None and store.awaits_results, "one has not ended"
     store.finish(claims[2], "complete", 3.0, {"train_flops": 1.0})

@@ -49,8 +49,8 @@ def test_failed_trials_do_not_count_but_do_not_go_on_forever(tiny, opened) -> No
 def test_optuna_hears_of_every_outcome_in_its_words(outcome, state, tiny, opened) -> None:
     _, store = opened(tiny())
     claim = store.claim()
-    store.report(claim, 0, 4.0)
-    store.report(claim, 10, 3.5)
+    store.report_many([Report(claim, 0, 4.0)])
+    store.report_many([Report(claim, 10, 3.5)])
     store.finish(claim, outcome, 3.5, {"train_flops": 7.0})
     (trial,) = store.trials(store.cells[0])
     assert trial.state == state
@@ -65,8 +65,8 @@ def test_a_sampler_prefers_every_pruned_trial_to_one_that_diverged(tiny, opened)
     for claim, iterations, outcome in zip(
         claims, (10, 20, 10), ("pruned", "diverged", "pruned"), strict=True
     ):
-        store.report(claim, 0, 4.0)
-        store.report(claim, iterations, 3.0)
+        store.report_many([Report(claim, 0, 4.0)])
+        store.report_many([Report(claim, iterations, 3.0)])
         store.finish(claim, outcome, None, {})
     study = store.study(store.cells[0])
     for n_best in (1, 2):
@@ -79,7 +79,7 @@ def test_what_is_not_finite_is_never_reported(tiny, opened) -> None:
     _, store = opened(tiny())
     claim = store.claim()
     for iteration, value in enumerate([3.0, float("nan"), float("inf"), float("-inf")]):
-        store.report(claim, iteration, value)
+        store.report_many([Report(claim, iteration, value)])
     store.finish(claim, "diverged", None, {})
     assert store.trials(store.cells[0])[0].intermediate_values == {0: 3.0}
     assert store.trials(store.cells[0])[0].value == 3.0
@@ -191,7 +191,7 @@ import sys, json
 sys.path.insert(0, sys.argv[2])
 from study_for_children import spec
 from sweeplab.study.space import cells
-from sweeplab.sweep.trials.store import Store
+from sweeplab.sweep.trials.store import Report, Store
 vocab = int(sys.argv[3])
 store = Store(spec(), cells(spec(), vocab)[0], vocab, sys.argv[1])
 numbers = []
@@ -200,7 +200,7 @@ while claim := store.claim():
     if len(numbers) == 1:
         print("ready", flush=True)
         sys.stdin.readline()
-    store.report(claim, 0, 4.0)
+    store.report_many([Report(claim, 0, 4.0)])
     store.finish(claim, "complete", 3.0, {})
 print(json.dumps(numbers))
 """
@@ -392,7 +392,7 @@ def test_a_worker_whose_lease_ran_out_writes_nothing_when_it_wakes_up(tiny, open
     _, one = opened(tiny(pruner=Pruner(type="median")))
     _, two = opened(tiny(pruner=Pruner(type="median")))
     first = one.claim()
-    one.report(first, 0, 4.0)
+    one.report_many([Report(first, 0, 4.0)])
     with one.storage.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE sweeplab_lease SET expires = 0")
     again = two.claim()
@@ -403,7 +403,7 @@ def test_a_worker_whose_lease_ran_out_writes_nothing_when_it_wakes_up(tiny, open
         one.finish(first, "complete", 1.0, {})
     one.requeue([first])
     assert two.renew() == {again.trial_id}
-    two.report(again, 10, 3.0)
+    two.report_many([Report(again, 10, 3.0)])
     two.finish(again, "complete", 3.0, {})
     assert one.trials(one.cells[0])[0].intermediate_values == {0: 4.0, 10: 3.0}
 

@@ -18,6 +18,7 @@ from sweeplab.study.inputs import describe_data
 from sweeplab.study.search import Choices, Derived, Divisors, Range
 from sweeplab.study.spec import Budget, Pruner, Sampler
 from sweeplab.sweep.planning import make_plan
+from sweeplab.sweep.trials.store import Report
 from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
 from sweeplab.sweep.work.runner import Runner
 
@@ -141,7 +142,7 @@ def test_pruners_do_not_judge_by_them(pruner, tiny, warm, table) -> None:
     pruned = [trial for trial in known(store) if trial.state == TrialState.PRUNED]
     assert [trial.intermediate_values for trial in pruned] == [{20: 1.0}] * 6
     claim = store.claim()
-    assert not any(store.report(claim, iteration, 5.0) for iteration in (0, 10, 20))
+    assert not any(store.report_many([Report(claim, iteration, 5.0)]).behind for iteration in (0, 10, 20))
 
 
 FITS = [

@@ -156,17 +156,17 @@ class Store:
         """Return a cell's Optuna study."""
         if cell.index not in self._studies:
             values = self.spaces[cell.index].typical
-            settled = settled_pruner(self.spec.pruner, values.eval_interval, values.max_iters)
-            pruner = with_rungs(make_pruner(settled), lambda: self.tally(cell).rungs)
-            named: Any = {"study_name": f"{self.spec.name}/{cell.key}", "storage": self.storage}
-            self._studies[cell.index] = optuna.load_study(**named, pruner=pruner)
+            pruner = make_pruner(settled_pruner(self.spec.pruner, values.eval_interval, values.max_iters))
+            pruner = with_rungs(pruner, lambda: self.tally(cell).rungs)
+            name = f"{self.spec.name}/{cell.key}"
+            self._studies[cell.index] = optuna.Study(name, self.storage, pruner=pruner)
         return self._studies[cell.index]
 
     def study_id(self, cell: Cell) -> int:
         """Return the id of a cell's Optuna study."""
         if cell.index not in self._study_ids:
-            found = self.storage.get_study_id_from_name(f"{self.spec.name}/{cell.key}")
-            self._study_ids[cell.index] = found
+            name = f"{self.spec.name}/{cell.key}"
+            self._study_ids[cell.index] = self.storage.get_study_id_from_name(name)
         return self._study_ids[cell.index]
 
     def trials(self, cell: Cell) -> list[FrozenTrial]:
@@ -443,10 +443,6 @@ class Store:
             if is_finished and (best := self.tally(other).best):
                 return best
         return None
-
-    def report(self, claim: Claim, iteration: int, value: float) -> bool:
-        """Report a trial's value at an iteration, as `report_many` does, and say whether it should be pruned."""
-        return claim.trial_id in self.report_many([Report(claim, iteration, value)]).behind
 
     def report_many(self, reports: Collection[Report]) -> Verdicts:
         """Report values of trials at iterations and return which should be pruned; those of a lost lease are not.
