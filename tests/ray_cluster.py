@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
+
+import psutil
 
 IS_INSTALLED = find_spec("ray") is not None
 SMALL = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
@@ -17,6 +23,42 @@ SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+
+
+class NodesApart:
+    """Nodes with disks of their own: where this process has `hidden` each has an empty folder, with its cache."""
+
+    def __init__(self, address: str, hidden: Path) -> None:
+        self.address, self._hidden = address, hidden
+        self._nodes: list[psutil.Popen] = []
+
+    def add(self) -> None:
+        """Start a node with one core to give away."""
+        disk = shlex.quote(str(self._hidden))
+        words = f"--num-cpus=1 --object-store-memory={SMALL['object_store_memory']} --block"
+        ray = f"{shlex.quote(sys.executable)} -m ray.scripts.scripts start --address={self.address} {words}"
+        script = f"mount -t tmpfs none {disk} && export SWEEPLAB_CACHE={disk}/cache && exec {ray}"
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self._nodes.append(psutil.Popen(["unshare", "--mount", "sh", "-c", script], **quiet))
+
+    def lose(self, process: psutil.Process) -> None:
+        """Kill all that runs on the node of a process."""
+        above = {each.pid for each in process.parents()}
+        (node,) = [each for each in self._nodes if each.pid in above]
+        self._kill(node)
+        self._nodes.remove(node)
+
+    def close(self) -> None:
+        """Kill all nodes."""
+        for node in self._nodes:
+            self._kill(node)
+
+    @staticmethod
+    def _kill(node: psutil.Popen) -> None:
+        for each in [*node.children(recursive=True), node]:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        node.wait()
 
 
 @contextmanager

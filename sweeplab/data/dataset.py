@@ -152,7 +152,7 @@ def prepare(
     known = folder / f"{_digest(corpus, stamps)}.text"
 
     name = _remembered(known, newest=max(mtime for _, _, mtime in stamps))
-    if name and (dataset := _opened(folder / _digest(cut_by, name))):
+    if name and (dataset := open_cached(folder / _digest(cut_by, name))):
         return dataset
 
     texts = source.texts(files)
@@ -161,7 +161,7 @@ def prepare(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
-            dataset = _opened(base) or _built(
+            dataset = open_cached(base) or _built(
                 base, texts, lambda: given or _trained(tokenizer, vocab_size, texts)
             )
             write_whole(known, name.encode())
@@ -170,6 +170,11 @@ def prepare(
         what = f"cannot keep tokens in {folder} ({reason}); SWEEPLAB_CACHE names another folder"
         raise BadInput(what) from error
     return dataset
+
+
+def cached_at(tokenizer: str, vocab_size: int | None, text_digest: str, n_duplicates: int) -> Path:
+    """Return where in this machine's cache the tokens of a text are, or would be: files of this name with a suffix."""
+    return cache_folder() / _digest(_cut_by(tokenizer, vocab_size), f"{text_digest} {n_duplicates}")
 
 
 def _cut_by(tokenizer: str, vocab_size: int | None) -> str:
@@ -208,8 +213,8 @@ def _remembered(known: Path, newest: int) -> str | None:
         return None
 
 
-def _opened(base: Path) -> Dataset | None:
-    """Map the tokens; None when they are not there, or not what was written."""
+def open_cached(base: Path) -> Dataset | None:
+    """Map the tokens of `cached_at`; None when they are not there, or not what was written."""
     try:
         digest, line = base.with_suffix(".json").read_text("utf-8").split("\n")
         if hashlib.sha256(line.encode()).hexdigest() != digest:
@@ -275,7 +280,7 @@ def _built(base: Path, texts: Texts, made: Callable[[], Tokenizer]) -> Dataset:
         write_whole(base.with_suffix(suffix), written)
     # Last: while it is missing, or an older one does not fit the tokens, there is no dataset.
     write_whole(base.with_suffix(".json"), f"{hashlib.sha256(line.encode()).hexdigest()}\n{line}".encode())
-    dataset = _opened(base)
+    dataset = open_cached(base)
     if dataset is None:
         raise OSError("what was written reads back differently")
     return dataset

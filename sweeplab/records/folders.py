@@ -156,6 +156,9 @@ class StudyFolder:
     confirm_file = Inside(
         "confirm.json"
     )  # what fresh seeds and the test split say of the best configurations
+    seen_file = Inside(
+        "seen"
+    )  # by what it says a machine knows whether it sees this folder, or one called alike
     workers_file = Inside("workers.json")  # where its workers are, while it is run
     elapsed_file = Inside("elapsed.json")  # how long it has been run so far
     report = Inside("report")  # the folder of the reports

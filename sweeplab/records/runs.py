@@ -309,17 +309,21 @@ class RunFolder:
             return RunStart.from_json(json.loads(self.start_file.read_bytes()))
 
     def append(self, points: Iterable[CurvePoint]) -> None:
-        """Append points to the curve.
+        """Append points to the curve, as `append_lines` does."""
+        lines = [json.dumps(_finite(point.as_json())) for point in points]
+        self.append_lines("".join(f"{line}\n" for line in lines).encode())
+
+    def append_lines(self, lines: bytes) -> None:
+        """Append whole lines to the curve.
 
         A kill may have left a torn line: the first line after it starts on a line of its own.
         """
-        lines = [json.dumps(_finite(point.as_json())) for point in points]
         with self.points_file.open("ab+") as file:
             if file.tell():
                 file.seek(-1, os.SEEK_END)
                 if file.read(1) != b"\n":
                     file.write(b"\n")
-            file.write("".join(f"{line}\n" for line in lines).encode())
+            file.write(lines)
 
     def points(self) -> list[CurvePoint]:
         """Return the curve by iteration; where a run went through one again after a kill, the first time counts."""

@@ -14,7 +14,7 @@ from sweeplab.data.baselines import find_baseline
 from sweeplab.data.batches import Pairs
 from sweeplab.data.corpora import CORPORA
 from sweeplab.data.corpora.splits import MOST_OVERLAP, WINDOW
-from sweeplab.data.dataset import Dataset, WrongVocabulary, prepare
+from sweeplab.data.dataset import Dataset, WrongVocabulary, cached_at, prepare
 from sweeplab.data.objectives import SETTINGS, n_special, special_tokens
 from sweeplab.data.objectives.pairs import share_cut
 from sweeplab.data.prompts import own_special_tokens
@@ -73,6 +73,12 @@ def recorded_dataset(folder: StudyFolder, spec: StudySpec) -> Dataset:
     if dataset.token_digest != folder.data.token_digest:
         raise BadInput(f"the text of study {folder.name} has changed since it was trained on")
     return dataset
+
+
+def cached_data(folder: StudyFolder, spec: StudySpec) -> Path:
+    """Return where in this machine's cache a study's tokens are, or would be: files of this name with a suffix."""
+    data, told = spec.data, folder.data
+    return cached_at(data.tokenizer, data.vocab_size, told.text_digest, told.n_duplicates)
 
 
 def describe_data(spec: StudySpec, dataset: Dataset) -> DataDescription:

@@ -67,9 +67,13 @@ class RayStudy(kills.Study):
 
     def workers(self) -> list[psutil.Process]:
         """Return the worker processes, which are children of actors."""
-        own = str(self.folder.lab)
+        own = str(self.folder.lab)  # or one apart, of which there are no others
         listed = [(each, each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"])]
-        return [each for each, words in listed if own in words and "sweeplab.sweep.work.worker" in words]
+        return [
+            each
+            for each, words in listed
+            if {own, "--apart"} & {*words} and "sweeplab.sweep.work.worker" in words
+        ]
 
     def held(self, store: Store) -> dict[int, int]:
         """Return by trial the process that holds it, of those that nobody else may take."""

@@ -124,7 +124,8 @@ class EngineContract:
     def test_it_says_where_a_worker_runs_and_where_its_log_is(self, begin) -> None:
         study = begin(max_iters=100_000)
         study.start()
-        study.wait(lambda: study.n_points() > 4 and len(study.engine.places()) == N_WORKERS)
+        study.wait(lambda: study.n_points() > 4)
+        study.wait(lambda: [each.state for each in study.engine.places()] == ["running"] * N_WORKERS)
         for index, place in enumerate(study.engine.places()):
             assert (place.worker, place.state) == (index, "running") and place.node and place.process
             assert Path(place.log) == study.engine.log(index) and Path(place.log).exists()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,15 +17,21 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, DamagedFile
+from sweeplab.files import cache_folder, write_whole
 from sweeplab.lab.events import StudyNotice, WorkerExited, read_event
+from sweeplab.lab.listing import read_spec
+from sweeplab.records.folders import StudyFolder
+from sweeplab.study.inputs import cached_data
 from sweeplab.study.spec import Engine
-from sweeplab.sweep.engines.base import LEFT, UNSEEN, WorkerEngine, WorkerPlace
+from sweeplab.sweep.engines.base import LEAVE, LEFT, UNSEEN, WorkerEngine, WorkerPlace
+from sweeplab.sweep.engines.copies import REQUEST, answer
 
 INSTALL = "pip install 'sweeplab[ray]'"
 OPEN = (
@@ -35,6 +42,8 @@ TOKEN = "RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or ~/.ray/auth_token has to hol
 ANSWER_SECONDS = 5.0
 # How long processes that are killed may take to be gone, before their actors are killed.
 END_SECONDS = 5.0
+# By which libpq knows a server again: a file.
+CERTIFICATE = "sslrootcert"
 # The code of a worker that Ray could not start.
 FAILED = 1
 
@@ -122,19 +131,50 @@ class _Host:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
         self._is_over, self._turn = False, threading.Lock()
+        self._lab, self._n_logged = "", 0
 
     def node(self) -> str:
         """Return the name of the node."""
         return socket.gethostname()
 
-    def run(self, words: Sequence[str], environment: Mapping[str, str], log: str) -> Iterator[str | int]:
-        """Start the worker; yield the lines that it prints, and then its exit code."""
+    def sees(self, file: str, said: str) -> bool:
+        """Say whether a file is on the node, and says this."""
+        try:
+            return Path(file).read_text(encoding="utf-8") == said
+        except OSError:
+            return False
+
+    def lacks(self, names: Sequence[str]) -> list[str]:
+        """Return which files the cache of the node lacks."""
+        return [name for name in names if not (cache_folder() / name).exists()]
+
+    def make_lab(self) -> str:
+        """Make a folder of this actor's own, that nobody else may read, and return it."""
+        labs = cache_folder() / "labs"
+        labs.mkdir(parents=True, exist_ok=True)
+        for left in labs.iterdir():  # by actors that were killed
+            if not Path("/proc", left.name.partition("-")[0]).exists():
+                shutil.rmtree(left, ignore_errors=True)
+        self._lab = tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=labs)
+        return self._lab
+
+    def put(self, study: str, files: Mapping[str, bytes], cached: Mapping[str, bytes]) -> None:
+        """Write files of a study into that folder, and others into the cache."""
+        for folder, found in ((StudyFolder(Path(self._lab), study).path, files), (cache_folder(), cached)):
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, content in found.items():
+                write_whole(folder / name, content)
+
+    def run(
+        self, words: Sequence[str], environment: Mapping[str, str], log: str
+    ) -> Iterator[str | bytes | int]:
+        """Start the worker; yield the lines that it prints, and then its exit code.
+
+        Where it has a folder of its own yield what is new in its log, too, and remove the folder at last.
+        """
         with self._turn:
             if self._is_over:
                 yield 0
-                return
-            if not Path(log).parent.exists():
-                yield UNSEEN
                 return
             with Path(log).open("ab") as file:
                 process = self._process = subprocess.Popen(
@@ -146,9 +186,29 @@ class _Host:
                     env={**os.environ, **environment},
                 )
         assert process.stdout
-        for line in process.stdout:  # noqa: UP028 - Ray asks a generator in a way that a file does not know
+        for line in process.stdout:
+            yield from self._new_lines(log)
             yield line
-        yield process.wait()
+        code = process.wait()
+        yield from self._new_lines(log)
+        if self._lab:
+            shutil.rmtree(self._lab, ignore_errors=True)
+        yield code
+
+    def _new_lines(self, log: str) -> Iterator[bytes]:
+        if self._lab and Path(log).stat().st_size > self._n_logged:
+            with Path(log).open("rb") as file:
+                file.seek(self._n_logged)
+                lines = file.read()
+            self._n_logged += len(lines)
+            yield lines
+
+    def answer(self, line: str) -> None:
+        """Give the worker a line."""
+        assert self._process and self._process.stdin
+        with suppress(OSError, ValueError):  # it has ended
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
 
     def end(self, at_once: bool) -> None:
         """Let the worker put its runs away and end, or kill it; one that has not begun does not begin."""
@@ -156,8 +216,8 @@ class _Host:
             self._is_over = True
             if self._process and at_once:
                 self._process.kill()
-            elif self._process and self._process.stdin:
-                self._process.stdin.close()
+            elif self._process:
+                self.answer(LEAVE)
 
 
 class _Actor:
@@ -177,6 +237,9 @@ class RayEngine(WorkerEngine):
         self._ray = connect(self.spec.address)
         if not is_closed():
             self.events.put(StudyNotice(message=OPEN))
+        # Another machine may have a folder of this name, and of an earlier run.
+        self._seen = uuid.uuid4().hex
+        write_whole(self.folder.seen_file, self._seen.encode())
         self._actors: dict[int, _Actor] = {}
         self._words: dict[int, str] = {}  # what Ray said last of a worker, and not the worker itself
 
@@ -203,26 +266,68 @@ class RayEngine(WorkerEngine):
         get, code = self._ray.get, FAILED
         try:
             actor.node = get(actor.handle.node.remote())
+            words, log = self._words_for(index, actor)
             run = actor.handle.run.options(num_returns="streaming")
-            for said in map(
-                get, run.remote(self.command(index), self._environment(index), str(self.log(index)))
-            ):
+            for said in map(get, run.remote(words, self._environment(index), str(log))):
                 if isinstance(said, int):
                     code = said
+                elif isinstance(said, bytes):
+                    with self.log(index).open("ab") as file:
+                        file.write(said)
+                elif said.startswith(f'{{"{REQUEST}"'):
+                    actor.handle.answer.remote(f"{answer(self.folder, said)}\n")
                 else:
                     with suppress(ValueError):  # a line that a kill has torn
                         self.events.put(read_event(said, index))
+        except BadInput as error:
+            code = FAILED if isinstance(error, DamagedFile) else UNSEEN
+            self._words[index] = str(error)
         except self._ray.exceptions.RayError as error:
             code = self._code_of_loss(actor, error)
             is_raised = isinstance(error, self._ray.exceptions.RayTaskError)
             self._words[index] = str(error).splitlines()[-1] if is_raised else type(error).__name__
-        if code == UNSEEN and actor.node:
-            cure = "--lab or SWEEPLAB_LAB name a folder on a disk that all nodes share"
-            self._words[index] = f"node {actor.node} does not see {self.folder.path}: {cure}"
         with suppress(self._ray.exceptions.RayError):
             self._ray.kill(actor.handle)  # and its room is another's
         del self._actors[index]
         self.events.put(WorkerExited(worker=index, code=code))
+
+    def _words_for(self, index: int, actor: _Actor) -> tuple[list[str], Path]:
+        """Return what starts a worker on the actor's node, and the file of its log there.
+
+        Where the node does not see the lab the worker gets a folder of its own there, with what it reads of the study.
+
+        Raises:
+            BadInput: the study needs more than that.
+        """
+        from sqlalchemy import make_url  # slow to import
+
+        words, log, get, host = self.command(index), self.log(index), self._ray.get, actor.handle
+        if get(host.sees.remote(str(self.folder.seen_file), self._seen)):
+            return words, log
+        spec = read_spec(self.folder, allow_plugins=True)
+        if spec.plugins or spec.init_from:
+            what = "the study's plugins" if spec.plugins else "the run that the study starts from"
+            cure = "--lab or SWEEPLAB_LAB name a folder on a disk that all nodes share"
+            raise BadInput(f"node {actor.node} does not see {self.folder.path}, nor {what}: {cure}")
+        base = cached_data(self.folder, spec)
+        names = [file.name for file in base.parent.glob(f"{base.name}.*") if file.suffix != ".tmp"]
+        cached = {name: (base.parent / name).read_bytes() for name in get(host.lacks.remote(names))}
+        sent = (self.folder.canonical_file, self.folder.data_file, self.folder.plan_file)
+        files = {file.name: file.read_bytes() for file in sent if file.exists()}
+        lab = Path(get(host.make_lab.remote()))
+        log.touch()  # what comes of the one there
+        url = make_url(self.folder.storage_url)
+        if certificate := url.query.get(CERTIFICATE):
+            file = Path(str(certificate))
+            files[file.name] = file.read_bytes()
+            url = url.update_query_dict(
+                {CERTIFICATE: str(StudyFolder(lab, self.folder.name).path / file.name)}
+            )
+        files[self.folder.storage_file.name] = url.render_as_string(hide_password=False).encode()
+        get(host.put.remote(self.folder.name, files, cached))
+        here, there = str(self.folder.lab), str(lab)
+        words = [there if each == here else each for each in words]
+        return [*words[:2], "--apart", *words[2:]], lab / log.name
 
     def _code_of_loss(self, actor: _Actor, error: Exception) -> int:
         """Return the code of a worker whose actor is gone: 0 where it was taken back, LEFT where it was lost.

@@ -11,7 +11,7 @@ import math
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -24,14 +24,15 @@ from sweeplab.formatting import several
 from sweeplab.hyperparameters import SHAPE
 from sweeplab.lab import events
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import RunState, TrialEnding
+from sweeplab.records.runs import RunEnd, RunFolder, RunState, TrialEnding
 from sweeplab.study.space import Cell
 from sweeplab.study.spec import StudySpec
+from sweeplab.sweep.engines.copies import RunFiles
 from sweeplab.sweep.trials.leases import Renewal
 from sweeplab.sweep.trials.store import MOST_ATTEMPTS, Claim, LeaseLost, Report, Store
 from sweeplab.sweep.work.memory import Memory, does_not_fit
 from sweeplab.sweep.work.trial import ClaimedTrial, Training, start_weights
-from sweeplab.train.checkpoint import SnapshotWriter, read_snapshot, remove_snapshots, write_checkpoint
+from sweeplab.train.checkpoint import SnapshotWriter, read_snapshot, write_checkpoint
 from sweeplab.train.devices import is_out_of_memory
 from sweeplab.train.member import Record
 from sweeplab.train.run import shape_key
@@ -56,8 +57,10 @@ class Runner:
         folder: StudyFolder,
         emit: Callable[[events.Event], None] = lambda event: None,
         stopping: Callable[[], bool] = lambda: False,
+        files: RunFiles | None = None,
     ) -> None:
         self.spec, self.store, self.dataset, self.folder = spec, store, dataset, folder
+        self._files = files or RunFiles()
         self.emit, self.stopping = emit, stopping
         self._trials: dict[str, ClaimedTrial] = {}  # the trials held, by the key of each of their runs
         self._waiting: list[Training] = []  # runs of these that are in no stack
@@ -88,6 +91,8 @@ class Runner:
             finally:
                 self._snapshots.close()  # before another worker may take a trial up
                 trials = dict.fromkeys(self._trials.values())
+                with suppress(OSError):
+                    self._send(trials)
                 self.store.requeue(trial.claim for trial in trials)
                 for trial in trials:
                     self._emit(events.TrialRequeued, trial)
@@ -202,6 +207,12 @@ class Runner:
     def _claim(self, n_trials: int = 1, fits: Callable[[Cell], bool] = lambda cell: True) -> bool:
         """Claim trials and let their runs wait here; say whether there was one."""
         claims = self.store.claim_many(n_trials, fits)
+        self.store.availability.retry(
+            lambda: self._files.fetch(
+                run for claim in claims for run in self._folders(claim.cell, claim.number)
+            ),
+            of="records",
+        )
         for message in self.store.take_notices():
             self.emit(events.StudyError(message=message))
         for claim in claims:
@@ -279,6 +290,7 @@ class Runner:
             means = trial.take_in(record, whole.get(record.key))
             self._write(trial.write_points, "points")
             reports += [Report(trial.claim, iteration, mean) for iteration, mean in means]
+        self._write(lambda: self._send(self._trials[record.key] for record in records), "points")
         verdicts = self.store.report_many(reports)
         trials = {trial.claim.trial_id: trial for trial in self._trials.values()}
         for trial_id in verdicts.lost:
@@ -311,7 +323,7 @@ class Runner:
         with suppress(OSError):
             self._snapshots.wait(*(each.folder.path for each in trial.trainings.values()))  # they go
         try:
-            ends = self.store.availability.retry(lambda: trial.write_ends(ending), of="records")
+            ends = self.store.availability.retry(lambda: self._write_ends(trial, ending), of="records")
             ending = ends[0].ending
             flops, seconds = sum(end.train_flops for end in ends), sum(end.wall_seconds for end in ends)
             totals = {"train_flops": flops, "wall_seconds": seconds}
@@ -324,14 +336,26 @@ class Runner:
                 self._drop_snapshots(trial.claim.cell)
         self._forget(trial)
 
+    def _write_ends(self, trial: ClaimedTrial, ending: TrialEnding) -> list[RunEnd]:
+        ends = trial.write_ends(ending)
+        # Where another worker's end was in the lab before, all end as that one says.
+        return trial.write_ends(ending) if self._send([trial]) else ends
+
+    def _send(self, trials: Iterable[ClaimedTrial]) -> bool:
+        return self._files.send({folder: trial.promoted for trial in trials for folder in trial.folders})
+
+    def _folders(self, cell: Cell, number: int) -> list[RunFolder]:
+        return [self.folder.run(cell.key, number, seed) for seed in self.store.spaces[cell.index].seeds]
+
     def _drop_snapshots(self, cell: Cell) -> None:
         """Drop those of pruned trials that others outdo; looks beyond the next one, which others may have outdone."""
         kept = self.spec.track.snapshots
         for trial in self.store.tally(cell).best_pruned(kept + SNAPSHOTS_LOOKED_AT)[kept:]:
-            for run in self.folder.runs_of(cell.key, trial.number):
-                remove_snapshots(run.path)
+            for run in self._folders(cell, trial.number):
+                self._files.drop_snapshots(run)
 
     def _forget(self, trial: ClaimedTrial) -> None:
+        self._files.forget(trial.folders)
         for key in trial.trainings:
             self._trials.pop(key, None)
         self._waiting = [training for training in self._waiting if training.run.key in self._trials]

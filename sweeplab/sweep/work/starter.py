@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
+import queue
 import signal
 import sys
 import threading
 import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import StorageUnavailable
 from sweeplab.lab.events import Event, StudyError, StudyNotice, event_line
 from sweeplab.records.folders import StudyFolder
-from sweeplab.sweep.engines.base import LEFT
+from sweeplab.sweep.engines.base import LEAVE, LEFT
+from sweeplab.sweep.engines.copies import REQUEST
 
 if TYPE_CHECKING:
     from sweeplab.sweep.trials.commands import Commands
@@ -59,18 +62,45 @@ class Starter(ABC):
 
 
 class Pipes(Starter):
-    """A process of this machine: it reads events from our output, and holds our input open as long as we may work."""
+    """A process of this machine: it reads events from our output, and holds our input open as long as we may work.
+
+    On our input come the answers to what we ask for, and LEAVE.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._n_asked = 0
         threading.Thread(target=self._wait, daemon=True).start()
         # Whatever else prints goes to the log: our output is for events alone.
         self._events = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
 
     def _wait(self) -> None:
-        sys.stdin.read()
+        for line in sys.stdin:
+            if line == LEAVE:
+                self.closed.set()
+            else:
+                self._answers.put(line)
         self.closed.set()
+        self._answers.put(None)
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Send a request to who started us, and return the answer; from one thread.
+
+        Raises:
+            OSError: it could not be done there, or nobody answers.
+        """
+        self._n_asked += 1
+        print(json.dumps({REQUEST: self._n_asked, **request}), file=self._events, flush=True)
+        while (line := self._answers.get()) is not None:
+            answer: dict[str, Any] = json.loads(line)
+            if answer["error"]:
+                raise OSError(f"on the lab's disk: {answer['error']}")
+            if answer[REQUEST] == self._n_asked:
+                return answer
+        self._answers.put(None)
+        raise BrokenPipeError("whoever started this worker is gone")
 
     def _hear(self, number: int, frame: object) -> None:
         if self.was_signaled:  # the second one ends it at once

@@ -147,6 +147,11 @@ class TrialRuns:
             del self._unwritten[folder]
 
     @property
+    def folders(self) -> list[RunFolder]:
+        """Return the folders of its runs."""
+        return [each.folder for each in self.trainings.values()]
+
+    @property
     def has_unwritten(self) -> bool:
         """Say whether points of the curves could not be written."""
         return bool(self._unwritten)

@@ -1,8 +1,9 @@
 """What one worker does: open the study, train its trials, and leave when it is asked to.
 
-A worker is `python -m sweeplab.sweep.work.worker [--force] [--engine TYPE --since TIME] LAB NAME THREADS`. It prints
-one JSON object per line for the process that started it, and leaves once its standard input is closed; with `--since`
-it has no pipes, and works for the supervisor that started then. It leaves too when one of LEAVING_SIGNALS has come: it
+A worker is `python -m sweeplab.sweep.work.worker [--force] [--apart] [--engine TYPE --since TIME] LAB NAME THREADS`. It
+prints one JSON object per line for the process that started it, and leaves once its standard input is closed; with
+`--since` it has no pipes, and works for the supervisor that started then. With `--apart` LAB is no lab but a folder of
+its own, from which what it writes is sent to the lab. It leaves too when one of LEAVING_SIGNALS has come: it
 saves its runs at the next step and exits. It refuses a study that others train with other code or data, except with
 `--force`.
 """
@@ -22,14 +23,16 @@ from sweeplab.lab.events import StudyNotice, WorkerDone, WorkerReady
 from sweeplab.records.folders import StudyFolder
 from sweeplab.sweep.engines import engine_class
 from sweeplab.sweep.engines.base import LEFT, NO_REVISION, REFUSED
+from sweeplab.sweep.engines.copies import RunFiles, SentRunFiles
 from sweeplab.sweep.work.starter import Elsewhere, Pipes, Starter
 
 
-def work(starter: Starter, folder: StudyFolder, threads: int, force: bool) -> int:
+def work(starter: Starter, folder: StudyFolder, threads: int, force: bool, is_apart: bool = False) -> int:
     """Work on a study until it has no more trials or the worker is to leave; return the exit code."""
+    from sweeplab.data.dataset import open_cached
     from sweeplab.lab.identity import version_differences, versions
     from sweeplab.runs.generating import keep_sample
-    from sweeplab.study.inputs import study_dataset
+    from sweeplab.study.inputs import cached_data, study_dataset
     from sweeplab.sweep.trials.availability import OUTAGE_SECONDS, Availability
     from sweeplab.sweep.trials.store import open_store
     from sweeplab.sweep.work.runner import Runner
@@ -50,7 +53,10 @@ def work(starter: Starter, folder: StudyFolder, threads: int, force: bool) -> in
     import torch
 
     torch.set_num_threads(threads)
-    dataset = study_dataset(store.spec)
+    dataset = open_cached(cached_data(folder, store.spec)) if is_apart else study_dataset(store.spec)
+    if dataset is None:
+        print("the study's tokens did not come to this machine whole", file=sys.stderr)
+        return 1
     theirs = store.commands.state.start.versions
     if not force and (different := version_differences(versions(dataset.token_digest), theirs)):
         others = "the study's other workers have another version of"
@@ -58,8 +64,9 @@ def work(starter: Starter, folder: StudyFolder, threads: int, force: bool) -> in
         return REFUSED
     starter.follow(folder, store.commands)
     starter.emit(WorkerReady())
-    Runner(store.spec, store, dataset, folder, starter.emit, closed.is_set).work()
-    if not closed.is_set():
+    files = SentRunFiles(starter.ask) if is_apart and isinstance(starter, Pipes) else RunFiles()
+    Runner(store.spec, store, dataset, folder, starter.emit, closed.is_set, files).work()
+    if not closed.is_set() and not is_apart:
         keep_sample(folder, dataset)
     starter.emit(WorkerDone(revision=NO_REVISION if closed.is_set() else store.commands.state.revision))
     return starter.exit_code(store.commands)
@@ -69,6 +76,7 @@ def main(words: Sequence[str]) -> int:
     """Work as the command line says."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--force", action="store_true")
+    parser.add_argument("--apart", action="store_true")
     parser.add_argument("--engine", default="local")
     parser.add_argument("--since", type=float)
     parser.add_argument("lab", type=Path)
@@ -77,7 +85,7 @@ def main(words: Sequence[str]) -> int:
     asked = parser.parse_args(words)
     starter = Pipes() if asked.since is None else Elsewhere(asked.since)
     try:
-        code = work(starter, StudyFolder(asked.lab, asked.name), asked.threads, asked.force)
+        code = work(starter, StudyFolder(asked.lab, asked.name), asked.threads, asked.force, asked.apart)
     except StorageUnavailable as error:
         code = REFUSED
         with suppress(OSError):  # on a full disk the log has no room either

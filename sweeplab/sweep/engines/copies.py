@@ -1,0 +1,173 @@
+"""Run folders of a worker whose machine does not see the lab: on its own disk, and sent to the lab before they count.
+
+Such a worker writes its runs as any other does. Before it tells the study's storage of a report or an ending it sends
+what it has written since, and waits for the answer: what the storage knows is in the lab, whatever becomes of the
+machine. A run that it takes up it fetches first. Requests and answers are lines of JSON on the worker's pipes: lines of
+the curve go once, from where the last ones ended, and other files whole.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from sweeplab.files import write_whole
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunEnd, RunFolder
+from sweeplab.train.checkpoint import remove_snapshots
+
+REQUEST = "request"  # the key by which a line of a worker's output is none of its events
+
+
+class RunFiles:
+    """The folders of runs on the lab's own disk: what a worker writes there is in the lab."""
+
+    def fetch(self, runs: Iterable[RunFolder]) -> None:
+        """Bring what the lab has of runs."""
+
+    def send(self, runs: Mapping[RunFolder, int | None]) -> bool:
+        """Let the lab have what was written of runs; say whether it had another end of one, which is here now.
+
+        With each stands the iteration at which its trial was pruned, where it goes on from there.
+
+        Raises:
+            OSError: the lab's disk cannot be written, or nobody answers.
+        """
+        return False
+
+    def drop_snapshots(self, run: RunFolder) -> None:
+        """Remove the snapshots of a run that another worker may have trained."""
+        remove_snapshots(run.path)
+
+    def forget(self, runs: Iterable[RunFolder]) -> None:
+        """Let go of runs that this worker does not hold any more."""
+
+
+class SentRunFiles(RunFiles):
+    """The folders of runs on a disk of the worker's own; `ask` sends a request and returns its answer."""
+
+    def __init__(self, ask: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        self._ask = ask
+        self._sent: dict[Path, tuple[int, int]] = {}  # size and time of each file as the lab has it
+        self._dropped: list[RunFolder] = []
+
+    def fetch(self, runs: Iterable[RunFolder]) -> None:
+        """Replace what is here of runs by what the lab has of them."""
+        runs = [*runs]
+        self.forget(runs)
+        self._put(runs, self._ask({"wanted": [_place(run) for run in runs]}))
+
+    def send(self, runs: Mapping[RunFolder, int | None]) -> bool:
+        """Send what was written of runs since the last time, and wait until it is in the lab."""
+        sent, known, gone = [], dict[Path, tuple[int, int]](), list[Path]()
+        for run, promoted in runs.items():
+            files = {}
+            for file in sorted(run.path.rglob("*")):
+                if file.suffix == ".tmp" or not file.is_file():
+                    continue
+                with suppress(FileNotFoundError):  # a snapshot that a later one replaces
+                    state, before = file.stat(), self._sent.get(file, (0, 0))
+                    if before != (state.st_size, state.st_mtime_ns):
+                        start = before[0] if file == run.points_file else 0
+                        content = file.read_bytes()[start : state.st_size]
+                        files[file.relative_to(run.path).as_posix()] = b64encode(content).decode()
+                        known[file] = state.st_size, state.st_mtime_ns
+            lost = [file for file in self._sent if run.path in file.parents and not file.exists()]
+            removed = [file.relative_to(run.path).as_posix() for file in lost]
+            sent.append({"run": _place(run), "promoted": promoted, "files": files, "removed": removed})
+            gone += lost
+        if not known and not gone and not self._dropped:
+            return False
+        dropped = [_place(run) for run in self._dropped]
+        answer = self._ask({"sent": sent, "dropped": dropped})
+        self._dropped.clear()
+        self._sent = {file: each for file, each in self._sent.items() if file not in gone} | known
+        return self._put([*runs], answer)
+
+    def drop_snapshots(self, run: RunFolder) -> None:
+        """Let them be removed from the lab with what is sent next."""
+        self._dropped.append(run)
+
+    def forget(self, runs: Iterable[RunFolder]) -> None:
+        """Remove the folders of runs from here."""
+        for run in runs:
+            shutil.rmtree(run.path, ignore_errors=True)
+            self._sent = {file: known for file, known in self._sent.items() if run.path not in file.parents}
+
+    def _put(self, runs: Sequence[RunFolder], answer: dict[str, Any]) -> bool:
+        """Write the files of an answer."""
+        for run, files in zip(runs, answer["files"], strict=False):
+            for name, content in files.items():
+                file = run.path / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(file, b64decode(content))
+                state = file.stat()
+                self._sent[file] = state.st_size, state.st_mtime_ns
+        return any(answer["files"])
+
+
+def answer(folder: StudyFolder, line: str) -> str:
+    """Do in the lab what a worker's request asks for, and return the answer, as a line."""
+    asked = json.loads(line)
+    back: list[dict[str, str]] = []
+    error = None
+    try:
+        back += [_read(folder.run(*place)) for place in asked.get("wanted", ())]
+        back += [_write(folder, one) for one in asked.get("sent", ())]
+        for place in asked.get("dropped", ()):
+            remove_snapshots(folder.run(*place).path)
+    except OSError as failed:
+        error = failed.strerror or str(failed)
+    return json.dumps({REQUEST: asked[REQUEST], "files": back, "error": error})
+
+
+def _place(run: RunFolder) -> tuple[str, int, int]:
+    return run.cell, run.trial, run.seed
+
+
+def _read(run: RunFolder) -> dict[str, str]:
+    """Return the files of a run that the lab has."""
+    return {
+        file.relative_to(run.path).as_posix(): b64encode(file.read_bytes()).decode()
+        for file in sorted(run.path.rglob("*"))
+        if file.is_file() and file.suffix != ".tmp"
+    }
+
+
+def _write(folder: StudyFolder, sent: dict[str, Any]) -> dict[str, str]:
+    """Write what a worker sent of a run; return the end that the lab had before, if it had another one.
+
+    What names other files, or says that a run has ended, comes last: a kill at any moment leaves the lab whole.
+    """
+    run, promoted = folder.run(*sent["run"]), sent["promoted"]
+    run.path.mkdir(parents=True, exist_ok=True)
+    if run.take_back_end(promoted):  # a worker that was stopped meanwhile has nothing to add
+        return {run.end_file.name: b64encode(run.end_file.read_bytes()).decode()}
+    back = {}
+    for name in sorted(sent["files"], key=lambda name: (name == "end.json", name.endswith(".json"), name)):
+        content, file = b64decode(sent["files"][name]), run.path / _checked(name)
+        if file == run.points_file:
+            run.append_lines(content)
+        elif file == run.end_file:
+            end = RunEnd.from_json(json.loads(content))
+            if run.write_end(end, promoted) is not end:
+                back[name] = b64encode(file.read_bytes()).decode()
+        elif file != run.start_file or not run.has_started:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(file, content)
+    for name in sent["removed"]:
+        if name != run.end_file.name:  # it was taken back here
+            (run.path / _checked(name)).unlink(missing_ok=True)
+    return back
+
+
+def _checked(name: str) -> PurePosixPath:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise OSError(f"{name!r} is no file of a run")
+    return path
