@@ -38,8 +38,12 @@ class NodesApart:
         words = f"--num-cpus=1 --object-store-memory={SMALL['object_store_memory']} --block"
         ray = f"{shlex.quote(sys.executable)} -m ray.scripts.scripts start --address={self.address} {words}"
         script = f"mount -t tmpfs none {disk} && export SWEEPLAB_CACHE={disk}/cache && exec {ray}"
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self._nodes.append(psutil.Popen(["unshare", "--mount", "sh", "-c", script], **quiet))
+        given = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+        given |= {"env": os.environ | {"PYTHONUNBUFFERED": "1"}}
+        node = psutil.Popen(["unshare", "--mount", "sh", "-c", script], **given)
+        self._nodes.append(node)
+        # Two that start at once may choose the same port.
+        assert any("Ray runtime started" in line for line in node.stdout), "the node has not started"
 
     def lose(self, process: psutil.Process) -> None:
         """Kill all that runs on the node of a process."""

@@ -22,7 +22,7 @@ from sweep.engine_contract import EngineContract
 from sweeplab.lab.server import Server
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.spec import Engine
-from sweeplab.sweep.engines.base import LEFT, UNSEEN
+from sweeplab.sweep.engines.base import LEFT
 from sweeplab.sweep.trials.leases import LEASE_SECONDS
 
 pytestmark = [
@@ -72,14 +72,6 @@ class TestRay(EngineContract):
         study.wait(lambda: states().get(index) == "queued")
         cluster.add_node(**ray_cluster.SMALL)
         study.wait(lambda: states().get(index) == "running")
-
-    def test_a_node_that_does_not_see_the_lab_is_named(self, begin, monkeypatch) -> None:
-        study = begin()
-        monkeypatch.setattr(study.engine, "log", lambda index: Path(f"/nowhere/worker-{index}.log"))
-        study.start(0)
-        study.wait(study.ended)
-        assert study.ended() == {0: UNSEEN}
-        assert f"does not see {study.folder.path}" in study.engine.last_words(0)
 
 
 def test_a_study_on_three_nodes_comes_to_the_same_bits_whatever_is_lost(

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import postgres_server
 import psutil
 import pytest
 import ray_cluster
-from faults import ray_kills
+from faults import kills, ray_kills
 from sweep.engine_contract import EngineContract
 
 from sweeplab.study.spec import Engine
@@ -101,3 +102,19 @@ def test_a_study_comes_to_the_same_bits_whatever_is_lost(
             study.process.kill()
         assert [*study.problems(known)] == [], study.said.read_text()
     assert set(counts.values()) == {1} and set(counts) == {*ray_kills.KINDS}
+
+
+def test_doctor_says_which_nodes_have_disks_of_their_own(cluster, running, tmp_path: Path) -> None:
+    (tmp_path / "killed.yaml").write_text(kills.STUDY)
+    environment = os.environ | {"SWEEPLAB_STORAGE": running.url}
+    more = ("-o", "budget.trials_per_cell=1", "-o", "max_iters=20", "-o", f"engine.address={cluster.address}")
+    for words in (("study", "run", "killed.yaml", "--engine", "ray", *more), ("doctor", "killed", "--json")):
+        command = [sys.executable, "-m", "sweeplab", *words]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+        assert ended.returncode == 0, ended
+    found = [
+        each["found"]
+        for each in json.loads(ended.stdout)
+        if (each["name"], each["verdict"]) == ("disk", "ok")
+    ]
+    assert any("send their runs through Ray" in each for each in found), ended.stdout
