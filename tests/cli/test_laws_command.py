@@ -106,7 +106,7 @@ def test_refits_stand_beside_the_numbers_that_are_identified(more: tuple[str, ..
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (("fit", "--bootstrap", "12000"), " of 12,000 bootstrap refits"),
+        (("fit", "--bootstrap", "6000"), " of 6,000 bootstrap refits"),
         (("compare", "--laws", "chinchilla,kaplan"), "back-testing kaplan"),
     ],
 )
