@@ -47,7 +47,8 @@ name: beta
 plugins: [parts.py]
 data: {corpus: text, path: corpus.txt, tokenizer: char}
 fixed: {block_size: 16, batch_size: 4, max_iters: 1000000, n_embd: 8, n_head: 2, n_layer: 1, warmup_iters: 2,
-        dropout: 0.0, eval_interval: 20, eval_iters: 1, save_interval: 1000, patience: null, device: cpu}
+        dropout: 0.0, eval_interval: 20, eval_iters: 1, save_interval: 1000, patience: null, device: cpu,
+        compile: false}  # so many steps would be compiled, which takes longer than all that is done here
 search: {learning_rate: {min: 1e-4, max: 1e-1, log: true}}
 objective: {metric: picky}
 budget: {trials_per_cell: 2}

@@ -111,7 +111,9 @@ def test_resume_runs_a_study_that_nobody_runs(finished, tmp_path: Path) -> None:
 
 @pytest.mark.browser
 def test_a_study_that_runs_is_seen_and_steered(folder: Path, tmp_path: Path) -> None:
-    long = STUDY.replace("max_iters: 20", "max_iters: 100000, patience: null, save_interval: 500")
+    long = STUDY.replace(
+        "max_iters: 20", "max_iters: 100000, compile: false, patience: null, save_interval: 500"
+    )
     (folder / "tiny.yaml").write_text(long.replace("eval_interval: 10", "eval_interval: 100"))
     run = subprocess.Popen(
         [*PROGRAM, "study", "run", "tiny.yaml", "--quiet"], env={**os.environ, "OMP_NUM_THREADS": "1"}

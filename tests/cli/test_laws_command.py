@@ -106,7 +106,7 @@ def test_refits_stand_beside_the_numbers_that_are_identified(more: tuple[str, ..
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (("fit", "--bootstrap", "12000"), " of 12,000 bootstrap refits"),
+        (("fit", "--bootstrap", "6000"), " of 6,000 bootstrap refits"),
         (("compare", "--laws", "chinchilla,kaplan"), "back-testing kaplan"),
     ],
 )
@@ -149,8 +149,11 @@ def test_a_finished_study_of_two_cells_is_too_few(cli, finished) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        *("fit", "compare", "isoflop --budgets 5"),
-        *("next --flops 1e14", "forecast --params 1e9 --tokens 1e11"),
+        *("fit", "forecast --params 1e9 --tokens 1e11"),
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in ("compare", "isoflop --budgets 5", "next --flops 1e14")
+        ),
     ],
 )
 def test_what_speaks_against_a_file_is_said_wherever_it_is_fitted(command: str, cli, folder: Path) -> None:

@@ -26,7 +26,8 @@ LONG = """\
 name: long
 data: {corpus: python-docs, tokenizer: char}
 fixed: {block_size: 16, batch_size: 4, max_iters: 1000000, n_layer: 1, n_embd: 16, n_head: 2, warmup_iters: 2,
-        dropout: 0.0, eval_interval: 50, eval_iters: 1, save_interval: 1000, patience: null, device: cpu}
+        dropout: 0.0, eval_interval: 50, eval_iters: 1, save_interval: 1000, patience: null, device: cpu,
+        compile: false}
 search: {learning_rate: {min: 3e-4, max: 1e-3, log: true}}
 budget: {trials_per_cell: 1}
 sampler: random

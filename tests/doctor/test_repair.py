@@ -244,14 +244,7 @@ MLFLOW = (
     gone_from_mlflow, never_sent, twice_in_mlflow, stray_in_mlflow, another_value_in_mlflow, another_point_in_mlflow,
     another_state_in_mlflow, running_in_mlflow, a_point_missing_in_mlflow,
 )  # fmt: skip
-QUICK = (
-    untold,
-    restored_storage,
-    restored_storage_that_went_on,
-    endless,
-    another_value_in_mlflow,
-    twice_in_mlflow,
-)
+QUICK = (untold, restored_storage_that_went_on, endless, twice_in_mlflow)
 
 
 def faults(repaired: Repaired) -> set[str]:

@@ -62,8 +62,7 @@ def holds(
     monkeypatch.setattr(Stack, "_differentiate", differentiate)
 
 
-@pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
-@pytest.mark.parametrize("after", [0, 13])
+@pytest.mark.parametrize(("error", "after"), [*zip(ERRORS.values(), (0, 13, 0), strict=True)], ids=ERRORS)
 def test_a_stack_is_halved_until_it_fits_and_no_bit_changes(
     error: Exception, after: int, tiny, work, monkeypatch
 ) -> None:

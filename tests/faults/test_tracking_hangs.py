@@ -20,7 +20,7 @@ from sweeplab.tracking.pages import free_port, serve
 
 @pytest.mark.faults
 def test_a_server_that_hangs_delays_no_worker(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "40")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     monkeypatch.setattr(shipping, "SEND_SECONDS", 0.2)
     lab, heard = tmp_path / "lab", list[tuple[float, Event]]()
     with serve(tmp_path / "server", f"sqlite:///{tmp_path / 'server.db'}", free_port()) as server:

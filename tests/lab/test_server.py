@@ -195,7 +195,7 @@ def test_all_programs_that_are_found_serve_a_lab(folder: Path, lab: Path, monkey
 
 def test_a_study_that_runs_keeps_its_server(run, lab: Path) -> None:
     run("storage", "start")
-    words = [sys.executable, "-m", "sweeplab", "study", "run", "tiny.yaml", "-o", "max_iters=100000"]
+    words = [sys.executable, "-m", "sweeplab", "study", "run", "tiny.yaml", "-o", "max_iters=30000"]
     folder = StudyFolder(lab, "tiny")
     with subprocess.Popen([*words, "--lab", lab], cwd=lab.parent, stderr=subprocess.DEVNULL) as study:
         while not any(folder.runs()):

@@ -45,13 +45,20 @@ class Page(HTMLParser):
 
 
 @pytest.fixture
+def quick(tmp_path: Path) -> Path:
+    """Return a dashboard that fits no law."""
+    (tmp_path / "quick.yaml").write_text("panels: [{panel: loss, x: n_embd}, {panel: learning_curves}]\n")
+    return tmp_path / "quick.yaml"
+
+
+@pytest.fixture
 def planted(plant):
     return plant(["complete", "stopped", "pruned", "diverged"], seeds=2)
 
 
-def test_writes_the_page_and_its_data(tmp_path: Path, planted, typed) -> None:
+def test_writes_the_page_and_its_data(tmp_path: Path, planted, typed, quick: Path) -> None:
     runs, curves = typed(planted)
-    page = write_scaling(runs, curves, tmp_path / "report")
+    page = write_scaling(runs, curves, tmp_path / "report", quick)
     assert page == tmp_path / "report" / "scaling.html"
     assert {path.name for path in page.parent.iterdir()} == FILES
     again = pd.read_csv(page.with_suffix(".csv"))
@@ -124,23 +131,19 @@ def test_names_cannot_break_out_of_the_page(tmp_path: Path, planted) -> None:
     assert evil in page.figures[-1]["data"][1]["name"]
 
 
-def test_writing_again_replaces_the_report(tmp_path: Path, planted, plant) -> None:
-    mine = tmp_path / "mine.yaml"
-    mine.write_text("panels: [{panel: loss, x: n_params}]\n")
+def test_writing_again_replaces_the_report(tmp_path: Path, planted, plant, quick: Path) -> None:
     few = plant(["complete"])
     said = []
     for study in (few, planted, few):
-        page = write_scaling(*study, tmp_path / "report", mine)
+        page = write_scaling(*study, tmp_path / "report", quick)
         said.append((page.read_text(), page.with_suffix(".json").read_text()))
     assert said[0] == said[2] and said[0][0] != said[1][0] and said[0][1] != said[1][1]
 
 
-def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, planted) -> None:
-    mine = tmp_path / "mine.yaml"
-    mine.write_text("panels: [{panel: loss, x: n_params}]\n")
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, planted, quick: Path) -> None:
     (tmp_path / "report").write_text("a file")
     with pytest.raises(BadInput, match=r"report: cannot be written: "):
-        write_scaling(*planted, tmp_path / "report", mine)
+        write_scaling(*planted, tmp_path / "report", quick)
 
 
 @pytest.mark.parametrize("name", PAGES)

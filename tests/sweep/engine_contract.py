@@ -112,16 +112,7 @@ class EngineContract:
         for each in holding:
             each.__exit__(None, None, None)
 
-    def test_workers_train_a_study_to_its_end(self, begin) -> None:
-        study = begin()
-        study.start()
-        study.wait(study.engine.places)
-        assert {each.worker for each in study.engine.places()} <= set(range(N_WORKERS))
-        study.wait(study.is_over)
-        assert study.ended() == {0: 0, 1: 0}, study.logs()
-        assert study.store.counts()[0].counted == 4 and study.store.n_held() == 0
-
-    def test_it_says_where_a_worker_runs_and_where_its_log_is(self, begin) -> None:
+    def test_it_says_where_each_runs_and_who_is_stopped_puts_its_runs_away(self, begin) -> None:
         study = begin(max_iters=100_000)
         study.start()
         study.wait(lambda: study.n_points() > 4)
@@ -130,11 +121,6 @@ class EngineContract:
             assert (place.worker, place.state) == (index, "running") and place.node and place.process
             assert Path(place.log) == study.engine.log(index) and Path(place.log).exists()
             json.dumps(place.as_dict())
-
-    def test_who_is_stopped_puts_its_runs_away(self, begin) -> None:
-        study = begin(max_iters=100_000)
-        study.start()
-        study.wait(lambda: study.n_points() > 4)
         study.store.commands.set_phase("stop")
         study.engine.stop()
         study.wait(study.is_over)
@@ -143,7 +129,7 @@ class EngineContract:
         for run in study.folder.runs():
             assert run.read_end() is None and [*run.path.glob("state-*.safetensors")]
 
-    def test_who_is_killed_ends_at_once_and_others_take_over(self, begin) -> None:
+    def test_who_is_killed_ends_at_once_and_others_train_the_study_to_its_end(self, begin) -> None:
         study = begin(max_iters=600)
         study.start()
         study.wait(lambda: study.n_points() > 4)
@@ -155,7 +141,7 @@ class EngineContract:
         study.start()
         study.wait(study.is_over)
         assert study.ended() == {0: 0, 1: 0}, study.logs()
-        assert study.store.counts()[0].counted == 4
+        assert study.store.counts()[0].counted == 4 and study.store.n_held() == 0
         for run in study.folder.runs():
             iterations = [point.iteration for point in run.points()]
             assert run.read_end() and len(iterations) == len({*iterations})

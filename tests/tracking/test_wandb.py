@@ -139,7 +139,7 @@ def test_what_init_and_the_table_write_is_sent_nowhere(study: Path) -> None:
 
 def test_a_plan_says_what_is_sent_where(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def mirror(**fixed: Any) -> str:
-        data = {"corpus": "copy", "tokenizer": "char"}
+        data, fixed = {"corpus": "copy", "tokenizer": "char"}, {"dtype": "float32"} | fixed
         return make_plan(read_plain({"name": "tiny", "data": data, "fixed": fixed}), study)[0].mirror
 
     assert mirror() == mirror(wandb_project=None) == ""

@@ -38,7 +38,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 def values_of(data: Dataset, family: str, **changed) -> Hyperparameters:
     sizes = {"n_layer": 1, "n_embd": 16, "n_head": 2, "block_size": 16, "batch_size": 8, "dropout": 0.0}
-    steps = {"max_iters": 240, "eval_interval": 60, "warmup_iters": 5, "learning_rate": 1e-2, "min_lr": 1e-3}
+    steps = {"max_iters": 160, "eval_interval": 40, "warmup_iters": 5, "learning_rate": 1e-2, "min_lr": 1e-3}
     own = {"device": "cpu", "dtype": "float32", "compile": False, "n_labels": 3}
     given = {"objective": "classification", "family": family, **sizes, **steps, **own, **changed}
     return Hyperparameters.of({**given, "vocab_size": data.tokenizer.vocab_size + 6})

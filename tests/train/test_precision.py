@@ -82,7 +82,7 @@ def test_bfloat16_ranks_learning_rates_as_float32_does(values_of, tokens) -> Non
     seeds = dict(zip(rates, (3, 3, 3, 3, 4), strict=True))
     found: dict[str, dict[float, list[float]]] = {}
     for dtype in ("float32", "bfloat16"):
-        like = values_of("B", dtype=dtype, dropout=0.0, max_iters=150, eval_interval=150)
+        like = values_of("B", n_layer=2, dtype=dtype, dropout=0.0, max_iters=150, eval_interval=150)
         for rate in rates:
             stack = Stack(like, tokens, tokens, capacity=seeds[rate])
             for seed in range(seeds[rate]):
@@ -186,14 +186,6 @@ def test_linear_attention_lives_in_bfloat16(values_of) -> None:
     (before,), (after,) = stack.advance(), stack.advance()
     assert after.iteration == 100
     assert after.val_loss < before.val_loss
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.filterwarnings("ignore")
-def test_a_compiled_step_learns_the_same(values_of, tokens) -> None:
-    values = values_of(learning_rate=5e-3, dropout=0.1)
-    assert losses(values.replace(compile=True), tokens) == pytest.approx(losses(values, tokens), abs=1e-3)
 
 
 def test_auto_compiles_long_runs_on_cuda_that_have_no_experts(values_of, monkeypatch) -> None:
