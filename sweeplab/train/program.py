@@ -42,6 +42,9 @@ _COMPILING = "sweeplab.train.compiling"
 # 0.2M, in bfloat16, 0.75, of 1.4M 0.98. That the cache has a program is no reason: one file is to train the same twice.
 COMPILED_BELOW_PARAMS, COMPILED_FROM_STEPS = 1_000_000, 100_000
 
+# What an evaluation reads is no part of a step: one program serves all that differ in it alone.
+_NO_EVALUATION: dict[str, Any] = {"eval_tokens": 1, "eval_iters": 1, "eval_full": False, "eval_train": False}
+
 Program = Callable[[Sequence["Tensor"]], None]
 
 
@@ -65,7 +68,8 @@ def compiler() -> str | None:
 
 def program_file(values: Hyperparameters, threads: int) -> Path:
     """Return where the cache has the program of a shape, or will have it."""
-    what = (shape_key(values), threads, processor(), _sources(), version("torch"))
+    shape = shape_key(values.replace(**_NO_EVALUATION))
+    what = (shape, threads, processor(), _sources(), version("torch"))
     return cache_folder() / "programs" / f"{hashlib.sha256(repr(what).encode()).hexdigest()[:32]}.so"
 
 

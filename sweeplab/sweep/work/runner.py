@@ -21,7 +21,7 @@ from typing import Any
 from sweeplab.data.dataset import Dataset
 from sweeplab.errors import StorageUnavailable
 from sweeplab.formatting import several
-from sweeplab.hyperparameters import SHAPE
+from sweeplab.hyperparameters import AUTO, SHAPE
 from sweeplab.lab import events
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState, TrialEnding
@@ -115,14 +115,15 @@ class Runner:
     def _train_stack(self, first: Training) -> None:
         """Train a stack for the first run that waits, and whatever else fits it, until it is empty."""
         trial, values = self._trials[first.run.key], first.run.values
-        wanted = 1 if self._one_at_a_time else self.spec.engine.stack
-        capacity = 1
+        cell, wanted = trial.claim.cell, self.spec.engine.stack
+        if wanted == AUTO:
+            wanted = self.folder.decided(cell.key).get("stack", AUTO)
+        wanted, capacity = 1 if self._one_at_a_time else wanted, 1
         try:
             capacity = self._memory.capacity(wanted, values, len(trial.trainings))
             stack = Stack(values, self.dataset.training(values), self.dataset.val, capacity)
         except Exception as error:
             return self._handle_error([first.run.key], error, self._one_at_a_time, capacity)
-        cell = trial.claim.cell
         self._fill(stack, cell)
         while len(stack):
             n_live = len(stack)
