@@ -168,6 +168,7 @@ class Stack:
         for member in members:
             member.iteration += 1
             member.counted += 1
+            member.slot_steps += self.capacity / len(members)
         self.is_whole = True
         ended = [row for row, member in enumerate(members) if member.has_point()]
         sums = {row: (self._rows["loss"][row].item(), self._rows["norm"][row].item()) for row in ended}
