@@ -75,7 +75,7 @@ def test_a_worker_takes_the_stack_that_the_plan_found(tiny, opened, dataset, mon
     folder.plan_file.write_text(json.dumps(planned.as_dict()))
     capacities = []
     stack = runner.Stack
-    monkeypatch.setattr(runner, "Stack", lambda *given: capacities.append(given[-1]) or stack(*given))
+    monkeypatch.setattr(runner, "Stack", lambda *given: capacities.append(given[3]) or stack(*given))
     Runner(spec, store, dataset, folder).work()
     assert capacities == [4]
 

@@ -34,6 +34,7 @@ from sweeplab.sweep.work.trial import ClaimedTrial, Training, start_weights
 from sweeplab.train.checkpoint import SnapshotWriter, read_snapshot, remove_snapshots, write_checkpoint
 from sweeplab.train.devices import is_out_of_memory
 from sweeplab.train.member import Record
+from sweeplab.train.program import Paused
 from sweeplab.train.run import shape_key
 from sweeplab.train.stack import Stack
 
@@ -112,6 +113,10 @@ class Runner:
     def _is_leaving(self) -> bool:
         return self.stopping() or self.store.commands.state.phase != "run"
 
+    def _is_told_to_leave(self) -> bool:
+        self.store.poll_commands()
+        return self._is_leaving
+
     def _train_stack(self, first: Training) -> None:
         """Train a stack for the first run that waits, and whatever else fits it, until it is empty."""
         trial, values = self._trials[first.run.key], first.run.values
@@ -121,7 +126,12 @@ class Runner:
         wanted, capacity = 1 if self._one_at_a_time else wanted, 1
         try:
             capacity = self._memory.capacity(wanted, values, len(trial.trainings))
-            stack = Stack(values, self.dataset.training(values), self.dataset.val, capacity)
+            train, val = self.dataset.training(values), self.dataset.val
+            stack = Stack(values, train, val, capacity, self._is_told_to_leave)
+        except Paused:
+            return None
+        except StorageUnavailable:
+            raise
         except Exception as error:
             return self._handle_error([first.run.key], error, self._one_at_a_time, capacity)
         self._fill(stack, cell)
