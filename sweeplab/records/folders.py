@@ -178,12 +178,13 @@ class StudyFolder:
         return shlex.join(["sweeplab", *words.split(), self.name, *more, *lab])
 
     def decided(self, cell: str) -> dict[str, Any]:
-        """Return the precision and compilation that the study's plan found for runs of a cell on a CPU, if any."""
+        """Return what the plan found for runs of a cell on a CPU: dtype, compile, and stack where it was timed."""
         if not self.plan_file.exists():
             return {}
         plan = self.read(self.plan_file)
-        compiled = {each["cell"]: each.get("compile", False) for each in plan["cells"]}
-        return {"dtype": plan["dtype"], "compile": compiled.get(cell, False)}
+        own: dict[str, Any] = next((each for each in plan["cells"] if each["cell"] == cell), {})
+        stack = {"stack": own["stack"]} if own.get("stack_rates") else {}
+        return {"dtype": plan["dtype"], "compile": own.get("compile", False), **stack}
 
     @property
     def storage_url(self) -> str:

@@ -37,13 +37,15 @@ MEASURES = (
 # The same, where the loss was lowest.
 BEST_MEASURES = tuple(f"best_{name}" for name in MEASURES)
 # What a run's end finds besides: its loss where its trial is valued, at one iteration for all seeds; and on the whole
-# validation split, with the weights of the evaluation that values its trial.
+# validation split, with the weights of the evaluation that values its trial. And its part of the steps of its stack's
+# slots, empty ones too: a study's iterations over these are its stacks' mean occupancy.
 END_MEASURES = (
     "valued_val_loss",
     "best_whole_val_loss",
     "best_whole_bits_per_byte",
     "final_whole_val_loss",
     "final_whole_bits_per_byte",
+    "slot_steps",
 )
 
 
@@ -130,8 +132,9 @@ class CurvePoint:
     """One line of points.jsonl: what is known of a run at an iteration; what was not measured there is None.
 
     Losses are in nats per token; `whole_…` stand at a run's end alone, and are of the whole validation split with
-    the weights that its trial is valued by. `wall_seconds` is the training time so far, `eval_seconds`, a part of it,
-    what the evaluation took. A number that is not finite is written, and read, as null.
+    the weights that its trial is valued by. `slot_steps` are its part of the steps of its stacks' slots: of a step the
+    slots over the runs that took it. `wall_seconds` is the training time so far, `eval_seconds`, a part of it, what the
+    evaluation took. A number that is not finite is written, and read, as null.
     """
 
     iteration: int
@@ -152,6 +155,7 @@ class CurvePoint:
     bits_per_byte: float | None = None
     whole_val_loss: float | None = None
     whole_bits_per_byte: float | None = None
+    slot_steps: float | None = None
     train_tokens: int
 
     def as_json(self) -> dict[str, Any]:
@@ -211,6 +215,7 @@ class RunEnd:
     best_whole_bits_per_byte: float | None = None
     final_whole_val_loss: float | None = None
     final_whole_bits_per_byte: float | None = None
+    slot_steps: float | None = None
     train_tokens: int = 0
     train_flops: float = 0.0
     wall_seconds: float = 0.0

@@ -96,7 +96,8 @@ class CellPlan:
 
     `max_iters` and `epochs`, if some are given, are None where trials differ in them, `n_points` (how many different
     trials there are) where they cannot be counted. `startup_trials` are spread evenly before the sampler models what
-    they found. `rungs` are the iterations at which halving decides, in a run of typical length.
+    they found. `rungs` are the iterations at which halving decides, in a run of typical length. `stack_rates` are the
+    trial-steps a second of all workers by the runs in a stack, where `stack` is chosen by them.
     """
 
     cell: str
@@ -116,6 +117,12 @@ class CellPlan:
     rungs: list[int]
     epochs: float | None = None
     compile: bool = False
+    stack_rates: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def stack_gain(self) -> float | None:
+        """Return how many times as many trial-steps the stack takes as one run alone; None where it was not timed."""
+        return self.stack_rates[self.stack] / self.stack_rates[1] if self.stack in self.stack_rates else None
 
     def n_trials(self, per_cell: int) -> int:
         """Return how many trials the cell has under a budget: no more than it has points."""

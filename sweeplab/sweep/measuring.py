@@ -17,31 +17,40 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from itertools import cycle
 from pathlib import Path
 from statistics import median
 
 from sweeplab.data.batches import Split
 from sweeplab.files import cache_folder, write_whole
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.model.accounting import has_large_product
+from sweeplab.model.accounting import has_large_product, n_params
 from sweeplab.model.shape import ModelShape
+from sweeplab.study.plan import CPU_STACK_BELOW_PARAMS
 from sweeplab.sweep.engines.base import SETTINGS
 from sweeplab.train.devices import has_matrix_units, processor
-from sweeplab.train.program import compiling_pays
-from sweeplab.train.run import Run, row_flops, shape_key, train_flops
+from sweeplab.train.program import compiling_pays, program_file
+from sweeplab.train.run import Run, row_flops, shape_key, state_bytes, train_flops
 from sweeplab.version import VERSION
 
-# How long one round of a way is timed, and how many rounds there are; a step that takes longer is a round.
-ROUND_SECONDS, ROUNDS = 0.25, 5
+# How long one round of a way is timed (a step that takes longer is a round), and all rounds, fewest and most.
+ROUND_SECONDS, ALL_SECONDS, FEWEST_ROUNDS, MOST_ROUNDS = 0.15, 10.0, 3, 7
 # bfloat16 is chosen where a step takes at most this share of its time in float32: less is not worth its rounding.
 MIXED_BELOW = 0.9
 # A step of more FLOPs is not timed: a dozen of them would take longer than anyone waits for a plan.
 MOST_STEP_FLOPS = 1e11
-# The stacks that are timed for a table, as far as a step of one is no more than this.
-STACKS, MOST_FLOPS = (1, 2, 4, 8, 16), 2e11
+# The stacks that are timed, as far as a step of one is no more than this, nor its rows: larger ones leave samplers and
+# pruners less to go by, for their runs begin before any of them has ended.
+STACKS, MOST_FLOPS, MOST_BYTES = (1, 2, 4, 8, 16), 2e11, 2**28
+# The smallest stack is taken that is within this of the fastest one: its runs end earlier.
+WITHIN = 0.97
+# A shape's stacks are timed where its runs take longer than this in all, by what a CPU's core does at best; no more
+# shapes of a study than these, for a plan is waited for.
+WORTH_SECONDS, STEP_SECONDS, CORE_FLOPS = 300.0, 5e-4, 1e11
+MOST_SHAPES = 4
 _NEVER = 10**9
 _CHILD = f"import sys; from pathlib import Path; from {__name__} import main; main(Path(sys.argv[1]))"
 
@@ -81,10 +90,14 @@ def measured(
     Raises:
         RuntimeError: a way cannot be trained at all; with what its process said.
     """
+
+    def together(way: Job) -> tuple[int, int, bool]:
+        return way.workers, way.threads, isinstance(way, Way) and way.compile
+
     files = [_cache_file(values, way) for way in ways]
     unknown = [way for way, file in zip(ways, files, strict=True) if again or not file.exists()]
-    for workers, threads in dict.fromkeys((way.workers, way.threads) for way in unknown):
-        alike = [way for way in unknown if (way.workers, way.threads) == (workers, threads)]
+    for group in dict.fromkeys(map(together, unknown)):
+        alike = [way for way in unknown if together(way) == group]
         for way, seconds in zip(alike, _side_by_side(values, train, val, alike), strict=True):
             file = _cache_file(values, way)
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -111,6 +124,40 @@ def settled_dtype(
     ways = [Way(workers, threads, stack, dtype, False) for dtype in ("float32", "bfloat16")]
     single, half = measured(values, train, val, ways)
     return "bfloat16" if half <= MIXED_BELOW * single else "float32"
+
+
+def stacks_timed(values: Hyperparameters) -> list[int]:
+    """Return the stacks that are timed for runs like `values`."""
+    flops, size = row_flops(values) * values.batch_size, state_bytes(values)
+    return [
+        each for each in STACKS if each == 1 or (each * flops <= MOST_FLOPS and each * size <= MOST_BYTES)
+    ]
+
+
+def stack_rates(
+    values: Hyperparameters, train: Split, val: Split, workers: int, threads: int, n_runs: float
+) -> dict[int, float]:
+    """Return trial-steps a second by the runs in a stack, on this machine's CPU, settled as `values` are.
+
+    Empty where timing takes longer than it may save, where several threads would give a larger model other bits in
+    another stack, or where the step has to be compiled first: `study bench` does. A stack leaves runs to all workers.
+    """
+    flops = row_flops(values) * values.batch_size
+    seconds = n_runs * values.max_iters * max(STEP_SECONDS, flops / CORE_FLOPS) / workers
+    bits_rest_on_it = threads > 1 and n_params(ModelShape.of(values)) >= CPU_STACK_BELOW_PARAMS
+    if seconds < WORTH_SECONDS or flops > MOST_STEP_FLOPS or bits_rest_on_it:
+        return {}
+    if values.compile and not program_file(values, threads).exists():
+        return {}
+    stacks = [each for each in stacks_timed(values) if each == 1 or each * workers <= n_runs]
+    ways = [Way(workers, threads, each, values.dtype, values.compile) for each in stacks]
+    found = measured(values, train, val, ways)
+    return {stack: 1.0 / each for stack, each in zip(stacks, found, strict=True)}
+
+
+def fastest_stack(rates: Mapping[int, float]) -> int:
+    """Return the smallest stack whose trial-steps a second are the most, but for what differs by chance."""
+    return min(stack for stack, rate in rates.items() if rate >= WITHIN * max(rates.values()))
 
 
 def _cache_file(values: Hyperparameters, way: Job) -> Path:
@@ -141,47 +188,57 @@ def _side_by_side(values: Hyperparameters, train: Split, val: Split, ways: Seque
             for _ in range(workers)
         ]
         try:
-            found = [_in_step(processes) for _ in ways]
+            for each in processes:
+                _line(each)
+            ends, rounds = time.monotonic() + ALL_SECONDS, list[list[list[float]]]()
+            while len(rounds) < FEWEST_ROUNDS or (len(rounds) < MOST_ROUNDS and time.monotonic() < ends):
+                rounds.append([_in_step(processes) for _ in ways])
         finally:
             for each in processes:
                 each.kill()
                 each.communicate()
     # Workers side by side do so many trial-steps a second together.
-    return [1.0 / sum(way.stack / seconds for seconds in each) for way, each in zip(ways, found, strict=True)]
+    return [
+        1.0 / median(sum(way.stack / seconds for seconds in each) for each in of_way)
+        for way, of_way in zip(ways, zip(*rounds, strict=True), strict=True)
+    ]
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    if said := process.stdout.readline():
+        return said
+    raise RuntimeError((process.communicate()[1] or "no word").strip().splitlines()[-1])
 
 
 def _in_step(processes: Sequence[subprocess.Popen[str]]) -> list[float]:
-    """Let all processes time the next way at once, when all are ready for it; return the seconds of a step."""
-
-    def line(process: subprocess.Popen[str]) -> str:
-        assert process.stdout is not None
-        if said := process.stdout.readline():
-            return said
-        raise RuntimeError((process.communicate()[1] or "no word").strip().splitlines()[-1])
-
-    for each in processes:
-        line(each)
+    """Let all processes time a round of the next way at once; return the seconds of a step in each."""
     for each in processes:
         assert each.stdin is not None
         each.stdin.write("\n")
         each.stdin.flush()
-    return [float(line(each)) for each in processes]
+    return [float(_line(each)) for each in processes]
 
 
 def main(file: Path) -> None:
-    """Time each way that a file has: say when it is ready, wait for a line, and say the seconds of a step."""
+    """Make each way ready that a file has; then, for each line read, take a round of the next one and say its seconds.
+
+    They take turns, so that what else the machine does slows all of them alike.
+    """
     import torch
 
     values, train, val, ways = pickle.loads(file.read_bytes())  # our own parent's
+    torch.set_num_threads(ways[0].threads)
+    ready = []
     for way in ways:
-        torch.set_num_threads(way.threads)
         timed = _timing_steps(values, train, val, way) if isinstance(way, Way) else _timing_products(way)
         seconds = max(timed(1) for _ in range(2))
-        n_times = max(1, min(1000, int(ROUND_SECONDS / seconds)))
-        print("ready", flush=True)
-        sys.stdin.readline()
-        rounds = [timed(n_times) for _ in range(ROUNDS)]
-        print(median(rounds), flush=True)
+        ready.append((timed, max(1, min(1000, int(ROUND_SECONDS / seconds)))))
+    print("ready", flush=True)
+    for timed, n_times in cycle(ready):
+        if not sys.stdin.readline():
+            return
+        print(timed(n_times), flush=True)
 
 
 def _timing_steps(values: Hyperparameters, train: Split, val: Split, way: Way) -> Callable[[int], float]:
@@ -244,7 +301,7 @@ def bench(
     n_cpus = taken.workers * taken.threads
     flops = row_flops(values) * values.batch_size
     dtypes = ("float32", "bfloat16") if may_be_mixed(values) else ("float32",)
-    stacks = [stack for stack in STACKS if stack * flops <= MOST_FLOPS] or [1]
+    stacks = stacks_timed(values)
     like = values.replace(device="cpu", compile=True)
     compiles = (False, True) if compiling_pays(like, math.inf) else (False,)
     ways = [Way(n_cpus, 1, stack, dtype, each) for dtype in dtypes for each in compiles for stack in stacks]

@@ -7,7 +7,7 @@ import math
 import shlex
 import shutil
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -36,13 +36,24 @@ from sweeplab.study.problems import dotted
 from sweeplab.study.search import SearchSpec
 from sweeplab.study.space import Cell, cells, spaces_of
 from sweeplab.study.spec import TABLE_SUFFIX, Algorithm, StudySpec
-from sweeplab.sweep.measuring import BenchRow, Way, bench, may_be_mixed, settled_dtype
+from sweeplab.sweep.measuring import (
+    CORE_FLOPS,
+    MOST_SHAPES,
+    WORTH_SECONDS,
+    BenchRow,
+    Way,
+    bench,
+    fastest_stack,
+    may_be_mixed,
+    settled_dtype,
+    stack_rates,
+)
 from sweeplab.sweep.trials.warm_start import WarmStartSource, read_warm_starts
 from sweeplab.tracking import mirror_in_words
 from sweeplab.tracking.connection import artifact_location, database_file, tracking_uri
-from sweeplab.train.devices import settle_devices
+from sweeplab.train.devices import free_memory_bytes, settle_devices
 from sweeplab.train.program import compiling_pays
-from sweeplab.train.run import shape_key
+from sweeplab.train.run import ShapeKey, shape_key
 
 # The samplers that learn from whatever trials there are.
 LEARNING = ("tpe", "gp")
@@ -83,6 +94,9 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
         dtype = _dtype_here(folder, dataset, samples, plans, workers)
     if settled.device == "cpu" and is_here:
         plans = _compiled_here(spec, folder, samples, plans, dtype)
+        if spec.engine.stack == AUTO:
+            plans = _stacked_here(spec, dataset, samples, plans, dtype)
+            workers = plan.worker_resources(spec, plans, settled.device)
     planned = plan.Plan(
         name=spec.name,
         cells=plans,
@@ -155,8 +169,50 @@ def _compiled_here(
     ]
 
 
+def _stacked_here(
+    spec: StudySpec,
+    dataset: Dataset,
+    samples: Sequence[plan.Samples],
+    plans: Sequence[plan.CellPlan],
+    dtype: str,
+) -> list[plan.CellPlan]:
+    """Return the cells with the stack that is fastest on this machine's CPU, where its steps are worth timing.
+
+    Of many shapes those are timed whose runs take most FLOPs in all.
+    """
+    budget = spec.budget
+    if min(budget.time or math.inf, (budget.flops or math.inf) / CORE_FLOPS) < WORTH_SECONDS:
+        return list(plans)
+    alone = plan.worker_resources(spec, [replace(each, stack=1) for each in plans], "cpu")
+    n_runs: dict[frozenset[ShapeKey], float] = defaultdict(float)
+    flops: dict[frozenset[ShapeKey], float] = defaultdict(float)
+    shapes = [frozenset(map(shape_key, cell.valid)) for cell in samples]
+    for shape, each in zip(shapes, plans, strict=True):
+        per_cell = math.inf if budget.trials_per_cell is None else each.n_trials(budget.trials_per_cell)
+        n_runs[shape] += per_cell * len(each.seeds)
+        flops[shape] += each.train_flops * len(each.seeds)
+    one_shape = [shape for shape in flops if len(shape) == 1]  # of several each would be timed
+    largest = sorted(one_shape, key=lambda shape: -flops[shape])[:MOST_SHAPES]
+
+    def timed(cell: plan.Samples, planned: plan.CellPlan, shape: frozenset[ShapeKey]) -> plan.CellPlan:
+        like = cell.median.replace(device="cpu", dtype=dtype, compile=planned.compile)
+        machine = (len(alone), alone[0].threads)
+        rates = stack_rates(like, dataset.training(like), dataset.val, *machine, n_runs[shape])
+        if not rates:
+            return planned
+        stack = max(fastest_stack(rates), len(planned.seeds))
+        fits = plan.stack_capacity(stack, like, len(planned.seeds), free_memory_bytes("cpu"))
+        return replace(planned, stack=fits, stack_rates=rates)
+
+    return [
+        timed(*each) if each[-1] in largest else each[1] for each in zip(samples, plans, shapes, strict=True)
+    ]
+
+
 def bench_study(spec: StudySpec, lab: Path, again: bool = False) -> tuple[str, list[BenchRow]]:
     """Time how this machine may train the cell that takes most of a study's FLOPs; return its key and the ways.
+
+    `again` times what is known already, and plans by that.
 
     Raises:
         BadInput: the study cannot start, or does not train on this machine's CPU.
@@ -175,12 +231,24 @@ def bench_study(spec: StudySpec, lab: Path, again: bool = False) -> tuple[str, l
     timed = "by timed steps" if may_be_mixed(values) else "for want of matrix units or large products"
     why = [
         f"{several(taken.workers, 'worker')} of {several(threads, 'thread')}",
-        f"a stack of {taken.stack} for {cell.n_params:,} parameters",
+        f"a stack of {taken.stack}, {_why_stack(spec, cell)}",
         f"{taken.dtype}, {'as the study says' if own['dtype'] else timed}",
         f"{'compiled' if taken.compile else 'not compiled'}, "
         f"{'as the study says' if own['compile'] else 'by the steps that are planned'}",
     ]
-    return cell.cell, bench(values, dataset.training(values), dataset.val, taken, "; ".join(why), again)
+    rows = bench(values, dataset.training(values), dataset.val, taken, "; ".join(why), again)
+    # A step that was compiled for the first time, or times that are new, may give another plan.
+    is_planned = make_plan(spec, lab)[0].cells == planned.cells
+    return (cell.cell, rows) if is_planned else bench_study(spec, lab)
+
+
+def _why_stack(spec: StudySpec, cell: plan.CellPlan) -> str:
+    if spec.engine.stack != AUTO:
+        return "as the study says"
+    if not cell.stack_rates:
+        return f"for {cell.n_params:,} parameters: timing others takes longer than it may save"
+    rates = ", ".join(f"{rate:,.4g} of {stack}" for stack, rate in cell.stack_rates.items())
+    return f"by timed steps ({rates} trial-steps/s)"
 
 
 @dataclass(frozen=True)

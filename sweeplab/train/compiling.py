@@ -6,9 +6,12 @@ and a run's bits are the same in each.
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
+import signal
 import sys
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -50,8 +53,15 @@ def compile_step(stack: Stack, threads: int) -> str:
     return str(library)
 
 
+def _end_with_parent() -> None:
+    """Wait until nobody holds our input open any more, and end this process' group: whoever waited for it is gone."""
+    sys.stdin.buffer.read()
+    os.killpg(0, signal.SIGKILL)
+
+
 def main(given: Path, library: Path) -> None:
     """Compile the step of the shape that a file has."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     values, train, val, threads = pickle.loads(given.read_bytes())  # our own parent's
     torch.set_num_threads(threads)
     stack = Stack(values.replace(compile=False), train, val, N_TRACED)

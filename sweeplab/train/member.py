@@ -41,7 +41,8 @@ class Record:
     """What one run's evaluation found.
 
     `best` has the lowest loss so far and its iteration, `points` the training curve since the record before;
-    `eval_seconds`, a part of `wall_seconds`, is what this evaluation took. `measures` are what it found besides the
+    `eval_seconds`, a part of `wall_seconds`, is what this evaluation took; `slot_steps` is the run's part of the steps
+    of its stacks' slots. `measures` are what it found besides the
     loss: `eval_train_loss`, that of the training split; of pairs `exact_match`, the share of targets found whole; of
     labels `accuracy` and `f1`; of
     hidden tokens `pseudo_perplexity`; of experts how they are used.
@@ -54,6 +55,7 @@ class Record:
     best: tuple[float, int]
     wall_seconds: float
     eval_seconds: float
+    slot_steps: float
     points: list[Point]
     measures: dict[str, float]
 
@@ -126,6 +128,7 @@ class Member:
     iteration: int = 0
     evaluated: int = -1
     counted: int = 0
+    slot_steps: float = 0.0
     wall_seconds: float = 0.0
     point_seconds: float = 0.0
     points: list[Point] = field(default_factory=list)
@@ -141,7 +144,7 @@ class Member:
 
     def numbers(self) -> dict[str, Any]:
         """Return what a snapshot keeps of a run beside its rows."""
-        named = ("iteration", "evaluated", "counted", "wall_seconds", "point_seconds")
+        named = ("iteration", "evaluated", "counted", "slot_steps", "wall_seconds", "point_seconds")
         copied = {"points": [*self.points], "progress": asdict(self.progress)}
         return {name: getattr(self, name) for name in named} | copied
 
@@ -186,6 +189,5 @@ class Member:
         state = self.progress.evaluated(val_loss, self.iteration, self.run.values)
         points, self.points = self.points, []
         best, key = (self.progress.best, self.progress.best_iteration), self.run.key
-        return Record(
-            key, self.iteration, val_loss, state, best, self.wall_seconds, seconds, points, measures
-        )
+        took = (self.wall_seconds, seconds, self.slot_steps)
+        return Record(key, self.iteration, val_loss, state, best, *took, points, measures)

@@ -11,10 +11,12 @@ import hashlib
 import os
 import pickle
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -42,7 +44,17 @@ _COMPILING = "sweeplab.train.compiling"
 # 0.2M, in bfloat16, 0.75, of 1.4M 0.98. That the cache has a program is no reason: one file is to train the same twice.
 COMPILED_BELOW_PARAMS, COMPILED_FROM_STEPS = 1_000_000, 100_000
 
+# What an evaluation reads is no part of a step: one program serves all that differ in it alone.
+_NO_EVALUATION: dict[str, Any] = {"eval_tokens": 1, "eval_iters": 1, "eval_full": False, "eval_train": False}
+
+# How often `pause` is asked while a step is compiled.
+_ASK_SECONDS = 0.2
+
 Program = Callable[[Sequence["Tensor"]], None]
+
+
+class Paused(Exception):  # noqa: N818 - no error
+    """A step was not compiled, for its caller wants to pause."""
 
 
 def compiles_whole(values: Hyperparameters) -> bool:
@@ -65,22 +77,26 @@ def compiler() -> str | None:
 
 def program_file(values: Hyperparameters, threads: int) -> Path:
     """Return where the cache has the program of a shape, or will have it."""
-    what = (shape_key(values), threads, processor(), _sources(), version("torch"))
+    shape = shape_key(values.replace(**_NO_EVALUATION))
+    what = (shape, threads, processor(), _sources(), version("torch"))
     return cache_folder() / "programs" / f"{hashlib.sha256(repr(what).encode()).hexdigest()[:32]}.so"
 
 
-def load_program(values: Hyperparameters, train: Split, val: Split) -> Program:
+def load_program(
+    values: Hyperparameters, train: Split, val: Split, pause: Callable[[], bool] = lambda: False
+) -> Program:
     """Return the compiled step of a shape; compiles it where the cache does not have it.
 
     Raises:
         BadInput: there is no compiler.
+        Paused: `pause`, which is asked several times a second meanwhile, said so.
         RuntimeError: it cannot be compiled; with what its process said.
     """
     import torch
 
     file = program_file(values, torch.get_num_threads())
     if not file.exists():
-        _compile(file, values, train, val, torch.get_num_threads())
+        _compile(file, (values, train, val, torch.get_num_threads()), pause)
     runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(file), 1)
 
     def program(tensors: Sequence[Tensor]) -> None:
@@ -89,25 +105,60 @@ def load_program(values: Hyperparameters, train: Split, val: Split) -> Program:
     return program
 
 
-def _compile(file: Path, values: Hyperparameters, train: Split, val: Split, threads: int) -> None:
+def _compile(file: Path, what: tuple[Hyperparameters, Split, Split, int], pause: Callable[[], bool]) -> None:
     """Compile a program in a process of its own: what that takes of memory goes with it."""
-    from filelock import FileLock
+    from filelock import FileLock, Timeout
 
     if compiler() is None:
         raise BadInput(f"there is no C++ compiler for compile: true on a CPU; {COMPILER_CURE}")
     file.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(file.with_suffix(".lock")), tempfile.TemporaryDirectory() as folder:
+    with ExitStack() as held:
+        lock = FileLock(file.with_suffix(".lock"))
+        while not lock.is_locked:
+            with suppress(Timeout):
+                held.enter_context(lock.acquire(timeout=_ASK_SECONDS))
+            if pause():
+                raise Paused
+        folder = held.enter_context(tempfile.TemporaryDirectory())
         if file.exists():  # another worker has compiled it
             return
-        given, made = Path(folder) / "given", file.with_suffix(".tmp")
-        given.write_bytes(pickle.dumps((values, train, val, threads)))
+        given, made, said = Path(folder) / "given", file.with_suffix(".tmp"), Path(folder) / "said"
+        given.write_bytes(pickle.dumps(what))
         # What Inductor keeps beside the library is of no use once that is there.
         environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder}
         command = [sys.executable, "-m", _COMPILING, str(given), str(made)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"the step cannot be compiled: {done.stderr.strip()[-2000:]}")
+        with said.open("w") as log:
+            # Its own group, so that its compilers end with it; it ends them all once nobody holds its input open.
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        code = _ended(process, pause)
+        if code:
+            raise RuntimeError(
+                f"the step cannot be compiled: {said.read_text(errors='replace').strip()[-2000:]}"
+            )
         made.replace(file)
+
+
+def _ended(process: subprocess.Popen[bytes], pause: Callable[[], bool]) -> int:
+    """Wait until a process ends and return its exit code; end it and its group where it is not to be waited for."""
+    try:
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(_ASK_SECONDS)
+            if pause():
+                raise Paused
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
 
 
 @cache

@@ -43,9 +43,20 @@ if TYPE_CHECKING:
 
 
 class Stack:
-    """Up to `capacity` runs of one shape on one device; `like` are the effective values of any of them."""
+    """Up to `capacity` runs of one shape on one device; `like` are the effective values of any of them.
 
-    def __init__(self, like: Hyperparameters, train: Split, val: Split, capacity: int = 1) -> None:
+    Raises:
+        Paused: `pause` said so while the step was compiled.
+    """
+
+    def __init__(
+        self,
+        like: Hyperparameters,
+        train: Split,
+        val: Split,
+        capacity: int = 1,
+        pause: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.key = shape_key(like)
         self.capacity = capacity
         mixed = like.device == "cpu" and like.dtype == "bfloat16"
@@ -61,7 +72,7 @@ class Stack:
         self._losses = self.transformer.losses
         self._program: Program | None = None
         if like.compile and compiles_whole(like):
-            self._program = load_program(like, train, val)
+            self._program = load_program(like, train, val, pause)
         elif like.compile:
             torch.compiler.reset()  # what earlier shapes compiled counts towards a limit that all share
             self._losses = torch.compile(self._losses)
@@ -168,6 +179,7 @@ class Stack:
         for member in members:
             member.iteration += 1
             member.counted += 1
+            member.slot_steps += self.capacity / len(members)
         self.is_whole = True
         ended = [row for row, member in enumerate(members) if member.has_point()]
         sums = {row: (self._rows["loss"][row].item(), self._rows["norm"][row].item()) for row in ended}

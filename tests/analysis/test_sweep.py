@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from analysis.planted_sweep import CELLS, DESIGN, SEARCH, anywhere, plant_sweep, slow_ones_pruned, too_fast
 
-from sweeplab.analysis.sweep.costs import FOUND, NOT_FOUND, cost, regions, saved, spent
+from sweeplab.analysis.sweep.costs import FOUND, NOT_FOUND, cost, occupancy, regions, saved, spent
 from sweeplab.analysis.sweep.importance import (
     ABOVE_CHANCE,
     FEWEST_TRIALS,
@@ -230,3 +230,15 @@ def test_pairs_are_choices() -> None:
         "(0.9, 0.95)",
         "(0.9, 0.99)",
     )
+
+
+def test_occupancy_is_the_share_of_slots_that_had_a_run() -> None:
+    runs = plant_sweep(20, ONE_CELL)
+    assert occupancy(sweep_of(runs, DESIGN)) is None
+    steps = runs["iterations"].astype(float)
+    slots = steps.where(runs.index % 2 == 0, 3.0 * steps)  # every other run was alone in three slots
+    share = float(steps.sum() / slots.sum())
+    assert occupancy(sweep_of(runs.assign(slot_steps=slots), DESIGN)) == pytest.approx(share)
+    known = slots.where(runs.index > 3)  # the others train yet
+    share = float(steps[runs.index > 3].sum() / known.sum())
+    assert occupancy(sweep_of(runs.assign(slot_steps=known), DESIGN)) == pytest.approx(share)

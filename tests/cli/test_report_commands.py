@@ -22,6 +22,13 @@ def test_a_sweep_of_a_real_study_is_written(cli, finished) -> None:
     spent = by_title["Where compute and time went"]["data"]
     assert {row["phase"] for row in spent} == {"training", "evaluation"}
     assert all(row["seconds"] > 0 and row["flops"] > 0 for row in spent)
+    ends = [
+        json.loads(file.read_bytes()) for file in (finished.lab / "studies").glob("tiny/runs/*/*/end.json")
+    ]
+    share = sum(end["iteration"] for end in ends) / sum(end["slot_steps"] for end in ends)
+    where = by_title["Where compute and time went"]
+    assert where["result"]["occupancy"]["tiny"] == pytest.approx(share) and 0.0 < share < 1.0
+    assert f"tiny: {share:.0%} of its stacks' slots were occupied, the mean over all steps." in where["notes"]
     assert {path.name for path in page.parent.glob("sweep.*")} == {"sweep.html", "sweep.csv", "sweep.json"}
 
 

@@ -176,3 +176,23 @@ def test_who_is_waited_for_is_said_of_a_worker_that_a_signal_has_stopped(folder:
     assert re.search(
         rf"still waiting for worker . \(process {pid}\), which a signal has stopped", said.read_text()
     )
+
+
+@pytest.mark.parametrize("asked_by", ["a signal", "study stop"])
+def test_a_worker_that_compiles_leaves_within_ten_seconds(asked_by: str, folder: StudyFolder) -> None:
+    (folder.lab.parent / "asked.yaml").write_text(STUDY.replace("n_embd: 16", "n_embd: 24, compile: true"))
+    with start(folder) as study:
+        found: list[psutil.Process] = []  # the workers, and what compiles for one of them
+        while not any("sweeplab.train.compiling" in each.cmdline() for each in found):
+            assert study.poll() is None
+            time.sleep(0.1)
+            found = psutil.Process(study.pid).children(recursive=True)
+        if asked_by == "a signal":
+            os.killpg(study.pid, signal.SIGTERM)
+        else:
+            command = [sys.executable, "-m", "sweeplab", "study", "stop", "asked", "--lab", str(folder.lab)]
+            subprocess.run(command, check=True)
+        _, alive = psutil.wait_procs(found, timeout=10.0)
+        assert not alive
+        study.wait()
+    assert not any(run.read_end() for run in folder.runs())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from functools import partial
+from os import cpu_count
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +12,13 @@ import pytest
 
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.study.plan import Plan
 from sweeplab.study.spec import Budget, Engine
-from sweeplab.sweep import measuring
-from sweeplab.sweep.measuring import Way, measured, settled_dtype
+from sweeplab.sweep import measuring, planning
+from sweeplab.sweep.measuring import Way, fastest_stack, measured, settled_dtype, stack_rates
 from sweeplab.sweep.planning import bench_study, make_plan
+from sweeplab.sweep.work import runner
+from sweeplab.sweep.work.runner import Runner
 from sweeplab.sweep.work.trial import ClaimedTrial
 
 TOKENS = (np.arange(5_000) * 7 % 65).astype(np.uint16)
@@ -32,6 +37,47 @@ def test_steps_are_timed_once_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert sorted(each["stack"] for each in kept) == [1, 8]
     monkeypatch.setattr(measuring, "_side_by_side", None)
     assert measured(SMALL, TOKENS, TOKENS, ways) == [lone, stacked]
+    monkeypatch.setattr(measuring, "STACKS", (1, 8))
+    steps = partial(stack_rates, train=TOKENS, val=TOKENS, workers=2)
+    long = SMALL.replace(max_iters=100_000)
+    assert steps(long, threads=1, n_runs=16) == {1: 1 / lone, 8: 1 / stacked}
+    assert steps(long, threads=1, n_runs=15) == {1: 1 / lone}, "a stack of 8 leaves the other worker too few"
+    for nothing in (
+        steps(SMALL.replace(max_iters=5000), threads=1, n_runs=16),  # is over before it is timed
+        steps(long.replace(n_embd=128, n_layer=2), threads=2, n_runs=16),  # its bits would rest on the stack
+        steps(long.replace(compile=True), threads=1, n_runs=16),  # not compiled yet
+    ):
+        assert nothing == {}
+
+
+@pytest.mark.parametrize(
+    ("rates", "fastest"),
+    [
+        ({1: 100.0, 2: 101.0, 4: 99.0}, 1),
+        ({1: 100.0, 2: 190.0, 4: 198.0, 8: 200.0, 16: 150.0}, 4),
+        ({1: 100.0, 8: 200.0, 16: 300.0}, 16),
+    ],
+)
+def test_the_smallest_of_the_fastest_stacks_is_taken(rates: dict[int, float], fastest: int) -> None:
+    assert fastest_stack(rates) == fastest
+
+
+def test_a_worker_takes_the_stack_that_the_plan_found(tiny, opened, dataset, monkeypatch) -> None:
+    spec = tiny(budget=Budget(trials_per_cell=6), values={"eval_interval": 20})
+    folder, store = opened(spec)
+    monkeypatch.setattr(planning, "stack_rates", lambda *given: {1: 10.0, 2: 15.0, 4: 40.0})
+    planned, _, _ = make_plan(spec, folder.lab)
+    (cell,) = planned.cells
+    assert (cell.stack, cell.stack_gain, len(planned.workers)) == (4, 4.0, min(2, cpu_count() or 1))
+    assert Plan.from_dict(json.loads(json.dumps(planned.as_dict()))).cells == planned.cells
+    asked, _, _ = make_plan(tiny(engine=Engine(stack=2)), folder.lab)
+    assert (asked.cells[0].stack, asked.cells[0].stack_rates) == (2, {})
+    folder.plan_file.write_text(json.dumps(planned.as_dict()))
+    capacities = []
+    stack = runner.Stack
+    monkeypatch.setattr(runner, "Stack", lambda *given: capacities.append(given[3]) or stack(*given))
+    Runner(spec, store, dataset, folder).work()
+    assert capacities == [4]
 
 
 def test_what_cannot_be_trained_is_said() -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+import pickle
+import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
+from filelock import FileLock
 from train.test_stack import assert_same, train, train_in_stacks_of
 
 from sweeplab.errors import BadInput
@@ -66,6 +71,61 @@ def test_a_step_is_a_function_of_what_is_staged(unlike, tokens) -> None:
         assert torch.allclose(copy, stack._rows[name][:4], atol=1e-6), name
     (shapeless,) = step(*(each.to("meta") for each in stack.staged()))
     assert shapeless.device.type == "meta" and shapeless.shape == (4,)
+
+
+def compilers(process: psutil.Process) -> list[psutil.Process]:
+    """Return the processes that compile a step for a process, once there are some."""
+    found = []
+    while not found:
+        assert process.is_running()
+        time.sleep(0.05)
+        found = [each for each in process.children(recursive=True) if program._COMPILING in each.cmdline()]
+    return found
+
+
+def test_compiling_is_given_up_when_it_is_time_to_pause(
+    values_of, tokens, monkeypatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path))
+    values, found, asked = values_of(compile=True), [], []
+
+    def pause() -> bool:
+        asked.append(time.monotonic())
+        found.extend(compilers(psutil.Process()) if len(asked) == 2 else ())
+        return bool(found)
+
+    with pytest.raises(program.Paused):
+        Stack(values, tokens, tokens, pause=pause)
+    assert time.monotonic() - asked[-1] < 2.0 and not any(each.is_running() for each in found)
+    # Its place is free again, and another one's is not waited for.
+    lock = FileLock(program_file(values, torch.get_num_threads()).with_suffix(".lock"))
+    with lock, pytest.raises(program.Paused):
+        Stack(values, tokens, tokens, pause=lambda: True)
+
+
+WORKER = """
+import pickle, sys
+from pathlib import Path
+from sweeplab.train.program import load_program
+load_program(*pickle.loads(Path(sys.argv[1]).read_bytes()))
+"""
+
+
+@pytest.mark.slow
+def test_the_compilers_of_a_killed_worker_end_with_it(values_of, tokens, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path))
+    given = tmp_path / "given"
+    given.write_bytes(pickle.dumps((values_of(compile=True), tokens, tokens)))
+    worker = psutil.Popen([sys.executable, "-c", WORKER, str(given)])
+    (compiling,) = compilers(worker)
+    deadline = time.monotonic() + 120
+    while not (cpp := [each for each in compiling.children(recursive=True) if "cc1plus" in each.name()]):
+        assert compiling.is_running() and time.monotonic() < deadline
+        time.sleep(0.02)
+    worker.kill()
+    _, alive = psutil.wait_procs([compiling, *cpp], timeout=10)
+    assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
+    worker.wait()
 
 
 def test_without_a_compiler_that_is_said_in_one_line(values_of, tokens, monkeypatch, tmp_path: Path) -> None:

@@ -152,9 +152,10 @@ def test_a_diverged_run_says_so_and_its_stack_goes_on(values_of, tokens) -> None
     while len(stack):
         for record in stack.advance():
             if record.state != "running":
-                states[record.key] = (record.state, record.iteration)
+                states[record.key] = (record.state, record.iteration, record.slot_steps)
                 stack.release(record.key)
-    assert states == {"bad": ("diverged", 25), "good": ("complete", 50)}
+    # Both slots of the 25 steps after it are the other one's.
+    assert states == {"bad": ("diverged", 25, 25.0), "good": ("complete", 50, 75.0)}
 
 
 def test_a_run_that_enters_late_computes_the_same(unlike, tokens) -> None:

@@ -63,6 +63,16 @@ def spent(sweep: Sweep, speeds: DataFrame, val_tokens: int | None = None) -> lis
     return found
 
 
+def occupancy(sweep: Sweep) -> float | None:
+    """Return the share of its stacks' slots that a study's runs were in, the mean over all steps; None if not known."""
+    runs = sweep.runs
+    if "slot_steps" not in runs:
+        return None
+    slots = finite(runs, "slot_steps")
+    n_steps = float(finite(runs, "iterations")[slots > 0].sum())
+    return n_steps / float(slots.sum()) if n_steps else None
+
+
 def _training_seconds(runs: DataFrame, speeds: DataFrame) -> Series:
     """Return the seconds of each run's steps, from the speed over each stretch of its curve; NaN without one."""
     speeds = speeds.sort_values([*_RUN, "iteration"])

@@ -138,6 +138,7 @@ def _print_plan(plan: Plan, ahead: Outlook) -> None:
             "FLOPs per run": f"{cell.train_flops:.2e}",
             "memory per run": bytes_in_words(cell.memory_bytes),
             "stack": cell.stack,
+            "over one run": f"{cell.stack_gain:.2f}x" if cell.stack_gain else None,
             "step": "compiled" if cell.compile and plan.device == "cpu" else None,
             "valid samples": f"{cell.valid_share:.0%}",
             "seeds": len(cell.seeds) if repeated else None,
@@ -145,6 +146,8 @@ def _print_plan(plan: Plan, ahead: Outlook) -> None:
         for cell in plan.cells
     ]
     print_rows(rows, text=("cell",))
+    if any(cell.stack_gain for cell in plan.cells):
+        say("stacks are those whose timed steps are fastest, over one run alone; study bench has all")
     say()
     for cell in {(each.epochs, each.max_iters): each for each in plan.cells if each.epochs}.values():
         steps = (

@@ -17,6 +17,7 @@ from sweeplab.analysis.sweep.costs import (
     Cost,
     Saved,
     cost,
+    occupancy,
     regions,
     saved,
     spent,
@@ -124,9 +125,15 @@ class ComputePanel(Panel, name="compute", heading="Where compute and time went",
             f"({states_in_words(states.get_group(study))})."
             for study, row in table.groupby("study", sort=False)[["flops", "seconds"]].sum().iterrows()
         ]
+        for sweep in report.sweeps:
+            if (share := occupancy(sweep)) is not None:
+                notes.append(
+                    f"{sweep.name}: {share:.0%} of its stacks' slots were occupied, the mean over all steps."
+                )
         return cls(
             data=table,
             notes=(*notes, "Runs that share a stack share its seconds."),
+            result={"occupancy": {sweep.name: occupancy(sweep) for sweep in report.sweeps}},
             x=Axis("share", "share of the study"),
         )
 

@@ -21,7 +21,7 @@ from typing import Any
 from sweeplab.data.dataset import Dataset
 from sweeplab.errors import StorageUnavailable
 from sweeplab.formatting import several
-from sweeplab.hyperparameters import SHAPE
+from sweeplab.hyperparameters import AUTO, SHAPE
 from sweeplab.lab import events
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunEnd, RunFolder, RunState, TrialEnding
@@ -35,6 +35,7 @@ from sweeplab.sweep.work.trial import ClaimedTrial, Training, start_weights
 from sweeplab.train.checkpoint import SnapshotWriter, read_snapshot, write_checkpoint
 from sweeplab.train.devices import is_out_of_memory
 from sweeplab.train.member import Record
+from sweeplab.train.program import Paused
 from sweeplab.train.run import shape_key
 from sweeplab.train.stack import Stack
 
@@ -117,17 +118,27 @@ class Runner:
     def _is_leaving(self) -> bool:
         return self.stopping() or self.store.commands.state.phase != "run"
 
+    def _is_told_to_leave(self) -> bool:
+        self.store.poll_commands()
+        return self._is_leaving
+
     def _train_stack(self, first: Training) -> None:
         """Train a stack for the first run that waits, and whatever else fits it, until it is empty."""
         trial, values = self._trials[first.run.key], first.run.values
-        wanted = 1 if self._one_at_a_time else self.spec.engine.stack
-        capacity = 1
+        cell, wanted = trial.claim.cell, self.spec.engine.stack
+        if wanted == AUTO:
+            wanted = self.folder.decided(cell.key).get("stack", AUTO)
+        wanted, capacity = 1 if self._one_at_a_time else wanted, 1
         try:
             capacity = self._memory.capacity(wanted, values, len(trial.trainings))
-            stack = Stack(values, self.dataset.training(values), self.dataset.val, capacity)
+            train, val = self.dataset.training(values), self.dataset.val
+            stack = Stack(values, train, val, capacity, self._is_told_to_leave)
+        except Paused:
+            return None
+        except StorageUnavailable:
+            raise
         except Exception as error:
             return self._handle_error([first.run.key], error, self._one_at_a_time, capacity)
-        cell = trial.claim.cell
         self._fill(stack, cell)
         while len(stack):
             n_live = len(stack)

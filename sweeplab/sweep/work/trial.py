@@ -188,6 +188,7 @@ class TrialRuns:
         points.setdefault(record.iteration, {"iteration": record.iteration}).update(
             wall_seconds=record.wall_seconds,
             eval_seconds=record.eval_seconds,
+            slot_steps=record.slot_steps,
             val_loss=record.val_loss,
             bits_per_byte=self.dataset.bits_per_byte(record.val_loss, values),
             **record.measures,
@@ -257,6 +258,7 @@ class TrialRuns:
             train_tokens=last.train_tokens,
             train_flops=float(train_flops(training.run.values, last.iteration)),
             wall_seconds=last.wall_seconds,
+            slot_steps=last.slot_steps,
             grad_accum=n_parts if n_parts != self._asked_parts else None,
             value=ending.value,
             error=ending.error,
