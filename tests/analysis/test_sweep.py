@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -230,3 +232,16 @@ def test_pairs_are_choices() -> None:
         "(0.9, 0.95)",
         "(0.9, 0.99)",
     )
+
+
+def test_importances_need_no_scikit_learn_and_leave_optuna_whole() -> None:
+    code = """
+import sys
+from sweeplab.analysis.sweep.importance import _ped_anova
+made = _ped_anova()
+assert "sklearn" not in sys.modules
+from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator, get_param_importances
+assert made is PedAnovaImportanceEvaluator
+FanovaImportanceEvaluator()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
