@@ -6,9 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
-
-from optuna.trial import FrozenTrial
+from typing import TYPE_CHECKING, Literal
 
 from sweeplab.formatting import several_named
 from sweeplab.lab.listing import read_spec
@@ -16,7 +14,11 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder, RunState
 from sweeplab.study.space import cells
 from sweeplab.study.spec import StudySpec
-from sweeplab.sweep.trials.store import Store
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+    from sweeplab.sweep.trials.store import Store
 
 Verdict = Literal["ok", "warn", "bad"]
 # A run's cell, trial and seed.
@@ -57,6 +59,8 @@ class OpenedStudy:
     @cached_property
     def store(self) -> Store:
         """Return the study's trials."""
+        from sweeplab.sweep.trials.store import Store  # Optuna with it: slow to import
+
         sizes = self.folder.data.sizes
         return Store(self.spec, cells(self.spec, sizes)[0], sizes, self.folder.storage_url)
 

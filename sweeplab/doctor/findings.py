@@ -12,18 +12,18 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from optuna.trial import FrozenTrial
+from typing import TYPE_CHECKING, Any
 
 from sweeplab.doctor.check import OpenedStudy, Place, Verdict
 from sweeplab.errors import DamagedFile
 from sweeplab.hyperparameters import TABLE
 from sweeplab.records.runs import FROM_A_COPY, RunEnd, RunFolder, RunStart
 from sweeplab.study.space import Space
-from sweeplab.sweep.trials.store import OPTUNA_STATES
 from sweeplab.tracking import open_tracker
 from sweeplab.tracking.tracker import BY_TOKENS, CURVES, WAITING, RunMeasures, TrackedRun
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
 
 RELATIVE_TOLERANCE = 1e-9
 
@@ -188,6 +188,8 @@ def stored_point(space: Space, start: RunStart) -> dict[str, Any]:
 
 def _contradiction(trial: FrozenTrial, run: RunFolder, space: Space) -> str:
     """Say in what the storage contradicts a run's records, or nothing."""
+    from sweeplab.sweep.trials.store import OPTUNA_STATES
+
     try:
         point = stored_point(space, run.read_start())
     except (ValueError, DamagedFile) as error:

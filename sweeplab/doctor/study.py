@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sweeplab.doctor.check import Check, OpenedStudy, named
 from sweeplab.doctor.findings import (
@@ -26,8 +27,9 @@ from sweeplab.lab.listing import read_spec
 from sweeplab.lab.server import Server
 from sweeplab.lab.storage import count_trials
 from sweeplab.records.folders import StudyFolder
-from sweeplab.sweep.trials.leases import Lease
-from sweeplab.sweep.trials.storage import TrialStorage
+
+if TYPE_CHECKING:
+    from sweeplab.sweep.trials.leases import Lease
 
 
 def storage_check(study: StudyFolder) -> Check:
@@ -60,6 +62,8 @@ def unstarted_checks(lab: Path) -> Iterator[Check]:
 
 def version_check(study: StudyFolder) -> Iterator[Check]:
     """Yield a check where the database is another Optuna's, whose tables this one does not read."""
+    from sweeplab.sweep.trials.storage import TrialStorage
+
     try:
         TrialStorage(study.storage_url).engine.dispose()
     except RuntimeError as error:

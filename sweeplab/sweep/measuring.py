@@ -23,6 +23,7 @@ from importlib.metadata import version
 from itertools import cycle
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from sweeplab.data.batches import Split
 from sweeplab.files import cache_folder, write_whole
@@ -80,6 +81,14 @@ class Product:
 Job = Way | Product
 
 
+class Timed(NamedTuple):
+    """What is to be timed: a way of training runs like `values` on `train`, or a product."""
+
+    values: Hyperparameters
+    train: Split
+    way: Job
+
+
 def measured(
     values: Hyperparameters, train: Split, val: Split, ways: Sequence[Job], again: bool = False
 ) -> list[float]:
@@ -90,19 +99,31 @@ def measured(
     Raises:
         RuntimeError: a way cannot be trained at all; with what its process said.
     """
+    return all_measured([Timed(values, train, way) for way in ways], val, again)
 
-    def together(way: Job) -> tuple[int, int, bool]:
-        return way.workers, way.threads, isinstance(way, Way) and way.compile
 
-    files = [_cache_file(values, way) for way in ways]
-    unknown = [way for way, file in zip(ways, files, strict=True) if again or not file.exists()]
+def all_measured(jobs: Sequence[Timed], val: Split, again: bool = False) -> list[float]:
+    """Return what `measured` does, of runs that may differ; the same processes time them one after another."""
+
+    def together(job: Timed) -> tuple[int, int, bool]:
+        return job.way.workers, job.way.threads, isinstance(job.way, Way) and job.way.compile
+
+    unknown = [job for job in jobs if again or known_seconds(job.values, job.way) is None]
     for group in dict.fromkeys(map(together, unknown)):
-        alike = [way for way in unknown if together(way) == group]
-        for way, seconds in zip(alike, _side_by_side(values, train, val, alike), strict=True):
-            file = _cache_file(values, way)
+        alike = [job for job in unknown if together(job) == group]
+        for job, seconds in zip(alike, _side_by_side(alike, val), strict=True):
+            file = _cache_file(job.values, job.way)
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(file, json.dumps({"seconds": seconds, **asdict(way)}).encode())
-    return [float(json.loads(file.read_bytes())["seconds"]) for file in files]
+            write_whole(file, json.dumps({"seconds": seconds, **asdict(job.way)}).encode())
+    return [known_seconds(job.values, job.way) or math.nan for job in jobs]
+
+
+def known_seconds(values: Hyperparameters, way: Job) -> float | None:
+    """Return what was measured of a way before; None where nothing was."""
+    try:
+        return float(json.loads(_cache_file(values, way).read_bytes())["seconds"])
+    except FileNotFoundError:
+        return None
 
 
 def may_be_mixed(values: Hyperparameters) -> bool:
@@ -119,9 +140,11 @@ def settled_dtype(
     Without matrix units, where no product is large enough for them, or a step takes seconds, it is float32, and nothing
     is timed.
     """
-    if not may_be_mixed(values) or train_flops(values, 1) > MOST_STEP_FLOPS:
-        return "float32"
     ways = [Way(workers, threads, stack, dtype, False) for dtype in ("float32", "bfloat16")]
+    # What is known needs no look at the machine, which takes torch, slow to import.
+    is_known = all(known_seconds(values, way) is not None for way in ways)
+    if not (is_known or may_be_mixed(values)) or train_flops(values, 1) > MOST_STEP_FLOPS:
+        return "float32"
     single, half = measured(values, train, val, ways)
     return "bfloat16" if half <= MIXED_BELOW * single else "float32"
 
@@ -174,13 +197,14 @@ def _as_trained(values: Hyperparameters, way: Way) -> Hyperparameters:
     )  # fmt: skip
 
 
-def _side_by_side(values: Hyperparameters, train: Split, val: Split, ways: Sequence[Job]) -> list[float]:
+def _side_by_side(jobs: Sequence[Timed], val: Split) -> list[float]:
     """Return the seconds a trial-step of ways that have the same workers and threads."""
+    ways = [job.way for job in jobs]
     workers, threads = ways[0].workers, str(ways[0].threads)
     environment = {**os.environ, **SETTINGS, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     with tempfile.TemporaryDirectory() as folder:
         given = Path(folder) / "given"
-        given.write_bytes(pickle.dumps((values, train, val, ways)))
+        given.write_bytes(pickle.dumps((jobs, val)))
         command = [sys.executable, "-c", _CHILD, str(given)]
         pipe = subprocess.PIPE
         processes = [
@@ -227,10 +251,10 @@ def main(file: Path) -> None:
     """
     import torch
 
-    values, train, val, ways = pickle.loads(file.read_bytes())  # our own parent's
-    torch.set_num_threads(ways[0].threads)
+    jobs, val = pickle.loads(file.read_bytes())  # our own parent's
+    torch.set_num_threads(jobs[0].way.threads)
     ready = []
-    for way in ways:
+    for values, train, way in jobs:
         timed = _timing_steps(values, train, val, way) if isinstance(way, Way) else _timing_products(way)
         seconds = max(timed(1) for _ in range(2))
         ready.append((timed, max(1, min(1000, int(ROUND_SECONDS / seconds)))))

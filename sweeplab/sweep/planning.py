@@ -8,7 +8,7 @@ import shlex
 import shutil
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -41,9 +41,12 @@ from sweeplab.sweep.measuring import (
     MOST_SHAPES,
     WORTH_SECONDS,
     BenchRow,
+    Timed,
     Way,
+    all_measured,
     bench,
     fastest_stack,
+    known_seconds,
     may_be_mixed,
     settled_dtype,
     stack_rates,
@@ -53,12 +56,14 @@ from sweeplab.tracking import mirror_in_words
 from sweeplab.tracking.connection import artifact_location, database_file, tracking_uri
 from sweeplab.train.devices import free_memory_bytes, settle_devices
 from sweeplab.train.program import compiling_pays
-from sweeplab.train.run import ShapeKey, shape_key
+from sweeplab.train.run import ShapeKey, row_flops, shape_key
 
 # The samplers that learn from whatever trials there are.
 LEARNING = ("tpe", "gp")
 # So many earlier runs say how long others take; no more are looked at.
 FEWEST_RUNS, MOST_RUNS = 3, 200
+# A plan times steps of a stack that have no more FLOPs: with a dozen of them, and starting, it takes some 4 s.
+MOST_PLANNED_FLOPS = 5e9
 SHORT_CURE = "fewer workers, a smaller batch_size or a grad_accum take less"
 
 
@@ -255,8 +260,9 @@ def _why_stack(spec: StudySpec, cell: plan.CellPlan) -> str:
 class Outlook:
     """What a plan comes to in its lab: the ranges as the file writes them, and how far and how long it is to go.
 
-    `done` are the trials that count already. `seconds` is how long the rest takes, from `n_known` earlier runs of the
-    lab on such a device; None where there are too few, or only time or FLOPs end the study.
+    `done` are the trials that count already. `seconds` is how long the rest takes: from `n_known` earlier runs of the
+    lab on such a device, or, where these are too few, from timed steps of `n_timed` cells, the smallest and the
+    largest; None where neither says it, or only time or FLOPs end the study.
     """
 
     ranges: dict[str, str]
@@ -264,6 +270,7 @@ class Outlook:
     seconds: float | None
     n_known: int
     free_bytes: int
+    n_timed: int = 0
 
 
 def look_ahead(spec: StudySpec, planned: plan.Plan, lab: Path) -> Outlook:
@@ -273,12 +280,18 @@ def look_ahead(spec: StudySpec, planned: plan.Plan, lab: Path) -> Outlook:
     done = Counter(cell for cell, how in ended if how and how.outcome.counts_towards_budget)
     names = sorted(study_names(lab), key=lambda name: name != spec.name)
     known, at_once = _earlier_runs(lab, names, planned.device, len(planned.workers))
+    seconds, n_timed = None, 0
+    if len(known) >= FEWEST_RUNS:
+        seconds = _seconds_left(planned, done, known, at_once)
+    elif planned.device == "cpu" and spec.engine.type == "local":
+        seconds, n_timed = _timed_seconds(spec, planned, done)
     return Outlook(
         ranges={name: yaml_text(_as_written(entry)) for name, entry in spec.search.items()},
         done=sum(done.values()),
-        seconds=_seconds_left(planned, done, known, at_once) if len(known) >= FEWEST_RUNS else None,
+        seconds=seconds,
         n_known=len(known),
         free_bytes=shutil.disk_usage(_existing(folder.path)).free,
+        n_timed=n_timed,
     )
 
 
@@ -322,16 +335,70 @@ def _seconds_left(
     planned: plan.Plan, done: Mapping[str, int], known: Sequence[tuple[float, float]], at_once: float
 ) -> float | None:
     """Return how long the trials take that are left: of each as long as the run that is nearest in its FLOPs."""
-    per_cell = planned.budget.trials_per_cell
+
+    def of_run(cell: plan.CellPlan) -> float:
+        near = sorted(known, key=lambda run: abs(math.log(run[0] / cell.train_flops)))[:FEWEST_RUNS]
+        return cell.train_flops * median(seconds / flops for flops, seconds in near) / at_once
+
+    return _of_what_is_left(planned, done, of_run)
+
+
+def _of_what_is_left(
+    planned: plan.Plan, done: Mapping[str, int], of_run: Callable[[plan.CellPlan], float]
+) -> float | None:
+    """Return how long the runs take that are left, by what one of each cell takes; no longer than the budget's time."""
+    per_cell, limit = planned.budget.trials_per_cell, planned.budget.time
     if per_cell is None:
         return None
-    total = 0.0
-    for cell in planned.cells:
-        left = max(0, cell.n_trials(per_cell) - done.get(cell.cell, 0)) * len(cell.seeds)
-        near = sorted(known, key=lambda run: abs(math.log(run[0] / cell.train_flops)))[:FEWEST_RUNS]
-        total += left * cell.train_flops * median(seconds / flops for flops, seconds in near)
-    limit = planned.budget.time
-    return min(total / at_once, math.inf if limit is None else limit)
+    left = (
+        max(0, each.n_trials(per_cell) - done.get(each.cell, 0)) * len(each.seeds) for each in planned.cells
+    )
+    total = sum(count * of_run(cell) for count, cell in zip(left, planned.cells, strict=True))
+    return min(total, math.inf if limit is None else limit)
+
+
+def _timed_seconds(spec: StudySpec, planned: plan.Plan, done: Mapping[str, int]) -> tuple[float | None, int]:
+    """Return how long the trials take that are left, by timed steps, and of how many cells these are.
+
+    A step's time is taken to be linear in its FLOPs between the smallest and the largest cell; an evaluation of a
+    token has a third of the FLOPs that training on it has. Steps that take long, or have to be compiled first, are
+    only looked up: `study bench` times them.
+    """
+    per_cell = planned.budget.trials_per_cell
+    if per_cell is None:
+        return None, 0
+    dataset = placed_dataset(spec)
+    spaces = spaces_of(spec, cells(spec, dataset.sizes)[0], dataset.sizes)
+    typical = {space.cell.key: space.typical for space in spaces}
+    flops = {key: row_flops(values) * values.batch_size for key, values in typical.items()}
+    by_flops = sorted(planned.cells, key=lambda each: flops[each.cell])
+    jobs = []
+    for cell in {each.cell: each for each in (by_flops[0], by_flops[-1])}.values():
+        values = typical[cell.cell]
+        stack = min(cell.stack, cell.n_trials(per_cell) * len(cell.seeds))
+        ways = [
+            Way(len(planned.workers), planned.workers[0].threads, stack, planned.dtype, compiled)
+            for compiled in dict.fromkeys((cell.compile, False))
+        ]
+        known = [way for way in ways if known_seconds(values, way) is not None]
+        if not known and stack * flops[cell.cell] > MOST_PLANNED_FLOPS:
+            return None, 0
+        jobs.append(Timed(values, dataset.training(values), (known or ways[-1:])[0]))
+    try:
+        took = all_measured(jobs, dataset.val)
+    except RuntimeError:  # such as of a plugin's activation, which the processes that time do not know
+        return None, 0
+    least, most = flops[by_flops[0].cell], flops[by_flops[-1].cell]
+    slope = (took[-1] - took[0]) / (most - least) if len(jobs) > 1 and most > least else 0.0
+
+    def of_run(cell: plan.CellPlan) -> float:
+        values, n_val = typical[cell.cell], planned.data.val_tokens
+        n_tokens = min(n_val, values.evaluated_tokens or n_val) * (2 if values.eval_train else 1)
+        n_evaluated = n_tokens * (1 + values.max_iters // values.eval_interval)
+        n_steps = values.max_iters + n_evaluated / 3 / (values.batch_size * values.block_size)
+        return n_steps * (took[0] + slope * (flops[cell.cell] - least))
+
+    return _of_what_is_left(planned, done, of_run), len(jobs)
 
 
 def check_reach(spec: StudySpec, lab: Path) -> None:

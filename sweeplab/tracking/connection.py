@@ -12,6 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -151,12 +152,14 @@ def reaching(uri: str) -> Iterator[None]:
     Raises:
         TrackingUnavailable: MLflow does not answer, or could not take it.
     """
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError  # of a database that is none
-
     try:
         yield
-    except (MlflowException, SQLAlchemyError, OSError) as error:
+    except Exception as error:
+        from mlflow.exceptions import MlflowException  # slow to import, and not there before its calls
+        from sqlalchemy.exc import SQLAlchemyError  # of a database that is none
+
+        if not isinstance(error, MlflowException | SQLAlchemyError | OSError):
+            raise
         place = without_password(uri)
         said = without_passwords(str(error).replace(uri, place))
         # Of a connection that fails, the libraries between say all they know, and last why.
@@ -186,9 +189,14 @@ def connect(lab: Path, uri: str) -> MlflowClient:
             with FileLock(database.with_name(f"{database.name}.lock")):
                 if not database.exists():
                     _create(database, lab)
-        if database and is_of_lab(lab, uri):
-            _point_files_at(str(artifact_location(lab, uri)), database)
+        point_files_here(lab, uri)
         return MlflowClient(uri)
+
+
+def point_files_here(lab: Path, uri: str) -> None:
+    """Tell a lab's own database where the lab's files are: MLflow keeps the places that they had when it was made."""
+    if is_of_lab(lab, uri):
+        _point_files_at(str(artifact_location(lab, uri)), lab / "mlflow.db")
 
 
 @contextmanager
@@ -215,7 +223,8 @@ def is_of_lab(lab: Path, uri: str) -> bool:
     return uri == database_url((lab / "mlflow.db").absolute())
 
 
-def _folder(location: str) -> Path:
+def folder_at(location: str) -> Path:
+    """Return the folder that a file:// URI names."""
     return Path(unquote(urlsplit(location).path))
 
 
@@ -246,16 +255,16 @@ def files_elsewhere(lab: Path) -> list[str]:
             sqlite3.connect(f"{(lab / 'mlflow.db').absolute().as_uri()}?mode=ro", uri=True)
         ) as connection,
     ):
-        found = [_folder(old) for (old,) in connection.execute(_ELSEWHERE, [location])]
-        return [str(each) for each in found if each.resolve() != _folder(location).resolve()]
+        found = [folder_at(old) for (old,) in connection.execute(_ELSEWHERE, [location])]
+        return [str(each) for each in found if each.resolve() != folder_at(location).resolve()]
     return []
 
 
 def _point_files_at(location: str, database: Path) -> None:
-    """Tell the database of a lab that was moved or copied where its files are: MLflow keeps their absolute places."""
+    """Tell a database where its files are now, should they be elsewhere than it says."""
     with suppress(sqlite3.Error), closing(sqlite3.connect(database, isolation_level=None)) as connection:
         for (old,) in connection.execute(_ELSEWHERE, [location]).fetchall():
-            if _folder(old).resolve() == _folder(location).resolve():  # by another name
+            if folder_at(old).resolve() == folder_at(location).resolve():  # by another name
                 continue
             connection.execute("BEGIN IMMEDIATE")
             for table, column in _PLACES:
@@ -265,14 +274,13 @@ def _point_files_at(location: str, database: Path) -> None:
 
 
 def _create(database: Path, lab: Path) -> None:
-    import mlflow
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     # A folder, because a journal that a killed process left beside the file would spoil the next attempt.
     folder = database.with_name(f".{database.name}.new")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    new, kept = folder / database.name, cache_folder() / f"mlflow-{mlflow.__version__}.db"
+    new, kept = folder / database.name, kept_tables()
     with suppress(OSError):  # there is none yet, or no cache
         shutil.copyfile(kept, new)
     is_first = not new.exists()
@@ -283,6 +291,11 @@ def _create(database: Path, lab: Path) -> None:
         _keep(new, kept)
     new.replace(database)
     folder.rmdir()
+
+
+def kept_tables() -> Path:
+    """Return where the empty tables of this MLflow are, once there has been a fresh database."""
+    return cache_folder() / f"mlflow-{version('mlflow')}.db"
 
 
 def _keep(database: Path, kept: Path) -> None:

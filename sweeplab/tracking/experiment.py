@@ -11,20 +11,27 @@ from itertools import zip_longest
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from sweeplab.errors import BadInput
+from sweeplab.files import write_whole
 from sweeplab.formatting import without_password
 from sweeplab.tracking.connection import (
     artifact_location,
     connect,
     database_file,
+    folder_at,
+    kept_tables,
+    point_files_here,
     reaching,
     tracking_uri,
 )
 from sweeplab.tracking.tables import (
     KEY,
+    KIND,
     RUNS_A_QUERY,
     STUDY,
+    count_in_file,
     engine_of,
     read_keys,
     read_tables,
@@ -37,13 +44,11 @@ from sweeplab.tracking.tracker import Measure, TrackedRun
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment as Entity
-    from mlflow.entities import Run, RunInfo
+    from mlflow.entities import Run
 
 METRICS_A_BATCH, PARAMS_A_BATCH = 1000, 100
 TAG_CHARACTERS = 5000
 MOST_POINTS = 2**31 - 1
-# The kind makes the UI open with runs and charts instead of traces.
-KIND = ("mlflow.experimentKind", "custom_model_development")
 
 
 class Experiment:
@@ -137,18 +142,25 @@ class Experiment:
         elif status:
             self.client.update_run(run_id, status)
 
-    def log_artifacts(self, run: RunInfo, files: Path, folder: str) -> None:
-        """Keep a file, or all that lies in a folder, with a run.
+    def log_artifacts(self, artifact_uri: str, files: Path, folder: str) -> None:
+        """Keep a file, or all that lies in a folder, with a run whose files are at `artifact_uri`.
 
         MLflow's client would read the run again to know where; and it remembers where a run's files are, by an id
-        that a copy of the lab has too.
+        that a copy of the lab has too. What lies on this machine's disk needs no MLflow.
         """
+        if urlsplit(artifact_uri).scheme == "file":
+            there = folder_at(artifact_uri) / folder
+            for file in [each for each in files.rglob("*") if each.is_file()] if files.is_dir() else [files]:
+                target = there / (file.relative_to(files) if files.is_dir() else file.name)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(target, file.read_bytes())
+            return
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository as reached
         from mlflow.utils.uri import add_databricks_profile_info_to_artifact_uri as in_profile
 
-        uri = in_profile(run.artifact_uri, self.uri)  # type: ignore[no-untyped-call]
-        there: Any = reached(uri, self.uri)
-        log = there.log_artifacts if files.is_dir() else there.log_artifact
+        uri = in_profile(artifact_uri, self.uri)  # type: ignore[no-untyped-call]
+        repository: Any = reached(uri, self.uri)
+        log = repository.log_artifacts if files.is_dir() else repository.log_artifact
         log(str(files), folder)
 
     def log(
@@ -180,6 +192,9 @@ def count_studies(lab: Path, uri: str) -> int:
         TrackingUnavailable: MLflow does not answer.
     """
     with reaching(uri):
+        point_files_here(lab, uri)
+        if (file := database_file(uri)) and (count := count_in_file(file, kept_tables())) is not None:
+            return count
         ours = f"tags.`{KIND[0]}` = '{KIND[1]}'"
         return len(connect(lab, uri).search_experiments(filter_string=ours, max_results=1000))
 

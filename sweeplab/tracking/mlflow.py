@@ -20,7 +20,7 @@ from filelock import FileLock
 
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState
-from sweeplab.tracking.connection import database_file, is_of_lab, reaching
+from sweeplab.tracking.connection import database_file, is_of_lab, point_files_here, reaching
 from sweeplab.tracking.describing import (
     TRIALS_ON_PAGE,
     csv_text,
@@ -32,7 +32,7 @@ from sweeplab.tracking.describing import (
 )
 from sweeplab.tracking.experiment import TAG_CHARACTERS, Experiment, read_histories, read_runs
 from sweeplab.tracking.models import log_best_models
-from sweeplab.tracking.tables import read_file, read_file_points
+from sweeplab.tracking.tables import ParentRun, read_file, read_file_parent, read_file_points
 from sweeplab.tracking.tracker import (
     WAITING,
     Description,
@@ -198,7 +198,7 @@ class MLflowTracker(Mirror):
             BadInput: tracking has no such study.
         """
         with self._reaching():
-            return f"#/experiments/{self._find_parent().info.experiment_id}/runs/"
+            return f"#/experiments/{self._find_parent().experiment_id}/runs/"
 
     def attach(self, files: Path, folder: str) -> None:
         """Keep a file, or all that lies in a folder, with the study; what had the same name there is replaced.
@@ -207,15 +207,17 @@ class MLflowTracker(Mirror):
             BadInput: tracking has no such study.
         """
         with self._reaching():
-            self._experiment.log_artifacts(self._find_parent().info, files, folder)
+            self._experiment.log_artifacts(self._find_parent().artifact_uri, files, folder)
 
-    def _find_parent(self) -> Run:
-        if self._parent:
-            return self._parent
-        is_there = self._experiment.may_exist and self._experiment.find()
-        if not is_there or not (parent := self._experiment.run(self._study)):
+    def _find_parent(self) -> ParentRun:
+        if not (parent := self._parent) and (file := self._file):
+            point_files_here(self._experiment.lab, self._experiment.uri)
+            if found := read_file_parent(file, self._study):
+                return found
+        is_there = parent or (self._experiment.may_exist and self._experiment.find())
+        if not is_there or not (parent := parent or self._experiment.run(self._study)):
             raise BadInput(f"no study {self._study!r} in {self._place}")
-        return parent
+        return ParentRun(parent.info.experiment_id, parent.info.run_id, parent.info.artifact_uri)
 
     # ----------------------------------------------------------------- the runs
 
@@ -343,7 +345,7 @@ class MLflowTracker(Mirror):
         if error:
             self._client.log_text(run_id, error, "error.txt")
         if checkpoint := measures.folder.checkpoint():
-            self._experiment.log_artifacts(shipping.info, checkpoint, "checkpoint")
+            self._experiment.log_artifacts(shipping.info.artifact_uri, checkpoint, "checkpoint")
         ended_ms = measures.started_ms + round(end.wall_seconds * 1000)
         status = "FAILED" if state is RunState.FAILED else "FINISHED"
         points = [*points, measures.totals(end)]

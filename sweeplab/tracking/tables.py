@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sweeplab.files import read_only_uri
 from sweeplab.tracking.tracker import Measure, TrackedRun
@@ -24,6 +24,16 @@ if TYPE_CHECKING:
 # Databases limit how many values a query may name.
 RUNS_A_QUERY = 500
 KEY, STUDY = "sweeplab.key", "sweeplab.study"  # tags of every run of ours: which it is, and whose
+# The tag of our experiments: the kind makes the UI open with runs and charts instead of traces.
+KIND = ("mlflow.experimentKind", "custom_model_development")
+
+
+class ParentRun(NamedTuple):
+    """A study's parent run: where it is, and where its files are."""
+
+    experiment_id: str
+    run_id: str
+    artifact_uri: str
 
 
 def engine_of(client: MlflowClient) -> Engine | None:
@@ -52,11 +62,18 @@ _VALUES = {
     f"WHERE {table}.run_uuid IN ({_CHOSEN})"
     for table, is_nan in (("tags", "0"), ("params", "0"), ("latest_metrics", "latest_metrics.is_nan"))
 }
-_EXPERIMENT = """
-SELECT experiments.experiment_id FROM experiments JOIN runs ON runs.experiment_id = experiments.experiment_id
+_PARENT = """
+SELECT runs.experiment_id, runs.run_uuid, runs.artifact_uri FROM experiments
+JOIN runs ON runs.experiment_id = experiments.experiment_id
 JOIN tags ON tags.run_uuid = runs.run_uuid
 WHERE experiments.name = :study AND experiments.lifecycle_stage = 'active' AND runs.lifecycle_stage = 'active'
     AND tags.key = 'sweeplab.key' AND tags.value = :study
+ORDER BY runs.start_time
+"""
+_VERSION = "SELECT version_num FROM alembic_version"
+_COUNT = """
+SELECT COUNT(*) FROM experiments JOIN experiment_tags USING (experiment_id)
+WHERE lifecycle_stage = 'active' AND key = ? AND value = ?
 """
 _POINTS = """
 SELECT metrics.run_uuid, metrics.value, metrics.timestamp, metrics.step, metrics.is_nan FROM metrics
@@ -64,6 +81,7 @@ WHERE metrics.key = ? AND metrics.run_uuid IN ({})
 ORDER BY metrics.timestamp, metrics.step, metrics.value
 """
 Ask = Callable[[str, Mapping[str, Any]], Iterable[Any]]
+Answer = TypeVar("Answer")
 
 
 def read_tables(engine: Engine, experiment: str, study: str) -> Iterator[TrackedRun]:
@@ -74,34 +92,58 @@ def read_tables(engine: Engine, experiment: str, study: str) -> Iterator[Tracked
         yield from _read(lambda sql, given: connection.execute(text(sql), given), experiment, study)
 
 
-def read_file(file: Path, study: str) -> list[TrackedRun] | None:
-    """Return the trainings of a study from an SQLite file, without MLflow, which takes seconds to import.
-
-    None where the file has no such study, or cannot be read this way.
-    """
+def _asked(file: Path, answer: Callable[[sqlite3.Connection], Answer]) -> Answer | None:
+    """Read an SQLite file without MLflow, which takes seconds to import; None where it cannot be read so."""
     with (
         suppress(sqlite3.Error),
         closing(sqlite3.connect(read_only_uri(file), uri=True)) as connection,
     ):
-        for (experiment,) in connection.execute(_EXPERIMENT, {"study": study}):
-            return list(_read(connection.execute, experiment, study))
+        return answer(connection)
     return None
+
+
+def read_file_parent(file: Path, study: str) -> ParentRun | None:
+    """Return a study's parent run from an SQLite file; None where it has no such study, or cannot be read so."""
+
+    def first(connection: sqlite3.Connection) -> ParentRun | None:
+        row = connection.execute(_PARENT, {"study": study}).fetchone()
+        return row and ParentRun(str(row[0]), *row[1:])
+
+    return _asked(file, first)
+
+
+def count_in_file(file: Path, tables: Path) -> int | None:
+    """Count our studies in an SQLite file; None where its tables are not of the version that those of `tables` are."""
+    current = _asked(tables, lambda connection: connection.execute(_VERSION).fetchall())
+
+    def count(connection: sqlite3.Connection) -> int | None:
+        if not current or connection.execute(_VERSION).fetchall() != current:
+            return None
+        return int(connection.execute(_COUNT, KIND).fetchone()[0])
+
+    return _asked(file, count)
+
+
+def read_file(file: Path, study: str) -> list[TrackedRun] | None:
+    """Return the trainings of a study from an SQLite file; None where `read_file_parent` gives none."""
+    if (parent := read_file_parent(file, study)) is None:
+        return None
+    return _asked(file, lambda connection: [*_read(connection.execute, parent.experiment_id, study)])
 
 
 def read_file_points(file: Path, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]] | None:
     """Return the points of a metric of each run from an SQLite file, as MLflow's own search orders them."""
-    found: dict[str, list[Measure]] = {run_id: [] for run_id in run_ids}
-    with (
-        suppress(sqlite3.Error),
-        closing(sqlite3.connect(read_only_uri(file), uri=True)) as connection,
-    ):
+
+    def points(connection: sqlite3.Connection) -> dict[str, list[Measure]]:
+        found: dict[str, list[Measure]] = {run_id: [] for run_id in run_ids}
         for first in range(0, len(run_ids), RUNS_A_QUERY):
             some = run_ids[first : first + RUNS_A_QUERY]
             rows = connection.execute(_POINTS.format(",".join("?" * len(some))), [name, *some])
             for run_id, value, timestamp, step, is_nan in rows:
                 found[run_id].append(Measure(name, math.nan if is_nan else value, timestamp, step))
         return {run_id: sorted(points, key=lambda each: each.step) for run_id, points in found.items()}
-    return None
+
+    return _asked(file, points)
 
 
 def _read(ask: Ask, experiment: str, study: str) -> Iterator[TrackedRun]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -242,3 +244,16 @@ def test_occupancy_is_the_share_of_slots_that_had_a_run() -> None:
     known = slots.where(runs.index > 3)  # the others train yet
     share = float(steps[runs.index > 3].sum() / known.sum())
     assert occupancy(sweep_of(runs.assign(slot_steps=known), DESIGN)) == pytest.approx(share)
+
+
+def test_importances_need_no_scikit_learn_and_leave_optuna_whole() -> None:
+    code = """
+import sys
+from sweeplab.analysis.sweep.importance import _ped_anova
+made = _ped_anova()
+assert "sklearn" not in sys.modules
+from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator, get_param_importances
+assert made is PedAnovaImportanceEvaluator
+FanovaImportanceEvaluator()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

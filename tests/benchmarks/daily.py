@@ -1,7 +1,7 @@
 """What the commands cost that a person types all day: CPU seconds, which other work on the machine hardly changes.
 
-Run: python tests/benchmarks/daily.py LAB [repeats], on a lab where studies/small.yaml has been run. The commands take
-turns; the table has medians.
+Run: python tests/benchmarks/daily.py LAB [repeats [BEFORE]], on a lab where studies/small.yaml has been run. The
+commands take turns, and turns with those of the source tree BEFORE; the table has medians.
 """
 
 from __future__ import annotations
@@ -30,15 +30,23 @@ COMMANDS = (
     "logs small",
     "export small",
     "diff small small",
+    "doctor",
+    "doctor small",
+    "generate small --prompt The",
+    "report sweep small",
+    "report scaling small",
 )
+HERE = Path(__file__).parents[2]
 REPEATS = 5
 
 
-def measured(command: str, lab: str) -> tuple[float, float]:
-    """Return CPU and wall seconds of a command."""
+def measured(command: str, lab: str, tree: Path) -> tuple[float, float]:
+    """Return CPU and wall seconds of a command of a source tree."""
     words = command.split() + ([] if command == "--help" else ["--lab", lab])
+    environment = os.environ | {"PYTHONPATH": str(tree)}
     before, began = os.times(), time.perf_counter()
-    subprocess.run([sys.executable, "-m", "sweeplab", *words], check=True, stdout=subprocess.DEVNULL)
+    run = [sys.executable, "-m", "sweeplab", *words]
+    subprocess.run(run, check=True, stdout=subprocess.DEVNULL, env=environment)
     after = os.times()
     cpu = after.children_user + after.children_system - before.children_user - before.children_system
     return cpu, time.perf_counter() - began
@@ -46,18 +54,20 @@ def measured(command: str, lab: str) -> tuple[float, float]:
 
 if __name__ == "__main__":
     lab, repeats = str(Path(sys.argv[1]).absolute()), int((sys.argv[2:] or [REPEATS])[0])
-    taken: dict[str, list[tuple[float, float]]] = {command: [] for command in COMMANDS}
+    trees = [HERE, *(Path(each).absolute() for each in sys.argv[3:])]
+    taken: dict[str, list[list[tuple[float, float]]]] = {command: [[] for _ in trees] for command in COMMANDS}
     with tempfile.TemporaryDirectory() as empty:
         os.chdir(empty)
         for _ in range(repeats):
             for command, times in taken.items():
-                times.append(measured(command, lab))
+                for tree, own in zip(trees, times, strict=True):
+                    own.append(measured(command, lab, tree))
     rows = [
         [
             command.replace(str(STUDY), STUDY.name),
-            *(f"{statistics.median(each):.2f}" for each in zip(*times, strict=True)),
+            *(f"{statistics.median(each):.2f}" for own in times for each in zip(*own, strict=True)),
         ]
         for command, times in taken.items()
     ]
     print(setting())
-    print_table(["command", "CPU s", "wall s"], rows)
+    print_table(["command", "CPU s", "wall s", "before: CPU s", "wall s"][: 1 + 2 * len(trees)], rows)

@@ -1,4 +1,4 @@
-"""Ctrl-C before a command has begun."""
+"""How commands begin: what they import, and Ctrl-C before they have begun."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from cli.conftest import Finished
 
 
 @pytest.mark.parametrize("imported", ["sweeplab.errors", "typer.main", "sweeplab.cli.study.manage"])
@@ -21,3 +22,21 @@ def test_ctrl_c_while_the_commands_are_imported_is_quiet(imported: str) -> None:
                 seen = True
             assert "Traceback" not in line and "KeyboardInterrupt" not in line
     assert seen and process.returncode == 130
+
+
+@pytest.mark.parametrize(
+    ("command", "slow"),
+    [
+        ("doctor", {"torch", "mlflow", "sqlalchemy", "scipy"}),
+        ("doctor tiny", {"torch", "mlflow", "scipy"}),
+        ("report sweep tiny", {"torch", "mlflow", "sklearn"}),
+    ],
+)
+def test_a_daily_command_imports_nothing_that_is_slow_and_not_needed(
+    finished: Finished, command: str, slow: set[str]
+) -> None:
+    words = [*command.split(), "--lab", str(finished.lab)]
+    code = f"import sys; sys.argv = ['sweeplab', *{words!r}]\nfrom sweeplab.cli import main\ntry: main()\n"
+    code += f"finally: print(*sorted({slow!r} & {{*sys.modules}}), file=sys.stderr)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr.strip()) == (0, ""), run.stdout

@@ -241,6 +241,7 @@ def test_plan_and_dry_run_say_the_same_and_write_nothing(cli, finished, folder: 
     plan = cli("study", "plan", finished.file, "--json")
     dry_run = cli("study", "run", finished.file, "--dry-run", "--json", "--name", "other")
     first, second = json.loads(plan.out), json.loads(dry_run.out)
+    assert min(each["outlook"].pop("free_bytes") for each in (first, second)) > 0  # others write to the disk
     assert second == first | {"name": "other"}
     assert (first["trials"], first["runs"], [cell["cell"] for cell in first["cells"]]) == (4, 4, CELLS)
     printed = cli("study", "plan", finished.file).out
@@ -248,6 +249,24 @@ def test_plan_and_dry_run_say_the_same_and_write_nothing(cli, finished, folder: 
     assert "trials of each cell: first 1 spread evenly, then 1 by what they found" in printed
     assert "ends after 4 trials, 4 runs" in printed
     assert not list(folder.iterdir())
+
+
+def test_a_plan_without_earlier_runs_times_steps_once_and_else_names_the_command_that_does(
+    cli, finished, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = ("plan", finished.file, "--lab", folder / "new", "-o", "max_iters=400", "-o", "eval_interval=100")
+    said = cli(*plan)
+    assert said.code == 0 and f"or once `sweeplab study bench {finished.file}` has timed it" in said.out
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("SWEEPLAB_CACHE", str(folder / "cache"))
+    timed = json.loads(cli(*plan, "--json").out)["outlook"]
+    assert (timed["n_known"], timed["n_timed"]) == (0, 2)
+    # Two cells of two runs, 400 steps each, which take between 0.1 and 100 ms.
+    assert 0.16 < timed["seconds"] < 160
+    monkeypatch.setattr("subprocess.Popen", None)
+    assert json.loads(cli(*plan, "--json").out)["outlook"]["seconds"] == timed["seconds"]
+    assert re.search(r"takes about \S+ more, by timed steps of 2 cells", cli(*plan).out)
 
 
 def test_schema_is_json(cli) -> None:

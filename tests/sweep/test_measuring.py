@@ -13,13 +13,15 @@ import pytest
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.study.plan import Plan
+from sweeplab.study.space import spaces_of
 from sweeplab.study.spec import Budget, Engine
 from sweeplab.sweep import measuring, planning
 from sweeplab.sweep.measuring import Way, fastest_stack, measured, settled_dtype, stack_rates
-from sweeplab.sweep.planning import bench_study, make_plan
+from sweeplab.sweep.planning import bench_study, look_ahead, make_plan
 from sweeplab.sweep.work import runner
 from sweeplab.sweep.work.runner import Runner
 from sweeplab.sweep.work.trial import ClaimedTrial
+from sweeplab.train.run import row_flops
 
 TOKENS = (np.arange(5_000) * 7 % 65).astype(np.uint16)
 SMALL = Hyperparameters.of({
@@ -111,6 +113,35 @@ def test_a_study_keeps_the_precision_that_it_began_with(tiny, opened, dataset) -
     (claim,) = store.claim_many(1)
     (training,) = ClaimedTrial(spec, dataset, folder, claim, store.spaces[0]).trainings.values()
     assert training.run.values.dtype == training.folder.read_start().values.dtype == "bfloat16"
+
+
+def test_a_plan_says_how_long_a_study_takes_by_the_steps_of_its_smallest_and_largest_cell(
+    tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(values: Hyperparameters) -> float:
+        return 1e-3 + 1e-9 * row_flops(values) * values.batch_size
+
+    timed: list[Hyperparameters] = []
+
+    def planted(jobs: list[measuring.Timed], *_: object) -> list[float]:
+        timed.extend(each.values for each in jobs)
+        return [step(each.values) for each in jobs]
+
+    monkeypatch.setattr(planning, "all_measured", planted)
+    fixed = {"eval_interval": 50, "eval_tokens": 192, "max_iters": 100}
+    spec = tiny(grid={"n_embd": [8, 24, 16]}, budget=Budget(trials_per_cell=2), seeds=[0, 1])
+    spec = spec.model_copy(update={"fixed": {**spec.fixed, **fixed}})
+    planned, cells, dataset = make_plan(spec, tmp_path)
+    ahead = look_ahead(spec, planned, tmp_path)
+    assert [each.n_embd for each in timed] == [8, 24] and (ahead.n_timed, ahead.n_known) == (2, 0)
+    # 2 trials by 2 seeds of each cell; three evaluations of 192 tokens at a third of a training token's cost.
+    typical = [each.typical for each in spaces_of(spec, cells, dataset.sizes)]
+    steps = [100 + 3 * 192 / 3 / (each.batch_size * each.block_size) for each in typical]
+    assert ahead.seconds == pytest.approx(
+        4 * sum(n * step(each) for n, each in zip(steps, typical, strict=True))
+    )
+    monkeypatch.setattr(planning, "MOST_PLANNED_FLOPS", 0.0)
+    assert look_ahead(spec, planned, tmp_path).seconds is None
 
 
 @pytest.mark.slow

@@ -1,11 +1,19 @@
-"""A lab of its own for all tests of tracking (a database takes seconds to make), and run folders to ship."""
+"""A lab of its own for all tests of tracking (a database takes seconds to make), a server, and run folders to ship."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pytest
 
@@ -97,3 +105,39 @@ def run_folder(tmp_path: Path) -> Callable[..., Path]:
         return folder
 
     return make
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the address of an MLflow server with a database and artifacts of its own."""
+    folder = tmp_path_factory.mktemp("server")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", port]
+    command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{folder / 'server.db'}"]
+    command += ["--artifacts-destination", str(folder / "files")]
+    environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        wait_until_up(f"http://127.0.0.1:{port}/health", process)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(30)
+
+
+def wait_until_up(url: str, server: subprocess.Popen[bytes]) -> None:
+    for _ in range(600):
+        if server.poll() is not None:
+            break
+        try:
+            urlopen(url, timeout=1).close()
+        except (URLError, OSError):
+            Event().wait(0.1)
+        else:
+            return
+    raise pytest.UsageError("the server did not start")

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from threading import Event
 from typing import Any
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import pytest
 
@@ -160,41 +152,6 @@ class TestMLflow(TrackerContract):
     @pytest.fixture
     def make(self, lab: Path, request: pytest.FixtureRequest) -> Callable[[], Tracker]:
         return lambda: open_tracker(lab, f"it's {request.node.name}", None)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("server")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", port]
-    command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{folder / 'server.db'}"]
-    command += ["--artifacts-destination", str(folder / "files")]
-    environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        wait_until_up(f"http://127.0.0.1:{port}/health", process)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(30)
-
-
-def wait_until_up(url: str, server: subprocess.Popen[bytes]) -> None:
-    for _ in range(600):
-        if server.poll() is not None:
-            break
-        try:
-            urlopen(url, timeout=1).close()
-        except (URLError, OSError):
-            Event().wait(0.1)
-        else:
-            return
-    raise pytest.UsageError("the server did not start")
 
 
 @pytest.mark.slow

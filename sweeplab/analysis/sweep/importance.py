@@ -6,10 +6,14 @@ each stands beside its spread over the trials, and beside the importance it has 
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -108,9 +112,6 @@ def _importances(
     losses: Array,
     evaluator: Evaluator,
 ) -> list[Importance]:
-    # It brings scikit-learn, half of the time of a small study's report, which has no importances.
-    from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator
-
     random = np.random.default_rng(len(table))
     trials = _frozen(table, dimensions)
     n, repeats = len(trials), N_REPEATS[evaluator]
@@ -123,10 +124,12 @@ def _importances(
             warnings.simplefilter("ignore")  # that few trials say little is what the spread is for
             made: BaseImportanceEvaluator
             if evaluator == "fanova":
+                from optuna.importance import FanovaImportanceEvaluator
+
                 made = FanovaImportanceEvaluator(n_trees=N_TREES, max_depth=DEPTH, seed=seed)
             else:
                 share = min(0.5, max(BEST_SHARE, FEWEST_BEST / len(chosen)))
-                made = PedAnovaImportanceEvaluator(target_quantile=share)
+                made = _ped_anova()(target_quantile=share)
             return dict(made.evaluate(given, target=lambda trial: losses[trial.number]))
 
     whole = judged(everything, losses, 0)
@@ -152,6 +155,20 @@ def _importances(
         Importance(*of, name, own, least, most, by_chance, n, verdict)
         for name, (own, least, most, by_chance, verdict) in zip(names, numbers, strict=True)
     ]
+
+
+@cache
+def _ped_anova() -> Callable[..., BaseImportanceEvaluator]:
+    """Return Optuna's PED-ANOVA without the package that it is in, which imports scikit-learn for fANOVA: a second."""
+    package = "optuna.importance"
+    own = f"{package}._ped_anova.evaluator"
+    if package in sys.modules or not (spec := find_spec(package)):
+        return import_module(own).PedAnovaImportanceEvaluator  # type: ignore[no-any-return]
+    sys.modules[package] = module_from_spec(spec)  # as it is before its own imports
+    try:
+        return import_module(own).PedAnovaImportanceEvaluator  # type: ignore[no-any-return]
+    finally:
+        del sys.modules[package]  # whoever imports it gets the whole
 
 
 def _share(raw: Array) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -42,6 +43,8 @@ from sweeplab.formatting import bytes_in_words, duration, several
 from sweeplab.lab.listing import find_metric, find_study
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sweeplab.study.plan import Plan
     from sweeplab.sweep.measuring import BenchRow
     from sweeplab.sweep.planning import Outlook
@@ -58,7 +61,8 @@ def plan(
 ) -> Answer:
     """Show what a study would do, without training.
 
-    Its cells with sizes and costs, what is searched as Optuna sees it, and what would run where.
+    Its cells with sizes and costs, what is searched as Optuna sees it, what would run where, and how long it
+    takes: by the lab's earlier runs, or by a few steps that are timed for some seconds and then known.
 
     \b
     $ sweeplab study plan studies/small.yaml
@@ -67,7 +71,7 @@ def plan(
     study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
     planned = study.plan()
     ahead = study.look_ahead(planned)
-    return {**planned.as_dict(), "outlook": asdict(ahead)}, lambda _: _print_plan(planned, ahead)
+    return {**planned.as_dict(), "outlook": asdict(ahead)}, lambda _: _print_plan(planned, ahead, file)
 
 
 def bench(
@@ -115,7 +119,7 @@ def _print_ways(cell: str, rows: Sequence[BenchRow]) -> None:
     say("\n" + next(f"the plan takes {row.why}" for row in rows if row.taken))
 
 
-def _print_plan(plan: Plan, ahead: Outlook) -> None:
+def _print_plan(plan: Plan, ahead: Outlook, file: Path) -> None:
     data = plan.data
     console().print(
         f"[bold]{plan.name}[/]  {data.corpus}/{data.tokenizer}: vocabulary of {data.vocab_size}, "
@@ -184,11 +188,12 @@ def _print_plan(plan: Plan, ahead: Outlook) -> None:
     to_go = "" if plan.trials is None else f", {max(0, plan.trials - ahead.done)} to go"
     say(f"ends after {' or '.join(ends)}" + (f"; done already: {ahead.done}{to_go}" if ahead.done else ""))
     if ahead.seconds:
-        say(
-            f"takes about {duration(ahead.seconds)} more, by {several(ahead.n_known, 'earlier run')} of this lab"
-        )
+        by = f"{several(ahead.n_known, 'earlier run')} of this lab"
+        by = f"timed steps of {several(ahead.n_timed, 'cell')}" if ahead.n_timed else by
+        say(f"takes about {duration(ahead.seconds)} more, by {by}")
     elif ahead.seconds is None and plan.trials is not None:
-        say("how long it takes is said once the lab has a few runs")
+        bench = f", or once `sweeplab study bench {shlex.quote(str(file))}` has timed it"
+        say(f"how long it takes is said once the lab has a few runs{bench if plan.device == 'cpu' else ''}")
     if plan.train_tokens is not None:
         most = f"{plan.train_tokens:.3g} tokens and {plan.train_flops:.3g} FLOPs"
         say(f"at most {most}: pruning and patience save some")

@@ -1,0 +1,68 @@
+"""A study's best model in the registry of an MLflow server that serves the artifacts too, as a team has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mlflow
+import pytest
+from mlflow import MlflowClient
+
+import sweeplab
+from sweeplab.errors import BadInput
+
+STUDY = """\
+name: tiny
+data: {corpus: python-docs, tokenizer: char}
+fixed: {block_size: 16, batch_size: 4, max_iters: 60, n_layer: 1, n_embd: 16, n_head: 2, dropout: 0.0,
+        warmup_iters: 2, eval_interval: 20, eval_iters: 2, patience: null, device: cpu}
+search: {learning_rate: [1e-2, 0.5]}  # the second is tried first
+budget: {trials_per_cell: 1}
+sampler: grid
+engine: {workers: 1}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore:.*type hint is inferred as AnyType:UserWarning"
+)  # MLflow's own, on import
+def test_a_model_is_published_on_a_server_and_a_better_one_after_it(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
+    (tmp_path / "tiny.yaml").write_text(STUDY)
+    lab = tmp_path / "lab"
+    study = sweeplab.load_study(tmp_path / "tiny.yaml", lab=lab)
+    study.run()
+    first, again = study.publish(), study.publish()
+    assert (first.version, first.is_new, again.version, again.is_new) == ("1", True, "1", False)
+    assert (first.uri, first.place) == ("models:/tiny@best", server)
+    study.extend(trials_per_cell=2)
+    result = study.run()
+    trained = sweeplab.load_run(result.best["run_id"], lab=lab)
+    text = trained.generate("import ", max_new_tokens=9)
+    second = study.publish()
+    assert (second.version, second.is_new, second.run_id) == ("2", True, result.best["run_id"])
+    assert second.run_id != first.run_id
+
+    model = mlflow.pyfunc.load_model(second.uri)
+    assert model.predict(["import ", "import "], params={"max_new_tokens": 9}) == [text, text]
+    for name in ("models:/tiny@best", f"models:/tiny/{second.version}", "tiny"):
+        assert sweeplab.load_run(name, lab=lab).generate("import ", max_new_tokens=9) == text
+    client = MlflowClient(server)
+    version = client.get_model_version_by_alias("tiny", "best")
+    assert (version.status, version.run_id) == ("READY", result.best["run_id"])
+    assert version.source.startswith("models:/m-")
+    logged = client.get_logged_model(version.source.removeprefix("models:/"))
+    assert (logged.source_run_id, str(logged.status)) == (version.run_id, "READY")
+    assert not list(lab.glob("mlflow.db*")), "all of it is at the server"
+
+    other = study.publish(name="named")
+    assert (other.uri, other.version, other.is_new) == ("models:/named@best", "1", True)
+    with pytest.raises(BadInput, match="no runs in cell 'al'"):
+        study.publish("al")
+    study.report("sweep")
+    (parent,) = client.search_runs([logged.experiment_id], "tags.`sweeplab.key` = 'tiny'")
+    kept = {each.path for each in client.list_artifacts(parent.info.run_id, "report")}
+    assert {"report/sweep.html", "report/sweep.json", "report/scaling.html"} <= kept
