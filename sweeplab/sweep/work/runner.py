@@ -25,12 +25,13 @@ from sweeplab.hyperparameters import SHAPE
 from sweeplab.lab import events
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState, TrialEnding
+from sweeplab.study.inputs import start_weights
 from sweeplab.study.space import Cell
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.leases import Renewal
 from sweeplab.sweep.trials.store import MOST_ATTEMPTS, Claim, LeaseLost, Report, Store
 from sweeplab.sweep.work.memory import Memory, does_not_fit
-from sweeplab.sweep.work.trial import ClaimedTrial, Training, start_weights
+from sweeplab.sweep.work.trial import ClaimedTrial, Training
 from sweeplab.train.checkpoint import SnapshotWriter, read_snapshot, remove_snapshots, write_checkpoint
 from sweeplab.train.devices import is_out_of_memory
 from sweeplab.train.member import Record
