@@ -213,7 +213,7 @@ class Hyperparameters(ModelHyperparameters):
     data_limit: int | None = row("data", 100_000, "How much of the training split runs learn from, evenly spread over it; null is all of it",
         unit="tokens", low=2, off=True, shape=True)
     objective: str = row("data", "next_token", "Training objective; auto: what suits corpus and family",
-        choices=("next_token", "masked", "span", "pairs", "classification"), shape=True, automatic=True)
+        choices=("next_token", "masked", "span", "pairs", "classification", "preference"), shape=True, automatic=True)
     n_labels: int | None = row("data", 2, "Labels of `classification`; null: as many as the data have", low=2, high=1000, off=True, shape=True)
     mask_share: float = row("data", 0.15, "Share of tokens that `masked` and `span` hide",
         above=0.0, below=1.0, shape=True, suggested={"min": 0.1, "max": 0.4, "step": 0.05})
@@ -248,6 +248,8 @@ class Hyperparameters(ModelHyperparameters):
         unit="passes", above=0.0, high=10**6, off=True)
     grad_clip: float | None = row("training", 1.0, "Gradient clipping: largest norm of the gradient; a longer one is scaled down",
         above=0.0, suggested={"min": 0.3, "max": 3.0, "log": True})
+    beta: float = row("training", 0.1, "DPO's beta, of `preference`: how strongly a run is held to what it was at its start",
+        above=0.0, suggested={"min": 0.01, "max": 1.0, "log": True})
     ema: float = row("training", 0.0, "Decay of an exponential moving average of the weights, which evaluations use; 0 is none",
         low=0.0, below=1.0, suggested=(0.0, 0.99, 0.999))
     seed: int = row("training", 0, "Seed of a run; a study's `seeds` says which are trained", low=0, high=2**31 - 1)
@@ -371,6 +373,8 @@ CONDITIONS: dict[str, Callable[[Hyperparameters], bool]] = {
     for names, condition in {
         "mask_share": lambda run: run.objective in ("masked", "span"),
         "span_length": lambda run: run.objective == "span",
+        "n_labels": lambda run: run.objective == "classification",
+        "beta": lambda run: run.objective == "preference",
         "n_encoder_layer n_decoder_layer share_embeddings": lambda run: run.family == "encoder_decoder",
         "head_bias": lambda run: run.family != "encoder",
         "tie_scale": lambda run: run.tie_weights,
@@ -419,11 +423,12 @@ ALIASES = {
         "grad_accum": "gradient_accumulation gradient_accumulation_steps grad_accum_steps accumulation_steps",
         "max_iters": "max_steps num_steps n_steps steps train_steps iterations n_iters total_steps",
         "epochs": "num_train_epochs num_epochs n_epochs max_epochs",
+        "beta": "dpo_beta",
         "grad_clip": "gradient_clipping gradient_clip clip_grad max_grad_norm grad_norm_clip clip_grad_norm clip",
         "seed": "random_seed",
         "learning_rate": "lr step_size max_lr peak_lr base_lr init_lr peak_learning_rate",
         "weight_decay": "wd l2",
-        "betas": "adam_betas beta",
+        "betas": "adam_betas",
         "eps": "epsilon adam_eps adam_epsilon",
         "lr_decay": "decay_lr",
         "warmup_iters": "warmup warmup_steps num_warmup_steps lr_warmup warmup_iterations",

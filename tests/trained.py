@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from sweeplab.data.batches import Kind
 from sweeplab.data.objectives import n_special, settled_objective
 from sweeplab.data.tokenizers import CharTokenizer, Tokenizer
 from sweeplab.hyperparameters import Hyperparameters
@@ -19,13 +20,13 @@ LETTERS = CharTokenizer(" abcdefghijklmnopqrstuvwxyz")
 def run_in(
     folder: Path,
     tokenizer: Tokenizer = LETTERS,
-    of_pairs: bool = False,
+    kind: Kind = "text",
     special: dict[str, int] | None = None,
     **changed: Any,
 ) -> Path:
     """Write a run with weights as they start, four times as large so that they say something; return its folder."""
     values = Hyperparameters(**SIZES | changed)
-    values = values.replace(objective=settled_objective(values, of_pairs))
+    values = values.replace(objective=settled_objective(values, kind))
     values = values.replace(vocab_size=tokenizer.vocab_size + n_special(values))
     transformer = Transformer(ModelShape.of(values))
     row = 4 * transformer.layout.initial_row(seed=1)

@@ -6,10 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+# What a corpus has to learn from.
+Kind = Literal["text", "pairs", "labels", "preferences"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,12 +20,19 @@ class Pairs:
     """Sources and the targets that follow from them, one after the other in `tokens`.
 
     `ends` [2 * n_pairs] says where each source and each target ends. Where there are `n_labels` a target is one number,
-    from 0, and no text.
+    from 0, and no text. Of preferences, `per_source` 2, each source stands twice: with the target that is chosen, then
+    with the one that is rejected.
     """
 
     tokens: NDArray[np.uint16]
     ends: NDArray[np.int64]
     n_labels: int = 0
+    per_source: int = 1
+
+    @property
+    def kind(self) -> Kind:
+        """Return what they are pairs of."""
+        return "labels" if self.n_labels else "preferences" if self.per_source > 1 else "pairs"
 
     def __len__(self) -> int:
         """Return the number of tokens, as of any split."""
@@ -46,6 +56,12 @@ class Pairs:
 
 Split = NDArray[np.uint16] | Pairs
 
+
+def kind_of(split: Split) -> Kind:
+    """Return what a split has to learn from."""
+    return split.kind if isinstance(split, Pairs) else "text"
+
+
 # A part of a text is taken in stretches of so many tokens.
 STRETCH = 1024
 
@@ -64,11 +80,14 @@ def limited(split: Split, n_tokens: int) -> Split:
         if rest:  # of a stretch more; of a split shorter than that its begin
             lengths[int(order[n_whole]) if n_whole < len(order) else len(order)] = rest
         return np.concatenate([split[at * STRETCH : at * STRETCH + lengths[at]] for at in sorted(lengths)])
-    order = _evenly(split.n_pairs)
-    n_kept = int(np.searchsorted(np.cumsum(split.lengths[order].sum(axis=1)), n_tokens, side="right"))
-    kept = np.sort(order[: max(1, n_kept)])
+    together = split.per_source
+    order = _evenly(split.n_pairs // together)
+    sizes = split.lengths.reshape(-1, 2 * together).sum(axis=1)
+    n_kept = int(np.searchsorted(np.cumsum(sizes[order]), n_tokens, side="right"))
+    kept = (np.sort(order[: max(1, n_kept)])[:, None] * together + np.arange(together)).ravel()
     tokens = [split.tokens[split.starts[pair, 0] : split.ends[2 * pair + 1]] for pair in kept]
-    return Pairs(np.concatenate(tokens), np.cumsum(split.lengths[kept].ravel()), split.n_labels)
+    ends = np.cumsum(split.lengths[kept].ravel())
+    return Pairs(np.concatenate(tokens), ends, split.n_labels, together)
 
 
 def _evenly(count: int) -> NDArray[np.int64]:
@@ -88,6 +107,8 @@ class Batch(NamedTuple):
 
     `inputs` and `targets` are [B, T], `source` [B, S] is what the encoder of an encoder-decoder reads. Lengths [B]
     say where sequences end that are shorter than their row, which is padded on the right; without them none is.
+    `reference` [B], of preferences: as the data make it, which of the split's sequences each is; as the model takes it,
+    the log-probability that the run had for its targets at its start.
     """
 
     inputs: Array
@@ -95,6 +116,7 @@ class Batch(NamedTuple):
     source: Array | None = None
     lengths: Array | None = None
     source_lengths: Array | None = None
+    reference: Array | None = None
 
     @property
     def n_targets(self) -> int:

@@ -21,7 +21,7 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from sweeplab.data.batches import NO_TARGET, Pairs, Split, limited
+from sweeplab.data.batches import NO_TARGET, Kind, Pairs, Split, kind_of, limited
 from sweeplab.data.corpora import CORPORA, Texts
 from sweeplab.data.objectives import check_fits, evaluated_on, make_objective
 from sweeplab.data.task import DataSizes
@@ -69,9 +69,9 @@ class Dataset:
     _bytes_per_target: dict[Any, float] = field(default_factory=dict)  # of the evaluations asked for
 
     @property
-    def of_pairs(self) -> bool:
-        """Say whether the corpus is one of pairs."""
-        return isinstance(self.train, Pairs)
+    def kind(self) -> Kind:
+        """Return what the corpus has to learn from."""
+        return kind_of(self.train)
 
     @property
     def sizes(self) -> DataSizes:
@@ -95,13 +95,13 @@ class Dataset:
         return self.val if split == "val" else self.test
 
     def bits_per_byte(self, loss: float, values: Hyperparameters, split: Scored = "val") -> float | None:
-        """Return a loss (nats per evaluated target) as bits per byte of these targets; None of labels.
+        """Return a loss (nats per evaluated target) as bits per byte of these targets; None of labels or preferences.
 
         It is comparable over tokenizers.
 
         Of text with hidden tokens it is what they cost once all around them is known: less than the text does.
         """
-        if self.labels:
+        if self.kind in ("labels", "preferences"):
             return None
         asked = split, *evaluated_on(values)
         if asked not in self._bytes_per_target:
@@ -230,7 +230,8 @@ def open_cached(base: Path) -> Dataset | None:
     splits: Sequence[Split] = _parts(tokens, sizes)
     if ends is not None:
         parts = zip(_parts(tokens, sizes), _parts(ends, n_ends), strict=True)
-        splits = [Pairs(*each, len(facts.get("labels", ()))) for each in parts]
+        per_source = facts.pop("per_source", 1)
+        splits = [Pairs(*each, len(facts.get("labels", ())), per_source) for each in parts]
     facts["labels"] = tuple(facts.get("labels", ()))
     train, val, test = splits
     return Dataset(load_tokenizer(facts.pop("tokenizer")), train, val, test, **facts)
@@ -271,6 +272,8 @@ def _built(base: Path, texts: Texts, made: Callable[[], Tokenizer]) -> Dataset:
     }
     if texts.labels:
         facts["labels"] = texts.labels
+    if texts.kind == "preferences":
+        facts["per_source"] = 2
     if texts.of_pairs:
         ends = [np.cumsum([len(text) for text in split]).astype(END) for split in tokens]
         content[".ends"] = np.concatenate(ends).tobytes()

@@ -240,7 +240,7 @@ def _values(
 
 def _objective(values: Mapping[str, Any], special: Mapping[str, int]) -> str:
     """Return what a model has learned: as an export says it, else as its family and its special tokens do."""
-    found = settled_objective(Hyperparameters.of(values), of_pairs=False)
+    found = settled_objective(Hyperparameters.of(values), "text")
     if values["family"] not in OBJECTIVES[found].families:
         raise BadInput(f"config.json is of the objective {found}, which is none of a {values['family']}'s")
     # Without a token that stands for a span it can only find one text from another.

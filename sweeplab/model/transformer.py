@@ -83,18 +83,25 @@ class Transformer:
         dropout: Dropout | None = None,
         smoothing: Float[Tensor, "K"] | None = None,
         router: tuple[Float[Tensor, "K"], Float[Tensor, "K"]] | None = None,
+        beta: Float[Tensor, "K"] | None = None,
         dense: bool = False,
         candidates: int = 0,
     ) -> Float[Tensor, "K"]:
         """Return each run's mean cross-entropy in nats over its counted targets: those that are not -1.
 
         `smoothing` is the share of a target's probability spread over all tokens; `router` has the weights of the
-        routers' losses, balance and z, which are added. `dense` promises that every target counts, `candidates` that
+        routers' losses, balance and z, which are added. With `beta` the batch is of preferences, and the loss the mean
+        over them of what `preference_losses` has. `dense` promises that every target counts, `candidates` that
         it is one of so many tokens, the vocabulary's last: where there are some, no other token can be found.
         """
         p = self._pass(w, batch, dropout)
         logits, targets = among(self.computed(p, batch), batch.targets, candidates)
-        losses = cross_entropy(logits, targets, smoothing, dense)
+        if beta is None:
+            losses = cross_entropy(logits, targets, smoothing, dense)
+        else:
+            assert batch.reference is not None  # a batch of preferences has it
+            margins = reward_margins(logits, targets, batch.reference, beta)
+            losses = preference_losses(margins, smoothing).mean(dim=1)
         if router is not None:
             balance, z = router
             for routing in p.routings:
@@ -200,9 +207,7 @@ def cross_entropy(
 ) -> Float[Tensor, "K"]:
     """Return each run's mean over its counted targets: see `losses`."""
     n_runs, flat = targets.shape[0], targets.reshape(-1)
-    logits = logits.flatten(0, 1)
-    logits = logits if logits.dtype == torch.float64 else logits.float()
-    given = logits.log_softmax(dim=-1)
+    given = _log_softmax(logits)
     each = F.nll_loss(given, flat, reduction="none", ignore_index=NO_TARGET)
     if smoothing is not None:
         even = -given.mean(dim=-1)
@@ -212,3 +217,41 @@ def cross_entropy(
     if dense:
         return each.mean(dim=1)
     return each.sum(dim=1) / (flat != NO_TARGET).view(n_runs, -1).sum(dim=1).clamp(min=1)
+
+
+def _log_softmax(logits: Float[Tensor, "K N V"]) -> Float[Tensor, "K*N V"]:
+    logits = logits.flatten(0, 1)
+    return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(dim=-1)
+
+
+def log_probabilities(logits: Float[Tensor, "K N V"], targets: Tokens) -> Float[Tensor, "K B"]:
+    """Return the log-probability of each sequence's counted targets, all together."""
+    each = F.nll_loss(_log_softmax(logits), targets.reshape(-1), reduction="none", ignore_index=NO_TARGET)
+    return -each.view(targets.shape).sum(dim=2)
+
+
+def reward_margins(
+    logits: Float[Tensor, "K N V"],
+    targets: Tokens,
+    reference: Float[Tensor, "K B"],
+    beta: Float[Tensor, "K"],
+) -> Float[Tensor, "K B/2"]:
+    """Return by how much the reward of each chosen answer is above that of the rejected one, the sequence after it.
+
+    An answer's reward is beta times what its log-probability has gained on the `reference`'s, that of the run's start:
+    what a policy that is best for some reward and close to the start says of it (Rafailov et al. 2023, eq. 5).
+    """
+    rewards = beta[:, None] * (log_probabilities(logits, targets) - reference)
+    return rewards[:, 0::2] - rewards[:, 1::2]
+
+
+def preference_losses(
+    margins: Float[Tensor, "K P"], smoothing: Float[Tensor, "K"] | None = None
+) -> Float[Tensor, "K P"]:
+    """Return the losses of direct preference optimization, -log sigmoid(margin) (Rafailov et al. 2023, eq. 7).
+
+    They are the nats that a Bradley-Terry model with these rewards needs to say which answer is chosen: log 2 at the
+    start. `smoothing` is the share of preferences taken to be the wrong way round (Mitchell 2023, conservative DPO).
+    """
+    losses = -F.logsigmoid(margins)
+    return losses if smoothing is None else losses + smoothing[:, None] * margins

@@ -28,6 +28,8 @@ MEASURES = (
         "exact_match",
         "accuracy",
         "f1",
+        "reward_accuracy",
+        "reward_margin",
         "pseudo_perplexity",
         "expert_use_max",
         "expert_use_entropy",
@@ -148,6 +150,8 @@ class CurvePoint:
     exact_match: float | None = None
     accuracy: float | None = None
     f1: float | None = None
+    reward_accuracy: float | None = None
+    reward_margin: float | None = None
     pseudo_perplexity: float | None = None
     expert_use_max: float | None = None
     expert_use_entropy: float | None = None
@@ -205,6 +209,8 @@ class RunEnd:
     best_exact_match: float | None = None
     best_accuracy: float | None = None
     best_f1: float | None = None
+    best_reward_accuracy: float | None = None
+    best_reward_margin: float | None = None
     best_pseudo_perplexity: float | None = None
     best_expert_use_max: float | None = None
     best_expert_use_entropy: float | None = None

@@ -49,6 +49,8 @@ CURVES = {
     "exact_match": "exact matches (share of targets)",
     "accuracy": "accuracy (share of labels found)",
     "f1": "F1 (mean over labels)",
+    "reward_accuracy": "preferences ranked right (share)",
+    "reward_margin": "reward margin (chosen less rejected)",
     "eval_train_loss": "loss on the training split (nats per token)",
     "pseudo_perplexity": "pseudo-perplexity (one token masked at a time)",
     "expert_use_max": "largest share of one expert, in the worst layer",

@@ -25,7 +25,7 @@ def classified(run: LoadedRun, texts: Sequence[str]) -> list[dict[str, Any]]:
 
     from sweeplab.model.transformer import among
 
-    if not objective_of(run.values).of_labels:
+    if objective_of(run.values).learns != "labels":
         raise BadInput(f"run {run.run_id} finds no labels: its objective is {run.values.objective}")
     try:
         tokens = [run.tokenizer.encode(text) for text in texts]

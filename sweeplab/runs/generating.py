@@ -149,7 +149,7 @@ class Writer:
 
     def _words(self, tokens: Iterable[int]) -> Iterator[str]:
         tokenizer, texts = self.run.tokenizer, self.text.split(HOLE)
-        if objective_of(self.run.values).of_pairs:
+        if objective_of(self.run.values).learns != "text":
             yield from pieces(tokenizer, self._ordinary(tokens))
         elif fills_holes(self.run):
             found = dict(zip(self.prompt.holes, tokens, strict=True))

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sweeplab.data.batches import Batch
+from sweeplab.data.generators import generator_key
 from sweeplab.data.objectives import check_fits, make_objective, objective_of, wholly
 from sweeplab.data.prompts import check_room
 from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.listing import find_study, read_spec, study_names
 from sweeplab.runs.generating import Writer, fills_holes, named
 from sweeplab.runs.opening import open_run
-from sweeplab.study.inputs import recorded_dataset
+from sweeplab.study.inputs import recorded_dataset, start_weights
 
 if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset, Scored
+    from sweeplab.study.spec import StudySpec
     from sweeplab.tracking.loading import LoadedRun
 
 Rows = list[dict[str, Any]]
@@ -60,7 +62,7 @@ def read_prompt(run: LoadedRun, text: str) -> Batch:
     prompt = writer.prompt
     check_room(prompt.start, run.values)
     tokens = list(prompt.start)
-    if prompt.source is not None or (objective_of(run.values).of_pairs and not fills_holes(run)):
+    if prompt.source is not None or (objective_of(run.values).learns != "text" and not fills_holes(run)):
         tokens = [*tokens, *writer.tokens()][: run.values.block_size]
     inputs = np.array([tokens])
     return Batch(inputs, inputs, None if prompt.source is None else np.array([prompt.source]))
@@ -146,33 +148,33 @@ def evaluated(text: str, lab: Path, times: Sequence[int], study: str | None = No
         raise BadInput(f"run {text} does not say whose data it reads: --study NAME does")
     study = study or own
     folder = find_study(lab, study)
-    dataset = recorded_dataset(folder, read_spec(folder))
+    spec = read_spec(folder)
+    dataset = recorded_dataset(folder, spec)
     if dataset.tokenizer.to_json() != run.tokenizer.to_json():
         raise BadInput(f"run {text} reads other tokens than study {study}")
-    kind = objective_of(run.values)
-    learned = "labels" if kind.of_labels else "pairs" if kind.of_pairs else "one text"
-    has = "labels" if dataset.labels else "pairs" if dataset.of_pairs else "one text"
-    if learned != has:
+    if (learned := objective_of(run.values).learns) != (has := dataset.kind):
         raise BadInput(f"run {text} has learned from {learned}, and study {study} has {has}")
     check_fits({"validation": dataset.val}, run.values)
     lengths, left_out = _lengths(run, dataset, times)
     said = {"run": run.run_id, "study": study, "block_size": run.values.block_size}
-    found = {"measures": scored(run, dataset), "length_extrapolation": lengths}
+    found = {"measures": scored(run, dataset, spec), "length_extrapolation": lengths}
     return {**said, **found, "left_out": left_out}
 
 
-def scored(run: LoadedRun, dataset: Dataset, split: Scored = "val", whole: bool = False) -> dict[str, float]:
+def scored(
+    run: LoadedRun, dataset: Dataset, spec: StudySpec, split: Scored = "val", whole: bool = False
+) -> dict[str, float]:
     """Return what an evaluation finds of a run on a split: on what its own evaluations read, or on the whole of it.
 
     The loss is `val_loss` or `test_loss`. Nothing else in sweeplab reads the test split: to look at it often is to
     choose by it.
 
     Raises:
-        BadInput: the split is too short for the run.
+        BadInput: the split is too short for the run; of preferences, what the study `spec` starts from is not there.
     """
     import torch
 
-    from sweeplab.train.evaluating import Evaluation
+    from sweeplab.train.evaluating import Evaluation, references
 
     check_fits({split: dataset.scored(split)}, run.values)
     model, values = run.model, wholly(run.values) if whole else run.values
@@ -182,8 +184,13 @@ def scored(run: LoadedRun, dataset: Dataset, split: Scored = "val", whole: bool 
         make_objective(dataset.scored(split), values, run.own_special),
         values.evaluated_tokens,
     )
+    judged = None
+    if dataset.kind == "preferences" and (start := start_weights(spec)(values)):
+        row = model.transformer.layout.row_of(start, generator_key(values.seed, "init"))
+        known = references(model.transformer, row, evaluation.objective)
+        judged = torch.tensor([values.beta]), known[None]
     with torch.no_grad():
-        found = {name: each[0] for name, each in evaluation(model.stacked).items()}
+        found = {name: each[0] for name, each in evaluation(model.stacked, judged).items()}
     loss = found.pop("val_loss")
     found = {f"{split}_loss": loss, **found}
     if (bits := dataset.bits_per_byte(loss, values, split)) is None:
@@ -199,7 +206,7 @@ def _lengths(run: LoadedRun, dataset: Dataset, times: Sequence[int]) -> tuple[Ro
     model, bounded = run.model, why_not_longer(run.values)
     for each in times:
         try:
-            if each > 1 and bounded:
+            if bounded and (each > 1 or dataset.kind == "preferences"):
                 raise ValueError(bounded)
             at = losses_at(model.transformer, model.stacked, dataset.val, run.values, each, run.own_special)
         except ValueError as error:

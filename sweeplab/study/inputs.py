@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.baselines import find_baseline
 from sweeplab.data.batches import Pairs
@@ -28,7 +29,10 @@ from sweeplab.study.problems import shown
 from sweeplab.study.rules import follows
 from sweeplab.study.space import Space
 from sweeplab.study.spec import StudySpec
-from sweeplab.train.checkpoint import DamagedCheckpoint, read_content
+from sweeplab.train.checkpoint import DamagedCheckpoint, read_checkpoint, read_content
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # What `open_start` raises for a folder without a checkpoint, or with what is none.
 NO_CHECKPOINT = (
@@ -268,3 +272,33 @@ def check_start(spec: StudySpec, start: Start | None, trials: Iterable[Hyperpara
             what = f"init_from: the run in {start.folder} has {'; '.join(different.values())}"
             place = spec.place(*different, default=("init_from",))
             raise BadInput(spec.problem(place, what, "a model as the run's"))
+
+
+# The weights that have a row for each token.
+OF_VOCABULARY = ("token_embedding", "source_embedding", "head.weight", "head.bias")
+
+
+def start_weights(spec: StudySpec) -> Callable[[Hyperparameters], Mapping[str, Tensor] | None]:
+    """Return which weights a run of these values starts from, by name; None where they are drawn from its seed.
+
+    Tokens that the run before did not have are NaN there.
+    """
+    if (start := read_start(spec)) is None:
+        return lambda values: None
+    import torch
+
+    weights, _ = read_checkpoint(start.folder, "model")
+
+    def taken(values: Hyperparameters) -> Mapping[str, Tensor]:
+        rows = start.vocabulary(values)
+        if rows == [*range(start.values.vocab_size)]:
+            return weights
+        at = torch.tensor([-1 if row is None else row for row in rows])
+
+        def moved(weight: Tensor) -> Tensor:
+            is_new = (at < 0).view(-1, *[1] * (weight.ndim - 1))
+            return weight[at.clamp(min=0)].masked_fill(is_new, math.nan)
+
+        return {name: moved(weight) if name in OF_VOCABULARY else weight for name, weight in weights.items()}
+
+    return taken

@@ -189,14 +189,9 @@ def _data_rules(spec: StudySpec, sizes: DataSizes | None) -> Iterator[Rule]:
     def rule(text: str, names: Iterable[str], meets: Callable[[Hyperparameters], bool]) -> Rule:
         return Rule(text, spec.place(*names), frozenset(names), meets)
 
-    if (of_pairs := spec.of_pairs) is not None:
-        of_labels = spec.of_labels
-        has = "has labels" if of_labels else "has pairs" if of_pairs else "is one text"
-        suits = [
-            name
-            for name, each in OBJECTIVES.items()
-            if (each.of_pairs, each.of_labels) == (of_pairs, of_labels)
-        ]
+    if (kind := spec.kind) is not None:
+        has = "is one text" if kind == "text" else f"has {kind}"
+        suits = [name for name, each in OBJECTIVES.items() if each.learns == kind]
         yield rule(
             f"objective is {' or '.join(suits)}, for corpus {spec.data.corpus} {has}",
             ["objective"],
@@ -218,7 +213,23 @@ def _data_rules(spec: StudySpec, sizes: DataSizes | None) -> Iterator[Rule]:
         yield rule(
             f"n_labels >= {n_labels}, as many as the data have",
             ["n_labels", "objective"],
-            lambda values: not OBJECTIVES[values.objective].of_labels or (values.n_labels or 0) >= n_labels,
+            lambda values: (
+                OBJECTIVES[values.objective].learns != "labels" or (values.n_labels or 0) >= n_labels
+            ),
+        )
+    if kind == "preferences":
+        yield rule(
+            "init_from names the trained run that objective preference goes on from",
+            ["objective"],
+            lambda values: spec.init_from is not None or values.objective != "preference",
+        )
+        yield rule(
+            "batch_size / grad_accum is even and batch_warmup_iters 0, for objective preference",
+            ["batch_size", "grad_accum", "batch_warmup_iters", "objective"],
+            lambda values: (
+                values.objective != "preference"
+                or (values.batch_size // values.grad_accum % 2 == 0 and not values.batch_warmup_iters)
+            ),
         )
     if n_symbols is not None:
         yield rule(

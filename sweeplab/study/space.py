@@ -83,7 +83,7 @@ class Space:
         self.cell, self.sizes = cell, DataSizes.of(sizes)
         self._spec = spec
         self._search = spec.search
-        self._of_pairs, self._of_labels = bool(spec.of_pairs), spec.of_labels
+        self._kind = spec.kind or "text"
         self._n_symbols = self.sizes.vocab_size if self.sizes else VOCABULARY_STAND_IN
         self.given = defaults() | spec.fixed | cell.values
         derived = {name for name, entry in spec.search.items() if isinstance(entry, Derived)}
@@ -147,9 +147,9 @@ class Space:
         auto = {name for name in self._auto if name not in sampled}
         if "objective" in auto:
             settled["objective"] = settled_objective(
-                Hyperparameters.of({**settled, "objective": AUTO}), self._of_pairs, self._of_labels
+                Hyperparameters.of({**settled, "objective": AUTO}), self._kind
             )
-        if self._of_labels and settled["n_labels"] is None and self.sizes:
+        if self._kind == "labels" and settled["n_labels"] is None and self.sizes:
             settled["n_labels"] = self.sizes.n_labels
         if "vocab_size" in auto:
             settled["vocab_size"] = self._n_symbols + n_special(Hyperparameters.of(settled))

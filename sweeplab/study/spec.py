@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
 from pydantic import BeforeValidator, Field, PlainValidator, field_validator, model_validator
@@ -20,6 +20,9 @@ from sweeplab.records.folders import NAMES, is_name
 from sweeplab.study.expressions import ALLOWED, Expression
 from sweeplab.study.problems import SECTIONS, Location, SourceMap
 from sweeplab.study.search import SearchSpec
+
+if TYPE_CHECKING:
+    from sweeplab.data.batches import Kind
 
 DEFAULT_TRIALS_PER_CELL = 10
 # More trials, processes or seeds are none that anyone waits for.
@@ -411,21 +414,14 @@ class StudySpec(Section):
         return {name: list(dict.fromkeys(each[name] for each in whole)) for name in names}
 
     @property
-    def of_pairs(self) -> bool | None:
-        """Say whether the corpus is one of pairs; None where the file's data are wrong, and its space is checked."""
+    def kind(self) -> Kind | None:
+        """Return what the corpus has to learn from; None where the file's data are wrong, and its space is checked."""
         from sweeplab.data.corpora import CORPORA, PairCorpus
 
-        data = getattr(self, "data", None)
-        return None if data is None else isinstance(CORPORA[data.corpus], PairCorpus)
-
-    @property
-    def of_labels(self) -> bool:
-        """Say whether the corpus is one of labels."""
-        from sweeplab.data.corpora import CORPORA, PairCorpus
-
-        data = getattr(self, "data", None)
-        corpus = None if data is None else CORPORA[data.corpus]
-        return isinstance(corpus, PairCorpus) and corpus.has_labels
+        if (data := getattr(self, "data", None)) is None:
+            return None
+        corpus = CORPORA[data.corpus]  # a plugin's, which has text, may not have been imported
+        return corpus.kind if isinstance(corpus, PairCorpus) else "text"
 
     @property
     def data_path(self) -> str | None:

@@ -87,7 +87,7 @@ def confirm(
             won=found in winners,
             race=raced[found],
             validation=_validation(final[found]) if found in winners else {},
-            test=_test(final[found], dataset) if found in winners else {},
+            test=_test(final[found], dataset, spec) if found in winners else {},
         )
         for found, trial in trials.items()
     ]
@@ -224,16 +224,16 @@ def _searched(trial: Trial) -> float:
     return _mean(losses) if losses or trial.value is None else trial.value
 
 
-def _test(trial: Trial, dataset: Dataset) -> Losses:
+def _test(trial: Trial, dataset: Dataset, spec: StudySpec) -> Losses:
     """Return a trial's losses on the whole test split, each scored once."""
-    return {run.seed: _scored(run, dataset) for run in trial.runs} if trial.has_value else {}
+    return {run.seed: _scored(run, dataset, spec) for run in trial.runs} if trial.has_value else {}
 
 
-def _scored(run: RunFolder, dataset: Dataset) -> float:
+def _scored(run: RunFolder, dataset: Dataset, spec: StudySpec) -> float:
     if not run.test_file.exists():
         checkpoint = run.checkpoint()
         assert checkpoint is not None  # the study keeps them
-        found = scored(load_checkpoint(checkpoint, run.path.name), dataset, "test", whole=True)
+        found = scored(load_checkpoint(checkpoint, run.path.name), dataset, spec, "test", whole=True)
         write_whole(run.test_file, json.dumps(found).encode())
     return float(json.loads(run.test_file.read_bytes())["test_loss"])
 

@@ -23,11 +23,20 @@ from sweeplab.data.objectives.span import Span
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.blocks import Weights
 from sweeplab.model.positions import POSITIONS
-from sweeplab.model.transformer import Transformer, among, cross_entropy
+from sweeplab.model.transformer import (
+    Transformer,
+    among,
+    cross_entropy,
+    log_probabilities,
+    preference_losses,
+    reward_margins,
+)
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
+# Of preferences, what runs are judged by: beta of each [K], and what each had for every sequence at its start [K, n].
+Judged = tuple[Tensor, Tensor]
 # Sequences in which one token alone is hidden: enough for a pseudo-perplexity within about a tenth of itself.
 N_ALONE = 256
 
@@ -44,10 +53,12 @@ class Evaluation:
     objective: Objective
     n_tokens: int | None
 
-    def __call__(self, weights: Weights) -> dict[str, list[float]]:
+    def __call__(self, weights: Weights, judged: Judged | None = None) -> dict[str, list[float]]:
         """Return what the split says of each run [K], by the measure's name; `val_loss` is one."""
         batches = self.objective.evaluation(self.n_tokens)
-        if self.objective.n_candidates:
+        if judged:
+            found = self._preferences(weights, batches, *judged)
+        elif self.objective.n_candidates:
             found = self._labels(weights, batches)
         else:
             found = self._means(weights, batches, self.objective.finds_whole)
@@ -57,11 +68,11 @@ class Evaluation:
             found |= self._expert_use(weights)
         return {name: values.tolist() for name, values in found.items()}
 
-    def loss(self, weights: Weights) -> list[float]:
+    def loss(self, weights: Weights, judged: Judged | None = None) -> list[float]:
         """Return the loss of each run [K], and nothing else."""
-        found: list[float] = self._means(weights, self.objective.evaluation(self.n_tokens))[
-            "val_loss"
-        ].tolist()
+        batches = self.objective.evaluation(self.n_tokens)
+        means = self._preferences(weights, batches, *judged) if judged else self._means(weights, batches)
+        found: list[float] = means["val_loss"].tolist()
         return found
 
     def _means(self, weights: Weights, batches: Iterator[Batch], whole: bool = False) -> dict[str, Tensor]:
@@ -109,6 +120,26 @@ class Evaluation:
         loss = torch.stack(losses).sum(dim=0) / total.to(losses[0].device)
         return {"val_loss": loss, "accuracy": right.sum(dim=1) / total, "f1": f1}
 
+    def _preferences(
+        self, weights: Weights, batches: Iterator[Batch], beta: Tensor, reference: Tensor
+    ) -> dict[str, Tensor]:
+        """Return the mean loss [K], the share of preferences ranked right, and the mean margin of their rewards.
+
+        What is ranked the same, as all is at a run's start, is half right.
+        """
+        found = []
+        for each in batches:
+            batch = _shared(each, weights)
+            logits = self.transformer.logits(weights, batch)
+            known = reference[:, each.reference].to(logits.device)
+            found.append(reward_margins(logits, batch.targets, known, beta).double())
+        margins = torch.cat(found, dim=1)
+        return {
+            "val_loss": preference_losses(margins).mean(dim=1),
+            "reward_accuracy": (margins.sign() + 1).mean(dim=1) / 2,
+            "reward_margin": margins.mean(dim=1),
+        }
+
     def _expert_use(self, weights: Weights) -> dict[str, Tensor]:
         """Return how uneven the experts' use is in the worst layer, by the first batch.
 
@@ -138,6 +169,19 @@ def exact_matches(logits: Float[Tensor, "K N V"], targets: Int[Tensor, "K B T"])
     return (is_right | (targets == NO_TARGET)).all(dim=2).sum(dim=1)
 
 
+@torch.no_grad()
+def references(transformer: Transformer, row: Float[Tensor, "P"], objective: Objective) -> Float[Tensor, "n"]:
+    """Return the log-probability of every sequence's targets for a run with this row of weights, in the split's order.
+
+    The run is alone, and the sequences go together in the same way each time: so the bits do not depend on its stack.
+    """
+    weights = transformer.layout.views(row[None])
+    batches = (_shared(each, weights) for each in objective.evaluation())
+    return torch.cat(
+        [log_probabilities(transformer.logits(weights, each), each.targets)[0].cpu() for each in batches]
+    )
+
+
 @dataclass(frozen=True)
 class AtLength:
     """Losses in nats a token on sequences of `times` block_size: the mean, and by position [T].
@@ -154,9 +198,11 @@ class AtLength:
 def why_not_longer(values: Hyperparameters) -> str | None:
     """Say why a run cannot read sequences longer than it was trained on; None where it can."""
     kind = objective_of(values)
+    if kind.learns == "preferences":
+        return "a preference has one loss, and none at each position"
     if POSITIONS[values.positions].is_bounded:
         return f"{values.positions} positions end at block_size: there is nothing for the places beyond"
-    if kind.of_pairs:
+    if kind.learns != "text":
         return "pairs are as long as they are, whatever block_size is"
     if kind is Span:
         return "block_size decides how many spans a text has, and which ids stand for them"

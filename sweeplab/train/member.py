@@ -44,8 +44,9 @@ class Record:
     `eval_seconds`, a part of `wall_seconds`, is what this evaluation took; `slot_steps` is the run's part of the steps
     of its stacks' slots. `measures` are what it found besides the
     loss: `eval_train_loss`, that of the training split; of pairs `exact_match`, the share of targets found whole; of
-    labels `accuracy` and `f1`; of
-    hidden tokens `pseudo_perplexity`; of experts how they are used.
+    labels `accuracy` and `f1`; of preferences `reward_accuracy`, the share ranked right, and `reward_margin`, the mean
+    by which the chosen answer's reward is above the rejected one's; of hidden tokens `pseudo_perplexity`; of experts
+    how they are used.
     """
 
     key: str
@@ -120,7 +121,10 @@ class Progress:
 
 @dataclass
 class Member:
-    """A live run; the `counted` steps since its last point took from `point_seconds` to `wall_seconds`."""
+    """A live run; the `counted` steps since its last point took from `point_seconds` to `wall_seconds`.
+
+    `references` are, of preferences, what its start has for each sequence of the training and the validation split.
+    """
 
     run: Run
     dropout_key: int
@@ -133,6 +137,7 @@ class Member:
     point_seconds: float = 0.0
     points: list[Point] = field(default_factory=list)
     progress: Progress = field(default_factory=Progress)
+    references: tuple[Tensor, Tensor] | None = None
 
     @classmethod
     def of(cls, run: Run, numbers: Mapping[str, Any]) -> Member:

@@ -105,9 +105,12 @@ def state_bytes(values: Hyperparameters) -> int:
 
 
 def in_more_parts(values: Hyperparameters) -> Hyperparameters | None:
-    """Return the values with more gradient accumulation at the same batch; None where a part is one row."""
+    """Return the values with more gradient accumulation at the same batch; None where a part is as small as it gets."""
+    from sweeplab.data.objectives import objective_of
+
+    smallest = objective_of(values).per_loss
     sizes = range(values.grad_accum + 1, values.batch_size + 1)
-    n_parts = next((n for n in sizes if values.batch_size % n == 0), None)
+    n_parts = next((n for n in sizes if values.batch_size % (n * smallest) == 0), None)
     return None if n_parts is None else values.replace(grad_accum=n_parts)
 
 

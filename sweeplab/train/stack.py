@@ -8,6 +8,7 @@ Legend: K live runs, P the row size, B sequences, T positions.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,12 +25,14 @@ from torch import Tensor
 from sweeplab.data.batches import NO_TARGET, Batch, Split, changed, stacked
 from sweeplab.data.generators import generator_key
 from sweeplab.data.objectives import make_objective, wholly
+from sweeplab.data.objectives.base import Objective
+from sweeplab.data.objectives.pairs import Preference
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.dropout import Columns, Dropout, element_hashes
 from sweeplab.model.layout import BLOCK
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
-from sweeplab.train.evaluating import Evaluation
+from sweeplab.train.evaluating import Evaluation, Judged, references
 from sweeplab.train.member import Member, Record, Snapshot
 from sweeplab.train.optimizers import OPTIMIZERS
 from sweeplab.train.optimizers.base import Rates, Rows
@@ -69,6 +72,10 @@ class Stack:
         self._scales = like.dtype == "float16"
         self._drops = any(chance > 0 for chance in drop_chances(like).values())
         self._smooths, self._routes = like.label_smoothing > 0, like.n_expert > 1
+        self._prefers = isinstance(self._objective, Preference)
+        self._references: dict[
+            str, tuple[Tensor, Tensor]
+        ] = {}  # by the digest of the weights that they are of
         self._losses = self.transformer.losses
         self._program: Program | None = None
         if like.compile and compiles_whole(like):
@@ -112,20 +119,46 @@ class Stack:
     ) -> None:
         """Admit a run: from its seed, from weights by name, or from where a snapshot left it.
 
-        What the weights lack, or have as NaN, the seed draws.
+        What the weights lack, or have as NaN, the seed draws. A run of preferences is told the weights that it started
+        from beside its snapshot too; without any it is judged as if all answers had been as likely.
         """
         if len(self._members) == self.capacity or shape_key(run.values) != self.key:
             raise ValueError(f"no place for {run.key}: the stack is full or of another shape")
+        layout, key = self.transformer.layout, generator_key(run.values.seed, "init")
         if snapshot:
             begin = snapshot.rows
         else:
-            layout, key = self.transformer.layout, generator_key(run.values.seed, "init")
             initial = layout.initial_row(key) if start is None else layout.row_of(start, key)
             begin = {name: initial if name in self._initial else torch.zeros(()) for name in self._rows}
             begin["scale"] = initial_scale()
         for name, rows in self._rows.items():
             rows[len(self._members)].copy_(begin[name])
-        self._members.append(Member.of(run, snapshot.numbers if snapshot else {}))
+        self._members.append(member := Member.of(run, snapshot.numbers if snapshot else {}))
+        if self._prefers:
+            member.references = self._referred(None if start is None else layout.row_of(start, key))
+
+    def _referred(self, row: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return what a run with this row of weights has for each sequence of both splits; computed once for all."""
+        digest = "" if row is None else hashlib.sha256(row.numpy().tobytes()).hexdigest()
+        if digest not in self._references:
+
+            def of(objective: Objective) -> Tensor:
+                if row is None:
+                    return torch.zeros(objective.n_sequences)
+                with self._precision():
+                    return references(self.transformer, row.to(self.device), objective)
+
+            self._references[digest] = of(self._objective), of(self._evaluation.objective)
+        return self._references[digest]
+
+    def _judged(self, rows: Sequence[int], is_train: bool = False) -> Judged | None:
+        """Return what the runs of these rows are judged by on a split, of preferences."""
+        if not self._prefers:
+            return None
+        members = [self._members[row] for row in rows]
+        beta = torch.tensor([each.run.values.beta for each in members], device=self.device)
+        found = [each.references[0 if is_train else 1] for each in members if each.references]
+        return beta, torch.stack(found)
 
     def release(self, key: str) -> None:
         """Let a run go; the last one takes its row."""
@@ -153,9 +186,10 @@ class Stack:
 
         It changes nothing. Of a split of more than MOST_WHOLE targets so many are found.
         """
-        rows = self._rows["best" if best else self._evaluated][[self.keys.index(key) for key in keys]]
+        chosen = [self.keys.index(key) for key in keys]
+        rows = self._rows["best" if best else self._evaluated][chosen]
         with self._precision():
-            return self._whole.loss(self.transformer.layout.views(rows))
+            return self._whole.loss(self.transformer.layout.views(rows), self._judged(chosen))
 
     def advance(self, pause: Callable[[], bool] = lambda: False) -> list[Record]:
         """Train until some runs are due for evaluation and return their records; none if `pause` says so."""
@@ -243,13 +277,17 @@ class Stack:
             left = iter(given)
             rows = dict(zip(self._stepped, islice(left, n_rows), strict=True))
             batch = Batch(*(next(left) if each else None for each in present))
-            *of_rates, limits, decays, smoothing = next(left).unbind(1)
+            *of_rates, limits, decays, smoothing, beta = next(left).unbind(1)
             masks = (
                 Dropout.of(Columns(next(left), next(left), next(left)), sites, next(left)) if sites else None
             )
             leaves = self.transformer.layout.views(rows["weights"].detach())
             leaves = {name: view.requires_grad_() for name, view in leaves.items()}
-            beside = (smoothing.float() if self._smooths else None, None)
+            beside = (
+                smoothing.float() if self._smooths else None,
+                None,
+                beta.float() if self._prefers else None,
+            )
             losses = self._losses(leaves, batch, masks, *beside, dense=dense, candidates=candidates)
             pieces = torch.autograd.grad(losses.sum(), list(leaves.values()))
             with torch.no_grad():
@@ -273,7 +311,7 @@ class Stack:
             values = member.run.values
             limit = math.inf if values.grad_clip is None else values.grad_clip
             decay = decay_at(values.ema, member.iteration)
-            rows.append((*member.rates(), limit, decay, values.label_smoothing))
+            rows.append((*member.rates(), limit, decay, values.label_smoothing, values.beta))
         return torch.tensor(rows, dtype=torch.float64, device=self.device)
 
     def _batches(self) -> Batch:
@@ -292,15 +330,15 @@ class Stack:
         layout, found, beside = self.transformer.layout, [], self._beside()
         leaves = {name: view.requires_grad_() for name, view in layout.views(weights).items()}
         dense, candidates = self._objective.dense, self._objective.n_candidates
-        n_targets = _n_targets(batch) if self._n_parts > 1 else None
+        n_losses = _n_losses(batch) if self._n_parts > 1 else None
         for part in range(self._n_parts):
             some = changed(batch, lambda each: each.chunk(self._n_parts, dim=1)[part])  # noqa: B023
             with self._precision():
                 losses = self._losses(
                     leaves, some, self._dropout(part), *beside, dense=dense, candidates=candidates
                 )
-            if n_targets is not None:
-                losses = losses * (_n_targets(some) / n_targets)
+            if n_losses is not None:
+                losses = losses * (_n_losses(some) / n_losses)
             scaled = losses * self._rows["scale"][: len(losses), 0] if self._scales else losses
             pieces = torch.autograd.grad(scaled.sum(), list(leaves.values()))
             layout.gather(pieces, out=self._part[: len(gradient)] if part else gradient)
@@ -315,9 +353,9 @@ class Stack:
         rows = self._rows[self._evaluated][: len(self._members)]
         weights = self.transformer.layout.views(rows if len(due) == len(rows) else rows[due])
         with self._precision():
-            found = self._evaluation(weights)
+            found = self._evaluation(weights, self._judged(due))
             if self._on_train:
-                found["eval_train_loss"] = self._on_train.loss(weights)
+                found["eval_train_loss"] = self._on_train.loss(weights, self._judged(due, is_train=True))
         seconds = time.perf_counter() - started
         records = []
         for index, row in enumerate(due):
@@ -331,6 +369,8 @@ class Stack:
         """Return a run's batch; while its size warms up, the first rows of it again and again."""
         values = member.run.values
         batch = self._objective.training(values.seed, member.iteration)
+        if member.references:
+            batch = batch._replace(reference=member.references[0].numpy()[batch.reference])
         n_used, n_rows = rows_used(values, member.iteration), len(batch.targets)
         return batch if n_used == n_rows else changed(batch, lambda each: each[np.arange(n_rows) % n_used])
 
@@ -345,19 +385,22 @@ class Stack:
             self._elements,
         )
 
-    def _beside(self) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None]:
-        """Return what training's loss has besides the cross-entropy: smoothing, and the routers' two weights."""
+    def _beside(self) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None, Tensor | None]:
+        """Return what training's loss rests on besides: smoothing, the routers' two weights, beta of preferences."""
 
         def column(name: str) -> Tensor:
             found = [getattr(member.run.values, name) for member in self._members]
             return torch.tensor(found, device=self.device)
 
         smoothing = column("label_smoothing") if self._smooths else None
-        return smoothing, (column("router_balance"), column("router_z")) if self._routes else None
+        routers = (column("router_balance"), column("router_z")) if self._routes else None
+        return smoothing, routers, column("beta") if self._prefers else None
 
 
-def _n_targets(batch: Batch) -> Int[Tensor, "K"]:
-    """Return how many targets of each run count."""
+def _n_losses(batch: Batch) -> Int[Tensor, "K"]:
+    """Return of how many losses a run's is the mean: of its targets that count, or its preferences."""
+    if batch.reference is not None:
+        return torch.full(batch.targets.shape[:1], batch.targets.shape[1] // 2, device=batch.targets.device)
     return torch.sum(batch.targets != NO_TARGET, dim=(1, 2))
 
 

@@ -88,7 +88,7 @@ def effective(row: Row, data: Any) -> Hyperparameters:
     """Return a row's effective hyperparameters."""
     given = {**defaults(), **MACHINE, **row.values, "family": row.family}
     values = Hyperparameters.of(settled(given))
-    values = values.replace(objective=settled_objective(values, data.of_pairs))
+    values = values.replace(objective=settled_objective(values, data.kind))
     return values.replace(vocab_size=data.tokenizer.vocab_size + n_special(values))
 
 
@@ -131,7 +131,7 @@ def shown(name: str, whole: bool) -> list[str]:
     after = "no" if found.reached_after is None else f"after {found.reached_after:.0f} s"
     return [
         name, f"{row.corpus}, {row.tokenizer}", task_of(values), f"{facts(values).n_params:,}",
-        f"{found.iterations:,}", f"{found.seconds:.0f}", f"{found.matches:.1%}" if data.of_pairs else "–",
+        f"{found.iterations:,}", f"{found.seconds:.0f}", f"{found.matches:.1%}" if data.kind == "pairs" else "–",
         f"{found.loss:.3f}", f"{baseline.loss:.3f} (order {baseline.order})",
         f"{data.bits_per_byte(found.loss, values):.3f}", f"{baseline.bits_per_byte:.3f}", after,
     ]  # fmt: skip

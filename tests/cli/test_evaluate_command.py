@@ -67,7 +67,7 @@ budget: {trials_per_cell: 1}
         (("tiny", "--study", "tny"), "no study 'tny' in "),
         (("mine",), "run mine does not say whose data it reads: --study NAME does"),
         (("mine", "--study", "tiny"), "run mine reads other tokens than study tiny"),
-        (("pairs", "--study", "tiny"), "run pairs has learned from pairs, and study tiny has one text"),
+        (("pairs", "--study", "tiny"), "run pairs has learned from pairs, and study tiny has text"),
         (
             ("long", "--study", "tiny"),
             "block_size 1000000 is longer than the data: the validation split has ",
@@ -82,7 +82,7 @@ def test_bad_input_is_said_in_one_line(
 ) -> None:
     tokenizer = open_run("tiny", finished.lab).tokenizer
     run_in(folder / "mine")
-    run_in(folder / "pairs", tokenizer, of_pairs=True)
+    run_in(folder / "pairs", tokenizer, kind="pairs")
     run_in(folder / "long", tokenizer, positions="rotary", block_size=1_000_000)
     (folder / "folder").mkdir()
     found = cli("evaluate", *arguments, "--lab", finished.lab)

@@ -21,9 +21,9 @@ FAMILIES = {
     "text": {},
     "masked": {"family": "encoder"},
     "span": {"family": "encoder_decoder", "block_size": 64, "mask_share": 0.3},
-    "pairs": {"family": "encoder_decoder", "of_pairs": True},
-    "pairs-decoder": {"of_pairs": True},
-    "pairs-encoder": {"family": "encoder", "of_pairs": True},
+    "pairs": {"family": "encoder_decoder", "kind": "pairs"},
+    "pairs-decoder": {"kind": "pairs"},
+    "pairs-encoder": {"family": "encoder", "kind": "pairs"},
 }
 
 
@@ -202,7 +202,7 @@ def test_bad_input_is_said_in_a_line(command: str, said: str, runs, cli) -> None
     run_in(runs / "bytes", tokenizer=ByteTokenizer())
     run_in(runs / "ids", tokenizer=IdsTokenizer(30))
     run_in(runs / "smaller", n_embd=4)
-    run_in(runs / "shorter", family="encoder_decoder", of_pairs=True, n_embd=4, block_size=8)
+    run_in(runs / "shorter", family="encoder_decoder", kind="pairs", n_embd=4, block_size=8)
     found = cli(*command.split())
     assert (found.code, found.out) == (2, "")
     assert found.err.startswith(f"error: {said}") and len(found.err.splitlines()) == 1, found.err

@@ -81,9 +81,9 @@ def test_a_study_goes_on_from_it(cli, finished, lab: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "prompt"),
     [
-        ({"family": "encoder_decoder", "of_pairs": True, **OF_T5}, "the cat"),
-        ({"of_pairs": True}, "the cat"),
-        ({"family": "encoder", "of_pairs": True, **OF_BERT}, "the[MASK][MASK]"),
+        ({"family": "encoder_decoder", "kind": "pairs", **OF_T5}, "the cat"),
+        ({"kind": "pairs"}, "the cat"),
+        ({"family": "encoder", "kind": "pairs", **OF_BERT}, "the[MASK][MASK]"),
         ({"family": "encoder_decoder", "block_size": 64, "mask_share": 0.3, **OF_T5}, "the[MASK]cat[MASK]s"),
     ],
 )

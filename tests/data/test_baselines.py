@@ -60,7 +60,7 @@ def loss(text, objective, tmp_path, tenths=9, **changed):
 
 
 def test_every_objective_has_a_baseline():
-    assert set(TASKS) == set(OBJECTIVES)
+    assert set(OBJECTIVES) - set(TASKS) == {"preference"}, "whose start is a guess, of log 2"
 
 
 def test_probabilities_add_up_to_one_in_every_context_and_order():
@@ -146,7 +146,7 @@ def test_what_is_copied_is_told_from_what_is_not(family, tmp_path):
         data = prepare(corpus, "char")
         sizes = {"block_size": 32, "batch_size": 64, "vocab_size": data.tokenizer.vocab_size}
         values = Hyperparameters(family=family, objective="auto", **sizes)
-        values = with_special(values.replace(objective=settled_objective(values, data.of_pairs)))
+        values = with_special(values.replace(objective=settled_objective(values, data.kind)))
         found[corpus] = find_baseline(data, values, tmp_path)
     assert found["copy"].copied > 0.7 > found["addition"].copied
     # A letter of the source is right once in so many letters, and its end is not in the source.

@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import http.server
+import json
 import subprocess
 import sys
 import threading
@@ -62,6 +63,13 @@ def corpus_and_path(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str
         rows = (f"film {n} is {('dull', 'fine')[n % 2]}\t{('bad', 'good')[n % 2]}\n" for n in range(40))
         file.write_text("".join(["text\tlabel\n", *rows]))
         return name, str(file)
+    if name == "preferences":
+        file = tmp_path / "some.jsonl"
+        rows = (
+            {"prompt": f"how is {n}?", "chosen": f"{n} is good", "rejected": f"no {n}"} for n in range(40)
+        )
+        file.write_text("\n".join(map(json.dumps, rows)))
+        return name, str(file)
     return name, None
 
 
@@ -86,7 +94,7 @@ class TestCorpusContract:
     ) -> None:
         name, path = corpus_and_path
         found = read(name, path)
-        assert found.of_pairs == CORPORA[name].of_pairs
+        assert found.kind == CORPORA[name].kind
         splits = [found.train, found.val, found.test]
         assert len(set("".join(found.train))) > 1 and all(map("".join, splits))
         assert found.n_characters == sum(len(text) for split in splits for text in split)

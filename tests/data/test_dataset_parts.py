@@ -85,7 +85,7 @@ def test_pairs_come_back_one_by_one(french: Path, cache: Path, tokenizer: str) -
     test = pairs_of(dataset, dataset.test)
     assert (len(train), len(val), len(test)) == (3, 1, 1)
     assert dict(train + val + test) == FRENCH
-    assert dataset.of_pairs
+    assert dataset.kind == "pairs"
     assert dataset.val_bytes == len(val[0][1].encode())
     assert dataset.val_targets == len(dataset.tokenizer.encode(val[0][1])) + 1
 

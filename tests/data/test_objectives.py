@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeplab.data.batches import NO_TARGET, Batch, Pairs, changed
+from sweeplab.data.batches import NO_TARGET, Batch, Kind, Pairs, changed
 from sweeplab.data.objectives import (
     OBJECTIVES,
     Objective,
@@ -32,7 +33,7 @@ TEXT = (np.arange(20_000) % N_SYMBOLS).astype(np.uint16)
 def values(objective: str, family: str | None = None, **changed: Any) -> Hyperparameters:
     sizes = {"block_size": 32, "batch_size": 4, "mask_share": 0.15, "span_length": 3.0}
     family = family or OBJECTIVES[objective].families[0]
-    labels = {"n_labels": 3} if OBJECTIVES[objective].of_labels else {}
+    labels = {"n_labels": 3} if OBJECTIVES[objective].learns == "labels" else {}
     found = Hyperparameters(objective=objective, family=family, **sizes | labels | changed)
     return found if "vocab_size" in changed else found.replace(vocab_size=N_SYMBOLS + n_special(found))
 
@@ -54,7 +55,9 @@ KINDS = [(name, family) for name, kind in OBJECTIVES.items() for family in kind.
 
 
 def split_for(objective: str) -> np.ndarray | Pairs:
-    return LABELS if OBJECTIVES[objective].of_labels else PAIRS if OBJECTIVES[objective].of_pairs else TEXT
+    preferences = replace(PAIRS, per_source=2)
+    splits = {"text": TEXT, "pairs": PAIRS, "labels": LABELS, "preferences": preferences}
+    return splits[OBJECTIVES[objective].learns]
 
 
 def digest(*batches: Batch) -> str:
@@ -107,7 +110,10 @@ class TestObjectiveContract:
         most, most_source = OBJECTIVES[name].lengths(values(name, family))
         source_length = 0 if batches[0].source is None else batches[0].source.shape[1]
         assert batches[0].inputs.shape[1] <= most <= 32 and source_length <= most_source <= 32
-        assert OBJECTIVES[name].of_pairs or (batches[0].inputs.shape[1], source_length) == (most, most_source)
+        assert OBJECTIVES[name].learns != "text" or (batches[0].inputs.shape[1], source_length) == (
+            most,
+            most_source,
+        )
         assert (batches[0].source is not None) == (family == "encoder_decoder")
 
     def test_ids_lie_in_the_vocabulary_and_targets_are_counted(self, name: str, family: str) -> None:
@@ -117,14 +123,14 @@ class TestObjectiveContract:
                 if read is not None:
                     assert read.dtype == np.int64 and read.min() >= 0 and read.max() < size
             assert batch.targets.min() >= NO_TARGET and batch.targets.max() < size
-            assert (batch.targets.min() >= 0) <= objective.dense or OBJECTIVES[name].of_pairs
+            assert (batch.targets.min() >= 0) <= objective.dense or OBJECTIVES[name].learns != "text"
             assert objective.dense <= (batch.targets.min() >= 0)
         assert (objective.training(1, 2).targets != NO_TARGET).any(axis=1).all(), "each sequence has a target"
 
     def test_whole_has_every_item_once(self, name: str, family: str) -> None:
         found = [batch.inputs for batch in self.make(name, family).evaluation()]
         n_items = sum(map(len, found))
-        if OBJECTIVES[name].of_pairs:
+        if OBJECTIVES[name].learns != "text":
             assert n_items == PAIRS.n_pairs == LABELS.n_pairs
         elif name == "span":
             assert n_items == len(TEXT) // corruption(values("span")).window
@@ -152,6 +158,8 @@ GOLDEN = {
     ("classification", "encoder"): "94c2763fd664a347",
     ("classification", "decoder"): "add22ac94eb302cf",
     ("classification", "encoder_decoder"): "0600e88399d1cccf",
+    ("preference", "decoder"): "0c932a878edb3708",
+    ("preference", "encoder_decoder"): "3fb81ab0907c7eee",
 }
 
 
@@ -357,15 +365,16 @@ def test_a_pair_can_be_read_off_its_row(lengths: list[tuple[int, int]], family: 
 
 
 @pytest.mark.parametrize(
-    ("family", "of_pairs", "objective"),
+    ("family", "kind", "objective"),
     [
-        ("decoder", False, "next_token"), ("encoder", False, "masked"), ("encoder_decoder", False, "span"),
-        ("decoder", True, "pairs"), ("encoder", True, "pairs"), ("encoder_decoder", True, "pairs"),
+        ("decoder", "text", "next_token"), ("encoder", "text", "masked"), ("encoder_decoder", "text", "span"),
+        ("decoder", "pairs", "pairs"), ("encoder", "pairs", "pairs"), ("encoder_decoder", "pairs", "pairs"),
+        ("encoder", "labels", "classification"), ("decoder", "preferences", "preference"),
     ],
 )  # fmt: skip
-def test_auto_is_what_suits_family_and_corpus(family: str, of_pairs: bool, objective: str) -> None:
-    assert settled_objective(Hyperparameters(objective="auto", family=family), of_pairs) == objective
-    assert settled_objective(Hyperparameters(objective="masked", family=family), of_pairs) == "masked"
+def test_auto_is_what_suits_family_and_corpus(family: str, kind: Kind, objective: str) -> None:
+    assert settled_objective(Hyperparameters(objective="auto", family=family), kind) == objective
+    assert settled_objective(Hyperparameters(objective="masked", family=family), kind) == "masked"
 
 
 def test_a_run_from_before_there_was_a_choice_has_no_special_tokens() -> None:

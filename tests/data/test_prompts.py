@@ -14,7 +14,7 @@ from sweeplab.hyperparameters import Hyperparameters
 N_TEXT = 20
 # What finds labels takes no prompt.
 CASES = [
-    (name, family) for name, kind in OBJECTIVES.items() for family in kind.families if not kind.of_labels
+    (name, family) for name, kind in OBJECTIVES.items() for family in kind.families if kind.learns != "labels"
 ]
 
 
@@ -24,7 +24,7 @@ def learned(name: str, family: str):
     values = Hyperparameters(objective=name, family=family, block_size=24, batch_size=3, **shares)
     values = values.replace(vocab_size=N_TEXT + n_special(values))
     tokens = np.random.default_rng(0).integers(0, N_TEXT, 200).astype(np.uint16)
-    split = Pairs(tokens, np.arange(1, 41) * 5) if name == "pairs" else tokens
+    split = Pairs(tokens, np.arange(1, 41) * 5) if OBJECTIVES[name].learns != "text" else tokens
     return make_objective(split, values), values
 
 

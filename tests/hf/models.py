@@ -102,7 +102,7 @@ def run_of(shape: ModelShape, seed: int = 0, tokenizer: Tokenizer | None = None,
     for weight in model.layout.weights:
         views[weight.name] += weight.fill
     known = Hyperparameters.of(settled({**defaults(), **vars(shape), **values}))
-    known = known.replace(objective=settled_objective(known, of_pairs=False))
+    known = known.replace(objective=settled_objective(known, "text"))
     weights = {name: view[0] for name, view in views.items()}
     return LoadedRun("planted", Model(shape, weights), tokenizer or ByteTokenizer(), known, {})
 

@@ -18,13 +18,12 @@ from sweeplab.hf.folders import export_run, import_folder
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.identity import check_same_study, write_study
 from sweeplab.study.file.reading import read_study
-from sweeplab.study.inputs import check_start, read_start
+from sweeplab.study.inputs import check_start, read_start, start_weights
 from sweeplab.study.search import Choices
 from sweeplab.study.space import Space, cells
 from sweeplab.study.spec import Budget, DataSpec, Track
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.work.runner import Runner
-from sweeplab.sweep.work.trial import start_weights
 from sweeplab.train.checkpoint import read_checkpoint
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack

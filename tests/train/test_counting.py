@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,15 +32,16 @@ SMALL = {
 
 
 def values_of(objective: str, family: str, **changed: Any) -> Hyperparameters:
-    labels = {"n_labels": 3} if OBJECTIVES[objective].of_labels else {}
+    labels = {"n_labels": 3} if OBJECTIVES[objective].learns == "labels" else {}
     found = Hyperparameters.of(SMALL | labels | {"objective": objective, "family": family} | changed)
     return found.replace(vocab_size=N_SYMBOLS + n_special(found))
 
 
 def split_for(objective: str) -> Split:
-    if OBJECTIVES[objective].of_labels:
+    if OBJECTIVES[objective].learns == "labels":
         return Pairs(np.resize(TEXT % 3, 15 * 50), np.cumsum([14, 1] * 50), 3)
-    return PAIRS if OBJECTIVES[objective].of_pairs else TEXT
+    per_source = OBJECTIVES[objective].per_loss
+    return TEXT if OBJECTIVES[objective].learns == "text" else replace(PAIRS, per_source=per_source)
 
 
 @pytest.mark.parametrize("attention", ["full", "local"])
@@ -55,7 +57,7 @@ def test_a_batch_is_as_many_tokens_and_flops_as_is_said(objective: str, family: 
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         torch.autograd.grad(model.losses(leaves, batch).sum(), list(leaves.values()))
     n_read = numbers.inputs.size + (0 if numbers.source is None else numbers.source.size)
-    if OBJECTIVES[objective].of_pairs:  # whose rows are as long as the longest pair needs
+    if OBJECTIVES[objective].learns != "text":  # whose rows are as long as the longest pair needs
         assert n_read <= train_tokens(values, 1)
         assert counter.get_total_flops() <= train_flops(values, 1)
     else:

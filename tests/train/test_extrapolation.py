@@ -49,7 +49,7 @@ def test_longer_sequences_are_read_as_they_are(positions: str, longer, tokens) -
     total = np.zeros(64)
     for batch in make_objective(tokens, values.replace(block_size=64)).evaluation(values.evaluated_tokens):
         logits = model.logits(
-            weights, batch._make([torch.from_numpy(batch.inputs)[None], None, None, None, None])
+            weights, batch._make([torch.from_numpy(batch.inputs)[None], None, None, None, None, None])
         )
         shares = logits[0].double().softmax(dim=-1).numpy()
         found_right = np.take_along_axis(

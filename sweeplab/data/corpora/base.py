@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import dropwhile, islice
 from pathlib import Path
-from typing import ClassVar
 
+from sweeplab.data.batches import Kind
 from sweeplab.data.corpora.splits import overlaps
 from sweeplab.errors import BadInput, Problem, nearest
 
@@ -25,15 +25,21 @@ MOST_FILES = 100_000
 class Texts:
     """A corpus' texts by split: one of running text; of pairs the source and the target of each in turn.
 
-    `n_duplicates` near-duplicate documents were left out. Where there are `labels` each target is one of them.
+    `n_duplicates` near-duplicate documents were left out. Where there are `labels` each target is one of them. Of
+    preferences a pair with the chosen target and one with the rejected follow each other.
     """
 
     train: Sequence[str]
     val: Sequence[str]
     test: Sequence[str]
-    of_pairs: bool = False
+    kind: Kind = "text"
     n_duplicates: int = 0
     labels: tuple[str, ...] = ()
+
+    @property
+    def of_pairs(self) -> bool:
+        """Say whether there is a source for each target."""
+        return self.kind != "text"
 
     @cached_property
     def digest(self) -> str:
@@ -65,11 +71,10 @@ class AnyCorpus(ABC):
     `needs_whole`: what is to be found does not follow from a part of its source.
     """
 
-    of_pairs: ClassVar[bool]
-
     name: str
     meaning: str
     find: Callable[[str | None], list[Path]]
+    kind: Kind = field(default="text", kw_only=True)
     takes_path: bool = field(default=True, kw_only=True)
     needs_whole: bool = field(default=False, kw_only=True)
 
@@ -80,7 +85,7 @@ class AnyCorpus(ABC):
             BadInput: there are none, or none can be fetched; or a path is given to a corpus that takes none.
         """
         if path is not None and not self.takes_path:
-            reader = "pairs" if self.of_pairs else "text"
+            reader = "text" if self.kind == "text" else "pairs"
             raise BadInput(f"corpus {self.name} takes no path; corpus {reader} reads {path}")
         return self.find(path)
 

@@ -14,18 +14,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import dropwhile
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
+from sweeplab.data.batches import Kind
 from sweeplab.data.corpora.base import AnyCorpus, Texts, document, user_files
 from sweeplab.data.corpora.splits import TENTHS
 from sweeplab.data.corpora.text import python_source_files
 from sweeplab.data.generators import Noise, generator_key
 from sweeplab.errors import BadInput, Problem
+from sweeplab.formatting import listed
 
 # So many bad lines are named; a file of another kind has thousands.
 MOST_NAMED = 10
 KEYS, SUFFIXES = ("source", "target"), (".tsv", ".jsonl")
 LABEL_KEYS, LABEL_SUFFIXES = ("text", "label"), (".csv", ".tsv", ".jsonl")
+PREFERENCE_KEYS, PREFERENCE_SUFFIXES = ("prompt", "chosen", "rejected"), (".jsonl", ".csv")
 MOST_LABELS = 1_000
 
 
@@ -41,8 +44,7 @@ class Pair(NamedTuple):
 class PairCorpus(AnyCorpus):
     """A corpus of pairs; a tenth of its groups, by a hash of their names, is for validation, and the next for test."""
 
-    of_pairs: ClassVar[bool] = True
-    has_labels: bool = field(default=False, kw_only=True)
+    kind: Kind = field(default="pairs", kw_only=True)
 
     pairs: Callable[[Sequence[Path]], Iterable[Pair]]
 
@@ -68,22 +70,24 @@ class PairCorpus(AnyCorpus):
             taken |= {pair.source for pair in own}
             texts.append([text for pair in own for text in pair[:2]])
         train, val, test = texts
-        labels = tuple(sorted({pair.target for pair in pairs})) if self.has_labels else ()
-        if self.has_labels and not 2 <= len(labels) <= MOST_LABELS:
+        if self.kind != "labels":
+            return Texts(train, val, test, self.kind)
+        labels = tuple(sorted({pair.target for pair in pairs}))
+        if not 2 <= len(labels) <= MOST_LABELS:
             what = f"{self._called(files)} has {len(labels):,} labels"
             raise BadInput(Problem(what, f"2 to {MOST_LABELS:,}"))
-        if self.has_labels and (new := sorted({*(val + test)[1::2]} - {*train[1::2]})):
+        if new := sorted({*(val + test)[1::2]} - {*train[1::2]}):
             raise BadInput(
                 f"{self._called(files)}: no text of label {new[0]!r} is left for the training split"
             )
-        return Texts(train, val, test, of_pairs=True, labels=labels)
+        return Texts(train, val, test, self.kind, labels=labels)
 
 
 def _parts(line: str, suffix: str, keys: Sequence[str]) -> Sequence[object]:
-    """Return the two texts of a line."""
+    """Return the texts of a line."""
     if suffix == ".tsv":
         parts = line.split("\t")
-        if len(parts) != 2:
+        if len(parts) != len(keys):
             raise ValueError(f"has {len(parts) - 1} tabs; allowed: one, between {' and '.join(keys)}")
         return parts
     try:
@@ -94,12 +98,12 @@ def _parts(line: str, suffix: str, keys: Sequence[str]) -> Sequence[object]:
         raise ValueError("has brackets within brackets, too many to read") from None
     if not isinstance(found, dict) or not found.keys() >= set(keys):
         allowed = ", ".join(f'"{key}": "…"' for key in keys)
-        raise ValueError(f"has no {' and '.join(keys)}; allowed: {{{allowed}}}")
+        raise ValueError(f"has no {listed(keys)}; allowed: {{{allowed}}}")
     # Labels are often numbers.
     return [str(found[key]) if key == "label" and isinstance(found[key], int) else found[key] for key in keys]
 
 
-def _pair(parts: Sequence[object], keys: Sequence[str]) -> Pair:
+def _texts(parts: Sequence[object], keys: Sequence[str]) -> list[str]:
     for key, text in zip(keys, parts, strict=True):
         if not isinstance(text, str):
             raise ValueError(f"has no text as its {key}")
@@ -109,17 +113,16 @@ def _pair(parts: Sequence[object], keys: Sequence[str]) -> Pair:
             text.encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"has a {key} that is no text: {error.reason}") from None
-    source, target = map(str, parts)
-    return Pair(source, target, group=source)
+    return [*map(str, parts)]
 
 
 def _lines(file: Path, keys: Sequence[str]) -> Iterator[tuple[int, Callable[[], Sequence[object]]]]:
-    """Yield the number of each line that has something, and what reads its two texts."""
+    """Yield the number of each line that has something, and what reads its texts."""
     if file.suffix == ".csv":  # whose fields may go over several lines
         reader = csv.reader(document(file).splitlines(keepends=True))
         header = [each.strip() for each in next(reader, [])]
         if missing := [key for key in keys if key not in header]:
-            allowed = f"a first line with {' and '.join(keys)}"
+            allowed = f"a first line with {listed(keys)}"
             raise BadInput(Problem(f"there is no column {missing[0]}", allowed, file=file, line=1))
         columns = [header.index(key) for key in keys]
         for row in reader:
@@ -138,16 +141,30 @@ def _fields(row: Sequence[str], columns: Sequence[int], n_columns: int) -> Seque
     return [row[at] for at in columns]
 
 
+def _pair(source: str, target: str) -> list[Pair]:
+    return [Pair(source, target, group=source)]
+
+
+def _preference(prompt: str, chosen: str, rejected: str) -> list[Pair]:
+    """Return the prompt with each of the two answers."""
+    if chosen == rejected:
+        raise ValueError("has the same chosen and rejected")
+    return [Pair(prompt, answer, group=prompt) for answer in (chosen, rejected)]
+
+
 def _read(
-    files: Sequence[Path], keys: Sequence[str] = KEYS, suffixes: Sequence[str] = SUFFIXES
+    files: Sequence[Path],
+    keys: Sequence[str] = KEYS,
+    suffixes: Sequence[str] = SUFFIXES,
+    made: Callable[..., list[Pair]] = _pair,
 ) -> list[Pair]:
-    pairs, problems = [], []
+    pairs, problems = list[Pair](), []
     for file in files:
         if file.suffix not in suffixes:
-            raise BadInput(Problem(f"{file} is no file of {keys[0]} and {keys[1]}", ", ".join(suffixes)))
+            raise BadInput(Problem(f"{file} is no file of {listed(keys)}", ", ".join(suffixes)))
         for number, parts in _lines(file, keys):
             try:
-                pairs.append(_pair(parts(), keys))
+                pairs += made(*_texts(parts(), keys))
             except ValueError as error:
                 problems.append(Problem(f"line {number} {error}", file=file, line=number))
     if problems:
@@ -162,7 +179,14 @@ LABELS = PairCorpus(
     "Texts of yours and their labels, for `classification`: a .csv, .tsv or .jsonl, or the files of a glob",
     lambda path: user_files(path, "labels", ".csv"),
     lambda files: _read(files, LABEL_KEYS, LABEL_SUFFIXES),
-    has_labels=True,
+    kind="labels",
+)
+PREFERENCES = PairCorpus(
+    "preferences",
+    "Prompts of yours, each with a chosen and a rejected answer, for `preference`: a .jsonl or .csv, or a glob's files",
+    lambda path: user_files(path, "preferences", ".jsonl"),
+    lambda files: _read(files, PREFERENCE_KEYS, PREFERENCE_SUFFIXES, _preference),
+    kind="preferences",
 )
 PAIRS = PairCorpus(
     "pairs",

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from sweeplab.data.corpora.base import AnyCorpus, Texts, document, user_files
 from sweeplab.data.corpora.splits import TENTHS, deal, without_near_duplicates
@@ -43,8 +42,6 @@ def of_readable_files(files: Sequence[Path]) -> list[str]:
 @dataclass(frozen=True)
 class Corpus(AnyCorpus):
     """A corpus of running text, which its documents are cut into three splits of."""
-
-    of_pairs: ClassVar[bool] = False
 
     read: Callable[[Sequence[Path]], Sequence[str]] = of_files
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sweeplab.data.batches import Pairs, Split
+from sweeplab.data.batches import Kind, Split, kind_of
 from sweeplab.data.objectives.base import Objective
 from sweeplab.data.objectives.labels import Classification
-from sweeplab.data.objectives.pairs import PairsObjective
+from sweeplab.data.objectives.pairs import PairsObjective, Preference
 from sweeplab.data.objectives.span import Span
 from sweeplab.data.objectives.tokens import Masked, NextToken
 from sweeplab.data.prompts import SpecialTokens
 from sweeplab.hyperparameters import AUTO, Hyperparameters
 
 OBJECTIVES: dict[str, type[Objective]] = {
-    each.name: each for each in (NextToken, Masked, Span, PairsObjective, Classification)
+    each.name: each for each in (NextToken, Masked, Span, PairsObjective, Classification, Preference)
 }
 
 # What decides how a split is cut, and into how many special tokens.
@@ -37,13 +37,11 @@ def wholly(values: Hyperparameters) -> Hyperparameters:
     return values if asked is None else values.replace(eval_tokens=max(asked, MOST_WHOLE))
 
 
-def settled_objective(values: Hyperparameters, of_pairs: bool, of_labels: bool = False) -> str:
-    """Return the objective; `auto` is that of a corpus of pairs or labels, else that of the family."""
+def settled_objective(values: Hyperparameters, kind: Kind) -> str:
+    """Return the objective; `auto` is that of the family for such a corpus."""
     if values.objective != AUTO:
         return values.objective
-    fitting = (
-        each for each in OBJECTIVES.values() if (each.of_pairs, each.of_labels) == (of_pairs, of_labels)
-    )
+    fitting = (each for each in OBJECTIVES.values() if each.learns == kind)
     return next((each.name for each in fitting if values.family in each.families), NextToken.name)
 
 
@@ -73,9 +71,7 @@ def make_objective(
     Raises:
         ValueError: the split is shorter than block_size asks for.
     """
-    of_pairs = isinstance(split, Pairs)
-    kind = settled_objective(values, of_pairs, isinstance(split, Pairs) and split.n_labels > 0)
-    return OBJECTIVES[kind](split, values, own_special)
+    return OBJECTIVES[settled_objective(values, kind_of(split))](split, values, own_special)
 
 
 def check_fits(splits: Mapping[str, Split], values: Hyperparameters) -> None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sweeplab.data.batches import NO_TARGET, Batch, Ids
+from sweeplab.data.batches import NO_TARGET, Batch, Ids, Kind
 from sweeplab.data.generators import Noise, generator_key
 from sweeplab.data.prompts import Prompt, SpecialTokens
 from sweeplab.errors import BadInput, Problem
@@ -42,16 +42,16 @@ def spread(count: int, among: int) -> Ids:
 class Objective(ABC):
     """What is to be found, and from what; batches are pure functions of what is asked for.
 
-    `families` are those that can learn it. `dense`: every position has a target. `finds_whole`: a target is right
-    only as a whole, so that exact matches are worth counting. `of_labels`: the second of a pair is a label's number.
-    `split` is an array of text, or pairs for one of pairs.
+    `families` are those that can learn it, `learns` says what a split is for it: an array of text, or pairs of a kind.
+    `dense`: every position has a target. `finds_whole`: a target is right only as a whole, so that exact matches are
+    worth counting. `per_loss` sequences of a batch have one loss together.
     """
 
     name: ClassVar[str]
     meaning: ClassVar[str]
     families: ClassVar[tuple[str, ...]]
-    of_pairs: ClassVar[bool] = False
-    of_labels: ClassVar[bool] = False
+    learns: ClassVar[Kind] = "text"
+    per_loss: ClassVar[int] = 1
     dense: ClassVar[bool] = False
     finds_whole: ClassVar[bool] = False
     shortest_block: ClassVar[int] = 1
@@ -61,7 +61,7 @@ class Objective(ABC):
         self, split: Any, values: Hyperparameters, own_special: Mapping[str, int] | None = None
     ) -> None:
         self.special = SpecialTokens(values.vocab_size, self.special_names(values), own_special)
-        self._values, self._batch_size = values, values.batch_size
+        self._values, self._batch_size = values, values.batch_size // self.per_loss
         self._n_items = self._take(split)
 
     @classmethod
@@ -98,6 +98,11 @@ class Objective(ABC):
         Raises:
             BadInput: it cannot be, such as one that is too long.
         """
+
+    @property
+    def n_sequences(self) -> int:
+        """Return how many sequences there are to draw from."""
+        return self._n_items * self.per_loss
 
     @property
     def n_candidates(self) -> int:

@@ -37,8 +37,7 @@ class Classification(Objective):
     name = "classification"
     meaning = "The label of a text, from all of it"
     families = ("encoder", "decoder", "encoder_decoder")
-    of_pairs = True
-    of_labels = True
+    learns = "labels"
     shortest_block = 3
 
     @classmethod

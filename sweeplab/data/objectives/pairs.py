@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
-from sweeplab.data.batches import NO_TARGET, Batch, Ids, Pairs
+from sweeplab.data.batches import NO_TARGET, Batch, Ids, Kind, Pairs
 from sweeplab.data.generators import Noise
 from sweeplab.data.objectives.base import Objective, spread
 from sweeplab.data.objectives.labels import room as label_room
@@ -56,6 +56,8 @@ def source_lengths(pairs: Pairs, values: Hyperparameters) -> Ids:
     form, (sources, targets) = FORMS[values.family], pairs.lengths.T
     if pairs.n_labels:
         return np.asarray(np.minimum(sources, label_room(values)))
+    # One source of all its targets: it is the longest that it has to leave room for.
+    targets = targets.reshape(-1, pairs.per_source).max(axis=1).repeat(pairs.per_source)
     taken = form.n_special + targets if form.has_source else 0
     return np.asarray(np.minimum(sources, values.block_size - taken))
 
@@ -65,14 +67,13 @@ def share_cut(pairs: Pairs, values: Hyperparameters) -> float:
     return float((source_lengths(pairs, values) < pairs.lengths[:, 0]).mean())
 
 
-@final
 class PairsObjective(Objective):
     """The target of a pair is to be found from its source."""
 
     name = "pairs"
     meaning = "The target of a pair, from its source"
     families = tuple(FORMS)
-    of_pairs = True
+    learns: ClassVar[Kind] = "pairs"
     finds_whole = True
     special_tokens = (PAD, BOS, EOS, MASK)  # for every family the same, so that all have one vocabulary
 
@@ -136,13 +137,13 @@ class PairsObjective(Objective):
         # What of `source bos target eos` comes before `bos` in the one sequence, and the most of all of it.
         self._before = self._sources if self._form.has_source else np.zeros_like(self._sources)
         self._n_places = int((self._before + self._targets).max()) + 2
-        return pairs.n_pairs
+        return pairs.n_pairs // self.per_loss
 
     def evaluation(self, n_tokens: int | None = None) -> Iterator[Batch]:
         """Yield pairs spread over the split that have about `n_tokens` targets, or all pairs."""
-        mean = float(self._targets.mean()) + 1  # with eos
+        mean = (float(self._targets.mean()) + 1) * self.per_loss  # with eos
         count = self._n_items if n_tokens is None else max(1, round(n_tokens / mean))
-        for items, noise in self._together(spread(count, self._n_items), self._n_places):
+        for items, noise in self._together(spread(count, self._n_items), self._n_places * self.per_loss):
             yield self._batch(items, noise)
 
     def _batch(self, items: Ids, noise: Noise) -> Batch:
@@ -175,3 +176,28 @@ class PairsObjective(Objective):
         place = np.arange(width)
         tokens = self._tokens.take(starts[:, None] + place, mode="clip").astype(np.int64)
         return np.where(place < lengths[:, None], tokens, self.special[PAD])
+
+
+@final
+class Preference(PairsObjective):
+    """Of two answers to a prompt the chosen one is to become likelier than the rejected one, from a trained run on.
+
+    Sequences are laid out as those of pairs are, and a batch has the chosen and the rejected answer of each prompt in
+    turn. The loss is that of direct preference optimization: `preference_losses` of the model.
+    """
+
+    name = "preference"
+    meaning = "Which of two answers to a prompt is chosen, by direct preference optimization (DPO)"
+    families = ("decoder", "encoder_decoder")
+    learns = "preferences"
+    per_loss = 2
+    finds_whole = False
+
+    @classmethod
+    def task(cls, values: Hyperparameters) -> str:
+        """Return that answers are ranked."""
+        return "which of two answers to a prompt is chosen"
+
+    def _batch(self, items: Ids, noise: Noise) -> Batch:
+        rows = (items[:, None] * self.per_loss + np.arange(self.per_loss)).ravel()
+        return super()._batch(rows, noise)._replace(reference=rows)

@@ -93,7 +93,8 @@ def _runs(folder: StudyFolder, trial: Trial) -> list[tuple[RunFolder, RunFolder]
 
 def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial) -> None:
     """Train every seed of a trial from its start to its end, as the study would have without its pruner."""
-    from sweeplab.sweep.work.trial import TrialRuns, start_weights
+    from sweeplab.study.inputs import start_weights
+    from sweeplab.sweep.work.trial import TrialRuns
     from sweeplab.train.devices import settle_devices
     from sweeplab.train.stack import Stack
 

@@ -25,13 +25,14 @@ from sweeplab.hyperparameters import AUTO, SHAPE
 from sweeplab.lab import events
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunEnd, RunFolder, RunState, TrialEnding
+from sweeplab.study.inputs import start_weights
 from sweeplab.study.space import Cell
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.engines.copies import RunFiles
 from sweeplab.sweep.trials.leases import Renewal
 from sweeplab.sweep.trials.store import MOST_ATTEMPTS, Claim, LeaseLost, Report, Store
 from sweeplab.sweep.work.memory import Memory, does_not_fit
-from sweeplab.sweep.work.trial import ClaimedTrial, Training, start_weights
+from sweeplab.sweep.work.trial import ClaimedTrial, Training
 from sweeplab.train.checkpoint import SnapshotWriter, read_snapshot, write_checkpoint
 from sweeplab.train.devices import is_out_of_memory
 from sweeplab.train.member import Record

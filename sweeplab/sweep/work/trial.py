@@ -5,58 +5,27 @@ from __future__ import annotations
 import math
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from sweeplab.data.dataset import Dataset
 from sweeplab.data.objectives import wholly
-from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.records import runs
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState, TrialEnding
-from sweeplab.study.inputs import read_start
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Space
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.store import Claim
-from sweeplab.train.checkpoint import read_checkpoint, remove_snapshots
+from sweeplab.train.checkpoint import remove_snapshots
 from sweeplab.train.devices import settle_devices
 from sweeplab.train.member import Record
 from sweeplab.train.run import Run, train_flops, train_tokens, worth
 
 WHOLE = ("whole_val_loss", "whole_bits_per_byte")
-
-
-# The weights that have a row for each token.
-OF_VOCABULARY = ("token_embedding", "source_embedding", "head.weight", "head.bias")
-
-
-def start_weights(spec: StudySpec) -> Callable[[Hyperparameters], Mapping[str, Tensor] | None]:
-    """Return which weights a run of these values starts from, by name; None where they are drawn from its seed.
-
-    Tokens that the run before did not have are NaN there.
-    """
-    if (start := read_start(spec)) is None:
-        return lambda values: None
-    weights, _ = read_checkpoint(start.folder, "model")
-
-    def taken(values: Hyperparameters) -> Mapping[str, Tensor]:
-        rows = start.vocabulary(values)
-        if rows == [*range(start.values.vocab_size)]:
-            return weights
-        at = torch.tensor([-1 if row is None else row for row in rows])
-
-        def moved(weight: Tensor) -> Tensor:
-            is_new = (at < 0).view(-1, *[1] * (weight.ndim - 1))
-            return weight[at.clamp(min=0)].masked_fill(is_new, math.nan)
-
-        return {name: moved(weight) if name in OF_VOCABULARY else weight for name, weight in weights.items()}
-
-    return taken
 
 
 class SeedCurves:
