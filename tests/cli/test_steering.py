@@ -315,3 +315,31 @@ def test_a_study_that_disagrees_says_so_and_is_repaired(cli, lab: Path) -> None:
     assert (done["left"], done["to_train"]) == ([], [])
     assert json.loads(cli("study", "show", "tiny", "--json").out)["disagreement"] == ""
     assert json.loads(cli("study", "repair", "tiny", "--json").out)["done"] == []
+
+
+@pytest.mark.slow
+def test_a_detached_study_outlives_who_started_it_and_is_stopped(cli, folder: Path) -> None:
+    (folder / "long.yaml").write_text(LONG)
+    command = [sys.executable, "-m", "sweeplab", "study", "run", "long.yaml", "--detach"]
+    # Its own session ends with it, as that of a terminal does that is closed.
+    started = subprocess.run(command, cwd=folder, capture_output=True, text=True, start_new_session=True)
+    assert started.returncode == 0, started.stderr
+    study = StudyFolder(folder / "lab", "long")
+    process = psutil.Process(int(started.stdout.partition("process ")[2].partition(",")[0]))
+    try:
+        assert started.stdout.splitlines()[1:] == [
+            f"{what}: sweeplab study {what} long" for what in ("watch", "stop")
+        ]
+        assert os.getsid(process.pid) == process.pid and study.is_run
+        twice = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        assert (twice.returncode, twice.stderr.count("\n")) == (2, 1) and "is running" in twice.stderr
+        wait_for(lambda: any(run.points() for run in study.runs()))
+        assert cli("study", "stop", "long").code == 0
+        wait_for(lambda: not study.is_run)
+        assert all([*run.path.glob("state-*.safetensors")] for run in study.runs())
+    finally:
+        if process.is_running():
+            process.kill()
+    (folder / "long.yaml").write_text(LONG.replace("batch_size: 4", "batch_size: none"))
+    wrong = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1) and "batch_size" in wrong.stderr

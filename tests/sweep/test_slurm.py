@@ -111,6 +111,32 @@ def test_a_detached_study_is_seen_and_stopped(run, cluster: Cluster, tmp_path: P
     assert all([*run.path.glob("state-*.safetensors")] for run in folder.runs())
 
 
+def test_a_supervisor_whose_time_is_over_comes_back_and_ends_the_study(
+    run, cluster: Cluster, tmp_path
+) -> None:
+    longer = ("-o", "max_iters=3000", "-o", "patience=null", "-o", "engine.workers=1")
+    longer += ("-o", "budget.trials_per_cell=1")
+    job = run("study", "run", "jobs.yaml", "--detach", *longer).partition("job ")[2].partition(",")[0]
+    folder = StudyFolder(tmp_path / "lab", "jobs")
+    wait(lambda: any(each.points() for each in folder.runs()))
+    # What --signal has Slurm send before the time is over.
+    cluster.ask("scancel", "--signal=USR1", "--batch", job)
+    wait(lambda: cluster.ask("squeue", "--noheader", f"--jobs={job}", "--Format=RestartCnt").strip() == "1")
+    wait(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)
+    trained = [*folder.runs()]
+    assert len(trained) == 2
+    for each in trained:
+        iterations = [point.iteration for point in each.points()]
+        assert each.read_end() and iterations[-1] == 3000 and len(iterations) == len({*iterations})
+
+
+def test_a_study_goes_on_on_another_engine(run, tmp_path: Path) -> None:
+    run("study", "run", "jobs.yaml", "-o", "budget.trials_per_cell=1")
+    run("study", "run", "jobs.yaml", "--engine", "local")
+    run("study", "run", "jobs.yaml", "--engine", "local", lab=tmp_path / "other")
+    assert curves(tmp_path / "lab") == curves(tmp_path / "other")
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can hide a folder from a node")
 def test_a_node_that_does_not_see_the_lab_is_said_and_nothing_is_left(
     run, cluster: Cluster, tmp_path
