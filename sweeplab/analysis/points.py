@@ -21,12 +21,12 @@ from sweeplab.analysis.columns import (
     named_column,
     own_columns,
     read_columns,
+    rows_where,
 )
 from sweeplab.analysis.comparing import Tried
 from sweeplab.analysis.conventions import CHOICES, Conventions, check_of_a_file, counted
 from sweeplab.analysis.repeats import one_of_each
 from sweeplab.analysis.trials import Selection, select
-from sweeplab.analysis.where import rows_where
 from sweeplab.errors import BadInput, Problem, nearest
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweeplab.analysis.columns import rows_where
 from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.points import Points, study_points
 from sweeplab.analysis.table import curves_table, runs_table
 from sweeplab.analysis.trials import StudyDesign
-from sweeplab.analysis.where import rows_where
 from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.listing import find_study, read_spec
 from sweeplab.study.search import Derived

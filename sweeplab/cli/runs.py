@@ -103,7 +103,7 @@ def classify(
     import sys
 
     from sweeplab.data.corpora.base import document
-    from sweeplab.runs.classifying import classified
+    from sweeplab.runs.run import classified
 
     read = "" if file is None else sys.stdin.read() if str(file) == "-" else document(file)
     given = [*(texts or ()), *(line for line in read.splitlines() if line.strip())]

@@ -250,18 +250,14 @@ def _cells_in_words(cells: list[str]) -> str:
     return ", ".join(cells) if more <= 0 else f"{', '.join(cells[:_CELLS_NAMED])} and {more} more cells"
 
 
-def disagreement(folder: StudyFolder) -> str:
+def _disagreement(
+    folder: StudyFolder, trials: Sequence[Trial], counts: Mapping[str, TrialCounts], unfinished: RunState
+) -> str:
     """Say in one line how the storage, the folders and MLflow disagree, and what mends it; nothing where they agree.
 
     Counts and lowest values are compared, which takes no time; `doctor` compares all. A study that is being run is
     about to agree, and what a server has of it is not asked for.
     """
-    return _disagreement(folder, read_trials(folder), count_trials(folder), folder.unfinished)
-
-
-def _disagreement(
-    folder: StudyFolder, trials: Sequence[Trial], counts: Mapping[str, TrialCounts], unfinished: RunState
-) -> str:
     if unfinished is RunState.RUNNING:
         return ""
     told = {

@@ -26,7 +26,6 @@ from sweeplab.lab.showing import how_to_use, n_planned
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import CurveReader, RunEnd, RunFolder, RunStart, RunState
 from sweeplab.sweep.control import steering
-from sweeplab.sweep.control.detaching import detach
 from sweeplab.sweep.control.following import read_plan
 from sweeplab.sweep.trials.commands import Commands
 
@@ -212,7 +211,7 @@ def give(folder: StudyFolder, order: str, given: Mapping[str, Any]) -> Done:
 def _run(folder: StudyFolder) -> Done:
     """Run a study that nobody runs, so that it outlives the page."""
     words = ["study", "resume", folder.name, "--lab", str(folder.lab.absolute()), "--json"]
-    by = detach(folder, read_spec(folder).engine, words)
+    by = steering.detach(folder, read_spec(folder).engine, words)
     return Done(f"{folder.name} is run by {by}", [folder.command("study stop")])
 
 

@@ -25,7 +25,6 @@ from sweeplab.report.panels.base import PANELS, Panel, make_panel, read_dashboar
 from sweeplab.report.summary import SUMMARIES, Summary, summarize_table
 from sweeplab.report.trials import page_trials
 
-FORMATS = ("html", "png", "svg", "pdf")
 # A picture's width in pixels of the page, and how many of its own it has for each.
 WIDTHS = {"full": 1000, "half": 560}
 SCALE = 2

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sweeplab.analysis.columns import rows_where
 from sweeplab.analysis.points import read_points
-from sweeplab.analysis.where import rows_where
 from sweeplab.errors import BadInput
 
 FRAME = pd.DataFrame(

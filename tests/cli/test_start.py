@@ -10,10 +10,21 @@ import pytest
 from cli.conftest import Finished
 
 
+def hears() -> None:
+    """Let this process hear Ctrl-C: a shell's background jobs ignore it, and so would all that they start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.mark.parametrize("imported", ["sweeplab.errors", "typer.main", "sweeplab.cli.study.manage"])
 def test_ctrl_c_while_the_commands_are_imported_is_quiet(imported: str) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "sweeplab", "study", "list"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hears,
+    ) as process:
         assert process.stderr is not None
         seen = False
         for line in process.stderr:  # one for each module as its import ends

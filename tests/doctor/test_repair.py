@@ -16,7 +16,7 @@ from sweeplab.doctor import examine
 from sweeplab.doctor.check import OpenedStudy
 from sweeplab.doctor.repair import Repaired, repair_study
 from sweeplab.errors import BadInput
-from sweeplab.lab.showing import disagreement
+from sweeplab.lab.showing import show_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.tracking.connection import connect, tracking_uri
 
@@ -31,6 +31,10 @@ sampler: random
 pruner: {type: threshold, upper: 4.6, n_warmup_steps: 5}
 engine: {workers: 1, threads: 1, stack: 4}
 """
+
+
+def disagreement(study: StudyFolder) -> str:
+    return show_study(study)["disagreement"]
 
 
 def execute(study: StudyFolder, statement: str, *values: Any) -> None:

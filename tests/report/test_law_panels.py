@@ -26,7 +26,7 @@ GRID, RAY, SCATTERED = "30 points, 6 x 5", "one ray, D = 20 N", "245 scattered"
 @cache
 def of(design: str, law: str = "chinchilla", noise: float = 0.003) -> ReportData:
     points = plant("steep", (GOOD | BAD)[design], noise, np.random.default_rng(3))
-    return ReportData.of_table(assess(points, LAWS[law], n_refits=30))
+    return ReportData.of_table(assess(points, LAWS[law], n_refits=8))
 
 
 def shown(kind: str, material: ReportData, **asked: object) -> Panel:

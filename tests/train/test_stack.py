@@ -99,7 +99,7 @@ def test_a_stack_of_other_parts_equals_stacks_of_one(changed, unlike, tokens) ->
 @pytest.mark.timeout(1800)
 def test_a_stack_of_four_equals_four_stacks_of_one_at_the_largest_shape(unlike, tokens, tmp_path) -> None:
     # What a schedule does over many steps is the same at every shape; a step's products are those of this one.
-    runs = unlike("A", max_iters=3, eval_interval=3, eval_iters=1, log_interval=1)
+    runs = unlike("A", max_iters=2, eval_interval=2, eval_iters=1, log_interval=1)
     given = tmp_path / "given.pt"
     torch.save((runs, tokens), given)
     found = {capacity: tmp_path / f"{capacity}.pt" for capacity in (4, 1)}

@@ -247,7 +247,7 @@ def run(
     file, changes = named_file(file, lab), overrides(override, grid, search)
     study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
     if detach:
-        from sweeplab.sweep.control.detaching import detach as start
+        from sweeplab.sweep.control.steering import detach as start
 
         by = start(study.folder, study.spec.engine, [each for each in sys.argv[1:] if each != "--detach"])
         watch, stop = (study.folder.command(f"study {each}") for each in ("watch", "stop"))

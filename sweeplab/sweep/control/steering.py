@@ -8,7 +8,12 @@ person may ask for.
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
+import sys
+import time
 from collections.abc import Mapping, Sequence
+from threading import Thread
 from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
@@ -27,13 +32,57 @@ from sweeplab.study.plan import check_grid_sampler
 from sweeplab.study.problems import Problems, SourceMap, shown
 from sweeplab.study.search import Derived
 from sweeplab.study.space import Cell, Space
-from sweeplab.study.spec import StudySpec
+from sweeplab.study.spec import Engine, StudySpec
+from sweeplab.sweep.engines import engine_class
 from sweeplab.sweep.trials.commands import Commands, is_running
 from sweeplab.sweep.trials.store import Store, open_store
 
 # So many points of what a person leaves open are looked at: one has to meet the constraints.
 PROBES = 128
 MOST_LISTED = 10
+LOOK_SECONDS = 0.2
+# The option with which a supervisor that is a job is queued again when the job's time is over.
+COME_BACK = "--come-back"
+
+
+def detach(folder: StudyFolder, engine: Engine, words: Sequence[str]) -> str:
+    """Run `sweeplab` with these words so that it outlives this terminal, and say what runs it.
+
+    Returns once it runs the study; a job, as soon as it is queued.
+
+    Raises:
+        BadInput: the study does not start, or is run already; with the last words of who tried.
+    """
+    if folder.is_run:
+        raise BadInput(f"study {folder.name} is running; {folder.command('study stop')} stops it")
+    engine_class(engine.type).check(engine)
+    log = folder.lab / "logs" / f"{folder.name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "sweeplab", *words]
+    if engine.type == "slurm":
+        from sweeplab.sweep.engines.slurm import SlurmFailure, ask, job_options
+
+        script = f"#!/bin/sh\nexec {shlex.join([*command, COME_BACK])} >>{shlex.quote(str(log))} 2>&1\n"
+        name = f"--job-name=sweeplab-{folder.name}"
+        try:
+            job = ask("sbatch", "--parsable", name, *job_options(engine, 1), script=script).partition(";")[0]
+        except SlurmFailure as error:
+            raise BadInput(f"the engine slurm: {error}") from error
+        return f"job {job}, log {log}"
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+    # A dashboard outlives what it started, which would stay a zombie.
+    Thread(target=process.wait, daemon=True).start()
+    while process.poll() is None:
+        if folder.is_run and folder.canonical_file.exists():
+            return f"process {process.pid}, log {log}"
+        time.sleep(LOOK_SECONDS)
+    said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    if process.returncode:
+        raise BadInput(said[-1].removeprefix("error: ") if said else f"see {log}")
+    return f"it has ended already, log {log}"
 
 
 def _when(folder: StudyFolder, store: Store) -> str:

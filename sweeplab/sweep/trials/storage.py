@@ -439,23 +439,6 @@ class TrialStorage(BaseStorage):
             trial._system_attrs = {**trial.system_attrs, key: value}
             self._add(tables.SYSTEM, trial_id=trial_id, key=key, value_json=json.dumps(value))
 
-    def get_trial_id_from_study_id_trial_number(self, study_id: int, trial_number: int) -> int:
-        """Return the id of a study's trial."""
-        with self.reading():
-            trials = self.cell(study_id).trials
-            if not 0 <= trial_number < len(trials):
-                raise KeyError(f"there is no trial {trial_number} in the study of id {study_id}")
-            return int(trials[trial_number]._trial_id)
-
-    def get_trial_number_from_id(self, trial_id: int) -> int:
-        """Return a trial's number in its study."""
-        return self.get_trial(trial_id).number
-
-    def get_trial_param(self, trial_id: int, param_name: str) -> float:
-        """Return a parameter's value, as Optuna stores it."""
-        trial = self.get_trial(trial_id)
-        return float(trial.distributions[param_name].to_internal_repr(trial.params[param_name]))
-
     def get_trial(self, trial_id: int) -> FrozenTrial:
         """Return a trial as a copy of its own."""
         with self.reading():
