@@ -80,6 +80,9 @@ class WorkerEngine(ABC):
         Called in the worker itself. Else its end is told with that code, and the pool starts another one.
         """
 
+    def prepare(self, indices: Sequence[int]) -> None:  # noqa: B027 - elsewhere a machine is taken only to train
+        """Let workers get ready, where that takes nothing from anyone: they claim no trial before they are started."""
+
     @abstractmethod
     def start(self, indices: Sequence[int], since: float = 0.0) -> None:
         """Start workers that are not running; returns before they do.

@@ -145,7 +145,10 @@ class _Host:
                     text=True,
                     env={**os.environ, **environment},
                 )
-        assert process.stdout
+        assert process.stdin and process.stdout
+        with suppress(OSError):  # it has died, which its end tells
+            process.stdin.write("\n")  # it may begin
+            process.stdin.flush()
         for line in process.stdout:  # noqa: UP028 - Ray asks a generator in a way that a file does not know
             yield line
         yield process.wait()

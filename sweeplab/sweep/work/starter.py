@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # What a batch system sends before it ends a job, or takes its machine away; SIGHUP, when the terminal has gone.
 LEAVING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+# How often a worker that waits to begin looks whether a signal asks it to leave.
+WAIT_SECONDS = 0.2
 # How often a worker without pipes looks whether the study is still run, and how often it has to find that it is not.
 LOOK_SECONDS, TIMES_LOOKED = 2.0, 2
 
@@ -53,24 +55,39 @@ class Starter(ABC):
     def follow(self, folder: StudyFolder, commands: Commands) -> None:
         """Close when whoever started this worker wants it to leave, or is gone."""
 
+    def await_start(self) -> None:  # noqa: B027 - most are started only to work
+        """Wait until the worker is to work, or to leave."""
+
     def exit_code(self, commands: Commands) -> int:
         """Return how the worker ends that has done all that it was to do."""
         return 0
 
 
 class Pipes(Starter):
-    """A process of this machine: it reads events from our output, and holds our input open as long as we may work."""
+    """A process of this machine: it reads events from our output, and holds our input open as long as we may work.
+
+    A line of our input says that we may begin.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self._may_begin = threading.Event()
         threading.Thread(target=self._wait, daemon=True).start()
         # Whatever else prints goes to the log: our output is for events alone.
         self._events = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
 
     def _wait(self) -> None:
-        sys.stdin.read()
+        if sys.stdin.readline():
+            self._may_begin.set()
+            sys.stdin.read()
         self.closed.set()
+        self._may_begin.set()
+
+    def await_start(self) -> None:
+        """Wait until the line has come, or our input is closed, or a signal has."""
+        while not (self.closed.is_set() or self._may_begin.wait(WAIT_SECONDS)):
+            pass
 
     def _hear(self, number: int, frame: object) -> None:
         if self.was_signaled:  # the second one ends it at once
