@@ -55,7 +55,8 @@ def compile_step(stack: Stack, threads: int) -> str:
 
 def _end_with_parent() -> None:
     """Wait until nobody holds our input open any more, and end this process' group: whoever waited for it is gone."""
-    sys.stdin.buffer.read()
+    while os.read(0, 1):  # not by sys.stdin, whose lock a process that ends would wait for
+        pass
     os.killpg(0, signal.SIGKILL)
 
 

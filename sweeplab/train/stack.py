@@ -36,13 +36,17 @@ from sweeplab.train.evaluating import Evaluation, Judged, references
 from sweeplab.train.member import Member, Record, Snapshot
 from sweeplab.train.optimizers import OPTIMIZERS
 from sweeplab.train.optimizers.base import Rates, Rows
-from sweeplab.train.program import Program, compiles_whole, load_program
+from sweeplab.train.program import Program, compiles_whole, is_one_pass, load_program
 from sweeplab.train.run import Run, drop_chances, shape_key
 from sweeplab.train.scaling import follow_, initial_scale, only, unscale_
 from sweeplab.train.schedule import rows_used
+from sweeplab.train.staging import StagedStep
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
+
+# Whether steps on a GPU are captured as CUDA graphs: not before one has shown what it gains.
+CAPTURES = False
 
 
 class Stack:
@@ -78,6 +82,8 @@ class Stack:
         ] = {}  # by the digest of the weights that they are of
         self._losses = self.transformer.losses
         self._program: Program | None = None
+        self._on_device: StagedStep | None = None  # made by the first step, from its runs
+        self._is_staged = self.device.type != "cpu" and is_one_pass(like)
         if like.compile and compiles_whole(like):
             self._program = load_program(like, train, val, pause)
         elif like.compile:
@@ -208,6 +214,8 @@ class Stack:
             given = self.staged()
             self.is_whole = False
             self._program(given)
+        elif self._is_staged:
+            self._step_on_device()
         else:
             self._step_by_operations()
         for member in members:
@@ -216,7 +224,8 @@ class Stack:
             member.slot_steps += self.capacity / len(members)
         self.is_whole = True
         ended = [row for row, member in enumerate(members) if member.has_point()]
-        sums = {row: (self._rows["loss"][row].item(), self._rows["norm"][row].item()) for row in ended}
+        at_once = torch.cat([self._rows["loss"], self._rows["norm"]], dim=1).tolist() if ended else []
+        sums = {row: at_once[row] for row in ended}
         seconds = time.perf_counter() - started  # after the sums: only they wait for the device
         for member in members:
             member.wall_seconds += seconds
@@ -257,20 +266,33 @@ class Stack:
             self._rows["loss"][:n] += losses[:, None]
             self._rows["norm"][:n] += norms[:, None]
 
+    def _step_on_device(self) -> None:
+        """Take a step on a GPU: one copy there, and nothing that waits for it."""
+        if self._on_device is None:
+            self._on_device = StagedStep(self.traceable(), self.device, CAPTURES)
+        parts, fixed = self._parts()
+        rows = [self._rows[name] for name in self._stepped]
+        self.is_whole = False
+        self._on_device(rows, parts, fixed, self.capacity)
+
     def staged(self) -> list[Tensor]:
         """Return all that a step depends on, as a compiled one takes it: rows, batch, numbers of the runs, dropout."""
-        n = len(self._members)
-        rows = [self._rows[name][:n] for name in self._stepped]
-        found = [*rows, *(part for part in self._batches() if part is not None), self._numbers()]
-        if dropout := self._dropout(0):
-            found += [*dropout.columns(), self._elements]
-        return found
+        parts, fixed = self._parts()
+        return [*(self._rows[name][: len(self._members)] for name in self._stepped), *parts, *fixed]
+
+    def _parts(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Return what is new in a step, on the host [K, …]: batch, numbers of the runs, dropout; and what never is."""
+        batch = stacked([self._batch(each) for each in self._members])
+        parts = [torch.from_numpy(part) for part in batch if part is not None] + [self._numbers()]
+        if dropout := self._dropout(0, on_host=True):
+            return [*parts, *dropout.columns()], [self._elements]
+        return parts, []
 
     def traceable(self) -> Callable[..., tuple[Tensor]]:
         """Return a step as a function of what is staged, which changes the rows in place and returns the losses."""
         n_rows = len(self._stepped)
-        present = [part is not None for part in self._batches()]
-        sites = dropout.sites if (dropout := self._dropout(0)) else []
+        present = [part is not None for part in self._batch(self._members[0])]
+        sites = dropout.sites if (dropout := self._dropout(0, on_host=True)) else []
         dense, candidates = self._objective.dense, self._objective.n_candidates
 
         def step(*given: Tensor) -> tuple[Tensor]:
@@ -288,7 +310,8 @@ class Stack:
                 None,
                 beta.float() if self._prefers else None,
             )
-            losses = self._losses(leaves, batch, masks, *beside, dense=dense, candidates=candidates)
+            with self._precision():
+                losses = self._losses(leaves, batch, masks, *beside, dense=dense, candidates=candidates)
             pieces = torch.autograd.grad(losses.sum(), list(leaves.values()))
             with torch.no_grad():
                 gradient = self.transformer.layout.gathered(pieces)
@@ -305,14 +328,14 @@ class Stack:
         return step
 
     def _numbers(self) -> Float[Tensor, "K n"]:
-        """Return the numbers of each run that a compiled step depends on; no clipping is clipping at infinity."""
+        """Return the numbers of each run that a whole step depends on; no clipping is clipping at infinity."""
         rows = []
         for member in self._members:
             values = member.run.values
             limit = math.inf if values.grad_clip is None else values.grad_clip
             decay = decay_at(values.ema, member.iteration)
             rows.append((*member.rates(), limit, decay, values.label_smoothing, values.beta))
-        return torch.tensor(rows, dtype=torch.float64, device=self.device)
+        return torch.tensor(rows, dtype=torch.float64)
 
     def _batches(self) -> Batch:
         """Return the next batch of each run, as one."""
@@ -374,7 +397,7 @@ class Stack:
         n_used, n_rows = rows_used(values, member.iteration), len(batch.targets)
         return batch if n_used == n_rows else changed(batch, lambda each: each[np.arange(n_rows) % n_used])
 
-    def _dropout(self, part: int) -> Dropout | None:
+    def _dropout(self, part: int, on_host: bool = False) -> Dropout | None:
         if not self._drops:
             return None
         return Dropout(
@@ -382,7 +405,7 @@ class Stack:
             [member.iteration * self._n_parts + part for member in self._members],
             [member.drop_chances for member in self._members],
             self.transformer.sites,
-            self._elements,
+            self._elements.new_empty(0, device="cpu") if on_host else self._elements,
         )
 
     def _beside(self) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None, Tensor | None]:

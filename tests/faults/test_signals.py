@@ -178,12 +178,19 @@ def test_who_is_waited_for_is_said_of_a_worker_that_a_signal_has_stopped(folder:
     )
 
 
+def words_of(process: psutil.Process) -> list[str]:
+    """Return the command line of a process, none once it has ended."""
+    with suppress(psutil.Error):
+        return process.cmdline()
+    return []
+
+
 @pytest.mark.parametrize("asked_by", ["a signal", "study stop"])
 def test_a_worker_that_compiles_leaves_within_ten_seconds(asked_by: str, folder: StudyFolder) -> None:
     (folder.lab.parent / "asked.yaml").write_text(STUDY.replace("n_embd: 16", "n_embd: 24, compile: true"))
     with start(folder) as study:
         found: list[psutil.Process] = []  # the workers, and what compiles for one of them
-        while not any("sweeplab.train.compiling" in each.cmdline() for each in found):
+        while not any("sweeplab.train.compiling" in words_of(each) for each in found):
             assert study.poll() is None
             time.sleep(0.1)
             found = psutil.Process(study.pid).children(recursive=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,6 +10,7 @@ from sweeplab.data.dataset import prepare
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape
+from sweeplab.train import stack as train_stack
 from sweeplab.train.devices import settle_devices
 from sweeplab.train.optimizers import OPTIMIZERS
 from sweeplab.train.optimizers.base import Rates
@@ -74,3 +76,48 @@ def test_an_optimizer_takes_the_cpus_steps(name: str) -> None:
             optimizer.update_(weights, gradient.to(device), state, rates)
         found.append(weights.cpu())
     assert (found[0] - found[1]).abs().max() < 1e-4
+
+
+def small(**changed) -> Hyperparameters:
+    return Hyperparameters.of({
+        "vocab_size": 65, "n_layer": 2, "n_embd": 32, "n_head": 4, "block_size": 16, "batch_size": 4, "max_iters": 40,
+        "eval_interval": 20, "log_interval": 20, "dropout": 0.1, "device": "cuda", "dtype": "float32", "compile": False,
+    } | changed)  # fmt: skip
+
+
+TOKENS = (np.arange(50_000) * 7 % 65).astype(np.uint16)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_no_step_waits_for_the_gpu(dtype: str) -> None:
+    values = small(dtype=dtype, eval_interval=40, log_interval=40)
+    stack = Stack(values, TOKENS, TOKENS, capacity=4)
+    for seed in range(3):
+        stack.admit(Run(str(seed), values.replace(seed=seed)))
+    left = iter(range(5))
+    stack.advance()
+    stack.advance(lambda: next(left, None) is None)  # libraries are set up, buffers made
+    left = iter(range(10))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        stack.advance(lambda: next(left, None) is None)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_captured_steps_train_what_the_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for captures in (False, True):
+        monkeypatch.setattr(train_stack, "CAPTURES", captures)
+        stack = Stack(small(), TOKENS, TOKENS, capacity=4)
+        for seed in range(3):
+            stack.admit(Run(str(seed), small(seed=seed, learning_rate=1e-3 * (seed + 1))))
+        losses: dict[str, list[float]] = {}
+        while len(stack):
+            for record in stack.advance():
+                losses.setdefault(record.key, []).append(record.val_loss)
+                if record.state != "running" or (record.key == "0" and record.iteration == 20):
+                    stack.release(record.key)
+        found.append(losses)
+    for key, losses in found[0].items():
+        assert found[1][key] == pytest.approx(losses, abs=1e-3)

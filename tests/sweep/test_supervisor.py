@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sweeplab import load_study
+from sweeplab.errors import BadInput
 from sweeplab.study.plan import WorkerResources
-from sweeplab.study.spec import Engine
+from sweeplab.study.spec import Engine, Track
 from sweeplab.sweep.engines.local import LocalEngine
 from sweeplab.sweep.work.pool import WorkerPool
+from sweeplab.sweep.work.supervisor import run_study
 from sweeplab.train import devices
 
 PLUGIN = """\
@@ -73,3 +77,22 @@ def test_workers_that_the_kernel_ends_are_out_of_memory(
         pool.kill()
         pool.listen(stopping=False)
     assert f"worker 0 ended with code -9: {said} (see " in pool.failures[0]
+
+
+@pytest.mark.slow
+def test_without_tracking_no_trial_begins_and_no_worker_is_left(
+    tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers get ready while tracking is opened; a port that nobody listens on refuses it at once."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    prepare, workers = LocalEngine.prepare, []
+
+    def spied(engine: LocalEngine, indices: Sequence[int]) -> None:
+        prepare(engine, indices)
+        workers.extend(psutil.Process(int(place.process.split()[1])) for place in engine.places())
+
+    monkeypatch.setattr(LocalEngine, "prepare", spied)
+    with pytest.raises(BadInput, match="name another place"):
+        run_study(tiny(track=Track(uri="http://127.0.0.1:9")), tmp_path / "lab")
+    assert workers and not psutil.wait_procs(workers, timeout=10.0)[1]
+    assert not (tmp_path / "lab").exists(), "a study that is refused leaves nothing"

@@ -6,6 +6,7 @@ import math
 import pickle
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -79,7 +80,10 @@ def compilers(process: psutil.Process) -> list[psutil.Process]:
     while not found:
         assert process.is_running()
         time.sleep(0.05)
-        found = [each for each in process.children(recursive=True) if program._COMPILING in each.cmdline()]
+        with suppress(psutil.Error):  # one has ended between
+            found = [
+                each for each in process.children(recursive=True) if program._COMPILING in each.cmdline()
+            ]
     return found
 
 

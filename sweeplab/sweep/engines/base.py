@@ -21,7 +21,17 @@ from sweeplab.records.folders import StudyFolder, WorkerPlace
 from sweeplab.study.plan import WorkerResources
 from sweeplab.study.spec import Engine
 
-__all__ = ["LEAVE", "LEFT", "NO_REVISION", "REFUSED", "SETTINGS", "UNSEEN", "WorkerEngine", "WorkerPlace"]
+__all__ = [
+    "BEGIN",
+    "LEAVE",
+    "LEFT",
+    "NO_REVISION",
+    "REFUSED",
+    "SETTINGS",
+    "UNSEEN",
+    "WorkerEngine",
+    "WorkerPlace",
+]
 
 WORKER = "sweeplab.sweep.work.worker"
 # What a worker that was stopped, or died, has followed of the study's commands: any command starts it again.
@@ -32,8 +42,8 @@ REFUSED = 2
 UNSEEN = 66
 # Of one that was asked to leave by its machine, and has put its runs away: the study goes on, and so may the worker.
 LEFT = 75
-# The line on a worker's input that asks it to save its runs and end, as the end of the input does.
-LEAVE = "leave\n"
+# The lines on a worker's input that let it work, and that ask it to save its runs and end, as the input's end does.
+BEGIN, LEAVE = "begin\n", "leave\n"
 # The environment of a worker's libraries.
 SETTINGS = {
     # How long a thread of torch's waits for work before it sleeps. With GNU's own 300,000 a step under load took
@@ -81,6 +91,9 @@ class WorkerEngine(ABC):
 
         Called in the worker itself. Else its end is told with that code, and the pool starts another one.
         """
+
+    def prepare(self, indices: Sequence[int]) -> None:  # noqa: B027 - elsewhere a machine is taken only to train
+        """Let workers get ready, where that takes nothing from anyone: they claim no trial before they are started."""
 
     @abstractmethod
     def start(self, indices: Sequence[int], since: float = 0.0) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from sweeplab.lab.events import WorkerExited, read_event
-from sweeplab.sweep.engines.base import WorkerEngine, WorkerPlace
+from sweeplab.sweep.engines.base import BEGIN, WorkerEngine, WorkerPlace
 
 
 @contextmanager
@@ -35,9 +35,13 @@ class LocalEngine(WorkerEngine):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._processes: dict[int, subprocess.Popen[str]] = {}
+        self._prepared: set[int] = set()  # those that were not told to work yet, even if they have died
 
-    def start(self, indices: Sequence[int], since: float = 0.0) -> None:
-        """Start processes, at which a Ctrl-C is not aimed: it is kept from them until they ignore it themselves."""
+    def prepare(self, indices: Sequence[int]) -> None:
+        """Start processes, at which a Ctrl-C is not aimed: it is kept from them until they ignore it themselves.
+
+        They import what they need, and wait for a line before they work.
+        """
         for index in indices:
             with self.log(index).open("ab") as log, _without(signal.SIGINT):
                 process = subprocess.Popen(
@@ -49,7 +53,19 @@ class LocalEngine(WorkerEngine):
                     env=self.environment(index),
                 )
             self._processes[index] = process
+            self._prepared.add(index)
             threading.Thread(target=self._read, args=(index, process), daemon=True).start()
+
+    def start(self, indices: Sequence[int], since: float = 0.0) -> None:
+        """Let the processes work, those that are prepared and new ones."""
+        self.prepare([index for index in indices if index not in self._prepared])
+        self._prepared.difference_update(indices)
+        for index in indices:
+            process = self._processes.get(index)
+            if process and process.stdin and not process.stdin.closed:
+                with suppress(OSError):  # it has died, which its end tells
+                    process.stdin.write(BEGIN)
+                    process.stdin.flush()
 
     def _read(self, index: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout and process.stdin

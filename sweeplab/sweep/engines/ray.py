@@ -30,7 +30,7 @@ from sweeplab.lab.listing import read_spec
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.inputs import cached_data
 from sweeplab.study.spec import Engine
-from sweeplab.sweep.engines.base import LEAVE, LEFT, UNSEEN, WorkerEngine, WorkerPlace
+from sweeplab.sweep.engines.base import BEGIN, LEAVE, LEFT, UNSEEN, WorkerEngine, WorkerPlace
 from sweeplab.sweep.engines.copies import REQUEST, answer
 
 INSTALL = "pip install 'sweeplab[ray]'"
@@ -186,6 +186,7 @@ class _Host:
                     env={**os.environ, **environment},
                 )
         assert process.stdout
+        self.answer(BEGIN)
         for line in process.stdout:
             yield from self._new_lines(log)
             yield line

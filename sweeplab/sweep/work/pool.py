@@ -54,6 +54,10 @@ class WorkerPool:
         state = self._store.commands.state
         return state.phase == "run" and any(known < state.revision for known in self._exited.values())
 
+    def prepare(self) -> None:
+        """Let all workers get ready to start."""
+        self._engine.prepare([*self._exited])
+
     def start(self) -> None:
         """Start the workers that exited without knowing the latest command."""
         revision = self._store.commands.state.revision

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.errors import StorageUnavailable
 from sweeplab.lab.events import Event, StudyError, StudyNotice, event_line
 from sweeplab.records.folders import StudyFolder
-from sweeplab.sweep.engines.base import LEAVE, LEFT
+from sweeplab.sweep.engines.base import BEGIN, LEAVE, LEFT
 from sweeplab.sweep.engines.copies import REQUEST
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # What a batch system sends before it ends a job, or takes its machine away; SIGHUP, when the terminal has gone.
 LEAVING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+# How often a worker that waits to begin looks whether a signal asks it to leave.
+WAIT_SECONDS = 0.2
 # How often a worker without pipes looks whether the study is still run, and how often it has to find that it is not.
 LOOK_SECONDS, TIMES_LOOKED = 2.0, 2
 
@@ -56,6 +58,9 @@ class Starter(ABC):
     def follow(self, folder: StudyFolder, commands: Commands) -> None:
         """Close when whoever started this worker wants it to leave, or is gone."""
 
+    def await_start(self) -> None:  # noqa: B027 - most are started only to work
+        """Wait until the worker is to work, or to leave."""
+
     def exit_code(self, commands: Commands) -> int:
         """Return how the worker ends that has done all that it was to do."""
         return 0
@@ -64,11 +69,12 @@ class Starter(ABC):
 class Pipes(Starter):
     """A process of this machine: it reads events from our output, and holds our input open as long as we may work.
 
-    On our input come the answers to what we ask for, and LEAVE.
+    On our input come BEGIN, the answers to what we ask for, and LEAVE.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self._may_begin = threading.Event()
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._n_asked = 0
         threading.Thread(target=self._wait, daemon=True).start()
@@ -78,12 +84,20 @@ class Pipes(Starter):
 
     def _wait(self) -> None:
         for line in sys.stdin:
-            if line == LEAVE:
+            if line == BEGIN:
+                self._may_begin.set()
+            elif line == LEAVE:
                 self.closed.set()
             else:
                 self._answers.put(line)
         self.closed.set()
+        self._may_begin.set()
         self._answers.put(None)
+
+    def await_start(self) -> None:
+        """Wait until we may begin, or our input is closed, or a signal has come."""
+        while not (self.closed.is_set() or self._may_begin.wait(WAIT_SECONDS)):
+            pass
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Send a request to who started us, and return the answer; from one thread.

@@ -142,6 +142,8 @@ class _Supervisor:
             plan = self.progress.plan
             for said in filter(None, (notice, plan.reach_in_words, plan.mirror)):
                 self._take_in(events.StudyNotice(message=said))
+            if self._has_work() and not self.interrupts():
+                self.pool.prepare()  # while MLflow is imported
             self._open_tracking()
             list(self._stream.past())
             if self.shortage:

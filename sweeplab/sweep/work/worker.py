@@ -1,11 +1,11 @@
 """What one worker does: open the study, train its trials, and leave when it is asked to.
 
 A worker is `python -m sweeplab.sweep.work.worker [--force] [--apart] [--engine TYPE --since TIME] LAB NAME THREADS`. It
-prints one JSON object per line for the process that started it, and leaves once its standard input is closed; with
-`--since` it has no pipes, and works for the supervisor that started then. With `--apart` LAB is no lab but a folder of
-its own, from which what it writes is sent to the lab. It leaves too when one of LEAVING_SIGNALS has come: it
-saves its runs at the next step and exits. It refuses a study that others train with other code or data, except with
-`--force`.
+prints one JSON object per line for the process that started it, begins when a line comes by its standard input, and
+leaves once that is closed; with `--since` it has no pipes, and works for the supervisor that started then. With
+`--apart` LAB is no lab but a folder of its own, from which what it writes is sent to the lab. It leaves too when one of
+LEAVING_SIGNALS has come: it saves its runs at the next step and exits. It refuses a study that others train with other
+code or data, except with `--force`.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ def work(starter: Starter, folder: StudyFolder, threads: int, force: bool, is_ap
         others = "the study's other workers have another version of"
         print(f"{others} {', '.join(different)}; --force works with them all the same", file=sys.stderr)
         return REFUSED
+    starter.await_start()
     starter.follow(folder, store.commands)
     starter.emit(WorkerReady())
     files = SentRunFiles(starter.ask) if is_apart and isinstance(starter, Pipes) else RunFiles()

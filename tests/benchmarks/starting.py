@@ -1,0 +1,74 @@
+"""How long a study takes to its first training step: the whole command, in a lab whose tracking there is already.
+
+Run: python tests/benchmarks/starting.py [rounds]. Seconds from the command to the workers' processes, to the first
+trial that one has claimed, and to its first evaluation, after which it steps.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+from benchmarks.setting import print_table, setting
+
+STUDY = """
+name: starting
+data: {corpus: python-docs, tokenizer: char}
+fixed: {n_layer: 2, n_embd: 32, n_head: 4, block_size: 16, batch_size: 4, max_iters: 100, eval_interval: 100,
+  eval_iters: 2, dropout: 0.0, compile: false}
+search: {learning_rate: {min: 1e-4, max: 1e-2, log: true}}
+budget: {trials_per_cell: 16}
+"""
+MARKS = {"workers": "worker-*.log", "first trial": "runs/*/*/run.json", "first step": "runs/*/*/points.jsonl"}
+
+
+def seconds(folder: Path) -> dict[str, float]:
+    """Run the study in a lab without studies; return the seconds from the command to each mark."""
+    place = folder / "lab" / "studies" / "starting"
+    shutil.rmtree(place, ignore_errors=True)
+    began = time.perf_counter()
+    command = [sys.executable, "-m", "sweeplab", "study", "run", "starting.yaml", "--lab", "lab"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as study:
+        found = {name: _once(lambda of=of: any(place.glob(of)), study) - began for name, of in MARKS.items()}
+    assert study.returncode == 0
+    return found
+
+
+def _once(holds: Callable[[], bool], study: subprocess.Popen[bytes]) -> float:
+    while not holds():
+        assert study.poll() is None
+        time.sleep(0.005)
+    return time.perf_counter()
+
+
+def main() -> None:
+    """Print medians and ranges, beside a bare interpreter that imports torch."""
+    n_rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    found: list[dict[str, float]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "starting.yaml").write_text(STUDY)
+        seconds(Path(folder))  # makes tracking's database
+        for _ in range(n_rounds):
+            began = time.perf_counter()
+            subprocess.run([sys.executable, "-c", "import torch"], check=True)
+            found.append({"import torch alone": time.perf_counter() - began} | seconds(Path(folder)))
+    print(setting(), f"load {os.getloadavg()[0]:.1f}", sep="; ")
+    rows = []
+    for name in found[0]:
+        own = [each[name] for each in found]
+        rows.append([name, f"{statistics.median(own):.2f} s ({min(own):.2f}–{max(own):.2f})"])
+    print_table(["from the command to", "seconds"], rows)
+
+
+if __name__ == "__main__":
+    main()
