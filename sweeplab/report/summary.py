@@ -231,7 +231,11 @@ def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary
     differing = _set_differently(report)
     more = f" and {len(differing) - _MOST_SETTINGS} more" if len(differing) > _MOST_SETTINGS else ""
     set_differently = f"{', '.join(differing[:_MOST_SETTINGS])}{more}" if differing else "nothing"
-    answers = [note for each in panels if "differences" in each.result for note in each.notes]
+    found = [(each, each.result["differences"]) for each in panels if "differences" in each.result]
+    # A note for each pair of studies; what comes after them is of single cells.
+    answers = [
+        note for each, rows in found for note in each.notes[: len({(row["a"], row["b"]) for row in rows})]
+    ]
     studies = [*extents]
     return Summary(
         listed(studies),
