@@ -112,7 +112,8 @@ def _use(report: ReportData, bests: Sequence[Series]) -> dict[str, str]:
 
 def _beside_baselines(report: ReportData, best: Mapping[str, Any]) -> Entries:
     """Say what n-grams reach, and how far the lowest loss of a cell lies below the baseline there."""
-    said = baselines_in_words(report.baselines)
+    # Each stands beside the name that it begins with.
+    said = [each.removeprefix(_N_GRAMS.lower()).lstrip(": ") for each in baselines_in_words(report.baselines)]
     if best and best["cell"] in report.baselines:
         own = report.baselines[best["cell"]]
         baseline = float(own["loss"])
