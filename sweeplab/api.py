@@ -303,7 +303,7 @@ def report_data(lab: Path, names: Sequence[str]) -> ReportData:
     """
     from sweeplab.analysis.studies import read_studies
     from sweeplab.formatting import without_password
-    from sweeplab.report.data import ReportData
+    from sweeplab.report.data import ReportData, RunPages
     from sweeplab.tracking.connection import SERVERS, tracking_uri
     from sweeplab.tracking.pages import HOST, PORT
 
@@ -311,13 +311,15 @@ def report_data(lab: Path, names: Sequence[str]) -> ReportData:
     if len(names) > 1:
         studied.check_comparable()
     found = ReportData.of_study(studied.runs, lambda metric: studied.curves(lab, metric), studied, lab)
-    if len(names) > 1:
-        return found
-    folder = StudyFolder(lab, names[0])
-    uri = tracking_uri(lab, tracking_uri_of(folder))
-    server = without_password(uri).rstrip("/") if uri.startswith(SERVERS) else f"http://{HOST}:{PORT}"
-    pages = f"{server}/{open_tracker(lab, names[0], tracking_uri_of(folder)).run_pages()}"
-    return replace(found, mlflow=pages, mlflow_needs="" if uri.startswith(SERVERS) else folder.command("ui"))
+    pages = {}
+    for name in names:
+        folder = StudyFolder(lab, name)
+        uri = tracking_uri(lab, own := tracking_uri_of(folder))
+        is_served = uri.startswith(SERVERS)
+        server = without_password(uri).rstrip("/") if is_served else f"http://{HOST}:{PORT}"
+        prefix = f"{server}/{open_tracker(lab, name, own).run_pages()}"
+        pages[name] = RunPages(prefix, "" if is_served else folder.command("ui"))
+    return replace(found, mlflow=pages)
 
 
 def write_report(

@@ -151,18 +151,25 @@ class EventStream:
         self._ended: set[tuple[str, int]] = set()
         self._taken_back: dict[Path, float] = {}  # when runs ended that go on, until their ends are gone
 
-    def reopen(self, cell: str, trial: int) -> None:
-        """Follow a trial that had ended and goes on."""
+    def reopen(self, cell: str, trial: int, anew: bool = False) -> bool:
+        """Follow a trial that had ended and goes on; False where it does not, for the storage is only told it `anew`.
+
+        That is so where all of its runs have ended, and their ends are not taken back.
+        """
+        own = [RunFolder(self._runs / cell / name) for name in self._known[self._runs / cell]]
+        own = [folder for folder in own if folder.trial == trial]
+        if anew and own and all(folder.end_file.exists() for folder in own):
+            return False
         self._ended.discard((cell, trial))
         following = {curve.folder for curve in self._live}
-        for name in self._known[self._runs / cell]:
-            folder = RunFolder(self._runs / cell / name)
-            if folder.trial != trial or folder in following:
+        for folder in own:
+            if folder in following:
                 continue
             if end := folder.read_end():
                 self._taken_back[folder.path] = end.ended
             self._live.append(curve := CurveReader(folder))
             curve.new_points()
+        return True
 
     def past(self) -> Iterator[TrialEvent]:
         """Yield all that has happened so far."""

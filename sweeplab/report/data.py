@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pandas import DataFrame, Series
 
@@ -85,11 +85,18 @@ def states_in_words(states: Series) -> str:
     return counts({state: found[state] for state in reversed(WORST_FIRST) if state in found})
 
 
+class RunPages(NamedTuple):
+    """How the address of a study's run begins in MLflow, and the command that has to run there, if any."""
+
+    prefix: str
+    needs: str
+
+
 @dataclass(frozen=True)
 class ReportData:
     """The runs and curves of studies, which a page of a table does not have, and the points that laws read.
 
-    `mlflow` begins the address of a run in MLflow, and `mlflow_needs` is the command that has to run there, if any.
+    `mlflow` says where each study's runs are in MLflow.
     `read_curve` is called for a metric when a panel first needs its curves. `studied` has the studies themselves,
     where they are at hand, and `lab` is where they and their ledger lie.
     """
@@ -99,8 +106,7 @@ class ReportData:
     table: Points | None = None
     studied: Studies | None = None
     lab: Path | None = None
-    mlflow: str = ""
-    mlflow_needs: str = ""
+    mlflow: Mapping[str, RunPages] = field(default_factory=dict)
     _kept: dict[Hashable, Any] = field(default_factory=dict)
 
     @classmethod

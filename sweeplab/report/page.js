@@ -137,13 +137,14 @@ function open_trial(trial) {
   const close = element("button", "Close", { type: "button", onclick: () => dialog.close() });
   const list = element("dl");
   const said = (what, ...parts) => { const words = element("dd"); words.append(...parts); list.append(element("dt", what), words); };
-  said("State", `${trial.state}${trial.loss === null ? "" : `, ${about.loss} ${trial.loss.toFixed(4)}`}`);
+  const of = trial.runs.length > 1 ? " of the mean of its seeds' curves" : "";
+  said("State", `${trial.state}${trial.loss === null ? "" : `, ${about.loss} ${trial.loss.toFixed(4)}${of}`}`);
   for (const [name, value] of Object.entries({ ...trial.cell_values, ...trial.values })) said(name, value);
   for (const run of trial.runs) {
     said(`Seed ${run.seed}`, run.checkpoint ? element("code", run.checkpoint) : "no checkpoint was kept");
     if (run.mlflow) {
       const link = element("a", "in MLflow", { href: run.mlflow, target: "_blank", rel: "noopener" });
-      said("", link, about.server ? ` while ${about.server} runs` : "");
+      said("", link, about.servers[trial.study] ? ` while ${about.servers[trial.study]} runs` : "");
     }
   }
   const seed = trial.runs[0]?.seed ?? 0, is_kept = trial.runs.some((run) => run.checkpoint);

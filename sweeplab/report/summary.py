@@ -112,7 +112,8 @@ def _use(report: ReportData, bests: Sequence[Series]) -> dict[str, str]:
 
 def _beside_baselines(report: ReportData, best: Mapping[str, Any]) -> Entries:
     """Say what n-grams reach, and how far the lowest loss of a cell lies below the baseline there."""
-    said = baselines_in_words(report.baselines)
+    # Each stands beside the name that it begins with.
+    said = [each.removeprefix(_N_GRAMS.lower()).lstrip(": ") for each in baselines_in_words(report.baselines)]
     if best and best["cell"] in report.baselines:
         own = report.baselines[best["cell"]]
         baseline = float(own["loss"])
@@ -231,7 +232,11 @@ def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary
     differing = _set_differently(report)
     more = f" and {len(differing) - _MOST_SETTINGS} more" if len(differing) > _MOST_SETTINGS else ""
     set_differently = f"{', '.join(differing[:_MOST_SETTINGS])}{more}" if differing else "nothing"
-    answers = [note for each in panels if "differences" in each.result for note in each.notes]
+    found = [(each, each.result["differences"]) for each in panels if "differences" in each.result]
+    # A note for each pair of studies; what comes after them is of single cells.
+    answers = [
+        note for each, rows in found for note in each.notes[: len({(row["a"], row["b"]) for row in rows})]
+    ]
     studies = [*extents]
     return Summary(
         listed(studies),

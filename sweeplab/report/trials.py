@@ -15,7 +15,7 @@ from sweeplab.analysis.trials import TRIAL, grid_of, searched_of, trials_table
 from sweeplab.formatting import written
 from sweeplab.lab.showing import commands_about
 from sweeplab.records.folders import StudyFolder
-from sweeplab.report.data import ReportData
+from sweeplab.report.data import ReportData, RunPages
 
 MOST_TRIALS = 2000
 # So many points of all curves together keep a page small; a curve has some of its points where there are more.
@@ -72,7 +72,7 @@ def page_trials(report: ReportData) -> PageTrials:
                     "cell_values": _values(row, grid),
                     "values": _values(row, searched),
                     "runs": [
-                        _run(run, drawn, step, folder, report.mlflow)
+                        _run(run, drawn, step, folder, report.mlflow.get(study))
                         for run in by_trial[row["cell"], row["trial"]].to_dict("records")
                     ],
                 }
@@ -80,7 +80,7 @@ def page_trials(report: ReportData) -> PageTrials:
     about = {
         "loss": report.loss_title.partition(" (")[0],
         "several": len(studies) > 1,
-        "server": report.mlflow_needs,
+        "servers": {study: pages.needs for study, pages in report.mlflow.items()},
         "commands": {study: _commands(report, study) for study in studies},
     }
     return PageTrials(entries, about, places)
@@ -95,7 +95,7 @@ def _run(
     drawn: Mapping[Any, DataFrame],
     step: int,
     folder: StudyFolder | None,
-    mlflow: str,
+    pages: RunPages | None,
 ) -> dict[str, Any]:
     curve = drawn.get((run["cell"], run["trial"], run["seed"]))
     points = DataFrame(columns=["iteration", "value"]) if curve is None else curve.iloc[::step]
@@ -106,7 +106,7 @@ def _run(
         "seed": int(run["seed"]),
         "curve": [points["iteration"].astype(int).tolist(), points["value"].astype(float).round(5).tolist()],
         "checkpoint": None if kept is None else str(kept),
-        "mlflow": f"{mlflow}{run_id}" if mlflow and run_id else "",
+        "mlflow": f"{pages.prefix}{run_id}" if pages and run_id else "",
     }
 
 

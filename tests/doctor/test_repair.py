@@ -16,8 +16,12 @@ from sweeplab.doctor import examine
 from sweeplab.doctor.check import OpenedStudy
 from sweeplab.doctor.repair import Repaired, repair_study
 from sweeplab.errors import BadInput
-from sweeplab.lab.showing import show_study
+from sweeplab.lab.events import EventStream
+from sweeplab.lab.showing import disagreement, show_study
 from sweeplab.records.folders import StudyFolder
+from sweeplab.sweep.control.following import read_plan
+from sweeplab.sweep.trials.commands import Commands
+from sweeplab.sweep.work.progress import StudyProgress
 from sweeplab.tracking.connection import connect, tracking_uri
 
 STUDY = """\
@@ -380,3 +384,20 @@ def test_damage_of_every_kind_at_once(study: StudyFolder) -> None:
         "lost", "differs", "temporary", "orphaned", "incomplete",
     }  # fmt: skip
     assert content(study) == before
+
+
+def test_a_trial_of_which_the_storage_is_told_anew_counts_on_in_the_live_view(study: StudyFolder) -> None:
+    commands, feed = Commands.open(study), EventStream(study)
+    progress = StudyProgress(read_plan(study), {})
+    for event in feed.past():
+        progress.take_in(event)
+    commands.read()
+    another_value(study)
+    assert [each.kind for each, _ in repair_study(study).done if each.kind == "differs"]
+    (news,) = [each for each in commands.read() if each.kind == "reopen"]
+    cell, trial, anew = news.reopened
+    assert anew and not feed.reopen(cell, trial, anew)
+    for event in feed.new():
+        progress.take_in(event)
+    assert progress.counted == 4
+    assert feed.reopen(cell, trial), "one that is promoted goes on"

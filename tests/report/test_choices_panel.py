@@ -122,12 +122,17 @@ def test_baselines_stand_beside_the_curves_and_in_the_summary(material: ReportDa
     without = make_panel(PanelSpec("learning_curves", {"metric": "train_loss"}), material)
     assert without.missing == "no run has a train_loss yet"
     said = [text for name, text in SUMMARIES["sweep"](material, []).entries if name == "N-gram baseline"]
-    assert said[0] == "n-gram baseline: 3.5000 nats/token, by n-grams, order 4; order 1 on: 5.00, 4.50, 4.00"
+    assert said[0] == "3.5000 nats/token, by n-grams, order 4; order 1 on: 5.00, 4.50, 4.00"
     assert said[1].startswith("the lowest loss is ") and said[1].endswith("% below it")
     high = BASELINE | {"loss": 1e-3, "by_order": [5.0, 4.9, 1e-3]}
     above = replace(material, studied=replace(material.studied, baselines={"planted": {CELL: high}}))
     said = [text for name, text in SUMMARIES["sweep"](above, []).entries if name == "N-gram baseline"]
     assert said[-1].endswith("above it, and below that of order 2")
+    near = {"a": BASELINE, CELL: BASELINE | {"loss": 3.5004}}
+    alike = replace(material, studied=replace(material.studied, baselines={"planted": near}))
+    assert make_panel(PanelSpec("learning_curves"), alike).baselines == (3.5,), "one label for one height"
+    said = [text for name, text in SUMMARIES["sweep"](alike, []).entries if name == "N-gram baseline"]
+    assert said[0].startswith("of ") and not any("n-gram baseline" in each for each in said)
     without = replace(material, studied=None)
     assert not [name for name, _ in SUMMARIES["sweep"](without, []).entries if name == "N-gram baseline"]
 

@@ -62,7 +62,7 @@ class StudiesPanel(TablePanel, name="studies", source="studies"):
         rows = [_study(sweep, report.objective) for sweep in report.sweeps]
         return cls(
             data=DataFrame(rows),
-            shown=DataFrame([row | {"FLOPs": short(row["FLOPs"])} for row in rows]),
+            shown=DataFrame([row | {"FLOPs": short(row["FLOPs"])} for row in rows]).dropna(axis=1, how="all"),
             method=_STUDIES,
         )
 
@@ -101,13 +101,21 @@ class DifferencesPanel(IntervalsPanel, name="differences", source="studies"):
         first = {(each.a, each.b): each for each in reversed(found)}  # of each pair, that over all cells
         lines = [(_pair(each) if len(first) > 1 else "") + spaced(each.cell) for each in found]
         rows = [_row(each) for each in found]
+        untold = {each.evidence.why for each in found if each.verdict == UNKNOWN and each.cell != ALL_CELLS}
+        shown = DataFrame([_shown_difference(each, len(untold) > 1) for each in found])
+        if len(first) == 1:  # both are named once, at the head
+            named = {"loss of the other": f"loss of {found[0].a}", "loss": f"loss of {found[0].b}"}
+            shown = shown.drop(columns="studies").rename(columns=named)
         return cls(
             data=DataFrame(rows).drop(columns="evidence").assign(line=lines),
-            shown=DataFrame([_shown_difference(each) for each in found]),
-            notes=tuple(_in_words(each) for each in reversed(first.values())),
+            shown=shown,
+            notes=(
+                *(_in_words(each) for each in reversed(first.values())),
+                *(f"In single cells it {UNKNOWN}: {why}." for why in untold if why and len(untold) == 1),
+            ),
             method=_DIFFERENCES | {"Level": _LEVEL.format(found[0].level)},
             result={"differences": rows},
-            x=Axis("difference", "difference of the loss (nats/token)"),
+            x=Axis("difference", "difference (nats/token)"),
         )
 
 
@@ -183,8 +191,10 @@ def _row(found: LossDifference) -> dict[str, Any]:
     return asdict(found) | {"difference": found.difference} | said
 
 
-def _shown_difference(found: LossDifference) -> dict[str, Any]:
+def _shown_difference(found: LossDifference, says_why: bool) -> dict[str, Any]:
+    """Return a row as it is read; a reason that all single cells share is said beside the table, once."""
     known = found.verdict != UNKNOWN
+    why = found.evidence.why if says_why or found.cell == ALL_CELLS else ""
     return {
         "studies": f"{found.b} against {found.a}",
         "cell": f"{found.cell}\n{found.n} cells" if found.cell == ALL_CELLS else found.cell,
@@ -192,7 +202,7 @@ def _shown_difference(found: LossDifference) -> dict[str, Any]:
         "loss": found.loss_b,
         "difference": "–" if math.isnan(found.difference) else f"{found.difference:+.4f}",
         "interval": f"{found.low:+.4f} to {found.high:+.4f}" if known else "–",
-        "verdict": found.verdict + (f"\n{found.evidence.why}" if found.evidence.why else ""),
+        "verdict": found.verdict + (f"\n{why}" if why else ""),
     }
 
 

@@ -213,7 +213,8 @@ def _positive(data: DataFrame, log: Sequence[str], y: str) -> DataFrame:
 
 def _baselines(report: ReportData) -> tuple[float, ...]:
     """Return the different losses of n-grams, lowest first; none where there are too many to distinguish."""
-    found = sorted({round(each["loss"], 4) for each in report.baselines.values()})
+    # As their labels have them: two that differ by less would stand twice at one place.
+    found = sorted({round(each["loss"], 3) for each in report.baselines.values()})
     return tuple(found) if len(found) <= _MOST_BASELINES else ()
 
 

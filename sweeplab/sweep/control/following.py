@@ -61,8 +61,7 @@ def watch_study(folder: StudyFolder, listen: Callable[[Event, StudyProgress], No
         listen(Tick(), progress)
         time.sleep(LOOK_SECONDS)
         for command in commands.read():
-            if command.kind == "reopen":
-                feed.reopen(command.value["cell"], command.value["trial"])
+            if command.kind == "reopen" and feed.reopen(*command.reopened):
                 progress.reopen(command.value["cell"])
         for event in feed.new():
             progress.take_in(event)

@@ -46,6 +46,11 @@ class Command:
     kind: str
     value: Any
 
+    @property
+    def reopened(self) -> tuple[str, int, bool]:
+        """Return the cell and number of the trial that runs again, and whether the storage is told it anew."""
+        return self.value["cell"], self.value["trial"], self.value.get("anew", False)
+
 
 @dataclass(frozen=True)
 class SupervisorStart:

@@ -43,7 +43,7 @@ class Reopening:
         """
         if not self._storage.reopen(trial._trial_id, anew):
             return False
-        place = {"cell": cell.key, "trial": trial.number, "trial_id": trial._trial_id}
+        place = {"cell": cell.key, "trial": trial.number, "trial_id": trial._trial_id, "anew": anew}
         self._commands.add_in(connection, "reopen", place)
         return True
 

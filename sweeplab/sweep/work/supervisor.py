@@ -261,11 +261,10 @@ class _Supervisor:
         kinds = [command.kind for command in news]
         begins = kinds[::-1].index("start") if "start" in kinds else len(kinds)  # what came before is counted
         for command in news[len(news) - begins :]:
-            if command.kind == "reopen":
-                place = command.value["cell"], command.value["trial"]
-                self._ended.discard(place)
-                self._stream.reopen(*place)
-                self.progress.reopen(place[0])
+            if command.kind == "reopen" and self._stream.reopen(*command.reopened):
+                cell, trial, _ = command.reopened
+                self._ended.discard((cell, trial))
+                self.progress.reopen(cell)
 
     def _on_event(self, event: events.Event) -> None:
         if isinstance(event, events.TrialClaimed) and event.place in self._ended:
