@@ -120,7 +120,8 @@ class Runner:
         capacity = 1
         try:
             capacity = self._memory.capacity(wanted, values, len(trial.trainings))
-            stack = Stack(values, self.dataset.training(values), self.dataset.val, capacity)
+            train, tracks = self.dataset.training(values), self.spec.track.gradients
+            stack = Stack(values, train, self.dataset.val, capacity, tracks)
         except Exception as error:
             return self._handle_error([first.run.key], error, self._one_at_a_time, capacity)
         cell = trial.claim.cell
