@@ -22,6 +22,7 @@ def run_in(
     tokenizer: Tokenizer = LETTERS,
     kind: Kind = "text",
     special: dict[str, int] | None = None,
+    labels: tuple[str, ...] = (),
     **changed: Any,
 ) -> Path:
     """Write a run with weights as they start, four times as large so that they say something; return its folder."""
@@ -32,5 +33,6 @@ def run_in(
     row = 4 * transformer.layout.initial_row(seed=1)
     weights = {name: view[0] for name, view in transformer.layout.views(row[None]).items()}
     facts = {"values": values.as_dict(), "tokenizer": tokenizer.to_json()}
+    facts |= {"labels": labels} if labels else {}
     write_checkpoint(folder, "model", weights, facts | ({"special": special} if special else {}))
     return folder

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.objectives import SETTINGS
-from sweeplab.errors import BadInput, Problem
+from sweeplab.errors import BadInput, DamagedFile, Problem
 from sweeplab.hyperparameters import CONDITIONS, TABLE, Hyperparameters
+from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import BEST_MEASURES, END_MEASURES, RunState
 from sweeplab.tracking import open_tracker
 from sweeplab.tracking.mlflow import MLflowTracker
@@ -49,8 +50,6 @@ METRICS = tuple(name for name in COLUMNS if name not in {*KEY, "state", "run_id"
 # A pair such as betas stays the text "(0.9, 0.95)": no file format has a column of pairs.
 _KINDS = {"int": "Int64", "float": "float64", "bool": "boolean", "str": "string", "floats": "string"}
 HYPERPARAMETERS = {name: _KINDS[row.kind] for name, row in TABLE.items() if name not in COLUMNS}
-# Tracking has no value of a row that says nothing of a run.
-_NOT_SAID = {name: TABLE[name].default for name in CONDITIONS if not TABLE[name].automatic}
 
 CURVES = {
     "cell": "string",
@@ -73,6 +72,8 @@ _WORDS = {"Int64": "a whole number", "float64": "a number", "boolean": "True or 
 def runs_table(lab: Path, name: str, uri: str | None = None) -> pd.DataFrame:
     """Return a study's runs from tracking, one row per run in any state: COLUMNS, MEASURED, then the hyperparameters.
 
+    What tracking has no value of, for it says nothing of a run, is as the run's own record has it, or missing.
+
     Raises:
         BadInput: tracking has no such study, or something in it is not what it should be.
         TrackingUnavailable: tracking does not answer.
@@ -84,7 +85,7 @@ def runs_table(lab: Path, name: str, uri: str | None = None) -> pd.DataFrame:
         | {metric: run.metrics.get(metric) for metric in METRICS}
         | {"run_id": run.run_id}
         | {metric: run.metrics[metric] for metric in MEASURED if metric in run.metrics}
-        | _NOT_SAID
+        | _not_said(StudyFolder(lab, name), run)
         | {each: text for each, text in run.values.items() if each not in COLUMNS}
         for run in _in_order(open_tracker(lab, name, uri))
     ]
@@ -92,6 +93,18 @@ def runs_table(lab: Path, name: str, uri: str | None = None) -> pd.DataFrame:
     measured = (each for each in MEASURED if each in given)
     columns = dict.fromkeys([*COLUMNS, *measured, *HYPERPARAMETERS, *given])
     return validate(pd.DataFrame(rows, columns=list(columns), dtype=object))
+
+
+def _not_said(folder: StudyFolder, run: TrackedRun) -> dict[str, Any]:
+    """Return the values of a run, by its record in the lab, that say nothing of it; nothing where there is none."""
+    try:
+        values = folder.run(run.cell, run.trial, run.seed).read_start().values
+    except DamagedFile:
+        return {}
+    missing = CONDITIONS.keys() - run.values.keys()
+    return {
+        name: getattr(values, name) for name in CONDITIONS if name in missing and not TABLE[name].automatic
+    }
 
 
 def curves_table(

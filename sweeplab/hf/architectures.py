@@ -20,7 +20,7 @@ from sweeplab.model.shape import ModelShape, Requirement, Side, requirement, set
 
 # Where config.json has these, for which it has no keys of its own: how a text was laid out.
 LAYOUT_KEY = "sweeplab"
-LAYOUT = ("objective", "mask_share", "span_length")
+LAYOUT = ("objective", "mask_share", "span_length", "n_labels")
 
 
 def _nothing(_: Any) -> dict[str, Any]:

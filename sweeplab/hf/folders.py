@@ -15,10 +15,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from sweeplab.data.objectives import OBJECTIVES, settled_objective, special_tokens
+from sweeplab.data.objectives import OBJECTIVES, objective_of, settled_objective, special_tokens
 from sweeplab.data.objectives.pairs import PairsObjective
 from sweeplab.data.objectives.span import Span
-from sweeplab.data.prompts import BOS, EOS, MASK, PAD, sentinel
+from sweeplab.data.prompts import BOS, EOS, MASK, PAD, label, sentinel
 from sweeplab.data.tokenizers import IdsTokenizer, Tokenizer
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import write_whole
@@ -60,7 +60,7 @@ def export_run(run: LoadedRun, folder: Path, force: bool = False) -> Architectur
     if (folder / "config.json").exists() and not force:
         raise BadInput(Problem("the folder holds a model already", "--force to replace it", file=folder))
     tokens, layout = _token_ids(run), {name: getattr(run.values, name) for name in LAYOUT}
-    config = architecture.config(run.values) | tokens | {LAYOUT_KEY: layout}
+    config = architecture.config(run.values) | tokens | _labels(run) | {LAYOUT_KEY: layout}
     links, weights = architecture.links(run.model.shape, config), run.model.weights
     tensors = dict(links.constant)
     for link in links.found:
@@ -86,6 +86,16 @@ def _token_ids(run: LoadedRun) -> dict[str, int | None]:
         found["decoder_start_token_id"] = special.get(BOS)
         found["pad_token_id"] = special.get(PAD, special.get(BOS))
     return found
+
+
+def _labels(run: LoadedRun) -> dict[str, Any]:
+    """Return the names of a classifier's labels for config.json; their logits are the vocabulary's last ones."""
+    if objective_of(run.values).learns != "labels":
+        return {}
+    return {
+        "id2label": {str(index): name for index, name in enumerate(run.labels)},
+        "label2id": {name: index for index, name in enumerate(run.labels)},
+    }
 
 
 def _tokenizer_files(run: LoadedRun) -> dict[str, Definition]:
@@ -161,13 +171,36 @@ def import_folder(source: Path, target: Path, name: str, force: bool = False) ->
     tokenizer, why = _tokenizer(definition, shape)
     special = _special(source, config, definition, shape)
     values["objective"] = _objective(values, special)
-    own = {"special": special} if special != _special_tokens(values) else {}
+    own: dict[str, Any] = {"special": special} if special != _special_tokens(values) else {}
+    if objective_of(Hyperparameters.of(values)).learns == "labels":
+        own["labels"] = _label_names(config, values["n_labels"])
     facts = {"run": name, "kind": "imported", "values": values, **own, "tokenizer": tokenizer.to_json()}
     try:
         write_checkpoint(target, "model", weights, {**facts, "val_loss": None, "iteration": 0})
     except OSError as error:
         raise BadInput(Problem(error.strerror or str(error), file=target)) from error
     return Imported(shape.family, n_params(shape), tokenizer.name, why)
+
+
+def _label_names(config: Mapping[str, Any], n_labels: int | None) -> list[str]:
+    """Return the names of a classifier's labels in the order of their numbers."""
+    named = config.get("id2label")
+    wanted = [str(index) for index in range(n_labels or 0)]
+    if (
+        not wanted
+        or not isinstance(named, dict)
+        or [*named] != wanted
+        or not all(map(_is_text, named.values()))
+    ):
+        what = "config.json is of a classifier, and id2label does not name its labels"
+        raise BadInput(
+            Problem(what, f"names of the labels 0 to {len(wanted) - 1}" if wanted else "n_labels of them")
+        )
+    return [*named.values()]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
 def _json(file: Path) -> dict[str, Any]:
@@ -311,6 +344,7 @@ def _special(
         MASK: id_of("mask"),
     }
     for index in range(len(added)):
+        found[label(index)] = added.get(f"<|{label(index)}|>")
         found[sentinel(index)] = added.get(f"<extra_id_{index}>", added.get(f"<|{sentinel(index)}|>"))
     ids = range(shape.vocab_size)
     return {name: each for name, each in found.items() if isinstance(each, int) and each in ids}

@@ -33,7 +33,7 @@ ANY = r"[\s\S]"
 # The word tokenizer's pattern in the library's dialect, whose own \w has accents that combine, and \s no separators.
 WORD, BLANK = r"\p{L}\p{N}_", r"\s\x1c-\x1f"
 WORDS = rf" ?[{WORD}]+| ?[^{WORD}{BLANK}]+|[{BLANK}]+"
-OURS = re.compile(r"<\|((pad|bos|eos|mask)|(sentinel|unused)_\d+)\|>")  # what `write_tokenizer` adds
+OURS = re.compile(r"<\|((pad|bos|eos|mask)|(sentinel|label|unused)_\d+)\|>")  # what `write_tokenizer` adds
 GPT2_WORDS = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 
 

@@ -27,6 +27,7 @@ from sweeplab.lab.listing import (
 from sweeplab.lab.storage import TrialCounts, count_trials
 from sweeplab.records.evidence import Evidence, chosen_best
 from sweeplab.records.folders import StudyFolder, WorkerPlace
+from sweeplab.records.gradients import read_gradients
 from sweeplab.records.runs import MEASURES, RunFolder, RunStart, RunState, run_key
 from sweeplab.tracking.connection import count_tracked
 
@@ -362,6 +363,7 @@ def _run(run: RunFolder, unfinished: RunState) -> dict[str, Any]:
         ],
         "checkpoint": str(checkpoint) if checkpoint else None,
         "series": run.series(),
+        **({"gradient_flow": [asdict(each) for each in flow]} if (flow := read_gradients(run)) else {}),
         "seconds": {
             "waiting": max(0.0, ended - start.started - wall_seconds),
             "training": None if evaluation is None else wall_seconds - evaluation,

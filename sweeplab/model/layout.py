@@ -32,8 +32,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
+from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -236,12 +238,21 @@ def _block(found: _Declarations, side: Side, block: str) -> None:
     found.matrix(f"{name}.down", *lead, shape.d_ff, c, bias=bias, residual=True)
 
 
+def layer_of(name: str) -> str:
+    """Return the layer that a weight belongs to: a block, or what stands before or behind the blocks."""
+    parts = name.split(".")
+    first = 1 if parts[0] == "encoder" else 0
+    return ".".join(parts[: first + (2 if parts[first] == "blocks" else 1)])
+
+
 class Layout:
     """The order of a model's weights in a row of `row_size`, and the ways in and out of it."""
 
     def __init__(self, shape: ModelShape) -> None:
         self.shape = shape
-        self.weights: Sequence[Weight] = sorted(declared(shape), key=lambda weight: not weight.decays)
+        in_order = declared(shape)
+        self.weights: Sequence[Weight] = sorted(in_order, key=lambda weight: not weight.decays)
+        self.layers = list(dict.fromkeys(layer_of(weight.name) for weight in in_order))
         self.n_params = sum(weight.size for weight in self.weights)
         self.n_decayed = sum(weight.size for weight in self.weights if weight.decays)
         if self.n_params != n_params(shape):
@@ -273,6 +284,19 @@ class Layout:
         flat = [piece.flatten(1) for piece in pieces]
         padding = flat[0].new_zeros(flat[0].shape[0], self.row_size - self.n_params)
         return torch.cat([*flat, padding], dim=1)
+
+    def layer_norms(self, row: Float[Tensor, "P"]) -> dict[str, float]:
+        """Return the norm of each layer's part of a row, in the order in which a sequence passes the layers.
+
+        In float64 and of one row alone, so that it does not depend on a stack.
+        """
+        starts = [0, *accumulate(self._sizes[:-1])]
+        squares = np.add.reduceat(row.double().square().cpu().numpy(), starts[:-1])
+        # A row without padding ends with its last weight; else the padding, which is zero, is that one's too.
+        sums = dict.fromkeys(self.layers, 0.0)
+        for weight, own in zip(self.weights, squares.tolist(), strict=True):
+            sums[layer_of(weight.name)] += own
+        return {name: math.sqrt(own) for name, own in sums.items()}
 
     def row_of(self, weights: Mapping[str, Tensor], seed: int) -> Float[Tensor, "P"]:
         """Return a run's weights by name as its row; those that are missing, or NaN, are drawn as its initial ones."""

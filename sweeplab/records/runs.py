@@ -271,6 +271,7 @@ class RunFolder:
 
     start_file = Inside("run.json")
     points_file = Inside("points.jsonl")
+    gradients_file = Inside("gradients.jsonl")
     end_file = Inside("end.json")
     test_file = Inside("test.json")  # what the test split says of it
     shipped_file = Inside("shipped")  # where tracking has all of the run
@@ -320,21 +321,8 @@ class RunFolder:
             return RunStart.from_json(json.loads(self.start_file.read_bytes()))
 
     def append(self, points: Iterable[CurvePoint]) -> None:
-        """Append points to the curve, as `append_lines` does."""
-        lines = [json.dumps(_finite(point.as_json())) for point in points]
-        self.append_lines("".join(f"{line}\n" for line in lines).encode())
-
-    def append_lines(self, lines: bytes) -> None:
-        """Append whole lines to the curve.
-
-        A kill may have left a torn line: the first line after it starts on a line of its own.
-        """
-        with self.points_file.open("ab+") as file:
-            if file.tell():
-                file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":
-                    file.write(b"\n")
-            file.write(lines)
+        """Append points to the curve."""
+        append_lines(self.points_file, [json.dumps(_finite(point.as_json())) for point in points])
 
     def points(self) -> list[CurvePoint]:
         """Return the curve by iteration; where a run went through one again after a kill, the first time counts."""
@@ -418,6 +406,19 @@ class CurveReader:
         return [point for line in whole.split(b"\n") if (point := _point(line))]
 
 
+def append_lines(path: Path, lines: Iterable[str]) -> None:
+    """Append lines to a file.
+
+    A kill may have left a torn line: the first line after it starts on a line of its own.
+    """
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        file.write("".join(f"{line}\n" for line in lines).encode())
+
+
 def _point(line: bytes) -> CurvePoint | None:
     # Points are flat: after a cut-off line without its newline, the last brace opens the whole one.
     try:
@@ -461,7 +462,9 @@ def _json(content: Mapping[str, Any]) -> bytes:
 
 
 def _finite(content: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in content.items()
-    }
+    return {name: finite_or_none(value) for name, value in content.items()}
+
+
+def finite_or_none(value: Any) -> Any:
+    """Return a value, but None for a number that is not finite, which JSON cannot write."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -87,10 +87,11 @@ function selectors(place) {
       if (of) trace.visible = Object.entries(chosen).every(([name, value]) => value === "" || of[name] === value);
     }
   };
-  for (const [name, { values, shown }] of Object.entries(asked)) {
+  for (const [name, { values, shown, single }] of Object.entries(asked)) {
     const select = element("select", "", { name }), label = element("label", `${name} `);
     chosen[name] = shown;
-    select.append(element("option", "all", { value: "" }), ...values.map((value) => element("option", value, { value })));
+    if (!single) select.append(element("option", "all", { value: "" }));
+    select.append(...values.map((value) => element("option", value, { value })));
     select.value = shown;
     select.addEventListener("change", () => { chosen[name] = select.value; apply(); draw(place); });
     label.append(select);

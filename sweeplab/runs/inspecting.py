@@ -157,12 +157,16 @@ def evaluated(text: str, lab: Path, times: Sequence[int], study: str | None = No
     check_fits({"validation": dataset.val}, run.values)
     lengths, left_out = _lengths(run, dataset, times)
     said = {"run": run.run_id, "study": study, "block_size": run.values.block_size}
-    found = {"measures": scored(run, dataset, spec), "length_extrapolation": lengths}
+    found = {"measures": scored(run, dataset, spec=spec), "length_extrapolation": lengths}
     return {**said, **found, "left_out": left_out}
 
 
 def scored(
-    run: LoadedRun, dataset: Dataset, spec: StudySpec, split: Scored = "val", whole: bool = False
+    run: LoadedRun,
+    dataset: Dataset,
+    split: Scored = "val",
+    whole: bool = False,
+    spec: StudySpec | None = None,
 ) -> dict[str, float]:
     """Return what an evaluation finds of a run on a split: on what its own evaluations read, or on the whole of it.
 
@@ -170,7 +174,7 @@ def scored(
     choose by it.
 
     Raises:
-        BadInput: the split is too short for the run; of preferences, what the study `spec` starts from is not there.
+        BadInput: the split is too short for the run; of preferences, what its study, `spec`, starts from is not there.
     """
     import torch
 
@@ -185,7 +189,10 @@ def scored(
         values.evaluated_tokens,
     )
     judged = None
-    if dataset.kind == "preferences" and (start := start_weights(spec)(values)):
+    if dataset.kind == "preferences":
+        start = start_weights(spec)(values) if spec else None
+        if start is None:
+            raise BadInput("a run of preferences is judged by what its study starts from, and there is none")
         row = model.transformer.layout.row_of(start, generator_key(values.seed, "init"))
         known = references(model.transformer, row, evaluation.objective)
         judged = torch.tensor([values.beta]), known[None]

@@ -86,7 +86,6 @@ def classified(run: LoadedRun, texts: Sequence[str]) -> list[dict[str, Any]]:
     # Each with a label, for the objective lays out pairs; it is not read.
     parts = [part for own in tokens for part in (own, np.zeros(1, np.int64))]
     pairs = Pairs(np.concatenate(parts).astype(np.uint16), np.cumsum([len(each) for each in parts]), n_labels)
-    names = [*run.facts.get("labels", ()), *map(str, range(n_labels))][:n_labels]
     found, weights = [], run.model.stacked
     with torch.no_grad():
         for batch in make_objective(pairs, run.values, run.own_special).evaluation():
@@ -96,6 +95,6 @@ def classified(run: LoadedRun, texts: Sequence[str]) -> list[dict[str, Any]]:
             found += shares.tolist()
     rows = []
     for text, own in zip(texts, found, strict=True):
-        ranked = dict(sorted(zip(names, own, strict=True), key=lambda each: -each[1]))
+        ranked = dict(sorted(zip(run.labels, own, strict=True), key=lambda each: -each[1]))
         rows.append({"text": text, "label": next(iter(ranked)), "probabilities": ranked})
     return rows

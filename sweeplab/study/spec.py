@@ -296,6 +296,11 @@ class Track(Section):
         "Pruned trials of each cell, the best, that keep a snapshot to be promoted from; others start anew",
         ge=0,
     )
+    gradients: bool = key(
+        False,
+        "Keep the norms of each layer's gradient, update and weights at the points of the curves; takes one more "
+        "forward and backward pass at each",
+    )
     uri: str | None = key(None, "MLflow's tracking URI; the lab's own database if missing")
 
 

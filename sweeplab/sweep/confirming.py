@@ -233,7 +233,7 @@ def _scored(run: RunFolder, dataset: Dataset, spec: StudySpec) -> float:
     if not run.test_file.exists():
         checkpoint = run.checkpoint()
         assert checkpoint is not None  # the study keeps them
-        found = scored(load_checkpoint(checkpoint, run.path.name), dataset, spec, "test", whole=True)
+        found = scored(load_checkpoint(checkpoint, run.path.name), dataset, "test", whole=True, spec=spec)
         write_whole(run.test_file, json.dumps(found).encode())
     return float(json.loads(run.test_file.read_bytes())["test_loss"])
 

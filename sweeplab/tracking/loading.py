@@ -76,6 +76,12 @@ class LoadedRun:
         return special_tokens(self.values, self.own_special)
 
     @property
+    def labels(self) -> list[str]:
+        """Return the names of a classifier's labels in the order of their numbers; numbers, where it came without."""
+        n_labels = self.values.n_labels or 0
+        return [*self.facts.get("labels", ()), *map(str, range(n_labels))][:n_labels]
+
+    @property
     def special(self) -> dict[str, int]:
         """Return the ids of the special tokens by name."""
         return self.special_tokens.ids

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 from sweeplab.data.generators import generator_key
 from sweeplab.hyperparameters import Hyperparameters
@@ -26,7 +26,10 @@ DIVERGED_ABOVE_GUESS = 3.0
 
 
 class Point(TypedDict):
-    """A point of the training curve: means over the steps since the last one, with the rate of the last step."""
+    """A point of the training curve: means over the steps since the last one, with the rate of the last step.
+
+    `layers`, where gradients are tracked, has the norms of each layer's gradient, update and weights in the last step.
+    """
 
     iteration: int
     wall_seconds: float
@@ -34,6 +37,7 @@ class Point(TypedDict):
     grad_norm: float
     learning_rate: float
     tokens_per_second: float
+    layers: NotRequired[dict[str, tuple[float, float, float]]]
 
 
 @dataclass
@@ -153,15 +157,15 @@ class Member:
         copied = {"points": [*self.points], "progress": asdict(self.progress)}
         return {name: getattr(self, name) for name in named} | copied
 
-    def is_due(self) -> bool:
-        """Say whether an evaluation comes before the next step."""
-        values = self.run.values
-        at_mark = self.iteration % values.eval_interval == 0 or self.iteration == values.max_iters
-        return at_mark and self.evaluated < self.iteration
+    def is_due(self, ahead: int = 0) -> bool:
+        """Say whether an evaluation comes before the next step, or before the one after so many steps ahead."""
+        values, iteration = self.run.values, self.iteration + ahead
+        at_mark = iteration % values.eval_interval == 0 or iteration == values.max_iters
+        return at_mark and self.evaluated < iteration
 
-    def has_point(self) -> bool:
-        """Say whether the step just done ends a stretch of the training curve."""
-        return self.iteration % self.run.values.log_interval == 0 or self.is_due()
+    def has_point(self, ahead: int = 0) -> bool:
+        """Say whether the step just done, or so many steps ahead, ends a stretch of the training curve."""
+        return (self.iteration + ahead) % self.run.values.log_interval == 0 or self.is_due(ahead)
 
     def add_point(self, loss: float, norm: float) -> None:
         """Add a point to the curve from sums over the steps since the last one."""

@@ -52,6 +52,9 @@ CAPTURES = False
 class Stack:
     """Up to `capacity` runs of one shape on one device; `like` are the effective values of any of them.
 
+    Where it `tracks_gradients`, points of the curves have the norms of each layer: a step with a point then takes a
+    forward and a backward pass more, and what is trained stays the same to the last bit.
+
     Raises:
         Paused: `pause` said so while the step was compiled.
     """
@@ -62,10 +65,11 @@ class Stack:
         train: Split,
         val: Split,
         capacity: int = 1,
+        tracks_gradients: bool = False,
         pause: Callable[[], bool] = lambda: False,
     ) -> None:
         self.key = shape_key(like)
-        self.capacity = capacity
+        self.capacity, self._tracks = capacity, tracks_gradients
         mixed = like.device == "cpu" and like.dtype == "bfloat16"
         self.transformer = Transformer(ModelShape.of(like), mixed)
         self.device = torch.device(like.device)
@@ -210,6 +214,8 @@ class Stack:
     def _step(self) -> None:
         started = time.perf_counter()
         members = self._members
+        tracked = [row for row, member in enumerate(members) if self._tracks and member.has_point(ahead=1)]
+        before = self._flow(tracked) if tracked else {}
         if self._program:
             given = self.staged()
             self.is_whole = False
@@ -231,8 +237,28 @@ class Stack:
             member.wall_seconds += seconds
         for row, (loss, norm) in sums.items():
             members[row].add_point(loss, norm)
+            if row in before:
+                gradients, weights = before[row]
+                norms = self.transformer.layout.layer_norms
+                updates, sizes = norms(self._rows["weights"][row] - weights), norms(weights)
+                members[row].points[-1]["layers"] = {
+                    name: (own, updates[name], sizes[name]) for name, own in gradients.items()
+                }
             self._rows["loss"][row].zero_()
             self._rows["norm"][row].zero_()
+
+    def _flow(self, rows: Sequence[int]) -> dict[int, tuple[dict[str, float], Tensor]]:
+        """Return of these rows the norms of each layer's gradient in the step to come, and the weights before it.
+
+        The gradient is computed for this alone: that of the step is clipped and used up, or inside of a program.
+        """
+        n = len(self._members)
+        weights, gradient = self._rows["weights"][:n], self._gradient[:n]
+        self._differentiate(weights, self._batches(), gradient)
+        if self._scales:
+            unscale_(gradient, self._rows["scale"][:n])
+        norms = self.transformer.layout.layer_norms
+        return {row: (norms(gradient[row]), weights[row].clone()) for row in rows}
 
     def _step_by_operations(self) -> None:
         """Take a step by torch's operations, one after the other."""

@@ -25,13 +25,16 @@ from sweeplab.analysis.table import (
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE, defaults
 from sweeplab.model.shape import settled
+from sweeplab.records.folders import StudyFolder
 from sweeplab.tracking import open_tracker
 from sweeplab.tracking.connection import connect, tracking_uri
 from sweeplab.tracking.experiment import read_histories
 from sweeplab.tracking.tables import engine_of, read_file, read_file_points, read_tables
 
 SETTLED = {"vocab_size": 65, "dtype": "float32", "compile": False}
-VALUES = settled(defaults() | {"batch_size": 4, "block_size": 16} | SETTLED)
+# What says nothing of a decoder of next tokens that is evaluated on a number of targets.
+UNSAID = {"eval_iters": 1, "eval_tokens": 500, "mask_share": 0.3, "relative_buckets": 8, "decay_share": 0.5}
+VALUES = settled(defaults() | {"batch_size": 4, "block_size": 16} | SETTLED | UNSAID)
 RUNS = {
     "n_embd=128/0/0": "complete",
     "n_embd=32/0/0": "pruned",
@@ -73,7 +76,9 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             tracker.open({})
             for key, state in RUNS.items():
                 if study != "empty":
-                    tracker.ship(write(lab / study / key, key, state))
+                    cell, trial, seed = key.split("/")
+                    place = StudyFolder(lab, study).run(cell, int(trial), int(seed)).path
+                    tracker.ship(write(place, key, state))
         yield lab
 
 
@@ -135,6 +140,24 @@ def test_numbers_and_hyperparameters(table: pd.DataFrame) -> None:
     assert going_on["n_params"] == 1234
     assert going_on["train_tokens"] is pd.NA
     assert math.isnan(going_on["best_val_loss"])
+
+
+def test_what_tracking_is_not_told_is_what_the_run_used_or_nothing(lab: Path) -> None:
+    """A run that is evaluated on one batch of targets has never had the table's 20."""
+    (sent,) = [each for each in open_tracker(lab, "small", None).runs() if each.state == "complete"]
+    unsaid = [name for name in UNSAID if name != "eval_tokens"]
+    assert not sent.values.keys() & {*unsaid} and sent.values["eval_tokens"] == "500"
+    row = runs_table(lab, "small").set_index("state").loc["complete"]
+    assert {name: row[name] for name in UNSAID} == UNSAID
+    assert {name: TABLE[name].default for name in unsaid} != {name: UNSAID[name] for name in unsaid}
+    record = StudyFolder(lab, "small").run("n_embd=128", 0, 0).start_file
+    kept = record.read_bytes()
+    record.unlink()
+    try:  # as where the study was trained on another machine
+        row = runs_table(lab, "small").set_index("state").loc["complete"]
+    finally:
+        record.write_bytes(kept)
+    assert row[unsaid].isna().all() and row["eval_tokens"] == 500
 
 
 def test_curves(lab: Path) -> None:

@@ -17,7 +17,7 @@ from sweeplab.doctor.check import OpenedStudy
 from sweeplab.doctor.repair import Repaired, repair_study
 from sweeplab.errors import BadInput
 from sweeplab.lab.events import EventStream
-from sweeplab.lab.showing import disagreement, show_study
+from sweeplab.lab.showing import show_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.sweep.control.following import read_plan
 from sweeplab.sweep.trials.commands import Commands

@@ -15,12 +15,14 @@ import numpy as np
 import pytest
 import torch
 from hf.models import BERT, EXPRESSIBLE, GPT2, LLAMA, T5, logits_of, random_shapes, run_of, small, tokens_of
+from trained import run_in
 
 from sweeplab.data.tokenizers import TOKENIZERS
 from sweeplab.errors import BadInput
 from sweeplab.hf.folders import export_run, import_folder
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
+from sweeplab.runs.run import classified
 from sweeplab.tracking.loading import LoadedRun, load_checkpoint
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -124,6 +126,26 @@ CONFIGS = {
         **T5_SIZES, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 12,
     }),
 }  # fmt: skip
+
+
+def test_a_classifier_keeps_its_labels(tmp_path: Path) -> None:
+    own = {"family": "encoder", "norm_position": "post", "embedding_norm": True}
+    run_in(tmp_path / "run", kind="labels", n_labels=3, labels=("bad", "good", "odd"), **own)
+    run = load_checkpoint(tmp_path / "run")
+    export_run(run, tmp_path / "there")
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "there")
+    assert config.id2label == {0: "bad", 1: "good", 2: "odd"} and config.num_labels == 3
+    assert config.label2id == {"bad": 0, "good": 1, "odd": 2}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "there")
+    model = opened(tmp_path / "there", run.model.shape)
+    for text in ("the cat", "a dog barks"):
+        read = [tokenizer.bos_token_id, *tokenizer(text)["input_ids"], tokenizer.eos_token_id]
+        with torch.no_grad():
+            shares = model(torch.tensor([read])).logits[0, 0, -config.num_labels :].softmax(dim=-1)
+        found = dict(zip(config.id2label.values(), shares.tolist(), strict=True))
+        (ours,) = classified(run, [text])
+        assert found == pytest.approx(ours["probabilities"], abs=1e-5)
+        assert config.id2label[int(shares.argmax())] == ours["label"]
 
 
 def planted(class_name: str, **config: Any) -> Any:

@@ -3,7 +3,7 @@
 Such a worker writes its runs as any other does. Before it tells the study's storage of a report or an ending it sends
 what it has written since, and waits for the answer: what the storage knows is in the lab, whatever becomes of the
 machine. A run that it takes up it fetches first. Requests and answers are lines of JSON on the worker's pipes: lines of
-the curve go once, from where the last ones ended, and other files whole.
+curves go once, from where the last ones ended, and other files whole.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import Any
 
 from sweeplab.files import write_whole
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import RunEnd, RunFolder
+from sweeplab.records.runs import RunEnd, RunFolder, append_lines
 from sweeplab.train.checkpoint import remove_snapshots
 
+LINES = ".jsonl"  # the suffix of files that grow by lines
 REQUEST = "request"  # the key by which a line of a worker's output is none of its events
 
 
@@ -73,7 +74,7 @@ class SentRunFiles(RunFiles):
                 with suppress(FileNotFoundError):  # a snapshot that a later one replaces
                     state, before = file.stat(), self._sent.get(file, (0, 0))
                     if before != (state.st_size, state.st_mtime_ns):
-                        start = before[0] if file == run.points_file else 0
+                        start = before[0] if file.suffix == LINES else 0
                         content = file.read_bytes()[start : state.st_size]
                         files[file.relative_to(run.path).as_posix()] = b64encode(content).decode()
                         known[file] = state.st_size, state.st_mtime_ns
@@ -151,8 +152,8 @@ def _write(folder: StudyFolder, sent: dict[str, Any]) -> dict[str, str]:
     back = {}
     for name in sorted(sent["files"], key=lambda name: (name == "end.json", name.endswith(".json"), name)):
         content, file = b64decode(sent["files"][name]), run.path / _checked(name)
-        if file == run.points_file:
-            run.append_lines(content)
+        if file.suffix == LINES:
+            append_lines(file, content.decode().splitlines())
         elif file == run.end_file:
             end = RunEnd.from_json(json.loads(content))
             if run.write_end(end, promoted) is not end:

@@ -132,8 +132,8 @@ class Runner:
         wanted, capacity = 1 if self._one_at_a_time else wanted, 1
         try:
             capacity = self._memory.capacity(wanted, values, len(trial.trainings))
-            train, val = self.dataset.training(values), self.dataset.val
-            stack = Stack(values, train, val, capacity, self._is_told_to_leave)
+            train, tracks = self.dataset.training(values), self.spec.track.gradients
+            stack = Stack(values, train, self.dataset.val, capacity, tracks, self._is_told_to_leave)
         except Paused:
             return None
         except StorageUnavailable:

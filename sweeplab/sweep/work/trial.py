@@ -15,6 +15,7 @@ from sweeplab.data.dataset import Dataset
 from sweeplab.data.objectives import wholly
 from sweeplab.records import runs
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.gradients import GradientPoint, append_gradients
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState, TrialEnding
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Space
@@ -97,6 +98,7 @@ class TrialRuns:
         self.states: dict[int, RunState] = {}  # of the runs that have come to their own end, by seed
         self.trainings: dict[str, Training] = {}
         self._unwritten: dict[RunFolder, list[runs.CurvePoint]] = {}  # points of the curves
+        self._unwritten_gradients: dict[RunFolder, list[GradientPoint]] = {}
         for folder, start in starts:
             folder.write_start(start)
             self.trainings[start.key] = Training(Run(start.key, start.values), folder)
@@ -111,6 +113,9 @@ class TrialRuns:
         Raises:
             OSError: it cannot be, and is kept.
         """
+        for folder in [*self._unwritten_gradients]:
+            append_gradients(folder, self._unwritten_gradients[folder])
+            del self._unwritten_gradients[folder]
         for folder in [*self._unwritten]:
             folder.append(self._unwritten[folder])
             del self._unwritten[folder]
@@ -154,6 +159,10 @@ class TrialRuns:
         training = self.trainings[record.key]
         values, seed = training.run.values, training.folder.seed
         points: dict[int, dict[str, Any]] = {int(point["iteration"]): dict(point) for point in record.points}
+        flow = {at: point.pop("layers") for at, point in points.items() if "layers" in point}
+        if flow:
+            found = [GradientPoint(at, layers) for at, layers in flow.items()]
+            self._unwritten_gradients.setdefault(training.folder, []).extend(found)
         points.setdefault(record.iteration, {"iteration": record.iteration}).update(
             wall_seconds=record.wall_seconds,
             eval_seconds=record.eval_seconds,

@@ -1,0 +1,57 @@
+"""Gradient flow of a run on disk: gradients.jsonl, a line for each point of its curve where `track` asks for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sweeplab.records.runs import RunFolder, append_lines, finite_or_none
+
+Norms = tuple[float | None, float | None, float | None]
+
+
+@dataclass(frozen=True)
+class GradientPoint:
+    """The norms of each layer's gradient before clipping, update and weights in one step, in the order of the layers.
+
+    `iteration` counts the steps with this one. A norm that is not finite is None.
+    """
+
+    iteration: int
+    layers: Mapping[str, Norms]
+
+
+def append_gradients(folder: RunFolder, points: Iterable[GradientPoint]) -> None:
+    """Append points to a run's file."""
+    lines = [
+        {
+            "iteration": point.iteration,
+            **{name: list(map(finite_or_none, own)) for name, own in point.layers.items()},
+        }
+        for point in points
+    ]
+    if lines:
+        append_lines(folder.gradients_file, map(json.dumps, lines))
+
+
+def read_gradients(folder: RunFolder) -> list[GradientPoint]:
+    """Return a run's points by iteration; where it went through one again after a kill, the first time counts."""
+    try:
+        lines = folder.gradients_file.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    found: dict[int, GradientPoint] = {}
+    for line in lines:
+        try:
+            said = json.loads(line)
+            at = int(said.pop("iteration"))
+            layers = {
+                name: (*(None if each is None else float(each) for each in own),)
+                for name, own in said.items()
+            }
+        except (ValueError, KeyError, TypeError, AttributeError):  # a kill may have cut the line off
+            continue
+        if all(len(own) == 3 for own in layers.values()):
+            found.setdefault(at, GradientPoint(at, {name: (g, u, w) for name, (g, u, w) in layers.items()}))
+    return [found[at] for at in sorted(found)]

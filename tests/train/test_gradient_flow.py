@@ -1,0 +1,130 @@
+"""The norms of layers' gradients and updates: against plain ones, and without a trace in what is trained."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.model.layout import Layout
+from sweeplab.model.shape import ModelShape
+from sweeplab.train.member import Point
+from sweeplab.train.run import Run
+from sweeplab.train.stack import Stack
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TOKENS = (np.arange(3000) * np.arange(3000) % 31).astype(np.uint16)
+
+
+def values_of(**changed) -> Hyperparameters:
+    sizes = {"n_layer": 2, "n_embd": 16, "n_head": 2, "block_size": 16, "batch_size": 4, "vocab_size": 31}
+    steps = {"max_iters": 12, "eval_interval": 6, "log_interval": 4, "warmup_iters": 2, "learning_rate": 1e-2}
+    own = {"device": "cpu", "dtype": "float32", "compile": False, "eval_iters": 1, "dropout": 0.1}
+    return Hyperparameters.of({**sizes, **steps, **own, "objective": "next_token", **changed})
+
+
+def trained(keys: str, tracks: bool, values: Hyperparameters | None = None, cut: bool = False):
+    """Return the points and the losses of run 0, trained in a stack with others."""
+    values = values or values_of()
+    stack = Stack(values, TOKENS, TOKENS, len(keys), tracks)
+    for key in keys:
+        stack.admit(Run(key, values.replace(seed=int(key), learning_rate=1e-2 * (1 + int(key)))))
+    points: list[Point] = []
+    losses = []
+    n_steps = 0
+
+    def pauses() -> bool:  # between a point of the curve and the evaluation that hands it out
+        nonlocal n_steps
+        n_steps += 1
+        return cut and n_steps == 6
+
+    while "0" in stack.keys:
+        records = stack.advance(pauses)
+        if not records:
+            snapshot = stack.snapshot("0")
+            stack = Stack(values, TOKENS, TOKENS, 1, tracks)
+            stack.admit(Run("0", values.replace(seed=0)), snapshot)
+        for record in records:
+            if record.key == "0":
+                points += record.points
+                losses.append(record.val_loss)
+            if record.state != "running":
+                stack.release(record.key)
+    return points, losses
+
+
+@pytest.mark.parametrize(
+    "changed", [{}, {"grad_accum": 2, "ema": 0.9}, {"tie_weights": False, "positions": "rotary"}]
+)
+def test_they_are_the_norms_of_plain_gradients_and_differences(changed: dict) -> None:
+    values = values_of(log_interval=1, max_iters=3, dropout=0.0, grad_clip=0.1, **changed)
+    stack = Stack(values, TOKENS, TOKENS, 1, tracks_gradients=True)
+    stack.admit(Run("0", values))
+    stack.advance()
+
+    def weights() -> dict[str, torch.Tensor]:
+        return {
+            name: view[0].clone()
+            for name, view in stack.transformer.layout.views(stack._rows["weights"]).items()
+        }
+
+    def norms(of: dict[str, torch.Tensor]) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for name, each in of.items():
+            layer = ".".join(name.split(".")[: 2 if name.startswith("blocks") else 1])
+            found[layer] = math.hypot(found.get(layer, 0.0), torch.linalg.vector_norm(each.double()).item())
+        return found
+
+    for _ in range(3):
+        before = weights()
+        leaves = {name: each[None].clone().requires_grad_() for name, each in before.items()}
+        loss = stack.transformer.losses(leaves, stack._batches()).sum()
+        gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+        stack._step()
+        after = weights()
+        layers = stack._members[0].points[-1]["layers"]
+        wanted = norms(gradients), norms({name: after[name] - before[name] for name in before}), norms(before)
+        for layer, own in layers.items():
+            assert own == pytest.approx([each[layer] for each in wanted], rel=1e-4)
+        assert set(layers) == set(wanted[0])
+        clipped = stack._members[0].points[-1]["grad_norm"]
+        assert math.hypot(*(own[0] for own in layers.values())) == pytest.approx(clipped, rel=1e-4), (
+            "before clipping"
+        )
+
+
+def test_what_is_trained_is_the_same_to_the_last_bit_and_norms_do_not_depend_on_a_stack() -> None:
+    plain, losses = trained("0", tracks=False)
+    assert all("layers" not in point for point in plain)
+    alone, same = trained("0", tracks=True)
+    assert same == losses and [point["train_loss"] for point in alone] == [
+        point["train_loss"] for point in plain
+    ]
+    assert [point["iteration"] for point in alone if "layers" in point] == [4, 6, 8, 12]
+    flows = [{name: tuple(own) for name, own in point["layers"].items()} for point in alone]
+    for keys, cut in (("120", False), ("02", True)):
+        points, again = trained(keys, tracks=True, cut=cut)
+        assert again == losses
+        assert [{name: tuple(own) for name, own in point["layers"].items()} for point in points] == flows
+
+
+def test_without_it_no_step_computes_a_gradient_twice(monkeypatch) -> None:
+    computed, own = [], Stack._differentiate
+    monkeypatch.setattr(Stack, "_differentiate", lambda *given: computed.append(1) or own(*given))
+    trained("0", tracks=False)
+    assert len(computed) == 12
+    trained("0", tracks=True)
+    assert len(computed) == 12 + 12 + 4, "one more at each point of the curve"
+
+
+def test_layers_come_in_the_order_in_which_they_are_passed() -> None:
+    sizes = {"n_layer": 11, "n_embd": 8, "n_head": 2, "vocab_size": 9, "block_size": 4, "tie_weights": False}
+    layers = Layout(ModelShape.of(Hyperparameters.of({**sizes, "family": "encoder_decoder"}))).layers
+    assert layers[:2] == ["token_embedding", "encoder.position_embedding"]
+    assert layers[2:13] == [f"encoder.blocks.{at}" for at in range(11)]
+    assert layers[13:15] == ["encoder.final_norm", "position_embedding"]
+    assert layers[15:] == [*(f"blocks.{at}" for at in range(11)), "final_norm", "head"]
