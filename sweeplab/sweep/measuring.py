@@ -162,18 +162,20 @@ def stack_rates(
 ) -> dict[int, float]:
     """Return trial-steps a second by the runs in a stack, on this machine's CPU, settled as `values` are.
 
-    Empty where timing takes longer than it may save, where several threads would give a larger model other bits in
-    another stack, or where the step has to be compiled first: `study bench` does. A stack leaves runs to all workers.
+    Empty where several threads would give a larger model other bits in another stack; and, unless they are known from
+    an earlier plan or `study bench`, where timing takes longer than it may save or the step has to be compiled first. A
+    stack leaves runs to all workers.
     """
-    flops = row_flops(values) * values.batch_size
-    seconds = n_runs * values.max_iters * max(STEP_SECONDS, flops / CORE_FLOPS) / workers
-    bits_rest_on_it = threads > 1 and n_params(ModelShape.of(values)) >= CPU_STACK_BELOW_PARAMS
-    if seconds < WORTH_SECONDS or flops > MOST_STEP_FLOPS or bits_rest_on_it:
-        return {}
-    if values.compile and not program_file(values, threads).exists():
+    if threads > 1 and n_params(ModelShape.of(values)) >= CPU_STACK_BELOW_PARAMS:
         return {}
     stacks = [each for each in stacks_timed(values) if each == 1 or each * workers <= n_runs]
     ways = [Way(workers, threads, each, values.dtype, values.compile) for each in stacks]
+    if not all(_cache_file(values, way).exists() for way in ways):
+        flops = row_flops(values) * values.batch_size
+        seconds = n_runs * values.max_iters * max(STEP_SECONDS, flops / CORE_FLOPS) / workers
+        must_compile = values.compile and not program_file(values, threads).exists()
+        if seconds < WORTH_SECONDS or flops > MOST_STEP_FLOPS or must_compile:
+            return {}
     found = measured(values, train, val, ways)
     return {stack: 1.0 / each for stack, each in zip(stacks, found, strict=True)}
 

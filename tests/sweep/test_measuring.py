@@ -43,9 +43,10 @@ def test_steps_are_timed_once_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path
     steps = partial(stack_rates, train=TOKENS, val=TOKENS, workers=2)
     long = SMALL.replace(max_iters=100_000)
     assert steps(long, threads=1, n_runs=16) == {1: 1 / lone, 8: 1 / stacked}
+    assert steps(SMALL, threads=1, n_runs=16) == {1: 1 / lone, 8: 1 / stacked}, "it is known already"
     assert steps(long, threads=1, n_runs=15) == {1: 1 / lone}, "a stack of 8 leaves the other worker too few"
     for nothing in (
-        steps(SMALL.replace(max_iters=5000), threads=1, n_runs=16),  # is over before it is timed
+        steps(SMALL.replace(max_iters=5000, n_embd=24), threads=1, n_runs=16),  # is over before it is timed
         steps(long.replace(n_embd=128, n_layer=2), threads=2, n_runs=16),  # its bits would rest on the stack
         steps(long.replace(compile=True), threads=1, n_runs=16),  # not compiled yet
     ):
@@ -151,7 +152,10 @@ def test_a_bench_times_the_ways_of_a_study_and_says_which_one_the_plan_takes(tin
     cell, rows = bench_study(spec, tmp_path)
     assert cell == "all"
     (taken,) = [row for row in rows if row.taken]
-    assert (taken.stack, taken.dtype, taken.compile) == (8, "float32", False) and "a stack of 8" in taken.why
+    assert (taken.dtype, taken.compile) == ("float32", False)
+    alike = [row for row in rows if (row.workers, row.compile) == (taken.workers, False)]
+    assert taken.stack == fastest_stack({row.stack: row.trial_steps_per_second for row in alike})
+    assert f"a stack of {taken.stack}, by timed steps (" in taken.why
     speeds = {(row.workers, row.stack, row.compile): row.trial_steps_per_second for row in rows}
     assert list(speeds.values()) == sorted(speeds.values(), reverse=True)
     assert all(0.0 < row.share_of_bound < 1.0 for row in rows)
