@@ -249,7 +249,7 @@ def compare(cells: Sequence[Tried], pairs: Sequence[tuple[int, int]], is_searche
     found = this.estimates()
     evidence = Evidence(
         n_seeds=min(len(each.best) for each in cells),
-        selection=best_of(max(this.n_trials)) if this.is_searched else _NOT_CHOSEN,
+        selection=best_of(max(this.n_trials), fewest=min(this.n_trials)) if this.is_searched else _NOT_CHOSEN,
         tested_on="the same seeds' validation losses" + (_CHOSEN if this.is_searched else ""),
         verdict=NOT_SEEN,
     )

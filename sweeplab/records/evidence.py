@@ -45,9 +45,10 @@ class Evidence:
         )
 
 
-def best_of(n_trials: int, what: str = "each cell") -> str:
-    """Say how a trial was chosen among so many."""
-    return f"the best of {n_trials} trials of {what}" if n_trials > 1 else f"the one trial of {what}"
+def best_of(n_trials: int, what: str = "each cell", fewest: int | None = None) -> str:
+    """Say how a trial was chosen among so many; elsewhere among the `fewest`."""
+    many = f"{fewest} to {n_trials}" if fewest is not None and fewest < n_trials else str(n_trials)
+    return f"the best of {many} trials of {what}" if n_trials > 1 else f"the one trial of {what}"
 
 
 def chosen_best(n_seeds: int, n_trials: int, what: str = "the study") -> Evidence:

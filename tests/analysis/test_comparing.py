@@ -57,6 +57,12 @@ def test_a_planted_difference_is_told_with_its_size(n_trials: int) -> None:
     assert found.of(0).verdict == DIFFERENT and found.of(14).verdict == NOT_SEEN
 
 
+def test_how_many_trials_stand_behind_the_cells_is_said_of_the_fewest_and_the_most() -> None:
+    random = np.random.default_rng(3)
+    found = compare([*plant_cells(random, 2, 3), *plant_cells(random, 2, 4)], [(0, 2)])
+    assert found.evidence.selection == "the best of 3 to 4 trials of each cell"
+
+
 def test_the_answer_is_one_for_one_table() -> None:
     cells = plant_cells(np.random.default_rng(2))
     one, two = compare(cells, SIX), compare(cells, SIX)
