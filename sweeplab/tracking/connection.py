@@ -195,7 +195,7 @@ def connect(lab: Path, uri: str) -> MlflowClient:
 
 def point_files_here(lab: Path, uri: str) -> None:
     """Tell a lab's own database where the lab's files are: MLflow keeps the places that they had when it was made."""
-    if is_of_lab(lab, uri):
+    if is_of_lab(lab, uri) and (lab / "mlflow.db").exists():  # SQLite would make one
         _point_files_at(str(artifact_location(lab, uri)), lab / "mlflow.db")
 
 

@@ -261,7 +261,7 @@ def test_more_padding_changes_nothing(index: int) -> None:
     wider = Batch(
         *(
             each if each is None or each.ndim == 1 else np.pad(each, ((0, 0), (0, 1)), constant_values=fill)
-            for each, fill in zip(batch, (3, -1, 5, None, None), strict=True)
+            for each, fill in zip(batch, (3, -1, 5, None, None, None), strict=True)
         )
     )
     parts = {"router_balance": 0.3, "router_z": 0.2}

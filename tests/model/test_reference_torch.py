@@ -23,7 +23,7 @@ from references.numpy_model.passes import Pass
 from torch import nn
 from torch.nn import functional as F
 
-from sweeplab.data.batches import Batch
+from sweeplab.data.batches import Batch, changed
 from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape
 
@@ -192,7 +192,7 @@ def test_loss_and_gradients_are_those_of_torchs_own_layers(
     )
     loss = torchs_loss(shape, w, batch)
     expected = torch.autograd.grad(loss, list(w.values()))
-    arrays = Batch(*(each.numpy() for each in batch))
+    arrays = changed(batch, lambda part: part.numpy())
     ours, gradients = loss_and_gradients(
         shape, {name: value.detach().numpy() for name, value in w.items()}, arrays
     )
