@@ -227,6 +227,23 @@ def test_a_pruner_promotes_nothing_while_others_train_or_no_budget_is_left(tiny,
     assert not store.has_room() and store.claim() is None
 
 
+def test_a_worker_promotes_no_trial_that_it_trains_under_a_lease_that_it_lost(tiny, opened) -> None:
+    promote = Pruner(type="asha", options={**HALVING, "promote": True})
+    spec = tiny(pruner=promote, budget=Budget(trials_per_cell=1, time=3600.0))
+    _, one = opened(spec)
+    _, two = opened(spec)
+    first = one.claim()
+    with one.storage.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE sweeplab_lease SET expires = 0")
+    again = two.claim()
+    two.report_many([Report(again, 10, 4.0)])
+    two.finish(again, "pruned", None, {"train_flops": 1.0})
+    assert one.claim() is None, "it trains the trial yet, and would twice"
+    assert one.report_many([Report(first, 10, 4.0)]).lost == {first.trial_id}
+    promoted = one.claim()
+    assert (promoted.trial_id, promoted.promoted) == (first.trial_id, 10)
+
+
 @pytest.mark.parametrize("budget", [{"trials_per_cell": 1}, {"trials_per_cell": 1, "flops": 1.0}])
 def test_a_pruner_promotes_nothing_without_a_budget_that_is_left(budget, tiny, opened) -> None:
     promote = Pruner(type="asha", options={**HALVING, "promote": True})

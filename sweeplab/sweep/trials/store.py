@@ -314,8 +314,9 @@ class Store:
             return self.tally(cell).n_promoted + len(self.tally(cell).running())
 
         for cell in sorted(fitting, key=n_promoted):
+            # Not one that others have pruned, after a lease that this worker lost and has not heard of yet.
             for trial in self.tally(cell).best_pruned(1):
-                return cell, trial
+                return None if trial._trial_id in self._held else (cell, trial)
         return None
 
     def _running_without(self, held: Container[int]) -> list[tuple[Cell, FrozenTrial]]:
