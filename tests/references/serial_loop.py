@@ -72,14 +72,13 @@ def train(
     model, step = trainer(values, train_tokens, compiled)
     val_batches = make_objective(val_tokens, values)
     evaluation = [windows(batch) for batch in val_batches.evaluation(values.evaluated_tokens)]
-    n_sequences = sum(map(len, evaluation))
+    n_targets = [int((batch[:, 1:] >= 0).sum()) for batch in evaluation]
     losses, total, count = [], 0.0, 0
     for iteration in range(values.max_iters + 1):
         if iteration % values.eval_interval == 0 or iteration == values.max_iters:
             with torch.no_grad():
-                losses.append(
-                    sum(model.loss(batch).item() * len(batch) for batch in evaluation) / n_sequences
-                )
+                found = [model.loss(batch).item() for batch in evaluation]
+                losses.append(sum(map(math.prod, zip(found, n_targets, strict=True))) / sum(n_targets))
             on_evaluation(iteration, losses[-1], total / max(1, count))
             total, count = 0.0, 0
         if iteration == values.max_iters:
