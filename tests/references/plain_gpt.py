@@ -48,9 +48,10 @@ class PlainGPT(nn.Module):
         return self.head(self.final_norm(x))
 
     def loss(self, tokens):
-        # The last row of a split may be padded, on the right: no position before that sees it.
-        logits = self(tokens[:, :-1].clamp(min=0))
-        return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=-1)
+        return self.loss_of(tokens[:, :-1], tokens[:, 1:])
+
+    def loss_of(self, inputs, targets):
+        return F.cross_entropy(self(inputs).flatten(0, 1), targets.flatten(), ignore_index=-1)
 
     @torch.no_grad()
     def take(self, weights) -> None:

@@ -71,13 +71,16 @@ def train(
     """Train one run and return its validation losses."""
     model, step = trainer(values, train_tokens, compiled)
     val_batches = make_objective(val_tokens, values)
-    evaluation = [windows(batch) for batch in val_batches.evaluation(values.evaluated_tokens)]
-    n_targets = [int((batch[:, 1:] >= 0).sum()) for batch in evaluation]
+    evaluation = [
+        (torch.from_numpy(batch.inputs), torch.from_numpy(batch.targets))
+        for batch in val_batches.evaluation(values.evaluated_tokens)
+    ]
+    n_targets = [int((targets >= 0).sum()) for _, targets in evaluation]
     losses, total, count = [], 0.0, 0
     for iteration in range(values.max_iters + 1):
         if iteration % values.eval_interval == 0 or iteration == values.max_iters:
             with torch.no_grad():
-                found = [model.loss(batch).item() for batch in evaluation]
+                found = [model.loss_of(*batch).item() for batch in evaluation]
                 losses.append(sum(map(math.prod, zip(found, n_targets, strict=True))) / sum(n_targets))
             on_evaluation(iteration, losses[-1], total / max(1, count))
             total, count = 0.0, 0
