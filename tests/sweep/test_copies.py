@@ -78,6 +78,8 @@ def test_what_is_new_is_sent_once_and_what_is_gone_is_removed(workers, there) ->
     assert [each.iteration for each in there.points()] == [0, 10, 20]
     names = {each.relative_to(there.path).as_posix() for each in there.path.rglob("*") if each.is_file()}
     assert names == {"run.json", "points.jsonl", "best/model.json", "state-20.safetensors"}
+    two.files.fetch([])
+    assert two.n_asked == 0
     two.files.fetch([two.run])
     assert two.run.points() == one.run.points() and not two.send()
     two.train(30)
