@@ -17,11 +17,10 @@ import postgres_server
 import pytest
 import ray_cluster
 from faults import kills, ray_kills
-from sweep.engine_contract import EngineContract
+from sweep.ray_contract import RayContract
 
 from sweeplab.lab.server import Server
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.spec import Engine
 from sweeplab.sweep.engines.base import LEFT
 from sweeplab.sweep.trials.leases import LEASE_SECONDS
 
@@ -45,18 +44,7 @@ def running() -> Iterator[postgres_server.Server]:
         yield server
 
 
-class TestRay(EngineContract):
-    @pytest.fixture
-    def storage(self, running, monkeypatch) -> None:
-        monkeypatch.setenv("SWEEPLAB_STORAGE", running.url)
-
-    @pytest.fixture
-    def make_engine(self, cluster):
-        from sweeplab.sweep.engines.ray import RayEngine
-
-        spec = Engine(type="ray", address=cluster.address)
-        return lambda folder, resources: RayEngine(folder, spec, resources)
-
+class TestRay(RayContract):
     def test_a_node_that_is_lost_is_told_apart_and_one_that_joins_gets_a_worker(self, begin, cluster) -> None:
         study = begin(max_iters=100_000)
         study.start()

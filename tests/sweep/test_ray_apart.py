@@ -16,9 +16,8 @@ import psutil
 import pytest
 import ray_cluster
 from faults import kills, ray_kills
-from sweep.engine_contract import EngineContract
+from sweep.ray_contract import RayContract
 
-from sweeplab.study.spec import Engine
 from sweeplab.sweep.engines.base import UNSEEN
 from sweeplab.sweep.trials.leases import LEASE_SECONDS
 
@@ -53,18 +52,7 @@ def running() -> Iterator[postgres_server.Server]:
         yield server
 
 
-class TestApart(EngineContract):
-    @pytest.fixture
-    def storage(self, running, monkeypatch) -> None:
-        monkeypatch.setenv("SWEEPLAB_STORAGE", running.url)
-
-    @pytest.fixture
-    def make_engine(self, cluster):
-        from sweeplab.sweep.engines.ray import RayEngine
-
-        spec = Engine(type="ray", address=cluster.address)
-        return lambda folder, resources: RayEngine(folder, spec, resources)
-
+class TestApart(RayContract):
     def test_a_study_that_needs_other_folders_of_the_lab_is_refused(self, begin) -> None:
         study = begin()
         spec = json.loads(study.folder.canonical_file.read_text())
