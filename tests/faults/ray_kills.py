@@ -1,6 +1,6 @@
 """Real faults on studies on a real Ray cluster of three nodes: actors, workers and nodes lost, workers stopped.
 
-Run: python tests/faults/ray_kills.py [N] [--seed S]. Studies of eight trials, until N faults of each kind have befallen
+Run: python tests/faults/ray_kills.py [N] [--seed S]. Studies of 24 trials, until N faults of each kind have befallen
 them. Each is held against one that local workers trained undisturbed, as `kills.py` does: trials lost, told twice or
 beyond the budget, runs of which a bit differs. Prints how often each was done, what was found, and how long it took
 until others could take the trials of the worker that was lost: at once where a process of this machine is known to
@@ -32,6 +32,7 @@ from faults import kills
 from sweeplab.sweep.trials.store import Store, open_store
 
 STOP_SECONDS = 60.0
+FAULTS_A_STUDY = 12
 KINDS = (
     "SIGKILL to an actor",
     "SIGKILL to a worker",
@@ -153,7 +154,7 @@ def main(n_faults: int, seed: int) -> int:
             folder.mkdir()
             study = RayStudy(folder, dice, server, cluster)
             study.counts.update(done)
-            study.run(min(sum(done.values()) + len(KINDS), n_faults * len(KINDS)))
+            study.run(min(sum(done.values()) + FAULTS_A_STUDY, n_faults * len(KINDS)))
             found = [f"study {number}: {each}" for each in study.problems(known)]
             if found:
                 print(*found, study.said.read_text()[-3000:], sep="\n", flush=True)
@@ -165,7 +166,7 @@ def main(n_faults: int, seed: int) -> int:
         for kind in KINDS
     ]
     print_table(["", "times", "its trials are free for others within"], rows)
-    print(f"{number} studies of eight trials, not as it should be: {len(wrong)}")
+    print(f"{number} studies of {kills.N_TRIALS} trials, not as it should be: {len(wrong)}")
     return 1 if wrong else 0
 
 

@@ -1,6 +1,6 @@
 """Faults of a cluster on real studies: nodes and jobs killed, canceled, queued again, preempted, timed out, stopped.
 
-Run: python tests/faults/slurm_faults.py [N]. N of each kind befall studies of eight trials on a real Slurm of two nodes
+Run: python tests/faults/slurm_faults.py [N]. N of each kind befall studies of 24 trials on a real Slurm of two nodes
 and a real PostgreSQL; each study is held against an undisturbed one of local workers by the checks of `kills.py`.
 Prints what was done, what was not as it should be, and after how many seconds a lost worker's trials were free.
 """
@@ -33,7 +33,7 @@ SLURM = "engine: {type: slurm, workers: 2, stack: 2, time: 1h}"
 STOPPED_SECONDS = 60.0
 # So long a node stays away that was killed.
 AWAY_SECONDS = 20.0
-FAULTS_A_STUDY = 2
+FAULTS_A_STUDY = 12
 
 
 class ClusterStudy(Study):
@@ -50,7 +50,7 @@ class ClusterStudy(Study):
             return
         place, kind = self.dice.choice(running), self.kinds.pop()
         self.counts[kind] += 1
-        process = worker_of(place)
+        process = worker_of(place, self.cluster)
         began, pid = time.monotonic(), process.pid if process else -1
         ask, job = self.cluster.ask, place.process.removeprefix("job ")
         faults: dict[str, Callable[[], object]] = {
@@ -94,15 +94,14 @@ class ClusterStudy(Study):
         return was_held
 
 
-def worker_of(place: WorkerPlace) -> psutil.Process | None:
-    """Return the process of a worker that runs as a job."""
+def worker_of(place: WorkerPlace, cluster: Cluster) -> psutil.Process | None:
+    """Return the process of a worker that runs as a job of this cluster; others may run beside it."""
     array, _, task = place.process.removeprefix("job ").partition("_")
+    job = cluster.environment | {"SLURM_ARRAY_JOB_ID": array, "SLURM_ARRAY_TASK_ID": task}
     for each in psutil.process_iter(["cmdline"]):
         with suppress(psutil.Error):
-            if "--engine=slurm" in (each.info["cmdline"] or ()):
-                given = each.environ()
-                if (given.get("SLURM_ARRAY_JOB_ID"), given.get("SLURM_ARRAY_TASK_ID")) == (array, task):
-                    return each
+            if "--engine=slurm" in (each.info["cmdline"] or ()) and job.items() <= each.environ().items():
+                return each
     return None
 
 
