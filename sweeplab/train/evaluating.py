@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from sweeplab.data.batches import NO_TARGET, Batch, Split, changed
 from sweeplab.data.objectives import make_objective, objective_of
-from sweeplab.data.objectives.base import Objective
+from sweeplab.data.objectives.base import Objective, rows_together
 from sweeplab.data.objectives.span import Span
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.blocks import Weights
@@ -35,10 +35,44 @@ from sweeplab.model.transformer import (
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
+    from sweeplab.train.program import Program
+
 # Of preferences, what runs are judged by: beta of each [K], and what each had for every sequence at its start [K, n].
 Judged = tuple[Tensor, Tensor]
 # Sequences in which one token alone is hidden: enough for a pseudo-perplexity within about a tenth of itself.
 N_ALONE = 256
+
+
+def dense_losses(transformer: Transformer, n_runs: int) -> tuple[Callable[..., tuple[Tensor]], list[Tensor]]:
+    """Return the losses of an evaluation's batch as a function of weights and tokens, and such tensors of so many runs.
+
+    Every position has a target.
+    """
+    layout, length = transformer.layout, transformer.shape.block_size
+    names = [weight.name for weight in layout.weights]
+
+    def losses(*given: Tensor) -> tuple[Tensor]:
+        *weights, inputs, targets = given
+        batch = Batch(inputs, targets)
+        return (transformer.losses(dict(zip(names, weights, strict=True)), batch, dense=True),)
+
+    weights = layout.views(torch.zeros(n_runs, layout.row_size))
+    size = (rows_together(length), length)
+    tokens = torch.zeros(size, dtype=torch.int64).expand(n_runs, *size)
+    return losses, [*(weights[name] for name in names), tokens, tokens]
+
+
+def compiled_losses(program: Program, transformer: Transformer) -> Callable[..., Tensor]:
+    """Return a transformer's losses, by the program of its `dense_losses` where that is for a batch."""
+    names, length = [weight.name for weight in transformer.layout.weights], transformer.shape.block_size
+    size = (rows_together(length), length)
+
+    def losses(weights: Weights, batch: Batch, dense: bool = False, candidates: int = 0) -> Tensor:
+        if dense and not candidates and batch.source is None and batch.inputs.shape[1:] == size:
+            return program([*(weights[name] for name in names), batch.inputs, batch.targets])[0]
+        return transformer.losses(weights, batch, dense=dense, candidates=candidates)
+
+    return losses
 
 
 @dataclass(frozen=True)

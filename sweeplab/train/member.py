@@ -187,7 +187,7 @@ class Member:
         """Return the hyperparameters of the next step."""
         values = self.run.values
         rate, step = learning_rate(values, self.iteration, self.progress.n_halvings), self.iteration + 1
-        return Rates(rate, values.weight_decay, *values.betas, values.eps, values.momentum, step)
+        return Rates.at(rate, values.weight_decay, *values.betas, values.eps, values.momentum, step)
 
     def record(self, measures: dict[str, float], seconds: float) -> Record:
         """Take in an evaluation that took so many seconds and return its record."""

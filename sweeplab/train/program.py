@@ -1,8 +1,8 @@
 """A whole step of a stack as one compiled program on a CPU: forward, backward, clipping, update and the curve's sums.
 
-torch's AOTInductor compiles what `compiling.py` traces, once for all numbers of runs, into a library that a process
-loads without compiling anything. Libraries are kept in the user's cache, by shape, sources, versions, processor and
-threads.
+A second one finds the losses of an evaluation's batches. torch's AOTInductor compiles what `compiling.py` traces, once
+for all numbers of runs, into libraries that a process loads without compiling anything. They are kept in the user's
+cache, by shape, sources, versions, processor and threads.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.batches import Split
+from sweeplab.data.objectives.base import rows_together
 from sweeplab.errors import BadInput
 from sweeplab.files import cache_folder
 from sweeplab.hyperparameters import Hyperparameters
@@ -50,7 +51,7 @@ _NO_EVALUATION: dict[str, Any] = {"eval_tokens": 1, "eval_iters": 1, "eval_full"
 # How often `pause` is asked while a step is compiled.
 _ASK_SECONDS = 0.2
 
-Program = Callable[[Sequence["Tensor"]], None]
+Program = Callable[[Sequence["Tensor"]], list["Tensor"]]
 
 
 class Paused(Exception):  # noqa: N818 - no error
@@ -80,16 +81,17 @@ def compiler() -> str | None:
 
 
 def program_file(values: Hyperparameters, threads: int) -> Path:
-    """Return where the cache has the program of a shape, or will have it."""
+    """Return where the cache has the step of a shape, or will have it."""
     shape = shape_key(values.replace(**_NO_EVALUATION))
-    what = (shape, threads, processor(), _sources(), version("torch"))
+    evaluated = rows_together(values.block_size)
+    what = (shape, evaluated, threads, processor(), _sources(), version("torch"))
     return cache_folder() / "programs" / f"{hashlib.sha256(repr(what).encode()).hexdigest()[:32]}.so"
 
 
-def load_program(
+def load_programs(
     values: Hyperparameters, train: Split, val: Split, pause: Callable[[], bool] = lambda: False
-) -> Program:
-    """Return the compiled step of a shape; compiles it where the cache does not have it.
+) -> list[Program]:
+    """Return the compiled step of a shape and, of dense text, its losses; compiles what the cache does not have.
 
     Raises:
         BadInput: there is no compiler.
@@ -101,12 +103,21 @@ def load_program(
     file = program_file(values, torch.get_num_threads())
     if not file.exists():
         _compile(file, (values, train, val, torch.get_num_threads()), pause)
-    runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(file), 1)
 
-    def program(tensors: Sequence[Tensor]) -> None:
-        runner.run(list(tensors))
+    def load(library: Path) -> Program:
+        runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1)
 
-    return program
+        def program(tensors: Sequence[Tensor]) -> list[Tensor]:
+            found: list[Tensor] = runner.run(list(tensors))
+            return found
+
+        return program
+
+    return [load(library) for library in (file, _losses_file(file)) if library.exists()]
+
+
+def _losses_file(step: Path) -> Path:
+    return step.with_name(f"{step.stem}-losses.so")
 
 
 def _compile(file: Path, what: tuple[Hyperparameters, Split, Split, int], pause: Callable[[], bool]) -> None:
@@ -126,11 +137,12 @@ def _compile(file: Path, what: tuple[Hyperparameters, Split, Split, int], pause:
         folder = held.enter_context(tempfile.TemporaryDirectory())
         if file.exists():  # another worker has compiled it
             return
-        given, made, said = Path(folder) / "given", file.with_suffix(".tmp"), Path(folder) / "said"
+        given, said = Path(folder) / "given", Path(folder) / "said"
+        made, losses = file.with_suffix(".tmp"), _losses_file(file).with_suffix(".tmp")
         given.write_bytes(pickle.dumps(what))
         # What Inductor keeps beside the library is of no use once that is there.
         environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder}
-        command = [sys.executable, "-m", _COMPILING, str(given), str(made)]
+        command = [sys.executable, "-m", _COMPILING, *map(str, (given, made, losses))]
         with said.open("w") as log:
             # Its own group, so that its compilers end with it; it ends them all once nobody holds its input open.
             process = subprocess.Popen(
@@ -146,7 +158,9 @@ def _compile(file: Path, what: tuple[Hyperparameters, Split, Split, int], pause:
             raise RuntimeError(
                 f"the step cannot be compiled: {said.read_text(errors='replace').strip()[-2000:]}"
             )
-        made.replace(file)
+        if losses.exists():
+            losses.replace(_losses_file(file))
+        made.replace(file)  # which says that all is there
 
 
 def _ended(process: subprocess.Popen[bytes], pause: Callable[[], bool]) -> int:

@@ -32,11 +32,11 @@ from sweeplab.model.dropout import Columns, Dropout, element_hashes
 from sweeplab.model.layout import BLOCK
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
-from sweeplab.train.evaluating import Evaluation, Judged, references
+from sweeplab.train.evaluating import Evaluation, Judged, compiled_losses, references
 from sweeplab.train.member import Member, Record, Snapshot
 from sweeplab.train.optimizers import OPTIMIZERS
 from sweeplab.train.optimizers.base import Rates, Rows
-from sweeplab.train.program import Program, compiles_whole, is_one_pass, load_program
+from sweeplab.train.program import Program, compiles_whole, is_one_pass, load_programs
 from sweeplab.train.run import Run, drop_chances, shape_key
 from sweeplab.train.scaling import follow_, initial_scale, only, unscale_
 from sweeplab.train.schedule import rows_used
@@ -84,17 +84,18 @@ class Stack:
         self._references: dict[
             str, tuple[Tensor, Tensor]
         ] = {}  # by the digest of the weights that they are of
-        self._losses = self.transformer.losses
+        self._losses = evaluated = self.transformer.losses
         self._program: Program | None = None
         self._on_device: StagedStep | None = None  # made by the first step, from its runs
         self._is_staged = self.device.type != "cpu" and is_one_pass(like)
         if like.compile and compiles_whole(like):
-            self._program = load_program(like, train, val, pause)
+            self._program, *others = load_programs(like, train, val, pause)
+            evaluated = compiled_losses(others[0], self.transformer) if others else evaluated
         elif like.compile:
             torch.compiler.reset()  # what earlier shapes compiled counts towards a limit that all share
-            self._losses = torch.compile(self._losses)
+            self._losses = evaluated = torch.compile(self._losses)
         self._evaluation = Evaluation(
-            self.transformer, self._losses, make_objective(val, like), like.evaluated_tokens
+            self.transformer, evaluated, make_objective(val, like), like.evaluated_tokens
         )
         self._on_train = replace(self._evaluation, objective=self._objective) if like.eval_train else None
         self._whole = replace(self._evaluation, n_tokens=wholly(like).evaluated_tokens)
@@ -118,6 +119,11 @@ class Stack:
 
     def __len__(self) -> int:
         return len(self._members)
+
+    @property
+    def is_dense(self) -> bool:
+        """Say whether every position has a target, but where windows overlap."""
+        return self._objective.dense
 
     @property
     def keys(self) -> list[str]:

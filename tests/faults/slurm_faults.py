@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -48,8 +49,7 @@ class ClusterStudy(Study):
         running = [each for each in self.folder.workers if each.state == "running"]
         if not running or not self.kinds:
             return
-        place, kind = self.dice.choice(running), self.kinds.pop()
-        self.counts[kind] += 1
+        place, kind = self.dice.choice(running), self.kinds[-1]
         process = worker_of(place, self.cluster)
         began, pid = time.monotonic(), process.pid if process else -1
         ask, job = self.cluster.ask, place.process.removeprefix("job ")
@@ -67,7 +67,11 @@ class ClusterStudy(Study):
             "timed out": lambda: ask("scontrol", "update", f"JobId={job}", "TimeLimit=2"),
             "stopped for 60 s": lambda: process and self._stop(process),
         }
-        faults[kind]()
+        try:
+            faults[kind]()
+        except subprocess.CalledProcessError:  # the job has ended meanwhile
+            return
+        self.counts[self.kinds.pop()] += 1
         if self._wait_until_free(pid):
             self.free_after[kind].append(time.monotonic() - began)
         if kind == "node killed":

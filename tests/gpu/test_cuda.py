@@ -72,7 +72,7 @@ def test_an_optimizer_takes_the_cpus_steps(name: str) -> None:
         for step in range(1, 6):
             gradient = torch.randn(3, layout.row_size, generator=generator)
             gradient[:, layout.n_params :] = 0.0
-            rates = [Rates(1e-2 / (row + 1), 0.1, 0.9, 0.95, 1e-8, 0.9, step) for row in range(3)]
+            rates = [Rates.at(1e-2 / (row + 1), 0.1, 0.9, 0.95, 1e-8, 0.9, step) for row in range(3)]
             optimizer.update_(weights, gradient.to(device), state, rates)
         found.append(weights.cpu())
     assert (found[0] - found[1]).abs().max() < 1e-4

@@ -120,7 +120,7 @@ def test_a_step_is_scaled_by_the_factor_and_decay_is_not(name: str) -> None:
         begin = weights.clone()
         state = {key: torch.zeros(2, size) for key, size in optimizer.buffers().items()}
         slopes = torch.randn(weights.shape, generator=torch.Generator().manual_seed(1))
-        optimizer.update_(weights, slopes, state, [Rates(1e-2, 0.5, 0.9, 0.95, 1e-8, 0.9, 1)] * 2)
+        optimizer.update_(weights, slopes, state, [Rates.at(1e-2, 0.5, 0.9, 0.95, 1e-8, 0.9, 1)] * 2)
         begin[:, : layout.n_decayed] *= 1 - 1e-2 * 0.5
         ends[way] = layout.views(weights - begin)
     for weight in layout.weights:

@@ -73,7 +73,7 @@ def train(name: str, rows: list[int], n_steps: int = N_STEPS, broken: int | None
         slopes = gradient(step)
         if broken is not None:
             slopes[broken] = float("nan")
-        rates = [Rates(**DIFFERING[row], step=step) for row in rows]
+        rates = [Rates.at(**DIFFERING[row], step=step) for row in rows]
         optimizer.update_(weights, slopes[rows], state, rates)
     return weights, state
 
@@ -116,7 +116,7 @@ def test_so_they_are_in_models_of_other_parts(name: str, parts: dict) -> None:
         state = {key: torch.zeros(len(rows), size) for key, size in optimizer.buffers().items()}
         for step in (1, 2, 3):
             slopes = torch.randn(3, layout.row_size, generator=torch.Generator().manual_seed(step))
-            rates = [Rates(**DIFFERING[row], step=step) for row in rows]
+            rates = [Rates.at(**DIFFERING[row], step=step) for row in rows]
             optimizer.update_(weights, slopes[rows], state, rates)
         ends[len(rows)] = weights[-1]
     assert ends[1].isfinite().all()
@@ -167,7 +167,7 @@ def test_is_the_papers_loop_in_double_precision(name: str, run: int) -> None:
     states: dict[str, dict] = {key: {} for key in expected}
     decays = {weight.name: weight.decays for weight in LAYOUT.weights}
     for step in range(1, N_STEPS + 1):
-        rates = Rates(**DIFFERING[run], step=step)
+        rates = Rates.at(**DIFFERING[run], step=step)
         for key, slope in LAYOUT.views(gradient(step)[run : run + 1]).items():
             expected[key] = STEPS[name](
                 expected[key], slope[0].double().numpy(), states[key], rates, key, decays[key]
@@ -206,7 +206,7 @@ def torchs_adafactor(groups, rates):
 def test_is_torchs_own(name: str, make, run: int) -> None:
     views = LAYOUT.views(start()[run : run + 1])
     theirs = {key: torch.nn.Parameter(view[0].clone()) for key, view in views.items()}
-    rates = Rates(**DIFFERING[run], step=1)
+    rates = Rates.at(**DIFFERING[run], step=1)
     groups = [
         {
             "params": [theirs[weight.name] for weight in LAYOUT.weights if weight.decays is decays],
@@ -230,7 +230,7 @@ def test_muon_is_torchs_own_to_half_precision() -> None:
     # torch's runs Newton-Schulz in bfloat16, and has [out, in].
     name, run = "blocks.0.feed_forward.up.weight", 0
     theirs = torch.nn.Parameter(LAYOUT.views(start()[:1])[name][0].T.clone())
-    rates = Rates(**DIFFERING[run], step=1)
+    rates = Rates.at(**DIFFERING[run], step=1)
     optimizer = torch.optim.Muon(
         [theirs], lr=rates.learning_rate, weight_decay=rates.weight_decay, momentum=rates.momentum,
         nesterov=True, adjust_lr_fn="match_rms_adamw",
@@ -265,7 +265,7 @@ def test_a_quadratic_falls(name: str) -> None:
         size = 5e-3 * (1 - step / 201)
         if name == "sgd":
             size *= 40
-        rates = [Rates(size, 0.0, 0.9, 0.99, 1e-8, 0.9, step)] * len(weights)
+        rates = [Rates.at(size, 0.0, 0.9, 0.99, 1e-8, 0.9, step)] * len(weights)
         optimizer.update_(weights, weights - target, state, rates)
     assert ((weights - target).square().sum(dim=1) < 0.05 * before).all()
 
@@ -282,7 +282,7 @@ def test_rows_that_got_no_gradient_stay_numbers(name: str) -> None:
             view[..., ::3] = 0.0
         if step == 3:
             slopes.zero_()
-        optimizer.update_(weights, slopes, state, [Rates(**each, step=step) for each in DIFFERING])
+        optimizer.update_(weights, slopes, state, [Rates.at(**each, step=step) for each in DIFFERING])
     assert weights.isfinite().all()
 
 

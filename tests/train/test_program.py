@@ -30,7 +30,8 @@ compiling = [pytest.mark.slow, pytest.mark.timeout(1800)]
 def test_a_compiled_stack_equals_stacks_of_one_and_trains_as_operations_do(mark, unlike, tokens) -> None:
     runs = unlike("P", compile=True, **SHORT)
     together = train_in_stacks_of(4, runs, tokens)
-    assert program_file(runs[0].values, 1).exists()
+    step = program_file(runs[0].values, 1)
+    assert step.exists() and program._losses_file(step).exists()
     for capacity in (1, 3):
         assert_same(together, train_in_stacks_of(capacity, runs, tokens), [run.key for run in runs])
     plain = [Run(run.key, run.values.replace(compile=False)) for run in runs]
@@ -110,8 +111,8 @@ def test_compiling_is_given_up_when_it_is_time_to_pause(
 WORKER = """
 import pickle, sys
 from pathlib import Path
-from sweeplab.train.program import load_program
-load_program(*pickle.loads(Path(sys.argv[1]).read_bytes()))
+from sweeplab.train.program import load_programs
+load_programs(*pickle.loads(Path(sys.argv[1]).read_bytes()))
 """
 
 

@@ -26,6 +26,11 @@ DRAWS_PER_CHUNK = 4096
 STRETCH = 1024
 
 
+def rows_together(length: int) -> int:
+    """Return how many sequences of this length an evaluation has in a batch; its last may have fewer."""
+    return max(1, STRETCH // length)
+
+
 @lru_cache(512)
 def _training_items(seed: int, chunk: int, iterations: int, batch_size: int, n_items: int) -> Ids:
     noise = Noise(generator_key(seed, "batches"), chunk)
@@ -141,7 +146,7 @@ class Objective(ABC):
 
     def _together(self, items: Ids, length: int) -> Iterator[tuple[Ids, Noise]]:
         """Yield items with their noise, as many at a time as have a stretch of tokens together."""
-        n_rows, key = max(1, STRETCH // length), generator_key(0, "evaluation masks")
+        n_rows, key = rows_together(length), generator_key(0, "evaluation masks")
         for index, first in enumerate(range(0, len(items), n_rows)):
             yield items[first : first + n_rows], Noise(key, index)
 

@@ -35,7 +35,10 @@ _Key = TypeVar("_Key")
 class Rates(NamedTuple):
     """One run's hyperparameters of one step; `step` counts from 1.
 
-    In a compiled step those of all runs: tensors [K] of float64, of which the same is computed.
+    Adam divides its first moment by `correction1`, and multiplies the root of its second by `correction2`.
+
+    In a compiled step those of all runs: tensors [K] of float64, of which the same is computed. What takes long is
+    computed before it, once a run: a compiler would repeat a power for every few weights.
     """
 
     learning_rate: Any
@@ -45,6 +48,23 @@ class Rates(NamedTuple):
     eps: Any
     momentum: Any
     step: Any
+    correction1: Any
+    correction2: Any
+
+    @classmethod
+    def at(
+        cls,
+        learning_rate: float,
+        weight_decay: float,
+        beta1: float,
+        beta2: float,
+        eps: float,
+        momentum: float,
+        step: int,
+    ) -> Rates:
+        """Return them with Adam's corrections for moments that start at 0."""
+        corrections = (1.0 - beta1**step, (1.0 - beta2**step) ** -0.5)
+        return cls(learning_rate, weight_decay, beta1, beta2, eps, momentum, step, *corrections)
 
 
 EachRates = Sequence[Rates] | Rates
