@@ -40,10 +40,10 @@ COMPILED = ("adamw", "adam", "sgd", "lion")
 COMPILER_CURE = "compile: false needs none; g++ is in Debian's package g++, and CXX names another one"
 _COMPILING = "sweeplab.train.compiling"
 
-# Where `compile: auto` compiles: cells of more steps, of all trials, for compiling takes 25 s of a quiet core, and a
-# step of 27k parameters then takes 0.25 ms less; and smaller models: of 27k parameters a step takes 0.6 of its time, of
-# 0.2M, in bfloat16, 0.75, of 1.4M 0.98. That the cache has a program is no reason: one file is to train the same twice.
-COMPILED_BELOW_PARAMS, COMPILED_FROM_STEPS = 1_000_000, 100_000
+# Where `compile: auto` compiles: cells of more steps, of all trials, for compiling takes as long as 130,000 steps
+# of 27k parameters then gain; and smaller models: of 27k parameters a step takes half its time, of 0.2M, in bfloat16,
+# 0.75, of 1.4M 0.98. That the cache has a program is no reason: one file is to train the same twice.
+COMPILED_BELOW_PARAMS, COMPILED_FROM_STEPS = 1_000_000, 150_000
 
 # What an evaluation reads is no part of a step: one program serves all that differ in it alone.
 _NO_EVALUATION: dict[str, Any] = {"eval_tokens": 1, "eval_iters": 1, "eval_full": False, "eval_train": False}

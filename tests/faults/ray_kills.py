@@ -159,6 +159,7 @@ def main(n_faults: int, seed: int) -> int:
             if found:
                 print(*found, study.said.read_text()[-3000:], sep="\n", flush=True)
             done, number = Counter(study.counts), number + 1
+            print(f"{dict(done)}: {len(found)} wrong", file=sys.stderr, flush=True)
             times += study.taken_over
             wrong += found
     rows = [
