@@ -116,6 +116,7 @@ class TrialStorage(BaseStorage):
             try:
                 with self.engine.begin() as self._connection:
                     if in_turn and self.engine.dialect.name == "postgresql":
+                        self._read_changes()  # most of it, while others have their turn
                         self._connection.execute(tables.TAKE_TURN)
                     self._read_changes()
                     yield self._connection
