@@ -270,7 +270,7 @@ def _disagreement(
             what.append(
                 f"{one[0]} {state} trials of cell {cell} in Optuna's storage, {other[0]} in the folders"
             )
-        elif RunState(state).has_value and not _is_close(one[1], other[1]):
+        elif RunState(state).has_value and not is_close(one[1], other[1]):
             what.append(f"value {one[1]} in cell {cell} in Optuna's storage, {other[1]} in the folders")
     tracked = count_tracked(folder.lab, folder.name, folder.read(folder.canonical_file)["track"]["uri"])
     ended = Counter(str(end.state) for trial in trials for end in trial.ends)
@@ -283,8 +283,11 @@ def _disagreement(
     return f"{what[0]}; {folder.command('study repair')} lets them agree" if what else ""
 
 
-def _is_close(one: float | None, other: float | None) -> bool:
-    return one == other or (one is not None and other is not None and math.isclose(one, other, rel_tol=1e-9))
+def is_close(one: float | None, other: float | None) -> bool:
+    """Say whether two records of a number have the same one, however it is written; NaN is the same as NaN."""
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=1e-9) or (math.isnan(one) and math.isnan(other))
 
 
 # ------------------------------------------------------------------ one trial

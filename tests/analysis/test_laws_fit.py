@@ -137,6 +137,7 @@ def test_least_squares_is_least_squares() -> None:
     assert math.isclose(found.objective, 0.5 * float(found.residuals() @ found.residuals()))
 
 
+@pytest.mark.slow
 def test_many_rows_take_little_memory_and_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are looked at in blocks: the vectors that are tried at once do not multiply what a table takes."""
     random = np.random.default_rng(0)

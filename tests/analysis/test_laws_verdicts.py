@@ -214,7 +214,13 @@ def test_an_optimum_far_from_every_row_is_not_identified() -> None:
     assert past_a_float[-1] == "no row is near the optimum: the nearest is more than a factor 1e6 from it"
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize(
+    "law",
+    [
+        each if each in ("chinchilla", "power-n") else pytest.param(each, marks=pytest.mark.slow)
+        for each in LAWS
+    ],
+)
 def test_every_law_can_be_assessed_and_written(law: str) -> None:
     points = table("30 points, 6 x 5", 0.01)
     target = {"params": 1e9, "tokens": 2e10, "flops": 1.2e20}
