@@ -200,7 +200,13 @@ NARROW = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+# Of two that are found by one rule one is slow.
+ALIKE = ("decay", "batch-size", "betas-edge", "batch-size-edge")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.slow) if each in ALIKE else each for each in BAD]
+)
 def test_what_was_planted_is_found_where_it_was(name: str) -> None:
     change, touched, sentence = BAD[name]
     search = TUNED | NARROW.get(name, {})

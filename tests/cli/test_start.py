@@ -38,7 +38,7 @@ def test_ctrl_c_while_the_commands_are_imported_is_quiet(imported: str) -> None:
 @pytest.mark.parametrize(
     ("command", "slow"),
     [
-        ("doctor", {"torch", "mlflow", "sqlalchemy", "scipy"}),
+        pytest.param("doctor", {"torch", "mlflow", "sqlalchemy", "scipy"}, marks=pytest.mark.slow),
         ("doctor tiny", {"torch", "mlflow", "scipy"}),
         ("report sweep tiny", {"torch", "mlflow", "sklearn"}),
     ],

@@ -77,6 +77,7 @@ class TestLocal(EngineContract):
         study.wait(study.is_over)
         assert study.ended() == {0: 0, 1: 0}, study.logs()
 
+    @pytest.mark.slow
     def test_a_worker_that_is_prepared_claims_no_trial_before_it_is_started(self, begin) -> None:
         study = begin()
         study.engine.prepare([0, 1])

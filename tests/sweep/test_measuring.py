@@ -83,6 +83,7 @@ def test_a_worker_takes_the_stack_that_the_plan_found(tiny, opened, dataset, mon
     assert capacities == [4]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_trained_is_said() -> None:
     broken = SMALL.replace(vocab_size=3)
     with pytest.raises(RuntimeError, match="IndexError"):
