@@ -274,9 +274,8 @@ def _disagreement(
             what.append(f"value {one[1]} in cell {cell} in Optuna's storage, {other[1]} in the folders")
     tracked = count_tracked(folder.lab, folder.name, folder.read(folder.canonical_file)["track"]["uri"])
     ended = Counter(str(end.state) for trial in trials for end in trial.ends)
-    n_waiting = sum(
-        len(trial.runs) - len(trial.ends) for trial in trials
-    )  # which may have been pruned before
+    # Those that wait may have been pruned before.
+    n_waiting = sum(len(trial.runs) - len(trial.ends) for trial in trials)
     if tracked is not None and ((ended - tracked) or (tracked - ended).total() > n_waiting):
         state = min({**(tracked - ended), **(ended - tracked)})
         what.append(f"{tracked[state]} {state} runs in MLflow, {ended[state]} in the folders")
