@@ -64,6 +64,7 @@ class TestLocal(EngineContract):
     def make_engine(self):
         return lambda folder, resources: LocalEngine(folder, Engine(), resources)
 
+    @pytest.mark.slow
     def test_ctrl_c_at_any_moment_ends_no_worker(self, begin) -> None:
         """A terminal sends it to all processes: the supervisor hears it, and says what its workers are to do."""
         study = begin()
