@@ -79,6 +79,19 @@ def yaml_text(value: Any) -> str:
     return str(value)
 
 
+def json_ready(value: Any) -> Any:
+    """Return a value as JSON has it: objects by their `as_dict`, and null for NaN and what has no end."""
+    if hasattr(value, "as_dict"):
+        value = value.as_dict()
+    if isinstance(value, Mapping):
+        return {str(key): json_ready(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_ready(each) for each in value]
+    if getattr(value, "shape", None) == ():  # a NumPy scalar
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def span(low: float | None, high: float | None) -> str:
     """Write the ends of an interval; None is an end that is open."""
     if low is None and high is None:

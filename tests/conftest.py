@@ -20,8 +20,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_CBWR", "AUTO")
 # Else each process that a test starts compiles the whole package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# A slow machine is no error: only an example that fails is.
-settings.register_profile("suite", deadline=None)
+# A slow machine is no error: only an example that fails is. CI draws four times as many, by --hypothesis-profile=whole.
+settings.register_profile("suite", deadline=None, max_examples=25)
+settings.register_profile("whole", deadline=None)
 settings.load_profile("suite")
 # What is imported while tests are collected stays: looking for garbage in it took a tenth of the suite's time.
 gc.disable()

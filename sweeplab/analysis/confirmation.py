@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sweeplab.analysis.comparing import Array, Tried, compare
-from sweeplab.records.confirmed import Confirmed, Losses
+from sweeplab.records.confirmed import Confirmed
 from sweeplab.records.evidence import Evidence
 
 LEVEL = 0.9
@@ -98,14 +98,11 @@ def confirmed_cells(found: Sequence[Confirmed]) -> list[CellConfirmed]:
             evidence = replace(
                 compared.of(place), selection=_chosen(raced[at]), tested_on="fresh seeds and the test split"
             )
-            apart = Interval.of(_differences(winners[at].test, winners[reference].test))
+            one, other = winners[at].test, winners[reference].test
+            apart = Interval.of(np.array([one[seed] - other[seed] for seed in one.keys() & other.keys()]))
             rows[at] = replace(rows[at], apart=apart, evidence=evidence)
     return sorted(rows, key=lambda row: row.test.value if row.test else np.inf)
 
 
 def _chosen(n_raced: int) -> str:
     return f"the winner of a race of {n_raced}" if n_raced > 1 else "each cell's best trial"
-
-
-def _differences(losses: Losses, reference: Losses) -> Array:
-    return np.array([losses[seed] - reference[seed] for seed in losses.keys() & reference.keys()])

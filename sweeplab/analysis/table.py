@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.objectives import SETTINGS
 from sweeplab.errors import BadInput, DamagedFile, Problem
+from sweeplab.files import write_whole
 from sweeplab.hyperparameters import CONDITIONS, TABLE, Hyperparameters
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import BEST_MEASURES, END_MEASURES, RunState
@@ -191,34 +190,18 @@ def export(frame: pd.DataFrame, path: Path) -> None:
     Raises:
         BadInput: another suffix, or a place that cannot be written.
     """
-    write = _WRITERS.get(path.suffix)
-    if write is None:
-        raise BadInput(Problem(f"{path}: no table has the suffix {path.suffix!r}", " or ".join(_WRITERS)))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    content = _CONTENTS.get(path.suffix)
+    if content is None:
+        raise BadInput(Problem(f"{path}: no table has the suffix {path.suffix!r}", " or ".join(_CONTENTS)))
     try:
-        write(frame, temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        write_whole(path, content(frame))
     except OSError as error:
         raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
-def as_csv(frame: pd.DataFrame) -> str:
-    """Return a table as the text of a .csv file."""
-    return str(frame.to_csv(index=False))
-
-
-def as_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return a table as plain rows, fit for JSON; nothing is None."""
-    return json.loads(frame.to_json(orient="records"))  # type: ignore[no-any-return]
-
-
-_WRITERS: dict[str, Callable[[Any, Path], None]] = {
-    ".csv": lambda frame, path: frame.to_csv(path, index=False),
-    ".parquet": lambda frame, path: frame.to_parquet(path, index=False),
+_CONTENTS: dict[str, Callable[[Any], bytes]] = {
+    ".csv": lambda frame: frame.to_csv(index=False).encode(),
+    ".parquet": lambda frame: frame.to_parquet(index=False),
 }
 
 

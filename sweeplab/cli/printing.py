@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.formatting import several
+from sweeplab.formatting import json_ready, several
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,17 +44,7 @@ def answer_of(done: Done) -> Answer:
 
 def print_json(content: Any) -> None:
     """Print one JSON document: objects by their `as_dict`; a number that JSON does not have, such as NaN, is null."""
-    print(json.dumps(_plain(content), indent=1))
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "as_dict"):
-        value = value.as_dict()
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    print(json.dumps(json_ready(content), indent=1))
 
 
 def console() -> Console:

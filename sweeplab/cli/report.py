@@ -156,8 +156,7 @@ def ui(
             # However it ends, also with its terminal, it ends the server too; a script's background ignores Ctrl-C.
             # Who started it with nohup wants it to outlive the terminal.
             hangs_up = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
-            for each in (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hangs_up else [])):
-                stack.callback(signal.signal, each, signal.signal(each, signal.default_int_handler))
+            _interrupted_by(stack, signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hangs_up else []))
             shown = stack.enter_context(browse(lab, name, port, dashboard))
             if as_json:
                 pid = shown.server.process.pid if shown.server else None
@@ -165,11 +164,9 @@ def ui(
             else:
                 _print_links(shown)
             sys.stdout.flush()
-            if open_page if open_page is not None else _has_desktop():
-                import webbrowser
-
-                only_one = len(shown.links) == 1
-                webbrowser.open(next(iter(shown.links.values()))["charts"] if only_one else shown.address)
+            only_one = len(shown.links) == 1
+            page = next(iter(shown.links.values()))["charts"] if only_one else shown.address
+            _open(page, open_page)
             if shown.server:
                 shown.server.wait()
     except KeyboardInterrupt:
@@ -194,8 +191,7 @@ def dashboard(
     from sweeplab.report.live import live_page
 
     with ExitStack() as stack:
-        for each in (signal.SIGTERM, signal.SIGHUP):
-            stack.callback(signal.signal, each, signal.signal(each, signal.default_int_handler))
+        _interrupted_by(stack, signal.SIGTERM, signal.SIGHUP)
         live = stack.enter_context(live_page(lab_folder(lab), name, port))
         if as_json:
             print_json({"page": live.url})
@@ -203,10 +199,7 @@ def dashboard(
             typer.echo(live.url)
             typer.echo("Ctrl-C ends it; the study goes on", err=True)
         sys.stdout.flush()
-        if open_page if open_page is not None else _has_desktop():
-            import webbrowser
-
-            webbrowser.open(live.url)
+        _open(live.url, open_page)
         with suppress(KeyboardInterrupt):
             live.serve()
     typer.echo("ended", err=True)
@@ -225,8 +218,18 @@ def _print_links(shown: Shown) -> None:
         typer.echo("Ctrl-C ends it", err=True)
 
 
-def _has_desktop() -> bool:
-    """Return whether a browser would open a window: a server has at most a browser inside the terminal."""
-    if not sys.stdout.isatty():
-        return False
-    return sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+def _interrupted_by(stack: ExitStack, *signals: signal.Signals) -> None:
+    """Let signals end the command as Ctrl-C does, until the stack is left."""
+    for each in signals:
+        stack.callback(signal.signal, each, signal.signal(each, signal.default_int_handler))
+
+
+def _open(page: str, asked: bool | None) -> None:
+    """Open a page where that is asked for, else where a browser has a window: a server has one inside the terminal."""
+    has_window = sys.platform in ("darwin", "win32") or any(
+        map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))
+    )
+    if (sys.stdout.isatty() and has_window) if asked is None else asked:
+        import webbrowser
+
+        webbrowser.open(page)

@@ -7,7 +7,6 @@ folders have its numbers; MLflow shows them.
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.doctor.check import OpenedStudy, Place, Verdict
 from sweeplab.errors import DamagedFile
 from sweeplab.hyperparameters import TABLE
+from sweeplab.lab.showing import is_close
 from sweeplab.records.runs import FROM_A_COPY, RunEnd, RunFolder, RunStart
 from sweeplab.study.space import Space
 from sweeplab.tracking import open_tracker
@@ -24,8 +24,6 @@ from sweeplab.tracking.tracker import BY_TOKENS, CURVES, WAITING, RunMeasures, T
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
-
-RELATIVE_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -203,17 +201,9 @@ def _contradiction(trial: FrozenTrial, run: RunFolder, space: Space) -> str:
     outcome, value = end.ending.outcome, end.ending.value
     if OPTUNA_STATES[outcome] != trial.state or trial.user_attrs["outcome"] != outcome:
         return f"{trial.user_attrs['outcome']} in Optuna, {outcome} on disk"
-    if outcome.has_value and not _is_close(trial.value, value):
+    if outcome.has_value and not is_close(trial.value, value):
         return f"value {trial.value} in Optuna, {value} on disk"
     return ""
-
-
-def _is_close(one: float | None, other: float | None) -> bool:
-    if one is None or other is None or math.isnan(one) or math.isnan(other):
-        return one is other or (
-            one is not None and other is not None and math.isnan(one) and math.isnan(other)
-        )
-    return math.isclose(one, other, rel_tol=RELATIVE_TOLERANCE)
 
 
 # ------------------------------------------------------------------ MLflow
@@ -277,14 +267,14 @@ def _compare(
     other = [
         name
         for name, value in latest.items()
-        if name in there.metrics and not _is_close(there.metrics[name], value)
+        if name in there.metrics and not is_close(there.metrics[name], value)
     ]
     if there.state != end.state:
         yield Finding("incomplete", place, run.path, f"{end.state} on disk, {there.state} in MLflow")
     elif other:
         said = f"{other[0]} {latest[other[0]]:.6g} on disk, {there.metrics[other[0]]} in MLflow"
         yield Finding("other", place, run.path, said, (there.run_id,))
-    elif strange := [key for key in sent if key not in points or not _is_close(sent[key], points[key])]:
+    elif strange := [key for key in sent if key not in points or not is_close(sent[key], points[key])]:
         said = f"another {strange[0][0]} at {strange[0][1]} in MLflow"
         yield Finding("other", place, run.path, said, (there.run_id,))
     elif missing := {*points} - {*sent} | {(name, 0) for name in latest if name not in there.metrics}:

@@ -8,7 +8,6 @@ keep their content beside the new ones, and MLflow keeps deleted runs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -17,7 +16,6 @@ from typing import Any
 from sweeplab.doctor.check import OpenedStudy
 from sweeplab.doctor.findings import (
     FAULTS,
-    RELATIVE_TOLERANCE,
     Finding,
     end_of,
     folder_findings,
@@ -27,6 +25,7 @@ from sweeplab.doctor.findings import (
 from sweeplab.errors import BadInput
 from sweeplab.files import sync_folder
 from sweeplab.lab.describing import describe, summarize
+from sweeplab.lab.showing import is_close
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder, RunState
 from sweeplab.study.inputs import recorded_dataset
@@ -195,7 +194,7 @@ class _Repair:
             found.error = "its traceback was lost with its end"
         ending = found.ending(outcome)
         told, value = trial.value, ending.value
-        agree = told is None or (value is not None and math.isclose(told, value, rel_tol=RELATIVE_TOLERANCE))
+        agree = told is None or is_close(told, value)
         if agree:
             found.write_ends(ending)
         return agree

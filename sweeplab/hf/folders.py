@@ -190,17 +190,13 @@ def _label_names(config: Mapping[str, Any], n_labels: int | None) -> list[str]:
         not wanted
         or not isinstance(named, dict)
         or [*named] != wanted
-        or not all(map(_is_text, named.values()))
+        or not all(isinstance(each, str) for each in named.values())
     ):
         what = "config.json is of a classifier, and id2label does not name its labels"
         raise BadInput(
             Problem(what, f"names of the labels 0 to {len(wanted) - 1}" if wanted else "n_labels of them")
         )
     return [*named.values()]
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
 
 
 def _json(file: Path) -> dict[str, Any]:

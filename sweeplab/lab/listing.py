@@ -97,9 +97,8 @@ def read_spec(folder: StudyFolder, allow_plugins: bool = False) -> StudySpec:
 
 def tracking_uri_of(folder: StudyFolder) -> str | None:
     """Return the tracking URI that the study file names, if it names one."""
-    track = (
-        folder.read(folder.canonical_file).get("track") or {}
-    )  # what a spec is checked by is slow to import
+    # Read as it stands: what a spec is checked by is slow to import.
+    track = folder.read(folder.canonical_file).get("track") or {}
     return str(track["uri"]) if track.get("uri") else None
 
 

@@ -7,13 +7,12 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from socket import gethostname
 from typing import Any
 
 from sweeplab.data.task import task_of
 from sweeplab.errors import DamagedFile
-from sweeplab.formatting import several_named
+from sweeplab.formatting import counts, several_named
 from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.lab.identity import Difference, differences
 from sweeplab.lab.listing import (
@@ -22,7 +21,6 @@ from sweeplab.lab.listing import (
     has_one_task,
     pick_trial,
     read_trials,
-    study_names,
 )
 from sweeplab.lab.storage import TrialCounts, count_trials
 from sweeplab.records.evidence import Evidence, chosen_best
@@ -31,15 +29,10 @@ from sweeplab.records.gradients import read_gradients
 from sweeplab.records.runs import MEASURES, RunFolder, RunStart, RunState, run_key
 from sweeplab.tracking.connection import count_tracked
 
-_CELLS_NAMED, _ORDERS_NAMED = 3, 5
+_ORDERS_NAMED = 5
 _ENDED = [str(state) for state in RunState if state.is_finished]
 
 # ------------------------------------------------------------------ studies
-
-
-def study_rows(lab: Path) -> list[dict[str, Any]]:
-    """Return one row per study, as `study_row` does."""
-    return [study_row(StudyFolder(lab, name)) for name in study_names(lab)]
 
 
 def study_row(folder: StudyFolder) -> dict[str, Any]:
@@ -98,7 +91,7 @@ def places_in_words(places: Sequence[WorkerPlace]) -> str:
 
 def states_in_words(states: Mapping[str, int]) -> str:
     """Write how many runs or trials are in each state."""
-    return ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    return counts(dict(sorted(states.items())))
 
 
 def show_study(folder: StudyFolder) -> dict[str, Any]:
@@ -241,14 +234,9 @@ def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:
             said += f"; order 1{' on' if len(low) > 1 else ''}: {', '.join(f'{loss:.2f}' for loss in low)}"
         cells.setdefault(said, []).append(cell)
     return [
-        f"n-gram baseline{'' if len(cells) == 1 else ' of ' + _cells_in_words(own)}: {said}"
+        f"n-gram baseline{'' if len(cells) == 1 else ' of ' + several_named(own)}: {said}"
         for said, own in cells.items()
     ]
-
-
-def _cells_in_words(cells: list[str]) -> str:
-    more = len(cells) - _CELLS_NAMED
-    return ", ".join(cells) if more <= 0 else f"{', '.join(cells[:_CELLS_NAMED])} and {more} more cells"
 
 
 def _disagreement(
@@ -282,21 +270,23 @@ def _disagreement(
             what.append(
                 f"{one[0]} {state} trials of cell {cell} in Optuna's storage, {other[0]} in the folders"
             )
-        elif RunState(state).has_value and not _is_close(one[1], other[1]):
+        elif RunState(state).has_value and not is_close(one[1], other[1]):
             what.append(f"value {one[1]} in cell {cell} in Optuna's storage, {other[1]} in the folders")
     tracked = count_tracked(folder.lab, folder.name, folder.read(folder.canonical_file)["track"]["uri"])
     ended = Counter(str(end.state) for trial in trials for end in trial.ends)
-    n_waiting = sum(
-        len(trial.runs) - len(trial.ends) for trial in trials
-    )  # which may have been pruned before
+    # Those that wait may have been pruned before.
+    n_waiting = sum(len(trial.runs) - len(trial.ends) for trial in trials)
     if tracked is not None and ((ended - tracked) or (tracked - ended).total() > n_waiting):
         state = min({**(tracked - ended), **(ended - tracked)})
         what.append(f"{tracked[state]} {state} runs in MLflow, {ended[state]} in the folders")
     return f"{what[0]}; {folder.command('study repair')} lets them agree" if what else ""
 
 
-def _is_close(one: float | None, other: float | None) -> bool:
-    return one == other or (one is not None and other is not None and math.isclose(one, other, rel_tol=1e-9))
+def is_close(one: float | None, other: float | None) -> bool:
+    """Say whether two records of a number have the same one, however it is written; NaN is the same as NaN."""
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=1e-9) or (math.isnan(one) and math.isnan(other))
 
 
 # ------------------------------------------------------------------ one trial

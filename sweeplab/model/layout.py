@@ -123,10 +123,6 @@ def _by_root(width: int, _: int = 0) -> float:
     return 1 / math.sqrt(width)
 
 
-def _by_root_of_3(width: int, _: int = 0) -> float:
-    return 1 / math.sqrt(3 * width)
-
-
 # GPT-2's, as OpenAI released it; BERT's, which truncates the normal at two deviations (not done here); T5's, with
 # queries that are not divided by the root of head_dim, for attention's scores are; the original's: matrices by
 # Glorot and Bengio (2010), with the joined query, key and value taken for three matrices as wide as the queries, also
@@ -137,7 +133,9 @@ INITS: dict[str, Init] = {
     "bert": Init(_constant, _constant, _constant),
     "t5": Init(_by_root, lambda n_embd: 1.0, _by_root),
     "xavier": Init(lambda n_in, n_out: math.sqrt(2.0 / (n_in + n_out)), _by_root, _by_root, uniform=True),
-    "torch": Init(_by_root_of_3, lambda n_embd: 1.0, _by_root, uniform=True, of_linear=True),
+    "torch": Init(
+        lambda n_in, _: _by_root(3 * n_in), lambda n_embd: 1.0, _by_root, uniform=True, of_linear=True
+    ),
 }
 
 

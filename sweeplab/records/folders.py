@@ -153,12 +153,10 @@ class StudyFolder:
     plan_file = Inside("plan.json")  # the plan that it was last started with
     code_file = Inside("code.json")  # the versions of the code that it was last started with
     warm_start_file = Inside("warm_start.json")  # how many trials of each source came into which cell
-    confirm_file = Inside(
-        "confirm.json"
-    )  # what fresh seeds and the test split say of the best configurations
-    seen_file = Inside(
-        "seen"
-    )  # by what it says a machine knows whether it sees this folder, or one called alike
+    # What fresh seeds and the test split say of the best configurations.
+    confirm_file = Inside("confirm.json")
+    # What it says tells a machine whether it sees this folder, or one called alike.
+    seen_file = Inside("seen")
     workers_file = Inside("workers.json")  # where its workers are, while it is run
     elapsed_file = Inside("elapsed.json")  # how long it has been run so far
     report = Inside("report")  # the folder of the reports

@@ -12,6 +12,7 @@ import math
 import secrets
 import socket
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, TrackingUnavailable
-from sweeplab.formatting import without_password
+from sweeplab.formatting import json_ready, without_password
 from sweeplab.lab.listing import Trial, find_metric, find_study, read_spec, study_names
 from sweeplab.lab.moving import Done
 from sweeplab.lab.showing import how_to_use, n_planned
@@ -113,7 +114,7 @@ class Follower:
                 }
                 for cell in plan.cells
             ],
-            "states": _counts(row["outcome"] for row in trials.values()),
+            "states": Counter(row["outcome"] for row in trials.values()),
             "runs": news,
             "points": points,
             "optuna": f"optuna-dashboard {without_password(self.folder.storage_url)}",
@@ -159,26 +160,6 @@ class Follower:
     def _trial(self, row: Mapping[str, Any]) -> Trial:
         run = RunFolder(self.folder.path / "runs" / row["cell"] / f"{row['trial']}-{row['seed']}")
         return Trial(self.folder, row["cell"], row["trial"], [run])
-
-
-def _counts(states: Iterator[str]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for state in states:
-        found[state] = found.get(state, 0) + 1
-    return found
-
-
-def as_json(content: Any) -> str:
-    """Write plain values as JSON for a browser, whose JSON has no NaN."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {str(key): plain(each) for key, each in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(each) for each in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    return json.dumps(plain(content))
 
 
 # ------------------------------------------------------------------ what may be ordered
@@ -336,9 +317,9 @@ async def _stream(follower: Follower, request: Request) -> AsyncIterator[str]:
     said = ""
     while not await request.is_disconnected():
         try:
-            found = as_json(await run_in_threadpool(follower.look))
+            found = json.dumps(json_ready(await run_in_threadpool(follower.look)))
         except (BadInput, TrackingUnavailable) as error:  # such as of a study that is being removed
-            found = as_json({"error": str(error)})
+            found = json.dumps({"error": str(error)})
         yield f"data: {found}\n\n" if found != said else ": nothing new\n\n"
         said = found
         await asyncio.sleep(LOOK_SECONDS)

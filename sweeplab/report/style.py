@@ -70,7 +70,8 @@ class Look:
     def band(self, figure: Figure, rows: DataFrame, x: str) -> None:
         """Shade what lies between the columns low and high, under the legend's entry of the look."""
         around = DataFrame({"x": [*rows[x], *rows[x][::-1]], "y": [*rows["high"], *rows["low"][::-1]]})
-        shade: dict[str, Any] = {"fill": "toself", "fillcolor": faded(self.color, 0.16), "line": {"width": 0}}
+        faded = self.color.replace("rgb(", "rgba(").replace(")", ",0.16)")
+        shade: dict[str, Any] = {"fill": "toself", "fillcolor": faded, "line": {"width": 0}}
         self.line(figure, around, "x", "y", legendgroup=self.name, showlegend=False, **shade)
 
     def _add(self, figure: Figure, rows: DataFrame, x: Any, y: Any, hover: str, **settings: Any) -> None:
@@ -175,11 +176,6 @@ def name_rows(figure: Figure, names: Sequence[str]) -> None:
     """Name the rows of a figure from the first down."""
     marks = {"tickvals": list(range(len(names))), "ticktext": list(names), "automargin": True}
     figure.update_yaxes(**marks, range=[len(names) - 0.5, -0.5], showgrid=False, zeroline=False)
-
-
-def faded(color: str, share: float) -> str:
-    """Return a color with this opacity."""
-    return color.replace("rgb(", "rgba(").replace(")", f",{share:g})")
 
 
 def spaced(name: object) -> str:

@@ -19,7 +19,7 @@ from sweeplab.analysis.sweep.differences import settings
 from sweeplab.analysis.sweep.importance import FEWEST_TRIALS, WITHIN, WITHIN_CHANCE
 from sweeplab.analysis.sweep.trials import Sweep
 from sweeplab.analysis.trials import COUNTED, VALUED, grid_of, searched_of, tasks_of, trials_table
-from sweeplab.formatting import counts, listed, rounded, several, span, written
+from sweeplab.formatting import counts, listed, rounded, several, several_named, span, written
 from sweeplab.lab.identity import differences
 from sweeplab.lab.showing import baselines_in_words, commands_about
 from sweeplab.records.evidence import chosen_best
@@ -230,8 +230,7 @@ def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary
         return Summary("no study", (("Runs", "none yet"),))
     extents = {str(name): _behind(own) for name, own in runs.groupby("study", sort=False)}
     differing = _set_differently(report)
-    more = f" and {len(differing) - _MOST_SETTINGS} more" if len(differing) > _MOST_SETTINGS else ""
-    set_differently = f"{', '.join(differing[:_MOST_SETTINGS])}{more}" if differing else "nothing"
+    set_differently = several_named(differing, _MOST_SETTINGS) or "nothing"
     found = [(each, each.result["differences"]) for each in panels if "differences" in each.result]
     # A note for each pair of studies; what comes after them is of single cells.
     answers = [

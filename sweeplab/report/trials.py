@@ -35,9 +35,8 @@ class PageTrials:
     def place(self, study: object, cell: object, trial: Any) -> int:
         """Return where a trial stands among the entries; -1 where the page has none of it."""
         number = int(float(trial)) if trial == trial and trial is not None else -1
-        own = study or (
-            self.entries[0]["study"] if self.entries else ""
-        )  # of one study marks do not say whose they are
+        # The marks of one study do not say whose they are.
+        own = study or (self.entries[0]["study"] if self.entries else "")
         return self.places.get((str(own), str(cell), number), -1)
 
 

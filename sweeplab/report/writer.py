@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,14 +10,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from pandas import DataFrame, concat
 
 from sweeplab.analysis.assessment import Assessment
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_whole
+from sweeplab.formatting import json_ready
 from sweeplab.report.data import ReportData
 from sweeplab.report.page import render, with_plotly
 from sweeplab.report.panels.base import PANELS, Panel, make_panel, read_dashboard
@@ -172,17 +170,4 @@ def _json(title: str, summary: Summary, panels: Sequence[Panel]) -> str:
         "best": summary.best,
         "use": summary.use,
     }
-    return json.dumps(_jsonable({**about, "panels": described}), indent=1, allow_nan=False)
-
-
-def _jsonable(value: Any) -> Any:
-    """Return the value as JSON has it; what is no finite number is null."""
-    if isinstance(value, Mapping):
-        return {str(key): _jsonable(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_jsonable(each) for each in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if isinstance(value, str | bool | int | float | None) else str(value)
+    return json.dumps(json_ready({**about, "panels": described}), indent=1, allow_nan=False, default=str)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +23,7 @@ from sweeplab.study.problems import LENGTHS
 from sweeplab.study.rules import facts
 from sweeplab.study.space import MOST_LISTED, Space, unmet
 from sweeplab.study.spec import NOWHERE, Budget, Engine, StudySpec
-from sweeplab.train.devices import cuda_count, free_memory_bytes, memory_bytes, settle_devices
+from sweeplab.train.devices import cuda_count, free_memory_bytes, memory_bytes, n_cores, settle_devices
 from sweeplab.train.run import row_flops, state_bytes, train_memory_bytes
 from sweeplab.train.schedule import patience_begins
 
@@ -231,7 +230,7 @@ def has_cuda(engine: Engine) -> bool:
 
 def worker_resources(spec: StudySpec, cells: Sequence[CellPlan], device: str) -> list[WorkerResources]:
     """Return what each worker would get: of this machine, or of machines elsewhere what the engine asks for."""
-    n_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    n_cpus = n_cores()
     per_cell, threads = spec.budget.trials_per_cell, spec.engine.threads
     n_stacks = n_cpus
     if per_cell is not None:

@@ -410,13 +410,13 @@ def check_reach(spec: StudySpec, lab: Path) -> None:
     Raises:
         BadInput: with every place of the file that names such a thing.
     """
-    if spec.source in (
-        None,
-        StudyFolder(lab, spec.name).canonical_file,
-    ):  # no file, or that of a study that was run
+    # There is no file, or it is that of a study that was run.
+    if spec.source in (None, StudyFolder(lab, spec.name).canonical_file):
         return
     problems = []
-    known = {what for name in study_names(lab) for what in _reached_before(StudyFolder(lab, name))}
+    studies = [StudyFolder(lab, name) for name in study_names(lab)]
+    plans = [each.read(each.plan_file) for each in studies if each.plan_file.exists()]
+    known = {what for each in plans for what in each.get("reaches", ())}
     for place, named in _reached(spec, lab).items():
         new = [what for what in named if what not in known and Path(what).is_absolute()]
         if new and not spec.is_overridden(place):
@@ -427,11 +427,6 @@ def check_reach(spec: StudySpec, lab: Path) -> None:
             problems.append(spec.problem(place, what, f"-o {said}, which is your word for it"))
     if problems:
         raise BadInput(*problems)
-
-
-def _reached_before(folder: StudyFolder) -> Sequence[str]:
-    """Return what a study of the lab reached when it was last run."""
-    return folder.read(folder.plan_file).get("reaches", ()) if folder.plan_file.exists() else ()
 
 
 def _reached(spec: StudySpec, lab: Path) -> dict[tuple[str, ...], list[str]]:

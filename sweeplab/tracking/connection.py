@@ -10,11 +10,11 @@ import sqlite3
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from sweeplab.errors import BadInput, Problem, TrackingUnavailable
@@ -24,6 +24,7 @@ from sweeplab.formatting import without_password, without_passwords
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+Answer = TypeVar("Answer")
 SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 SERVERS = ("http", "https", "databricks")
 # What the environment gives to whatever address is asked, by the kind of place. What ~/.netrc, ~/.pgpass and the
@@ -132,11 +133,16 @@ def count_tracked(lab: Path, study: str, uri: str | None) -> Counter[str] | None
             AND state.value NOT IN ('running', 'waiting')
         GROUP BY state.value
     """
+    return asked(database, lambda connection: Counter(dict(connection.execute(query, [study]))))
+
+
+def asked(file: Path, answer: Callable[[sqlite3.Connection], Answer]) -> Answer | None:
+    """Read an SQLite file without MLflow, which takes seconds to import; None where it cannot be read so."""
     with (
         suppress(sqlite3.Error),
-        closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection,
+        closing(sqlite3.connect(read_only_uri(file), uri=True)) as connection,
     ):
-        return Counter(dict(connection.execute(query, [study])))
+        return answer(connection)
     return None
 
 
@@ -249,15 +255,9 @@ WHERE {column} = :old OR substr({column}, 1, length(:old) + 1) = :old || '/'
 def files_elsewhere(lab: Path) -> list[str]:
     """Return the folders outside of a lab where its own MLflow looks for files: the lab was moved or copied."""
     location = str(artifact_location(lab, database_url(lab / "mlflow.db")))
-    with (
-        suppress(sqlite3.Error),
-        closing(
-            sqlite3.connect(f"{(lab / 'mlflow.db').absolute().as_uri()}?mode=ro", uri=True)
-        ) as connection,
-    ):
-        found = [folder_at(old) for (old,) in connection.execute(_ELSEWHERE, [location])]
-        return [str(each) for each in found if each.resolve() != folder_at(location).resolve()]
-    return []
+    found = asked(lab / "mlflow.db", lambda connection: connection.execute(_ELSEWHERE, [location]).fetchall())
+    places = [folder_at(old) for (old,) in found or ()]
+    return [str(each) for each in places if each.resolve() != folder_at(location).resolve()]
 
 
 def _point_files_at(location: str, database: Path) -> None:

@@ -10,6 +10,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
+from sweeplab.train.devices import n_cores
+
 # What decides bits and speed of a CPU or GPU kernel. Named one by one: an environment also holds secrets.
 VARIABLES = (
     "OMP_NUM_THREADS",
@@ -63,7 +65,7 @@ def device() -> dict[str, Any]:
 
     return {
         "cpu": _cpu_name(),
-        "n_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "n_cores": n_cores(),
         "memory_bytes": psutil.virtual_memory().total,
         "gpus": _gpus(),
     }

@@ -230,9 +230,8 @@ class MLflowTracker(Mirror):
             return True
         if time.monotonic() < self._quiet_until:
             raise TrackingUnavailable(f"{self._place} did not answer; it is left alone for some seconds")
-        marker = self._marker(
-            folder
-        )  # of the end that is read now: a run that is promoted has another one later
+        # It is of the end that is read now: a run that is promoted has another one later.
+        marker = self._marker(folder)
         end = RunFolder(folder).read_end()  # before the points: once it is there, they are all there
         with self._reaching(folder):
             shipping = self._shipping.get(folder) or self._start(folder)

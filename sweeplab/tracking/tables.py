@@ -10,11 +10,10 @@ import math
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sweeplab.files import read_only_uri
+from sweeplab.tracking.connection import asked
 from sweeplab.tracking.tracker import Measure, TrackedRun
 
 if TYPE_CHECKING:
@@ -81,7 +80,6 @@ WHERE metrics.key = ? AND metrics.run_uuid IN ({})
 ORDER BY metrics.timestamp, metrics.step, metrics.value
 """
 Ask = Callable[[str, Mapping[str, Any]], Iterable[Any]]
-Answer = TypeVar("Answer")
 
 
 def read_tables(engine: Engine, experiment: str, study: str) -> Iterator[TrackedRun]:
@@ -92,16 +90,6 @@ def read_tables(engine: Engine, experiment: str, study: str) -> Iterator[Tracked
         yield from _read(lambda sql, given: connection.execute(text(sql), given), experiment, study)
 
 
-def _asked(file: Path, answer: Callable[[sqlite3.Connection], Answer]) -> Answer | None:
-    """Read an SQLite file without MLflow, which takes seconds to import; None where it cannot be read so."""
-    with (
-        suppress(sqlite3.Error),
-        closing(sqlite3.connect(read_only_uri(file), uri=True)) as connection,
-    ):
-        return answer(connection)
-    return None
-
-
 def read_file_parent(file: Path, study: str) -> ParentRun | None:
     """Return a study's parent run from an SQLite file; None where it has no such study, or cannot be read so."""
 
@@ -109,26 +97,26 @@ def read_file_parent(file: Path, study: str) -> ParentRun | None:
         row = connection.execute(_PARENT, {"study": study}).fetchone()
         return row and ParentRun(str(row[0]), *row[1:])
 
-    return _asked(file, first)
+    return asked(file, first)
 
 
 def count_in_file(file: Path, tables: Path) -> int | None:
     """Count our studies in an SQLite file; None where its tables are not of the version that those of `tables` are."""
-    current = _asked(tables, lambda connection: connection.execute(_VERSION).fetchall())
+    current = asked(tables, lambda connection: connection.execute(_VERSION).fetchall())
 
     def count(connection: sqlite3.Connection) -> int | None:
         if not current or connection.execute(_VERSION).fetchall() != current:
             return None
         return int(connection.execute(_COUNT, KIND).fetchone()[0])
 
-    return _asked(file, count)
+    return asked(file, count)
 
 
 def read_file(file: Path, study: str) -> list[TrackedRun] | None:
     """Return the trainings of a study from an SQLite file; None where `read_file_parent` gives none."""
     if (parent := read_file_parent(file, study)) is None:
         return None
-    return _asked(file, lambda connection: [*_read(connection.execute, parent.experiment_id, study)])
+    return asked(file, lambda connection: [*_read(connection.execute, parent.experiment_id, study)])
 
 
 def read_file_points(file: Path, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]] | None:
@@ -143,7 +131,7 @@ def read_file_points(file: Path, run_ids: Sequence[str], name: str) -> dict[str,
                 found[run_id].append(Measure(name, math.nan if is_nan else value, timestamp, step))
         return {run_id: sorted(points, key=lambda each: each.step) for run_id, points in found.items()}
 
-    return _asked(file, points)
+    return asked(file, points)
 
 
 def _read(ask: Ask, experiment: str, study: str) -> Iterator[TrackedRun]:

@@ -52,9 +52,8 @@ _SAME = (
 )
 # MLflow's status of what is left over from a process that was killed, or may go on later: a clock in the UI.
 WAITING = "SCHEDULED"
-TOTALS = {"iterations": "iteration"} | {
-    name: name for name in _SAME
-}  # a metric's name -> its name in end.json
+# A metric's name -> its name in end.json.
+TOTALS = {"iterations": "iteration"} | {name: name for name in _SAME}
 
 
 class Summary(TypedDict, total=False):

@@ -137,9 +137,8 @@ class Evaluation:
         """
         n_labels = self.objective.n_candidates
         losses: list[Tensor] = []
-        counts = torch.zeros(
-            1, n_labels, n_labels, dtype=torch.float64
-        )  # of each label, as which it was found
+        # How often each label was found as which.
+        counts = torch.zeros(1, n_labels, n_labels, dtype=torch.float64)
         for each in batches:
             batch = _shared(each, weights)
             logits, targets = among(self.transformer.logits(weights, batch), batch.targets, n_labels)

@@ -81,9 +81,8 @@ class Stack:
         self._drops = any(chance > 0 for chance in drop_chances(like).values())
         self._smooths, self._routes = like.label_smoothing > 0, like.n_expert > 1
         self._prefers = isinstance(self._objective, Preference)
-        self._references: dict[
-            str, tuple[Tensor, Tensor]
-        ] = {}  # by the digest of the weights that they are of
+        # They are by the digest of the weights that they are of.
+        self._references: dict[str, tuple[Tensor, Tensor]] = {}
         self._losses = evaluated = self.transformer.losses
         self._program: Program | None = None
         self._on_device: StagedStep | None = None  # made by the first step, from its runs

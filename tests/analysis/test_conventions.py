@@ -140,7 +140,7 @@ def test_a_file_is_counted_as_it_was_written(tmp_path: Path) -> None:
         read_points(bare, None, Conventions(flops="counted"))
 
 
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("suffix", [pytest.param("csv", marks=pytest.mark.slow), "parquet"])
 def test_a_file_of_an_exported_study_is_the_study(suffix: str, tmp_path: Path) -> None:
     runs, path = plant(seeds=2), tmp_path / f"runs.{suffix}"
     export(runs, path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tracemalloc
 from dataclasses import replace
-from itertools import cycle
+from itertools import cycle, product
 
 import numpy as np
 import pytest
@@ -40,8 +40,15 @@ def test_scipy_finds_no_lower_objective_on_random_tables(law: str) -> None:
     assert {seed: gain for seed, gain in gains.items() if gain > 1e-9} == {}
 
 
-@pytest.mark.parametrize("seed", [61, 73, 82])
-@pytest.mark.parametrize("delta", [None, LITERATURE, LEAST_SQUARES], ids=["auto", "1e-3", "squares"])
+FADING = [*product((61, 73, 82), (None, LITERATURE, LEAST_SQUARES))]
+
+
+@pytest.mark.parametrize(
+    ("seed", "delta"),
+    [  # each seed and each objective once; the whole product is slow
+        pytest.param(*pair, marks=() if at % 4 == 0 else pytest.mark.slow) for at, pair in enumerate(FADING)
+    ],
+)
 def test_a_fit_comes_to_rest_where_terms_fade_out(seed: int, delta: float | None) -> None:
     found = fit(random_table(seed), CHINCHILLA, delta)
     assert found.converged
@@ -137,6 +144,7 @@ def test_least_squares_is_least_squares() -> None:
     assert math.isclose(found.objective, 0.5 * float(found.residuals() @ found.residuals()))
 
 
+@pytest.mark.slow
 def test_many_rows_take_little_memory_and_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are looked at in blocks: the vectors that are tried at once do not multiply what a table takes."""
     random = np.random.default_rng(0)

@@ -155,8 +155,14 @@ def test_the_shared_part_of_the_errors_is_found() -> None:
     assert shared == pytest.approx(0.36e-4, rel=0.5)
 
 
-@pytest.mark.parametrize("truth", TRUTHS)
-@pytest.mark.parametrize("design", GOOD)
+@pytest.mark.parametrize(
+    ("design", "truth"),
+    [  # each design with one truth; with the other it is slow
+        pytest.param(design, truth, marks=() if (at + other) % 2 == 0 else pytest.mark.slow)
+        for at, design in enumerate(GOOD)
+        for other, truth in enumerate(TRUTHS)
+    ],
+)
 def test_good_designs_identify_the_exponents(design: str, truth: str) -> None:
     found = assess(table(design, 0.003, 1, truth), CHINCHILLA)
     verdicts = {each.quantity.name: each.verdict.verdict for each in found.estimates}
@@ -214,7 +220,13 @@ def test_an_optimum_far_from_every_row_is_not_identified() -> None:
     assert past_a_float[-1] == "no row is near the optimum: the nearest is more than a factor 1e6 from it"
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize(
+    "law",
+    [
+        each if each in ("chinchilla", "power-n") else pytest.param(each, marks=pytest.mark.slow)
+        for each in LAWS
+    ],
+)
 def test_every_law_can_be_assessed_and_written(law: str) -> None:
     points = table("30 points, 6 x 5", 0.01)
     target = {"params": 1e9, "tokens": 2e10, "flops": 1.2e20}

@@ -246,6 +246,7 @@ def test_occupancy_is_the_share_of_slots_that_had_a_run() -> None:
     assert occupancy(sweep_of(runs.assign(slot_steps=known), DESIGN)) == pytest.approx(share)
 
 
+@pytest.mark.slow
 def test_importances_need_no_scikit_learn_and_leave_optuna_whole() -> None:
     code = """
 import sys

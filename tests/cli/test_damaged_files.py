@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ DAMAGES = {
     "garbage": lambda file: file.write_bytes(random.Random(7).randbytes(file.stat().st_size)),
 }
 RUN = "runs/n_embd=8/0-0/run.json"
-FILES = ("study.json", "data.json", "trials.db", "elapsed.json", RUN)
+OTHERS = ("data.json", "elapsed.json", RUN)
+FILES = ("study.json", "trials.db", *OTHERS)
 # What `study show` reads of them; a run goes on from all.
 SHOWN = ("study.json", "trials.db", RUN)
 # A study that was never run has no time behind it.
@@ -42,8 +44,17 @@ def contents(study: StudyFolder) -> dict[str, bytes]:
     return {str(file): file.read_bytes() for file in files}
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", FILES)
+# Every file and every damage once or more; the whole product is slow.
+PAIRS = {(name, list(DAMAGES)[(at + more) % 4]) for at, name in enumerate(FILES) for more in (0, 2)}
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        pytest.param(*pair, marks=() if pair in PAIRS else pytest.mark.slow)
+        for pair in product(FILES, DAMAGES)
+    ],
+)
 def test_a_damaged_file_is_one_line_with_its_cure(name: str, damage: str, study: StudyFolder, cli) -> None:
     file = study.path / name
     DAMAGES[damage](file)
@@ -65,7 +76,9 @@ def test_a_damaged_file_is_one_line_with_its_cure(name: str, damage: str, study:
             assert contents(study) == before, "nothing was made in its place"
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    "name", ["study.json", "trials.db", *(pytest.param(each, marks=pytest.mark.slow) for each in OTHERS)]
+)
 def test_what_else_reads_the_file_says_the_same(name: str, study: StudyFolder, cli) -> None:
     file = study.path / name
     DAMAGES["cut"](file)

@@ -10,6 +10,7 @@ from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import MINIMAL
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.search import Range
+from sweeplab.study.spec import Engine
 from sweeplab.sweep.planning import make_plan
 
 app = typer.Typer()
@@ -84,8 +85,8 @@ def test_a_table_with_ranges_is_a_search_that_starts_at_its_own_values(folder: P
     assert spec.fixed["device"] == "auto", "what is written runs on a machine without a GPU"
     assert "device is cuda; auto is written" in result.stderr
     assert "line 7: the range of batch_size is passed over: '> 0'; ranges are read such as" in result.stderr
-    # Else both precisions are timed on a CPU that has matrix units.
-    settled = spec.model_copy(update={"fixed": {**spec.fixed, "dtype": "float32"}})
+    # Else precisions and stacks are timed, for many seconds.
+    settled = spec.model_copy(update={"fixed": {**spec.fixed, "dtype": "float32"}, "engine": Engine(stack=1)})
     plan, *_ = make_plan(settled, folder / "lab")
     assert [cell.startup_trials for cell in plan.cells] == [5] * 6
 

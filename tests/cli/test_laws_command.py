@@ -106,8 +106,10 @@ def test_refits_stand_beside_the_numbers_that_are_identified(more: tuple[str, ..
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (("fit", "--bootstrap", "6000"), " of 6,000 bootstrap refits"),
-        (("compare", "--laws", "chinchilla,kaplan"), "back-testing kaplan"),
+        (("fit", "--bootstrap", "3000"), " of 3,000 bootstrap refits"),
+        pytest.param(
+            ("compare", "--laws", "chinchilla,kaplan"), "back-testing kaplan", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_terminal_shows_how_far_a_long_fit_is(folder: Path, good: Path, command, words: str) -> None:
@@ -149,10 +151,17 @@ def test_a_finished_study_of_two_cells_is_too_few(cli, finished) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        *("fit", "forecast --params 1e9 --tokens 1e11"),
+        "fit",
         *(
             pytest.param(each, marks=pytest.mark.slow)
-            for each in ("compare", "isoflop --budgets 5", "next --flops 1e14")
+            for each in (
+                *(
+                    "forecast --params 1e9 --tokens 1e11",
+                    "compare",
+                    "isoflop --budgets 5",
+                    "next --flops 1e14",
+                ),
+            )
         ),
     ],
 )

@@ -268,9 +268,14 @@ def test_the_cells_of_a_study_are_forecast_and_scored(cli, folder: Path, finishe
     assert other.out.count("void: another study named tiny now stands in") == 2
 
 
-@pytest.mark.parametrize("params", ["total", "active", "non-embedding", "with-head"])
+# Every way of either in one pair; the whole product is slow.
 @pytest.mark.parametrize(
-    ("flops", "columns"), [("counted", {}), ("6nd", {}), ("", {"tokens": "iterations*64"})]
+    ("params", "flops", "columns"),
+    [
+        pytest.param(params, *way, marks=() if (at + other) % 3 == 0 else pytest.mark.slow)
+        for at, params in enumerate(("total", "active", "non-embedding", "with-head"))
+        for other, way in enumerate((("counted", {}), ("6nd", {}), ("", {"tokens": "iterations*64"})))
+    ],
 )
 def test_a_run_to_come_is_counted_as_the_points_are(params: str, flops: str, columns, finished) -> None:
     counting = Counting(Conventions(params=params, flops=flops), columns)

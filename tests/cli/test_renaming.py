@@ -122,7 +122,7 @@ def test_the_same_command_finishes_what_was_killed(step: str, lab: Path, cli, mo
 @pytest.mark.parametrize(
     "step", [each if each == "MLflow" else pytest.param(each, marks=pytest.mark.slow) for each in STEPS]
 )
-@pytest.mark.parametrize("name", ["tiny", "other"])
+@pytest.mark.parametrize("name", ["tiny", pytest.param("other", marks=pytest.mark.slow)])
 def test_a_run_under_either_name_finishes_what_was_killed(
     step: str, name: str, lab: Path, cli, monkeypatch
 ) -> None:
@@ -159,7 +159,9 @@ REMOVAL = ("written down", "renamed in MLflow", "deleted in MLflow", "folder")
 @pytest.mark.parametrize(
     "step", [each if each == REMOVAL[1] else pytest.param(each, marks=pytest.mark.slow) for each in REMOVAL]
 )
-@pytest.mark.parametrize("command", ["study rm tiny --yes", "study run tiny.yaml --quiet"])
+@pytest.mark.parametrize(
+    "command", ["study rm tiny --yes", pytest.param("study run tiny.yaml --quiet", marks=pytest.mark.slow)]
+)
 def test_a_removal_that_was_killed_is_finished_and_can_be_taken_back(
     step: str, command: str, lab: Path, cli, monkeypatch
 ) -> None:

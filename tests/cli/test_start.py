@@ -18,27 +18,33 @@ def hears() -> None:
 @pytest.mark.parametrize("imported", ["sweeplab.errors", "typer.main", "sweeplab.cli.study.manage"])
 def test_ctrl_c_while_the_commands_are_imported_is_quiet(imported: str) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "sweeplab", "study", "list"]
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=hears,
-    ) as process:
-        assert process.stderr is not None
-        seen = False
-        for line in process.stderr:  # one for each module as its import ends
-            if not seen and line.split("|")[-1].strip() == imported:
-                process.send_signal(signal.SIGINT)
-                seen = True
-            assert "Traceback" not in line and "KeyboardInterrupt" not in line
-    assert seen and process.returncode == 130
+    for _ in range(20):
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=hears,
+        ) as process:
+            assert process.stderr is not None
+            seen = False
+            for line in process.stderr:  # one for each module as its import ends
+                if not seen and line.split("|")[-1].strip() == imported:
+                    process.send_signal(signal.SIGINT)
+                    seen = True
+                assert "Traceback" not in line and "KeyboardInterrupt" not in line
+        assert seen
+        if process.returncode == 130:
+            return
+        # Beside other work the signal may come when the command has ended: it comes again.
+        assert process.returncode in (0, -signal.SIGINT)
+    pytest.fail("the signal never came while the commands were imported")
 
 
 @pytest.mark.parametrize(
     ("command", "slow"),
     [
-        ("doctor", {"torch", "mlflow", "sqlalchemy", "scipy"}),
+        pytest.param("doctor", {"torch", "mlflow", "sqlalchemy", "scipy"}, marks=pytest.mark.slow),
         ("doctor tiny", {"torch", "mlflow", "scipy"}),
         ("report sweep tiny", {"torch", "mlflow", "sklearn"}),
     ],

@@ -251,6 +251,7 @@ def test_plan_and_dry_run_say_the_same_and_write_nothing(cli, finished, folder: 
     assert not list(folder.iterdir())
 
 
+@pytest.mark.slow
 def test_a_plan_without_earlier_runs_times_steps_once_and_else_names_the_command_that_does(
     cli, finished, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

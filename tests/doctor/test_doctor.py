@@ -249,7 +249,7 @@ def leave_folder(run: Path) -> None:
         (remove_checkpoint, "warn", "runs that ended without the checkpoint that the study keeps: all/0-0"),
         (remove_curve, "bad", "runs that ended, whose curves are gone: all/0-0/points.jsonl"),
         (leave_temporary, "warn", "files that a kill left unfinished: all/0-0/end.json.tmp"),
-        (leave_folder, "warn", "folders of no trial: all/9-0"),
+        pytest.param(leave_folder, "warn", "folders of no trial: all/9-0", marks=pytest.mark.slow),
     ],
 )
 def test_what_is_half_written(
@@ -412,6 +412,7 @@ def test_a_study_that_goes_on_in_spite_of_a_damaged_snapshot(study: StudyFolder)
     assert all(each.verdict == "ok" for each in examine(more.lab, more) if each.name == "runs")
 
 
+@pytest.mark.slow
 def test_a_damaged_run_that_a_study_starts_from(study: StudyFolder) -> None:
     first = runs(study)[0]
     text = STUDY.replace("name: ill", f"name: from\ninit_from: {first / 'best'}")

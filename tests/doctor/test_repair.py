@@ -252,7 +252,7 @@ MLFLOW = (
     gone_from_mlflow, never_sent, twice_in_mlflow, stray_in_mlflow, another_value_in_mlflow, another_point_in_mlflow,
     another_state_in_mlflow, running_in_mlflow, a_point_missing_in_mlflow,
 )  # fmt: skip
-QUICK = (untold, restored_storage_that_went_on, endless, twice_in_mlflow)
+QUICK = (untold, twice_in_mlflow)
 
 
 def faults(repaired: Repaired) -> set[str]:
@@ -288,6 +288,7 @@ def test_what_was_damaged_agrees_again(harm: Callable[[StudyFolder], str], study
     assert {each.verdict for each in checks} == {"ok"}, checks
 
 
+@pytest.mark.slow
 def test_a_trial_without_a_folder_is_trained_again_to_the_same_bits(study: StudyFolder) -> None:
     before, number = content(study), pick(study, "complete")
     shutil.rmtree(study.run("all", number, 0).path)

@@ -43,7 +43,7 @@ def in_library(definition: dict[str, Any]) -> Library:
 @pytest.fixture(scope="module")
 def docs() -> str:
     texts = CORPORA["python-docs"].texts(CORPORA["python-docs"].files())
-    return "".join(texts.train)[:300_000] + TEXT
+    return "".join(texts.train)[:100_000] + TEXT
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS.values(), ids=TOKENIZERS)

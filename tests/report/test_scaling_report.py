@@ -131,6 +131,7 @@ def test_names_cannot_break_out_of_the_page(tmp_path: Path, planted) -> None:
     assert evil in page.figures[-1]["data"][1]["name"]
 
 
+@pytest.mark.slow
 def test_writing_again_replaces_the_report(tmp_path: Path, planted, plant, quick: Path) -> None:
     few = plant(["complete"])
     said = []

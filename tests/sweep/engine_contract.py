@@ -129,6 +129,7 @@ class EngineContract:
         for run in study.folder.runs():
             assert run.read_end() is None and [*run.path.glob("state-*.safetensors")]
 
+    @pytest.mark.slow
     def test_who_is_killed_ends_at_once_and_others_train_the_study_to_its_end(self, begin) -> None:
         study = begin(max_iters=600)
         study.start()
@@ -159,6 +160,7 @@ class EngineContract:
         study.wait(lambda: 0 in study.ended())
         assert study.ended() == {0: 0} and study.store.counts()[0].counted == 4
 
+    @pytest.mark.slow
     def test_one_that_has_not_begun_can_be_stopped_and_killed(self, begin) -> None:
         for end in ("stop", "kill"):
             study = begin() if end == "stop" else study  # noqa: F821

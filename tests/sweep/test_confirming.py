@@ -118,6 +118,7 @@ def test_the_best_of_each_cell_race_on_fresh_seeds_and_the_winner_is_scored_on_o
     assert again == found
 
 
+@pytest.mark.slow
 def test_an_interruption_is_said_and_the_next_time_goes_on(searched, trained) -> None:
     folder, spec = searched
     statuses = iter(["interrupted"])

@@ -64,6 +64,7 @@ class TestLocal(EngineContract):
     def make_engine(self):
         return lambda folder, resources: LocalEngine(folder, Engine(), resources)
 
+    @pytest.mark.slow
     def test_ctrl_c_at_any_moment_ends_no_worker(self, begin) -> None:
         """A terminal sends it to all processes: the supervisor hears it, and says what its workers are to do."""
         study = begin()
@@ -77,6 +78,7 @@ class TestLocal(EngineContract):
         study.wait(study.is_over)
         assert study.ended() == {0: 0, 1: 0}, study.logs()
 
+    @pytest.mark.slow
     def test_a_worker_that_is_prepared_claims_no_trial_before_it_is_started(self, begin) -> None:
         study = begin()
         study.engine.prepare([0, 1])

@@ -156,11 +156,10 @@ def spec():
 @pytest.mark.parametrize(
     "where",
     [
-        "asked",
         "told",
         *(
             pytest.param(each, marks=pytest.mark.slow)
-            for each in ("suggesting", "writing", "held", "telling")
+            for each in ("asked", "suggesting", "writing", "held", "telling")
         ),
     ],
 )

@@ -56,7 +56,9 @@ def sampled(seed: int, options: dict[str, Any]) -> TPESampler:
 @pytest.mark.parametrize(
     "options", [{}, {"constant_liar": False}, {"group": True}, {"multivariate": False}, {"prior_weight": 2.0}]
 )
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(each, marks=pytest.mark.slow) for each in range(2, 6))]
+)
 def test_points_are_those_of_optuna_to_the_bit(seed: int, options: dict[str, Any]) -> None:
     draw, trials = random.Random(seed), CellTrials()
     study = optuna.create_study()

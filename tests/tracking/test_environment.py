@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -63,6 +64,7 @@ def test_nothing_that_git_is_configured_to_run_is_run(keys: tuple[str, ...], tmp
     for key in keys:
         in_repository(repository, "config", key, values.get(key, str(tmp_path / "program")))
     (repository / "study.yaml").write_text("name: b\n")  # as long: git has to read it
+    os.utime(repository / ".gitattributes", (1, 1))  # the same still: git writes its index anew
     found = git(repository)
     assert found is not None and found["dirty"] is True
     assert not ran.exists()

@@ -73,7 +73,10 @@ def test_a_label_stands_where_all_of_its_text_is_seen(data: Dataset, family: str
         assert batch.targets[row, place] == special[label(data.labels.index(LABELS[kind]))]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    ["encoder", *(pytest.param(each, marks=pytest.mark.slow) for each in ("decoder", "encoder_decoder"))],
+)
 def test_it_is_learned_and_has_the_same_bits_in_any_stack(data: Dataset, family: str) -> None:
     values = values_of(data, family)
 

@@ -34,6 +34,14 @@ DIFFERING = [
 ]
 N_STEPS = 20
 every = pytest.mark.parametrize("name", OPTIMIZERS)
+# An update of each number alone, one of whole matrices, and one whose state has fewer numbers; the others are slow.
+typical = pytest.mark.parametrize(
+    "name",
+    [
+        each if each in ("adamw", "muon", "adafactor") else pytest.param(each, marks=pytest.mark.slow)
+        for each in OPTIMIZERS
+    ],
+)
 
 
 @cache
@@ -313,7 +321,7 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
         assert torch.equal(found[name], row), name
 
 
-@every
+@typical
 def test_a_stack_of_three_equals_three_stacks_of_one(name: str, unlike, tokens) -> None:
     runs = unlike("P", optimizer=name, max_iters=12, eval_interval=6, eval_iters=1)[:3]
     together = Stack(runs[0].values, tokens, tokens, capacity=3)
@@ -326,7 +334,7 @@ def test_a_stack_of_three_equals_three_stacks_of_one(name: str, unlike, tokens) 
         assert_same(found[run.key], finish(alone)[run.key])
 
 
-@every
+@typical
 def test_resumed_in_another_row_of_another_stack_equals_uninterrupted(name: str, unlike, tokens) -> None:
     runs = unlike("P", optimizer=name, max_iters=12, eval_interval=6, eval_iters=1)
     whole = Stack(runs[2].values, tokens, tokens)
@@ -345,7 +353,7 @@ def test_resumed_in_another_row_of_another_stack_equals_uninterrupted(name: str,
     assert_same(finish(second)["run2"], expected)
 
 
-@every
+@typical
 def test_learns(name: str, values_of, tokens) -> None:
     size = {"sgd": 0.3, "lion": 2e-3}.get(name, 1e-2)
     values = values_of(

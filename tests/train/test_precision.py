@@ -98,6 +98,7 @@ def test_bfloat16_ranks_learning_rates_as_float32_does(values_of, tokens) -> Non
     assert single != half
 
 
+@pytest.mark.slow
 def test_float16_learns_the_same_with_a_scaled_loss(values_of, tokens, monkeypatch) -> None:
     values = values_of(learning_rate=5e-3, dropout=0.0)
     half = losses(values.replace(dtype="float16"), tokens)
@@ -134,7 +135,7 @@ def test_a_scale_follows_torchs_own() -> None:
         assert kept[:, 0].tolist() == [each.get_scale() for each in own]
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("muon", marks=pytest.mark.slow)])
 def test_a_gradient_that_is_not_finite_is_no_step_and_no_neighbors_matter(
     optimizer: str, values_of, tokens, monkeypatch
 ) -> None:

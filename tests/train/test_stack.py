@@ -63,6 +63,7 @@ def test_a_stack_of_four_equals_four_stacks_of_one(shape, unlike, tokens) -> Non
     assert_same(together, alone, [run.key for run in runs])
 
 
+@pytest.mark.slow
 def test_a_stack_in_bfloat16_equals_stacks_of_one(unlike, tokens) -> None:
     runs = unlike("P", **SHORT, dtype="bfloat16", n_embd=96, batch_size=16)
     together, alone = (train_in_stacks_of(capacity, runs, tokens) for capacity in (4, 1))

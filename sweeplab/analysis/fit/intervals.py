@@ -14,7 +14,6 @@ number then follows from how the number leans on the rows.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from sweeplab.analysis.fit.fitting import Fit, Pull, solve, starts
 from sweeplab.analysis.fit.forms import Array, Quantity
 from sweeplab.analysis.fit.noise import Noise
 from sweeplab.analysis.points import Points
+from sweeplab.train.devices import n_cores
 
 LEVEL = 0.9
 _FIRM = 100.0  # the spring against the profile's own curvature
@@ -425,8 +425,7 @@ def _lowest(
         each = np.arange(len(some))
         return solution.theta.reshape(len(some), len(begin), -1)[each, best], objective[each, best]
 
-    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    with ThreadPoolExecutor(n_cores) as pool:
+    with ThreadPoolExecutor(n_cores()) as pool:
         found = []
         for each in pool.map(of, range(0, len(weights), size)):
             found.append(each)

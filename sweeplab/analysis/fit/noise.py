@@ -149,8 +149,7 @@ def noise_of(fit: Fit) -> Noise:
             break
     slopes = found[1:]
     among = np.linalg.pinv(np.linalg.pinv(information)[1:, 1:])
-    evidence = float(
-        slopes @ among @ slopes
-    )  # as chi-squared, of as many degrees as slopes, under equal noise
+    # Under equal noise it is as chi-squared, of as many degrees as there are slopes.
+    evidence = float(slopes @ among @ slopes)
     kept = max(0.0, 1 - len(names) / evidence) if evidence > 0 else 0.0
     return Noise(fit, dict(zip(names, map(float, kept * slopes), strict=True)))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.files import write_whole
+from sweeplab.files import sync_folder, write_whole
 
 FILE_NAME = "ledger.jsonl"
 FIELDS = {"number", "sealed", "previous", "forecast", "sha256"}
@@ -179,11 +179,7 @@ def _write(path: Path, lines: bytes) -> None:
     if written != len(lines):
         raise OSError(f"{written} of {len(lines)} bytes were written")
     if is_new:
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(path.parent)
 
 
 def _head(path: Path) -> tuple[int, str] | None:

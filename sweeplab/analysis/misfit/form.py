@@ -77,9 +77,8 @@ def departures(points: Points, fit: Fit) -> tuple[list[Departure], dict[str, flo
     value, jacobian = (each[0] for each in fit.law.derivatives(fit.theta[None], logs))
     shares = {term.column: jacobian[fit.law.index(term.scale)] for term in fit.law.terms}
     parts = [_interactions(fit, logs, shares, value), _bends(fit, logs, shares), _unread(fit, logs)]
-    if (
-        not set(fit.law.columns) >= _BOTH
-    ):  # it is first of all wrong in that it does not read the other column
+    # Such a law is first of all wrong in that it does not read the other column.
+    if not set(fit.law.columns) >= _BOTH:
         parts = [parts[2], parts[1]]
     found = [
         Departure(kind, words, change[:-1], float(change[-1]))

@@ -20,6 +20,7 @@ from sweeplab.cli.laws.source import (
 )
 from sweeplab.cli.options import Lab, argument, option, studies
 from sweeplab.cli.printing import Answer, cell_text, print_rows, progress, say, say_warnings
+from sweeplab.formatting import several_named
 from sweeplab.records.folders import lab_folder
 
 _MOST_NAMED = 8
@@ -192,8 +193,7 @@ def _print_audit(found: dict[str, Any]) -> None:
 def _points(names: list[str], n_points: int) -> str:
     if len(names) == n_points:
         return f"all {n_points}" if n_points > 1 else names[0]
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more
+    return several_named(names, _MOST_NAMED)
 
 
 def _exponent(each: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,9 +28,9 @@ from sweeplab.cli.printing import Answer, cell_text, console, print_answer, prin
 from sweeplab.cli.study.manage import write_study
 from sweeplab.formatting import bytes_in_words, duration, written, yaml_text
 from sweeplab.lab import showing
-from sweeplab.lab.listing import find_best, find_metric, find_study, tracking_uri_of
+from sweeplab.lab.listing import find_best, find_metric, find_study, study_names, tracking_uri_of
 from sweeplab.records.evidence import Evidence
-from sweeplab.records.folders import WorkerPlace, lab_folder
+from sweeplab.records.folders import StudyFolder, WorkerPlace, lab_folder
 from sweeplab.study.problems import shown
 
 if TYPE_CHECKING:
@@ -60,8 +61,9 @@ def list_studies(lab: Lab = None) -> Answer:
     $ sweeplab study list
     $ sweeplab study list --json
     """
-    rows = showing.study_rows(lab_folder(lab))
-    return rows, _print_studies if rows else f"no studies in {lab_folder(lab)}"
+    place = lab_folder(lab)
+    rows = [showing.study_row(StudyFolder(place, name)) for name in study_names(place)]
+    return rows, _print_studies if rows else f"no studies in {place}"
 
 
 def _print_studies(studies: list[dict[str, Any]]) -> None:
@@ -368,13 +370,14 @@ def export(
     $ sweeplab study export small > small.csv
     $ sweeplab study export small --output small.parquet
     """
-    from sweeplab.analysis.table import as_csv, as_rows, runs_table
     from sweeplab.analysis.table import export as write
+    from sweeplab.analysis.table import runs_table
 
     folder = find_study(lab, name)
     frame = runs_table(folder.lab, folder.name, tracking_uri_of(folder))
     if output is None:
-        return as_rows(frame), lambda _: typer.echo(as_csv(frame), nl=False)
+        rows = json.loads(frame.to_json(orient="records"))  # nothing is null
+        return rows, lambda _: typer.echo(frame.to_csv(index=False), nl=False)
     write(frame, output)
     return {"output": str(output), "rows": len(frame)}, f"{len(frame)} runs written to {output}"
 

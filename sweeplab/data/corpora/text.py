@@ -25,11 +25,6 @@ TINYSHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca5
 SKIPPED_FOLDERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 
 
-def of_files(files: Sequence[Path]) -> list[str]:
-    """Return the text of each file, a document."""
-    return [document(file) for file in files]
-
-
 def of_readable_files(files: Sequence[Path]) -> list[str]:
     """Return the text of each file that is text."""
     texts = []
@@ -43,7 +38,7 @@ def of_readable_files(files: Sequence[Path]) -> list[str]:
 class Corpus(AnyCorpus):
     """A corpus of running text, which its documents are cut into three splits of."""
 
-    read: Callable[[Sequence[Path]], Sequence[str]] = of_files
+    read: Callable[[Sequence[Path]], Sequence[str]] = lambda files: [*map(document, files)]
 
     def texts(self, files: Sequence[Path]) -> Texts:
         """Return the documents' text by split, near-duplicates left out."""

@@ -14,7 +14,7 @@ from sweeplab.analysis.audit.evidence import FOUND, Evidence, gather
 from sweeplab.analysis.ledger.chain import FILE_NAME, read_chain
 from sweeplab.analysis.ledger.outcomes import REFUSED, SCORED, VOID, Outcome, calibrate, of_study, outcomes
 from sweeplab.errors import BadInput
-from sweeplab.formatting import counts, rounded, sentence, several, span
+from sweeplab.formatting import counts, rounded, sentence, several, several_named, span
 from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import Panel, TablePanel
 from sweeplab.report.style import BAD, FAINT, GOOD, GREY, Axis, Figure, Look, bars
@@ -29,7 +29,6 @@ _METHOD = {
     "Score": "CRPS in log loss (Gneiting and Raftery 2007), beside that of two naive forecasters: the loss of the "
     "next smaller run, and the line of log loss on log FLOPs.",
 }
-_MOST_POINTS = 4
 
 
 class LedgerPanel(Panel, name="ledger", heading="Forecasts"):
@@ -147,7 +146,7 @@ class AuditPanel(TablePanel, name="audit"):
         return cls(
             title="Audit of the conventions",
             data=DataFrame([_finding(each) | {"points": "; ".join(each["points"])} for each in rows]),
-            shown=DataFrame([_finding(each) | {"points": _named(each["points"])} for each in rows]),
+            shown=DataFrame([_finding(each) | {"points": several_named(each["points"], 4)} for each in rows]),
             notes=(f"{states}. {law}",),
             method=found["conventions"],
             result=found,
@@ -187,8 +186,3 @@ def _number(entry: Mapping[str, Any]) -> str:
     if entry["value"] is None:
         return str(entry["verdict"])
     return f"{rounded(entry['value'])} ({span(entry['low'], entry['high'])})"
-
-
-def _named(points: Sequence[str]) -> str:
-    more = len(points) - _MOST_POINTS
-    return ", ".join(points[:_MOST_POINTS]) + (f" and {more} more" if more > 0 else "")

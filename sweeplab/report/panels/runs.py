@@ -111,9 +111,8 @@ class CurvesPanel(Panel, name="learning_curves"):
         # Of many cells the best alone is told apart.
         many = self.best["cell"].nunique() > style.MOST_LINES
         ends_of = self.best.groupby("cell", sort=False)["value"].min()
-        winner = (
-            ends_of.idxmin() if len(ends_of) else None
-        )  # none has ended where the study was stopped at once
+        # There is none where the study was stopped at once.
+        winner = ends_of.idxmin() if len(ends_of) else None
         of_run = (
             "%{cell}, trial %{trial}, seed %{seed}<br>%{x:.4s}: %{y:.4f}" if len(self.data) <= MANY else ""
         )

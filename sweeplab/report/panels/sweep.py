@@ -248,7 +248,8 @@ class SlicePanel(SpacePanel, name="slice"):
         ended, lost = has_ended(data), data["state"].isin(CUT_SHORT)
         low = float(data.loc[ended, column].min())
         bottom, top = padded(low, max(self.top, low + 1e-3), False)
-        words, dot = data.astype(str), {"size": 5, "opacity": _opacity(len(data))}
+        # Many marks fade.
+        words, dot = data.astype(str), {"size": 5, "opacity": max(0.35, min(0.9, (150 / len(data)) ** 0.5))}
         for place, dimension in zip(places, self.dimensions, strict=True):
             x, hover = dimension.coordinates(data[dimension.name]), _hover(dimension)
             measured = f"{hover}<br>loss %{{y:.4f}}"
@@ -452,11 +453,6 @@ def _fifths(data: DataFrame) -> Iterator[tuple[Look, Series]]:
         chosen = (order > at / 5) & (order <= (at + 1) / 5)
         if chosen.any():
             yield look, chosen
-
-
-def _opacity(n: int) -> float:
-    """Return how opaque a mark is among so many."""
-    return max(0.35, min(0.9, math.sqrt(150 / max(1, n))))
 
 
 def _axis(dimension: Dimension) -> dict[str, Any]:

@@ -129,8 +129,11 @@ def _hyperparameters(document: Mapping[str, Any], problems: Problems) -> dict[st
     search: dict[str, SearchSpec] = {}
     changes = _listed(document, "cells", "a list of mappings, such as [{}, {norm: rmsnorm}]", problems)
     cells: list[dict[str, Any]] = [{} for _ in changes]
+    lengths: dict[str, Location] = {}
     for written in _written(document, changes, problems):
         name, (section, index, *_) = written.row.name, written.path
+        if name in LENGTHS:
+            lengths.setdefault(name, written.path)
         if section == "grid":
             grid[name] = list(written.literals())
         elif section == "search":
@@ -139,7 +142,6 @@ def _hyperparameters(document: Mapping[str, Any], problems: Problems) -> dict[st
             held = fixed if section == "fixed" else cells[int(index)]
             for value in written.literal():
                 held[name] = value
-    lengths = {each: place for each in LENGTHS if (place := _place_of(each, fixed, grid, search, cells))}
     if len(lengths) == len(LENGTHS) and fixed.get("epochs", 0) is not None:
         what = f"{' and '.join(LENGTHS)} both say how long runs train"
         problems.add(lengths["epochs"], what, "one of them", at_key=True)
@@ -161,20 +163,6 @@ def _hyperparameters(document: Mapping[str, Any], problems: Problems) -> dict[st
         if (first := whole.index(each)) < index and not problems.found:
             problems.add(("cells", index), f"cells[{index}] is the same as cells[{first}]")
     return {"fixed": fixed, "grid": grid, "cells": cells, "search": search, "constraints": constraints}
-
-
-def _place_of(
-    name: str,
-    fixed: Mapping[str, Any],
-    grid: Mapping[str, Any],
-    search: Mapping[str, Any],
-    cells: Sequence[Mapping[str, Any]],
-) -> Location | None:
-    """Return where a hyperparameter is given, or None."""
-    sections = {"fixed": fixed, "grid": grid, "search": search}
-    places: list[Location] = [(section, name) for section, held in sections.items() if name in held]
-    places += [("cells", index, name) for index, held in enumerate(cells) if name in held]
-    return next(iter(places), None)
 
 
 def _first_trial(held: Any, search: Mapping[str, SearchSpec], problems: Problems) -> dict[str, Any]:

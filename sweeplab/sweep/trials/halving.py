@@ -26,9 +26,8 @@ class Rungs:
 
     def __init__(self, trials: CellTrials) -> None:
         self._trials, self._n_seen = trials, 0
-        self._ended: list[
-            list[float]
-        ] = []  # by rung, the values of the trials that have ended, the lowest first
+        # The values of the trials that have ended by rung, the lowest first.
+        self._ended: list[list[float]] = []
 
     def place(self, value: float, rung: int, number: int) -> tuple[int, int]:
         """Return how many other trials have a lower value at a rung than this one, and how many have any."""
