@@ -22,6 +22,7 @@ from sweeplab.data.dataset import Dataset, Scored
 from sweeplab.data.generators import Noise, generator_key
 from sweeplab.data.ngrams import NONE, Array, Examples, Ids, NGrams
 from sweeplab.data.objectives import evaluated_on, make_objective, special_tokens
+from sweeplab.data.objectives.base import Objective
 from sweeplab.data.objectives.labels import Classification
 from sweeplab.data.objectives.pairs import FORMS, PairsObjective
 from sweeplab.data.objectives.span import Span
@@ -244,14 +245,14 @@ TASKS: dict[str, type[Task]] = {
 }
 
 
-FORMAT = 5  # part of every digest: raise it when the same data would give another loss
+FORMAT = 6  # part of every digest: raise it when the same data would give another loss
 HELD_OUT = 10  # of so many parts of the training split the last one chooses
 ROUNDS = 20
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """The loss of counts (nats a counted target, and bits a byte, None of labels).
+    """The loss of counts (in its `unit`, and bits a byte, None of labels).
 
     `method` says of what, `order` how far they reach. `by_order` has the losses of the orders from 1 to `order`,
     `copied` is the weight of the source's own tokens in the mixture, and `n_counted` how many tokens were counted.
@@ -264,6 +265,7 @@ class Baseline:
     copied: float
     n_counted: int
     by_order: Sequence[float]
+    unit: str = Objective.unit
 
 
 def find_baseline(
@@ -305,7 +307,9 @@ def _found(dataset: Dataset, values: Hyperparameters, split: Scored) -> Baseline
         n_targets += batch.n_targets
     losses = (totals / n_targets).tolist()
     per_byte = dataset.bits_per_byte(losses[-1], values, split)
-    return Baseline(losses[-1], per_byte, task.method, order, copied, len(examples.tokens), losses)
+    return Baseline(
+        losses[-1], per_byte, task.method, order, copied, len(examples.tokens), losses, objective.unit
+    )
 
 
 def _chosen(seen: Examples, held_out: Examples, task: Task) -> tuple[int, float]:

@@ -236,7 +236,9 @@ def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Say what n-grams reach, in one line for each of the cells that differ in it."""
     cells: dict[str, list[str]] = {}
     for cell, each in baselines.items():
-        said = f"{each['loss']:.4f} nats/token, by {each['method']}, order {each['order']}"
+        said = (
+            f"{each['loss']:.4f} {each.get('unit', 'nats/token')}, by {each['method']}, order {each['order']}"
+        )
         if low := each.get("by_order", ())[: each["order"] - 1][:_ORDERS_NAMED]:
             said += f"; order 1{' on' if len(low) > 1 else ''}: {', '.join(f'{loss:.2f}' for loss in low)}"
         cells.setdefault(said, []).append(cell)

@@ -38,6 +38,7 @@ class Classification(Objective):
     meaning = "The label of a text, from all of it"
     families = ("encoder", "decoder", "encoder_decoder")
     learns = "labels"
+    unit = "nats/label"
     shortest_block = 3
 
     @classmethod

@@ -190,6 +190,7 @@ class Preference(PairsObjective):
     meaning = "Which of two answers to a prompt is chosen, by direct preference optimization (DPO)"
     families = ("decoder", "encoder_decoder")
     learns = "preferences"
+    unit = "nats/pair"
     per_loss = 2
     finds_whole = False
 

@@ -90,7 +90,11 @@ def upsert(table: sql.Table, dialect: str) -> Any:
     key = KEYS[table]
     given = [column.name for column in table.columns if not column.primary_key]
     # Only the one that is used: PostgreSQL's takes as long to import as SQLAlchemy's core.
-    insert = import_module(f"sqlalchemy.dialects.{dialect}").insert(table).values({name: sql.bindparam(name) for name in given})
+    insert = (
+        import_module(f"sqlalchemy.dialects.{dialect}")
+        .insert(table)
+        .values({name: sql.bindparam(name) for name in given})
+    )
     return insert.on_conflict_do_update(
         index_elements=key, set_={name: insert.excluded[name] for name in given if name not in key}
     )
