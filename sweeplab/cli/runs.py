@@ -93,8 +93,8 @@ def classify(
 ) -> Answer:
     """Find the labels of texts with a trained run.
 
-    Of each text the label and its probability; the run has learned from texts with labels, a study's
-    corpus `labels`.
+    Of each text the label and its probability, or those of each of its words: the run has learned from a
+    study's corpus `labels` or `tags`.
 
     \b
     $ sweeplab classify reviews "A film to remember." "Two hours lost."
@@ -113,6 +113,12 @@ def classify(
     rows = classified(opened, given)
 
     def told(_: Any) -> None:
+        if "tags" in rows[0]:
+            tags = [each for row in rows for each in row["tags"]]
+            said = [each["probability"] and f"{each['probability']:.4f}" for each in tags]
+            shown = [each | {"probability": p} for each, p in zip(tags, said, strict=True)]
+            print_rows(shown, text=("word", "label"))
+            return
         shown = [
             {
                 "label": each["label"],

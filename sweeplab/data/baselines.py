@@ -23,7 +23,7 @@ from sweeplab.data.generators import Noise, generator_key
 from sweeplab.data.ngrams import NONE, Array, Examples, Ids, NGrams
 from sweeplab.data.objectives import evaluated_on, make_objective, special_tokens
 from sweeplab.data.objectives.base import Objective
-from sweeplab.data.objectives.labels import Classification
+from sweeplab.data.objectives.labels import Classification, Tagging
 from sweeplab.data.objectives.pairs import FORMS, PairsObjective
 from sweeplab.data.objectives.span import Span
 from sweeplab.data.objectives.tokens import HIDDEN, REPLACED, Masked, NextToken
@@ -217,7 +217,6 @@ def span_ends(markers: Any) -> Array:
     return np.choose(shifted(markers.astype(np.int64), 1) + 1, [1.0, ending, 0.0])
 
 
-@final
 class LabelsTask(Task):
     """How often each label is, whatever the text."""
 
@@ -236,12 +235,35 @@ class LabelsTask(Task):
         return find(Examples([], batch.targets[batch.targets != NO_TARGET] - self.special[label(0)]))
 
 
+@final
+class TagsTask(LabelsTask):
+    """How often each label is at a token, and after those before it."""
+
+    method = "n-grams of tokens and their tags"
+
+    def examples(self) -> Examples:
+        """Return the tags of the training split, each with its token and those before it."""
+        batches = islice(make_objective(self.train, self.values).evaluation(), MOST_BATCHES)
+        parts = [self._of(batch) for batch in batches]
+        contexts = [np.concatenate(each) for each in zip(*(each.contexts for each in parts), strict=True)]
+        return Examples(contexts, np.concatenate([each.tokens for each in parts]))
+
+    def probability(self, batch: Batch, find: Find) -> Array:
+        """Return that of each tag."""
+        return find(self._of(batch))
+
+    def _of(self, batch: Batch) -> Examples:
+        columns = [batch.inputs, *_before(batch.inputs)[: LONGEST - 2]]
+        return _at(batch.targets != NO_TARGET, columns, batch.targets - self.special[label(0)])
+
+
 TASKS: dict[str, type[Task]] = {
     NextToken.name: NextTokenTask,
     Masked.name: MaskedTask,
     PairsObjective.name: PairsTask,
     Span.name: SpanTask,
     Classification.name: LabelsTask,
+    Tagging.name: TagsTask,
 }
 
 

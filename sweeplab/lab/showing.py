@@ -222,7 +222,7 @@ def commands_about(
         run, which = f"{run}/{number}-{seed}", [*which, "--trial", str(number)]
     file, of_run = f"{study.name}-best.yaml", StudyFolder(study.lab, run)
     again = StudyFolder(study.lab, file).command("run")
-    finds_labels = objective == "classification"
+    finds_labels = objective in ("classification", "tagging")
     return {
         "generate": of_run.command("classify", "TEXT")
         if finds_labels

@@ -63,3 +63,24 @@ def test_a_study_of_labels_is_planned_run_evaluated_and_used(cli, folder: Path, 
 def test_a_run_of_text_finds_no_labels(cli, finished) -> None:
     refused = cli("classify", "tiny", "text", "--lab", finished.lab)
     assert refused.code == 2 and "finds no labels: its objective is next_token" in refused.err
+
+
+@pytest.mark.slow
+def test_a_study_of_tags_is_run_evaluated_and_used(cli, folder: Path) -> None:
+    rows = [
+        {"tokens": [f"{'ab'[at % 2]}{at}", "c"], "tags": ["odd" if at % 2 else "even", "end"]}
+        for at in range(200)
+    ]
+    (folder / "kinds.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "kinds.yaml").write_text(STUDY.replace("corpus: labels", "corpus: tags"))
+    assert cli("run", "kinds.yaml", "--quiet").code == 0
+    found = json.loads(cli("evaluate", "kinds", "--json").out)
+    assert found["measures"].keys() == {"val_loss", "accuracy", "f1"} and found["measures"]["accuracy"] > 0.9
+    assert found["unit"] == "nats/tag"
+    said = json.loads(cli("classify", "kinds", "a2 c", "b7 c a a a a", "--json").out)["texts"]
+    assert [each["label"] for each in said[0]["tags"]] == ["even", "end"]
+    assert [each["word"] for each in said[1]["tags"]] == ["b7", "c", "a", "a", "a", "a"]
+    assert [each["label"] is None for each in said[1]["tags"]] == [False] * 3 + [True] * 3, "no room for more"
+    head, first, second = cli("classify", "kinds", "b7 c").out.splitlines()
+    assert head.split() == ["word", "label", "probability"]
+    assert first.split()[:2] == ["b7", "odd"] and second.split()[:2] == ["c", "end"]

@@ -1,4 +1,4 @@
-"""Find the label of a text: one of a few special tokens, which come last in the vocabulary.
+"""Find the label of a text, or of each of its words: one of a few special tokens, which come last in the vocabulary.
 
 How a text is laid out is the family's, and its label is found at one place:
 
@@ -8,16 +8,19 @@ How a text is laid out is the family's, and its label is found at one place:
 
 The softmax is over the labels alone: their rows of the head are a linear classifier. Departure: no layer of its own
 stands before it; an encoder's is that of its head. A text that is longer than block_size has room for is cut.
+
+A tagger is an encoder of `bos text eos` too. The tag of a word is found at its first token, as BERT's are (Devlin et
+al. 2019, section 5.3); its other tokens have no target.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
-from sweeplab.data.batches import NO_TARGET, Batch, Ids, Pairs
+from sweeplab.data.batches import NO_TAG, NO_TARGET, Batch, Ids, Kind, Pairs
 from sweeplab.data.generators import Noise
 from sweeplab.data.objectives.base import Objective, spread
 from sweeplab.data.prompts import BOS, EOS, PAD, Prompt, SpecialTokens, label
@@ -30,14 +33,13 @@ def room(values: Hyperparameters) -> int:
     return values.block_size - (0 if values.family == "encoder_decoder" else 2)
 
 
-@final
 class Classification(Objective):
     """The label of a text is to be found from all of it."""
 
     name = "classification"
     meaning = "The label of a text, from all of it"
-    families = ("encoder", "decoder", "encoder_decoder")
-    learns = "labels"
+    families: ClassVar[tuple[str, ...]] = ("encoder", "decoder", "encoder_decoder")
+    learns: ClassVar[Kind] = "labels"
     unit = "nats/label"
     shortest_block = 3
 
@@ -104,3 +106,37 @@ class Classification(Objective):
         targets = np.full_like(read, NO_TARGET)
         targets[rows, 0 if self._values.family == "encoder" else lengths + 1] = labels
         return Batch(read, targets, lengths=lengths + 2)
+
+
+@final
+class Tagging(Classification):
+    """The label of each word of a text is to be found from all of it."""
+
+    name = "tagging"
+    meaning = "The label of each word of a text, from all of it"
+    families = ("encoder",)
+    learns = "tags"
+    unit = "nats/tag"
+
+    def _take(self, split: Any) -> int:
+        n_pairs = super()._take(split)
+        self._tag_starts = split.starts[:, 1]
+        self._n_tagged = int(np.count_nonzero(self._tags(np.arange(n_pairs)) != NO_TARGET))
+        return n_pairs
+
+    def evaluation(self, n_tokens: int | None = None) -> Iterator[Batch]:
+        """Yield texts spread over the split that have about `n_tokens` tags, or all texts."""
+        n_texts = None if n_tokens is None else max(1, round(n_tokens * self._n_items / self._n_tagged))
+        return super().evaluation(n_texts)
+
+    def _tags(self, items: Ids) -> Ids:
+        """Return the label of each place of texts [B, width], NO_TARGET where there is none."""
+        place = np.arange(self._width)
+        tags = self._tokens.take(self._tag_starts[items][:, None] + place, mode="clip").astype(np.int64)
+        is_tag = (place < self._lengths[items][:, None]) & (tags != NO_TAG)
+        return np.where(is_tag, self.special[label(0)] + tags, NO_TARGET)
+
+    def _batch(self, items: Ids, noise: Noise) -> Batch:
+        batch = super()._batch(items, noise)
+        targets = np.pad(self._tags(items), ((0, 0), (1, 1)), constant_values=NO_TARGET)
+        return batch._replace(targets=targets)
