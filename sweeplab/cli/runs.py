@@ -134,6 +134,50 @@ def classify(
     return {"run": opened.run_id, "texts": rows}, told
 
 
+def score(
+    run: Run,
+    first: Annotated[str | None, argument("[FIRST]", "The first text.")] = None,
+    second: Annotated[str | None, argument("[SECOND]", "The second text.")] = None,
+    file: Annotated[Path | None, option("FILE", "A file of two texts a line, a tab between them.")] = None,
+    lab: Lab = None,
+) -> Answer:
+    """Find the score of two texts with a trained run.
+
+    Such as how alike they are: the run has learned from pairs of texts with scores, a study's corpus `scores`.
+
+    \b
+    $ sweeplab score alike "A man plays." "Someone is playing."
+    $ sweeplab score alike --file pairs.tsv --json
+    """
+    from sweeplab.data.corpora.base import document
+    from sweeplab.runs.run import scored_pairs
+
+    given = [] if first is None or second is None else [(first, second)]
+    for number, line in enumerate("" if file is None else document(file).splitlines(), start=1):
+        one, *others = line.split("\t")
+        if len(others) != 1 or not one.strip() or not others[0].strip():
+            raise BadInput(
+                Problem("there are no two texts", "a tab between two texts", file=file, line=number)
+            )
+        given.append((one, others[0]))
+    if not given:
+        raise BadInput(Problem("there are no two texts", "RUN FIRST SECOND, or --file FILE"))
+    opened = open_run(run, lab_folder(lab))
+    rows = scored_pairs(opened, given)
+
+    def told(_: Any) -> None:
+        cut = {
+            name: [f"{each[name][:LONGEST_SHOWN]}" for each in rows] for name in ("sentence1", "sentence2")
+        }
+        shown = [
+            {"score": f"{each['score']:.4f}", "sentence1": one, "sentence2": other}
+            for each, one, other in zip(rows, *cut.values(), strict=True)
+        ]
+        print_rows(shown, text=("sentence1", "sentence2"))
+
+    return {"run": opened.run_id, "pairs": rows}, told
+
+
 def evaluate(
     run: Run,
     lengths: Annotated[str, option("N,…", "Lengths of the sequences, as multiples of block_size.")] = "1,2,4",

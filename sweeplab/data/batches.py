@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 Kind = Literal["text", "pairs", "labels", "tags", "scores", "preferences"]
 # Kinds in which what is to be found is one of a few labels.
 LABELLED: Sequence[Kind] = ("labels", "tags")
+# Of scores each second text ends with so many numbers of 16 bits: a score as a 64-bit float.
+SCORE_SIZE = 4
 # Stands among tags for a token that has none.
 NO_TAG = 2**16 - 1
 
@@ -25,7 +27,8 @@ class Pairs:
 
     `ends` [2 * n_pairs] says where each source and each target ends. Where there are `n_labels` a target is one number,
     from 0, and no text; of tags one for each token of its source, or NO_TAG. Of preferences, `per_source` 2, each
-    source stands twice: with the target that is chosen, then with the one that is rejected.
+    source stands twice: with the target that is chosen, then with the one that is rejected. Of scores a target is a
+    second text, and then the score, SCORE_SIZE numbers.
     """
 
     tokens: NDArray[np.uint16]
@@ -113,7 +116,7 @@ class Batch(NamedTuple):
     `inputs` and `targets` are [B, T], `source` [B, S] is what the encoder of an encoder-decoder reads. Lengths [B]
     say where sequences end that are shorter than their row, which is padded on the right; without them none is.
     `reference` [B], of preferences: as the data make it, which of the split's sequences each is; as the model takes it,
-    the log-probability that the run had for its targets at its start.
+    the log-probability that the run had for its targets at its start. Of scores it is the score of each.
     """
 
     inputs: Array

@@ -13,7 +13,8 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -82,6 +83,8 @@ class Dataset:
     @property
     def val_targets(self) -> int:
         """Return how many tokens there are to find in the validation split: of a pair the target's, and its end."""
+        if isinstance(self.val, Pairs) and self.kind == "scores":
+            return self.val.n_pairs
         if isinstance(self.val, Pairs):
             n_tokens = int(self.val.lengths[:, 1].sum())
             untagged = int(np.count_nonzero(self.val.tokens == NO_TAG)) if self.kind == "tags" else 0
@@ -275,7 +278,7 @@ def _built(base: Path, texts: Texts, made: Callable[[], Tokenizer]) -> Dataset:
         facts["labels"] = texts.labels
     if texts.kind == "preferences":
         facts["per_source"] = 2
-    elif texts.kind == "tags":
+    elif texts.kind in ("tags", "scores"):
         facts["of"] = texts.kind
     if texts.of_pairs:
         ends = [np.cumsum([len(text) for text in split]).astype(END) for split in tokens]
@@ -293,7 +296,7 @@ def _built(base: Path, texts: Texts, made: Callable[[], Tokenizer]) -> Dataset:
 
 
 def _encoded(tokenizer: Tokenizer, texts: Texts, split: Sequence[str]) -> Iterator[NDArray[Any]]:
-    """Yield the tokens of each text; of a label its number, of tags the number of each token's."""
+    """Yield the tokens of each text; of a label its number, of tags the number of each token's; a score after them."""
     numbers = {name: number for number, name in enumerate(texts.labels)}
     if texts.kind == "tags":
         encode = word_encoder(tokenizer)
@@ -304,6 +307,11 @@ def _encoded(tokenizer: Tokenizer, texts: Texts, split: Sequence[str]) -> Iterat
             yield from (tokens.astype(TOKEN), numbered.astype(TOKEN))
         return
     for at, text in enumerate(split):
+        if texts.kind == "scores" and at % 2:
+            score, _, second = text.partition("\t")
+            written = np.array([float(score)], "<f8").view(TOKEN)
+            yield np.append(np.asarray(tokenizer.encode(second)).astype(TOKEN), written)
+            continue
         found = np.array([numbers[text]]) if numbers and at % 2 else tokenizer.encode(text)
         yield np.asarray(found).astype(TOKEN)
 
@@ -311,12 +319,19 @@ def _encoded(tokenizer: Tokenizer, texts: Texts, split: Sequence[str]) -> Iterat
 def _trained(tokenizer: str, vocab_size: int | None, texts: Texts) -> Tokenizer:
     """Return the tokenizer of a corpus; one that learns its tokens sees the training split alone, and labels none."""
     kind = TOKENIZERS[tokenizer]
+    splits: tuple[Sequence[str], ...] = (texts.train, texts.val, texts.test)
     if texts.labels:
-        texts = replace(texts, **{each: getattr(texts, each)[::2] for each in ("train", "val", "test")})
+        splits = tuple(split[::2] for split in splits)
+    if texts.kind == "scores":
+        plain = (
+            [text.rpartition("\t")[2] if at % 2 else text for at, text in enumerate(split)]
+            for split in splits
+        )
+        splits = tuple(plain)
     if issubclass(kind, LearnedTokenizer):
         try:
             # A line each: no token goes from one text to the next.
-            return kind.train("\n".join(texts.train), vocab_size)
+            return kind.train("\n".join(splits[0]), vocab_size)
         except ValueError as error:
             raise (BadInput if vocab_size is None else WrongVocabulary)(str(error)) from error
-    return kind.train("".join((*texts.train, *texts.val, *texts.test)))
+    return kind.train("".join(chain.from_iterable(splits)))

@@ -199,7 +199,11 @@ def _best_run(trial: Trial, trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 # What a command's example reads, by what the run learned.
-_PROMPTS = {"masked": "The [MASK] is", "span": "The [MASK] is"}
+_USES: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("masked", "span"), ("generate", "--prompt", "The [MASK] is")),
+    **dict.fromkeys(("classification", "tagging"), ("classify", "TEXT")),
+    "similarity": ("score", "TEXT", "TEXT"),
+}
 
 
 def how_to_use(trial: Trial, cell: str | None = None, number: int | None = None) -> dict[str, str]:
@@ -215,18 +219,16 @@ def commands_about(
     study: StudyFolder, objective: str, cell: str | None = None, number: object = None, seed: object = 0
 ) -> dict[str, str]:
     """Return the commands of `how_to_use` about a trial of an objective: a `number` goes with its cell and seed."""
-    prompt, run, which = _PROMPTS.get(objective, "The "), study.name, list[str]()
+    run, which = study.name, list[str]()
     if cell is not None:
         run, which = f"{study.name}/{cell}", ["--cell", cell]
     if number is not None:
         run, which = f"{run}/{number}-{seed}", [*which, "--trial", str(number)]
     file, of_run = f"{study.name}-best.yaml", StudyFolder(study.lab, run)
     again = StudyFolder(study.lab, file).command("run")
-    finds_labels = objective in ("classification", "tagging")
+    use = _USES.get(objective, ("generate", "--prompt", "The "))
     return {
-        "generate": of_run.command("classify", "TEXT")
-        if finds_labels
-        else of_run.command("generate", "--prompt", prompt),
+        "generate": of_run.command(*use),
         "rerun": f"{study.command('best', *which, '--output', file)} && {again}",
         "open": study.command("ui"),
     }

@@ -50,6 +50,8 @@ CURVES = {
     "exact_match": "exact matches (share of targets)",
     "accuracy": "accuracy (share of labels found)",
     "f1": "F1 (mean over labels)",
+    "pearson": "Pearson's correlation with the scores",
+    "spearman": "Spearman's rank correlation with the scores",
     "reward_accuracy": "preferences ranked right (share)",
     "reward_margin": "reward margin (chosen less rejected)",
     "eval_train_loss": "loss on the training split ({unit})",

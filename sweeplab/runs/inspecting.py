@@ -214,7 +214,7 @@ def _lengths(run: LoadedRun, dataset: Dataset, times: Sequence[int]) -> tuple[Ro
     model, bounded = run.model, why_not_longer(run.values)
     for each in times:
         try:
-            if bounded and (each > 1 or dataset.kind == "preferences"):
+            if bounded and (each > 1 or dataset.kind in ("preferences", "scores")):
                 raise ValueError(bounded)
             at = losses_at(model.transformer, model.stacked, dataset.val, run.values, each, run.own_special)
         except ValueError as error:

@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sweeplab.data.batches import LABELLED, NO_TAG, Pairs, changed
+from sweeplab.data.batches import LABELLED, NO_TAG, SCORE_SIZE, Pairs, changed
 from sweeplab.data.objectives import make_objective, objective_of
 from sweeplab.data.tokenizers import word_encoder
 from sweeplab.errors import BadInput, Problem
 from sweeplab.model.accounting import n_params
-from sweeplab.model.transformer import among
+from sweeplab.model.transformer import among, scores
 from sweeplab.runs.generating import Writer, chosen
 from sweeplab.tracking.loading import LoadedRun
 
@@ -122,4 +122,33 @@ def _tags(text: str, found: Sequence[dict[str, float]]) -> list[dict[str, Any]]:
     return [
         {"word": word, "label": label, "probability": probability}
         for word, (label, probability) in zip_longest(text.split(), best, fillvalue=(None, None))
+    ]
+
+
+def scored_pairs(run: LoadedRun, pairs: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Return of each two texts the score that the run finds.
+
+    Raises:
+        BadInput: the run finds no scores, or its tokenizer does not know a text.
+    """
+    if objective_of(run.values).learns != "scores":
+        raise BadInput(f"run {run.run_id} finds no scores: its objective is {run.values.objective}")
+    try:
+        parts = [part for pair in pairs for part in map(run.tokenizer.encode, pair)]
+    except ValueError as error:
+        raise BadInput(f"of the text, {error}") from error
+    none = np.zeros(SCORE_SIZE, np.uint16)
+    rows = [np.append(part, none) if at % 2 else part for at, part in enumerate(parts)]
+    split = Pairs(
+        np.concatenate(rows).astype(np.uint16), np.cumsum([len(each) for each in rows]), of="scores"
+    )
+    found, weights = list[float](), run.model.stacked
+    with torch.no_grad():
+        for batch in make_objective(split, run.values, run.own_special).evaluation():
+            placed = changed(batch, lambda part: torch.from_numpy(part)[None])
+            logits, targets = among(run.model.transformer.logits(weights, placed), placed.targets, 1)
+            found += scores(logits, targets)[0].tolist()
+    return [
+        {"sentence1": first, "sentence2": second, "score": score}
+        for (first, second), score in zip(pairs, found, strict=True)
     ]

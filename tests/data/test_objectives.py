@@ -62,12 +62,29 @@ TAGS = Pairs(
     n_labels=3,
     of="tags",
 )
+# Two texts of 1 to 7 tokens, and a score behind the second.
+SCORED = [[*range(at % 90, at % 90 + 1 + at % size)] for at in range(500) for size in (7, 5)]
+SCORE_NUMBERS = (np.arange(500) / 8).astype("<f8").view("<u2").reshape(500, 4).tolist()
+SCORES = Pairs(
+    np.concatenate(
+        [[*each, *(SCORE_NUMBERS[at // 2] if at % 2 else ())] for at, each in enumerate(SCORED)]
+    ).astype(np.uint16),
+    np.cumsum([len(each) + 4 * (at % 2) for at, each in enumerate(SCORED)]),
+    of="scores",
+)
 KINDS = [(name, family) for name, kind in OBJECTIVES.items() for family in kind.families]
 
 
 def split_for(objective: str) -> np.ndarray | Pairs:
     preferences = replace(PAIRS, per_source=2)
-    splits = {"text": TEXT, "pairs": PAIRS, "labels": LABELS, "tags": TAGS, "preferences": preferences}
+    splits = {
+        "text": TEXT,
+        "pairs": PAIRS,
+        "labels": LABELS,
+        "tags": TAGS,
+        "scores": SCORES,
+        "preferences": preferences,
+    }
     return splits[OBJECTIVES[objective].learns]
 
 
@@ -170,6 +187,7 @@ GOLDEN = {
     ("classification", "decoder"): "add22ac94eb302cf",
     ("classification", "encoder_decoder"): "0600e88399d1cccf",
     ("tagging", "encoder"): "4a4f04517d93e9fd",
+    ("similarity", "encoder"): "a0bc68321a022d89",
     ("preference", "decoder"): "0c932a878edb3708",
     ("preference", "encoder_decoder"): "3fb81ab0907c7eee",
 }
@@ -382,7 +400,7 @@ def test_a_pair_can_be_read_off_its_row(lengths: list[tuple[int, int]], family: 
         ("decoder", "text", "next_token"), ("encoder", "text", "masked"), ("encoder_decoder", "text", "span"),
         ("decoder", "pairs", "pairs"), ("encoder", "pairs", "pairs"), ("encoder_decoder", "pairs", "pairs"),
         ("encoder", "labels", "classification"),
-        ("encoder", "tags", "tagging"), ("decoder", "preferences", "preference"),
+        ("encoder", "tags", "tagging"), ("encoder", "scores", "similarity"), ("decoder", "preferences", "preference"),
     ],
 )  # fmt: skip
 def test_auto_is_what_suits_family_and_corpus(family: str, kind: Kind, objective: str) -> None:

@@ -42,6 +42,8 @@ def split_for(objective: str) -> Split:
         return Pairs(np.resize(TEXT % 3, 15 * 50), np.cumsum([14, 1] * 50), 3)
     if OBJECTIVES[objective].learns == "tags":
         return Pairs(np.resize(TEXT % 3, 16 * 50), np.cumsum([8, 8] * 50), 3, of="tags")
+    if OBJECTIVES[objective].learns == "scores":
+        return Pairs(np.resize(TEXT, 16 * 50), np.cumsum([6, 10] * 50), of="scores")
     per_source = OBJECTIVES[objective].per_loss
     return TEXT if OBJECTIVES[objective].learns == "text" else replace(PAIRS, per_source=per_source)
 

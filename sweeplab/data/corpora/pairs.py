@@ -6,6 +6,7 @@ import ast
 import csv
 import hashlib
 import json
+import math
 import sysconfig
 import textwrap
 import warnings
@@ -31,6 +32,7 @@ KEYS, SUFFIXES = ("source", "target"), (".tsv", ".jsonl")
 LABEL_KEYS, LABEL_SUFFIXES = ("text", "label"), (".csv", ".tsv", ".jsonl")
 PREFERENCE_KEYS, PREFERENCE_SUFFIXES = ("prompt", "chosen", "rejected"), (".jsonl", ".csv")
 TAG_KEYS, TAG_SUFFIXES = ("tokens", "tags"), (".jsonl", ".conll")
+SCORE_KEYS, SCORE_SUFFIXES = ("sentence1", "sentence2", "score"), (".jsonl", ".csv")
 MOST_LABELS = 1_000
 
 
@@ -105,8 +107,9 @@ def _parts(line: str, suffix: str, keys: Sequence[str]) -> Sequence[object]:
     if not isinstance(found, dict) or not found.keys() >= set(keys):
         allowed = ", ".join(f'"{key}": "…"' for key in keys)
         raise ValueError(f"has no {listed(keys)}; allowed: {{{allowed}}}")
-    # Labels are often numbers.
-    return [str(found[key]) if key == "label" and isinstance(found[key], int) else found[key] for key in keys]
+    # Labels are often numbers, and scores always.
+    numbers = {"label": int, "score": int | float}
+    return [str(found[key]) if isinstance(found[key], numbers.get(key, ())) else found[key] for key in keys]
 
 
 def _texts(parts: Sequence[object], keys: Sequence[str]) -> list[str]:
@@ -186,6 +189,19 @@ def _tagged(tokens: object, tags: object) -> list[Pair]:
     return _pair(*_texts((" ".join(tokens), " ".join(tags)), TAG_KEYS))
 
 
+def _scored(first: str, second: str, score: str) -> list[Pair]:
+    """Return the first text, and the second one behind the score."""
+    try:
+        value = float(score)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"has {score!r} as its score; allowed: a number")
+    if "\t" in second:
+        raise ValueError("has a tab in its sentence2; allowed: spaces")
+    return [Pair(first, f"{value!r}\t{second}", group=first)]
+
+
 def _pair(source: str, target: str) -> list[Pair]:
     return [Pair(source, target, group=source)]
 
@@ -232,6 +248,13 @@ TAGS = PairCorpus(
     lambda path: user_files(path, "tags", ".jsonl"),
     lambda files: _read(files, TAG_KEYS, TAG_SUFFIXES, _tagged),
     kind="tags",
+)
+SCORES = PairCorpus(
+    "scores",
+    "Pairs of texts of yours and how alike they are, for `similarity`: a .jsonl or .csv, or the files of a glob",
+    lambda path: user_files(path, "scores", ".jsonl"),
+    lambda files: _read(files, SCORE_KEYS, SCORE_SUFFIXES, _scored),
+    kind="scores",
 )
 PREFERENCES = PairCorpus(
     "preferences",

@@ -1,4 +1,6 @@
-"""Find the label of a text, or of each of its words: one of a few special tokens, which come last in the vocabulary.
+"""Find the label of a text, or of each of its words, or the score of two texts, by special tokens.
+
+Labels are a few tokens, which come last in the vocabulary.
 
 How a text is laid out is the family's, and its label is found at one place:
 
@@ -11,6 +13,9 @@ stands before it; an encoder's is that of its head. A text that is longer than b
 
 A tagger is an encoder of `bos text eos` too. The tag of a word is found at its first token, as BERT's are (Devlin et
 al. 2019, section 5.3); its other tokens have no target.
+
+The score of two texts is found by an encoder of `bos first eos second eos`, at `bos`, which sees both (a cross-encoder:
+Devlin et al. 2019, section 4.1; Reimers and Gurevych 2019, section 4.1). It is the logit of one token, `score`.
 """
 
 from __future__ import annotations
@@ -20,10 +25,10 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from sweeplab.data.batches import NO_TAG, NO_TARGET, Batch, Ids, Kind, Pairs
+from sweeplab.data.batches import NO_TAG, NO_TARGET, SCORE_SIZE, Batch, Ids, Kind, Pairs
 from sweeplab.data.generators import Noise
 from sweeplab.data.objectives.base import Objective, spread
-from sweeplab.data.prompts import BOS, EOS, PAD, Prompt, SpecialTokens, label
+from sweeplab.data.prompts import BOS, EOS, PAD, SCORE, Prompt, SpecialTokens, label
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import Hyperparameters
 
@@ -140,3 +145,73 @@ class Tagging(Classification):
         batch = super()._batch(items, noise)
         targets = np.pad(self._tags(items), ((0, 0), (1, 1)), constant_values=NO_TARGET)
         return batch._replace(targets=targets)
+
+
+def lengths_of_both(pairs: Pairs, values: Hyperparameters) -> tuple[Ids, Ids]:
+    """Return how many tokens of the first and of the second text block_size has room for: the longer one is cut."""
+    free = values.block_size - 3
+    first, second = pairs.lengths[:, 0], pairs.lengths[:, 1] - SCORE_SIZE
+    kept = np.minimum(first, np.maximum(free - second, free // 2))
+    return kept, np.minimum(second, free - kept)
+
+
+@final
+class Similarity(Classification):
+    """The score of two texts is to be found from both: by least squares, one number."""
+
+    name = "similarity"
+    meaning = "The score of two texts, such as how alike they are, from both of them"
+    families = ("encoder",)
+    learns = "scores"
+    unit = "squared error"
+    shortest_block = 5
+    special_tokens = (PAD, BOS, EOS, SCORE)
+
+    @classmethod
+    def special_names(cls, values: Hyperparameters) -> tuple[str, ...]:
+        """Return the tokens around the texts, and the one whose logit is the score."""
+        return cls.special_tokens
+
+    @classmethod
+    def task(cls, values: Hyperparameters) -> str:
+        """Return that a score is found."""
+        return cls.meaning.lower()
+
+    @classmethod
+    def prompt(
+        cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Hyperparameters
+    ) -> Prompt:
+        """Refuse a prompt: there is nothing to write."""
+        raise BadInput(
+            "the run finds the score of two texts and writes none: `sweeplab score RUN FIRST SECOND`"
+        )
+
+    @property
+    def n_candidates(self) -> int:
+        """Return that a target is one token alone."""
+        return 1
+
+    def _take(self, split: Any) -> int:
+        self._tokens, self._starts = np.asarray(split.tokens), split.starts
+        self._both = np.stack(lengths_of_both(split, self._values), axis=1)
+        at = split.ends[1::2, None] - SCORE_SIZE + np.arange(SCORE_SIZE)
+        self._scores = self._tokens[at].astype("<u2").view("<f8")[:, 0].astype(np.float32)
+        self._lengths = self._both[:, 0]
+        self._width = int(self._both.sum(axis=1).max()) + 1
+        return int(split.n_pairs)
+
+    def _batch(self, items: Ids, noise: Noise) -> Batch:
+        (first, second), (at_first, at_second) = (
+            self._both[items].T[:, :, None],
+            self._starts[items].T[:, :, None],
+        )
+        place, end = np.arange(self._width + 2), first + second + 2
+        from_second = place - first - 2
+        source = np.where(place <= first, at_first + place - 1, at_second + from_second)
+        read = self._tokens.take(source, mode="clip").astype(np.int64)
+        read = np.where((place == first + 1) | (place == end), self.special[EOS], read)
+        read = np.where(place > end, self.special[PAD], read)
+        read[:, 0] = self.special[BOS]
+        targets = np.full_like(read, NO_TARGET)
+        targets[:, 0] = self.special[SCORE]
+        return Batch(read, targets, lengths=end[:, 0] + 1, reference=self._scores[items])
