@@ -24,7 +24,6 @@ from sweeplab.study.space import LONGEST_KEY
 from sweeplab.study.spec import Confirm
 from sweeplab.sweep.planning import Outlook, check_reach, look_ahead, make_plan
 from sweeplab.sweep.work.progress import StudyProgress
-from sweeplab.sweep.work.supervisor import run_study
 from sweeplab.tracking import open_tracker
 
 if TYPE_CHECKING:
@@ -190,6 +189,8 @@ class Study(Results):
         Raises:
             BadInput: it cannot start.
         """
+        from sweeplab.sweep.work.supervisor import run_study  # SQLAlchemy with it: slow to import
+
         listen = listen or live_in_notebook(self.folder.name)
         callbacks = Callbacks(self.folder.name, on_evaluation, on_trial_end)
 

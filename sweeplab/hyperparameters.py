@@ -213,8 +213,8 @@ class Hyperparameters(ModelHyperparameters):
     data_limit: int | None = row("data", 100_000, "How much of the training split runs learn from, evenly spread over it; null is all of it",
         unit="tokens", low=2, off=True, shape=True)
     objective: str = row("data", "next_token", "Training objective; auto: what suits corpus and family",
-        choices=("next_token", "masked", "span", "pairs", "classification", "preference"), shape=True, automatic=True)
-    n_labels: int | None = row("data", 2, "Labels of `classification`; null: as many as the data have", low=2, high=1000, off=True, shape=True)
+        choices=("next_token", "masked", "span", "pairs", "classification", "tagging", "similarity", "preference"), shape=True, automatic=True)
+    n_labels: int | None = row("data", 2, "Labels of `classification` and `tagging`; null: as many as the data have", low=2, high=1000, off=True, shape=True)
     mask_share: float = row("data", 0.15, "Share of tokens that `masked` and `span` hide",
         above=0.0, below=1.0, shape=True, suggested={"min": 0.1, "max": 0.4, "step": 0.05})
     span_length: float = row("data", 3.0, "Mean length of a span that `span` hides",
@@ -373,7 +373,7 @@ CONDITIONS: dict[str, Callable[[Hyperparameters], bool]] = {
     for names, condition in {
         "mask_share": lambda run: run.objective in ("masked", "span"),
         "span_length": lambda run: run.objective == "span",
-        "n_labels": lambda run: run.objective == "classification",
+        "n_labels": lambda run: run.objective in ("classification", "tagging"),
         "beta": lambda run: run.objective == "preference",
         "n_encoder_layer n_decoder_layer share_embeddings": lambda run: run.family == "encoder_decoder",
         "head_bias": lambda run: run.family != "encoder",

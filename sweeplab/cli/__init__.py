@@ -23,7 +23,16 @@ from sweeplab.cli.model import coordinates, params, trace
 from sweeplab.cli.options import AsJson
 from sweeplab.cli.printing import print_answer
 from sweeplab.cli.report import compare_studies, dashboard, scaling, sweep, ui
-from sweeplab.cli.runs import attention, classify, evaluate, export_hf, generate, import_hf, next_tokens
+from sweeplab.cli.runs import (
+    attention,
+    classify,
+    evaluate,
+    export_hf,
+    generate,
+    import_hf,
+    next_tokens,
+    score,
+)
 from sweeplab.cli.storage import backup_storage, start_storage, stop_storage, storage_status
 from sweeplab.cli.study.control import (
     enqueue,
@@ -71,7 +80,19 @@ GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
     ),
     "model": ("Look inside models.", (params, trace, attention, coordinates, next_tokens)),
 }
-ALONE = (export_hf, import_hf, hyperparameters, generate, classify, evaluate, schema, ui, dashboard, doctor)
+ALONE = (
+    export_hf,
+    import_hf,
+    hyperparameters,
+    generate,
+    classify,
+    score,
+    evaluate,
+    schema,
+    ui,
+    dashboard,
+    doctor,
+)
 # Commands whose functions have longer names, because another function or a word of Python has theirs.
 NAMES: dict[Callable[..., Any], str] = {
     list_studies: "list",

@@ -93,8 +93,8 @@ def classify(
 ) -> Answer:
     """Find the labels of texts with a trained run.
 
-    Of each text the label and its probability; the run has learned from texts with labels, a study's
-    corpus `labels`.
+    Of each text the label and its probability, or those of each of its words: the run has learned from a
+    study's corpus `labels` or `tags`.
 
     \b
     $ sweeplab classify reviews "A film to remember." "Two hours lost."
@@ -113,6 +113,12 @@ def classify(
     rows = classified(opened, given)
 
     def told(_: Any) -> None:
+        if "tags" in rows[0]:
+            tags = [each for row in rows for each in row["tags"]]
+            said = [each["probability"] and f"{each['probability']:.4f}" for each in tags]
+            shown = [each | {"probability": p} for each, p in zip(tags, said, strict=True)]
+            print_rows(shown, text=("word", "label"))
+            return
         shown = [
             {
                 "label": each["label"],
@@ -126,6 +132,50 @@ def classify(
         print_rows(shown, text=("label", "text"))
 
     return {"run": opened.run_id, "texts": rows}, told
+
+
+def score(
+    run: Run,
+    first: Annotated[str | None, argument("[FIRST]", "The first text.")] = None,
+    second: Annotated[str | None, argument("[SECOND]", "The second text.")] = None,
+    file: Annotated[Path | None, option("FILE", "A file of two texts a line, a tab between them.")] = None,
+    lab: Lab = None,
+) -> Answer:
+    """Find the score of two texts with a trained run.
+
+    Such as how alike they are: the run has learned from pairs of texts with scores, a study's corpus `scores`.
+
+    \b
+    $ sweeplab score alike "A man plays." "Someone is playing."
+    $ sweeplab score alike --file pairs.tsv --json
+    """
+    from sweeplab.data.corpora.base import document
+    from sweeplab.runs.run import scored_pairs
+
+    given = [] if first is None or second is None else [(first, second)]
+    for number, line in enumerate("" if file is None else document(file).splitlines(), start=1):
+        one, *others = line.split("\t")
+        if len(others) != 1 or not one.strip() or not others[0].strip():
+            raise BadInput(
+                Problem("there are no two texts", "a tab between two texts", file=file, line=number)
+            )
+        given.append((one, others[0]))
+    if not given:
+        raise BadInput(Problem("there are no two texts", "RUN FIRST SECOND, or --file FILE"))
+    opened = open_run(run, lab_folder(lab))
+    rows = scored_pairs(opened, given)
+
+    def told(_: Any) -> None:
+        cut = {
+            name: [f"{each[name][:LONGEST_SHOWN]}" for each in rows] for name in ("sentence1", "sentence2")
+        }
+        shown = [
+            {"score": f"{each['score']:.4f}", "sentence1": one, "sentence2": other}
+            for each, one, other in zip(rows, *cut.values(), strict=True)
+        ]
+        print_rows(shown, text=("sentence1", "sentence2"))
+
+    return {"run": opened.run_id, "pairs": rows}, told
 
 
 def evaluate(

@@ -22,7 +22,8 @@ from sweeplab.data.dataset import Dataset, Scored
 from sweeplab.data.generators import Noise, generator_key
 from sweeplab.data.ngrams import NONE, Array, Examples, Ids, NGrams
 from sweeplab.data.objectives import evaluated_on, make_objective, special_tokens
-from sweeplab.data.objectives.labels import Classification
+from sweeplab.data.objectives.base import Objective
+from sweeplab.data.objectives.labels import Classification, Tagging
 from sweeplab.data.objectives.pairs import FORMS, PairsObjective
 from sweeplab.data.objectives.span import Span
 from sweeplab.data.objectives.tokens import HIDDEN, REPLACED, Masked, NextToken
@@ -216,7 +217,6 @@ def span_ends(markers: Any) -> Array:
     return np.choose(shifted(markers.astype(np.int64), 1) + 1, [1.0, ending, 0.0])
 
 
-@final
 class LabelsTask(Task):
     """How often each label is, whatever the text."""
 
@@ -235,23 +235,46 @@ class LabelsTask(Task):
         return find(Examples([], batch.targets[batch.targets != NO_TARGET] - self.special[label(0)]))
 
 
+@final
+class TagsTask(LabelsTask):
+    """How often each label is at a token, and after those before it."""
+
+    method = "n-grams of tokens and their tags"
+
+    def examples(self) -> Examples:
+        """Return the tags of the training split, each with its token and those before it."""
+        batches = islice(make_objective(self.train, self.values).evaluation(), MOST_BATCHES)
+        parts = [self._of(batch) for batch in batches]
+        contexts = [np.concatenate(each) for each in zip(*(each.contexts for each in parts), strict=True)]
+        return Examples(contexts, np.concatenate([each.tokens for each in parts]))
+
+    def probability(self, batch: Batch, find: Find) -> Array:
+        """Return that of each tag."""
+        return find(self._of(batch))
+
+    def _of(self, batch: Batch) -> Examples:
+        columns = [batch.inputs, *_before(batch.inputs)[: LONGEST - 2]]
+        return _at(batch.targets != NO_TARGET, columns, batch.targets - self.special[label(0)])
+
+
 TASKS: dict[str, type[Task]] = {
     NextToken.name: NextTokenTask,
     Masked.name: MaskedTask,
     PairsObjective.name: PairsTask,
     Span.name: SpanTask,
     Classification.name: LabelsTask,
+    Tagging.name: TagsTask,
 }
 
 
-FORMAT = 5  # part of every digest: raise it when the same data would give another loss
+FORMAT = 6  # part of every digest: raise it when the same data would give another loss
 HELD_OUT = 10  # of so many parts of the training split the last one chooses
 ROUNDS = 20
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """The loss of counts (nats a counted target, and bits a byte, None of labels).
+    """The loss of counts (in its `unit`, and bits a byte, None of labels).
 
     `method` says of what, `order` how far they reach. `by_order` has the losses of the orders from 1 to `order`,
     `copied` is the weight of the source's own tokens in the mixture, and `n_counted` how many tokens were counted.
@@ -264,6 +287,7 @@ class Baseline:
     copied: float
     n_counted: int
     by_order: Sequence[float]
+    unit: str = Objective.unit
 
 
 def find_baseline(
@@ -305,7 +329,9 @@ def _found(dataset: Dataset, values: Hyperparameters, split: Scored) -> Baseline
         n_targets += batch.n_targets
     losses = (totals / n_targets).tolist()
     per_byte = dataset.bits_per_byte(losses[-1], values, split)
-    return Baseline(losses[-1], per_byte, task.method, order, copied, len(examples.tokens), losses)
+    return Baseline(
+        losses[-1], per_byte, task.method, order, copied, len(examples.tokens), losses, objective.unit
+    )
 
 
 def _chosen(seen: Examples, held_out: Examples, task: Task) -> tuple[int, float]:

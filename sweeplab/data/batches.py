@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -12,7 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 # What a corpus has to learn from.
-Kind = Literal["text", "pairs", "labels", "preferences"]
+Kind = Literal["text", "pairs", "labels", "tags", "scores", "preferences"]
+# Kinds in which what is to be found is one of a few labels.
+LABELLED: Sequence[Kind] = ("labels", "tags")
+# Of scores each second text ends with so many numbers of 16 bits: a score as a 64-bit float.
+SCORE_SIZE = 4
+# Stands among tags for a token that has none.
+NO_TAG = 2**16 - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,19 +26,21 @@ class Pairs:
     """Sources and the targets that follow from them, one after the other in `tokens`.
 
     `ends` [2 * n_pairs] says where each source and each target ends. Where there are `n_labels` a target is one number,
-    from 0, and no text. Of preferences, `per_source` 2, each source stands twice: with the target that is chosen, then
-    with the one that is rejected.
+    from 0, and no text; of tags one for each token of its source, or NO_TAG. Of preferences, `per_source` 2, each
+    source stands twice: with the target that is chosen, then with the one that is rejected. Of scores a target is a
+    second text, and then the score, SCORE_SIZE numbers.
     """
 
     tokens: NDArray[np.uint16]
     ends: NDArray[np.int64]
     n_labels: int = 0
     per_source: int = 1
+    of: Kind | None = None
 
     @property
     def kind(self) -> Kind:
         """Return what they are pairs of."""
-        return "labels" if self.n_labels else "preferences" if self.per_source > 1 else "pairs"
+        return self.of or ("labels" if self.n_labels else "preferences" if self.per_source > 1 else "pairs")
 
     def __len__(self) -> int:
         """Return the number of tokens, as of any split."""
@@ -87,7 +95,7 @@ def limited(split: Split, n_tokens: int) -> Split:
     kept = (np.sort(order[: max(1, n_kept)])[:, None] * together + np.arange(together)).ravel()
     tokens = [split.tokens[split.starts[pair, 0] : split.ends[2 * pair + 1]] for pair in kept]
     ends = np.cumsum(split.lengths[kept].ravel())
-    return Pairs(np.concatenate(tokens), ends, split.n_labels, together)
+    return replace(split, tokens=np.concatenate(tokens), ends=ends)
 
 
 def _evenly(count: int) -> NDArray[np.int64]:
@@ -108,7 +116,7 @@ class Batch(NamedTuple):
     `inputs` and `targets` are [B, T], `source` [B, S] is what the encoder of an encoder-decoder reads. Lengths [B]
     say where sequences end that are shorter than their row, which is padded on the right; without them none is.
     `reference` [B], of preferences: as the data make it, which of the split's sequences each is; as the model takes it,
-    the log-probability that the run had for its targets at its start.
+    the log-probability that the run had for its targets at its start. Of scores it is the score of each.
     """
 
     inputs: Array

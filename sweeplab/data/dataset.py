@@ -12,8 +12,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -21,11 +22,11 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from sweeplab.data.batches import NO_TARGET, Kind, Pairs, Split, kind_of, limited
+from sweeplab.data.batches import NO_TAG, NO_TARGET, Kind, Pairs, Split, kind_of, limited
 from sweeplab.data.corpora import CORPORA, Texts
 from sweeplab.data.objectives import check_fits, evaluated_on, make_objective
 from sweeplab.data.task import DataSizes
-from sweeplab.data.tokenizers import TOKENIZERS, LearnedTokenizer, Tokenizer, load_tokenizer
+from sweeplab.data.tokenizers import TOKENIZERS, LearnedTokenizer, Tokenizer, load_tokenizer, word_encoder
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import cache_folder, write_whole
 from sweeplab.hyperparameters import Hyperparameters
@@ -82,8 +83,12 @@ class Dataset:
     @property
     def val_targets(self) -> int:
         """Return how many tokens there are to find in the validation split: of a pair the target's, and its end."""
+        if isinstance(self.val, Pairs) and self.kind == "scores":
+            return self.val.n_pairs
         if isinstance(self.val, Pairs):
-            return int(self.val.lengths[:, 1].sum()) + (0 if self.labels else self.val.n_pairs)
+            n_tokens = int(self.val.lengths[:, 1].sum())
+            untagged = int(np.count_nonzero(self.val.tokens == NO_TAG)) if self.kind == "tags" else 0
+            return n_tokens - untagged if self.labels else n_tokens + self.val.n_pairs
         return len(self.val)
 
     def training(self, values: Hyperparameters) -> Split:
@@ -95,13 +100,13 @@ class Dataset:
         return self.val if split == "val" else self.test
 
     def bits_per_byte(self, loss: float, values: Hyperparameters, split: Scored = "val") -> float | None:
-        """Return a loss (nats per evaluated target) as bits per byte of these targets; None of labels or preferences.
+        """Return a loss (nats per evaluated target) as bits per byte of these targets; None where they are no text.
 
         It is comparable over tokenizers.
 
         Of text with hidden tokens it is what they cost once all around them is known: less than the text does.
         """
-        if self.kind in ("labels", "preferences"):
+        if self.kind not in ("text", "pairs"):
             return None
         asked = split, *evaluated_on(values)
         if asked not in self._bytes_per_target:
@@ -231,7 +236,8 @@ def open_cached(base: Path) -> Dataset | None:
     if ends is not None:
         parts = zip(_parts(tokens, sizes), _parts(ends, n_ends), strict=True)
         per_source = facts.pop("per_source", 1)
-        splits = [Pairs(*each, len(facts.get("labels", ())), per_source) for each in parts]
+        of = facts.pop("of", None)
+        splits = [Pairs(*each, len(facts.get("labels", ())), per_source, of) for each in parts]
     facts["labels"] = tuple(facts.get("labels", ()))
     train, val, test = splits
     return Dataset(load_tokenizer(facts.pop("tokenizer")), train, val, test, **facts)
@@ -254,9 +260,7 @@ def _built(base: Path, texts: Texts, made: Callable[[], Tokenizer]) -> Dataset:
     splits = texts.train, texts.val, texts.test
     try:
         trained = made()
-        tokens = [
-            [_encoded(trained, texts, text, at % 2 == 1) for at, text in enumerate(split)] for split in splits
-        ]
+        tokens = [[*_encoded(trained, texts, split)] for split in splits]
     except ValueError as error:
         raise BadInput(str(error)) from error
     content = {".tokens": np.concatenate([text for split in tokens for text in split]).tobytes()}
@@ -274,6 +278,8 @@ def _built(base: Path, texts: Texts, made: Callable[[], Tokenizer]) -> Dataset:
         facts["labels"] = texts.labels
     if texts.kind == "preferences":
         facts["per_source"] = 2
+    elif texts.kind in ("tags", "scores"):
+        facts["of"] = texts.kind
     if texts.of_pairs:
         ends = [np.cumsum([len(text) for text in split]).astype(END) for split in tokens]
         content[".ends"] = np.concatenate(ends).tobytes()
@@ -289,21 +295,43 @@ def _built(base: Path, texts: Texts, made: Callable[[], Tokenizer]) -> Dataset:
     return dataset
 
 
-def _encoded(tokenizer: Tokenizer, texts: Texts, text: str, is_second: bool) -> NDArray[Any]:
-    """Return the tokens of a text, or the number of a label."""
-    found = np.array([texts.labels.index(text)]) if texts.labels and is_second else tokenizer.encode(text)
-    return np.asarray(found).astype(TOKEN)
+def _encoded(tokenizer: Tokenizer, texts: Texts, split: Sequence[str]) -> Iterator[NDArray[Any]]:
+    """Yield the tokens of each text; of a label its number, of tags the number of each token's; a score after them."""
+    numbers = {name: number for number, name in enumerate(texts.labels)}
+    if texts.kind == "tags":
+        encode = word_encoder(tokenizer)
+        for words, tags in zip(split[::2], split[1::2], strict=True):
+            tokens, places = encode(words.split())
+            numbered = np.full(len(tokens), NO_TAG)
+            numbered[places] = [numbers[tag] for tag in tags.split()]
+            yield from (tokens.astype(TOKEN), numbered.astype(TOKEN))
+        return
+    for at, text in enumerate(split):
+        if texts.kind == "scores" and at % 2:
+            score, _, second = text.partition("\t")
+            written = np.array([float(score)], "<f8").view(TOKEN)
+            yield np.append(np.asarray(tokenizer.encode(second)).astype(TOKEN), written)
+            continue
+        found = np.array([numbers[text]]) if numbers and at % 2 else tokenizer.encode(text)
+        yield np.asarray(found).astype(TOKEN)
 
 
 def _trained(tokenizer: str, vocab_size: int | None, texts: Texts) -> Tokenizer:
     """Return the tokenizer of a corpus; one that learns its tokens sees the training split alone, and labels none."""
     kind = TOKENIZERS[tokenizer]
+    splits: tuple[Sequence[str], ...] = (texts.train, texts.val, texts.test)
     if texts.labels:
-        texts = replace(texts, **{each: getattr(texts, each)[::2] for each in ("train", "val", "test")})
+        splits = tuple(split[::2] for split in splits)
+    if texts.kind == "scores":
+        plain = (
+            [text.rpartition("\t")[2] if at % 2 else text for at, text in enumerate(split)]
+            for split in splits
+        )
+        splits = tuple(plain)
     if issubclass(kind, LearnedTokenizer):
         try:
             # A line each: no token goes from one text to the next.
-            return kind.train("\n".join(texts.train), vocab_size)
+            return kind.train("\n".join(splits[0]), vocab_size)
         except ValueError as error:
             raise (BadInput if vocab_size is None else WrongVocabulary)(str(error)) from error
-    return kind.train("".join((*texts.train, *texts.val, *texts.test)))
+    return kind.train("".join(chain.from_iterable(splits)))

@@ -16,6 +16,7 @@ from sweeplab.hyperparameters import Hyperparameters
 PAD = "pad"  # fills a row up; never read, never a target
 BOS = "bos"  # begins a target; in the one sequence of a decoder or an encoder it stands between source and target
 EOS = "eos"  # ends a target
+SCORE = "score"  # whose logit is a number that is to be found
 MASK = "mask"  # stands where a token is hidden
 
 

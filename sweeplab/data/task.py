@@ -58,3 +58,12 @@ def have_one_task(runs: Iterable[Hyperparameters]) -> bool:
     """Say whether runs with these values learn one task."""
     distinct = {tuple(getattr(values, name) for name in TASK): values for values in runs}
     return len(distinct) <= 1 or len({task_of(values) for values in distinct.values()}) == 1
+
+
+def loss_unit(objectives: Iterable[str]) -> str:
+    """Return the unit of losses of these objectives, that of tokens where none is known; of unlike ones `nats`."""
+    from sweeplab.data.objectives import OBJECTIVES  # with numpy, which is slow to import
+    from sweeplab.data.objectives.base import Objective
+
+    units = {OBJECTIVES.get(name, Objective).unit for name in objectives} or {Objective.unit}
+    return units.pop() if len(units) == 1 else "nats"

@@ -26,9 +26,9 @@ def examine(lab: Path, folder: StudyFolder | None = None) -> Iterator[Check]:
         yield from (study.storage_check(StudyFolder(lab, name)) for name in study_names(lab))
         yield from study.unstarted_checks(lab)
         return
-    storage = [study.storage_check(folder)]
+    storage, opened = [study.storage_check(folder)], OpenedStudy(folder)
     if storage[0].verdict == "ok":
-        storage += study.version_check(folder)
+        storage += study.version_check(opened)
     can_be_read = all(each.verdict == "ok" for each in storage)
     tracking = machine.tracking_check(lab, tracking_uri_of(folder) if can_be_read else None)
     yield tracking
@@ -36,7 +36,6 @@ def examine(lab: Path, folder: StudyFolder | None = None) -> Iterator[Check]:
     yield from storage
     if not can_be_read:
         return
-    opened = OpenedStudy(folder)
     if (engine := opened.spec.engine).type != "local":
         yield from (engines.slurm_check if engine.type == "slurm" else engines.ray_check)(engine)
         yield from engines.shared_checks(lab, engine)

@@ -60,17 +60,15 @@ def unstarted_checks(lab: Path) -> Iterator[Check]:
         yield Check("storage", str(place), "warn", found, shlex.join(["rm", "-r", *map(str, folders)]))
 
 
-def version_check(study: StudyFolder) -> Iterator[Check]:
+def version_check(study: OpenedStudy) -> Iterator[Check]:
     """Yield a check where the database is another Optuna's, whose tables this one does not read."""
-    from sweeplab.sweep.trials.storage import TrialStorage
-
     try:
-        TrialStorage(study.storage_url).engine.dispose()
+        _ = study.store
     except RuntimeError as error:
-        url = without_password(study.storage_url)
+        url = without_password(study.folder.storage_url)
         cure = shlex.join(["optuna", "storage", "upgrade", "--storage", url])
         found = str(error).partition(". ")[0]
-        yield Check("storage", str(study.database), "bad", found, f"copy the file, then: {cure}")
+        yield Check("storage", str(study.folder.database), "bad", found, f"copy the file, then: {cure}")
 
 
 # ------------------------------------------------------------------ workers

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from sweeplab.data.batches import LABELLED
 from sweeplab.data.objectives import OBJECTIVES, objective_of, settled_objective, special_tokens
 from sweeplab.data.objectives.pairs import PairsObjective
 from sweeplab.data.objectives.span import Span
@@ -90,7 +91,7 @@ def _token_ids(run: LoadedRun) -> dict[str, int | None]:
 
 def _labels(run: LoadedRun) -> dict[str, Any]:
     """Return the names of a classifier's labels for config.json; their logits are the vocabulary's last ones."""
-    if objective_of(run.values).learns != "labels":
+    if objective_of(run.values).learns not in LABELLED:
         return {}
     return {
         "id2label": {str(index): name for index, name in enumerate(run.labels)},
@@ -172,7 +173,7 @@ def import_folder(source: Path, target: Path, name: str, force: bool = False) ->
     special = _special(source, config, definition, shape)
     values["objective"] = _objective(values, special)
     own: dict[str, Any] = {"special": special} if special != _special_tokens(values) else {}
-    if objective_of(Hyperparameters.of(values)).learns == "labels":
+    if objective_of(Hyperparameters.of(values)).learns in LABELLED:
         own["labels"] = _label_names(config, values["n_labels"])
     facts = {"run": name, "kind": "imported", "values": values, **own, "tokenizer": tokenizer.to_json()}
     try:

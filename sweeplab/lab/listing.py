@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.data.task import TASK, have_one_task, task_of
+from sweeplab.data.task import TASK, have_one_task, loss_unit, task_of
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.records.folders import StudyFolder, is_name, lab_folder
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState, TrialEnding
@@ -239,6 +240,11 @@ def best_by_task(folder: StudyFolder, trials: Iterable[Trial]) -> list[list[Tria
 def has_one_task(folder: StudyFolder) -> bool:
     """Say whether all runs of a study learn one task; they are read only where its plan lets them differ."""
     return not _tasks_may_differ(folder) or have_one_task(run.read_start().values for run in folder.runs())
+
+
+def loss_unit_of(folder: StudyFolder) -> str:
+    """Return the unit of a study's losses."""
+    return loss_unit(run.read_start().values.objective for run in islice(folder.runs(), 1))
 
 
 def _tasks_may_differ(folder: StudyFolder) -> bool:

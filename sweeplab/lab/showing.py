@@ -192,7 +192,11 @@ def _best_run(trial: Trial, trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 # What a command's example reads, by what the run learned.
-_PROMPTS = {"masked": "The [MASK] is", "span": "The [MASK] is"}
+_USES: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("masked", "span"), ("generate", "--prompt", "The [MASK] is")),
+    **dict.fromkeys(("classification", "tagging"), ("classify", "TEXT")),
+    "similarity": ("score", "TEXT", "TEXT"),
+}
 
 
 def how_to_use(trial: Trial, cell: str | None = None, number: int | None = None) -> dict[str, str]:
@@ -208,18 +212,16 @@ def commands_about(
     study: StudyFolder, objective: str, cell: str | None = None, number: object = None, seed: object = 0
 ) -> dict[str, str]:
     """Return the commands of `how_to_use` about a trial of an objective: a `number` goes with its cell and seed."""
-    prompt, run, which = _PROMPTS.get(objective, "The "), study.name, list[str]()
+    run, which = study.name, list[str]()
     if cell is not None:
         run, which = f"{study.name}/{cell}", ["--cell", cell]
     if number is not None:
         run, which = f"{run}/{number}-{seed}", [*which, "--trial", str(number)]
     file, of_run = f"{study.name}-best.yaml", StudyFolder(study.lab, run)
     again = StudyFolder(study.lab, file).command("run")
-    finds_labels = objective == "classification"
+    use = _USES.get(objective, ("generate", "--prompt", "The "))
     return {
-        "generate": of_run.command("classify", "TEXT")
-        if finds_labels
-        else of_run.command("generate", "--prompt", prompt),
+        "generate": of_run.command(*use),
         "rerun": f"{study.command('best', *which, '--output', file)} && {again}",
         "open": study.command("ui"),
     }
@@ -229,7 +231,9 @@ def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Say what n-grams reach, in one line for each of the cells that differ in it."""
     cells: dict[str, list[str]] = {}
     for cell, each in baselines.items():
-        said = f"{each['loss']:.4f} nats/token, by {each['method']}, order {each['order']}"
+        said = (
+            f"{each['loss']:.4f} {each.get('unit', 'nats/token')}, by {each['method']}, order {each['order']}"
+        )
         if low := each.get("by_order", ())[: each["order"] - 1][:_ORDERS_NAMED]:
             said += f"; order 1{' on' if len(low) > 1 else ''}: {', '.join(f'{loss:.2f}' for loss in low)}"
         cells.setdefault(said, []).append(cell)

@@ -92,11 +92,15 @@ class Transformer:
         `smoothing` is the share of a target's probability spread over all tokens; `router` has the weights of the
         routers' losses, balance and z, which are added. With `beta` the batch is of preferences, and the loss the mean
         over them of what `preference_losses` has. `dense` promises that every target counts, `candidates` that
-        it is one of so many tokens, the vocabulary's last: where there are some, no other token can be found.
+        it is one of so many tokens, the vocabulary's last: where there are some, no other token can be found. With
+        one candidate the batch is of scores, and the loss their mean squared error.
         """
         p = self._pass(w, batch, dropout)
         logits, targets = among(self.computed(p, batch), batch.targets, candidates)
-        if beta is None:
+        if beta is None and candidates == 1:
+            assert batch.reference is not None  # a batch of scores has it
+            losses = F.mse_loss(scores(logits, targets), batch.reference, reduction="none").mean(dim=1)
+        elif beta is None:
             losses = cross_entropy(logits, targets, smoothing, dense)
         else:
             assert batch.reference is not None  # a batch of preferences has it
@@ -222,6 +226,12 @@ def cross_entropy(
 def _log_softmax(logits: Float[Tensor, "K N V"]) -> Float[Tensor, "K*N V"]:
     logits = logits.flatten(0, 1)
     return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(dim=-1)
+
+
+def scores(logits: Float[Tensor, "K N 1"], targets: Tokens) -> Float[Tensor, "K B"]:
+    """Return the logit at each sequence's one counted target."""
+    found = logits if logits.dtype == torch.float64 else logits.float()
+    return torch.where(targets == NO_TARGET, 0.0, found.view(targets.shape)).sum(dim=2)
 
 
 def log_probabilities(logits: Float[Tensor, "K N V"], targets: Tokens) -> Float[Tensor, "K B"]:

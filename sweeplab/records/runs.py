@@ -28,6 +28,8 @@ MEASURES = (
         "exact_match",
         "accuracy",
         "f1",
+        "pearson",
+        "spearman",
         "reward_accuracy",
         "reward_margin",
         "pseudo_perplexity",
@@ -150,6 +152,8 @@ class CurvePoint:
     exact_match: float | None = None
     accuracy: float | None = None
     f1: float | None = None
+    pearson: float | None = None
+    spearman: float | None = None
     reward_accuracy: float | None = None
     reward_margin: float | None = None
     pseudo_perplexity: float | None = None
@@ -209,6 +213,8 @@ class RunEnd:
     best_exact_match: float | None = None
     best_accuracy: float | None = None
     best_f1: float | None = None
+    best_pearson: float | None = None
+    best_spearman: float | None = None
     best_reward_accuracy: float | None = None
     best_reward_margin: float | None = None
     best_pseudo_perplexity: float | None = None

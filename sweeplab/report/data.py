@@ -16,6 +16,7 @@ from sweeplab.analysis.points import Points, study_points
 from sweeplab.analysis.sweep.importance import Evaluator, Importance, importances
 from sweeplab.analysis.sweep.trials import Sweep, sweep_of
 from sweeplab.analysis.trials import WORST_FIRST, plain
+from sweeplab.data.task import loss_unit
 from sweeplab.errors import BadInput
 from sweeplab.formatting import counts, rounded
 from sweeplab.hyperparameters import AUTO, TABLE
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from sweeplab.analysis.studies import Studies
     from sweeplab.analysis.trials import StudyDesign
 
-# Columns of the runs that are measured or computed, with their axis titles.
+# Columns of the runs that are measured or computed, with their axis titles; a loss has its objective's unit.
 FACTS = {
     "n_params": "parameters",
     "n_params_active": "parameters active for each token",
@@ -37,21 +38,23 @@ FACTS = {
     "wall_seconds": "wall time (s)",
 }
 LOSSES = {
-    "best_val_loss": "validation loss (nats/token)",
-    "final_val_loss": "final validation loss (nats/token)",
-    "best_whole_val_loss": "loss on the whole validation split (nats/token)",
-    "final_whole_val_loss": "final loss on the whole validation split (nats/token)",
+    "best_val_loss": "validation loss ({unit})",
+    "final_val_loss": "final validation loss ({unit})",
+    "best_whole_val_loss": "loss on the whole validation split ({unit})",
+    "final_whole_val_loss": "final loss on the whole validation split ({unit})",
 }
 CURVES = {
-    "val_loss": "validation loss (nats/token)",
-    "train_loss": "training loss (nats/token)",
+    "val_loss": "validation loss ({unit})",
+    "train_loss": "training loss ({unit})",
     "bits_per_byte": "validation loss (bits/byte)",
     "exact_match": "exact matches (share of targets)",
     "accuracy": "accuracy (share of labels found)",
     "f1": "F1 (mean over labels)",
+    "pearson": "Pearson's correlation with the scores",
+    "spearman": "Spearman's rank correlation with the scores",
     "reward_accuracy": "preferences ranked right (share)",
     "reward_margin": "reward margin (chosen less rejected)",
-    "eval_train_loss": "loss on the training split (nats per token)",
+    "eval_train_loss": "loss on the training split ({unit})",
     "pseudo_perplexity": "pseudo-perplexity (one token masked at a time)",
     "expert_use_max": "largest share of one expert, in the worst layer",
     "expert_use_entropy": "entropy of expert use, in the worst layer",
@@ -149,10 +152,19 @@ class ReportData:
             raise BadInput("the study has no runs yet")
 
     @property
+    def loss_unit(self) -> str:
+        """Return the unit of the runs' losses, which is their objective's."""
+        return loss_unit(self.runs["objective"].dropna().unique() if "objective" in self.runs else ())
+
+    def measure_title(self, metric: str) -> str:
+        """Return the axis title of a curve, or of a loss of the runs."""
+        return {**LOSSES, **CURVES}[metric].format(unit=self.loss_unit)
+
+    @property
     def loss_title(self) -> str:
         """Return the metric by which trials are valued, with its unit where it has one."""
         own = {spec.objective.metric for spec in self.studied.specs.values()} if self.studied else set()
-        return "loss (nats/token)" if own <= {"val_loss"} else " or ".join(sorted(own))
+        return f"loss ({self.loss_unit})" if own <= {"val_loss"} else " or ".join(sorted(own))
 
     @property
     def objective(self) -> str:

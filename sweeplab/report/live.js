@@ -96,7 +96,7 @@ function draw(said) {
       opacity: key === best || run.state === "running" ? 1 : 0.5, text: values(run.sampled),
       hovertemplate: `${key}<br>%{text}<br>iteration %{x}: %{y:.4f}<extra></extra>` };
   });
-  Plotly.react("curves", traces, layout("iteration", "validation loss (nats/token)"), { responsive: true, displayModeBar: false });
+  Plotly.react("curves", traces, layout("iteration", `validation loss (${said.unit})`), { responsive: true, displayModeBar: false });
   const ended = [...runs.values()].filter((run) => run.ended !== null && run.value !== null && ["complete", "stopped"].includes(run.outcome));
   const trials = [...new Map(ended.sort((a, b) => a.ended - b.ended).map((run) => [`${run.cell}#${run.trial}`, run])).values()];
   let low = Infinity;

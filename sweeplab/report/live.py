@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.formatting import json_ready, without_password
-from sweeplab.lab.listing import Trial, find_metric, find_study, read_spec, study_names
+from sweeplab.lab.listing import Trial, find_metric, find_study, loss_unit_of, read_spec, study_names
 from sweeplab.lab.moving import Done
 from sweeplab.lab.showing import how_to_use, n_planned
 from sweeplab.records.folders import StudyFolder
@@ -97,6 +97,7 @@ class Follower:
         return {
             "study": self.folder.name,
             "metric": find_metric(self.folder),
+            "unit": loss_unit_of(self.folder),
             "phase": PHASES.get(state.phase, "running") if is_run else state.status or "not running",
             "is_run": is_run,
             "total": total,

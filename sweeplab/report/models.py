@@ -178,6 +178,7 @@ class PositionsPanel(Panel):
     """One line per length. `data`: times (of `block_size`), position from 0, loss; none without a target."""
 
     block_size: int
+    unit: str
 
     def _draw(self, figure: Figure) -> None:
         times = list(dict.fromkeys(self.data["times"]))
@@ -188,7 +189,7 @@ class PositionsPanel(Panel):
         if times[-1] > 1:
             figure.add_vline(x=self.block_size, **marked("block_size"))
         x = Axis("position", "position in the sequence (tokens)").around(self.data["position"], 0.0)
-        y = Axis("loss", "mean loss there (nats/token)").around(self.data["loss"])
+        y = Axis("loss", f"mean loss there ({self.unit})").around(self.data["loss"])
         figure.update_layout(xaxis=x, yaxis=y)
 
 
@@ -203,7 +204,7 @@ def write_evaluation(found: Mapping[str, Any], page: Path) -> None:
     rows = []
     for each in found["length_extrapolation"]:
         times = each["times"]
-        reached = f"loss {each['val_loss']:.4f} nats/token, {each['targets']:,} targets"
+        reached = f"loss {each['val_loss']:.4f} {found['unit']}, {each['targets']:,} targets"
         entries.append((f"{times} x block_size", reached))
         losses = enumerate(each["by_position"])
         rows += [{"times": times, "position": at, "loss": loss} for at, loss in losses if math.isfinite(loss)]
@@ -214,5 +215,7 @@ def write_evaluation(found: Mapping[str, Any], page: Path) -> None:
     panel: Panel = MissingPanel(title=title, missing="no length could be evaluated")
     if rows:
         size = found["block_size"]
-        panel = PositionsPanel(title=title, data=DataFrame(rows), notes=notes, block_size=size)
+        panel = PositionsPanel(
+            title=title, data=DataFrame(rows), notes=notes, block_size=size, unit=found["unit"]
+        )
     write_single_page(page, "evaluation", Summary(found["run"], entries), [panel])

@@ -19,6 +19,7 @@ from sweeplab.analysis.sweep.differences import settings
 from sweeplab.analysis.sweep.importance import FEWEST_TRIALS, WITHIN, WITHIN_CHANCE
 from sweeplab.analysis.sweep.trials import Sweep
 from sweeplab.analysis.trials import COUNTED, VALUED, grid_of, searched_of, tasks_of, trials_table
+from sweeplab.data.task import loss_unit
 from sweeplab.formatting import counts, listed, rounded, several, several_named, span, written
 from sweeplab.lab.identity import differences
 from sweeplab.lab.showing import baselines_in_words, commands_about
@@ -74,11 +75,12 @@ def summarize(report: ReportData) -> Summary:
         of = f"{task}: " if len(bests) > 1 else ""
         counted = trials[trials["state"].isin(COUNTED)]
         evidence = chosen_best(int(row["seeds"]), int((tasks_of(counted) == task).sum()))
-        said = f"{_best(row, tuned)}; {evidence.in_words()}"
+        unit = loss_unit([row["objective"]] if "objective" in row else ())
+        said = f"{_best(row, tuned, unit)}; {evidence.in_words()}"
         entries.append(("Best trial", of + said))
     for _, cell in report.confirmed[:1]:
         if test := cell.test:
-            said = f"{test.value:.4f} nats/token on the test split, {test.low:.4f} to {test.high:.4f}"
+            said = f"{test.value:.4f} {report.loss_unit} on the test split, {test.low:.4f} to {test.high:.4f}"
             of = (
                 f", the lowest of {several(len(report.confirmed), 'cell')}"
                 if len(report.confirmed) > 1
@@ -312,13 +314,13 @@ def _cells(runs: DataFrame, grid: Sequence[str]) -> str:
     return f"{between.join(values) or 'one'}; {sizes}"
 
 
-def _best(row: Series, tuned: Sequence[str]) -> str:
+def _best(row: Series, tuned: Sequence[str], unit: str) -> str:
     """Say in words which trial has the lowest loss, of what size it is, and with which hyperparameters."""
     mean = f" (the mean of {row['seeds']} seeds)" if row["seeds"] > 1 else ""
     cell = "" if row["cell"] == "all" else f" in cell {spaced(row['cell'])}"
     values = ", ".join(f"{name} {written(row[name])}" for name in tuned)
     of = f"{written(row['n_params'])} parameters{f'; {values}' if values else ''}"
-    return f"{row['loss']:.4f} nats/token{mean}: trial {int(row['trial'])}{cell} ({of})"
+    return f"{row['loss']:.4f} {unit}{mean}: trial {int(row['trial'])}{cell} ({of})"
 
 
 def _range(values: Iterable[Any]) -> str:

@@ -152,11 +152,12 @@ def evaluated(text: str, lab: Path, times: Sequence[int], study: str | None = No
     dataset = recorded_dataset(folder, spec)
     if dataset.tokenizer.to_json() != run.tokenizer.to_json():
         raise BadInput(f"run {text} reads other tokens than study {study}")
-    if (learned := objective_of(run.values).learns) != (has := dataset.kind):
+    kind = objective_of(run.values)
+    if (learned := kind.learns) != (has := dataset.kind):
         raise BadInput(f"run {text} has learned from {learned}, and study {study} has {has}")
     check_fits({"validation": dataset.val}, run.values)
     lengths, left_out = _lengths(run, dataset, times)
-    said = {"run": run.run_id, "study": study, "block_size": run.values.block_size}
+    said = {"run": run.run_id, "study": study, "block_size": run.values.block_size, "unit": kind.unit}
     found = {"measures": scored(run, dataset, spec=spec), "length_extrapolation": lengths}
     return {**said, **found, "left_out": left_out}
 
@@ -213,7 +214,7 @@ def _lengths(run: LoadedRun, dataset: Dataset, times: Sequence[int]) -> tuple[Ro
     model, bounded = run.model, why_not_longer(run.values)
     for each in times:
         try:
-            if bounded and (each > 1 or dataset.kind == "preferences"):
+            if bounded and (each > 1 or dataset.kind in ("preferences", "scores")):
                 raise ValueError(bounded)
             at = losses_at(model.transformer, model.stacked, dataset.val, run.values, each, run.own_special)
         except ValueError as error:

@@ -182,6 +182,7 @@ def rules(spec: StudySpec, sizes: Sizes) -> list[Rule]:
 def _data_rules(spec: StudySpec, sizes: DataSizes | None) -> Iterator[Rule]:
     """Yield what corpus, objective, family and sizes ask of each other; of the vocabulary where it is known."""
     # Here and not above: with it comes numpy, which is slow to import.
+    from sweeplab.data.batches import LABELLED
     from sweeplab.data.objectives import OBJECTIVES, SETTINGS, n_special
 
     n_symbols = sizes.vocab_size if sizes else None
@@ -214,7 +215,7 @@ def _data_rules(spec: StudySpec, sizes: DataSizes | None) -> Iterator[Rule]:
             f"n_labels >= {n_labels}, as many as the data have",
             ["n_labels", "objective"],
             lambda values: (
-                OBJECTIVES[values.objective].learns != "labels" or (values.n_labels or 0) >= n_labels
+                OBJECTIVES[values.objective].learns not in LABELLED or (values.n_labels or 0) >= n_labels
             ),
         )
     if kind == "preferences":

@@ -141,6 +141,7 @@ class Space:
     def _settled(self, values: Mapping[str, Any], sampled: Container[str] = ()) -> dict[str, Any]:
         """Return the values with what is automatic of the data as it follows from the others."""
         # Here and not above: with it comes numpy, which is slow to import.
+        from sweeplab.data.batches import LABELLED
         from sweeplab.data.objectives import n_special, settled_objective
 
         settled = dict(values)
@@ -149,7 +150,7 @@ class Space:
             settled["objective"] = settled_objective(
                 Hyperparameters.of({**settled, "objective": AUTO}), self._kind
             )
-        if self._kind == "labels" and settled["n_labels"] is None and self.sizes:
+        if self._kind in LABELLED and settled["n_labels"] is None and self.sizes:
             settled["n_labels"] = self.sizes.n_labels
         if "vocab_size" in auto:
             settled["vocab_size"] = self._n_symbols + n_special(Hyperparameters.of(settled))

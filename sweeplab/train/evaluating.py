@@ -30,6 +30,7 @@ from sweeplab.model.transformer import (
     log_probabilities,
     preference_losses,
     reward_margins,
+    scores,
 )
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ class Evaluation:
         batches = self.objective.evaluation(self.n_tokens)
         if judged:
             found = self._preferences(weights, batches, *judged)
+        elif self.objective.n_candidates == 1:
+            found = self._scores(weights, batches)
         elif self.objective.n_candidates:
             found = self._labels(weights, batches)
         else:
@@ -153,6 +156,25 @@ class Evaluation:
         loss = torch.stack(losses).sum(dim=0) / total.to(losses[0].device)
         return {"val_loss": loss, "accuracy": right.sum(dim=1) / total, "f1": f1}
 
+    def _scores(self, weights: Weights, batches: Iterator[Batch]) -> dict[str, Tensor]:
+        """Return the mean squared error [K], and two correlations of what is found with the scores.
+
+        They are Pearson's and Spearman's; a correlation with what is everywhere the same is 0.
+        """
+        found, wanted = [], []
+        for each in batches:
+            batch = _shared(each, weights)
+            logits, targets = among(self.transformer.logits(weights, batch), batch.targets, 1)
+            found.append(scores(logits, targets).double().cpu())
+            wanted.append(torch.from_numpy(each.reference).double())
+        predicted, true = torch.cat(found, dim=1), torch.cat(wanted)
+        by_rank = [torch.stack([*map(ranks, rows)]) for rows in (predicted, true[None])]
+        return {
+            "val_loss": (predicted - true).square().mean(dim=1),
+            "pearson": _correlation(predicted, true[None]),
+            "spearman": _correlation(*by_rank),
+        }
+
     def _preferences(
         self, weights: Weights, batches: Iterator[Batch], beta: Tensor, reference: Tensor
     ) -> dict[str, Tensor]:
@@ -189,6 +211,19 @@ def _shared(batch: Batch, weights: Mapping[str, Tensor]) -> Batch:
     """Return the batch as tensors beside the weights, for all of their runs to share."""
     like = weights["token_embedding"]
     return changed(batch, lambda part: torch.from_numpy(part).to(like.device).expand(len(like), *part.shape))
+
+
+def ranks(values: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    """Return the rank of each value from 1 on; equal values share the mean of theirs."""
+    _, place, counts = torch.unique(values, return_inverse=True, return_counts=True)
+    found: Tensor = (counts.cumsum(0) - (counts - 1) / 2).double()[place]
+    return found
+
+
+def _correlation(one: Float[Tensor, "K n"], other: Float[Tensor, "1 n"]) -> Float[Tensor, "K"]:
+    one, other = (each - each.mean(dim=1, keepdim=True) for each in (one, other))
+    sizes = (one.square().sum(dim=1) * other.square().sum(dim=1)).sqrt()
+    return (one * other).sum(dim=1) / torch.where(sizes > 0, sizes, 1.0)
 
 
 def exact_matches(logits: Float[Tensor, "K N V"], targets: Int[Tensor, "K B T"]) -> Int[Tensor, "K"]:
@@ -233,6 +268,8 @@ def why_not_longer(values: Hyperparameters) -> str | None:
     kind = objective_of(values)
     if kind.learns == "preferences":
         return "a preference has one loss, and none at each position"
+    if kind.learns == "scores":
+        return "a pair of texts has one score, and none at each position"
     if POSITIONS[values.positions].is_bounded:
         return f"{values.positions} positions end at block_size: there is nothing for the places beyond"
     if kind.learns != "text":

@@ -48,9 +48,9 @@ class Record:
     `eval_seconds`, a part of `wall_seconds`, is what this evaluation took; `slot_steps` is the run's part of the steps
     of its stacks' slots. `measures` are what it found besides the
     loss: `eval_train_loss`, that of the training split; of pairs `exact_match`, the share of targets found whole; of
-    labels `accuracy` and `f1`; of preferences `reward_accuracy`, the share ranked right, and `reward_margin`, the mean
-    by which the chosen answer's reward is above the rejected one's; of hidden tokens `pseudo_perplexity`; of experts
-    how they are used.
+    labels `accuracy` and `f1`; of scores `pearson` and `spearman`; of preferences `reward_accuracy`, the share ranked
+    right, and `reward_margin`, the mean by which the chosen answer's reward is above the rejected one's; of hidden
+    tokens `pseudo_perplexity`; of experts how they are used.
     """
 
     key: str

@@ -384,7 +384,7 @@ class Stack:
         layout, found, beside = self.transformer.layout, [], self._beside()
         leaves = {name: view.requires_grad_() for name, view in layout.views(weights).items()}
         dense, candidates = self._objective.dense, self._objective.n_candidates
-        n_losses = _n_losses(batch) if self._n_parts > 1 else None
+        n_losses = self._n_losses(batch) if self._n_parts > 1 else None
         for part in range(self._n_parts):
             some = changed(batch, lambda each: each.chunk(self._n_parts, dim=1)[part])  # noqa: B023
             with self._precision():
@@ -392,7 +392,7 @@ class Stack:
                     leaves, some, self._dropout(part), *beside, dense=dense, candidates=candidates
                 )
             if n_losses is not None:
-                losses = losses * (_n_losses(some) / n_losses)
+                losses = losses * (self._n_losses(some) / n_losses)
             scaled = losses * self._rows["scale"][: len(losses), 0] if self._scales else losses
             pieces = torch.autograd.grad(scaled.sum(), list(leaves.values()))
             layout.gather(pieces, out=self._part[: len(gradient)] if part else gradient)
@@ -450,12 +450,12 @@ class Stack:
         routers = (column("router_balance"), column("router_z")) if self._routes else None
         return smoothing, routers, column("beta") if self._prefers else None
 
-
-def _n_losses(batch: Batch) -> Int[Tensor, "K"]:
-    """Return of how many losses a run's is the mean: of its targets that count, or its preferences."""
-    if batch.reference is not None:
-        return torch.full(batch.targets.shape[:1], batch.targets.shape[1] // 2, device=batch.targets.device)
-    return torch.sum(batch.targets != NO_TARGET, dim=(1, 2))
+    def _n_losses(self, batch: Batch) -> Int[Tensor, "K"]:
+        """Return of how many losses a run's is the mean: of its targets that count, or its preferences."""
+        n_runs, n_sequences = batch.targets.shape[:2]
+        if self._prefers:
+            return torch.full((n_runs,), n_sequences // 2, device=batch.targets.device)
+        return torch.sum(batch.targets != NO_TARGET, dim=(1, 2))
 
 
 def gradient_norms(gradient: Rows) -> Float[Tensor, "K"]:

@@ -63,3 +63,64 @@ def test_a_study_of_labels_is_planned_run_evaluated_and_used(cli, folder: Path, 
 def test_a_run_of_text_finds_no_labels(cli, finished) -> None:
     refused = cli("classify", "tiny", "text", "--lab", finished.lab)
     assert refused.code == 2 and "finds no labels: its objective is next_token" in refused.err
+
+
+@pytest.mark.slow
+def test_a_study_of_tags_is_run_evaluated_and_used(cli, folder: Path) -> None:
+    rows = [
+        {"tokens": [f"{'ab'[at % 2]}{at}", "c"], "tags": ["odd" if at % 2 else "even", "end"]}
+        for at in range(200)
+    ]
+    (folder / "kinds.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "kinds.yaml").write_text(STUDY.replace("corpus: labels", "corpus: tags"))
+    assert cli("run", "kinds.yaml", "--quiet").code == 0
+    found = json.loads(cli("evaluate", "kinds", "--json").out)
+    assert found["measures"].keys() == {"val_loss", "accuracy", "f1"} and found["measures"]["accuracy"] > 0.9
+    assert found["unit"] == "nats/tag"
+    said = json.loads(cli("classify", "kinds", "a2 c", "b7 c a a a a", "--json").out)["texts"]
+    assert [each["label"] for each in said[0]["tags"]] == ["even", "end"]
+    assert [each["word"] for each in said[1]["tags"]] == ["b7", "c", "a", "a", "a", "a"]
+    assert [each["label"] is None for each in said[1]["tags"]] == [False] * 3 + [True] * 3, "no room for more"
+    head, first, second = cli("classify", "kinds", "b7 c").out.splitlines()
+    assert head.split() == ["word", "label", "probability"]
+    assert first.split()[:2] == ["b7", "odd"] and second.split()[:2] == ["c", "end"]
+
+
+@pytest.mark.slow
+def test_a_study_of_scores_is_run_reported_and_used(cli, folder: Path) -> None:
+    rows = ["sentence1,sentence2,score", *(f"{'ab'[at % 2]}{at},c{at},{at % 2}" for at in range(200))]
+    (folder / "kinds.csv").write_text("\n".join(rows))
+    (folder / "kinds.yaml").write_text(
+        STUDY.replace("corpus: labels", "corpus: scores")
+        .replace("kinds.jsonl", "kinds.csv")
+        .replace("size: 8", "size: 12")
+    )
+    assert cli("run", "kinds.yaml", "--quiet").code == 0
+    best = json.loads(cli("best", "kinds", "--json").out)
+    assert best["commands"]["generate"].startswith("sweeplab score kinds TEXT TEXT")
+    found = json.loads(cli("evaluate", "kinds", "--json").out)
+    assert (
+        found["measures"].keys() == {"val_loss", "pearson", "spearman"} and found["unit"] == "squared error"
+    )
+    assert found["measures"]["val_loss"] < 0.1 and found["measures"]["pearson"] > 0.9
+    assert found["left_out"][0]["why"] == "a pair of texts has one score, and none at each position"
+    (folder / "pairs.tsv").write_text("a1\tc1\nb1\tc1\n")
+    said = json.loads(cli("score", "kinds", "b7", "c7", "--file", "pairs.tsv", "--json").out)["pairs"]
+    assert [round(each["score"]) for each in said] == [1, 0, 1]
+    assert [each["sentence1"] for each in said] == ["b7", "a1", "b1"]
+    head, row = cli("score", "kinds", "b7", "c7").out.splitlines()
+    assert head.split() == ["score", "sentence1", "sentence2"] and row.split()[1:] == ["b7", "c7"]
+    (folder / "pairs.tsv").write_text("a1 c1\n")
+    for words, why in (
+        (("score", "kinds", "a1"), "there are no two texts; allowed: RUN FIRST SECOND, or --file FILE"),
+        (
+            ("score", "kinds", "--file", "pairs.tsv"),
+            "pairs.tsv:1: there are no two texts; allowed: a tab between",
+        ),
+        (("generate", "kinds", "--prompt", "a"), "`sweeplab score RUN FIRST SECOND`"),
+        (("classify", "kinds", "a"), "finds no labels: its objective is similarity"),
+    ):
+        refused = cli(*words)
+        assert refused.code == 2 and why in refused.err and len(refused.err.splitlines()) == 1
+    page = (folder / "lab/studies/kinds/report/scaling.html").read_text()
+    assert "squared error" in page and "nats" not in page.partition("<script")[0]

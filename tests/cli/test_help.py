@@ -56,7 +56,7 @@ def test_these_are_all_commands() -> None:
         "laws", "laws fit", "laws compare", "laws audit", "laws isoflop", "laws shape",
         "laws forecast", "laws verify", "laws ledger", "laws next", "generate", "hyperparameters", "schema",
         "model", "model params", "model trace", "model attention", "model coordinates", "model next", "ui", "doctor",
-        "export-hf", "import-hf", "evaluate", "dashboard", "classify",
+        "export-hf", "import-hf", "evaluate", "dashboard", "classify", "score",
     }  # fmt: skip
 
 

@@ -63,6 +63,16 @@ def corpus_and_path(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str
         rows = (f"film {n} is {('dull', 'fine')[n % 2]}\t{('bad', 'good')[n % 2]}\n" for n in range(40))
         file.write_text("".join(["text\tlabel\n", *rows]))
         return name, str(file)
+    if name == "tags":
+        file = tmp_path / "some.conll"
+        file.write_text("\n".join(f"film noun\n{n} number\nends verb\n" for n in range(40)))
+        return name, str(file)
+    if name == "scores":
+        file = tmp_path / "some.csv"
+        file.write_text(
+            "sentence1,sentence2,score\n" + "".join(f"film {n},films {n},{n / 8}\n" for n in range(40))
+        )
+        return name, str(file)
     if name == "preferences":
         file = tmp_path / "some.jsonl"
         rows = (

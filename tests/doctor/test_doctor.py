@@ -301,6 +301,7 @@ def test_a_storage_that_is_broken(name: str, said: str, study: StudyFolder) -> N
 
 def test_a_storage_of_another_version(study: StudyFolder) -> None:
     execute(study, "UPDATE alembic_version SET version_num = 'v0.9.0.a'")
+    execute(study, "UPDATE version_info SET library_version = '0.9.0'")
     optuna = wrong(study)
     assert (optuna.name, optuna.verdict) == ("storage", "bad")
     assert f"optuna storage upgrade --storage {study.storage_url}" in optuna.cure

@@ -282,6 +282,27 @@ def test_summary_says_what_there_is(typed, plant) -> None:
     assert summary.best["hyperparameters"] == {"n_layer": 4, "n_embd": 64, "learning_rate": 1e-3}
 
 
+@pytest.mark.parametrize(
+    ("objective", "unit"),
+    [("masked", "nats/token"), ("classification", "nats/label"), ("preference", "nats/pair")],
+)
+def test_losses_have_the_unit_of_their_objective(objective: str, unit: str, plant) -> None:
+    planted = plant(["complete"] * 2)
+    report = ReportData.of_study(planted.runs.assign(objective=objective, n_labels=3), planted.curves)
+    drawn = [
+        make_panel(PanelSpec(*each), report)
+        for each in (("loss", {"x": "n_params"}), ("learning_curves", {}), ("heat_map", {}))
+    ]
+    said = [
+        drawn[0].y.title,
+        drawn[1].y.title,
+        *drawn[2].notes,
+        dict(summarize(report).entries)["Best trial"],
+    ]
+    assert [each for each in said if unit not in each] == []
+    assert report.loss_title == f"loss ({unit})"
+
+
 def test_summary_of_a_study_in_which_nothing_ended(plant) -> None:
     summary = summarize(ReportData.of_study(*plant(["running"])))
     assert dict(summary.entries)["Best trial"] == "no trial has ended with a loss yet"

@@ -12,6 +12,8 @@ from analysis.planted_sweep import plant_sweep
 from chromium import PROGRAM, Page, chromium_page
 from pandas import DataFrame
 
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.gradients import GradientPoint, append_gradients
 from sweeplab.report.data import ReportData
 from sweeplab.report.writer import write_page
 
@@ -172,3 +174,37 @@ def test_parallel_coordinates_have_a_loss_axis_and_take_a_selection(pages, brows
     for kind, y in drag:
         browser._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
     browser.wait_for(f"{parallel}.data[0].dimensions.at(-1).constraintrange?.length === 2")
+
+
+@pytest.mark.parametrize("width", [1400, 400])
+def test_gradient_flow_shows_the_layers_of_the_cell_that_is_chosen(
+    width: int, tmp_path: Path, browser: Page
+) -> None:
+    runs = plant_sweep(2, ((1, 32), (3, 32)), loss=lambda values: 3 - 0.1 * values["n_layer"])
+    for row in runs.itertuples():
+        folder = StudyFolder(tmp_path, row.study).run(row.cell, row.trial, row.seed)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        layers = {f"blocks.{layer}": (0.1 + layer, 0.01, 1.0) for layer in range(row.n_layer)}
+        append_gradients(folder, [GradientPoint(at, layers) for at in (60, 120)])
+    report = ReportData.of_study(runs, lambda metric: falling(runs, metric), lab=tmp_path)
+    page = write_page("sweep", report, runs, tmp_path / "page", shared=tmp_path)[0]
+    opened(browser, page, width)
+    figure = FIGURE.format("Gradient flow by layer")
+    select = f"{figure}.parentElement.querySelector('select[name=cell]')"
+    drawn = f"[...{figure}.querySelectorAll('.ytick text')].map((each) => each.textContent)"
+    shallow, deep = sorted(runs["cell"].unique())
+    assert browser.read(f"[...{select}.options].map((each) => each.value)") == [deep, shallow], (
+        "best first, no `all`"
+    )
+    assert browser.read(f"{select}.value") == deep
+    assert sorted(browser.read(drawn)) == ["blocks.0", "blocks.1", "blocks.2"]
+    assert browser.read(f"{figure}.querySelectorAll('.heatmaplayer image').length") == 2, (
+        "gradients and updates"
+    )
+    left, right = browser.read(f"(({{left, right}}) => [left, right])({select}.getBoundingClientRect())")
+    assert 0 <= left < right <= width
+    browser.read(f"{select}.value = {shallow!r}; {select}.dispatchEvent(new Event('change'))")
+    browser.wait_for(f"{drawn}.length === 1")
+    assert browser.read(drawn) == ["blocks.0"]
+    assert browser.read(f"{figure}._fullData.filter((each) => each.visible === true).length") == 2
+    assert browser.read("document.documentElement.scrollWidth") == width and browser.errors == []

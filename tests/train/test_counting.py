@@ -11,7 +11,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from sweeplab.data.batches import Pairs, Split, changed
+from sweeplab.data.batches import LABELLED, Pairs, Split, changed
 from sweeplab.data.objectives import OBJECTIVES, make_objective, n_special
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.accounting import n_params
@@ -32,7 +32,7 @@ SMALL = {
 
 
 def values_of(objective: str, family: str, **changed: Any) -> Hyperparameters:
-    labels = {"n_labels": 3} if OBJECTIVES[objective].learns == "labels" else {}
+    labels = {"n_labels": 3} if OBJECTIVES[objective].learns in LABELLED else {}
     found = Hyperparameters.of(SMALL | labels | {"objective": objective, "family": family} | changed)
     return found.replace(vocab_size=N_SYMBOLS + n_special(found))
 
@@ -40,6 +40,10 @@ def values_of(objective: str, family: str, **changed: Any) -> Hyperparameters:
 def split_for(objective: str) -> Split:
     if OBJECTIVES[objective].learns == "labels":
         return Pairs(np.resize(TEXT % 3, 15 * 50), np.cumsum([14, 1] * 50), 3)
+    if OBJECTIVES[objective].learns == "tags":
+        return Pairs(np.resize(TEXT % 3, 16 * 50), np.cumsum([8, 8] * 50), 3, of="tags")
+    if OBJECTIVES[objective].learns == "scores":
+        return Pairs(np.resize(TEXT, 16 * 50), np.cumsum([6, 10] * 50), of="scores")
     per_source = OBJECTIVES[objective].per_loss
     return TEXT if OBJECTIVES[objective].learns == "text" else replace(PAIRS, per_source=per_source)
 

@@ -132,7 +132,7 @@ def print_study(found: dict[str, Any]) -> None:
         say(f"failed: {failure['key']}: {failure['error']}", "red")
 
 
-def print_confirmed(name: str, found: Sequence[CellConfirmed]) -> None:
+def print_confirmed(name: str, found: Sequence[CellConfirmed], unit: str) -> None:
     """Print the winner of each cell by its test loss, what the search saw above it, and how the cells differ."""
     rows = [
         {
@@ -149,7 +149,7 @@ def print_confirmed(name: str, found: Sequence[CellConfirmed]) -> None:
         for each in found
     ]
     print_rows(rows, text=("cell", "differs"))
-    say("losses in nats per token, means over fresh seeds with 90% intervals; optimism: test less searched")
+    say(f"losses in {unit}, means over fresh seeds with 90% intervals; optimism: test less searched")
     if reference := next((each.cell for each in found if each.test and not each.apart), None):
         say(f"differences are from {reference}, which the search held for the best")
     for each in found:

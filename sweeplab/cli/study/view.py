@@ -28,6 +28,7 @@ from sweeplab.cli.study.show import print_confirmed, print_study
 from sweeplab.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from sweeplab.formatting import duration, several, several_named, yaml_text
 from sweeplab.lab import events
+from sweeplab.lab.listing import loss_unit_of
 from sweeplab.lab.showing import places_in_words, show_study, states_in_words
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
@@ -392,7 +393,7 @@ def confirm_with_view(study: Study, top: int | None, seeds: int | None, as_json:
     if as_json:
         print_json({"study": study.folder.name, "cells": found})
     elif not quiet:
-        print_confirmed(study.folder.name, found)
+        print_confirmed(study.folder.name, found, loss_unit_of(study.folder))
     return 0
 
 

@@ -6,6 +6,7 @@ import ast
 import csv
 import hashlib
 import json
+import math
 import sysconfig
 import textwrap
 import warnings
@@ -16,7 +17,7 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import NamedTuple
 
-from sweeplab.data.batches import Kind
+from sweeplab.data.batches import LABELLED, Kind
 from sweeplab.data.corpora.base import AnyCorpus, Texts, document, user_files
 from sweeplab.data.corpora.splits import TENTHS
 from sweeplab.data.corpora.text import python_source_files
@@ -24,11 +25,14 @@ from sweeplab.data.generators import Noise, generator_key
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed
 
+_DOCUMENT = "-DOCSTART-"  # begins a document in the files of the CoNLL tasks
 # So many bad lines are named; a file of another kind has thousands.
 MOST_NAMED = 10
 KEYS, SUFFIXES = ("source", "target"), (".tsv", ".jsonl")
 LABEL_KEYS, LABEL_SUFFIXES = ("text", "label"), (".csv", ".tsv", ".jsonl")
 PREFERENCE_KEYS, PREFERENCE_SUFFIXES = ("prompt", "chosen", "rejected"), (".jsonl", ".csv")
+TAG_KEYS, TAG_SUFFIXES = ("tokens", "tags"), (".jsonl", ".conll")
+SCORE_KEYS, SCORE_SUFFIXES = ("sentence1", "sentence2", "score"), (".jsonl", ".csv")
 MOST_LABELS = 1_000
 
 
@@ -70,13 +74,17 @@ class PairCorpus(AnyCorpus):
             taken |= {pair.source for pair in own}
             texts.append([text for pair in own for text in pair[:2]])
         train, val, test = texts
-        if self.kind != "labels":
+        if self.kind not in LABELLED:
             return Texts(train, val, test, self.kind)
-        labels = tuple(sorted({pair.target for pair in pairs}))
+
+        def labels_of(targets: Iterable[str]) -> set[str]:
+            return {tag for each in targets for tag in each.split()} if self.kind == "tags" else {*targets}
+
+        labels = tuple(sorted(labels_of(pair.target for pair in pairs)))
         if not 2 <= len(labels) <= MOST_LABELS:
             what = f"{self._called(files)} has {len(labels):,} labels"
             raise BadInput(Problem(what, f"2 to {MOST_LABELS:,}"))
-        if new := sorted({*(val + test)[1::2]} - {*train[1::2]}):
+        if new := sorted(labels_of((val + test)[1::2]) - labels_of(train[1::2])):
             raise BadInput(
                 f"{self._called(files)}: no text of label {new[0]!r} is left for the training split"
             )
@@ -99,8 +107,9 @@ def _parts(line: str, suffix: str, keys: Sequence[str]) -> Sequence[object]:
     if not isinstance(found, dict) or not found.keys() >= set(keys):
         allowed = ", ".join(f'"{key}": "…"' for key in keys)
         raise ValueError(f"has no {listed(keys)}; allowed: {{{allowed}}}")
-    # Labels are often numbers.
-    return [str(found[key]) if key == "label" and isinstance(found[key], int) else found[key] for key in keys]
+    # Labels are often numbers, and scores always.
+    numbers = {"label": int, "score": int | float}
+    return [str(found[key]) if isinstance(found[key], numbers.get(key, ())) else found[key] for key in keys]
 
 
 def _texts(parts: Sequence[object], keys: Sequence[str]) -> list[str]:
@@ -117,7 +126,10 @@ def _texts(parts: Sequence[object], keys: Sequence[str]) -> list[str]:
 
 
 def _lines(file: Path, keys: Sequence[str]) -> Iterator[tuple[int, Callable[[], Sequence[object]]]]:
-    """Yield the number of each line that has something, and what reads its texts."""
+    """Yield the number of each line that has something, and what reads its texts; of a .conll of each sentence."""
+    if file.suffix == ".conll":
+        yield from _sentences(file)
+        return
     if file.suffix == ".csv":  # whose fields may go over several lines
         reader = csv.reader(document(file).splitlines(keepends=True))
         header = [each.strip() for each in next(reader, [])]
@@ -139,6 +151,55 @@ def _fields(row: Sequence[str], columns: Sequence[int], n_columns: int) -> Seque
     if len(row) != n_columns:
         raise ValueError(f"has {len(row)} fields; allowed: {n_columns}, as the first line has")
     return [row[at] for at in columns]
+
+
+def _sentences(file: Path) -> Iterator[tuple[int, Callable[[], Sequence[object]]]]:
+    """Yield the sentences of a file with a token and its tag, the first and the last word, in each line."""
+    rows: list[list[str]] = []
+    for number, line in enumerate([*document(file).split("\n"), ""], start=1):
+        row = line.split()
+        if len(row) == 1 and row[0] != _DOCUMENT:
+            yield number, partial(_untagged, row[0])
+        elif row and row[0] != _DOCUMENT:
+            rows.append(row)
+        elif rows:
+            words, tags = [each[0] for each in rows], [each[-1] for each in rows]
+            yield number - len(rows), partial(list, (words, tags))
+            rows = []
+
+
+def _untagged(word: str) -> Sequence[object]:
+    raise ValueError(
+        f"has no tag beside {word!r}; allowed: a token and its tag, an empty line between sentences"
+    )
+
+
+def _tagged(tokens: object, tags: object) -> list[Pair]:
+    """Return a sentence and its tags, with a space between each two."""
+    for key, words in zip(TAG_KEYS, (tokens, tags), strict=True):
+        if not isinstance(words, list) or not words or not all(isinstance(each, str) for each in words):
+            raise ValueError(f"has no list of texts as its {key}")
+        if odd := next((each for each in words if len(each.split()) != 1), None):
+            raise ValueError(f"has {odd!r} among its {key}; allowed: what has no space in it")
+        if "" in words:
+            raise ValueError(f"has an empty text among its {key}")
+    assert isinstance(tokens, list) and isinstance(tags, list)
+    if len(tokens) != len(tags):
+        raise ValueError(f"has {len(tokens)} tokens and {len(tags)} tags; allowed: a tag for each token")
+    return _pair(*_texts((" ".join(tokens), " ".join(tags)), TAG_KEYS))
+
+
+def _scored(first: str, second: str, score: str) -> list[Pair]:
+    """Return the first text, and the second one behind the score."""
+    try:
+        value = float(score)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"has {score!r} as its score; allowed: a number")
+    if "\t" in second:
+        raise ValueError("has a tab in its sentence2; allowed: spaces")
+    return [Pair(first, f"{value!r}\t{second}", group=first)]
 
 
 def _pair(source: str, target: str) -> list[Pair]:
@@ -164,7 +225,7 @@ def _read(
             raise BadInput(Problem(f"{file} is no file of {listed(keys)}", ", ".join(suffixes)))
         for number, parts in _lines(file, keys):
             try:
-                pairs += made(*_texts(parts(), keys))
+                pairs += made(*(parts() if made is _tagged else _texts(parts(), keys)))
             except ValueError as error:
                 problems.append(Problem(f"line {number} {error}", file=file, line=number))
     if problems:
@@ -180,6 +241,20 @@ LABELS = PairCorpus(
     lambda path: user_files(path, "labels", ".csv"),
     lambda files: _read(files, LABEL_KEYS, LABEL_SUFFIXES),
     kind="labels",
+)
+TAGS = PairCorpus(
+    "tags",
+    "Sentences of yours, a tag for each token, for `tagging`: a .jsonl of tokens and tags, a .conll, or a glob's files",
+    lambda path: user_files(path, "tags", ".jsonl"),
+    lambda files: _read(files, TAG_KEYS, TAG_SUFFIXES, _tagged),
+    kind="tags",
+)
+SCORES = PairCorpus(
+    "scores",
+    "Pairs of texts of yours and how alike they are, for `similarity`: a .jsonl or .csv, or the files of a glob",
+    lambda path: user_files(path, "scores", ".jsonl"),
+    lambda files: _read(files, SCORE_KEYS, SCORE_SUFFIXES, _scored),
+    kind="scores",
 )
 PREFERENCES = PairCorpus(
     "preferences",

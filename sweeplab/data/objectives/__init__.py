@@ -7,7 +7,7 @@ from typing import Any
 
 from sweeplab.data.batches import Kind, Split, kind_of
 from sweeplab.data.objectives.base import Objective
-from sweeplab.data.objectives.labels import Classification
+from sweeplab.data.objectives.labels import Classification, Similarity, Tagging
 from sweeplab.data.objectives.pairs import PairsObjective, Preference
 from sweeplab.data.objectives.span import Span
 from sweeplab.data.objectives.tokens import Masked, NextToken
@@ -15,7 +15,8 @@ from sweeplab.data.prompts import SpecialTokens
 from sweeplab.hyperparameters import AUTO, Hyperparameters
 
 OBJECTIVES: dict[str, type[Objective]] = {
-    each.name: each for each in (NextToken, Masked, Span, PairsObjective, Classification, Preference)
+    each.name: each
+    for each in (NextToken, Masked, Span, PairsObjective, Classification, Tagging, Similarity, Preference)
 }
 
 # What decides how a split is cut, and into how many special tokens.

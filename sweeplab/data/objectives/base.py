@@ -49,7 +49,7 @@ class Objective(ABC):
 
     `families` are those that can learn it, `learns` says what a split is for it: an array of text, or pairs of a kind.
     `dense`: every position has a target. `finds_whole`: a target is right only as a whole, so that exact matches are
-    worth counting. `per_loss` sequences of a batch have one loss together.
+    worth counting. `per_loss` sequences of a batch have one loss together, of which `unit` is the unit.
     """
 
     name: ClassVar[str]
@@ -57,6 +57,7 @@ class Objective(ABC):
     families: ClassVar[tuple[str, ...]]
     learns: ClassVar[Kind] = "text"
     per_loss: ClassVar[int] = 1
+    unit: ClassVar[str] = "nats/token"
     dense: ClassVar[bool] = False
     finds_whole: ClassVar[bool] = False
     shortest_block: ClassVar[int] = 1

@@ -22,9 +22,10 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from sweeplab.data.batches import NO_TARGET, Batch, Ids, Kind, Pairs
+from sweeplab.data.batches import NO_TARGET, SCORE_SIZE, Batch, Ids, Kind, Pairs
 from sweeplab.data.generators import Noise
 from sweeplab.data.objectives.base import Objective, spread
+from sweeplab.data.objectives.labels import lengths_of_both
 from sweeplab.data.objectives.labels import room as label_room
 from sweeplab.data.prompts import BOS, EOS, HOLE, MASK, PAD, Prompt, SpecialTokens, check_room
 from sweeplab.errors import BadInput, Problem
@@ -63,7 +64,10 @@ def source_lengths(pairs: Pairs, values: Hyperparameters) -> Ids:
 
 
 def share_cut(pairs: Pairs, values: Hyperparameters) -> float:
-    """Return the share of pairs whose source is cut."""
+    """Return the share of pairs whose source is cut, or one of whose two texts."""
+    if pairs.kind == "scores":
+        kept = sum(lengths_of_both(pairs, values))
+        return float((kept < pairs.lengths.sum(axis=1) - SCORE_SIZE).mean())
     return float((source_lengths(pairs, values) < pairs.lengths[:, 0]).mean())
 
 
@@ -190,6 +194,7 @@ class Preference(PairsObjective):
     meaning = "Which of two answers to a prompt is chosen, by direct preference optimization (DPO)"
     families = ("decoder", "encoder_decoder")
     learns = "preferences"
+    unit = "nats/pair"
     per_loss = 2
     finds_whole = False
 

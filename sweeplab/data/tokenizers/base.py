@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, ClassVar, Self, final
 
 import numpy as np
@@ -228,3 +228,31 @@ class IdsTokenizer(FieldsTokenizer):
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
         """Return the ids with blanks between them."""
         return self.blank.join(map(str, self._known(ids).tolist()))
+
+
+def word_encoder(tokenizer: Tokenizer) -> Callable[[Sequence[str]], tuple[NDArray[np.int64], list[int]]]:
+    """Return what encodes words with a space between each two: their tokens, and where each word's first one stands.
+
+    A word is cut alone, the same way wherever it stands but at the beginning. The function raises ValueError where a
+    character has no token, or a word none at all.
+    """
+
+    @cache
+    def cut(word: str, is_first: bool) -> tuple[NDArray[np.int64], int]:
+        own = np.asarray(tokenizer.encode(word)).astype(np.int64)
+        if not len(own):
+            raise ValueError(f"{word!r} has no token")
+        if is_first:
+            return own, 0
+        # What a tokenizer has before a word, its space, is none of its tokens, if it can be told apart.
+        space = np.asarray(tokenizer.encode(" ")).astype(np.int64)
+        whole = np.asarray(tokenizer.encode(f" {word}")).astype(np.int64)
+        return whole, len(space) if np.array_equal(whole, np.append(space, own)) else 0
+
+    def encode(words: Sequence[str]) -> tuple[NDArray[np.int64], list[int]]:
+        parts = [cut(word, at == 0) for at, word in enumerate(words)]
+        starts = np.cumsum([0, *(len(tokens) for tokens, _ in parts)])[:-1]
+        places = [int(start) + ahead for start, (_, ahead) in zip(starts, parts, strict=True)]
+        return np.concatenate([np.empty(0, np.int64), *(tokens for tokens, _ in parts)]), places
+
+    return encode

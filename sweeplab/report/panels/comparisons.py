@@ -110,12 +110,12 @@ class DifferencesPanel(IntervalsPanel, name="differences", source="studies"):
             data=DataFrame(rows).drop(columns="evidence").assign(line=lines),
             shown=shown,
             notes=(
-                *(_in_words(each) for each in reversed(first.values())),
+                *(_in_words(each, report.loss_unit) for each in reversed(first.values())),
                 *(f"In single cells it {UNKNOWN}: {why}." for why in untold if why and len(untold) == 1),
             ),
             method=_DIFFERENCES | {"Level": _LEVEL.format(found[0].level)},
             result={"differences": rows},
-            x=Axis("difference", "difference (nats/token)"),
+            x=Axis("difference", f"difference ({report.loss_unit})"),
         )
 
 
@@ -156,7 +156,7 @@ class ChoicesPanel(IntervalsPanel, name="choices", source="sweeps"):
                 "tasks": [each.task for each in tasks],
                 "evidence": [asdict(each.evidence) for each in tasks],
             },
-            x=Axis("difference", f"loss above that of {of} (nats/token)"),
+            x=Axis("difference", f"loss above that of {of} ({report.loss_unit})"),
         )
 
     def figure(self) -> Figure | None:
@@ -206,11 +206,11 @@ def _shown_difference(found: LossDifference, says_why: bool) -> dict[str, Any]:
     }
 
 
-def _in_words(found: LossDifference) -> str:
+def _in_words(found: LossDifference, unit: str) -> str:
     if found.verdict == UNKNOWN:
         return f"{_pair(found)}{found.evidence.in_words()}."
     over = f"over {found.n} shared cells" if found.cell == ALL_CELLS else f"in {found.cell}"
-    interval = f"{found.difference:+.4f} nats/token ({found.low:+.4f} to {found.high:+.4f}) {over}"
+    interval = f"{found.difference:+.4f} {unit} ({found.low:+.4f} to {found.high:+.4f}) {over}"
     return f"{_pair(found)}{found.verdict}, {interval}; {found.evidence.basis}."
 
 

@@ -52,7 +52,7 @@ class ConfirmedPanel(Panel, name="confirmed", heading="Confirmed on fresh seeds"
             notes=(sentence(note),) if note else (),
             method=_METHOD,
             result={"cells": [{"study": study, **cell.as_dict()} for study, cell in found]},
-            x=Axis("test", "loss (nats/token)"),
+            x=Axis("test", f"loss ({report.loss_unit})"),
         )
 
     def _draw(self, figure: Figure) -> None:

@@ -98,7 +98,7 @@ class CurvesPanel(Panel, name="learning_curves"):
             notes=(note, *above, *((f"Not drawn: {left_out}.",) if left_out else ())),
             view=view,
             x=Axis(x, PROGRESS[x], "x" in log),
-            y=Axis(metric, CURVES[metric], "y" in log),
+            y=Axis(metric, report.measure_title(metric), "y" in log),
             best=by_x["value"].mean().reset_index(),
             baselines=_baselines(report) if metric == "val_loss" else (),
         )
@@ -256,7 +256,7 @@ class LossPanel(Panel, name="loss"):
             data=shown[columns].sort_values(["line", "x", "loss"], key=_natural, ignore_index=True),
             notes=(*_notes(trials, shown), *outside),
             x=Axis(x, title_of(x), "x" in log, marks_of(shown["x"]) if x in TABLE else ()),
-            y=Axis(metric, LOSSES[metric], "y" in log),
+            y=Axis(metric, report.measure_title(metric), "y" in log),
             lines=tuple(lines),
             joined=joined,
             view=view,
@@ -414,7 +414,7 @@ class HeatMapPanel(LossMap, name="heat_map", heading="Best loss of each cell"):
         lowest = ended.groupby([x, y])["loss"].idxmin()
         best = ended.loc[sorted(lowest), [y, x, "loss", "cell", "trial"]].reset_index(drop=True)
         others = ", ".join(name for name in grid if name not in (x, y))
-        note = f"The lowest {LOSSES[metric]}{f', over {others}' if others else ''}."
+        note = f"The lowest {report.measure_title(metric)}{f', over {others}' if others else ''}."
         return cls._over(x, y, best, note)
 
 

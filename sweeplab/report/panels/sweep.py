@@ -369,7 +369,7 @@ def _loss_axis(report: ReportData, trials: DataFrame) -> Axis:
     """Return the axis of losses, which over cells of different sizes compare by how far they lie above the best."""
     if trials["cell"].nunique() == 1:
         return Axis("loss", report.loss_title)
-    return Axis("above", f"{report.loss_title.removesuffix(' (nats/token)')} above the cell's best")
+    return Axis("above", f"{report.loss_title.partition(' (')[0]} above the cell's best")
 
 
 def _history(sweep: Sweep) -> DataFrame:

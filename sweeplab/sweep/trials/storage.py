@@ -16,6 +16,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 import optuna
@@ -32,9 +33,10 @@ from optuna.storages._rdb import models
 from optuna.study import StudyDirection
 from optuna.study._frozen import FrozenStudy
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.exc import SQLAlchemyError
 
 from sweeplab.errors import BadInput
-from sweeplab.lab.storage import READS, engine_arguments, is_read_only, serialize
+from sweeplab.lab.storage import READS, engine_arguments, is_read_only, open_database
 from sweeplab.sweep.trials import tables
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -64,12 +66,12 @@ class TrialStorage(BaseStorage):
     """
 
     def __init__(self, url: str) -> None:
-        self.url = url
-        try:
-            self._rdb = RDBStorage(url, engine_kwargs=engine_arguments(url))
-        except StorageInternalError as error:  # Optuna's word for a database that was lost meanwhile
-            raise error.__cause__ or error from None
-        self.engine = serialize(self._rdb.engine)
+        self.url, self.engine = url, open_database(url)
+        if not self._is_of_this_optuna():
+            try:
+                _ = self._rdb  # makes the tables, or refuses those of another Optuna
+            except StorageInternalError as error:  # Optuna's word for a database that was lost meanwhile
+                raise error.__cause__ or error from None
         self._reading = self.engine.execution_options(**READS)
         self._thread = threading.RLock()
         self._connection: sql.Connection | None = None
@@ -77,6 +79,25 @@ class TrialStorage(BaseStorage):
         self._sets: dict[tuple[str, ...], dict[str, BaseDistribution]] = {}
         self._studies: dict[int, tuple[str, list[StudyDirection]]] = {}
         self._forget()
+
+    @cached_property
+    def _rdb(self) -> RDBStorage:
+        """Return Optuna's own storage; opening it takes longer than all else of a command."""
+        rdb = RDBStorage(self.url, engine_kwargs=engine_arguments(self.url))
+        rdb.remove_session()
+        rdb.engine.dispose()
+        rdb.engine = self.engine
+        rdb.scoped_session.configure(bind=self.engine)
+        return rdb
+
+    def _is_of_this_optuna(self) -> bool:
+        """Say whether the tables are there, and this version of Optuna has made them or brought them up to date."""
+        made_by = sql.select(models.VersionInfoModel.library_version)
+        try:
+            with self.engine.execution_options(**READS).connect() as connection:
+                return connection.scalar(made_by) == optuna.__version__
+        except SQLAlchemyError:  # there are none, or Optuna will say what it is
+            return False
 
     def __getstate__(self) -> dict[str, Any]:
         return {"url": self.url}
@@ -305,7 +326,7 @@ class TrialStorage(BaseStorage):
         """Write all that was added and changed, one statement for each table."""
         assert self._connection is not None
         for table, rows in self._writes.items():
-            self._connection.execute(tables.UPSERTS[self.engine.dialect.name][table], [*rows.values()])
+            self._connection.execute(tables.upsert(table, self.engine.dialect.name), [*rows.values()])
         self._writes = {}
         if self._changed:
             changes = [
@@ -539,7 +560,8 @@ class TrialStorage(BaseStorage):
 
     def remove_session(self) -> None:
         """Close this thread's connection."""
-        self._rdb.remove_session()
+        if "_rdb" in vars(self):
+            self._rdb.remove_session()
 
 
 def _empty_trial(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 import sqlalchemy as sql
 from optuna.storages._rdb import models
-from sqlalchemy.dialects import postgresql, sqlite
 
 TRIALS = models.TrialModel.__table__
 PARAMS = models.TrialParamModel.__table__
@@ -83,18 +84,20 @@ def _rows_of(kind: str) -> sql.Select[Any]:
     ).where(sql.or_(table.c.trial_id.in_(IDS), table.c.trial_id >= sql.bindparam("first")))
 
 
-def _upsert(table: sql.Table, dialect: Any) -> Any:
-    """Insert rows of a table, or write those anew that are there."""
+@cache
+def upsert(table: sql.Table, dialect: str) -> Any:
+    """Return what inserts rows of a table, or writes those anew that are there."""
     key = KEYS[table]
     given = [column.name for column in table.columns if not column.primary_key]
-    insert = dialect.insert(table).values({name: sql.bindparam(name) for name in given})
+    # Only the one that is used: PostgreSQL's takes as long to import as SQLAlchemy's core.
+    insert = (
+        import_module(f"sqlalchemy.dialects.{dialect}")
+        .insert(table)
+        .values({name: sql.bindparam(name) for name in given})
+    )
     return insert.on_conflict_do_update(
         index_elements=key, set_={name: insert.excluded[name] for name in given if name not in key}
     )
 
 
 CONTENTS = sql.union_all(*map(_rows_of, PARTS))
-UPSERTS = {
-    dialect.__name__.rpartition(".")[2]: {table: _upsert(table, dialect) for table in KEYS}
-    for dialect in (sqlite, postgresql)
-}
