@@ -131,7 +131,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def wait_until_up(url: str, server: subprocess.Popen[bytes]) -> None:
-    for _ in range(600):
+    for _ in range(3000):
         if server.poll() is not None:
             break
         try:
