@@ -59,8 +59,9 @@ def dense_losses(transformer: Transformer, n_runs: int) -> tuple[Callable[..., t
 
     weights = layout.views(torch.zeros(n_runs, layout.row_size))
     size = (rows_together(length), length)
-    tokens = torch.zeros(size, dtype=torch.int64).expand(n_runs, *size)
-    return losses, [*(weights[name] for name in names), tokens, tokens]
+    # Two tensors: what is given twice is traced as one input.
+    inputs, targets = (torch.zeros(size, dtype=torch.int64).expand(n_runs, *size) for _ in range(2))
+    return losses, [*(weights[name] for name in names), inputs, targets]
 
 
 def compiled_losses(program: Program, transformer: Transformer) -> Callable[..., Tensor]:
