@@ -22,6 +22,7 @@ SETTINGS = {
     "RAY_AUTH_TOKEN": "a-word-that-only-the-tests-know-of",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_raylet_start_wait_time_s": "170",  # 30 are not enough on a busy machine
 }
 
 
