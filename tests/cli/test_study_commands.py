@@ -256,6 +256,7 @@ def test_a_plan_without_earlier_runs_times_steps_once_and_else_names_the_command
     cli, finished, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = ("plan", finished.file, "--lab", folder / "new", "-o", "max_iters=400", "-o", "eval_interval=100")
+    monkeypatch.setenv("SWEEPLAB_CACHE", str(folder / "cache"))  # other tests may have timed such steps
     said = cli(*plan)
     assert said.code == 0 and f"or once `sweeplab study bench {finished.file}` has timed it" in said.out
     monkeypatch.undo()
