@@ -137,12 +137,20 @@ def settled_dtype(
 ) -> str:
     """Return the precision of matrix products on this machine's CPU: what a few steps of both say.
 
+    Of steps to be compiled those count that `bench` has timed; else steps by operations do, for a plan is waited for.
     Without matrix units, where no product is large enough for them, or a step takes seconds, it is float32, and nothing
     is timed.
     """
-    ways = [Way(workers, threads, stack, dtype, False) for dtype in ("float32", "bfloat16")]
+
+    def ways_to(compiled: bool) -> tuple[list[Way], bool]:
+        """Return the ways in either precision, and whether both are known."""
+        ways = [Way(workers, threads, stack, dtype, compiled) for dtype in ("float32", "bfloat16")]
+        return ways, all(known_seconds(values, way) is not None for way in ways)
+
     # What is known needs no look at the machine, which takes torch, slow to import.
-    is_known = all(known_seconds(values, way) is not None for way in ways)
+    ways, is_known = ways_to(values.compile)
+    if values.compile and not is_known:
+        ways, is_known = ways_to(False)
     if not (is_known or may_be_mixed(values)) or train_flops(values, 1) > MOST_STEP_FLOPS:
         return "float32"
     single, half = measured(values, train, val, ways)

@@ -95,10 +95,10 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     is_here = spec.engine.type == "local"
     shortage = plan.memory_shortage(plans, workers, settled.device) if is_here else ""
     dtype = settled.dtype
-    if settled.device == "cpu" and valid[0].dtype == AUTO and is_here:
-        dtype = _dtype_here(folder, dataset, samples, plans, workers)
     if settled.device == "cpu" and is_here:
         plans = _compiled_here(spec, folder, samples, plans, dtype)
+        if valid[0].dtype == AUTO:
+            dtype = _dtype_here(folder, dataset, samples, plans, workers)
         if spec.engine.stack == AUTO:
             plans = _stacked_here(spec, dataset, samples, plans, dtype)
             workers = plan.worker_resources(spec, plans, settled.device)
@@ -144,7 +144,7 @@ def _dtype_here(
     if folder.plan_file.exists():
         return str(folder.read(folder.plan_file)["dtype"])
     largest, planned = max(zip(samples, plans, strict=True), key=lambda each: each[1].train_flops)
-    values = largest.median
+    values = largest.median.replace(compile=planned.compile)
     train = dataset.training(values)
     return settled_dtype(values, train, dataset.val, planned.stack, workers[0].threads, len(workers))
 
@@ -243,7 +243,8 @@ def bench_study(spec: StudySpec, lab: Path, again: bool = False) -> tuple[str, l
     ]
     rows = bench(values, dataset.training(values), dataset.val, taken, "; ".join(why), again)
     # A step that was compiled for the first time, or times that are new, may give another plan.
-    is_planned = make_plan(spec, lab)[0].cells == planned.cells
+    now = make_plan(spec, lab)[0]
+    is_planned = (now.dtype, now.cells) == (planned.dtype, planned.cells)
     return (cell.cell, rows) if is_planned else bench_study(spec, lab)
 
 

@@ -1,8 +1,8 @@
 """Trial-steps a second of a whole study against a plain serial Optuna, MLflow and eager loop.
 
 Run: python tests/benchmarks/shapes.py [rounds] [P B A] [--fastest]. The gate comes first: both train the same thing.
-With --fastest the precision is `auto`, and steps of P and B are compiled, their programs in the cache before; the gate
-is then of compiled runs, in float32.
+With --fastest the precision is `auto`, and steps of P and B are compiled, timed by `study bench` before, which leaves
+their programs in the cache; the gate is then of compiled runs, in float32.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from sweeplab.data.dataset import prepare
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.events import TrialClaimed
 from sweeplab.study.file.reading import read_study
+from sweeplab.sweep.planning import bench_study
 from sweeplab.sweep.work.supervisor import run_study
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
@@ -65,8 +66,8 @@ def gate(values, data) -> float:
     return max(abs(one - other) for one, other in zip(ours, theirs, strict=True))
 
 
-def product(name: str, folder: Path, fastest: bool) -> float:
-    """Run the study in a lab of its own and return the seconds from the first claim to the last number shipped."""
+def study_file(name: str, folder: Path, fastest: bool) -> Path:
+    """Write the study of a shape and return its file."""
     fixed = COMMON | SHAPES[name] | ({"dtype": "auto", "compile": name in COMPILED} if fastest else {})
     lines = [f"name: {name}", "data: {corpus: python-docs, tokenizer: char}", "fixed:"]
     lines += [f"  {key}: {'null' if value is None else str(value).lower()}" for key, value in fixed.items()]
@@ -74,6 +75,11 @@ def product(name: str, folder: Path, fastest: bool) -> float:
     lines += [f"budget: {{trials_per_cell: {N_TRIALS[name]}}}", "track: {checkpoints: none}"]
     file = folder / f"{name}.yaml"
     file.write_text("\n".join(lines))
+    return file
+
+
+def product(file: Path) -> float:
+    """Run a study in a lab of its own and return the seconds from the first claim to the last number shipped."""
     os.environ.pop("MLFLOW_TRACKING_URI", None)  # the serial loop's MLflow leaves its own there
     started = []
 
@@ -81,7 +87,7 @@ def product(name: str, folder: Path, fastest: bool) -> float:
         if isinstance(event, TrialClaimed) and not started:
             started.append(time.perf_counter())
 
-    ending = run_study(read_study(file), folder / "lab", listen)
+    ending = run_study(read_study(file), file.parent / "lab", listen)
     assert ending.status == "complete", ending
     return time.perf_counter() - started[0]
 
@@ -101,11 +107,11 @@ def main() -> None:
         steps = N_TRIALS[name] * SHAPES[name]["max_iters"]
         if fastest:
             with tempfile.TemporaryDirectory() as place:
-                product(name, Path(place), fastest)  # fills the cache
+                bench_study(read_study(study_file(name, Path(place), fastest)), Path(place))
         ratios, ours, theirs = [], [], []
         for _ in range(rounds):
             with tempfile.TemporaryDirectory() as place:
-                ours.append(product(name, Path(place), fastest))
+                ours.append(product(study_file(name, Path(place), fastest)))
                 theirs.append(serial_loop.run(values, rates_of(name), data.train, data.val, Path(place)))
             ratios.append(theirs[-1] / ours[-1])
             print(f"# {name}: {ours[-1]:.1f} s against {theirs[-1]:.1f} s, {ratios[-1]:.2f}x", flush=True)

@@ -104,6 +104,27 @@ def test_bfloat16_is_for_matrix_units_and_large_products(
     assert settled_dtype(large, TOKENS, TOKENS, 1, 1, 2) == "float32", "less is not worth its rounding"
 
 
+def test_steps_to_be_compiled_decide_the_precision_once_they_are_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known: dict[str, float] = {}
+    by_operations = {"float32": 1.0, "bfloat16": 0.95}
+    monkeypatch.setattr(measuring, "has_matrix_units", lambda: True)
+    monkeypatch.setattr(
+        measuring, "known_seconds", lambda values, way: known.get(way.dtype) if way.compile else None
+    )
+    monkeypatch.setattr(
+        measuring,
+        "measured",
+        lambda *given: [(known if way.compile else by_operations)[way.dtype] for way in given[-1]],
+    )
+    values = SMALL.replace(n_embd=128, batch_size=64, compile=True)
+    assert settled_dtype(values, TOKENS, TOKENS, 1, 1, 2) == "float32"
+    known |= {"float32": 0.5, "bfloat16": 0.4}
+    assert settled_dtype(values, TOKENS, TOKENS, 1, 1, 2) == "bfloat16"
+    assert settled_dtype(values.replace(compile=False), TOKENS, TOKENS, 1, 1, 2) == "float32"
+
+
 def test_a_study_keeps_the_precision_that_it_began_with(tiny, opened, dataset) -> None:
     spec = tiny()
     folder, store = opened(spec)
