@@ -476,11 +476,13 @@ class TrialStorage(BaseStorage):
         with self.reading():
             self._study(study_id)
             cell = self.cell(study_id)
-            if states is not None and not any(state in states for state in TrialState if state.is_finished()):
+            if states is None:
+                trials = cell.trials.copy()
+            elif not any(state in states for state in TrialState if state.is_finished()):
                 found = sorted(cell.unended.values(), key=lambda trial: trial.number)
                 trials = [trial for trial in found if trial.state in states]
             else:
-                trials = [trial for trial in cell.trials if states is None or trial.state in states]
+                trials = [trial for trial in cell.trials if trial.state in states]
             return copy.deepcopy(trials) if deepcopy else trials
 
     # ------------------------------------------------------------------ studies
