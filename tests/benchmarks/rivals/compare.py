@@ -1,7 +1,8 @@
 """Whole sweeps and bare steps beside the strongest that others write, on the same frozen configurations.
 
 Run: python tests/benchmarks/rivals/compare.py [rounds] [P B A] (pip install -e '.[test,rivals]'). The gate comes first:
-all train the same thing. Whole sweeps: the product; a serial loop of Optuna, MLflow and eager torch on all threads, and
+all train the same thing. Whole sweeps: the product as it plans after `study bench`, which leaves its programs in the
+cache; a serial loop of Optuna, MLflow and eager torch on all threads, and
 the same compiled; Ray Tune with an actor a core. Bare steps, without tuner, tracker, evaluation and compilation: the
 product's stacks, a process a core; the eager and the compiled loop; a jitted, vmapped population in JAX, on all cores
 and as a part on each core. Turn about; medians of the rounds.
@@ -29,12 +30,14 @@ import torch
 from benchmarks.rivals import ray_tune
 from benchmarks.rivals.population import Population, seconds_of_steps
 from benchmarks.setting import print_table, setting
-from benchmarks.shapes import COMMON, N_TRIALS, SHAPES, gate, product, rates_of
+from benchmarks.shapes import COMMON, COMPILED, N_TRIALS, SHAPES, gate, product, rates_of, study_file
 from references import serial_loop
 
 from sweeplab.data.dataset import prepare
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.study.plan import stack_capacity
+from sweeplab.study.file.reading import read_study
+from sweeplab.sweep.measuring import BenchRow
+from sweeplab.sweep.planning import bench_study
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
@@ -52,9 +55,17 @@ def bare_loop(values: Hyperparameters, split, compiled: bool) -> float:
     return time.perf_counter() - started
 
 
-def bare_stacks(values: Hyperparameters, rates: Sequence[float], split, go: Callable[[], None]) -> float:
-    """Return the seconds of the steps of runs in stacks of the size that the plan gives them."""
-    n = stack_capacity("auto", values, 1, 4e9)
+def planned_way(name: str) -> BenchRow:
+    """Time the ways to train a shape, and return the one that the plan takes."""
+    with tempfile.TemporaryDirectory() as place:
+        _, rows = bench_study(read_study(study_file(name, Path(place), True)), Path(place))
+    return next(row for row in rows if row.taken)
+
+
+def bare_stacks(
+    values: Hyperparameters, rates: Sequence[float], split, n: int, go: Callable[[], None]
+) -> float:
+    """Return the seconds of the steps of runs in stacks of `n`."""
     values, seconds = values.replace(eval_interval=values.max_iters, eval_iters=1, eval_tokens="auto"), 0.0
     for at in range(0, len(rates), n):
         stack = Stack(values, split, split, n)
@@ -113,7 +124,7 @@ def work(given: str) -> None:
 
     if asked["kind"] == "stacks":
         torch.set_num_threads(len(asked["cores"]))
-        print(bare_stacks(values, asked["rates"], data.train, go))
+        print(bare_stacks(values, asked["rates"], data.train, asked["stack"], go))
     else:
         print(seconds_of_steps(values, asked["rates"], data.train, asked["dtype"], go))
 
@@ -128,7 +139,7 @@ def check(name: str, values: Hyperparameters, data) -> list[str]:
         found.append(population.evaluate(data.val))
     theirs = serial_loop.train(values, data.train, data.val)
     differences = (
-        gate(values, data),
+        gate(values.replace(compile=name in COMPILED), data),
         max(abs(ours[0] - each) for ours, each in zip(found, theirs, strict=True)),
     )
     assert max(differences) < TOLERANCE, f"{name}: they do not train the same thing: {differences}"
@@ -137,7 +148,8 @@ def check(name: str, values: Hyperparameters, data) -> list[str]:
 
 def ways(name: str, values: Hyperparameters, data) -> dict[str, Callable[[Path], float]]:
     """Return what is timed, by its name; the first of each kind is what the others are held against."""
-    rates, given = rates_of(name), (data.train, data.val)
+    rates, given, way = rates_of(name), (data.train, data.val), planned_way(name)
+    ours = values.replace(dtype=way.dtype, compile=way.compile)
 
     def population(dtype: str, split: bool) -> Callable[[Path], float]:
         return lambda _: in_processes("population", values, rates, split, dtype=dtype)
@@ -146,13 +158,15 @@ def ways(name: str, values: Hyperparameters, data) -> dict[str, Callable[[Path],
         "sweep: serial loop": lambda at: serial_loop.run(values, rates, *given, at),
         "sweep: serial loop, compiled": lambda at: serial_loop.run(values, rates, *given, at, compiled=True),
         "sweep: Ray Tune, an actor a core": lambda at: ray_tune.run(values, rates, *given, at),
-        "sweep: sweeplab": lambda at: product(name, at),
+        "sweep: sweeplab": lambda at: product(study_file(name, at, True)),
         "steps: serial loop": lambda _: len(rates) * bare_loop(values, data.train, False),
         "steps: serial loop, compiled": lambda _: len(rates) * bare_loop(values, data.train, True),
         "steps: JAX, one population": population("float32", False),
         "steps: JAX, a population a core": population("float32", True),
         "steps: JAX in bfloat16, a population a core": population("bfloat16", True),
-        "steps: sweeplab's stacks, a process a core": lambda _: in_processes("stacks", values, rates, True),
+        f"steps: sweeplab's stacks of {way.stack}, a process a core": lambda _: in_processes(
+            "stacks", ours, rates, True, stack=way.stack
+        ),
     }
 
 
