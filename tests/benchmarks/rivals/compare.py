@@ -2,10 +2,10 @@
 
 Run: python tests/benchmarks/rivals/compare.py [rounds] [P B A] (pip install -e '.[test,rivals]'). The gate comes first:
 all train the same thing. Whole sweeps: the product as it plans after `study bench`, which leaves its programs in the
-cache; a serial loop of Optuna, MLflow and eager torch on all threads, and
-the same compiled; Ray Tune with an actor a core. Bare steps, without tuner, tracker, evaluation and compilation: the
-product's stacks, a process a core; the eager and the compiled loop; a jitted, vmapped population in JAX, on all cores
-and as a part on each core. Turn about; medians of the rounds.
+cache; a serial loop of Optuna, MLflow and eager torch on all threads, and the same compiled; Ray Tune with an actor a
+core. Bare steps, without tuner, tracker, evaluation and compilation: the product's stacks, a process a core; the eager
+and the compiled loop; a jitted, vmapped population in JAX, on all cores and as a part on each core. Turn about; medians
+of the rounds.
 """
 
 from __future__ import annotations
