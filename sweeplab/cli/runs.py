@@ -103,14 +103,13 @@ def classify(
     import sys
 
     from sweeplab.data.corpora.base import document
-    from sweeplab.runs.run import classified
 
     read = "" if file is None else sys.stdin.read() if str(file) == "-" else document(file)
     given = [*(texts or ()), *(line for line in read.splitlines() if line.strip())]
     if not given:
         raise BadInput(Problem("there is no text", "RUN TEXT…, or --file FILE"))
     opened = open_run(run, lab_folder(lab))
-    rows = classified(opened, given)
+    rows = opened.classify(given)
 
     def told(_: Any) -> None:
         if "tags" in rows[0]:
@@ -150,7 +149,6 @@ def score(
     $ sweeplab score alike --file pairs.tsv --json
     """
     from sweeplab.data.corpora.base import document
-    from sweeplab.runs.run import scored_pairs
 
     given = [] if first is None or second is None else [(first, second)]
     for number, line in enumerate("" if file is None else document(file).splitlines(), start=1):
@@ -163,7 +161,7 @@ def score(
     if not given:
         raise BadInput(Problem("there are no two texts", "RUN FIRST SECOND, or --file FILE"))
     opened = open_run(run, lab_folder(lab))
-    rows = scored_pairs(opened, given)
+    rows = opened.score(given)
 
     def told(_: Any) -> None:
         cut = {

@@ -22,7 +22,7 @@ from sweeplab.errors import BadInput
 from sweeplab.hf.folders import export_run, import_folder
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
-from sweeplab.runs.run import classified
+from sweeplab.runs.run import Run
 from sweeplab.tracking.loading import LoadedRun, load_checkpoint
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -143,7 +143,7 @@ def test_a_classifier_keeps_its_labels(tmp_path: Path) -> None:
         with torch.no_grad():
             shares = model(torch.tensor([read])).logits[0, 0, -config.num_labels :].softmax(dim=-1)
         found = dict(zip(config.id2label.values(), shares.tolist(), strict=True))
-        (ours,) = classified(run, [text])
+        (ours,) = Run.of(run).classify([text])
         assert found == pytest.approx(ours["probabilities"], abs=1e-5)
         assert config.id2label[int(shares.argmax())] == ours["label"]
 
