@@ -349,12 +349,13 @@ def export_hf(
     \b
     $ sweeplab export-hf small small-hf
     """
-    from sweeplab.hf.folders import export_run
+    from sweeplab.hf.folders import export_run, without_class
 
-    architecture = export_run(open_run(run, lab_folder(lab)), folder, force)
-    name = architecture.class_name
+    opened = open_run(run, lab_folder(lab))
+    name, note = export_run(opened, folder, force).class_name, without_class(opened)
     told = f"wrote {folder}, a {name}\nnext: transformers.{name}.from_pretrained({str(folder)!r})"
-    return {"folder": str(folder), "class": name}, told
+    found = {"folder": str(folder), "class": name}
+    return (found | {"note": note}, f"{told}\n{note}") if note else (found, told)
 
 
 def import_hf(
