@@ -22,7 +22,7 @@ LEVEL = 0.9
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over seeds, in nats per token, and its interval; NaN where one seed gives none."""
+    """A mean over seeds, in its objective's unit, and its interval; NaN where one seed gives none."""
 
     value: float
     low: float

@@ -13,6 +13,7 @@ import numpy as np
 
 from sweeplab.analysis.columns import Array, numbers, pairs_of
 from sweeplab.data.objectives import MOST_WHOLE
+from sweeplab.data.task import loss_unit
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.records.runs import RunState
 
@@ -89,6 +90,11 @@ def parse_conventions(text: str) -> Conventions:
     return Conventions(**found)
 
 
+def unit_of(runs: pd.DataFrame) -> str:
+    """Return the unit of the runs' losses, which is their objective's: `nats/label`."""
+    return loss_unit(runs["objective"].dropna().unique() if "objective" in runs else ())
+
+
 def check_of_a_file(conventions: Conventions, source: str, columns: Mapping[str, str]) -> None:
     """Refuse what a file's columns cannot be turned into: they count as their author did.
 
@@ -124,7 +130,9 @@ def counted(runs: pd.DataFrame, conventions: Conventions) -> tuple[pd.DataFrame,
         raise BadInput(*(Problem(f"the runs have no column {name!r}") for name in missing))
     loss, whole = numbers(runs, _LOSSES[at]), _whole_losses(runs, at)
     said = {name: CHOICES[name][conventions.chosen(name)] for name in CHOICES if name != "rows"}
-    if conventions.loss == "bits-per-byte":
+    if conventions.chosen("loss") == "nats":
+        said["loss"] = unit_of(runs).replace("/", " per ")
+    else:
         if "best_bits_per_byte" not in runs:
             raise BadInput("bits per byte need the bytes of a token, and nothing says them of the runs")
         loss = loss * numbers(runs, "best_bits_per_byte") / numbers(runs, _LOSSES["best"])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.analysis.columns import rows_where
-from sweeplab.analysis.conventions import Conventions
+from sweeplab.analysis.conventions import Conventions, unit_of
 from sweeplab.analysis.points import Points, study_points
 from sweeplab.analysis.table import curves_table, runs_table
 from sweeplab.analysis.trials import StudyDesign
@@ -141,9 +141,10 @@ class Studies:
             if here[digest] == there[digest]:
                 continue
             same_text = here["text_digest"] == there["text_digest"]
-            what, hint = ("tokens", f"; of one text, {otherwise}") if same_text else ("text", "")
+            what = "tokens" if same_text else "text"
+            hint = f"; of one text, {otherwise}" if same_text and "best_bits_per_byte" in self.runs else ""
             differ = f"studies {first} and {name} were trained on different {what}"
-            raise BadInput(f"{differ}: losses per token cannot be compared{hint}")
+            raise BadInput(f"{differ}: losses in {unit_of(self.runs)} cannot be compared{hint}")
 
 
 def read_studies(lab: Path | None, names: Sequence[str]) -> Studies:

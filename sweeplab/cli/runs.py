@@ -103,14 +103,13 @@ def classify(
     import sys
 
     from sweeplab.data.corpora.base import document
-    from sweeplab.runs.run import classified
 
     read = "" if file is None else sys.stdin.read() if str(file) == "-" else document(file)
     given = [*(texts or ()), *(line for line in read.splitlines() if line.strip())]
     if not given:
         raise BadInput(Problem("there is no text", "RUN TEXT…, or --file FILE"))
     opened = open_run(run, lab_folder(lab))
-    rows = classified(opened, given)
+    rows = opened.classify(given)
 
     def told(_: Any) -> None:
         if "tags" in rows[0]:
@@ -150,7 +149,6 @@ def score(
     $ sweeplab score alike --file pairs.tsv --json
     """
     from sweeplab.data.corpora.base import document
-    from sweeplab.runs.run import scored_pairs
 
     given = [] if first is None or second is None else [(first, second)]
     for number, line in enumerate("" if file is None else document(file).splitlines(), start=1):
@@ -163,7 +161,7 @@ def score(
     if not given:
         raise BadInput(Problem("there are no two texts", "RUN FIRST SECOND, or --file FILE"))
     opened = open_run(run, lab_folder(lab))
-    rows = scored_pairs(opened, given)
+    rows = opened.score(given)
 
     def told(_: Any) -> None:
         cut = {
@@ -351,12 +349,13 @@ def export_hf(
     \b
     $ sweeplab export-hf small small-hf
     """
-    from sweeplab.hf.folders import export_run
+    from sweeplab.hf.folders import export_run, without_class
 
-    architecture = export_run(open_run(run, lab_folder(lab)), folder, force)
-    name = architecture.class_name
+    opened = open_run(run, lab_folder(lab))
+    name, note = export_run(opened, folder, force).class_name, without_class(opened)
     told = f"wrote {folder}, a {name}\nnext: transformers.{name}.from_pretrained({str(folder)!r})"
-    return {"folder": str(folder), "class": name}, told
+    found = {"folder": str(folder), "class": name}
+    return (found | {"note": note}, f"{told}\n{note}") if note else (found, told)
 
 
 def import_hf(

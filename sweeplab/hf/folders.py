@@ -15,11 +15,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from sweeplab.data.batches import LABELLED
+from sweeplab.data.batches import LABELLED, Kind
 from sweeplab.data.objectives import OBJECTIVES, objective_of, settled_objective, special_tokens
 from sweeplab.data.objectives.pairs import PairsObjective
 from sweeplab.data.objectives.span import Span
-from sweeplab.data.prompts import BOS, EOS, MASK, PAD, label, sentinel
+from sweeplab.data.prompts import BOS, EOS, MASK, PAD, SCORE, label, sentinel
 from sweeplab.data.tokenizers import IdsTokenizer, Tokenizer
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import write_whole
@@ -77,6 +77,31 @@ def export_run(run: LoadedRun, folder: Path, force: bool = False) -> Architectur
     except OSError as error:
         raise BadInput(Problem(error.strerror or str(error), file=folder)) from error
     return architecture
+
+
+# What the package's own class for it has between the last block and the logits, where an encoder has a norm after
+# its activation: so none of them can be written.
+_NO_CLASS: Mapping[Kind, str] = {
+    "labels": "BertForSequenceClassification has a tanh and no norm there",
+    "tags": "BertForTokenClassification has no layer there",
+    "scores": "BertForSequenceClassification has a tanh and no norm there",
+}
+
+
+def without_class(run: LoadedRun) -> str:
+    """Say why an encoder of labels or scores is written with its head for tokens, and which of its logits they are.
+
+    Empty for every other run.
+    """
+    kind = objective_of(run.values).learns
+    if not run.model.shape.of_family.transforms or kind not in _NO_CLASS:
+        return ""
+    n = 1 if kind == "scores" else run.values.n_labels or 0
+    first = run.special[SCORE if kind == "scores" else label(0)]
+    which = f"logit {first}" if n == 1 else f"logits {first} to {first + n - 1}"
+    at = "each word's first token" if kind == "tags" else "the first token"
+    found = "score is" if kind == "scores" else "labels are"
+    return f"its {found} {which} at {at}: the head has a norm after its activation, and {_NO_CLASS[kind]}"
 
 
 def _token_ids(run: LoadedRun) -> dict[str, int | None]:

@@ -84,7 +84,7 @@ class TrialClaimed(TrialEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class RunEvaluated(TrialEvent):
-    """One run of the trial has been evaluated; the loss, in nats per token, may be infinite or NaN."""
+    """One run of the trial has been evaluated; the loss, in its objective's unit, may be infinite or NaN."""
 
     seed: int
     iteration: int
@@ -217,7 +217,7 @@ class EventStream:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One run's validation loss, in nats a token, at an iteration; not finite where the run diverges."""
+    """One run's validation loss, in its objective's unit, at an iteration; not finite where the run diverges."""
 
     study: str
     cell: str

@@ -9,7 +9,7 @@ from typing import Any
 
 from sweeplab.records.folders import StudyFolder
 
-# Losses by seed, in nats per token.
+# Losses by seed, in its objective's unit.
 Losses = dict[int, float]
 # A configuration: the cell and number of the trial that found it.
 Found = tuple[str, int]
@@ -17,7 +17,7 @@ Found = tuple[str, int]
 
 @dataclass(frozen=True)
 class Confirmed:
-    """One configuration: the trial that found it, its loss there, and its losses on fresh seeds, in nats per token.
+    """One configuration: the trial that found it, its loss there, and its losses on fresh seeds.
 
     `searched`, `race` and `validation` are of the whole validation split, `test` of the whole test split. The last two
     are empty where another configuration won the race, or where a seed diverged.

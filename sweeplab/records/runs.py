@@ -135,7 +135,7 @@ class RunStart:
 class CurvePoint:
     """One line of points.jsonl: what is known of a run at an iteration; what was not measured there is None.
 
-    Losses are in nats per token; `whole_…` stand at a run's end alone, and are of the whole validation split with
+    Losses are in its objective's unit; `whole_…` stand at a run's end alone, and are of the whole validation split with
     the weights that its trial is valued by. `slot_steps` are its part of the steps of its stacks' slots: of a step the
     slots over the runs that took it. `wall_seconds` is the training time so far, `eval_seconds`, a part of it, what the
     evaluation took. A number that is not finite is written, and read, as null.
@@ -194,7 +194,7 @@ class TrialEnding:
 class RunEnd:
     """How a run ended: end.json. `state` is the run's own; `value`, `error` and `ending` are its trial's.
 
-    `best_…` are the numbers of the evaluation of the lowest loss, in nats per token. `best_whole_…` or `final_whole_…`
+    `best_…` are the numbers of the evaluation of the lowest loss. `best_whole_…` or `final_whole_…`
     are those of the same weights, or of the last ones, on the whole validation split: whichever the study's objective
     values; a run that did not end by itself has none. `valued_val_loss` is the loss at the iteration at which the mean
     of the trial's seeds is its value, or what a plugin's metric makes its value of. `is_asked_for` says that a person

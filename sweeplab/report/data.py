@@ -11,12 +11,12 @@ from pandas import DataFrame, Series
 
 from sweeplab.analysis.assessment import Assessment, assess, find_law
 from sweeplab.analysis.confirmation import CellConfirmed, confirmed_cells
+from sweeplab.analysis.conventions import unit_of
 from sweeplab.analysis.fit.forms import LAWS, Law
 from sweeplab.analysis.points import Points, study_points
 from sweeplab.analysis.sweep.importance import Evaluator, Importance, importances
 from sweeplab.analysis.sweep.trials import Sweep, sweep_of
 from sweeplab.analysis.trials import WORST_FIRST, plain
-from sweeplab.data.task import loss_unit
 from sweeplab.errors import BadInput
 from sweeplab.formatting import counts, rounded
 from sweeplab.hyperparameters import AUTO, TABLE
@@ -154,7 +154,7 @@ class ReportData:
     @property
     def loss_unit(self) -> str:
         """Return the unit of the runs' losses, which is their objective's."""
-        return loss_unit(self.runs["objective"].dropna().unique() if "objective" in self.runs else ())
+        return unit_of(self.runs)
 
     def measure_title(self, metric: str) -> str:
         """Return the axis title of a curve, or of a loss of the runs."""

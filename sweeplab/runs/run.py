@@ -70,47 +70,80 @@ class Run(LoadedRun):
         logits = self.model.logits(rows)
         return logits if found.dim() == 2 else logits[0]
 
+    def classify(self, texts: Sequence[str]) -> list[dict[str, Any]]:
+        """Return each text's label, and the probability of each label, the likeliest first; of a tagger its `tags`.
 
-def classified(run: LoadedRun, texts: Sequence[str]) -> list[dict[str, Any]]:
-    """Return of each text its label, and the probability of each label, the likeliest first; of a tagger the `tags`.
+        Those are of the text's words, between blanks: a word's own label with its probability, None where block_size
+        has no room for the word.
 
-    Those are of the text's words, between blanks: a word's own label with its probability, None where block_size has
-    no room for the word.
+        Raises:
+            BadInput: the run finds no labels, or its tokenizer does not know a text.
+        """
+        kind = objective_of(self.values).learns
+        if kind not in LABELLED:
+            raise BadInput(f"run {self.run_id} finds no labels: its objective is {self.values.objective}")
+        if not texts:
+            return []
+        encode, parts = word_encoder(self.tokenizer), list[NDArray[Any]]()
+        for text in texts:
+            try:
+                tokens, places = (
+                    encode(text.split()) if kind == "tags" else (self.tokenizer.encode(text), list[int]())
+                )
+            except ValueError as error:
+                raise BadInput(f"of the text, {error}") from error
+            if not len(tokens):
+                raise BadInput(f"the text {text!r} is empty")
+            # Each with labels, for the objective lays out pairs; which ones they are is not read.
+            tags = np.where(np.isin(np.arange(len(tokens)), places), 0, NO_TAG)
+            parts += [tokens, tags if kind == "tags" else np.zeros(1, np.int64)]
+        n_labels, ends = self.values.n_labels or 0, np.cumsum([len(each) for each in parts])
+        pairs = Pairs(np.concatenate(parts).astype(np.uint16), ends, n_labels, of=kind)
+        found, weights = list[list[dict[str, float]]](), self.model.stacked
+        with torch.no_grad():
+            for batch in make_objective(pairs, self.values, self.own_special).evaluation():
+                placed = changed(batch, lambda part: torch.from_numpy(part)[None])
+                logits, targets = among(
+                    self.model.transformer.logits(weights, placed), placed.targets, n_labels
+                )
+                shares = logits[0].double().softmax(dim=-1).view(*targets.shape[1:], n_labels)
+                for own, wanted in zip(shares, targets[0], strict=True):
+                    named = (zip(self.labels, each, strict=True) for each in own[wanted >= 0].tolist())
+                    found.append([dict(sorted(each, key=lambda share: -share[1])) for each in named])
+        return [
+            _told(text, own[0]) if kind == "labels" else {"text": text, "tags": _tags(text, own)}
+            for text, own in zip(texts, found, strict=True)
+        ]
 
-    Raises:
-        BadInput: the run finds no labels, or its tokenizer does not know a text.
-    """
-    kind = objective_of(run.values).learns
-    if kind not in LABELLED:
-        raise BadInput(f"run {run.run_id} finds no labels: its objective is {run.values.objective}")
-    encode, parts = word_encoder(run.tokenizer), list[NDArray[Any]]()
-    for text in texts:
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+        """Return of each two texts the score that the run finds.
+
+        Raises:
+            BadInput: the run finds no scores, or its tokenizer does not know a text.
+        """
+        if objective_of(self.values).learns != "scores":
+            raise BadInput(f"run {self.run_id} finds no scores: its objective is {self.values.objective}")
+        if not pairs:
+            return []
         try:
-            tokens, places = (
-                encode(text.split()) if kind == "tags" else (run.tokenizer.encode(text), list[int]())
-            )
+            parts = [part for pair in pairs for part in map(self.tokenizer.encode, pair)]
         except ValueError as error:
             raise BadInput(f"of the text, {error}") from error
-        if not len(tokens):
-            raise BadInput(f"the text {text!r} is empty")
-        # Each with labels, for the objective lays out pairs; which ones they are is not read.
-        tags = np.where(np.isin(np.arange(len(tokens)), places), 0, NO_TAG)
-        parts += [tokens, tags if kind == "tags" else np.zeros(1, np.int64)]
-    n_labels, ends = run.values.n_labels or 0, np.cumsum([len(each) for each in parts])
-    pairs = Pairs(np.concatenate(parts).astype(np.uint16), ends, n_labels, of=kind)
-    found, weights = list[list[dict[str, float]]](), run.model.stacked
-    with torch.no_grad():
-        for batch in make_objective(pairs, run.values, run.own_special).evaluation():
-            placed = changed(batch, lambda part: torch.from_numpy(part)[None])
-            logits, targets = among(run.model.transformer.logits(weights, placed), placed.targets, n_labels)
-            shares = logits[0].double().softmax(dim=-1).view(*targets.shape[1:], n_labels)
-            for own, wanted in zip(shares, targets[0], strict=True):
-                named = (zip(run.labels, each, strict=True) for each in own[wanted >= 0].tolist())
-                found.append([dict(sorted(each, key=lambda share: -share[1])) for each in named])
-    return [
-        _told(text, own[0]) if kind == "labels" else {"text": text, "tags": _tags(text, own)}
-        for text, own in zip(texts, found, strict=True)
-    ]
+        none = np.zeros(SCORE_SIZE, np.uint16)
+        rows = [np.append(part, none) if at % 2 else part for at, part in enumerate(parts)]
+        split = Pairs(
+            np.concatenate(rows).astype(np.uint16), np.cumsum([len(each) for each in rows]), of="scores"
+        )
+        found, weights = list[float](), self.model.stacked
+        with torch.no_grad():
+            for batch in make_objective(split, self.values, self.own_special).evaluation():
+                placed = changed(batch, lambda part: torch.from_numpy(part)[None])
+                logits, targets = among(self.model.transformer.logits(weights, placed), placed.targets, 1)
+                found += scores(logits, targets)[0].tolist()
+        return [
+            {"sentence1": first, "sentence2": second, "score": score}
+            for (first, second), score in zip(pairs, found, strict=True)
+        ]
 
 
 def _told(text: str, ranked: dict[str, float]) -> dict[str, Any]:
@@ -122,33 +155,4 @@ def _tags(text: str, found: Sequence[dict[str, float]]) -> list[dict[str, Any]]:
     return [
         {"word": word, "label": label, "probability": probability}
         for word, (label, probability) in zip_longest(text.split(), best, fillvalue=(None, None))
-    ]
-
-
-def scored_pairs(run: LoadedRun, pairs: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Return of each two texts the score that the run finds.
-
-    Raises:
-        BadInput: the run finds no scores, or its tokenizer does not know a text.
-    """
-    if objective_of(run.values).learns != "scores":
-        raise BadInput(f"run {run.run_id} finds no scores: its objective is {run.values.objective}")
-    try:
-        parts = [part for pair in pairs for part in map(run.tokenizer.encode, pair)]
-    except ValueError as error:
-        raise BadInput(f"of the text, {error}") from error
-    none = np.zeros(SCORE_SIZE, np.uint16)
-    rows = [np.append(part, none) if at % 2 else part for at, part in enumerate(parts)]
-    split = Pairs(
-        np.concatenate(rows).astype(np.uint16), np.cumsum([len(each) for each in rows]), of="scores"
-    )
-    found, weights = list[float](), run.model.stacked
-    with torch.no_grad():
-        for batch in make_objective(split, run.values, run.own_special).evaluation():
-            placed = changed(batch, lambda part: torch.from_numpy(part)[None])
-            logits, targets = among(run.model.transformer.logits(weights, placed), placed.targets, 1)
-            found += scores(logits, targets)[0].tolist()
-    return [
-        {"sentence1": first, "sentence2": second, "score": score}
-        for (first, second), score in zip(pairs, found, strict=True)
     ]

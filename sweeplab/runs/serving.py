@@ -1,34 +1,63 @@
-"""A trained run as MLflow serves it, by `mlflow.pyfunc.load_model` or `mlflow models serve`: texts in, texts out."""
+"""A trained run as MLflow serves it, by `mlflow.pyfunc.load_model` or `mlflow models serve`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from sweeplab.data.objectives import objective_of
 from sweeplab.runs.run import Run
 from sweeplab.tracking.loading import load_checkpoint
+from sweeplab.tracking.models import RETURNED, TAKEN
 
 
 @dataclass(frozen=True)
-class TextModel:
+class ServedModel:
     """What MLflow calls: `run` is the run that answers."""
 
     run: Run
 
-    def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> list[str]:
-        """Return what the run writes after each prompt: a text, several, or the first column of a frame.
+    def predict(
+        self, model_input: Any, params: Mapping[str, Any] | None = None
+    ) -> list[str] | list[dict[str, Any]]:
+        """Return what the run was trained to find of each row, under the names that the model's signature has.
 
-        `params` are those of `Run.generate`.
+        A row is a text, given alone, in a list or as a frame's first column; or the two texts to score, of a frame.
+        A run that finds neither labels nor scores writes a text after each, with the `params` of `Run.generate`.
+
+        Raises:
+            BadInput: the tokenizer does not know a text, or a parameter is out of range.
         """
-        prompts: Sequence[str]
-        if hasattr(model_input, "iloc"):
-            prompts = model_input.iloc[:, 0].tolist()
+        kind = objective_of(self.run.values).learns
+        if kind not in RETURNED:
+            return [self.run.generate(text, **(params or {})) for text in _texts(model_input)]
+        if kind == "scores":
+            # MLflow makes one row of a dictionary of lists.
+            pairs = model_input[[*TAKEN["scores"]]].explode([*TAKEN["scores"]])
+            found = self.run.score(pairs.values.tolist())
         else:
-            prompts = [model_input] if isinstance(model_input, str) else list(model_input)
-        return [self.run.generate(str(prompt), **(params or {})) for prompt in prompts]
+            found = self.run.classify(_texts(model_input))
+        return [{name: _FOUND[name](each) for name in RETURNED[kind]} for each in found]
 
 
-def _load_pyfunc(path: str) -> TextModel:
-    return TextModel(Run.of(load_checkpoint(Path(path), Path(path).name)))
+# What a signature's names mean of what `Run.classify` and `Run.score` return.
+_FOUND: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "label": itemgetter("label"),
+    "probability": lambda found: found["probabilities"][found["label"]],
+    "words": lambda found: [each["word"] for each in found["tags"]],
+    "labels": lambda found: [each["label"] for each in found["tags"]],
+    "score": itemgetter("score"),
+}
+
+
+def _texts(model_input: Any) -> list[str]:
+    if hasattr(model_input, "iloc"):
+        model_input = model_input.iloc[:, 0].tolist()
+    return [model_input] if isinstance(model_input, str) else [str(each) for each in model_input]
+
+
+def _load_pyfunc(path: str) -> ServedModel:
+    return ServedModel(Run.of(load_checkpoint(Path(path), Path(path).name)))

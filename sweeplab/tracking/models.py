@@ -1,4 +1,4 @@
-"""The best model of each cell as MLflow's own: logged with a signature, registered, loaded as a function of text."""
+"""The best model of each cell as MLflow's own: logged with a signature, registered, loaded as a function of texts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from sweeplab.data.batches import Kind
+from sweeplab.data.objectives import objective_of
 from sweeplab.errors import BadInput
 from sweeplab.formatting import without_password
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.records.runs import RunFolder
 from sweeplab.tracking.connection import reaching
 from sweeplab.tracking.experiment import Experiment
@@ -31,12 +33,27 @@ LOADER = "sweeplab.runs.serving"  # has the function that MLflow calls with the 
 CHECKPOINT = "checkpoint"
 ALIAS = "best"
 _PARAMS = {"max_new_tokens": "integer", "temperature": "float", "top_k": "integer", "top_p": "float"}
+# What a model takes and returns where it writes no text, by what its objective learns.
+TAKEN: Mapping[Kind, Mapping[str, str]] = {"scores": {"sentence1": "string", "sentence2": "string"}}
+RETURNED: Mapping[Kind, Mapping[str, str]] = {
+    "labels": {"label": "string", "probability": "double"},
+    "tags": {"words": "strings", "labels": "strings"},
+    "scores": {"score": "double"},
+}
+_EXAMPLES: Mapping[Kind, str] = {
+    "labels": '["A film to remember."]',
+    "tags": '["Ann lives in Oslo"]',
+    "scores": '{"sentence1": "A man plays.", "sentence2": "Someone is playing."}',
+}
 _NOT_IN_NAMES = re.compile(r"[^\w=,+-]")
 
 
 @dataclass(frozen=True)
 class Published:
-    """A model in MLflow's registry: `uri` is what `mlflow.pyfunc.load_model` takes, where tracking is `place`."""
+    """A model in MLflow's registry: `uri` is what `mlflow.pyfunc.load_model` takes, where tracking is `place`.
+
+    `example` is what such a model's `predict` could be given, as Python has it.
+    """
 
     name: str
     version: str
@@ -44,6 +61,7 @@ class Published:
     place: str
     run_id: str
     is_new: bool
+    example: str
 
 
 def log_best_models(experiment: Experiment, checkpoints: Mapping[str, RunFolder]) -> None:
@@ -91,7 +109,9 @@ def publish_model(lab: Path, study: str, uri: str | None, run: RunFolder, name: 
             client.set_registered_model_alias(name, ALIAS, newest.version)
     assert newest
     place = without_password(experiment.uri)
-    return Published(name, str(newest.version), f"models:/{name}@{ALIAS}", place, str(newest.run_id), is_new)
+    example = _EXAMPLES.get(objective_of(run.read_start().values).learns, '["The "]')
+    uri = f"models:/{name}@{ALIAS}"
+    return Published(name, str(newest.version), uri, place, str(newest.run_id), is_new, example)
 
 
 def _digest(run: RunFolder) -> str:
@@ -118,7 +138,6 @@ def _log(experiment: Experiment, cell: str, run: RunFolder, digest: str) -> Logg
         BadInput: tracking has no such run.
     """
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
-    from mlflow.models import Model
 
     client, start, end, checkpoint = experiment.client, run.read_start(), run.read_end(), run.checkpoint()
     source = experiment.run(f"{experiment.study}/{start.key}")
@@ -132,22 +151,7 @@ def _log(experiment: Experiment, cell: str, run: RunFolder, digest: str) -> Logg
         source.info.experiment_id, name, run_id, tags, params, model_type=start.values.family
     )
     with tempfile.TemporaryDirectory() as folder:
-        files = Path(folder)
-        shutil.copytree(checkpoint, files / CHECKPOINT)
-        described = Model(run_id=run_id, signature=_signature(start.values), model_id=model.model_id)
-        # What mlflow.pyfunc.add_to_model writes; that module takes seconds to import, and warns of its own types.
-        described.add_flavor(
-            "python_function",
-            loader_module=LOADER,
-            data=CHECKPOINT,
-            env={"virtualenv": "python_env.yaml"},
-            python_version=python_version(),
-        )
-        described.save(str(files / "MLmodel"))
-        needed = "".join(f"{each}=={version(each)}\n" for each in ("sweeplab", "torch"))
-        (files / "requirements.txt").write_text(needed, encoding="utf-8")
-        environment = "dependencies:\n- -r requirements.txt\n"
-        (files / "python_env.yaml").write_text(environment, encoding="utf-8")
+        write_model(Path(folder), checkpoint, start.values, run_id, model.model_id)
         client.log_model_artifacts(model.model_id, folder)
     value, at = end.best_val_loss, source.info.start_time + round(end.wall_seconds * 1000)
     if value is not None:
@@ -156,15 +160,46 @@ def _log(experiment: Experiment, cell: str, run: RunFolder, digest: str) -> Logg
     return client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
 
 
-def _signature(values: Any) -> ModelSignature:
-    """Return what the model takes, texts and how to draw from it, and what it returns, texts."""
-    from mlflow.models import ModelSignature
-    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
+def write_model(
+    folder: Path, checkpoint: Path, values: Hyperparameters, run_id: str = "", model_id: str | None = None
+) -> None:
+    """Write a checkpoint as a folder that `mlflow.pyfunc.load_model` takes."""
+    from mlflow.models import Model
 
-    text = Schema([ColSpec("string")])
+    shutil.copytree(checkpoint, folder / CHECKPOINT)
+    described = Model(run_id=run_id, signature=_signature(values), model_id=model_id)
+    # What mlflow.pyfunc.add_to_model writes; that module takes seconds to import, and warns of its own types.
+    described.add_flavor(
+        "python_function",
+        loader_module=LOADER,
+        data=CHECKPOINT,
+        env={"virtualenv": "python_env.yaml"},
+        python_version=python_version(),
+    )
+    described.save(str(folder / "MLmodel"))
+    needed = "".join(f"{each}=={version(each)}\n" for each in ("sweeplab", "torch"))
+    (folder / "requirements.txt").write_text(needed, encoding="utf-8")
+    environment = "dependencies:\n- -r requirements.txt\n"
+    (folder / "python_env.yaml").write_text(environment, encoding="utf-8")
+
+
+def _signature(values: Hyperparameters) -> ModelSignature:
+    """Return what the model takes and returns; one that writes texts is told how to draw them."""
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
+    from mlflow.types.schema import Array
+
+    kind, text = objective_of(values).learns, Schema([ColSpec("string")])
+
+    def schema(columns: Mapping[str, str]) -> Schema:
+        types = {"strings": Array(DataType.string)}
+        return Schema([ColSpec(types.get(each, each), name) for name, each in columns.items()])
+
+    if kind in RETURNED:
+        return ModelSignature(schema(TAKEN[kind]) if kind in TAKEN else text, schema(RETURNED[kind]))
     specs = [
-        ParamSpec(name, kind, getattr(values, name))
-        for name, kind in _PARAMS.items()
+        ParamSpec(name, type_, getattr(values, name))
+        for name, type_ in _PARAMS.items()
         if getattr(values, name) is not None
     ]
     return ModelSignature(text, text, ParamSchema(specs))

@@ -114,7 +114,7 @@ def in_more_parts(values: Hyperparameters) -> Hyperparameters | None:
     return None if n_parts is None else values.replace(grad_accum=n_parts)
 
 
-# Of the mean validation loss over a trial's seeds (nats a token), the iteration and the trial's hyperparameters.
+# Of the mean validation loss over a trial's seeds, the iteration and the trial's hyperparameters.
 Metric = Callable[[float, int, Mapping[str, Any]], float]
 
 METRICS: dict[str, Metric] = {"val_loss": lambda loss, iteration, values: loss}

@@ -69,6 +69,21 @@ def test_losses_by_convention() -> None:
         study_points(runs, None, Conventions(loss="bits-per-byte"))
 
 
+@pytest.mark.parametrize(
+    ("objective", "unit"),
+    [
+        ("masked", "nats per token"),
+        ("classification", "nats per label"),
+        ("tagging", "nats per tag"),
+        ("similarity", "squared error"),
+        ("preference", "nats per pair"),
+    ],
+)
+def test_losses_have_the_unit_of_their_objective(objective: str, unit: str) -> None:
+    runs = plant(seeds=1, rates=(1e-3,)).assign(objective=objective, n_labels=3)
+    assert study_points(runs).conventions["loss"] == f"{unit}, the lowest evaluation of a run"
+
+
 def test_laws_are_of_the_whole_validation_split_where_all_runs_have_it() -> None:
     runs = plant(
         seeds=1, rates=(1e-3,), change=lambda run: {"state": "pruned"} if run["max_iters"] == 100 else {}

@@ -87,7 +87,10 @@ def test_a_study_of_tags_is_run_evaluated_and_used(cli, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_study_of_scores_is_run_reported_and_used(cli, folder: Path) -> None:
+@pytest.mark.filterwarnings(
+    "ignore:.*type hint is inferred as AnyType:UserWarning"
+)  # MLflow's own, on import
+def test_a_study_of_scores_is_run_reported_and_used(cli, folder: Path, monkeypatch) -> None:
     rows = ["sentence1,sentence2,score", *(f"{'ab'[at % 2]}{at},c{at},{at % 2}" for at in range(200))]
     (folder / "kinds.csv").write_text("\n".join(rows))
     (folder / "kinds.yaml").write_text(
@@ -122,5 +125,13 @@ def test_a_study_of_scores_is_run_reported_and_used(cli, folder: Path) -> None:
     ):
         refused = cli(*words)
         assert refused.code == 2 and why in refused.err and len(refused.err.splitlines()) == 1
+    registered = json.loads(cli("study", "publish", "kinds", "--json").out)
+    assert registered["example"].startswith('{"sentence1": ')
+    import mlflow
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri(folder / "lab"))
+    both = {"sentence1": ["b7", "a1"], "sentence2": ["c7", "c1"]}
+    served = mlflow.pyfunc.load_model(registered["uri"]).predict(both)
+    assert [round(each["score"]) for each in served] == [1, 0]
     page = (folder / "lab/studies/kinds/report/scaling.html").read_text()
     assert "squared error" in page and "nats" not in page.partition("<script")[0]

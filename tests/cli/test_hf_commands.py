@@ -97,6 +97,25 @@ def test_out_and_in_again_it_reads_a_prompt_as_before(cli, folder: Path, changed
     assert [getattr(two.values, name) for name in LAYOUT] == [getattr(one.values, name) for name in LAYOUT]
 
 
+@pytest.mark.parametrize(
+    ("kind", "n_labels", "said"),
+    [
+        ("labels", 3, "labels are logits 30 to 32 at the first token: the head has a norm after its activation, and "
+         "BertForSequenceClassification has a tanh and no norm there"),
+        ("tags", 3, "labels are logits 30 to 32 at each word's first token: the head has a norm after its activation, "
+         "and BertForTokenClassification has no layer there"),
+        ("scores", None, "score is logit 30 at the first token: the head has a norm after its activation, and "
+         "BertForSequenceClassification has a tanh and no norm there"),
+    ],
+)  # fmt: skip
+def test_it_says_where_an_encoders_labels_and_scores_are(
+    cli, folder: Path, kind: str, n_labels: int | None, said: str
+) -> None:
+    run_in(folder / "one", kind=kind, n_labels=n_labels, family="encoder", **OF_BERT)
+    assert cli("export-hf", "one", "hf").out.splitlines()[2] == f"its {said}"
+    assert json.loads(cli("export-hf", "one", "hf", "--force", "--json").out)["note"] == f"its {said}"
+
+
 LABELS = ("bad", "good", "odd, or not")
 
 

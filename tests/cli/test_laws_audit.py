@@ -86,7 +86,7 @@ def test_two_studies_as_one(finished) -> None:
     [
         ({"text_digest": "0", "token_digest": "0"}, "", "tiny and other were trained on different text: losses"),
         ({"text_digest": "0", "token_digest": "0"}, "bits-per-byte", "on different text"),
-        ({"token_digest": "0"}, "", "different tokens: losses per token cannot be compared; of one text, --count"),
+        ({"token_digest": "0"}, "", "different tokens: losses in nats/token cannot be compared; of one text, --count"),
     ],
 )  # fmt: skip
 def test_studies_whose_losses_cannot_be_compared(

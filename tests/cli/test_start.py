@@ -47,6 +47,7 @@ def test_ctrl_c_while_the_commands_are_imported_is_quiet(imported: str) -> None:
         pytest.param("doctor", {"torch", "mlflow", "sqlalchemy", "scipy"}, marks=pytest.mark.slow),
         ("doctor tiny", {"torch", "mlflow", "scipy"}),
         ("report sweep tiny", {"torch", "mlflow", "sklearn"}),
+        ("study logs tiny", {"torch", "mlflow", "optuna", "numpy", "pandas"}),
     ],
 )
 def test_a_daily_command_imports_nothing_that_is_slow_and_not_needed(

@@ -7,23 +7,28 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from hf.models import run_of
 from model.cases import shape_of
 from trained import run_in
 
 from sweeplab.data.dataset import prepare
+from sweeplab.data.objectives import special_tokens
 from sweeplab.data.tokenizers import CharTokenizer
 from sweeplab.errors import BadInput
 from sweeplab.hf.folders import export_run, import_folder
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.identity import check_same_study, write_study
+from sweeplab.records.folders import StudyFolder
 from sweeplab.study.file.reading import read_study
-from sweeplab.study.inputs import check_start, read_start, start_weights
+from sweeplab.study.inputs import OF_VOCABULARY, check_start, read_start, start_weights
 from sweeplab.study.search import Choices
 from sweeplab.study.space import Space, cells
 from sweeplab.study.spec import Budget, DataSpec, Track
 from sweeplab.sweep.planning import make_plan
+from sweeplab.sweep.trials.store import Store
 from sweeplab.sweep.work.runner import Runner
+from sweeplab.tracking.loading import load_checkpoint
 from sweeplab.train.checkpoint import read_checkpoint
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
@@ -228,3 +233,55 @@ def test_other_weights_make_another_study(tiny, trained: Path, tmp_path: Path, o
         check_same_study(spec, folder, replace(plan.data, init_digest="another"))
     with pytest.raises(BadInput, match="init_from is not given and was"):
         check_same_study(tiny(), folder, replace(plan.data, init_digest=None))
+
+
+WORDS = [f"{'ab'[at % 2]}{chr(97 + at % 26)}{chr(97 + at // 26)}" for at in range(40)]
+LABELLED = {
+    "labels": ("classification", [{"text": word, "label": word[0]} for word in WORDS]),
+    "tags": ("tagging", [{"tokens": [word, "c"], "tags": [word[0], "end"]} for word in WORDS]),
+    "scores": (
+        "similarity",
+        [{"sentence1": word, "sentence2": "c d", "score": len(word)} for word in WORDS],
+    ),
+}
+
+
+@pytest.mark.parametrize("is_imported", [False, True], ids=["trained", "imported"])
+@pytest.mark.parametrize("corpus", LABELLED)
+def test_an_encoder_of_masked_text_goes_on_with_labels_and_scores(
+    corpus: str, is_imported: bool, tmp_path: Path
+) -> None:
+    own = {"family": "encoder", "norm_position": "post", "embedding_norm": True, "n_layer": 2}
+    place = tmp_path / "run"
+    special = {"pad": 3, "bos": 1, "eos": 2, "mask": 4} if is_imported else None
+    run_in(place, special=special, **own)
+    theirs, facts = read_checkpoint(place, "model")
+    if is_imported:
+        export_run(load_checkpoint(place), tmp_path / "hf")
+        import_folder(tmp_path / "hf", place, "run", force=True)
+        theirs, facts = read_checkpoint(place, "model")
+        assert facts["values"]["objective"] == "masked"
+    learned, rows = LABELLED[corpus]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    data = f"{{corpus: {corpus}, tokenizer: char, path: rows.jsonl}}"
+    text = STUDY.replace("{corpus: python-docs, tokenizer: char}", data) + "track: {checkpoints: last}\n"
+    (tmp_path / "more.yaml").write_text(text.replace("max_iters: 4", "max_iters: 4, learning_rate: 1e-8"))
+    spec = read_study(tmp_path / "more.yaml")
+    plan, found, dataset = make_plan(spec, tmp_path / "lab")
+    folder = StudyFolder(tmp_path / "lab", spec.name)
+    store = Store.create(spec, found, dataset.sizes, folder.storage_url)
+    Runner(spec, store, dataset, folder).work()
+    (run,) = folder.runs()
+    assert run.read_end().ending.outcome == "complete" and plan.trials == 1
+    ended, facts = read_checkpoint(run.path / "last", "model")
+    assert facts["values"]["objective"] == learned and ended.keys() == theirs.keys()
+    n_text = dataset.tokenizer.vocab_size
+    for name, weight in theirs.items():
+        kept = slice(n_text) if name in OF_VOCABULARY else slice(None)
+        torch.testing.assert_close(ended[name][kept], weight[kept], rtol=0, atol=1e-6)
+        assert ended[name].isfinite().all()
+    if is_imported:
+        bos = special_tokens(Hyperparameters.of(facts["values"]))["bos"]
+        torch.testing.assert_close(
+            ended["token_embedding"][bos], theirs["token_embedding"][1], rtol=0, atol=1e-6
+        )

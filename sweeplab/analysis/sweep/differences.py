@@ -33,7 +33,7 @@ MEASURES = {"best": "best_val_loss", "final": "final_val_loss"}
 
 @dataclass(frozen=True)
 class LossDifference:
-    """How far study (or cell) `b` lies above `a`, in nats per token, with an interval of `level`.
+    """How far study (or cell) `b` lies above `a`, in its objective's unit, with an interval of `level`.
 
     `low` and `high` are NaN where it cannot be told: `evidence` says why.
     """

@@ -110,7 +110,7 @@ def _has_several(runs: DataFrame, name: str) -> bool:
 class Sweep:
     """The trials of one study, one row per trial, and the space that they were drawn from.
 
-    Columns of `trials`: cell, trial, state, seeds; `loss`, the trial's value as Optuna was told it, in nats per token;
+    Columns of `trials`: cell, trial, state, seeds; `loss`, the trial's value as Optuna was told it;
     `above`, that minus the best of its cell; `standing`, its rank in the cell from 0 (best) to 1; the sums over its
     seeds of train_flops, wall_seconds and planned_flops; `share`, how much of its iterations it was trained; the
     grid's hyperparameters and each dimension's, missing where it was not sampled.

@@ -338,7 +338,7 @@ def publish(
     """Register the best trial's model in MLflow.
 
     Its model registry gets a version with the alias `best`, which takes texts and returns what it writes
-    after them; the same model is registered once.
+    after them, or their labels or scores; the same model is registered once.
 
     \b
     $ sweeplab study publish small
@@ -351,7 +351,7 @@ def publish(
     return asdict(found), lambda _: say(
         f"{found.name} version {found.version} {begun}, alias best, in {found.place}\n"
         f'mlflow.set_tracking_uri("{found.place}")\n'
-        f'mlflow.pyfunc.load_model("{found.uri}").predict(["The "])'
+        f'mlflow.pyfunc.load_model("{found.uri}").predict({found.example})'
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any
 
+from sweeplab.data.task import loss_unit
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import yaml_text
 from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
@@ -73,6 +74,7 @@ def study_text(
     kept -= {"epochs"} if {*search, *grid} & {"max_iters"} else set()
     tuned = [TABLE[row] for row in TABLE if row in kept & {*search, *derived}]
     fixed = [row for row in TABLE.values() if row.name in kept - {"seed", *grid} and row not in tuned]
+    unit = loss_unit([effective["objective"]])
     return f"""\
 # Check with `sweeplab study plan`, train with `sweeplab study run`; `sweeplab hyperparameters` has them all.
 name: {yaml_text(name)}
@@ -84,7 +86,7 @@ data:
 {_grid(grid)}# cells: [{{}}, {{norm: rmsnorm}}, {{positions: rotary}}]  # or each cell by what it changes of fixed
 
 {_first(tuned, derived, effective, ranges)}\
-objective: {{metric: val_loss, goal: minimize}}  # nats/token; the best evaluation, or with at: final the last
+objective: {{metric: val_loss, goal: minimize}}  # {unit}; the best evaluation, or with at: final the last
 budget: {{trials_per_cell: 20}}  # a total: running again adds nothing; time: 30m and flops: 1e15 end it too
 sampler: tpe  # {" | ".join(SAMPLERS)}
 pruner: {{type: asha, min_iters: {effective["eval_interval"]}, factor: 3}}  # {" | ".join(PRUNERS)}

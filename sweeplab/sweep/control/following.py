@@ -15,7 +15,6 @@ from sweeplab.lab.events import Event, EventStream, StudyNotice, Tick, TrialClai
 from sweeplab.lab.identity import version_differences, versions
 from sweeplab.lab.storage import open_database
 from sweeplab.records.folders import StudyFolder, WorkerPlace
-from sweeplab.study.inputs import study_dataset
 from sweeplab.study.plan import Plan, WorkerResources
 from sweeplab.study.plugins import check_imported
 from sweeplab.study.spec import Engine
@@ -203,6 +202,8 @@ def join_study(
 
 
 def _check_can_join(folder: StudyFolder, store: Store, force: bool) -> None:
+    from sweeplab.study.inputs import study_dataset  # numpy with it
+
     start = store.commands.state.start
     if not is_running(folder, store.commands):
         raise BadInput(f"study {folder.name} is not running; {folder.command('study resume')} runs it")

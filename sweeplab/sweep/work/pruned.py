@@ -28,7 +28,7 @@ AUDIT = "audit"
 
 @dataclass(frozen=True)
 class Audited:
-    """A pruned trial that was trained to its end; values are means over its seeds, in nats per token.
+    """A pruned trial that was trained to its end; values are means over its seeds.
 
     It was pruned at `iteration` with `value_then`; `value` is None where a seed diverged later.
     """
