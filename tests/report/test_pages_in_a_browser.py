@@ -69,9 +69,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Page]:
-    with chromium_page(tmp_path / "profile") as page:
+@pytest.fixture(scope="module")
+def offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with chromium_page(tmp_path_factory.mktemp("profile")) as page:
         page._call(
             "Network.emulateNetworkConditions",
             offline=True,
@@ -80,6 +80,16 @@ def browser(tmp_path: Path) -> Iterator[Page]:
             uploadThroughput=-1,
         )
         yield page
+
+
+@pytest.fixture
+def browser(offline: Page) -> Page:
+    """Return a page that has asked for nothing yet."""
+    offline.open("about:blank")
+    offline.wait_for("location.href === 'about:blank'")
+    offline.requests.clear()
+    offline.errors.clear()
+    return offline
 
 
 def opened(browser: Page, file: Path, theme: str = "light") -> int:

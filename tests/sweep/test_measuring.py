@@ -169,7 +169,10 @@ def test_a_plan_says_how_long_a_study_takes_by_the_steps_of_its_smallest_and_lar
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_bench_times_the_ways_of_a_study_and_says_which_one_the_plan_takes(tiny, tmp_path: Path) -> None:
+def test_a_bench_times_the_ways_of_a_study_and_says_which_one_the_plan_takes(
+    tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "STACKS", (1, 8))
     spec = tiny(budget=Budget(trials_per_cell=64))  # enough for a worker a core
     cell, rows = bench_study(spec, tmp_path)
     assert cell == "all"

@@ -27,6 +27,7 @@ budget: {trials_per_cell: 5}
 pruner: {type: median, n_startup_trials: 2}
 engine: {workers: 2}
 """
+ONE_WORKER = ("-o", "engine.workers=1")  # where nothing rests on there being more
 pytestmark = [
     pytest.mark.postgres,
     pytest.mark.skipif(not IS_INSTALLED, reason="PostgreSQL's programs are not installed"),
@@ -95,7 +96,7 @@ def stored(engine: sqlalchemy.Engine) -> list[list[sqlalchemy.Row]]:
 
 
 def test_a_damaged_storage_is_repaired(run, server: str, tmp_path: Path) -> None:
-    run("study", "run", "tiny.yaml", "-o", "budget.trials_per_cell=2", "-o", "pruner=none")
+    run("study", "run", "tiny.yaml", "-o", "budget.trials_per_cell=2", "-o", "pruner=none", *ONE_WORKER)
     engine = sqlalchemy.create_engine(StudyFolder(tmp_path / "lab", "tiny").storage_url)
     before = stored(engine)
     untold, changed = (trial_id for trial_id, _ in before[0][:2])
@@ -116,9 +117,9 @@ def test_a_damaged_storage_is_repaired(run, server: str, tmp_path: Path) -> None
 
 
 def test_two_labs_of_one_server_do_not_touch_each_other(run, tmp_path: Path) -> None:
-    run("study", "run", "tiny.yaml", "-o", "budget.trials_per_cell=1")
+    run("study", "run", "tiny.yaml", "-o", "budget.trials_per_cell=1", *ONE_WORKER)
     (tmp_path / "lab").rename(tmp_path / "other")
-    run("study", "run", "tiny.yaml", "-o", "budget.trials_per_cell=2")
+    run("study", "run", "tiny.yaml", "-o", "budget.trials_per_cell=2", *ONE_WORKER)
     (row,) = json.loads(run("study", "list", "--json"))
     assert row["trials"] == 4
 

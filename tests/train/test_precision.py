@@ -82,7 +82,7 @@ def test_bfloat16_ranks_learning_rates_as_float32_does(values_of, tokens) -> Non
     seeds = dict(zip(rates, (3, 3, 3, 3, 4), strict=True))
     found: dict[str, dict[float, list[float]]] = {}
     for dtype in ("float32", "bfloat16"):
-        like = values_of("B", n_layer=2, dtype=dtype, dropout=0.0, max_iters=150, eval_interval=150)
+        like = values_of("B", n_layer=2, dtype=dtype, dropout=0.0, max_iters=75, eval_interval=75)
         for rate in rates:
             stack = Stack(like, tokens, tokens, capacity=seeds[rate])
             for seed in range(seeds[rate]):
