@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from sweeplab.doctor import engines, machine, study
+from sweeplab.doctor import machine, study
 from sweeplab.doctor.check import Check, OpenedStudy
 from sweeplab.lab.listing import study_names, tracking_uri_of
 from sweeplab.records.folders import StudyFolder
@@ -20,6 +20,8 @@ def examine(lab: Path, folder: StudyFolder | None = None) -> Iterator[Check]:
     yield from machine.lab_checks(lab)
     elsewhere = files_elsewhere(lab)
     if folder is None:
+        from sweeplab.doctor import engines
+
         yield from engines.slurm_check()
         yield machine.tracking_check(lab)
         yield from machine.moved_check(lab, elsewhere)
@@ -37,6 +39,8 @@ def examine(lab: Path, folder: StudyFolder | None = None) -> Iterator[Check]:
     if not can_be_read:
         return
     if (engine := opened.spec.engine).type != "local":
+        from sweeplab.doctor import engines  # slow to import
+
         yield from (engines.slurm_check if engine.type == "slurm" else engines.ray_check)(engine)
         yield from engines.shared_checks(lab, engine)
     yield from study.worker_checks(opened)
