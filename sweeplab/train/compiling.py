@@ -44,6 +44,7 @@ def compile_function(function: Callable[..., Any], given: Sequence[Tensor], thre
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
+    assert len({*map(id, given)}) == len(given), "a tensor that is given twice would be traced as one input"
     mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=False, allow_non_fake_inputs=True)
 
     def fake(index: int, tensor: Tensor) -> Tensor:

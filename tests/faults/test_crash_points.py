@@ -36,7 +36,7 @@ from sweeplab.train.checkpoint import read_checkpoint
 
 # Of the default suite's points one in so many; the slow suite has all of a worker's, and of a supervisor's, each of
 # which takes seconds, one in STRIDE_VARIABLE.
-STRIDE = 30
+STRIDE, SUPERVISORS_STRIDE = 30, 150
 STRIDE_VARIABLE, SLOW_STRIDE = "SWEEPLAB_TEST_STRIDE", 15
 # A supervisor comes past more than so many.
 FEWEST_POINTS = 100
@@ -257,3 +257,7 @@ def check_supervisors(stride: int, spec: StudySpec, opened, dataset: Any, tmp_pa
 @pytest.mark.timeout(7200)
 def test_points_of_a_supervisor(spec: StudySpec, opened, dataset, tmp_path: Path) -> None:
     check_supervisors(int(os.environ.get(STRIDE_VARIABLE, SLOW_STRIDE)), spec, opened, dataset, tmp_path)
+
+
+def test_some_points_of_a_supervisor(spec: StudySpec, opened, dataset, tmp_path: Path) -> None:
+    check_supervisors(SUPERVISORS_STRIDE, spec, opened, dataset, tmp_path)
