@@ -58,14 +58,10 @@ class Paused(Exception):  # noqa: N818 - no error
     """A step was not compiled, for its caller wants to pause."""
 
 
-def is_one_pass(values: Hyperparameters) -> bool:
-    """Say whether a step of such a run is one function of what it is given, which asks for no number on its way."""
-    return values.n_expert == 1 and values.grad_accum == 1 and values.dtype != "float16"
-
-
 def compiles_whole(values: Hyperparameters) -> bool:
     """Say whether the whole step of such a run can be compiled for a CPU; elsewhere the loss alone is."""
-    return values.device == "cpu" and is_one_pass(values) and values.optimizer in COMPILED
+    one_pass = values.n_expert == 1 and values.grad_accum == 1 and values.dtype != "float16"
+    return values.device == "cpu" and one_pass and values.optimizer in COMPILED
 
 
 def compiling_pays(values: Hyperparameters, n_steps: float) -> bool:

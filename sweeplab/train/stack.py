@@ -11,11 +11,11 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial, reduce
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +36,7 @@ from sweeplab.train.evaluating import Evaluation, Judged, compiled_losses, refer
 from sweeplab.train.member import Member, Record, Snapshot
 from sweeplab.train.optimizers import OPTIMIZERS
 from sweeplab.train.optimizers.base import Rates, Rows
-from sweeplab.train.program import Program, compiles_whole, is_one_pass, load_programs
+from sweeplab.train.program import Program, compiles_whole, load_programs
 from sweeplab.train.run import Run, drop_chances, shape_key
 from sweeplab.train.scaling import follow_, initial_scale, only, unscale_
 from sweeplab.train.schedule import rows_used
@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
 # Whether steps on a GPU are captured as CUDA graphs: not before one has shown what it gains.
 CAPTURES = False
+
+# What training's loss rests on besides the batch: smoothing, the routers' two weights, beta of preferences.
+Beside = tuple[Tensor | None, tuple[Tensor, Tensor] | None, Tensor | None]
 
 
 class Stack:
@@ -86,7 +89,8 @@ class Stack:
         self._losses = evaluated = self.transformer.losses
         self._program: Program | None = None
         self._on_device: StagedStep | None = None  # made by the first step, from its runs
-        self._is_staged = self.device.type != "cpu" and is_one_pass(like)
+        # Experts ask for a number on their way: how many tokens each has.
+        self._is_staged = self.device.type != "cpu" and like.n_expert == 1
         if like.compile and compiles_whole(like):
             self._program, *others = load_programs(like, train, val, pause)
             evaluated = compiled_losses(others[0], self.transformer) if others else evaluated
@@ -315,46 +319,50 @@ class Stack:
         """Return what is new in a step, on the host [K, …]: batch, numbers of the runs, dropout; and what never is."""
         batch = stacked([self._batch(each) for each in self._members])
         parts = [torch.from_numpy(part) for part in batch if part is not None] + [self._numbers()]
-        if dropout := self._dropout(0, on_host=True):
-            return [*parts, *dropout.columns()], [self._elements]
-        return parts, []
+        found = [dropout for part in range(self._n_parts) if (dropout := self._dropout(part, on_host=True))]
+        return [*parts, *chain(*(each.columns() for each in found))], [self._elements] if found else []
 
     def traceable(self) -> Callable[..., tuple[Tensor]]:
         """Return a step as a function of what is staged, which changes the rows in place and returns the losses."""
         n_rows = len(self._stepped)
         present = [part is not None for part in self._batch(self._members[0])]
         sites = dropout.sites if (dropout := self._dropout(0, on_host=True)) else []
-        dense, candidates = self._objective.dense, self._objective.n_candidates
 
         def step(*given: Tensor) -> tuple[Tensor]:
             left = iter(given)
             rows = dict(zip(self._stepped, islice(left, n_rows), strict=True))
             batch = Batch(*(next(left) if each else None for each in present))
             *of_rates, limits, decays, smoothing, beta = next(left).unbind(1)
-            masks = (
-                Dropout.of(Columns(next(left), next(left), next(left)), sites, next(left)) if sites else None
-            )
-            leaves = self.transformer.layout.views(rows["weights"].detach())
-            leaves = {name: view.requires_grad_() for name, view in leaves.items()}
+            masks: list[Dropout | None] = [None] * self._n_parts
+            if sites:
+                columns = [Columns(*islice(left, 3)) for _ in masks]
+                masks = [Dropout.of(each, sites, given[-1]) for each in columns]
             beside = (
                 smoothing.float() if self._smooths else None,
                 None,
                 beta.float() if self._prefers else None,
             )
-            with self._precision():
-                losses = self._losses(leaves, batch, masks, *beside, dense=dense, candidates=candidates)
-            pieces = torch.autograd.grad(losses.sum(), list(leaves.values()))
+            passes = self._passes(rows["weights"].detach(), batch, masks, beside, rows.get("scale"))
+            gathered = self.transformer.layout.gathered
+            parts = [(found, gathered(pieces)) for found, pieces in passes]
             with torch.no_grad():
-                gradient = self.transformer.layout.gathered(pieces)
+                losses, gradient = (reduce(torch.add, each) for each in zip(*parts, strict=True))
+                finite = unscale_(gradient, rows["scale"]) if self._scales else None
+                before = {} if finite is None else {name: each.clone() for name, each in rows.items()}
                 norms = gradient_norms(gradient)
                 clip_(gradient, norms, limits.float())
                 state = {name: rows[name] for name in self._optimizer.buffers()}
                 self._optimizer.update_(rows["weights"], gradient, state, Rates(*of_rates))
                 if "mean" in rows:
                     average_(rows["mean"], rows["weights"], decays.float())
-                rows["loss"].add_(losses.detach()[:, None])
+                if finite is not None:
+                    for name, was in before.items():
+                        rows[name].copy_(torch.where(finite[:, None], rows[name], was))
+                    follow_(rows["scale"], finite)
+                    norms = torch.where(finite, norms, 0.0)
+                rows["loss"].add_(losses[:, None])
                 rows["norm"].add_(norms[:, None])
-            return (losses.detach(),)
+            return (losses,)
 
         return step
 
@@ -376,30 +384,38 @@ class Stack:
         )
 
     def _differentiate(self, weights: Rows, batch: Batch, gradient: Rows) -> Float[Tensor, "K"]:
-        """Write the gradient of each run's loss into its row and return the losses.
+        """Write the gradient of each run's loss into its row and return the losses."""
+        masks = [self._dropout(part) for part in range(self._n_parts)]
+        scale = self._rows["scale"][: len(weights)] if self._scales else None
+        layout = self.transformer.layout
+        found: list[Tensor] = []
+        for losses, pieces in self._passes(weights, batch, masks, self._beside(), scale):
+            layout.gather(pieces, out=self._part[: len(gradient)] if found else gradient)
+            if found:
+                gradient.add_(self._part[: len(gradient)])
+            found.append(losses)
+        return reduce(torch.add, found)
+
+    def _passes(
+        self, weights: Rows, batch: Batch, masks: Sequence[Dropout | None], beside: Beside, scale: Rows | None
+    ) -> Iterator[tuple[Float[Tensor, "K"], Sequence[Tensor]]]:
+        """Yield of each part of a batch the runs' losses and the gradient of them, by weight, times its scale.
 
         A part of the batch weighs by its number of targets, so that all parts together are the batch at once. Not so
         the routers' losses: their balance is a product of means, taken within each part.
         """
-        layout, found, beside = self.transformer.layout, [], self._beside()
-        leaves = {name: view.requires_grad_() for name, view in layout.views(weights).items()}
+        views = self.transformer.layout.views(weights)
+        leaves = {name: view.requires_grad_() for name, view in views.items()}
         dense, candidates = self._objective.dense, self._objective.n_candidates
         n_losses = self._n_losses(batch) if self._n_parts > 1 else None
-        for part in range(self._n_parts):
+        for part, dropout in enumerate(masks):
             some = changed(batch, lambda each: each.chunk(self._n_parts, dim=1)[part])  # noqa: B023
             with self._precision():
-                losses = self._losses(
-                    leaves, some, self._dropout(part), *beside, dense=dense, candidates=candidates
-                )
+                losses = self._losses(leaves, some, dropout, *beside, dense=dense, candidates=candidates)
             if n_losses is not None:
                 losses = losses * (self._n_losses(some) / n_losses)
-            scaled = losses * self._rows["scale"][: len(losses), 0] if self._scales else losses
-            pieces = torch.autograd.grad(scaled.sum(), list(leaves.values()))
-            layout.gather(pieces, out=self._part[: len(gradient)] if part else gradient)
-            if part:
-                gradient.add_(self._part[: len(gradient)])
-            found.append(losses.detach())
-        return reduce(torch.add, found)
+            scaled = losses if scale is None else losses * scale[:, 0]
+            yield losses.detach(), torch.autograd.grad(scaled.sum(), list(leaves.values()))
 
     @torch.no_grad()
     def _evaluate(self, due: list[int]) -> list[Record]:
@@ -439,8 +455,8 @@ class Stack:
             self._elements.new_empty(0, device="cpu") if on_host else self._elements,
         )
 
-    def _beside(self) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None, Tensor | None]:
-        """Return what training's loss rests on besides: smoothing, the routers' two weights, beta of preferences."""
+    def _beside(self) -> Beside:
+        """Return what training's loss rests on besides the batch."""
 
         def column(name: str) -> Tensor:
             found = [getattr(member.run.values, name) for member in self._members]

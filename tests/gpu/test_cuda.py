@@ -88,9 +88,11 @@ def small(**changed) -> Hyperparameters:
 TOKENS = (np.arange(50_000) * 7 % 65).astype(np.uint16)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_no_step_waits_for_the_gpu(dtype: str) -> None:
-    values = small(dtype=dtype, eval_interval=40, log_interval=40)
+@pytest.mark.parametrize(
+    "changed", [{}, {"dtype": "bfloat16"}, {"dtype": "float16", "grad_accum": 2}], ids=str
+)
+def test_no_step_waits_for_the_gpu(changed: dict[str, object]) -> None:
+    values = small(**changed, eval_interval=40, log_interval=40)
     stack = Stack(values, TOKENS, TOKENS, capacity=4)
     for seed in range(3):
         stack.admit(Run(str(seed), values.replace(seed=seed)))
