@@ -31,7 +31,7 @@ class Population:
         self.decay = {name: values.weight_decay if each.ndim > 1 else 0.0 for name, each in one.items()}
         self.iteration = 0
         self._steps = jax.jit(self._scanned, donate_argnums=(0, 1))
-        self._losses = jax.jit(jax.vmap(self._loss, (0, None)))
+        self._evaluated = jax.jit(jax.vmap(self._losses, (0, None, None)))
 
     def _product(self, x: jax.Array, weight: jax.Array) -> jax.Array:
         """Multiply by a matrix [out, in], summing in float32."""
@@ -40,7 +40,10 @@ class Population:
         )
 
     def _loss(self, weights: Tree, tokens: jax.Array) -> jax.Array:
-        inputs, targets = tokens[:, :-1], tokens[:, 1:]
+        return self._losses(weights, tokens[:, :-1], tokens[:, 1:]).mean()
+
+    def _losses(self, weights: Tree, inputs: jax.Array, targets: jax.Array) -> jax.Array:
+        """Return the loss of each target."""
         b, t = inputs.shape
         x = weights["token_embedding.weight"][inputs] + weights["position_embedding.weight"][:t]
         for at in range(self.values.n_layer):
@@ -63,8 +66,7 @@ class Population:
         logits = self._product(_norm(x, weights, "final_norm"), weights["head.weight"]) + weights.get(
             "head.bias", 0
         )
-        found = jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], axis=-1)
-        return -found.mean()
+        return -jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], axis=-1)[..., 0]
 
     def _scanned(
         self, weights: Tree, moments: list[Tree], first: int, rates: jax.Array, tokens: jax.Array
@@ -107,13 +109,14 @@ class Population:
         self.iteration += n_steps
 
     def evaluate(self, split: np.ndarray) -> list[float]:
-        """Return the validation losses of all runs."""
-        objective = make_objective(split, self.values)
-        found = [
-            (len(batch), self._losses(self.weights, jnp.asarray(np.asarray(windows(batch)))))
-            for batch in objective.evaluation(self.values.evaluated_tokens)
-        ]
-        return [float(each) for each in sum(n * losses for n, losses in found) / sum(n for n, _ in found)]
+        """Return the validation losses of all runs: where windows overlap a target counts once."""
+        objective, total, count = make_objective(split, self.values), np.zeros(len(self.rates)), 0
+        for batch in objective.evaluation(self.values.evaluated_tokens):
+            counted = batch.targets >= 0
+            losses = self._evaluated(self.weights, batch.inputs, np.maximum(batch.targets, 0))
+            total += np.asarray(losses)[:, counted].sum(axis=1, dtype=np.float64)
+            count += counted.sum()
+        return [float(each) for each in total / count]
 
 
 def _norm(x: jax.Array, weights: Tree, name: str) -> jax.Array:
