@@ -119,11 +119,12 @@ class TrialStorage(BaseStorage):
     # ------------------------------------------------------------------ transactions
 
     @contextmanager
-    def transaction(self, in_turn: bool = True) -> Iterator[sql.Connection]:
+    def transaction(self, in_turn: bool = True, reads: bool = True) -> Iterator[sql.Connection]:
         """Make all that is done inside one transaction; one inside of another is a part of it.
 
         `in_turn`: no other transaction in turn runs beside it, so who holds what, and what has ended, stays as it is
-        read; whatever starts or ends a trial is. On SQLite every transaction that writes takes its turn.
+        read; whatever starts or ends a trial is. On SQLite every transaction that writes takes its turn. One that does
+        not read leaves the copy as it is, where there is one.
 
         Raises:
             BadInput: this process may only read the database.
@@ -139,7 +140,8 @@ class TrialStorage(BaseStorage):
                     if in_turn and self.engine.dialect.name == "postgresql":
                         self._read_changes()  # most of it, while others have their turn
                         self._connection.execute(tables.TAKE_TURN)
-                    self._read_changes()
+                    if reads or not self._by_id:
+                        self._read_changes()
                     yield self._connection
                     self._write()
             except BaseException:
@@ -173,14 +175,11 @@ class TrialStorage(BaseStorage):
             raise
 
     def _read_new_and_unended(self) -> None:
-        rows = sorted(
-            self._run(tables.CHANGES, last=self._last, ids=[*self.unended]), key=lambda row: row.trial_id
-        )
-        changed = [
-            row
-            for row in rows
-            if row.trial_id > self._last or row.state != self._by_id[row.trial_id][1].state
-        ]
+        ids: dict[str, list[int]] = {TrialState.RUNNING.name: [], TrialState.WAITING.name: []}
+        for trial_id in self.unended:
+            ids[self._by_id[trial_id][1].state.name].append(trial_id)
+        rows = self._run(tables.CHANGES, last=self._last, **ids)
+        changed = sorted(rows, key=lambda row: row.trial_id)
         if not changed:
             return
         first = min((row.trial_id for row in changed if row.trial_id > self._last), default=None)
@@ -188,7 +187,7 @@ class TrialStorage(BaseStorage):
         contents = self._contents(older, first)
         for row in changed:
             self._put(row, contents.get(row.trial_id, []))
-        self._last = max(self._last, rows[-1].trial_id)
+        self._last = max(self._last, changed[-1].trial_id)
 
     def refresh(self, trial_ids: Sequence[int]) -> None:
         """Read anew what others may have written of trials that have not ended; in a transaction."""

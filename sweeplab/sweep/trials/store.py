@@ -471,7 +471,7 @@ class Store:
         prunes = self.spec.pruner.type != "none"
         new: list[Report] = []
         try:
-            with self.storage.transaction(in_turn=False) as connection:
+            with self.storage.transaction(in_turn=False, reads=prunes) as connection:
                 held = self.leases.held(connection, attempts)
                 if prunes:
                     studies = {self.study_id(each.claim.cell) for each in reports}

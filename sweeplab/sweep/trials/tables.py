@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sql
 from optuna.storages._rdb import models
+from optuna.trial import TrialState
 
 TRIALS = models.TrialModel.__table__
 PARAMS = models.TrialParamModel.__table__
@@ -48,9 +49,18 @@ PARTS = {
 # Larger than any id.
 NO_ID = 2**31 - 1
 IDS: sql.BindParameter[list[int]] = sql.bindparam("ids", expanding=True)
-# In no order: where one is asked for, SQLite reads all trials for it.
+# New trials, and those that ran or waited and do not any more. In no order: where one is asked for, SQLite reads all
+# trials for it.
 CHANGES = sql.select(*(TRIALS.c[name] for name in ("trial_id", "number", "study_id", "state")), *TIMES).where(
-    sql.or_(TRIALS.c.trial_id > sql.bindparam("last"), TRIALS.c.trial_id.in_(IDS))
+    sql.or_(
+        TRIALS.c.trial_id > sql.bindparam("last"),
+        *(
+            sql.and_(
+                TRIALS.c.trial_id.in_(sql.bindparam(state.name, expanding=True)), TRIALS.c.state != state
+            )
+            for state in (TrialState.RUNNING, TrialState.WAITING)
+        ),
+    )
 )
 SYSTEM_OF = sql.select(SYSTEM).where(SYSTEM.c.trial_id.in_(IDS))
 NEW = sql.insert(TRIALS).returning(TRIALS.c.trial_id)
