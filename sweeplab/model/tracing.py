@@ -39,20 +39,8 @@ if TYPE_CHECKING:
 SOURCE_LENGTH = 10
 # The steps of a sub-layer in the order in which they are listed: the model computes some of them together.
 ORDER = (
-    *(
-        "qkv",
-        "q",
-        "q_norm",
-        "q.heads",
-        "kv",
-        "k_norm",
-        "k.heads",
-        "v.heads",
-        "scores",
-        "weights",
-        "mixed",
-        "out",
-    ),
+    *("qkv", "q", "q_norm", "q.heads", "kv", "k_norm", "k.heads", "v.heads"),
+    *("scores", "weights", "mixed", "out"),
     *("router", "router.shares", "up", "gate", "hidden", "down", "added"),
 )
 _SUB_LAYER = re.compile(r"(.*blocks\.\d+\.\w+)\.(.+)")

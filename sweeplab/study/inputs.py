@@ -18,7 +18,6 @@ from sweeplab.data.corpora.splits import MOST_OVERLAP, WINDOW
 from sweeplab.data.dataset import Dataset, WrongVocabulary, cached_at, prepare
 from sweeplab.data.objectives import SETTINGS, n_special, special_tokens
 from sweeplab.data.objectives.pairs import share_cut
-from sweeplab.data.prompts import own_special_tokens
 from sweeplab.data.tokenizers import Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
@@ -220,7 +219,7 @@ def open_start(folder: Path) -> Start:
     start = Start(
         folder,
         Hyperparameters.from_json(facts["values"]),
-        own_special_tokens(facts),
+        facts.get("special") or None,
         facts["tokenizer"],
         hashlib.sha256(content).hexdigest(),
     )

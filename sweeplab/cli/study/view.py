@@ -373,9 +373,8 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False, come_back: b
 
 def confirm_with_view(study: Study, top: int | None, seeds: int | None, as_json: bool, quiet: bool) -> int:
     """Confirm a study, show the progress of what it trains, print what was confirmed, and return the exit code."""
-    from sweeplab.sweep.confirming import (
-        Interrupted,  # torch with it: no study that is only run waits for that
-    )
+    # Here and not above: with it comes torch, and no study that is only run waits for that.
+    from sweeplab.sweep.confirming import Interrupted
 
     console = Console(stderr=True, highlight=False, quiet=quiet)
     live = _is_live(console) and not as_json

@@ -20,18 +20,8 @@ HEAD_DIM = 32
 # In the order of a study file.
 PARTS = (
     *("name", "plugins", "data", "fixed", "grid", "cells", "search", "constraints"),
-    *(
-        "first_trial",
-        "objective",
-        "budget",
-        "sampler",
-        "pruner",
-        "seeds",
-        "engine",
-        "track",
-        "warm_start",
-        "init_from",
-    ),
+    *("first_trial", "objective", "budget", "sampler", "pruner", "seeds", "engine", "track"),
+    *("warm_start", "init_from"),
 )
 _WIDTH = 100
 
