@@ -140,15 +140,9 @@ def _compile(file: Path, what: tuple[Hyperparameters, Split, Split, int], pause:
         environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder}
         command = [sys.executable, "-m", _COMPILING, *map(str, (given, made, losses))]
         with said.open("w") as log:
+            streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": log, "stderr": log}
             # Its own group, so that its compilers end with it; it ends them all once nobody holds its input open.
-            process = subprocess.Popen(
-                command,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            process = subprocess.Popen(command, env=environment, **streams, start_new_session=True)
         code = _ended(process, pause)
         if code:
             raise RuntimeError(

@@ -337,11 +337,8 @@ class Stack:
             if sites:
                 columns = [Columns(*islice(left, 3)) for _ in masks]
                 masks = [Dropout.of(each, sites, given[-1]) for each in columns]
-            beside = (
-                smoothing.float() if self._smooths else None,
-                None,
-                beta.float() if self._prefers else None,
-            )
+            smoothed = smoothing.float() if self._smooths else None
+            beside = smoothed, None, beta.float() if self._prefers else None
             passes = self._passes(rows["weights"].detach(), batch, masks, beside, rows.get("scale"))
             gathered = self.transformer.layout.gathered
             parts = [(found, gathered(pieces)) for found, pieces in passes]

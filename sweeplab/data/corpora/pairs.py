@@ -88,7 +88,6 @@ class PairCorpus(AnyCorpus):
 
 
 def _parts(line: str, suffix: str, keys: Sequence[str]) -> Sequence[object]:
-    """Return the texts of a line."""
     if suffix == ".tsv":
         parts = line.split("\t")
         if len(parts) != len(keys):
