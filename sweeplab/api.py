@@ -93,9 +93,8 @@ class Results:
         from sweeplab.report.panels.base import PANELS, make_panel
 
         if panel not in PANELS:
-            raise BadInput(
-                Problem(f"there is no panel {panel!r}", ", ".join(sorted(PANELS)), nearest(panel, PANELS))
-            )
+            allowed, near = ", ".join(sorted(PANELS)), nearest(panel, PANELS)
+            raise BadInput(Problem(f"there is no panel {panel!r}", allowed, near))
         _ = self._uri
         found = make_panel(PanelSpec(panel, options), report_data(self.folder.lab, [self.folder.name]))
         if (figure := found.figure()) is None:

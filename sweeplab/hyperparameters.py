@@ -129,9 +129,8 @@ def _bound(value: float | None) -> str:
 def row(category: str, sample: Any, meaning: str, **rest: Any) -> Any:
     """Declare a row of the table as a field; its name and type are those of the field."""
     default = AUTO if rest.get("automatic") else None if rest.get("off") else sample
-    return field(
-        default=default, metadata={"category": category, "sample": sample, "meaning": meaning, **rest}
-    )
+    said = {"category": category, "sample": sample, "meaning": meaning, **rest}
+    return field(default=default, metadata=said)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,9 +325,8 @@ class Hyperparameters(ModelHyperparameters):
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Return the values as JSON has them, where a pair is a list."""
-        return cls.of(
-            {name: tuple(each) if isinstance(each, list) else each for name, each in values.items()}
-        )
+        pairs = {name: tuple(each) for name, each in values.items() if isinstance(each, list)}
+        return cls.of({**values, **pairs})
 
     def replace(self, **changes: Any) -> Self:
         """Return the values with some changed."""

@@ -108,9 +108,8 @@ def named_file(file: Path | None, lab: Path | None) -> Path:
         return file
     known = sorted({*map(str, Path("studies").glob("*.yaml")), *study_names(lab_folder(lab))})
     begin = "a new one: `sweeplab study init NAME`, then `sweeplab run NAME`"
-    raise BadInput(
-        Problem("no study is named", "; ".join(filter(None, [" | ".join(known[:MOST_NAMED]), begin])))
-    )
+    allowed = "; ".join(filter(None, [" | ".join(known[:MOST_NAMED]), begin]))
+    raise BadInput(Problem("no study is named", allowed))
 
 
 def overrides(given: list[str] | None, grid: list[str] | None, search: list[str] | None) -> list[str]:

@@ -327,9 +327,8 @@ def _found(dataset: Dataset, values: Hyperparameters, split: Scored) -> Baseline
         n_targets += batch.n_targets
     losses = (totals / n_targets).tolist()
     per_byte = dataset.bits_per_byte(losses[-1], values, split)
-    return Baseline(
-        losses[-1], per_byte, task.method, order, copied, len(examples.tokens), losses, objective.unit
-    )
+    counted = len(examples.tokens)
+    return Baseline(losses[-1], per_byte, task.method, order, copied, counted, losses, objective.unit)
 
 
 def _chosen(seen: Examples, held_out: Examples, task: Task) -> tuple[int, float]:

@@ -180,9 +180,8 @@ def import_folder(source: Path, target: Path, name: str, force: bool = False) ->
         BadInput: the folder lacks something, or holds what no run here can be; or there is a checkpoint already.
     """
     if (target / "model.json").exists() and not force:
-        raise BadInput(
-            Problem("there is a run already", "--name for another name, --force to replace it", file=target)
-        )
+        allowed = "--name for another name, --force to replace it"
+        raise BadInput(Problem("there is a run already", allowed, file=target))
     config = _json(source / "config.json")
     kind = str(config.get("model_type"))
     if kind not in ARCHITECTURES:

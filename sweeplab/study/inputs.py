@@ -138,10 +138,8 @@ def check_rows(spec: StudySpec, dataset: Dataset, trials: Iterable[Hyperparamete
         tuple(getattr(values, name) for name in (*SETTINGS, "data_limit")): values for values in trials
     }
     for values in sorted(settings.values(), key=lambda each: -each.block_size):
-        place = spec.place_of("data_limit", values.data_limit) or spec.place_of(
-            "block_size", values.block_size
-        )
-        with spec.blaming(place or ("data",)):
+        own, block = spec.place_of("data_limit", values.data_limit), ("block_size", values.block_size)
+        with spec.blaming(own or spec.place_of(*block) or ("data",)):
             dataset.check_fits(values)
             train = dataset.training(values)
             if not isinstance(train, Pairs) or not (share := share_cut(train, values)):

@@ -154,10 +154,8 @@ def _print_plan(plan: Plan, ahead: Outlook, file: Path) -> None:
         say("stacks are those whose timed steps are fastest, over one run alone; study bench has all")
     say()
     for cell in {(each.epochs, each.max_iters): each for each in plan.cells if each.epochs}.values():
-        steps = "as many" if cell.max_iters is None else f"{cell.max_iters:,}"
-        say(
-            f"epochs {cell.epochs:g}: {steps} iterations{' as its batches' if cell.max_iters is None else ''}"
-        )
+        steps = f"{cell.max_iters:,} iterations" if cell.max_iters else "as many iterations as its batches"
+        say(f"epochs {cell.epochs:g}: {steps}")
     for name, text in ahead.ranges.items():
         say(f"search {name}: {text}")
     for point in plan.excluded:

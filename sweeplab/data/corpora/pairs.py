@@ -81,9 +81,8 @@ class PairCorpus(AnyCorpus):
             what = f"{self._called(files)} has {len(labels):,} labels"
             raise BadInput(Problem(what, f"2 to {MOST_LABELS:,}"))
         if new := sorted(labels_of((val + test)[1::2]) - labels_of(train[1::2])):
-            raise BadInput(
-                f"{self._called(files)}: no text of label {new[0]!r} is left for the training split"
-            )
+            what = f"no text of label {new[0]!r} is left for the training split"
+            raise BadInput(f"{self._called(files)}: {what}")
         return Texts(train, val, test, self.kind, labels=labels)
 
 
@@ -164,9 +163,8 @@ def _sentences(file: Path) -> Iterator[tuple[int, Callable[[], Sequence[object]]
 
 
 def _untagged(word: str) -> Sequence[object]:
-    raise ValueError(
-        f"has no tag beside {word!r}; allowed: a token and its tag, an empty line between sentences"
-    )
+    allowed = "a token and its tag, an empty line between sentences"
+    raise ValueError(f"has no tag beside {word!r}; allowed: {allowed}")
 
 
 def _tagged(tokens: object, tags: object) -> list[Pair]:

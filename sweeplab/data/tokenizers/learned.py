@@ -133,9 +133,8 @@ class LibraryTokenizer(LearnedTokenizer):
         written = [str(self._library.id_to_token(token)) for token in range(self.vocab_size)]
         if not is_bytes:  # as BERT's and SentencePiece's write the inside of a word, and a blank
             written = [each.removeprefix("##").replace("\u2581", " ") for each in written]
-        return np.array(
-            [len(each if is_bytes and letters.issuperset(each) else utf8(each)) for each in written]
-        )
+        spelled = (each if is_bytes and letters.issuperset(each) else utf8(each) for each in written)
+        return np.array([*map(len, spelled)])
 
     @property
     def _decoder(self) -> str | None:

@@ -116,11 +116,10 @@ def _check(search: Sequence[str], ranges: Mapping[str, Any]) -> None:
     problems = []
     for name in search:
         if name not in searchable:
-            what = (
-                "no range is suggested for {!r}" if name in TABLE else "unknown hyperparameter {!r} to search"
-            )
-            near = "" if name in TABLE else nearest(name, searchable)
-            problems.append(Problem(what.format(name), "" if near else ", ".join(searchable), near))
+            what, near = f"no range is suggested for {name!r}", ""
+            if name not in TABLE:
+                what, near = f"unknown hyperparameter {name!r} to search", nearest(name, searchable)
+            problems.append(Problem(what, "" if near else ", ".join(searchable), near))
     if problems:
         raise BadInput(*problems)
 
