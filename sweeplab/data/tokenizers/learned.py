@@ -187,9 +187,8 @@ class UnigramTokenizer(LibraryTokenizer):
         """Learn pieces, and give the bytes that are left out one score."""
         found = json.loads(super()._learned(text, vocab_size).definition)
         scores = {token: round(score, 9) for token, score in found["model"]["vocab"]}
-        longer = sorted(
-            (token for token in scores if len(token) > 1), key=lambda token: (-scores[token], token)
-        )
+        ranked = sorted(scores, key=lambda token: (-scores[token], token))
+        longer = [token for token in ranked if len(token) > 1]
         least = scores[longer[-1]] if longer else 0.0
         letters = {
             each: scores[each] if scores[each] > least + A_BIT else round(least - LEFT_OUT, 9)
