@@ -93,9 +93,8 @@ class Results:
         from sweeplab.report.panels.base import PANELS, make_panel
 
         if panel not in PANELS:
-            raise BadInput(
-                Problem(f"there is no panel {panel!r}", ", ".join(sorted(PANELS)), nearest(panel, PANELS))
-            )
+            allowed, near = ", ".join(sorted(PANELS)), nearest(panel, PANELS)
+            raise BadInput(Problem(f"there is no panel {panel!r}", allowed, near))
         _ = self._uri
         found = make_panel(PanelSpec(panel, options), report_data(self.folder.lab, [self.folder.name]))
         if (figure := found.figure()) is None:
@@ -183,8 +182,7 @@ class Study(Results):
         changes nothing else. They are called here, between two polls of the workers: a slow one delays no training.
 
         `listen` gets the workers' events and a `Tick` several times a second; without it a notebook shows a bar and a
-        table of the cells. `interrupts` counts how often the
-        user has asked to stop.
+        table of the cells. `interrupts` counts how often the user has asked to stop.
 
         Raises:
             BadInput: it cannot start.
@@ -231,13 +229,8 @@ class Study(Results):
         from sweeplab.sweep.confirming import confirm
 
         asked = self.spec.confirm or Confirm()
-        found = confirm(
-            self.folder,
-            self.spec,
-            top or asked.top,
-            seeds or asked.seeds,
-            lambda spec: run(Study(spec, self.lab)),
-        )
+        top, seeds = top or asked.top, seeds or asked.seeds
+        found = confirm(self.folder, self.spec, top, seeds, lambda spec: run(Study(spec, self.lab)))
         return confirmed_cells(found)
 
     def report(self, page: str = "scaling", form: str = "html", single_file: bool = False) -> Path:

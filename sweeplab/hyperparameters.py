@@ -129,9 +129,8 @@ def _bound(value: float | None) -> str:
 def row(category: str, sample: Any, meaning: str, **rest: Any) -> Any:
     """Declare a row of the table as a field; its name and type are those of the field."""
     default = AUTO if rest.get("automatic") else None if rest.get("off") else sample
-    return field(
-        default=default, metadata={"category": category, "sample": sample, "meaning": meaning, **rest}
-    )
+    said = {"category": category, "sample": sample, "meaning": meaning, **rest}
+    return field(default=default, metadata=said)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,10 +228,8 @@ class Hyperparameters(ModelHyperparameters):
         low=0.0, below=1.0, automatic=True)
     residual_dropout: float = row("model", 0.2, "Share of each sub-layer's output dropped in training; dropout, unless given",
         low=0.0, below=1.0, automatic=True)
-    stochastic_depth: float = row(
-        "model", 0.0, "Probability that the last block's sub-layers are skipped for a sequence in training; it rises linearly with depth",
-        low=0.0, below=1.0,
-    )
+    stochastic_depth: float = row("model", 0.0, "Probability that the last block's sub-layers are skipped for a sequence in training; it rises linearly with depth",
+        low=0.0, below=1.0)
     label_smoothing: float = row("model", 0.0, "Label smoothing: share of a target's probability spread over all tokens, in training only", low=0.0, below=1.0)
     router_balance: float = row("model", 0.01, "Weight of the load-balancing loss of the routers", low=0.0)
     router_z: float = row("model", 0.001, "Weight of the z-loss, which keeps the routers' logits small", low=0.0)
@@ -260,10 +257,8 @@ class Hyperparameters(ModelHyperparameters):
     learning_rate: float = row("optimizer", 3e-4, "The optimizer's peak learning rate", above=0.0, suggested={"min": 1e-4, "max": 1e-2, "log": True})
     weight_decay: float = row("optimizer", 0.1, "Decay of matrices and embeddings: decoupled, in adam and sgd an L2 term of the gradient",
         low=0.0, suggested={"min": 1e-3, "max": 0.3, "log": True})
-    betas: tuple[float, float] = row(
-        "optimizer", (0.9, 0.95), "Decay rates of Adam's two moments (adamw, adam, and muon's AdamW), or of Lion's two means",
-        low=0.0, below=1.0, suggested=((0.9, 0.95), (0.9, 0.99), (0.9, 0.999)),
-    )
+    betas: tuple[float, float] = row("optimizer", (0.9, 0.95), "Decay rates of Adam's two moments (adamw, adam, and muon's AdamW), or of Lion's two means",
+        low=0.0, below=1.0, suggested=((0.9, 0.95), (0.9, 0.99), (0.9, 0.999)))
     eps: float = row("optimizer", 1e-8, "Adam's term in the denominator (adamw, adam, and muon's AdamW)",
         above=0.0, suggested={"min": 1e-10, "max": 1e-6, "log": True})
     momentum: float = row("optimizer", 0.9, "Momentum of sgd and muon", low=0.0, below=1.0, suggested=(0.9, 0.95, 0.98))
@@ -291,14 +286,10 @@ class Hyperparameters(ModelHyperparameters):
 
     # validation
     eval_interval: int = row("validation", 100, "Steps between evaluations", unit="iterations", low=1)
-    eval_tokens: int = row(
-        "validation", 20 * TOKENS_PER_EVAL_ITER, "Targets per evaluation, the same for all runs of a study; auto: 1,024 times eval_iters",
-        unit="tokens", low=1, automatic=True, shape=True,
-    )
-    eval_iters: int = row(
-        "validation", 20, "Size of an evaluation in batches of 1,024 targets (16 sequences of 64), whatever batch_size is",
-        unit="batches", low=1, shape=True,
-    )
+    eval_tokens: int = row("validation", 20 * TOKENS_PER_EVAL_ITER, "Targets per evaluation, the same for all runs of a study; auto: 1,024 times eval_iters",
+        unit="tokens", low=1, automatic=True, shape=True)
+    eval_iters: int = row("validation", 20, "Size of an evaluation in batches of 1,024 targets (16 sequences of 64), whatever batch_size is",
+        unit="batches", low=1, shape=True)
     eval_full: bool = row("validation", False, "Evaluate on the whole validation split instead", shape=True)
     eval_train: bool = row("validation", False, "Evaluate on as many targets of the training split too, without dropout: eval_train_loss", shape=True)
     patience: int | None = row("validation", 6, "Evaluations without improvement after which a run stops", unit="evaluations", low=1)
@@ -334,9 +325,8 @@ class Hyperparameters(ModelHyperparameters):
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Return the values as JSON has them, where a pair is a list."""
-        return cls.of(
-            {name: tuple(each) if isinstance(each, list) else each for name, each in values.items()}
-        )
+        pairs = {name: tuple(each) for name, each in values.items() if isinstance(each, list)}
+        return cls.of({**values, **pairs})
 
     def replace(self, **changes: Any) -> Self:
         """Return the values with some changed."""

@@ -65,9 +65,8 @@ class FittedLaw:
         named = guessed_columns(known) | own_columns(known) | dict(self.columns)
         needed = found.fit.law.columns
         if missing := [role for role in needed if role not in named]:
-            raise BadInput(
-                *(Problem(f"the rows to predict lack {role}", ", ".join(known)) for role in missing)
-            )
+            allowed = ", ".join(known)
+            raise BadInput(*(Problem(f"the rows to predict lack {role}", allowed) for role in missing))
         wanted = {role: named[role] for role in COUNTS if role in needed}
         columns = {role: column.values for role, column in read_columns(frame, wanted, "the rows").items()}
         rows: list[tuple[Any, ...]] = []

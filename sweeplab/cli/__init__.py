@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from sweeplab.cli import runs
 from sweeplab.cli.doctor import doctor
 from sweeplab.cli.hyperparameters import hyperparameters, schema
 from sweeplab.cli.laws.fit import audit, compare, fit, isoflop, shape
@@ -23,28 +24,8 @@ from sweeplab.cli.model import coordinates, params, trace
 from sweeplab.cli.options import AsJson
 from sweeplab.cli.printing import print_answer
 from sweeplab.cli.report import compare_studies, dashboard, scaling, sweep, ui
-from sweeplab.cli.runs import (
-    attention,
-    classify,
-    evaluate,
-    export_hf,
-    generate,
-    import_hf,
-    next_tokens,
-    score,
-)
 from sweeplab.cli.storage import backup_storage, start_storage, stop_storage, storage_status
-from sweeplab.cli.study.control import (
-    enqueue,
-    extend,
-    pause,
-    repair,
-    resume,
-    resume_trial,
-    retry,
-    stop,
-    stop_trial,
-)
+from sweeplab.cli.study import control
 from sweeplab.cli.study.manage import clone, init, rename, rm
 from sweeplab.cli.study.run import bench, confirm, logs, plan, run, watch, work
 from sweeplab.cli.study.show import best, diff, export, list_studies, publish, show
@@ -64,11 +45,20 @@ GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
         "Write, preview, run and look at studies.",
         # Before a run, during it, its results, order in the lab.
         (
-            *(init, plan, bench, run, watch, logs, stop, pause, resume, extend, enqueue, retry, work),
-            *(confirm, show, best, publish, export, diff, clone, list_studies, rename, rm, repair),
+            *(init, plan, bench, run, watch, logs),
+            *(
+                control.stop,
+                control.pause,
+                control.resume,
+                control.extend,
+                control.enqueue,
+                control.retry,
+                work,
+            ),
+            *(confirm, show, best, publish, export, diff, clone, list_studies, rename, rm, control.repair),
         ),
     ),
-    "trial": ("Control one trial of a study.", (stop_trial, resume_trial)),
+    "trial": ("Control one trial of a study.", (control.stop_trial, control.resume_trial)),
     "storage": (
         "Keep a PostgreSQL server for the studies of a lab.",
         (start_storage, stop_storage, storage_status, backup_storage),
@@ -78,29 +68,28 @@ GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
         "Fit scaling laws, each number with a verdict.",
         (fit, compare, audit, isoflop, shape, forecast, verify, ledger, next_runs),
     ),
-    "model": ("Look inside models.", (params, trace, attention, coordinates, next_tokens)),
+    "model": ("Look inside models.", (params, trace, runs.attention, coordinates, runs.next_tokens)),
 }
 ALONE = (
-    export_hf,
-    import_hf,
-    hyperparameters,
-    generate,
-    classify,
-    score,
-    evaluate,
-    schema,
-    ui,
-    dashboard,
-    doctor,
+    *(
+        runs.export_hf,
+        runs.import_hf,
+        hyperparameters,
+        runs.generate,
+        runs.classify,
+        runs.score,
+        runs.evaluate,
+    ),
+    *(schema, ui, dashboard, doctor),
 )
 # Commands whose functions have longer names, because another function or a word of Python has theirs.
 NAMES: dict[Callable[..., Any], str] = {
     list_studies: "list",
-    stop_trial: "stop",
-    resume_trial: "resume",
+    control.stop_trial: "stop",
+    control.resume_trial: "resume",
     compare_studies: "compare",
     next_runs: "next",
-    next_tokens: "next",
+    runs.next_tokens: "next",
     start_storage: "start",
     stop_storage: "stop",
     storage_status: "status",

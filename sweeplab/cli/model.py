@@ -223,12 +223,7 @@ def coordinates(
         for (name, step, layer), power in found.powers.items()
     ]
     sizes = [row._asdict() for row in found.rows]
-    answer = {
-        "output": str(page),
-        "study": found.study,
-        "values": found.values,
-        "sizes": sizes,
-        "powers": powers,
-    }
+    answer = {"output": str(page), "study": found.study, "values": found.values}
     steepest = [f"{name}: {words}" for name, words in steepest_in_words(found)]
-    return answer, "\n".join([*steepest, f"{page} written"])
+    told = "\n".join([*steepest, f"{page} written"])
+    return answer | {"sizes": sizes, "powers": powers}, told

@@ -54,14 +54,9 @@ Lab = Annotated[
 _STUDY = {"autocompletion": studies, "parser": name_in}
 StudyName = Annotated[str, argument("NAME", "Name of the study, or its file.", **_STUDY)]
 MaybeStudyName = Annotated[str | None, argument("[NAME]", "Name of a study, or its file.", **_STUDY)]
-StudyFile = Annotated[
-    Path,
-    argument("FILE", "The study file, or the study's name.", autocompletion=study_files, parser=file_of),
-]
-MaybeStudyFile = Annotated[
-    Path | None,
-    argument("FILE", "The study file, or the study's name.", autocompletion=study_files, parser=file_of),
-]
+_FILE = argument("FILE", "The study file, or the study's name.", autocompletion=study_files, parser=file_of)
+StudyFile = Annotated[Path, _FILE]
+MaybeStudyFile = Annotated[Path | None, _FILE]
 NewName = Annotated[str, argument("NEW", "The new name.")]
 Name = Annotated[str | None, option("NAME", "Name of the study, instead of the file's.")]
 InCell = Annotated[str | None, option("CELL", "The trial's cell, where several have its number.", "--cell")]
@@ -113,9 +108,8 @@ def named_file(file: Path | None, lab: Path | None) -> Path:
         return file
     known = sorted({*map(str, Path("studies").glob("*.yaml")), *study_names(lab_folder(lab))})
     begin = "a new one: `sweeplab study init NAME`, then `sweeplab run NAME`"
-    raise BadInput(
-        Problem("no study is named", "; ".join(filter(None, [" | ".join(known[:MOST_NAMED]), begin])))
-    )
+    allowed = "; ".join(filter(None, [" | ".join(known[:MOST_NAMED]), begin]))
+    raise BadInput(Problem("no study is named", allowed))
 
 
 def overrides(given: list[str] | None, grid: list[str] | None, search: list[str] | None) -> list[str]:

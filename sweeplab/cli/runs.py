@@ -154,9 +154,8 @@ def score(
     for number, line in enumerate("" if file is None else document(file).splitlines(), start=1):
         one, *others = line.split("\t")
         if len(others) != 1 or not one.strip() or not others[0].strip():
-            raise BadInput(
-                Problem("there are no two texts", "a tab between two texts", file=file, line=number)
-            )
+            allowed = "a tab between two texts"
+            raise BadInput(Problem("there are no two texts", allowed, file=file, line=number))
         given.append((one, others[0]))
     if not given:
         raise BadInput(Problem("there are no two texts", "RUN FIRST SECOND, or --file FILE"))
@@ -379,9 +378,8 @@ def import_hf(
     found = import_folder(folder, target, name, force)
 
     def told(_: Any) -> None:
-        typer.echo(
-            f"wrote {target}: {found.family}, {found.n_params:,} parameters, tokenizer {found.tokenizer}"
-        )
+        size = f"{found.n_params:,} parameters"
+        typer.echo(f"wrote {target}: {found.family}, {size}, tokenizer {found.tokenizer}")
         if found.without:
             typer.echo(f"{found.without}: its texts are token ids, such as '12 7 304'", err=True)
 

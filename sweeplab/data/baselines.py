@@ -62,6 +62,13 @@ class Task(ABC):
         """Return the running text that is counted, as one row."""
         return np.asarray(self.train[-MOST_COUNTED:]).astype(np.int64)[None]
 
+    def _joined(self, of: Callable[[Batch], Examples]) -> Examples:
+        """Return the examples of the first batches of the training split."""
+        batches = islice(make_objective(self.train, self.values).evaluation(), MOST_BATCHES)
+        contexts, tokens, copied = zip(*map(of, batches), strict=True)
+        whole = None if copied[0] is None else np.concatenate(copied)
+        return Examples([*map(np.concatenate, zip(*contexts, strict=True))], np.concatenate(tokens), whole)
+
 
 def shifted(rows: Ids, by: int) -> Ids:
     """Return of each place what stands so many places before it in its row; after it where `by` is negative."""
@@ -133,13 +140,7 @@ class PairsTask(Task):
 
     def examples(self) -> Examples:
         """Return each target's tokens, with those before and their shares of the source."""
-        objective = make_objective(self.train, self.values)
-        parts = [
-            self._of(batch) for _, batch in zip(range(MOST_BATCHES), objective.evaluation(), strict=False)
-        ]
-        contexts = [np.concatenate(each) for each in zip(*(each.contexts for each in parts), strict=True)]
-        tokens, copied = (np.concatenate([each[at] for each in parts]) for at in (1, 2))
-        return Examples(contexts, tokens, copied)
+        return self._joined(self._of)
 
     def probability(self, batch: Batch, find: Find) -> Array:
         """Return that of each token of the targets."""
@@ -243,10 +244,7 @@ class TagsTask(LabelsTask):
 
     def examples(self) -> Examples:
         """Return the tags of the training split, each with its token and those before it."""
-        batches = islice(make_objective(self.train, self.values).evaluation(), MOST_BATCHES)
-        parts = [self._of(batch) for batch in batches]
-        contexts = [np.concatenate(each) for each in zip(*(each.contexts for each in parts), strict=True)]
-        return Examples(contexts, np.concatenate([each.tokens for each in parts]))
+        return self._joined(self._of)
 
     def probability(self, batch: Batch, find: Find) -> Array:
         """Return that of each tag."""
@@ -329,9 +327,8 @@ def _found(dataset: Dataset, values: Hyperparameters, split: Scored) -> Baseline
         n_targets += batch.n_targets
     losses = (totals / n_targets).tolist()
     per_byte = dataset.bits_per_byte(losses[-1], values, split)
-    return Baseline(
-        losses[-1], per_byte, task.method, order, copied, len(examples.tokens), losses, objective.unit
-    )
+    counted = len(examples.tokens)
+    return Baseline(losses[-1], per_byte, task.method, order, copied, counted, losses, objective.unit)
 
 
 def _chosen(seen: Examples, held_out: Examples, task: Task) -> tuple[int, float]:

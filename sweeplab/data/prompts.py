@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import Hyperparameters
@@ -69,13 +68,6 @@ class SpecialTokens:
 HOLE = "[MASK]"
 
 Ids = Sequence[int]
-
-
-def own_special_tokens(facts: Mapping[str, Any]) -> Mapping[str, int] | None:
-    """Return the ids of the special tokens that an imported run came with, by its model.json, or None."""
-    older = facts["values"].get("special")
-    found: Mapping[str, int] | None = facts.get("special") or older
-    return found
 
 
 @dataclass(frozen=True)

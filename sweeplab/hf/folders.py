@@ -180,9 +180,8 @@ def import_folder(source: Path, target: Path, name: str, force: bool = False) ->
         BadInput: the folder lacks something, or holds what no run here can be; or there is a checkpoint already.
     """
     if (target / "model.json").exists() and not force:
-        raise BadInput(
-            Problem("there is a run already", "--name for another name, --force to replace it", file=target)
-        )
+        allowed = "--name for another name, --force to replace it"
+        raise BadInput(Problem("there is a run already", allowed, file=target))
     config = _json(source / "config.json")
     kind = str(config.get("model_type"))
     if kind not in ARCHITECTURES:
@@ -210,19 +209,13 @@ def import_folder(source: Path, target: Path, name: str, force: bool = False) ->
 
 def _label_names(config: Mapping[str, Any], n_labels: int | None) -> list[str]:
     """Return the names of a classifier's labels in the order of their numbers."""
-    named = config.get("id2label")
+    named: Any = config.get("id2label")
     wanted = [str(index) for index in range(n_labels or 0)]
-    if (
-        not wanted
-        or not isinstance(named, dict)
-        or [*named] != wanted
-        or not all(isinstance(each, str) for each in named.values())
-    ):
-        what = "config.json is of a classifier, and id2label does not name its labels"
-        raise BadInput(
-            Problem(what, f"names of the labels 0 to {len(wanted) - 1}" if wanted else "n_labels of them")
-        )
-    return [*named.values()]
+    is_whole = isinstance(named, dict) and [*named] == wanted
+    if wanted and is_whole and all(isinstance(each, str) for each in named.values()):
+        return [*named.values()]
+    allowed = f"names of the labels 0 to {len(wanted) - 1}" if wanted else "n_labels of them"
+    raise BadInput(Problem("config.json is of a classifier, and id2label does not name its labels", allowed))
 
 
 def _json(file: Path) -> dict[str, Any]:

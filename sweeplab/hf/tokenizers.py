@@ -49,9 +49,7 @@ NEVER = -1e9
 # Those of ours that the library has in another form than ours.
 REWRITTEN = (CharTokenizer, ByteTokenizer, WordTokenizer)
 # Those that are the library's, by what it calls their models.
-LIBRARYS: dict[str, type[LibraryTokenizer]] = {
-    "BPE": BpeTokenizer, "WordPiece": WordPieceTokenizer, "Unigram": UnigramTokenizer,
-}  # fmt: skip
+LIBRARYS = {each.model: each for each in (BpeTokenizer, WordPieceTokenizer, UnigramTokenizer)}
 
 
 def _in_library(tokenizer: Tokenizer) -> Library:

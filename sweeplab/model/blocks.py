@@ -209,7 +209,6 @@ def _embedded(p: Pass, side: Side, tokens: Tokens) -> Stream:
 
 
 def _block(p: Pass, name: str, x: Stream, mask: AttentionMask, source: Source | None) -> Stream:
-    """Take the residual stream through one block."""
     attend = partial(self_attention, p, f"{name}.attention", mask)
     parts: dict[str, Callable[[Normed], Tensor]] = {"attention": attend}
     if source:

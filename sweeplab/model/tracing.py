@@ -39,20 +39,8 @@ if TYPE_CHECKING:
 SOURCE_LENGTH = 10
 # The steps of a sub-layer in the order in which they are listed: the model computes some of them together.
 ORDER = (
-    *(
-        "qkv",
-        "q",
-        "q_norm",
-        "q.heads",
-        "kv",
-        "k_norm",
-        "k.heads",
-        "v.heads",
-        "scores",
-        "weights",
-        "mixed",
-        "out",
-    ),
+    *("qkv", "q", "q_norm", "q.heads", "kv", "k_norm", "k.heads", "v.heads"),
+    *("scores", "weights", "mixed", "out"),
     *("router", "router.shares", "up", "gate", "hidden", "down", "added"),
 )
 _SUB_LAYER = re.compile(r"(.*blocks\.\d+\.\w+)\.(.+)")
@@ -102,9 +90,8 @@ class _RecordingPass(Pass):
     def routed(self, name: str, x: Tensor, shares: Tensor, chosen: Tensor) -> None:
         """Keep each token's shares of all experts [1, N, E], and what every expert answers it."""
         n_expert = self.shape.n_expert
-        self.note(
-            f"{name}.router.shares", shares.new_zeros(*x.shape[:2], n_expert).scatter(2, chosen, shares)
-        )
+        of_all = shares.new_zeros(*x.shape[:2], n_expert).scatter(2, chosen, shares)
+        self.note(f"{name}.router.shares", of_all)
         # The experts of one run are as the dense layers of many.
         weights = {key: weight[0] for key, weight in self.w.items() if key.startswith(f"{name}.")}
         beside = _RecordingPass(self.shape, weights, n_expert, self.n_sequences, steps=self.steps)
@@ -213,9 +200,8 @@ def _source_length(shape: ModelShape, position: int, asked: int | None) -> int:
     if asked is None:
         return min(shape.block_size, max(position + 1, SOURCE_LENGTH))
     if shape.family == "decoder":
-        raise BadInput(
-            Problem("a decoder reads no source", "a source's length for an encoder, encoder_decoder")
-        )
+        allowed = "a source's length for an encoder, encoder_decoder"
+        raise BadInput(Problem("a decoder reads no source", allowed))
     if not position < asked <= shape.block_size:
         what = f"a source of {asked} tokens"
         raise BadInput(Problem(what, f"{position + 1} (position {position} is in it) to {shape.block_size}"))

@@ -241,10 +241,7 @@ def log_probabilities(logits: Float[Tensor, "K N V"], targets: Tokens) -> Float[
 
 
 def reward_margins(
-    logits: Float[Tensor, "K N V"],
-    targets: Tokens,
-    reference: Float[Tensor, "K B"],
-    beta: Float[Tensor, "K"],
+    logits: Float[Tensor, "K N V"], targets: Tokens, reference: Float[Tensor, "K B"], beta: Float[Tensor, "K"]
 ) -> Float[Tensor, "K B/2"]:
     """Return by how much the reward of each chosen answer is above that of the rejected one, the sequence after it.
 

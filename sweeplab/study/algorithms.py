@@ -11,7 +11,7 @@ import inspect
 import math
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -258,14 +258,8 @@ def rungs(pruner: Pruner, eval_interval: int, max_iters: int) -> list[int]:
 
     An evaluation is there as often as it decides: twice where two rungs fall between it and the one before.
     """
-    row = PRUNERS[pruner.type]
-    if not row.halves:
-        return [
-            each
-            for value in pruner.options.values()
-            if isinstance(value, Pruner)
-            for each in rungs(value, eval_interval, max_iters)
-        ]
+    if not PRUNERS[pruner.type].halves:
+        return [each for inner in _inside(pruner) for each in rungs(inner, eval_interval, max_iters)]
     factor, rung = _halving(pruner)
     found = list[int]()
     while (at := -(-rung // eval_interval) * eval_interval) < max_iters:
@@ -277,25 +271,25 @@ def rungs(pruner: Pruner, eval_interval: int, max_iters: int) -> list[int]:
 def first_decision(pruner: Pruner) -> int | None:
     """Return the iteration before which a settled pruner never prunes; None where it has no such iteration."""
     if not PRUNERS[pruner.type].halves:
-        inner = [first_decision(value) for value in pruner.options.values() if isinstance(value, Pruner)]
-        return next(iter(inner), pruner.options.get("n_warmup_steps"))
+        return next(map(first_decision, _inside(pruner)), pruner.options.get("n_warmup_steps"))
     return _halving(pruner)[1]
 
 
 def _halving(pruner: Pruner) -> tuple[int, int]:
     """Return by which factor the rungs of a settled pruner grow, and the first of them."""
-    default = (
-        inspect.signature(PRUNERS[pruner.type].optuna_class.__init__).parameters["reduction_factor"].default
-    )
-    factor = int(pruner.options.get("reduction_factor", default))
+    known = inspect.signature(PRUNERS[pruner.type].optuna_class.__init__).parameters
+    factor = int(pruner.options.get("reduction_factor", known["reduction_factor"].default))
     rate = int(pruner.options.get("min_early_stopping_rate", 0))
     return factor, int(pruner.options["min_resource"]) * factor**rate
 
 
 def promotes(pruner: Pruner) -> bool:
     """Say whether pruned trials go on while budget is left when all others have ended."""
-    inner = [value for value in pruner.options.values() if isinstance(value, Pruner)]
-    return bool(pruner.options.get(PROMOTE)) or any(map(promotes, inner))
+    return bool(pruner.options.get(PROMOTE)) or any(map(promotes, _inside(pruner)))
+
+
+def _inside(pruner: Pruner) -> Iterator[Pruner]:
+    return (value for value in pruner.options.values() if isinstance(value, Pruner))
 
 
 def make_pruner(pruner: Pruner) -> BasePruner:

@@ -18,7 +18,6 @@ from sweeplab.data.corpora.splits import MOST_OVERLAP, WINDOW
 from sweeplab.data.dataset import Dataset, WrongVocabulary, cached_at, prepare
 from sweeplab.data.objectives import SETTINGS, n_special, special_tokens
 from sweeplab.data.objectives.pairs import share_cut
-from sweeplab.data.prompts import own_special_tokens
 from sweeplab.data.tokenizers import Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
@@ -139,10 +138,8 @@ def check_rows(spec: StudySpec, dataset: Dataset, trials: Iterable[Hyperparamete
         tuple(getattr(values, name) for name in (*SETTINGS, "data_limit")): values for values in trials
     }
     for values in sorted(settings.values(), key=lambda each: -each.block_size):
-        place = spec.place_of("data_limit", values.data_limit) or spec.place_of(
-            "block_size", values.block_size
-        )
-        with spec.blaming(place or ("data",)):
+        own, block = spec.place_of("data_limit", values.data_limit), ("block_size", values.block_size)
+        with spec.blaming(own or spec.place_of(*block) or ("data",)):
             dataset.check_fits(values)
             train = dataset.training(values)
             if not isinstance(train, Pairs) or not (share := share_cut(train, values)):
@@ -220,7 +217,7 @@ def open_start(folder: Path) -> Start:
     start = Start(
         folder,
         Hyperparameters.from_json(facts["values"]),
-        own_special_tokens(facts),
+        facts.get("special") or None,
         facts["tokenizer"],
         hashlib.sha256(content).hexdigest(),
     )

@@ -169,21 +169,14 @@ class Plan:
     def __repr__(self) -> str:
         sizes = sorted(cell.n_params for cell in self.cells)
         size = f"{sizes[0]:,}" + (f" to {sizes[-1]:,}" if sizes[-1] > sizes[0] else "")
-        trials = (
-            ""
-            if self.trials is None
-            else f", {several(self.trials, 'trial')}, {several(self.runs or 0, 'run')}"
-        )
-        head = f"<plan of {self.name}: {several(len(self.cells), 'cell')} of {size} parameters{trials}"
-        each = [
-            f"  {cell.cell}: {cell.n_params:,} parameters, {cell.train_flops:.2e} FLOPs a run"
-            for cell in self.cells
-        ]
-        more = [f"  and {len(each) - MOST_SHOWN} cells more"] if len(each) > MOST_SHOWN else []
-        return (
-            "\n".join([head, *each[:MOST_SHOWN], *more, *(f"  warning: {each}" for each in self.warnings)])
-            + ">"
-        )
+        lines = [f"<plan of {self.name}: {several(len(self.cells), 'cell')} of {size} parameters"]
+        if self.trials is not None:
+            lines[0] += f", {several(self.trials, 'trial')}, {several(self.runs or 0, 'run')}"
+        for cell in self.cells[:MOST_SHOWN]:
+            lines.append(f"  {cell.cell}: {cell.n_params:,} parameters, {cell.train_flops:.2e} FLOPs a run")
+        if (more := len(self.cells) - MOST_SHOWN) > 0:
+            lines.append(f"  and {more} cells more")
+        return "\n".join([*lines, *(f"  warning: {each}" for each in self.warnings)]) + ">"
 
     @property
     def reach_in_words(self) -> str:
@@ -246,16 +239,12 @@ def worker_resources(spec: StudySpec, cells: Sequence[CellPlan], device: str) ->
 
 def memory_shortage(cells: Sequence[CellPlan], workers: Sequence[WorkerResources], device: str) -> str:
     """Say by how much the largest runs of workers that share a memory exceed it; empty where they fit."""
-    largest, n_sharing = (
-        max(each.memory_bytes for each in cells),
-        max(Counter(w.gpu for w in workers).values()),
-    )
-    if largest * n_sharing <= (there := memory_bytes(device)):
+    n_sharing = max(Counter(worker.gpu for worker in workers).values())
+    needed, there = n_sharing * max(each.memory_bytes for each in cells), memory_bytes(device)
+    if needed <= there:
         return ""
     runs = "a run takes" if n_sharing == 1 else f"runs of {n_sharing} workers at once take"
-    return (
-        f"{runs} about {bytes_in_words(largest * n_sharing)} of memory, and there are {bytes_in_words(there)}"
-    )
+    return f"{runs} about {bytes_in_words(needed)} of memory, and there are {bytes_in_words(there)}"
 
 
 def check_memory(spec: StudySpec, cells: Sequence[Samples]) -> None:

@@ -147,9 +147,8 @@ class Space:
         settled = dict(values)
         auto = {name for name in self._auto if name not in sampled}
         if "objective" in auto:
-            settled["objective"] = settled_objective(
-                Hyperparameters.of({**settled, "objective": AUTO}), self._kind
-            )
+            asked = Hyperparameters.of({**settled, "objective": AUTO})
+            settled["objective"] = settled_objective(asked, self._kind)
         if self._kind in LABELLED and settled["n_labels"] is None and self.sizes:
             settled["n_labels"] = self.sizes.n_labels
         if "vocab_size" in auto:
@@ -202,9 +201,8 @@ class Space:
             what = f"{when.text!r} rests on {varying[0]}, which varies inside of a cell"
         except ValueError as error:
             what = str(error)
-        raise BadInput(
-            self._spec.problem(("seeds", index, "when"), what, "what is fixed, in the grid, or follows")
-        )
+        allowed = "what is fixed, in the grid, or follows"
+        raise BadInput(self._spec.problem(("seeds", index, "when"), what, allowed))
 
     @cached_property
     def n_points(self) -> int | None:

@@ -470,9 +470,8 @@ class StudySpec(Section):
         for index, changes in enumerate(self.cells):
             if name in changes and changes[name] == value:
                 return ("cells", index, name)
-        return next(
-            ((section, name) for section in ("fixed", "search") if name in getattr(self, section)), None
-        )
+        sections = (section for section in ("fixed", "search") if name in getattr(self, section))
+        return next(((section, name) for section in sections), None)
 
     @contextmanager
     def blaming(self, place: Location | None) -> Iterator[None]:

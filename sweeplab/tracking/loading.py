@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sweeplab.data.batches import Batch
 from sweeplab.data.objectives import special_tokens
-from sweeplab.data.prompts import SpecialTokens, own_special_tokens
+from sweeplab.data.prompts import SpecialTokens
 from sweeplab.data.tokenizers import OTHERS, TOKENIZERS, Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput
 from sweeplab.formatting import without_password
@@ -96,9 +96,8 @@ def load_checkpoint(folder: Path, run_id: str = "") -> LoadedRun:
         BadInput: it has a part that a plugin registers, which was not imported.
     """
     weights, facts = read_checkpoint(folder, "model")
-    own_special, tokenizer = own_special_tokens(facts), facts.pop("tokenizer")
+    own_special, tokenizer = facts.pop("special", None) or None, facts.pop("tokenizer")
     values = Hyperparameters.from_json(facts.pop("values"))
-    facts.pop("special", None)
     for kind, name, known in (
         ("tokenizer", tokenizer["name"], TOKENIZERS | OTHERS),
         ("activation", values.activation, ACTIVATIONS),

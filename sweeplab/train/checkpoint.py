@@ -83,8 +83,7 @@ def read_content(folder: Path, name: str) -> tuple[bytes, dict[str, Any]]:
     content = path.read_bytes() if path.is_file() else b""
     if hashlib.sha256(content).hexdigest() != digest:
         raise DamagedCheckpoint(path, "its hash differs from the one in its JSON")
-    # Tensors from before they had one say no hash.
-    if _metadata(content).get("facts_sha256") not in (None, _facts_digest(facts)):
+    if _metadata(content).get("facts_sha256") != _facts_digest(facts):
         raise DamagedCheckpoint(described, "its hash differs from the one that its tensors have")
     return content, facts
 
@@ -115,9 +114,6 @@ def read_snapshot(folder: Path) -> Snapshot | None:
             content = file.read_bytes()
             if hashlib.sha256(content).hexdigest() == digest:
                 return Snapshot(load(content), json.loads(_metadata(content)["numbers"]))
-    with suppress(OSError, DamagedCheckpoint, KeyError):  # as it was written before it was one file
-        rows, facts = read_checkpoint(folder, "state")
-        return Snapshot(rows, facts["numbers"])
     return None
 
 

@@ -246,9 +246,8 @@ def references(transformer: Transformer, row: Float[Tensor, "P"], objective: Obj
     """
     weights = transformer.layout.views(row[None])
     batches = (_shared(each, weights) for each in objective.evaluation())
-    return torch.cat(
-        [log_probabilities(transformer.logits(weights, each), each.targets)[0].cpu() for each in batches]
-    )
+    found = (log_probabilities(transformer.logits(weights, each), each.targets) for each in batches)
+    return torch.cat([each[0].cpu() for each in found])
 
 
 @dataclass(frozen=True)

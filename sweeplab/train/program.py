@@ -140,20 +140,12 @@ def _compile(file: Path, what: tuple[Hyperparameters, Split, Split, int], pause:
         environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder}
         command = [sys.executable, "-m", _COMPILING, *map(str, (given, made, losses))]
         with said.open("w") as log:
+            streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": log, "stderr": log}
             # Its own group, so that its compilers end with it; it ends them all once nobody holds its input open.
-            process = subprocess.Popen(
-                command,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        code = _ended(process, pause)
-        if code:
-            raise RuntimeError(
-                f"the step cannot be compiled: {said.read_text(errors='replace').strip()[-2000:]}"
-            )
+            process = subprocess.Popen(command, env=environment, **streams, start_new_session=True)
+        if _ended(process, pause):
+            why = said.read_text(errors="replace").strip()[-2000:]
+            raise RuntimeError(f"the step cannot be compiled: {why}")
         if losses.exists():
             losses.replace(_losses_file(file))
         made.replace(file)  # which says that all is there

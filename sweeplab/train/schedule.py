@@ -53,9 +53,8 @@ class Schedule:
 
 
 def _plateau(at: At) -> float:
-    return (
-        max(at.floor, at.peak * at.values.plateau_factor**at.n_halvings) if at.n_halvings else at.between(1.0)
-    )
+    rate = at.peak * at.values.plateau_factor**at.n_halvings
+    return max(at.floor, rate) if at.n_halvings else at.between(1.0)
 
 
 def _decay_begins(values: Hyperparameters) -> float:

@@ -97,9 +97,8 @@ class Stack:
         elif like.compile:
             torch.compiler.reset()  # what earlier shapes compiled counts towards a limit that all share
             self._losses = evaluated = torch.compile(self._losses)
-        self._evaluation = Evaluation(
-            self.transformer, evaluated, make_objective(val, like), like.evaluated_tokens
-        )
+        judge = make_objective(val, like)
+        self._evaluation = Evaluation(self.transformer, evaluated, judge, like.evaluated_tokens)
         self._on_train = replace(self._evaluation, objective=self._objective) if like.eval_train else None
         self._whole = replace(self._evaluation, n_tokens=wholly(like).evaluated_tokens)
         self._n_parts: int = like.grad_accum
@@ -337,11 +336,8 @@ class Stack:
             if sites:
                 columns = [Columns(*islice(left, 3)) for _ in masks]
                 masks = [Dropout.of(each, sites, given[-1]) for each in columns]
-            beside = (
-                smoothing.float() if self._smooths else None,
-                None,
-                beta.float() if self._prefers else None,
-            )
+            smoothed = smoothing.float() if self._smooths else None
+            beside = smoothed, None, beta.float() if self._prefers else None
             passes = self._passes(rows["weights"].detach(), batch, masks, beside, rows.get("scale"))
             gathered = self.transformer.layout.gathered
             parts = [(found, gathered(pieces)) for found, pieces in passes]
@@ -490,9 +486,8 @@ def clip_(gradient: Rows, norms: Float[Tensor, "K"], largest: Sequence[float | N
     if not isinstance(limits, Tensor):
         if all(limit is None for limit in limits):
             return
-        limits = torch.tensor(
-            [torch.inf if each is None else each for each in limits], device=gradient.device
-        )
+        known = [torch.inf if each is None else each for each in limits]
+        limits = torch.tensor(known, device=gradient.device)
     gradient.mul_((limits / (norms + 1e-6)).clamp_(max=1.0)[:, None])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -15,7 +14,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save
 
 from sweeplab.train.checkpoint import (
     DamagedCheckpoint,
@@ -215,21 +213,6 @@ def test_whatever_is_damaged_of_a_checkpoint_is_noticed(pattern: str, tmp_path: 
         else:  # white space between two facts is none of them
             assert pattern == "*.json" and json.dumps(said) == written, what
             assert torch.equal(found["a"], tensors["a"])
-
-
-def test_a_checkpoint_from_before_its_facts_had_a_hash_is_read_and_so_is_a_snapshot(tmp_path: Path) -> None:
-    content = save(at(7).rows)
-    digest = hashlib.sha256(content).hexdigest()
-    for name in ("model", "state"):
-        tensors = f"{name}-{digest[:12]}.safetensors"
-        (tmp_path / tensors).write_bytes(content)
-        described = {"tensors": tensors, "sha256": digest, "numbers": at(7).numbers}
-        (tmp_path / f"{name}.json").write_text(json.dumps(described, indent=1))
-    assert json.dumps(read_checkpoint(tmp_path, "model")[1]) == json.dumps({"numbers": at(7).numbers})
-    assert same(read_snapshot(tmp_path), at(7))
-    write_snapshot(tmp_path, at(8))
-    assert same(read_snapshot(tmp_path), at(8))
-    assert {file.name for file in tmp_path.glob("state*")} == {latest(tmp_path).name}
 
 
 def test_a_stacks_snapshot_comes_back_and_goes(values_of, tokens, tmp_path: Path) -> None:

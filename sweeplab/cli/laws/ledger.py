@@ -167,7 +167,6 @@ def _scored(chain: Chain, found: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def _print_scores(found: dict[str, Any]) -> None:
-    """Print the scores of the forecasts whose runs have ended, and why the others have none."""
     _print_chain(found)
     rows = [
         {
@@ -192,7 +191,6 @@ def _print_scores(found: dict[str, Any]) -> None:
 
 
 def _print_outcomes(found: dict[str, Any]) -> None:
-    """Print every forecast with its outcome, and the calibration over all."""
     _print_chain(found)
     rows = [
         {

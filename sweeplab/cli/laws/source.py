@@ -40,11 +40,7 @@ Source = Annotated[
     ),
 ]
 Columns = Annotated[
-    str | None,
-    option(
-        "ROLE=COLUMN,…",
-        "Columns of params, tokens, loss, flops, group; COLUMN*1e9 scales.",
-    ),
+    str | None, option("ROLE=COLUMN,…", "Columns of params, tokens, loss, flops, group; COLUMN*1e9 scales.")
 ]
 Where = Annotated[
     str | None, option("EXPR", "Only rows in which this holds: \"lr < 1e-3 and optimizer == 'adamw'\".")

@@ -154,11 +154,7 @@ def _print_plan(plan: Plan, ahead: Outlook, file: Path) -> None:
         say("stacks are those whose timed steps are fastest, over one run alone; study bench has all")
     say()
     for cell in {(each.epochs, each.max_iters): each for each in plan.cells if each.epochs}.values():
-        steps = (
-            "as many iterations as its batches"
-            if cell.max_iters is None
-            else f"{cell.max_iters:,} iterations"
-        )
+        steps = f"{cell.max_iters:,} iterations" if cell.max_iters else "as many iterations as its batches"
         say(f"epochs {cell.epochs:g}: {steps}")
     for name, text in ahead.ranges.items():
         say(f"search {name}: {text}")
@@ -345,14 +341,7 @@ def work(
     $ sweeplab study work small
     """
     from sweeplab.cli.study.view import counted_interrupts, write_line
-    from sweeplab.lab.events import (
-        Event,
-        StudyNotice,
-        TrialClaimed,
-        TrialEnded,
-        TrialRequeued,
-        WorkerReady,
-    )
+    from sweeplab.lab.events import Event, StudyNotice, TrialClaimed, TrialEnded, TrialRequeued, WorkerReady
     from sweeplab.sweep.control.following import join_study
 
     folder = find_study(lab, name)

@@ -163,12 +163,8 @@ def interval_text(interval: Interval | None, sign: str = "") -> str | None:
     """Write a mean with its interval."""
     if interval is None:
         return None
-    value = f"{interval.value:{sign}.4f}"
-    return (
-        value
-        if math.isnan(interval.low)
-        else f"{value} ({interval.low:{sign}.4f} to {interval.high:{sign}.4f})"
-    )
+    ends = "" if math.isnan(interval.low) else f" ({interval.low:{sign}.4f} to {interval.high:{sign}.4f})"
+    return f"{interval.value:{sign}.4f}{ends}"
 
 
 def _print_trial(found: dict[str, Any], everything: bool) -> None:
@@ -206,10 +202,7 @@ def _print_trial(found: dict[str, Any], everything: bool) -> None:
         say(f"\n{found['error'].rstrip()}")
     own = [row for row in rows if everything or not row["from"].startswith("default")]
     say()
-    print_rows(
-        [row | {"value": _one_value(row["value"])} for row in own],
-        text=("name", "value", "from"),
-    )
+    print_rows([row | {"value": _one_value(row["value"])} for row in own], text=("name", "value", "from"))
     if len(own) < len(rows):
         say(f"{len(rows) - len(own)} more as the table has them: --all")
 

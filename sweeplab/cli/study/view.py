@@ -154,9 +154,8 @@ class Lines:
         elif isinstance(event, events.StudyError | events.StudyNotice):
             self._say(event.message)
         elif self._said and time.monotonic() - self._said > QUIET_SECONDS:
-            self._say(
-                f"{len(progress.live)} running, {', '.join([_trials_done(progress), *_pace(progress)])}"
-            )
+            so_far = ", ".join([_trials_done(progress), *_pace(progress)])
+            self._say(f"{len(progress.live)} running, {so_far}")
 
     def _say(self, text: str) -> None:
         self._said = time.monotonic()
@@ -291,10 +290,9 @@ def _running(
         texts.append(f"#{event.trial} {text}")
     rows = [""]
     for text in texts:
-        fits = len(rows[-1]) + 3 + len(text) <= room
-        rows[-1:] = (
-            [f"{rows[-1]}   {text}" if rows[-1] else text] if fits or not rows[-1] else [rows[-1], text]
-        )
+        if rows[-1] and len(rows[-1]) + 3 + len(text) > room:
+            rows.append("")
+        rows[-1] += f"   {text}" if rows[-1] else text
     if len(rows) <= 1 + spare and max(map(len, rows)) <= room:
         return "\n".join(rows)
     return f"{len(live)} trials {f'at {min(at)}–{max(at)}{end}' if at else 'starting'}"
@@ -373,9 +371,8 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False, come_back: b
 
 def confirm_with_view(study: Study, top: int | None, seeds: int | None, as_json: bool, quiet: bool) -> int:
     """Confirm a study, show the progress of what it trains, print what was confirmed, and return the exit code."""
-    from sweeplab.sweep.confirming import (
-        Interrupted,  # torch with it: no study that is only run waits for that
-    )
+    # Here and not above: with it comes torch, and no study that is only run waits for that.
+    from sweeplab.sweep.confirming import Interrupted
 
     console = Console(stderr=True, highlight=False, quiet=quiet)
     live = _is_live(console) and not as_json

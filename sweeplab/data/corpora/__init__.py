@@ -5,12 +5,10 @@ from __future__ import annotations
 from sweeplab.data.corpora.base import AnyCorpus
 from sweeplab.data.corpora.base import Texts as Texts
 from sweeplab.data.corpora.base import user_files as user_files
-from sweeplab.data.corpora.pairs import DOCSTRINGS, LABELS, PAIRS, PREFERENCES, RULES, SCORES, TAGS
+from sweeplab.data.corpora.pairs import DOCSTRINGS, OF_FILES, RULES
 from sweeplab.data.corpora.pairs import PairCorpus as PairCorpus
 from sweeplab.data.corpora.text import TEXTS
 from sweeplab.data.corpora.text import Corpus as Corpus
 from sweeplab.data.corpora.text import download as download
 
-CORPORA: dict[str, AnyCorpus] = {
-    each.name: each for each in (*TEXTS, DOCSTRINGS, PAIRS, LABELS, TAGS, SCORES, PREFERENCES, *RULES)
-}
+CORPORA: dict[str, AnyCorpus] = {each.name: each for each in (*TEXTS, DOCSTRINGS, *OF_FILES, *RULES)}

@@ -137,9 +137,8 @@ def user_files(path: str | None, corpus: str = "text", suffix: str = ".txt") -> 
         return [given.resolve()]
     found = sorted({*islice(filter(os.path.isfile, _matches(path)), MOST_FILES + 1)})
     if len(found) > MOST_FILES:
-        raise BadInput(
-            Problem(f"more than {MOST_FILES:,} files are at {path}", "a folder's, such as notes/**/*.txt")
-        )
+        what = f"more than {MOST_FILES:,} files are at {path}"
+        raise BadInput(Problem(what, "a folder's, such as notes/**/*.txt"))
     if not found:
         beside = [each.name for each in given.parent.glob("*") if each.is_file()]
         raise BadInput(Problem(f"no file is at {path}", nearest=nearest(given.name, beside)))

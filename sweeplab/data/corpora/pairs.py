@@ -28,11 +28,7 @@ from sweeplab.formatting import listed
 _DOCUMENT = "-DOCSTART-"  # begins a document in the files of the CoNLL tasks
 # So many bad lines are named; a file of another kind has thousands.
 MOST_NAMED = 10
-KEYS, SUFFIXES = ("source", "target"), (".tsv", ".jsonl")
-LABEL_KEYS, LABEL_SUFFIXES = ("text", "label"), (".csv", ".tsv", ".jsonl")
-PREFERENCE_KEYS, PREFERENCE_SUFFIXES = ("prompt", "chosen", "rejected"), (".jsonl", ".csv")
-TAG_KEYS, TAG_SUFFIXES = ("tokens", "tags"), (".jsonl", ".conll")
-SCORE_KEYS, SCORE_SUFFIXES = ("sentence1", "sentence2", "score"), (".jsonl", ".csv")
+TAG_KEYS = ("tokens", "tags")
 MOST_LABELS = 1_000
 
 
@@ -85,14 +81,12 @@ class PairCorpus(AnyCorpus):
             what = f"{self._called(files)} has {len(labels):,} labels"
             raise BadInput(Problem(what, f"2 to {MOST_LABELS:,}"))
         if new := sorted(labels_of((val + test)[1::2]) - labels_of(train[1::2])):
-            raise BadInput(
-                f"{self._called(files)}: no text of label {new[0]!r} is left for the training split"
-            )
+            what = f"no text of label {new[0]!r} is left for the training split"
+            raise BadInput(f"{self._called(files)}: {what}")
         return Texts(train, val, test, self.kind, labels=labels)
 
 
 def _parts(line: str, suffix: str, keys: Sequence[str]) -> Sequence[object]:
-    """Return the texts of a line."""
     if suffix == ".tsv":
         parts = line.split("\t")
         if len(parts) != len(keys):
@@ -169,9 +163,8 @@ def _sentences(file: Path) -> Iterator[tuple[int, Callable[[], Sequence[object]]
 
 
 def _untagged(word: str) -> Sequence[object]:
-    raise ValueError(
-        f"has no tag beside {word!r}; allowed: a token and its tag, an empty line between sentences"
-    )
+    allowed = "a token and its tag, an empty line between sentences"
+    raise ValueError(f"has no tag beside {word!r}; allowed: {allowed}")
 
 
 def _tagged(tokens: object, tags: object) -> list[Pair]:
@@ -213,61 +206,70 @@ def _preference(prompt: str, chosen: str, rejected: str) -> list[Pair]:
     return [Pair(prompt, answer, group=prompt) for answer in (chosen, rejected)]
 
 
-def _read(
-    files: Sequence[Path],
-    keys: Sequence[str] = KEYS,
-    suffixes: Sequence[str] = SUFFIXES,
+def _of_files(
+    name: Kind,
+    meaning: str,
+    keys: Sequence[str],
+    suffixes: Sequence[str],
     made: Callable[..., list[Pair]] = _pair,
-) -> list[Pair]:
-    pairs, problems = list[Pair](), []
-    for file in files:
-        if file.suffix not in suffixes:
-            raise BadInput(Problem(f"{file} is no file of {listed(keys)}", ", ".join(suffixes)))
-        for number, parts in _lines(file, keys):
-            try:
-                pairs += made(*(parts() if made is _tagged else _texts(parts(), keys)))
-            except ValueError as error:
-                problems.append(Problem(f"line {number} {error}", file=file, line=number))
-    if problems:
-        more = len(problems) - MOST_NAMED
-        rest = [Problem(f"and {more:,} more bad lines")] if more > 0 else []
-        raise BadInput(*problems[:MOST_NAMED], *rest)
-    return pairs
+) -> PairCorpus:
+    """Return the corpus of files of the user's that have these keys; the first suffix is the usual one."""
+
+    def read(files: Sequence[Path]) -> list[Pair]:
+        pairs, problems = list[Pair](), []
+        for file in files:
+            if file.suffix not in suffixes:
+                raise BadInput(Problem(f"{file} is no file of {listed(keys)}", ", ".join(suffixes)))
+            for number, parts in _lines(file, keys):
+                try:
+                    pairs += made(*(parts() if made is _tagged else _texts(parts(), keys)))
+                except ValueError as error:
+                    problems.append(Problem(f"line {number} {error}", file=file, line=number))
+        if problems:
+            more = len(problems) - MOST_NAMED
+            rest = [Problem(f"and {more:,} more bad lines")] if more > 0 else []
+            raise BadInput(*problems[:MOST_NAMED], *rest)
+        return pairs
+
+    return PairCorpus(name, meaning, lambda path: user_files(path, name, suffixes[0]), read, kind=name)
 
 
-LABELS = PairCorpus(
-    "labels",
-    "Texts of yours and their labels, for `classification`: a .csv, .tsv or .jsonl, or the files of a glob",
-    lambda path: user_files(path, "labels", ".csv"),
-    lambda files: _read(files, LABEL_KEYS, LABEL_SUFFIXES),
-    kind="labels",
-)
-TAGS = PairCorpus(
-    "tags",
-    "Sentences of yours, a tag for each token, for `tagging`: a .jsonl of tokens and tags, a .conll, or a glob's files",
-    lambda path: user_files(path, "tags", ".jsonl"),
-    lambda files: _read(files, TAG_KEYS, TAG_SUFFIXES, _tagged),
-    kind="tags",
-)
-SCORES = PairCorpus(
-    "scores",
-    "Pairs of texts of yours and how alike they are, for `similarity`: a .jsonl or .csv, or the files of a glob",
-    lambda path: user_files(path, "scores", ".jsonl"),
-    lambda files: _read(files, SCORE_KEYS, SCORE_SUFFIXES, _scored),
-    kind="scores",
-)
-PREFERENCES = PairCorpus(
-    "preferences",
-    "Prompts of yours, each with a chosen and a rejected answer, for `preference`: a .jsonl or .csv, or a glob's files",
-    lambda path: user_files(path, "preferences", ".jsonl"),
-    lambda files: _read(files, PREFERENCE_KEYS, PREFERENCE_SUFFIXES, _preference),
-    kind="preferences",
-)
-PAIRS = PairCorpus(
-    "pairs",
-    "Pairs of yours: a .tsv or .jsonl, or the files of a glob, a pair a line",
-    lambda path: user_files(path, "pairs", ".tsv"),
-    _read,
+OF_FILES = (
+    _of_files(
+        "pairs",
+        "Pairs of yours: a .tsv or .jsonl, or the files of a glob, a pair a line",
+        ("source", "target"),
+        (".tsv", ".jsonl"),
+    ),
+    _of_files(
+        "labels",
+        "Texts of yours and their labels, for `classification`: a .csv, .tsv or .jsonl, or the files of a glob",
+        ("text", "label"),
+        (".csv", ".tsv", ".jsonl"),
+    ),
+    _of_files(
+        "tags",
+        "Sentences of yours, a tag for each token, for `tagging`: a .jsonl of tokens and tags, a .conll, or a glob's "
+        "files",
+        TAG_KEYS,
+        (".jsonl", ".conll"),
+        _tagged,
+    ),
+    _of_files(
+        "scores",
+        "Pairs of texts of yours and how alike they are, for `similarity`: a .jsonl or .csv, or the files of a glob",
+        ("sentence1", "sentence2", "score"),
+        (".jsonl", ".csv"),
+        _scored,
+    ),
+    _of_files(
+        "preferences",
+        "Prompts of yours, each with a chosen and a rejected answer, for `preference`: a .jsonl or .csv, or a glob's "
+        "files",
+        ("prompt", "chosen", "rejected"),
+        (".jsonl", ".csv"),
+        _preference,
+    ),
 )
 
 

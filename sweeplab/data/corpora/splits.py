@@ -30,12 +30,8 @@ MOST_WINDOWS = 2**20
 # A document longer than this part of its corpus is cut: ten sections or so are validated on.
 N_SECTIONS = 100
 SHORTEST_SECTION = 1024
-BOUNDARIES = (
-    "\n\n\n",
-    "\n\n",
-    "\n",
-    " ",
-)  # what is above a heading or a definition, a paragraph, a line, a word
+# What is above a heading or a definition, a paragraph, a line, a word.
+BOUNDARIES = ("\n\n\n", "\n\n", "\n", " ")
 
 _CHUNK = 2**20  # characters whose hashes are made at once
 _BASE = 0x9E3779B97F4A7C15

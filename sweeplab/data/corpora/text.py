@@ -146,25 +146,12 @@ def python_source_files(path: str | None) -> list[Path]:
     return sorted(found)
 
 
+_DOCS = "Python's language reference, as its help() ships it; always there"
+_SOURCES = "The sources of Python's standard library, without its tests"
+_SHAKESPEARE = f"40,000 lines of Shakespeare: path, or ${TINYSHAKESPEARE_VARIABLE}, or fetched once"
 TEXTS = (
-    Corpus(
-        "python-docs",
-        "Python's language reference, as its help() ships it; always there",
-        _python_docs_files,
-        _python_docs,
-        takes_path=False,
-    ),
-    Corpus(
-        "python-source",
-        "The sources of Python's standard library, without its tests",
-        python_source_files,
-        of_readable_files,
-        takes_path=False,
-    ),
-    Corpus(
-        "tinyshakespeare",
-        f"40,000 lines of Shakespeare: path, or ${TINYSHAKESPEARE_VARIABLE}, or fetched once",
-        _tinyshakespeare_files,
-    ),
+    Corpus("python-docs", _DOCS, _python_docs_files, _python_docs, takes_path=False),
+    Corpus("python-source", _SOURCES, python_source_files, of_readable_files, takes_path=False),
+    Corpus("tinyshakespeare", _SHAKESPEARE, _tinyshakespeare_files),
     Corpus("text", "A text file of yours, or the files of a glob, one document each", user_files),
 )

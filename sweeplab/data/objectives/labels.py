@@ -47,6 +47,7 @@ class Classification(Objective):
     learns: ClassVar[Kind] = "labels"
     unit = "nats/label"
     shortest_block = 3
+    writes_none: ClassVar[str] = "the run finds a text's label and writes none: `sweeplab classify RUN TEXT`"
 
     @classmethod
     def special_names(cls, values: Hyperparameters) -> tuple[str, ...]:
@@ -72,7 +73,7 @@ class Classification(Objective):
         cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Hyperparameters
     ) -> Prompt:
         """Refuse a prompt: there is nothing to write."""
-        raise BadInput("the run finds a text's label and writes none: `sweeplab classify RUN TEXT`")
+        raise BadInput(cls.writes_none)
 
     def example(self) -> Sequence[Sequence[int]]:
         """Return the first text."""
@@ -166,6 +167,7 @@ class Similarity(Classification):
     unit = "squared error"
     shortest_block = 5
     special_tokens = (PAD, BOS, EOS, SCORE)
+    writes_none = "the run finds the score of two texts and writes none: `sweeplab score RUN FIRST SECOND`"
 
     @classmethod
     def special_names(cls, values: Hyperparameters) -> tuple[str, ...]:
@@ -176,15 +178,6 @@ class Similarity(Classification):
     def task(cls, values: Hyperparameters) -> str:
         """Return that a score is found."""
         return cls.meaning.lower()
-
-    @classmethod
-    def prompt(
-        cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Hyperparameters
-    ) -> Prompt:
-        """Refuse a prompt: there is nothing to write."""
-        raise BadInput(
-            "the run finds the score of two texts and writes none: `sweeplab score RUN FIRST SECOND`"
-        )
 
     @property
     def n_candidates(self) -> int:
@@ -201,10 +194,8 @@ class Similarity(Classification):
         return int(split.n_pairs)
 
     def _batch(self, items: Ids, noise: Noise) -> Batch:
-        (first, second), (at_first, at_second) = (
-            self._both[items].T[:, :, None],
-            self._starts[items].T[:, :, None],
-        )
+        first, second = self._both[items].T[:, :, None]
+        at_first, at_second = self._starts[items].T[:, :, None]
         place, end = np.arange(self._width + 2), first + second + 2
         from_second = place - first - 2
         source = np.where(place <= first, at_first + place - 1, at_second + from_second)

@@ -17,17 +17,9 @@ from sweeplab.data.tokenizers.learned import UnigramTokenizer as UnigramTokenize
 from sweeplab.data.tokenizers.learned import WordPieceTokenizer as WordPieceTokenizer
 from sweeplab.data.tokenizers.learned import WordTokenizer as WordTokenizer
 
-TOKENIZERS: dict[str, type[Tokenizer]] = {
-    each.name: each
-    for each in (
-        CharTokenizer,
-        ByteTokenizer,
-        BpeTokenizer,
-        WordTokenizer,
-        WordPieceTokenizer,
-        UnigramTokenizer,
-    )
-}
+_PLAIN: tuple[type[Tokenizer], ...] = (CharTokenizer, ByteTokenizer)
+_LEARNED: tuple[type[Tokenizer], ...] = (BpeTokenizer, WordTokenizer, WordPieceTokenizer, UnigramTokenizer)
+TOKENIZERS: dict[str, type[Tokenizer]] = {each.name: each for each in (*_PLAIN, *_LEARNED)}
 
 # What a run may have besides those that a study may ask for.
 OTHERS: dict[str, type[Tokenizer]] = {IdsTokenizer.name: IdsTokenizer}

@@ -68,9 +68,15 @@ class LibraryTokenizer(LearnedTokenizer):
     """A tokenizer of the package `tokenizers`; one learned here cuts words into bytes as GPT-2's does.
 
     `definition` is the library's own tokenizer.json, which other programs read too. One that was made elsewhere may
-    know fewer texts, and what it decodes may be another text than it was given.
+    know fewer texts, and what it decodes may be another text than it was given. `model` and `trainer` are the library's
+    classes; both take the `options`, and the model its own.
     """
 
+    default_size: ClassVar[int] = 1024
+    model: ClassVar[str]
+    trainer: ClassVar[str]
+    options: ClassVar[dict[str, Any]] = {}
+    model_options: ClassVar[dict[str, Any]] = {}
     definition: str
 
     @cached_property
@@ -94,17 +100,15 @@ class LibraryTokenizer(LearnedTokenizer):
         return None if found is None else int(found)
 
     @classmethod
-    @abstractmethod
-    def _untrained(cls, vocab_size: int, alphabet: list[str]) -> tuple[Any, Any]:
-        """Return the library's model and its trainer."""
-
-    @classmethod
     def _learned(cls, text: str, vocab_size: int) -> Self:
         from tokenizers import Tokenizer as Library
-        from tokenizers import decoders, pre_tokenizers
+        from tokenizers import decoders, models, pre_tokenizers, trainers
 
-        model, trainer = cls._untrained(vocab_size, sorted(pre_tokenizers.ByteLevel.alphabet()))
-        library = Library(model)
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        trainer = getattr(trainers, cls.trainer)(
+            vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False, **cls.options
+        )
+        library = Library(getattr(models, cls.model)(**cls.model_options, **cls.options))
         library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         library.decoder = decoders.ByteLevel()
         library.train_from_iterator(_pieces(text), trainer)
@@ -129,9 +133,8 @@ class LibraryTokenizer(LearnedTokenizer):
         written = [str(self._library.id_to_token(token)) for token in range(self.vocab_size)]
         if not is_bytes:  # as BERT's and SentencePiece's write the inside of a word, and a blank
             written = [each.removeprefix("##").replace("\u2581", " ") for each in written]
-        return np.array(
-            [len(each if is_bytes and letters.issuperset(each) else utf8(each)) for each in written]
-        )
+        spelled = (each if is_bytes and letters.issuperset(each) else utf8(each) for each in written)
+        return np.array([*map(len, spelled)])
 
     @property
     def _decoder(self) -> str | None:
@@ -153,19 +156,7 @@ class LibraryTokenizer(LearnedTokenizer):
 class BpeTokenizer(LibraryTokenizer):
     """Byte-pair encoding as GPT-2's: frequent sequences of bytes within a word, merged in the order learned."""
 
-    name: ClassVar[str] = "bpe"
-    default_size: ClassVar[int] = 1024
-
-    @classmethod
-    def _untrained(cls, vocab_size: int, alphabet: list[str]) -> tuple[Any, Any]:
-        from tokenizers import models, trainers
-
-        trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False)
-        return models.BPE(), trainer
-
-
-# Longer words than these are unknown to BERT's; here none is.
-LONGEST_WORD = 2**20
+    name, model, trainer = "bpe", "BPE", "BpeTrainer"
 
 
 @final
@@ -173,22 +164,10 @@ LONGEST_WORD = 2**20
 class WordPieceTokenizer(LibraryTokenizer):
     """WordPiece as BERT's: a word is cut into the longest known pieces, from its begin on; here they are of bytes."""
 
-    name: ClassVar[str] = "wordpiece"
-    default_size: ClassVar[int] = 1024
-
-    @classmethod
-    def _untrained(cls, vocab_size: int, alphabet: list[str]) -> tuple[Any, Any]:
-        from tokenizers import models, trainers
-
-        # Without ##: each of the bytes is a piece at any place.
-        model = models.WordPiece(continuing_subword_prefix="", max_input_chars_per_word=LONGEST_WORD)
-        trainer = trainers.WordPieceTrainer(
-            vocab_size=vocab_size,
-            initial_alphabet=alphabet,
-            show_progress=False,
-            continuing_subword_prefix="",
-        )
-        return model, trainer
+    name, model, trainer = "wordpiece", "WordPiece", "WordPieceTrainer"
+    # Without ##: each of the bytes is a piece at any place. Longer words than BERT's are known too.
+    options: ClassVar[dict[str, Any]] = {"continuing_subword_prefix": ""}
+    model_options: ClassVar[dict[str, Any]] = {"max_input_chars_per_word": 2**20}
 
 
 # The library gives bytes that it would leave out the least score and a bit, in an order that is never the same: up to
@@ -201,26 +180,15 @@ LEFT_OUT, A_BIT = 10.0, 0.03
 class UnigramTokenizer(LibraryTokenizer):
     """Unigram as T5's (Kudo 2018): a word is cut into its likeliest pieces, by a probability of each; here of bytes."""
 
-    name: ClassVar[str] = "unigram"
-    default_size: ClassVar[int] = 1024
-
-    @classmethod
-    def _untrained(cls, vocab_size: int, alphabet: list[str]) -> tuple[Any, Any]:
-        from tokenizers import models, trainers
-
-        trainer = trainers.UnigramTrainer(
-            vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False
-        )
-        return models.Unigram(), trainer
+    name, model, trainer = "unigram", "Unigram", "UnigramTrainer"
 
     @classmethod
     def _learned(cls, text: str, vocab_size: int) -> Self:
         """Learn pieces, and give the bytes that are left out one score."""
         found = json.loads(super()._learned(text, vocab_size).definition)
         scores = {token: round(score, 9) for token, score in found["model"]["vocab"]}
-        longer = sorted(
-            (token for token in scores if len(token) > 1), key=lambda token: (-scores[token], token)
-        )
+        ranked = sorted(scores, key=lambda token: (-scores[token], token))
+        longer = [token for token in ranked if len(token) > 1]
         least = scores[longer[-1]] if longer else 0.0
         letters = {
             each: scores[each] if scores[each] > least + A_BIT else round(least - LEFT_OUT, 9)

@@ -98,10 +98,8 @@ def _retell(error: Any, problems: Problems) -> None:
     if kind == "missing":
         problems.add(path, f"{dotted(path)} is missing")
     elif kind == "extra_forbidden":
-        parts = (
-            _models(StudySpec.model_fields[str(path[0])].annotation) if len(path) > 1 else iter([StudySpec])
-        )
-        problems.unknown(path, list(next(parts).model_fields), "key")
+        part = StudySpec.model_fields[str(path[0])].annotation if len(path) > 1 else StudySpec
+        problems.unknown(path, list(next(_models(part)).model_fields), "key")
     elif isinstance(refusal, Refusal):
         told = "" if refusal.is_secret else f": {shown(value)}"
         problems.add(path, f"{dotted(path)} {refusal.what}{told}", refusal.allowed, refusal.nearest)
@@ -208,10 +206,8 @@ def _written(document: Mapping[str, Any], changes: Sequence[Any], problems: Prob
         if section != "cells" and held is None:
             continue
         if not isinstance(held, Mapping):
-            allowed = (
-                "a mapping, {} for what is fixed" if section == "cells" else "a mapping of hyperparameters"
-            )
-            problems.add(place, f"{dotted(place)} is {shown(held)}", allowed)
+            held_there = ", {} for what is fixed" if section == "cells" else " of hyperparameters"
+            problems.add(place, f"{dotted(place)} is {shown(held)}", f"a mapping{held_there}")
             continue
         for name, value in held.items():
             path, first = (*place, name), seen.setdefault(name, section)

@@ -30,9 +30,8 @@ def study_schema() -> Schema:
     sections = schema["properties"]
     data = sections["data"]["properties"]
     data["corpus"] = _one_of({name: corpus.meaning for name, corpus in CORPORA.items()})
-    data["tokenizer"] = _one_of(
-        {name: str(kind.__doc__).partition("\n")[0] for name, kind in TOKENIZERS.items()}
-    )
+    told = {name: str(kind.__doc__).partition("\n")[0] for name, kind in TOKENIZERS.items()}
+    data["tokenizer"] = _one_of(told)
     sections["preset"] = _one_of({name: preset(name).meaning for name in preset_names()})
     sections["objective"]["properties"]["metric"]["enum"] = list(METRICS)
     rows = [row for row in TABLE.values() if row.name != "seed"]

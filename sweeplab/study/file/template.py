@@ -20,18 +20,8 @@ HEAD_DIM = 32
 # In the order of a study file.
 PARTS = (
     *("name", "plugins", "data", "fixed", "grid", "cells", "search", "constraints"),
-    *(
-        "first_trial",
-        "objective",
-        "budget",
-        "sampler",
-        "pruner",
-        "seeds",
-        "engine",
-        "track",
-        "warm_start",
-        "init_from",
-    ),
+    *("first_trial", "objective", "budget", "sampler", "pruner", "seeds", "engine", "track"),
+    *("warm_start", "init_from"),
 )
 _WIDTH = 100
 
@@ -126,11 +116,10 @@ def _check(search: Sequence[str], ranges: Mapping[str, Any]) -> None:
     problems = []
     for name in search:
         if name not in searchable:
-            what = (
-                "no range is suggested for {!r}" if name in TABLE else "unknown hyperparameter {!r} to search"
-            )
-            near = "" if name in TABLE else nearest(name, searchable)
-            problems.append(Problem(what.format(name), "" if near else ", ".join(searchable), near))
+            what, near = f"no range is suggested for {name!r}", ""
+            if name not in TABLE:
+                what, near = f"unknown hyperparameter {name!r} to search", nearest(name, searchable)
+            problems.append(Problem(what, "" if near else ", ".join(searchable), near))
     if problems:
         raise BadInput(*problems)
 

@@ -30,16 +30,7 @@ import torch
 from torch import Tensor
 
 from sweeplab.model.layout import Layout, Weight
-from sweeplab.train.optimizers.base import (
-    EachRates,
-    Optimizer,
-    Rows,
-    State,
-    column,
-    decay_,
-    places,
-    spans,
-)
+from sweeplab.train.optimizers.base import EachRates, Optimizer, Rows, State, column, decay_, places, spans
 from sweeplab.train.optimizers.elementwise import adam_
 
 # Jordan's quintic a x + b x^3 + c x^5, steepest at zero: singular values end between about 0.7 and 1.2.
