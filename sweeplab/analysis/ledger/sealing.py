@@ -19,7 +19,7 @@ import numpy as np
 from sweeplab.analysis.assessment import Assessment
 from sweeplab.analysis.columns import COUNTS
 from sweeplab.analysis.fit.forms import loss_at
-from sweeplab.analysis.fit.intervals import LEVEL, profile, run_noise, student
+from sweeplab.analysis.fit.intervals import LEVEL, profiles, run_noise, student
 from sweeplab.analysis.fit.verdicts import IDENTIFIED, Verdict, gate, judge
 from sweeplab.analysis.ledger import targets
 from sweeplab.analysis.ledger.chain import Entry, append
@@ -76,7 +76,7 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> 
     if missing := [name for name in fit.law.columns if name not in at]:
         raise BadInput(f"{fit.law.name} reads {' and '.join(missing)} too: --{' and --'.join(missing)}")
     quantity = loss_at(fit.law, fit.center, at)
-    interval = profile(fit, quantity, shared, assessment.noise)
+    (interval,) = profiles(fit, [quantity], shared, assessment.noise)
     if interval.open_ends:
         why = f"the {fit.n_points} rows set it no {interval.open_ends[0]} limit, so there is no interval to seal"
         raise BadInput(f"{quantity.meaning} cannot be forecast: {why}")
