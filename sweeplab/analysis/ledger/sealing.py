@@ -1,9 +1,7 @@
 """From a law and a table to sealed forecasts: an interval for a run's loss, and what is refused before it is said.
 
-The interval has three parts, added in quadrature on each side of the law's log loss: how far the law itself may be off
-there (its profile, calibrated by F for few rows), a run's noise, and how far the form may be off so much beyond the
-table, as a back-test measured it, both at the same quantile of Student's t. Without the last, for a linear law with
-normal errors, it is the classical prediction interval. Where a table is too small for a back-test, that is said.
+METHOD says what the interval is made of. Without the form's error, for a linear law with normal errors, it is the
+classical prediction interval. Where a table is too small for a back-test, that is said.
 """
 
 from __future__ import annotations
