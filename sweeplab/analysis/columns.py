@@ -4,9 +4,6 @@ The unit of a count is, the first that there is:
   COLUMN*1e9   what a person says; with *1 at the end, as in COLUMN*1, the numbers are meant and not asked about
   the cell's   1.3B is 1.3e9 in any column
   the name's   a last word that is a unit: params_M, "tokens (B)", D_tokens_billions, flops_E, PF_days
-
-Numbers that are possible but hardly what was meant are refused with a question in one line, never corrected: who
-means the numbers says so, as in params=N*1, and is not asked again.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Cells compared by their best trials, with the choice of the best repeated in the null.
 
-The best of several trials owes part of its loss to luck: which trials were drawn, and what the seeds did to each. Of
-cells that are alike, the one whose draw was luckiest stands first, however many seeds its best trial has. So whole
-studies of cells that are alike are drawn, and analyzed as the real one is: trials drawn, the best chosen, variances
-estimated; the likeliest difference of each draw says how likely one has to be to count (a parametric bootstrap of
-the maximal studentized difference; White 2000, A reality check for data snooping).
+Studies of cells that are alike are drawn, and analyzed as the real one is; the likeliest difference of each draw says
+how likely one has to be to count (a parametric bootstrap of the maximal studentized difference; White 2000, A reality
+check for data snooping).
 
 Legend: C cells, P pairs of them, R means of a cell's trials under one seed, B draws.
 
@@ -91,16 +89,6 @@ class Compared:
     def told(self) -> NDArray[np.bool_]:
         """Say of each pair whether it differs by more than chance, [P]."""
         return np.asarray((self.low > 0) | (self.high < 0))
-
-
-class _Lowest(NamedTuple):
-    """The lowest of m standard normals: mean, variance; how their sum of gaps measures a spread, and how well."""
-
-    mean: float
-    variance: float
-    gaps: float
-    squared: float
-    freedom: float
 
 
 class _Estimates(NamedTuple):
@@ -289,11 +277,15 @@ def _draw_lowest(n_trials: int, read: int, n: int, random: np.random.Generator) 
 
 
 @cache
-def _lowest(n_trials: int, read: int) -> _Lowest:
+def _lowest(n_trials: int, read: int) -> tuple[float, ...]:
+    """Return of the lowest of m standard normals mean and variance; of the sum of their gaps how it measures a spread.
+
+    That is its mean, its mean square over the squared mean, and its degrees of freedom.
+    """
     drawn = _draw_lowest(n_trials, read, _NORMALS, np.random.default_rng(0))
     first = drawn[:, 0]
     if read == 1:
-        return _Lowest(float(first.mean()), float(first.var()), 1.0, 1.0, 0.0)
+        return float(first.mean()), float(first.var()), 1.0, 1.0, 0.0
     gaps = (drawn - drawn[:, :1]).sum(1)
     varied = float(gaps.var() / gaps.mean() ** 2)
-    return _Lowest(float(first.mean()), float(first.var()), float(gaps.mean()), 1 + varied, 1 / (2 * varied))
+    return float(first.mean()), float(first.var()), float(gaps.mean()), 1 + varied, 1 / (2 * varied)

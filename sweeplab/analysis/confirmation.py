@@ -95,14 +95,11 @@ def confirmed_cells(found: Sequence[Confirmed]) -> list[CellConfirmed]:
         tried = [Tried([winners[at].test], 1) for at in (reference, *others)]
         compared = compare(tried, [(0, place) for place in range(1, len(tried))])
         for place, at in enumerate(others):
-            evidence = replace(
-                compared.of(place), selection=_chosen(raced[at]), tested_on="fresh seeds and the test split"
-            )
+            many = raced[at] > 1
+            chosen = f"the winner of a race of {raced[at]}" if many else "each cell's best trial"
+            tested_on = "fresh seeds and the test split"
+            evidence = replace(compared.of(place), selection=chosen, tested_on=tested_on)
             one, other = winners[at].test, winners[reference].test
             apart = Interval.of(np.array([one[seed] - other[seed] for seed in one.keys() & other.keys()]))
             rows[at] = replace(rows[at], apart=apart, evidence=evidence)
     return sorted(rows, key=lambda row: row.test.value if row.test else np.inf)
-
-
-def _chosen(n_raced: int) -> str:
-    return f"the winner of a race of {n_raced}" if n_raced > 1 else "each cell's best trial"

@@ -169,17 +169,13 @@ def trials_table(runs: DataFrame, metric: str = "best_val_loss") -> DataFrame:
     return trials
 
 
-def known_values(row: Mapping[Any, Any]) -> Hyperparameters:
-    """Return the hyperparameters of a table's row; what it lacks has its default."""
-    return Hyperparameters.of({name: each for name, each in row.items() if each is not None and each == each})
-
-
 def tasks_of(runs: DataFrame) -> Series:
     """Return in a few words what each run's loss is of: those of one task may be compared."""
     from pandas import Series
 
     rows: list[dict[Any, Any]] = runs[[name for name in TASK if name in runs]].to_dict("records")
-    return Series([task_of(known_values(row)) for row in rows], index=runs.index, dtype=object)
+    known = ({name: each for name, each in row.items() if each is not None and each == each} for row in rows)
+    return Series([task_of(Hyperparameters.of(row)) for row in known], index=runs.index, dtype=object)
 
 
 def check_one_task(runs: DataFrame) -> None:

@@ -88,9 +88,6 @@ class Finding:
         return f"{cell} #{number} seed {seed}{f' ({self.said})' if self.said else ''}"
 
 
-# ------------------------------------------------------------------ folders of runs, and the storage
-
-
 def folder_findings(study: OpenedStudy) -> Iterator[Finding]:
     """Yield what is missing in folders of runs, cut off, or contradicts the storage."""
     known = study.runs  # before the storage is read: a trial that a worker starts now has its folder later
@@ -204,9 +201,6 @@ def _contradiction(trial: FrozenTrial, run: RunFolder, space: Space) -> str:
     if outcome.has_value and not is_close(trial.value, value):
         return f"value {trial.value} in Optuna, {value} on disk"
     return ""
-
-
-# ------------------------------------------------------------------ MLflow
 
 
 def tracking_findings(study: OpenedStudy) -> Iterator[Finding]:

@@ -71,9 +71,6 @@ def version_check(study: OpenedStudy) -> Iterator[Check]:
         yield Check("storage", str(study.folder.database), "bad", found, f"copy the file, then: {cure}")
 
 
-# ------------------------------------------------------------------ workers
-
-
 def worker_checks(study: OpenedStudy) -> Iterator[Check]:
     """Look for trials whose worker is gone or hangs."""
     check = partial(Check, "workers", "who holds which trial")
@@ -113,9 +110,6 @@ def _kill(pids: Iterable[int], study: OpenedStudy) -> str:
     """Return the command that ends processes; whoever runs the study starts others, else running it again does."""
     kill = f"kill -9 {' '.join(map(str, sorted(pids)))}"
     return kill if study.is_running else f"{kill} && {study.run_again}"
-
-
-# ------------------------------------------------------------------ runs, Optuna and MLflow
 
 
 def run_folder_checks(study: OpenedStudy) -> Iterator[Check]:

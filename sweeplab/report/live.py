@@ -44,9 +44,6 @@ _POLICY = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 
 _HEADERS = {"Content-Security-Policy": _POLICY, "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
 
 
-# ------------------------------------------------------------------ what there is to show
-
-
 @dataclass
 class _Followed:
     """One run: what it trains, its curve as it comes, and how it ended."""
@@ -163,8 +160,6 @@ class Follower:
         return Trial(self.folder, row["cell"], row["trial"], [run])
 
 
-# ------------------------------------------------------------------ what may be ordered
-
 # The commands of the command line, by their words there, and what of a request each of them is given.
 ORDERS: dict[str, Callable[[StudyFolder, Mapping[str, Any]], Done]] = {
     "stop": lambda folder, given: steering.stop(folder),
@@ -195,9 +190,6 @@ def _run(folder: StudyFolder) -> Done:
     words = ["study", "resume", folder.name, "--lab", str(folder.lab.absolute()), "--json"]
     by = steering.detach(folder, read_spec(folder).engine, words)
     return Done(f"{folder.name} is run by {by}", [folder.command("study stop")])
-
-
-# ------------------------------------------------------------------ the server
 
 
 @dataclass(frozen=True)

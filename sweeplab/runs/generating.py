@@ -280,9 +280,6 @@ def spaced(texts: Iterator[str], blank: str) -> Iterator[str]:
         last = text
 
 
-# ------------------------------------------------------------------ the samples of a study's best runs
-
-
 def keep_sample(folder: StudyFolder, dataset: Dataset) -> None:
     """Let the best run of each task write a sample, where it has kept a checkpoint and has not written one yet.
 

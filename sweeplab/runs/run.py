@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -99,17 +99,12 @@ class Run(LoadedRun):
             parts += [tokens, tags if kind == "tags" else np.zeros(1, np.int64)]
         n_labels, ends = self.values.n_labels or 0, np.cumsum([len(each) for each in parts])
         pairs = Pairs(np.concatenate(parts).astype(np.uint16), ends, n_labels, of=kind)
-        found, weights = list[list[dict[str, float]]](), self.model.stacked
-        with torch.no_grad():
-            for batch in make_objective(pairs, self.values, self.own_special).evaluation():
-                placed = changed(batch, lambda part: torch.from_numpy(part)[None])
-                logits, targets = among(
-                    self.model.transformer.logits(weights, placed), placed.targets, n_labels
-                )
-                shares = logits[0].double().softmax(dim=-1).view(*targets.shape[1:], n_labels)
-                for own, wanted in zip(shares, targets[0], strict=True):
-                    named = (zip(self.labels, each, strict=True) for each in own[wanted >= 0].tolist())
-                    found.append([dict(sorted(each, key=lambda share: -share[1])) for each in named])
+        found: list[list[dict[str, float]]] = []
+        for logits, targets in self._outputs(pairs, n_labels):
+            shares = logits[0].double().softmax(dim=-1).view(*targets.shape[1:], n_labels)
+            for own, wanted in zip(shares, targets[0], strict=True):
+                named = (zip(self.labels, each, strict=True) for each in own[wanted >= 0].tolist())
+                found.append([dict(sorted(each, key=lambda share: -share[1])) for each in named])
         return [
             _told(text, own[0]) if kind == "labels" else {"text": text, "tags": _tags(text, own)}
             for text, own in zip(texts, found, strict=True)
@@ -134,16 +129,18 @@ class Run(LoadedRun):
         split = Pairs(
             np.concatenate(rows).astype(np.uint16), np.cumsum([len(each) for each in rows]), of="scores"
         )
-        found, weights = list[float](), self.model.stacked
-        with torch.no_grad():
-            for batch in make_objective(split, self.values, self.own_special).evaluation():
-                placed = changed(batch, lambda part: torch.from_numpy(part)[None])
-                logits, targets = among(self.model.transformer.logits(weights, placed), placed.targets, 1)
-                found += scores(logits, targets)[0].tolist()
+        found = [each for output in self._outputs(split, 1) for each in scores(*output)[0].tolist()]
         return [
             {"sentence1": first, "sentence2": second, "score": score}
             for (first, second), score in zip(pairs, found, strict=True)
         ]
+
+    @torch.no_grad()
+    def _outputs(self, pairs: Pairs, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield logits and targets of batches of texts, of `count` labels or of one score."""
+        for batch in make_objective(pairs, self.values, self.own_special).evaluation():
+            placed = changed(batch, lambda part: torch.from_numpy(part)[None])
+            yield among(self.model.transformer.logits(self.model.stacked, placed), placed.targets, count)
 
 
 def _told(text: str, ranked: dict[str, float]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from scipy.stats import f as f_distribution
 from sweeplab.analysis.assessment import assess, find_law, parse_delta, parse_target
 from sweeplab.analysis.fit.fitting import LEAST_SQUARES, Pull, fit, solve
 from sweeplab.analysis.fit.forms import LAWS, optimum_of, parameters_of
-from sweeplab.analysis.fit.intervals import correlations, profile, profiles, shared_of
+from sweeplab.analysis.fit.intervals import correlations, profiles, shared_of
 from sweeplab.analysis.fit.verdicts import IDENTIFIED, NOT_IDENTIFIED, WEAK, gate
 from sweeplab.analysis.ledger.sealing import predict
 from sweeplab.analysis.misfit.form import FLAGGED
@@ -69,7 +69,7 @@ def test_where_nothing_bends_the_profile_is_the_t_interval() -> None:
     slope, offset = np.polyfit(x, y, 1)
     variance = ((y - slope * x - offset) ** 2).sum() / 28
     error = math.sqrt(variance / ((x - x.mean()) ** 2).sum() * f_distribution.ppf(0.9, 1, 28))
-    interval = profile(found, parameters_of(line, found.center)[1])
+    (interval,) = profiles(found, [parameters_of(line, found.center)[1]])
     assert (interval.value, interval.low, interval.high) == pytest.approx(
         (-slope, -slope - error, -slope + error), rel=1e-4
     )
@@ -107,7 +107,7 @@ def test_intervals_are_the_same_alone_as_side_by_side() -> None:
     found = fit(table("12 points, 4 x 3", 0.01), CHINCHILLA)
     quantities = parameters_of(CHINCHILLA, found.center)
     for quantity, interval in zip(quantities, profiles(found, quantities), strict=True):
-        alone = profile(found, quantity)
+        (alone,) = profiles(found, [quantity])
         assert (alone.low, alone.high) == pytest.approx((interval.low, interval.high), rel=1e-9)
 
 
@@ -136,7 +136,7 @@ def test_a_term_that_is_none_has_an_upper_end() -> None:
     """Here the best fit has no E, at the end of its range where the objective is flat; 1.8 is still allowed."""
     found = fit(table("half a decade of N", 0.02, seed=2), CHINCHILLA)
     assert found.at_bound() == ("E",)
-    interval = profile(found, parameters_of(CHINCHILLA, found.center)[0])
+    (interval,) = profiles(found, [parameters_of(CHINCHILLA, found.center)[0]])
     assert interval.open_ends == ["lower"]
     assert math.log(TRUTHS["steep"]["E"]) < interval.high < math.log(3)
 

@@ -177,7 +177,7 @@ def test_the_frontier_is_the_brute_forces() -> None:
         )
         assert each.on_frontier == (not beaten)
     for tokens in (1e7, 1e8):
-        losses = [each.loss for each in found.frontier.itertuples() if each.tokens == tokens]
+        losses = [each["loss"] for each in found.as_dict()["frontier"] if each["tokens"] == tokens]
         assert losses == sorted(losses, reverse=True) and len(losses) > 2
 
 

@@ -49,7 +49,6 @@ from sweeplab.analysis.fit.intervals import (
     allowed_rises,
     bootstrap,
     inverse_curvature,
-    profile,
     profiles,
     shared_of,
 )
@@ -339,7 +338,7 @@ def times() -> None:
 
 
 def _works(points, found, alpha):
-    return (lambda: fit(points, CHINCHILLA)), (lambda: profile(found, alpha))
+    return (lambda: fit(points, CHINCHILLA)), (lambda: profiles(found, [alpha]))
 
 
 def _median(work) -> float:

@@ -29,7 +29,7 @@ from sweeplab.analysis.design.candidates import of_axes
 from sweeplab.analysis.design.next_runs import find_quantity, next_runs
 from sweeplab.analysis.fit.fitting import LEAST_SQUARES, fit
 from sweeplab.analysis.fit.forms import LAWS
-from sweeplab.analysis.fit.intervals import profile
+from sweeplab.analysis.fit.intervals import profiles
 from sweeplab.analysis.points import Points
 
 CHINCHILLA = LAWS["chinchilla"]
@@ -78,7 +78,7 @@ def aim(truth: str, wrong: str, quantity: str) -> float:
 def told(points: Points, quantity: str, true: float) -> list[float]:
     """Return half of the interval's width, whether it holds the truth, and how far off the value is."""
     found = fit(points, CHINCHILLA)
-    ends = profile(found, find_quantity(found, points, quantity))
+    (ends,) = profiles(found, [find_quantity(found, points, quantity)])
     return [(ends.high - ends.low) / 2, ends.low <= true <= ends.high, ends.value - true]
 
 

@@ -157,18 +157,14 @@ class Shape:
     conventions: dict[str, str]
     dropped: dict[str, int]
 
-    @property
-    def frontier(self) -> DataFrame:
-        """Return the cells that none beats, by tokens and parameters."""
-        return self.cells[self.cells["on_frontier"]].sort_values(["tokens", "params"])
-
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values.
 
-        `cells` and `frontier` are lists of cells; `fixed` has, for n_layer and for n_embd, the lines of loss over
-        it: {"over": "n_layer", "fixed": {"n_embd": 64, "tokens": …}, "x": […], "loss": […]}.
+        `cells` is a list of cells, `frontier` of those that none beats, by tokens and parameters; `fixed` has, for
+        n_layer and for n_embd, the lines of loss over it: {"over": "n_layer", "fixed": {"n_embd": 64, "tokens": …},
+        "x": […], "loss": […]}.
         """
-        law = self.size_law
+        law, best = self.size_law, self.cells[self.cells["on_frontier"]].sort_values(["tokens", "params"])
         return {
             "n_shapes": self.n_shapes,
             "n_points": len(self.cells),
@@ -178,7 +174,7 @@ class Shape:
             "says": self.says,
             "evidence": asdict(self.evidence),
             "cells": self.cells.to_dict("records"),
-            "frontier": self.frontier.to_dict("records"),
+            "frontier": best.to_dict("records"),
             "fixed": [*self._lines("n_layer", "n_embd"), *self._lines("n_embd", "n_layer")],
             "size_law": None if law is None else {"params": law[0].tolist(), "loss": law[1].tolist()},
             "middle_params": self.middle_params,

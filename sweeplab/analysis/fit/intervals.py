@@ -52,11 +52,11 @@ def student(freedom: float, level: float = LEVEL) -> float:
     return float(stdtrit(freedom, (1 + level) / 2))
 
 
-def share_interval(hits: int, n: int, level: float = LEVEL) -> tuple[float, float]:
-    """Return the interval of a share of which `hits` of `n` were seen (Clopper and Pearson 1934)."""
+def share_interval(hits: int, n: int) -> tuple[float, float]:
+    """Return the interval at LEVEL of a share of which `hits` of `n` were seen (Clopper and Pearson 1934)."""
     from scipy.special import betaincinv
 
-    tail = (1 - level) / 2
+    tail = (1 - LEVEL) / 2
     low = float(betaincinv(hits, n - hits + 1, tail)) if hits else 0.0
     return low, float(betaincinv(hits + 1, n - hits, 1 - tail)) if hits < n else 1.0
 
@@ -182,21 +182,14 @@ class Interval:
         return [side for side, end in (("lower", self.low), ("upper", self.high)) if math.isinf(end)]
 
 
-def profile(
-    fit: Fit, quantity: Quantity, shared: Shared | None = None, noise: Noise | None = None
-) -> Interval:
-    """Return the profile interval of a quantity, in what its `measure` gives (logs where it is a log).
-
-    Errors that are `shared` widen it by what they add to the quantity's variance, with fewer degrees of freedom.
-    Without a `noise` all rows are taken as equally noisy.
-    """
-    return profiles(fit, [quantity], shared, noise)[0]
-
-
 def profiles(
     fit: Fit, quantities: Sequence[Quantity], shared: Shared | None = None, noise: Noise | None = None
 ) -> list[Interval]:
-    """Return the profile intervals of several quantities, followed side by side: many times faster than one by one."""
+    """Return the quantities' profile intervals, each in what its `measure` gives (logs where it is a log).
+
+    Errors that are `shared` widen them by what they add to a quantity's variance, with fewer degrees of freedom.
+    Without a `noise` all rows are taken as equally noisy. They are followed side by side: much faster than one by one.
+    """
     inverse = inverse_curvature(fit)
     values: list[float] = []
     # By quantity and side: the search for an end, what it wants solved next and with which spring; and the ends.

@@ -1,8 +1,6 @@
 """What may be said of a number: a verdict by the design's gate, the interval's width and the fit's own state.
 
-Which numbers a table identifies takes a gate on its design and a limit on the width, both needed. Width alone cannot
-refuse a bad design: on one ray of N and D a fit is precise if the law is exact, and nothing in the table can show
-that it is not. Condition numbers do not tell the two apart.
+Gate and width are both needed (see README); condition numbers do not tell a bad design from a good one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """From a law and a table to sealed forecasts: an interval for a run's loss, and what is refused before it is said.
 
-The interval has three parts, added in quadrature on each side of the law's log loss: how far the law itself may be off
-there (its profile, calibrated by F for few rows), a run's noise, and how far the form may be off so much beyond the
-table, as a back-test measured it, both at the same quantile of Student's t. Without the last, for a linear law with
-normal errors, it is the classical prediction interval. Where a table is too small for a back-test, that is said.
+METHOD says what the interval is made of. Without the form's error, for a linear law with normal errors, it is the
+classical prediction interval. Where a table is too small for a back-test, that is said.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import numpy as np
 from sweeplab.analysis.assessment import Assessment
 from sweeplab.analysis.columns import COUNTS
 from sweeplab.analysis.fit.forms import loss_at
-from sweeplab.analysis.fit.intervals import LEVEL, profile, run_noise, student
+from sweeplab.analysis.fit.intervals import LEVEL, profiles, run_noise, student
 from sweeplab.analysis.fit.verdicts import IDENTIFIED, Verdict, gate, judge
 from sweeplab.analysis.ledger import targets
 from sweeplab.analysis.ledger.chain import Entry, append
@@ -76,7 +74,7 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> 
     if missing := [name for name in fit.law.columns if name not in at]:
         raise BadInput(f"{fit.law.name} reads {' and '.join(missing)} too: --{' and --'.join(missing)}")
     quantity = loss_at(fit.law, fit.center, at)
-    interval = profile(fit, quantity, shared, assessment.noise)
+    (interval,) = profiles(fit, [quantity], shared, assessment.noise)
     if interval.open_ends:
         why = f"the {fit.n_points} rows set it no {interval.open_ends[0]} limit, so there is no interval to seal"
         raise BadInput(f"{quantity.meaning} cannot be forecast: {why}")

@@ -207,7 +207,8 @@ class FormError:
         """Return the sd of the error for each unit of lead; the least there is where there is no back-test."""
         if not self.test.cuts:
             return _LEAST_GROWTH
-        sizes, chances = self._sizes, np.zeros(len(_GROWTHS))
+        sizes = np.asarray(sum(np.log(self.points.columns[name]) for name in self.law.columns))
+        chances = np.zeros(len(_GROWTHS))
         for each in self.test.cuts:  # errors above one cut come from one fit: together they count as one
             leads = np.maximum(sizes[each.cut.above] - sizes[each.cut.below].max(), 0.0)
             variance = (
@@ -218,10 +219,6 @@ class FormError:
         steps = np.diff(_GROWTHS) * (density[1:] + density[:-1])
         median = float(np.interp(0.5 * steps.sum(), np.append(0.0, steps.cumsum()), _GROWTHS))
         return max(median, _LEAST_GROWTH)
-
-    @property
-    def _sizes(self) -> Array:
-        return np.asarray(sum(np.log(self.points.columns[name]) for name in self.law.columns))
 
     def sd(self, fit: Fit, quantity: Quantity) -> float:
         """Return the sd of the form's error in a quantity; 0 for all but losses of larger runs than the table has."""

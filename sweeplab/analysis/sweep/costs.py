@@ -93,9 +93,6 @@ def _evaluation_flops(runs: DataFrame, val_tokens: int | None) -> Series:
     return n_evaluations * rows * finite(runs, "row_flops") / 3  # backward is twice forward
 
 
-LEVEL = 0.9
-
-
 @dataclass(frozen=True)
 class Saved:
     """What a cell's pruned trials took, and what their rest would have taken at their own pace.
@@ -159,7 +156,7 @@ def cost(sweep: Sweep, audited: Sequence[Audited]) -> Cost:
     value, bar = frame["value"].astype(float), frame["best"].astype(float)
     frame["is_better"] = (value < bar) | (value.notna() & bar.isna())
     n_pruned, n_better = int((sweep.trials["state"] == "pruned").sum()), int(frame["is_better"].sum())
-    return Cost(sweep.name, frame, n_pruned, n_better, *share_interval(n_better, len(frame), LEVEL))
+    return Cost(sweep.name, frame, n_pruned, n_better, *share_interval(n_better, len(frame)))
 
 
 STATES_LOOKED_AT = ("diverged", "failed")

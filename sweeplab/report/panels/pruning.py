@@ -9,10 +9,10 @@ from typing import Any
 
 from pandas import DataFrame, Series, concat
 
+from sweeplab.analysis.fit.intervals import LEVEL
 from sweeplab.analysis.sweep.costs import (
     ALPHA,
     FOUND,
-    LEVEL,
     PHASES,
     Cost,
     Saved,
