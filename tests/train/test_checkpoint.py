@@ -38,7 +38,6 @@ for _ in sys.stdin:
     if writer := os.fork():
         print(os.waitpid(writer, 0)[1], flush=True)
         continue
-    print(os.getpid(), flush=True)
     number = 0
     while True:
         number += 1
@@ -47,6 +46,8 @@ for _ in sys.stdin:
             write_checkpoint(Path(sys.argv[1]), "model", tensors, {"number": number})
         else:
             write_snapshot(Path(sys.argv[1]), Snapshot(tensors, {"iteration": number}))
+        if number == 1:
+            print(os.getpid(), flush=True)
 """
 
 
