@@ -56,7 +56,8 @@ CHANGES = sql.select(*(TRIALS.c[name] for name in ("trial_id", "number", "study_
         TRIALS.c.trial_id > sql.bindparam("last"),
         *(
             sql.and_(
-                TRIALS.c.trial_id.in_(sql.bindparam(state.name, expanding=True, literal_execute=True)), TRIALS.c.state != state
+                TRIALS.c.trial_id.in_(sql.bindparam(state.name, expanding=True, literal_execute=True)),
+                TRIALS.c.state != state,
             )
             for state in (TrialState.RUNNING, TrialState.WAITING)
         ),
