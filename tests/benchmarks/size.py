@@ -5,6 +5,7 @@ Lines count comments, docstrings and blank lines. Without a commit only the work
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from collections import Counter
@@ -36,6 +37,26 @@ def at_commit(commit: str) -> dict[PurePosixPath, int]:
     }
 
 
+def kinds() -> Counter[str]:
+    """Return how many of the working tree's lines are code, docstrings, imports, comments and blank."""
+    found: Counter[str] = Counter()
+    for file in (ROOT / PACKAGE).rglob("*.py"):
+        text = file.read_text()
+        starts = {"": "blank", "#": "comments"}
+        each = [starts.get(line.strip()[:1], "code") for line in text.splitlines()]
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                of = "imports"
+            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                of = "docstrings"
+            else:
+                continue
+            assert node.end_lineno
+            each[node.lineno - 1 : node.end_lineno] = [of] * (node.end_lineno - node.lineno + 1)
+        found.update(each)
+    return found
+
+
 def rows(lines: dict[PurePosixPath, int]) -> Iterator[tuple[str, str]]:
     """Yield what is measured, and its value."""
     folders = Counter(str(file.parent) for file in lines)
@@ -58,7 +79,7 @@ def rows(lines: dict[PurePosixPath, int]) -> Iterator[tuple[str, str]]:
 
 def main() -> None:
     """Print the figures, one row each."""
-    now = dict(rows(working_tree()))
+    now = dict(rows(working_tree())) | {f"lines of {of}": f"{n:,}" for of, n in kinds().most_common()}
     before = dict(rows(at_commit(sys.argv[1]))) if len(sys.argv) > 1 else {}
     for name in dict.fromkeys([*now, *before]):
         print(f"{name:<36} {now.get(name, '-'):<44} {before.get(name, '')}".rstrip())
