@@ -125,6 +125,15 @@ def test_steps_to_be_compiled_decide_the_precision_once_they_are_timed(
     assert settled_dtype(values.replace(compile=False), TOKENS, TOKENS, 1, 1, 2) == "float32"
 
 
+def test_each_precision_counts_by_the_stack_that_it_does_best_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {("float32", 1): 0.50, ("bfloat16", 1): 0.48, ("float32", 2): 0.55, ("bfloat16", 2): 0.42}
+    monkeypatch.setattr(measuring, "known_seconds", lambda values, way: known.get((way.dtype, way.stack)))
+    values = SMALL.replace(n_embd=128, batch_size=64, compile=True)
+    assert settled_dtype(values, TOKENS, TOKENS, 1, 1, 2) == "bfloat16"
+    known["bfloat16", 2] = 0.47
+    assert settled_dtype(values, TOKENS, TOKENS, 1, 1, 2) == "float32", "less is not worth its rounding"
+
+
 def test_a_study_keeps_the_precision_that_it_began_with(tiny, opened, dataset) -> None:
     spec = tiny()
     folder, store = opened(spec)
