@@ -1,10 +1,13 @@
 """How many workers one PostgreSQL serves: simulated ones, with real calls of the store and pretended training.
 
 Run: python tests/benchmarks/load.py URL [--workers N ...] [--seconds S] [--report R] [--trials T --trial-seconds S].
-Each worker is a thread with a store and a connection of its own, in as many processes as there are cores; it claims a
-trial, reports ten times, R seconds apart, and ends it, for S seconds. Printed are trials a second, what the workers
-could do if the store took no time, and the 50th and 99th percentile of a claim and a report. With --trials the last
-number of workers trains so many trials of S seconds with one report each, and the time that it takes is printed.
+Each worker is a thread with a store and connections of its own, in as many processes as there are cores, and to the
+others it is one of eight workers of another node. It claims a trial, reports ten times, R seconds apart, and ends it.
+The workers begin at even distances over one trial's time; then trials that end, and calls, are counted for S seconds.
+Printed are trials a second, what the workers could do if the store took no time, the 50th and 99th percentile of a
+claim and a report, and the CPU that a trial costs all workers together, and the server where it is on this machine.
+With --trials the last number of workers trains so many trials of S seconds with one report each, and the time that it
+takes is printed. The server has to allow two connections a worker (max_connections).
 """
 
 from __future__ import annotations
@@ -12,19 +15,21 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import subprocess
 import sys
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+import psutil
 from benchmarks.setting import print_table, setting
 from benchmarks.store import N_REPORTS, VOCAB_SIZE, finish, fresh, opened, study
 
@@ -33,80 +38,117 @@ from sweeplab.sweep.trials.leases import Renewal
 from sweeplab.sweep.trials.store import Report, Store
 
 N_PROCESSES = len(os.sched_getaffinity(0))
+N_ON_NODE = 8
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the workers do; what ends in `seconds` is counted, which start after `lead_seconds`."""
+
+    n_workers: int
+    n_trials: int
+    n_reports: int
+    report_seconds: float
+    lead_seconds: float
+    seconds: float
+
+    @property
+    def trial_seconds(self) -> float:
+        """Return how long a trial trains."""
+        return self.n_reports * self.report_seconds
 
 
 class Worker(threading.Thread):
     """A worker that trains one trial at a time, until it is over or no trial is left."""
 
-    def __init__(self, url: str, n_trials: int, n_reports: int, report_seconds: float) -> None:
+    def __init__(self, url: str, number: int, plan: Plan) -> None:
         super().__init__(daemon=True)
         spec = study("random", "none")
-        spec = spec.model_copy(
-            update={"budget": spec.budget.model_copy(update={"trials_per_cell": n_trials})}
-        )
+        budget = spec.budget.model_copy(update={"trials_per_cell": plan.n_trials})
+        spec = spec.model_copy(update={"budget": budget})
         self.store = Store(spec, cells(spec, VOCAB_SIZE)[0], VOCAB_SIZE, url)
-        self.n_reports, self.report_seconds = n_reports, report_seconds
+        node = f"node{number // N_ON_NODE}"
+        self.store.leases.owner = replace(self.store.leases.owner, host=node, unique=f"{number:08x}")
+        self.plan, self.waits = plan, plan.trial_seconds * number / plan.n_workers
         self.took: dict[str, list[float]] = defaultdict(list)
-        self.ends = float("inf")
+        self.n_ended, self.starts = 0, 0.0  # within the seconds that count; when those start
 
     def run(self) -> None:
         """Work."""
-        time.sleep(random.random() * self.report_seconds)  # not all at once
+        time.sleep(self.waits)
+        ends = self.starts + self.plan.seconds
         with Renewal(self.store.renew):
-            while time.monotonic() < self.ends and (claim := self._timed("claim", self.store.claim)):
-                for each in range(1, self.n_reports + 1):
-                    time.sleep(self.report_seconds)
+            while time.monotonic() < ends and (claim := self._timed("claim", self.store.claim)):
+                for each in range(1, self.plan.n_reports + 1):
+                    time.sleep(self.plan.report_seconds)
                     reports = [Report(claim, 10 * each, 4.0 - each / 10)]
                     self._timed("report", lambda reports=reports: self.store.report_many(reports))
                 finish(self.store, claim, "complete")
+                self.n_ended += self.starts <= time.monotonic() < ends
+        self.store.storage.engine.dispose()
 
     def _timed(self, name: str, call: Callable[[], Any]) -> Any:
         started = time.perf_counter()
         found = call()
-        self.took[name].append(time.perf_counter() - started)
+        if self.starts <= time.monotonic() < self.starts + self.plan.seconds:
+            self.took[name].append(time.perf_counter() - started)
         return found
 
 
-def work(
-    url: str, n_workers: int, n_trials: int, n_reports: int, report_seconds: float, seconds: float
-) -> None:
+def work(url: str, first: int, n_workers: int, plan: Plan) -> None:
     """Be one of the processes: say when all workers are ready, go on at a line, and say what calls took."""
     threading.stack_size(2**19)
-    workers = [Worker(url, n_trials, n_reports, report_seconds) for _ in range(n_workers)]
+    workers = [Worker(url, number, plan) for number in range(first, first + n_workers)]
     for each in workers:
         each.store.counts()
     print("ready", flush=True)
     sys.stdin.readline()
-    ends = time.monotonic() + seconds
+    starts = time.monotonic() + plan.lead_seconds
     for each in workers:
-        each.ends = ends
+        each.starts = starts
         each.start()
+    time.sleep(plan.lead_seconds)
+    before = time.process_time()
+    time.sleep(0 if plan.seconds == float("inf") else plan.seconds)
+    cpu_seconds = time.process_time() - before
     for each in workers:
         each.join()
-    print(
-        json.dumps({name: [s for each in workers for s in each.took[name]] for name in ("claim", "report")})
-    )
+    took = {name: [s for each in workers for s in each.took[name]] for name in ("claim", "report")}
+    print(json.dumps({**took, "ended": sum(each.n_ended for each in workers), "cpu_seconds": cpu_seconds}))
 
 
-def load(
-    url: str, n_workers: int, n_trials: int, n_reports: int, report_seconds: float, seconds: float
-) -> tuple[int, float, dict[str, np.ndarray]]:
-    """Return the trials that ended, the seconds they took, and those of each call."""
+def server_seconds() -> float:
+    """Return the CPU seconds of all processes of PostgreSQL on this machine that are there."""
+    found = 0.0
+    for process in psutil.process_iter(["name", "cpu_times"]):
+        if (process.info["name"] or "").startswith("postgres"):
+            found += process.info["cpu_times"].user + process.info["cpu_times"].system
+    return found
+
+
+def load(url: str, plan: Plan) -> tuple[float, dict[str, Any]]:
+    """Return the seconds that all took, and what the processes said, together."""
     with fresh(url) as own:
-        spec = study("random", "none")
-        store = opened(own, spec)
-        shares = [n_workers // N_PROCESSES + (at < n_workers % N_PROCESSES) for at in range(N_PROCESSES)]
-        words = [str(each) for each in (n_trials, n_reports, report_seconds, seconds)]
+        store = opened(own, study("random", "none"))
         pipe = subprocess.PIPE
+        firsts = [plan.n_workers * at // N_PROCESSES for at in range(N_PROCESSES + 1)]
         processes = [
             subprocess.Popen(
-                [sys.executable, __file__, "--worker", own, str(share), *words],
+                [
+                    sys.executable,
+                    __file__,
+                    "--worker",
+                    own,
+                    str(first),
+                    str(end - first),
+                    json.dumps(asdict(plan)),
+                ],
                 stdin=pipe,
                 stdout=pipe,
                 text=True,
             )
-            for share in shares
-            if share
+            for first, end in pairwise(firsts)
+            if first < end
         ]
         for each in processes:
             assert each.stdout and each.stdout.readline() == "ready\n"
@@ -115,13 +157,20 @@ def load(
             assert each.stdin
             each.stdin.write("go\n")
             each.stdin.flush()
+        server = 0.0
+        if plan.seconds < float("inf"):
+            time.sleep(plan.lead_seconds)
+            before = server_seconds()
+            time.sleep(plan.seconds)
+            server = server_seconds() - before
         said = [json.loads(each.communicate()[0]) for each in processes]
         took = time.monotonic() - started
         trials = store.trials(store.cells[0])
         numbers = [trial.number for trial in trials]
         assert numbers == [*range(len(numbers))] and all(trial.state.is_finished() for trial in trials)
-        assert all(len(trial.intermediate_values) == n_reports for trial in trials), "every report once"
-    return len(trials), took, {name: np.concatenate([each[name] for each in said]) for name in said[0]}
+        assert all(len(trial.intermediate_values) == plan.n_reports for trial in trials), "every report once"
+    found: dict[str, Any] = {name: sum((each[name] for each in said[1:]), said[0][name]) for name in said[0]}
+    return took, found | {"server_seconds": server}
 
 
 def main() -> None:
@@ -135,25 +184,34 @@ def main() -> None:
     asked = parser.parse_args()
     print(setting())
     if asked.trials:
-        n, took, _ = load(asked.url, asked.workers[-1], asked.trials, 1, asked.trial_seconds, float("inf"))
-        least = n * asked.trial_seconds / asked.workers[-1]
-        asked_for = f"{n:,} trials of {asked.trial_seconds:g} s, {asked.workers[-1]} workers"
-        print(f"{asked_for}: {took:.0f} s, at least {least:.0f}")
+        plan = Plan(asked.workers[-1], asked.trials, 1, asked.trial_seconds, 0.0, float("inf"))
+        least = asked.trials * asked.trial_seconds / plan.n_workers
+        asked_for = f"{asked.trials:,} trials of {asked.trial_seconds:g} s, {plan.n_workers} workers"
+        print(f"{asked_for}: {load(asked.url, plan)[0]:.0f} s, at least {least:.0f}")
         return
     rows = []
     for n_workers in asked.workers:
-        n, took, calls = load(asked.url, n_workers, 10**6, N_REPORTS, asked.report, asked.seconds)
-        times = [f"{1e3 * np.percentile(calls[name], q):.0f} ms" for name in calls for q in (50, 99)]
-        at_most = n_workers / N_REPORTS / asked.report
-        rows.append([f"{n_workers:,}", f"{n / took:.1f}", f"{at_most:.1f}", *times])
+        trial_seconds = N_REPORTS * asked.report
+        plan = Plan(n_workers, 10**6, N_REPORTS, asked.report, trial_seconds, asked.seconds)
+        found = load(asked.url, plan)[1]
+        calls = [
+            f"{1e3 * np.percentile(found[name], q):.0f} ms" for name in ("claim", "report") for q in (50, 99)
+        ]
+        n = max(1, found["ended"])
+        cpu = [f"{1e3 * found[name] / n:.0f} ms" for name in ("cpu_seconds", "server_seconds")]
+        at_most = n_workers / trial_seconds
+        rows.append(
+            [f"{n_workers:,}", f"{found['ended'] / asked.seconds:.2f}", f"{at_most:.2f}", *calls, *cpu]
+        )
         print("#", *rows[-1], flush=True)
-    header = ["workers", "trials a second", "at most", "claim", "99%", "report", "99%"]
+    calls = ["claim", "99%", "report", "99%"]
+    header = ["workers", "trials a second", "at most", *calls, "CPU of workers", "of PostgreSQL"]
     print_table(header, rows)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
-        url, n_workers, n_trials, n_reports, *times = sys.argv[2:]
-        work(url, int(n_workers), int(n_trials), int(n_reports), *map(float, times))
+        url, first, n_workers, plan = sys.argv[2:]
+        work(url, int(first), int(n_workers), Plan(**json.loads(plan)))
     else:
         main()

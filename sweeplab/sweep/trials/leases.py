@@ -14,9 +14,9 @@ import uuid
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import sqlalchemy as sql
@@ -56,7 +56,10 @@ def _now_of_postgresql(*_: Any, **__: Any) -> str:
     return "extract(epoch FROM clock_timestamp())"
 
 
-_ALL = sql.select(_LEASES, (_LEASES.c.expires < now()).label("is_over"))
+_ALL = sql.select(
+    *(_LEASES.c[name] for name in ("trial_id", "owner", "attempt", "expires")),
+    (_LEASES.c.expires < now()).label("is_over"),
+)
 _TAKE = sql.insert(_LEASES).values(attempt=1, expires=now() + LEASE_SECONDS)
 _MINE = (
     sql.select(_LEASES.c.trial_id, _LEASES.c.attempt)
@@ -85,6 +88,7 @@ class Owner:
         return "|".join(map(str, vars(self).values()))
 
     @classmethod
+    @lru_cache(maxsize=10_000)  # every claim looks at the owners of all leases
     def read(cls, text: str) -> Owner:
         """Read an owner as a lease has it; those of earlier versions lack kernel and container."""
         host, pid, created, unique, *place = text.split("|")
@@ -136,8 +140,7 @@ def _place() -> tuple[str, str]:
     return "", ""
 
 
-@dataclass(frozen=True)
-class Lease:
+class Lease(NamedTuple):
     """Who holds a trial, as the owner's text; `expires` in seconds of the database's clock, `is_over` by then."""
 
     trial_id: int
@@ -167,11 +170,7 @@ class Leases:
     @staticmethod
     def all(connection: sql.Connection) -> dict[int, Lease]:
         """Return the leases by trial id."""
-        rows = connection.execute(_ALL)
-        return {
-            row.trial_id: Lease(row.trial_id, row.owner, row.attempt, row.expires, bool(row.is_over))
-            for row in rows
-        }
+        return {row.trial_id: Lease(*row) for row in connection.execute(_ALL)}
 
     def take(self, connection: sql.Connection, trial_ids: Collection[int]) -> None:
         """Take the leases of new trials."""
@@ -207,9 +206,9 @@ class Leases:
         """Extend the leases of these trials and return those that this owner still holds."""
         columns = _LEASES.c
         mine = sql.and_(columns.owner == str(self.owner), columns.trial_id.in_(trial_ids))
+        renewed = sql.update(_LEASES).where(mine).values(expires=now() + LEASE_SECONDS)
         with self._engine.begin() as connection:
-            connection.execute(sql.update(_LEASES).where(mine).values(expires=now() + LEASE_SECONDS))
-            return set(connection.execute(sql.select(columns.trial_id).where(mine)).scalars())
+            return set(connection.execute(renewed.returning(columns.trial_id)).scalars())
 
     @staticmethod
     def _held(trial_id: int, owner: str, attempt: int) -> sql.ColumnElement[bool]:

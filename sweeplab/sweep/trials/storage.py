@@ -178,7 +178,8 @@ class TrialStorage(BaseStorage):
         ids: dict[str, list[int]] = {TrialState.RUNNING.name: [], TrialState.WAITING.name: []}
         for trial_id in self.unended:
             ids[self._by_id[trial_id][1].state.name].append(trial_id)
-        rows = self._run(tables.CHANGES, last=self._last, **ids)
+        listed = {state: tables.listed(each) for state, each in ids.items()}
+        rows = self._run(tables.CHANGES, last=self._last, **listed)
         changed = sorted(rows, key=lambda row: row.trial_id)
         if not changed:
             return
@@ -239,13 +240,14 @@ class TrialStorage(BaseStorage):
         ids = [each for of, cell in self._cells.items() if of in study_ids for each in cell.unended]
         for trial_id in ids:
             self._own(trial_id)._system_attrs = {}
-        for row in self._run(tables.SYSTEM_OF, ids=ids) if ids else ():
+        for row in self._run(tables.SYSTEM_OF, ids=tables.listed(ids)) if ids else ():
             self._by_id[row.trial_id][1]._system_attrs[row.key] = json.loads(row.value_json)
 
     def _contents(self, ids: Sequence[int], first: int | None) -> dict[int, list[Any]]:
         """Return the rows of all tables that belong to the trials of these ids, and to all from `first` on."""
         found: dict[int, list[Any]] = {}
-        for row in self._run(tables.CONTENTS, ids=ids, first=tables.NO_ID if first is None else first):
+        given = {"ids": tables.listed(ids), "first": tables.NO_ID if first is None else first}
+        for row in self._run(tables.CONTENTS, **given):
             found.setdefault(row.trial_id, []).append(row)
         return found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import sqlalchemy as sql
 from optuna.storages._rdb import models
 from optuna.trial import TrialState
+from sqlalchemy.ext.compiler import compiles
 
 TRIALS = models.TrialModel.__table__
 PARAMS = models.TrialParamModel.__table__
@@ -48,7 +51,35 @@ PARTS = {
 }
 # Larger than any id.
 NO_ID = 2**31 - 1
-IDS: sql.BindParameter[list[int]] = sql.bindparam("ids", expanding=True)
+
+
+class among(sql.sql.expression.FunctionElement[Any]):  # noqa: N801 - a function of SQL
+    """Whether a column is one of many ids, which are one parameter (`listed`).
+
+    A statement with a parameter or a literal for each of a thousand ids takes longer to compile than to run. It has
+    no type: SQLAlchemy compares a Boolean with 1 on SQLite, and no index serves that.
+    """
+
+    inherit_cache = True
+
+
+@compiles(among, "sqlite")
+def _among_of_sqlite(element: among, compiler: Any, **_: Any) -> str:
+    column, ids = map(compiler.process, element.clauses)
+    return f"{column} IN (SELECT value FROM json_each({ids}))"
+
+
+@compiles(among, "postgresql")
+def _among_of_postgresql(element: among, compiler: Any, **_: Any) -> str:
+    column, ids = map(compiler.process, element.clauses)
+    return f"{column} = ANY(ARRAY(SELECT jsonb_array_elements_text(CAST({ids} AS jsonb))::integer))"
+
+
+def listed(ids: Iterable[int]) -> str:
+    """Return ids as the one parameter that `among` takes."""
+    return json.dumps([*ids])
+
+
 # New trials, and those that ran or waited and do not any more. In no order: where one is asked for, SQLite reads all
 # trials for it.
 CHANGES = sql.select(*(TRIALS.c[name] for name in ("trial_id", "number", "study_id", "state")), *TIMES).where(
@@ -56,14 +87,15 @@ CHANGES = sql.select(*(TRIALS.c[name] for name in ("trial_id", "number", "study_
         TRIALS.c.trial_id > sql.bindparam("last"),
         *(
             sql.and_(
-                TRIALS.c.trial_id.in_(sql.bindparam(state.name, expanding=True, literal_execute=True)),
+                among(TRIALS.c.trial_id, sql.bindparam(state.name, type_=sql.Text)),
                 TRIALS.c.state != state,
             )
             for state in (TrialState.RUNNING, TrialState.WAITING)
         ),
     )
 )
-SYSTEM_OF = sql.select(SYSTEM).where(SYSTEM.c.trial_id.in_(IDS))
+IDS = sql.bindparam("ids", type_=sql.Text)
+SYSTEM_OF = sql.select(SYSTEM).where(among(SYSTEM.c.trial_id, IDS))
 NEW = sql.insert(TRIALS).returning(TRIALS.c.trial_id)
 # What a trial that runs again does not have any more: its values, and what was said of its end.
 ENDING = ("outcome", "train_flops", "wall_seconds")
@@ -92,7 +124,7 @@ def _rows_of(kind: str) -> sql.Select[Any]:
         sql.cast(table.c[key], sql.Text).label("key"),
         (sql.cast(sql.null(), sql.Float) if number is None else table.c[number]).label("number"),
         sql.cast(table.c[text], sql.Text).label("text"),
-    ).where(sql.or_(table.c.trial_id.in_(IDS), table.c.trial_id >= sql.bindparam("first")))
+    ).where(sql.or_(among(table.c.trial_id, IDS), table.c.trial_id >= sql.bindparam("first")))
 
 
 @cache
