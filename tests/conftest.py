@@ -24,13 +24,19 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 settings.register_profile("suite", deadline=None, max_examples=25)
 settings.register_profile("whole", deadline=None)
 settings.load_profile("suite")
+LONGEST_FIRST = ("faults", "ray", "slurm", "browser", "postgres", "slow")
 # What is imported while tests are collected stays: looking for garbage in it took a tenth of the suite's time.
 gc.disable()
 
 
+@pytest.hookimpl(trylast=True)  # of the tests that are left
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the tests that kill come first, whose file takes longest: what begins last, another worker waits for."""
-    items.sort(key=lambda item: item.get_closest_marker("faults") is None)
+    """Let the files whose tests take longest come first: one that begins last keeps all processes but one waiting."""
+    ranks: dict[Path, int] = {}
+    for item in items:
+        found = [at for at, mark in enumerate(LONGEST_FIRST) if item.get_closest_marker(mark)]
+        ranks[item.path] = min([ranks.get(item.path, len(LONGEST_FIRST)), *found])
+    items.sort(key=lambda item: ranks[item.path])
 
 
 def pytest_collection_finish() -> None:

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -103,7 +103,7 @@ class RunState(StrEnum):
 class RunStart:
     """What a run trains: run.json, written once, before its first point.
 
-    `sampled` are the searched values; `enqueued` what of them a person asked for, or `retries` the failed trial that
+    `grid` names the values that are its cell's own, `sampled` are the searched ones; `enqueued` what of them a person asked for, or `retries` the failed trial that
     is tried again. `threads` are the training process's; `started` is in seconds since 1970.
     """
 
@@ -113,6 +113,7 @@ class RunStart:
     trial: int
     seed: int
     values: Hyperparameters
+    grid: Sequence[str] = ()
     sampled: Mapping[str, Any] = field(default_factory=dict)
     enqueued: Mapping[str, Any] | None = None
     retries: int | None = None

@@ -37,7 +37,6 @@ NAME_CHARACTERS = 48
 # How papers and logs abbreviate what varies most.
 _SIZES = {"n_layer": "L", "n_embd": "d", "n_head": "h", "block_size": "T", "batch_size": "B"}
 _SHORT = {"learning_rate": "lr", "weight_decay": "wd", "max_iters": "iters", "warmup_iters": "warmup"}
-_GRID = re.compile(r"(?:^|,)(\w+)=")  # in a cell's name
 FACTS = ("n_params", "n_params_active", "n_params_non_embedding")
 LOG_PARAMS = "log10_n_params"  # MLflow's scatter charts have no logarithmic axes
 _SAME = (
@@ -205,7 +204,7 @@ class RunMeasures:
 
 def run_name(start: RunStart) -> str:
     """Return what tells a run from others at a glance: #1 L1 d128 lr 3.4e-3, its seed where that is not 0."""
-    names = dict.fromkeys([*_GRID.findall(start.cell), *start.sampled])
+    names = dict.fromkeys([*start.grid, *start.sampled])
     parts = [f"#{start.trial}"]
     for name in filter(TABLE.__contains__, names):
         value = getattr(start.values, name)

@@ -116,7 +116,7 @@ def test_lines_that_are_no_points(tmp_path: Path) -> None:
 def test_a_runs_name_has_what_varies_and_is_short():
     values = Hyperparameters(n_layer=1, n_embd=128, learning_rate=3.4123e-3, weight_decay=0.0512, bias=False)
     sampled = {"learning_rate": 3.4e-3, "weight_decay": 0.05, "activation": "gelu", "betas": [0.9, 0.99]}
-    run = replace(START, cell="n_layer=1,n_embd=128", values=values, seed=0)
+    run = replace(START, grid=["n_layer", "n_embd"], values=values, seed=0)
     assert run_name(replace(run, sampled={"learning_rate": 3.4e-3})) == "#2 L1 d128 lr 3.4e-3"
     assert (
         run_name(replace(run, sampled=sampled, seed=1))
@@ -127,6 +127,6 @@ def test_a_runs_name_has_what_varies_and_is_short():
             run, values=Hyperparameters(dropout=0.0, grad_clip=10.0), sampled={"dropout": 0, "grad_clip": 1}
         )
     ) == ("#2 L3 d192 dropout 0 grad_clip 10")
-    assert run_name(replace(run, cell="all", sampled={"bias": False, "of a plugin": 1})) == "#2 bias False"
+    assert run_name(replace(run, grid=[], sampled={"bias": False, "of a plugin": 1})) == "#2 bias False"
     many = dict.fromkeys(values.as_dict(), 0)
     assert len(run_name(replace(run, sampled=many))) <= NAME_CHARACTERS

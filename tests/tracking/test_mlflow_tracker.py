@@ -96,7 +96,7 @@ def test_a_nested_run(
 ) -> None:
     tracker = MLflowTracker(lab, f"nested {state}")
     parent = tracker.open(DESCRIPTION)
-    tracker.ship(run_folder("n_embd=32/7/3", state, sampled={"learning_rate": 0.01}))
+    tracker.ship(run_folder("n_embd=32/7/3", state, grid=["n_embd"], sampled={"learning_rate": 0.01}))
     (run,) = nested(client, parent)
     assert run.info.run_name == "#7 d192 lr 3e-4 seed 3"
     assert (run.info.status, run.info.start_time) == (status, 1_700_000_000_250)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypedDict
 from sweeplab.errors import BadInput, StorageUnavailable
 from sweeplab.lab.events import Event, EventStream, StudyNotice, Tick, TrialClaimed, TrialEnded
 from sweeplab.lab.identity import version_differences, versions
+from sweeplab.lab.listing import find_metric
 from sweeplab.lab.storage import open_database
 from sweeplab.records.folders import StudyFolder, WorkerPlace
 from sweeplab.study.plan import Plan, WorkerResources
@@ -89,7 +90,7 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
     started: set[tuple[str, int]] = set()  # a trial starts with the first of its runs
     offsets: dict[Path, int] = {}
     places: dict[int, str] = {}
-    events, is_last = stream.past(), not follow
+    events, is_last, metric = stream.past(), not follow, find_metric(folder)
     while True:
         known = [(each.given, "study", _in_words(each)) for each in commands.read()]
         for event in events:
@@ -97,7 +98,7 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
                 started.add(event.place)
                 known.append((event.started, "trial", f"{event.cell} trial {event.trial} started"))
             elif isinstance(event, TrialEnded):
-                known.append((event.ended, "trial", f"{event.cell} trial {event.trial} {_ended(event)}"))
+                known.append((event.ended, "trial", f"{event.cell} trial {event.trial} {_ended(event, metric)}"))
         for at, source, text in sorted(known, key=lambda each: each[0]):
             yield LogLine(time=at, source=source, text=text)
         now = {each.worker: _where(each) for each in folder.workers}
@@ -114,11 +115,11 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
         events = stream.new()
 
 
-def _ended(event: TrialEnded) -> str:
+def _ended(event: TrialEnded, metric: str) -> str:
     ending = event.ending
-    loss = "" if ending.value is None else f", val_loss {ending.value:.4f}"
+    value = "" if ending.value is None else f", {metric} {ending.value:.4f}"
     error = f": {ending.error.strip().splitlines()[-1]}" if ending.error else ""
-    return f"{ending.outcome}{loss} ({event.stop_reason or ''}){error}"
+    return f"{ending.outcome}{value} ({event.stop_reason or ''}){error}"
 
 
 def _where(place: WorkerPlace) -> str:

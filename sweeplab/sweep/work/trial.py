@@ -273,6 +273,7 @@ class ClaimedTrial(TrialRuns):
                 trial=claim.number,
                 seed=seed,
                 values=values,
+                grid=[*claim.cell.values],
                 sampled=claim.sampled,
                 **claim.asked,
                 facts=facts(values)._asdict(),
