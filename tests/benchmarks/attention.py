@@ -1,4 +1,4 @@
-"""Growth of each kind of attention with the length: FLOPs in closed form, and CPU seconds forward and backward.
+"""Measure how the cost of each kind of attention grows with the length: closed-form FLOPs, CPU seconds of both passes.
 
 Run: python tests/benchmarks/attention.py [longest]. Each cell is the median of five, on one thread.
 """

@@ -1,8 +1,8 @@
-"""A training step of this tree against another tree's, such as a checkout of an older commit.
+"""Compare a training step of this source tree with that of another tree, such as a checkout of an older commit.
 
-Run: python tests/benchmarks/before_after.py BEFORE [rounds] [P B A]. Both trees train in processes of their own,
-turn about, one thread each; a ratio is of two slices of CPU time next to each other, so that what else the machine
-does weighs little. The gate comes first: the same weights, bit for bit, after the same steps.
+Run: python tests/benchmarks/before_after.py BEFORE [rounds] [P B A]. Both trees train in their own processes, in turn,
+one thread each. A ratio compares two slices of CPU time next to each other, so that other work on the machine matters
+little. Before timing, both must reach the same weights, bit for bit, after the same steps.
 """
 
 from __future__ import annotations

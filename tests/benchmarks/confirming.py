@@ -1,11 +1,10 @@
-"""What a confirmation promises, on searches that never ran: false differences, and how often its intervals hold.
+"""Measure what a confirmation promises, on simulated searches: false differences, and how often its intervals hold.
 
-Run: python tests/benchmarks/confirming.py [studies]. A study has 6 cells; of 10 trials each, valued with one seed, the
-best 3 race on up to 5 fresh seeds, and the winner is scored with 5 more. A false alarm is a study of cells and trials
-that are all alike in which any difference is told. Intervals are of 90%: those of a winner's test
-loss, and of its difference from the reference's, where trials differ by twice what a seed does. Beside them stands how
-far the loss that the search found lies below the truth.
-Noise is equal, or up to four times as large in some cells.
+Run: python tests/benchmarks/confirming.py [studies]. A study has 6 cells with 10 trials each, valued with one seed; the
+best 3 race on up to 5 fresh seeds, and the winner is scored with 5 more. A false alarm is a study of identical cells
+and trials in which any two cells are called different. The 90% intervals are those of a winner's test loss and of its
+difference from the reference's, where trials differ by twice what a seed does. The last column is how far the loss that
+the search found lies below the truth. Noise is equal, or up to four times as large in some cells.
 """
 
 from __future__ import annotations

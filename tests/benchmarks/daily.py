@@ -1,7 +1,7 @@
-"""What the commands cost that a person types all day: CPU seconds, which other work on the machine hardly changes.
+"""Measure the CPU seconds of everyday commands, which other work on the machine hardly changes.
 
 Run: python tests/benchmarks/daily.py LAB [repeats [BEFORE]], on a lab where studies/small.yaml has been run. The
-commands take turns, and turns with those of the source tree BEFORE; the table has medians.
+commands take turns, also with those of the source tree BEFORE where it is given; the table has medians.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Deaths of simulated workers over the real store: how many, and that nothing was lost, doubled or left behind.
+"""Kill simulated workers over the real store, and check that no trial was lost, doubled or left behind.
 
-Run: python tests/benchmarks/deaths.py [N] [--first-seed S] [--processes P]. Studies of 16 trials are run by four
-workers each, by tests/faults/simulation.py, until N have died; a process of theirs comes to 8, 12 or 25 statements in
-the mean; in every other study all pruned trials are promoted at last. A study that does not end as it should is named
-by its seed, which repeats it.
+Run: python tests/benchmarks/deaths.py [N] [--first-seed S] [--processes P]. tests/faults/simulation.py runs studies of
+16 trials with four workers each until N workers have died. A worker dies after 8, 12 or 25 statements on average; in
+every second study all pruned trials are promoted at the end. A study that does not end as it should is named by its
+seed, which repeats it.
 """
 
 from __future__ import annotations

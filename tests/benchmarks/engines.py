@@ -1,8 +1,8 @@
-"""What an engine costs beside local workers, on the same cores: seconds until a study starts, and each trial's time.
+"""Compare engines with local workers on the same cores: seconds until a study starts, and the time of a trial.
 
-Run: python tests/benchmarks/engines.py [rounds]. A study of 24 short trials on two workers: local ones, those of a real
-Slurm of two nodes, and actors of a real Ray cluster of two nodes, turn about, all with one PostgreSQL and a tracking
-that is there. The gate comes first: all come to the same losses, to the bit.
+Run: python tests/benchmarks/engines.py [rounds]. A study of 24 short trials runs on two workers: local ones, those of a
+real Slurm of two nodes, and actors of a real Ray cluster of two nodes, in turn, all with one PostgreSQL and a tracking
+database that exists already. Before timing, all must reach the same losses, bit for bit.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How often cells that are alike are called different, and how often a planted difference is seen.
+"""Measure how often identical cells are called different, and how often a planted difference is found.
 
-A study has a false alarm where any two of its cells, all of one mean, are told apart. Trials differ by twice what a
-seed does (`--spread`). Noise is equal, or differs between cells by up to 4 in standard deviation: one cell has 4 times
-as much, half of them have, or it grows from cell to cell. Power is the share of a cell's differences that are told,
-where that cell alone lies lower by `--shift` standard deviations of a best trial's mean loss under equal noise. One
-seed tells nothing, so no difference is called: it stands here to show that.
+A study has a false alarm where any two of its cells, all of one mean, are called different. Trials differ by `--spread`
+times what a seed does. Noise is equal, or its standard deviation differs between cells: it is 4 times as large in one
+cell, in half of them, or grows from cell to cell up to that. Power is the share of a cell's differences that are found
+where that cell alone lies lower by `--shift` standard deviations of a best trial's mean loss under equal noise. With
+one seed no difference is ever called; its rows stand here to show that.
 
 Run: python tests/benchmarks/false_alarms.py [--studies 500] [--cells 6 14] [--trials 1 2 4 8] [--spread 2] [--shift 6]
 [--seed 1] [--processes 1]

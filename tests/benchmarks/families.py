@@ -1,8 +1,8 @@
-"""What each family learns: copy and reverse to 99%, and offline corpora to a loss that n-grams do not reach.
+"""Measure what each family learns: copy and reverse to 99%, and corpora to a loss below that of n-grams.
 
-Run: python tests/benchmarks/families.py [--whole] [row …]; without names all rows. Each trains one run on one thread
-until it has reached what it is to reach, or with --whole for its five CPU minutes. They are those of this process from
-the first step to an evaluation; counting n-grams is not among them.
+Run: python tests/benchmarks/families.py [--whole] [row …]; without names all rows. Each row trains one run on one
+thread until it reaches its target, or with --whole for five CPU minutes. These are the CPU minutes of this process from
+the first step to an evaluation, without counting n-grams.
 """
 
 from __future__ import annotations

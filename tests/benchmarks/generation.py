@@ -1,7 +1,7 @@
-"""512 new tokens with a memory and without, on one thread of the CPU; the same tokens, or there is no table.
+"""Time 512 new tokens with and without the KV cache on one CPU thread; both must give the same tokens.
 
 Run: python tests/benchmarks/generation.py [new tokens]. Decoders of 4 layers, 4 heads, width 128, a byte vocabulary and
-a context that holds all of the text, random weights, greedy; seconds by CPU time, one after the other.
+a context that holds the whole text, with random weights, generate greedily; seconds are CPU time, one after the other.
 The last row is an encoder-decoder that reads a source of 64 tokens.
 """
 

@@ -1,10 +1,10 @@
-"""How often the 90% interval of IsoFLOP's exponent holds the planted one, by design, noise and law.
+"""Measure how often the 90% interval of IsoFLOP's exponent contains the planted one, by design, noise and law.
 
 Run: python tests/benchmarks/isoflop.py [--tables 200] [--processes 2]
 
-Tables are like the public ones: 5 to 9 budgets of 5 to 9 sizes over a factor of 4 to 30 in N. Sizes that lie off the
-optimum do so alike in all budgets, or drift from one side of it to the other, as where they were chosen by another
-exponent or are the same in all budgets. A share is of the tables that have a number; the others refuse one.
+Tables resemble the published ones: 5 to 9 budgets of 5 to 9 sizes over a factor of 4 to 30 in N. Sizes away from the
+optimum are off alike in all budgets, or drift from one side of it to the other, as where they were chosen by another
+exponent or are the same in all budgets. A share is of the tables that give a number; the others give none.
 """
 
 from __future__ import annotations

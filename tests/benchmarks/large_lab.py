@@ -1,6 +1,6 @@
-"""Commands on a large lab: `list`, `show` and `--help` where 50 studies have 20,000 runs, and `export` of 20,000 runs.
+"""Time commands on a large lab: `list`, `show` and `--help` with 50 studies of 400 runs, `export` of 20,000.
 
-Run: python tests/benchmarks/large_lab.py [studies] [runs of each] [folder]. One study of one trial is really run; its
+Run: python tests/benchmarks/large_lab.py [studies] [runs of each] [folder]. One study of one trial really runs; its
 folder, and its rows in Optuna's storage and in MLflow's database, are then copied under other names.
 """
 

@@ -1,4 +1,4 @@
-"""Time and peak memory of `sweeplab laws fit` on a planted table of many rows.
+"""Measure time and peak memory of `sweeplab laws fit` on a planted table of many rows.
 
 Run: python tests/benchmarks/large_table.py [ROWS …]   (100000 where none is given; 1000000 takes minutes)
 """

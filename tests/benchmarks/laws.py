@@ -1,4 +1,4 @@
-"""Coverage, verdicts, optima and times of the scaling-law fits, on tables whose law is planted.
+"""Measure coverage, verdicts, optima and times of scaling-law fits, on tables with planted laws.
 
 Run: python tests/benchmarks/laws.py [coverage noises forecasts halves near laws optimum refits time] [--tables 200]
          [--designs 12 30] [--processes 2] [--table ../shared/data/chinchilla.csv --columns params=N,tokens=D,loss=loss]

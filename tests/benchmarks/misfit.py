@@ -1,10 +1,9 @@
-"""How often a wrong form is flagged, how often a right one is, and what a design could have shown at all.
+"""Measure how often a wrong form is flagged, how often a right one is, and how often any test could flag it.
 
-A wrong truth is as wrong as it has to be for a fit of its losses without noise to be 5% off at ten times the largest
+A wrong truth departs from the law just so far that a fit of its losses without noise is 5% off at ten times the largest
 compute, at the best use of it. The bound is the power of the likelihood ratio that knows the departure, its size and
-the noise beforehand (Neyman and Pearson 1933): no test with the same false alarm under the law that fits the wrong
-truth best finds it more often, whatever it looks at. On designs that show nothing the departure has the size that it
-has on the 30 points.
+the noise (Neyman and Pearson 1933): no test with as many false alarms under the law that fits the wrong truth best
+flags it more often. On designs that show nothing the departure has the size that it has on the 30 points.
 
 Run: python tests/benchmarks/misfit.py [--tables 200] [--noises 0.003 0.01] [--designs 9 30] [--processes 2]
 """

@@ -1,8 +1,8 @@
-"""What chosen runs are worth against a grid, on planted truth, where the law is right and where it is 2% wrong.
+"""Compare runs that `laws next` chooses with a grid, on planted laws that are right or 2% wrong.
 
-A pilot of nine small runs is followed by those that `laws next` chooses, from the grid's own range; pilot and runs
-together cost a share of the grid's FLOPs. Both tables are simulated, fitted and profiled alike. What is true of a
-wrong law is what a fit of the grid says without noise: the number as far as the law has one.
+`laws next` chooses runs from the grid's own range to follow a pilot of nine small runs; pilot and chosen runs together
+cost a share of the grid's FLOPs. Both tables are simulated, fitted and profiled alike. The truth of a wrong law is what
+a fit of the grid without noise gives.
 
 Run: python tests/benchmarks/next_runs.py [--tables 100] [--noises 0.003 0.01] [--quantities exponent]
 """

@@ -1,4 +1,4 @@
-"""How full stacks are over a study of 200 trials under ASHA: the share of their slots that had a run, over all steps.
+"""Measure how full stacks are in a study of 200 trials under ASHA: the share of slots with a run, over all steps.
 
 Run: python tests/benchmarks/occupancy.py [trials]. Workers and stacks are as the study plans them; shape P.
 """

@@ -1,7 +1,7 @@
-"""What Optuna, MLflow and the runner cost: studies/small.yaml against its own runs trained by the trainer alone.
+"""Measure what Optuna, MLflow and the runner cost: studies/small.yaml against its runs in the trainer alone.
 
 Run: python tests/benchmarks/overhead.py [rounds]. The trainer alone gets the study's runs in the study's order and
-stacks, each to the iteration where the study ended it, on as many one-thread processes; start-up is left out of both.
+stacks, each up to the iteration where the study ended it, on as many one-thread processes. Neither counts start-up.
 """
 
 from __future__ import annotations

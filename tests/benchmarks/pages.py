@@ -1,7 +1,7 @@
-"""From `sweeplab ui` to the study's first screen in Chromium: the server's answer, the runs in the list, the charts.
+"""Time the start of `sweeplab ui` in Chromium: until the server answers, the runs are listed, the charts stand.
 
-Run: python tests/benchmarks/pages.py LAB NAME [rounds], on a lab where the study has been run. Every round starts a
-server and a browser with a profile of its own.
+Run: python tests/benchmarks/pages.py LAB NAME [rounds], on a lab where the study has been run. Each round starts its
+own server, and a browser with its own profile.
 """
 
 from __future__ import annotations

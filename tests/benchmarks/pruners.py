@@ -1,11 +1,11 @@
-"""What each pruner costs and keeps: regret against its best fixed setting, on curves of runs that were all trained out.
+"""Measure each pruner's regret against its best fixed setting, on curves of runs that were all trained to their end.
 
 Run: python tests/benchmarks/pruners.py [replays]. 192 trials of one cell (a wide range of learning rates, with and
 without decay, three dropouts) are trained to their end, with 20 evaluations each. Each setting of a pruner then judges
-the same trials in the same random orders, through Optuna, one at a time and 8 at a time as a stack trains them, until
-as many iterations are spent as 16 whole trials take. Regret is the best loss of a trial that ended, above the best of
-all. The default of each stands first, then the others by their regret one at a time; in brackets is the standard error
-of the difference from the default's, in the same orders.
+the same trials in the same random orders, through Optuna, one at a time and 8 at a time as in a stack, until as many
+iterations are spent as 16 whole trials take. Regret is the best loss of a trial that ended, above the best of all. Of
+each pruner the default comes first, then the other settings by their regret one at a time; in brackets is the standard
+error of the difference from the default, in the same orders.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How often sealed 90% forecast intervals hold, over the larger cells of several studies that then run.
+"""Measure how often sealed 90% forecast intervals hold, on the larger cells of several studies.
 
 Run: python tests/benchmarks/sealed.py [FOLDER] [--law kaplan]. Each study trains models of 4,320 to 120,576 parameters
 (at two layers) on up to 3.6 million tokens, three learning rates at each size and budget. Cells of the five smallest
-widths and the three smallest budgets run first; a law of these forecasts the others, which run afterwards, and
-`laws verify` scores them. With a FOLDER studies stay there, and a second call goes on where the first was stopped.
+widths and the three smallest budgets run first; their law forecasts the other cells, which run afterwards, and `laws
+verify` scores the forecasts. Studies stay in FOLDER where it is given, and a second call continues from there.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""A tracking server killed for a minute in the middle of a study: what it costs, and that nothing is lost or doubled.
+"""Kill a tracking server for a minute in the middle of a study: what it costs, and that nothing is lost or doubled.
 
-Run: python tests/benchmarks/server_killed.py [repeats] [seconds]. A real MLflow server on loopback; studies/small.yaml
-with eight trials a cell, undisturbed and disturbed turn about. Throughput is trials a second from the first trial's
-claim to the last one's end. MLflow's own start takes many seconds of the cores that train here, and of others where a
-server has its own machine: a third arm starts a server that the study knows nothing of at the moment when the killed
-one comes back.
+Run: python tests/benchmarks/server_killed.py [repeats] [seconds]. A real MLflow server on loopback tracks
+studies/small.yaml with eight trials a cell, undisturbed and disturbed in turn. Throughput is trials per second from the
+first trial's claim to the last one's end. MLflow's start takes many seconds of the cores that train here, which it
+would not with a machine of its own. So a third variant starts an unrelated server when the killed one comes back.
 """
 
 from __future__ import annotations

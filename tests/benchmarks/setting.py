@@ -1,4 +1,4 @@
-"""What every benchmark prints beside its table, and the corpus that they train on."""
+"""Provide what every benchmark prints beside its table, and the corpus that benchmarks train on."""
 
 from __future__ import annotations
 

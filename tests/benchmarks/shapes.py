@@ -1,8 +1,8 @@
-"""Trial-steps a second of a whole study against a plain serial Optuna, MLflow and eager loop.
+"""Compare trial-steps per second of whole studies with a plain serial loop of Optuna, MLflow and eager torch.
 
-Run: python tests/benchmarks/shapes.py [rounds] [P B A] [--fastest]. The gate comes first: both train the same thing.
-With --fastest the precision is `auto`, and steps of P and B are compiled, timed by `study bench` before, which leaves
-their programs in the cache; the gate is then of compiled runs, in float32.
+Run: python tests/benchmarks/shapes.py [rounds] [P B A] [--fastest]. Before timing, both must train the same thing. With
+--fastest the precision is `auto` and steps of P and B are compiled, after `study bench` has timed the study and left
+its programs in the cache; compiled float32 runs are then compared with the loop.
 """
 
 from __future__ import annotations

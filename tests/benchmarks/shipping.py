@@ -1,8 +1,8 @@
-"""What it costs to ship a run of ten points to MLflow, beside many that have ended: `shipping.py [RUNS …]`.
+"""Measure what shipping a run of ten points to MLflow costs beside many ended runs: `shipping.py [RUNS …]`.
 
-For each number of ended runs (100 and 2,000) a study's folder and MLflow's database have them, and fifteen more runs of
-ten evaluations and a checkpoint are shipped in three looks each: the start with four points, four more, two more with
-the end. Printed are medians of the process' CPU time a run, looking at what changed, and looking at all runs each time.
+For each number of ended runs (100 and 2,000), in a study's folder and in MLflow's database, fifteen more runs of ten
+evaluations and a checkpoint are shipped in three looks each: the start with four points, four more, two more with the
+end. It prints medians of CPU time per run, for looking at what changed and for looking at all runs each time.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""What it costs to keep snapshots: how long they hold up the steps of studies/small.yaml, one at each evaluation.
+"""Measure how long snapshots hold up the steps of studies/small.yaml, with one at each evaluation.
 
-Run: python tests/benchmarks/snapshots.py [rounds]. Each shape of the study is trained by the trainer alone, on one
-thread, in the stack that a worker would give it: with each snapshot written before the next step (in line), and with
-each written on a thread beside the training, as workers do. Figures are shares of the rest of the same training, so
-that what else the machine does weighs little; the last write is waited for. `CPU` is what writing takes of a core,
-on whichever thread. Each run is trained for 50 iterations, with 2 snapshots: nearly twice as many a step as in the
-study.
+Run: python tests/benchmarks/snapshots.py [rounds]. The trainer alone trains each shape of the study, on one thread, in
+the stack that a worker would give it. It writes snapshots between steps (in line), or on a thread beside the training
+(beside), as workers do. Figures are shares of the rest of the same training, so that other work on the machine matters
+little; the last write is waited for. `CPU` is what writing takes of a core, on whichever thread. Each run trains for 50
+iterations with 2 snapshots, nearly twice as many per step as in the study.
 """
 
 from __future__ import annotations

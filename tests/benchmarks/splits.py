@@ -1,8 +1,8 @@
-"""Print how the shipped corpora are split, and what sampling costs: `splits.py [LAB STUDY]`.
+"""Print how the shipped corpora are split, and what sampled losses are off by: `splits.py [LAB STUDY]`.
 
-Of each corpus: the overlap of validation and test with training, and the largest share of validation that one document
-has, once for the first 90% of its text and the rest, once for its splits. Of a study that has run: how far the sampled
-loss of each run is from that of the whole validation split. tinyshakespeare is where SWEEPLAB_TINYSHAKESPEARE says.
+For each corpus: the overlap of validation and test with training, and the largest share of validation that one document
+has, for the first 90% of its text and the rest, and for its splits. For a study that has run: how far each run's
+sampled loss is from that of the whole validation split. SWEEPLAB_TINYSHAKESPEARE says where tinyshakespeare is.
 """
 
 from __future__ import annotations

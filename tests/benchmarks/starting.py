@@ -1,7 +1,7 @@
-"""How long a study takes to its first training step: the whole command, in a lab whose tracking there is already.
+"""Time a study up to its first training step: the whole command, in a lab that has its tracking database already.
 
 Run: python tests/benchmarks/starting.py [rounds]. Seconds from the command to the workers' processes, to the first
-trial that one has claimed, and to its first evaluation, after which it steps.
+claimed trial, and to its first evaluation, which training steps follow.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How soon a study that runs in another process does what it is asked: evaluations until then, and seconds.
+"""Measure how soon a study in another process obeys a command: evaluations until then, and seconds.
 
-Run: python tests/benchmarks/steering.py [times]. Counted are the evaluations that any one run makes from the moment
-that the command is in the storage until it is obeyed: until the workers are gone (stop, pause), until they train again
-(resume, which waits for an evaluation by its nature), until the new trial has begun (extend, enqueue, retry), until the
-trial has ended (trial stop). Obeyed within one evaluation is 0 or 1. Also printed: what reading the commands costs.
+Run: python tests/benchmarks/steering.py [times]. It counts the evaluations that any one run makes from the moment when
+the command is in the storage until it is obeyed: until the workers are gone (stop, pause), train again (resume, which
+has to wait for an evaluation), the new trial has begun (extend, enqueue, retry) or the trial has ended (trial stop). 0
+or 1 means obeyed within one evaluation. It also prints what reading the commands costs.
 """
 
 from __future__ import annotations

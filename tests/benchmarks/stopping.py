@@ -1,9 +1,9 @@
-"""From a signal to runs that are saved: how long a study takes to put its runs away, and to end.
+"""Time how long a study takes after a signal to save its runs, and to end.
 
-Run: python tests/benchmarks/stopping.py [repeats] [--busy N]. A study of two workers with full stacks is started, sent
-SIGINT (to the supervisor, as Ctrl-C) or SIGTERM (to all processes, as a batch system) once every run has trained, and
-started again, turn about. `saved` is when the last worker has exited, which it does once its snapshots are on the disk
-and its leases given back; `--busy` adds so many processes that do nothing but compute.
+Run: python tests/benchmarks/stopping.py [repeats] [--busy N]. A study of two workers with full stacks starts, gets
+SIGINT (the supervisor alone, as by Ctrl-C) or SIGTERM (all processes, as by a batch system) once every run has trained,
+and starts again, in turn. `saved` is when the last worker has exited, after its snapshots are on disk and its leases
+given back. `--busy` adds N processes that only compute.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What the store of trials costs: transactions, statements and CPU a trial, many workers against one, memory.
+"""Measure what the store of trials costs: transactions, statements and CPU per trial, many workers, memory.
 
-Run: python tests/benchmarks/store.py [--postgres URL] [--seconds S]. A trial has ten reports, and trains not at all;
-its stack has eight members, all of one cell with a tuned learning rate, weight decay, warm-up and dropout. CPU is
-that of the store, the sampler and the pruner together, medians over stacks. Where workers are counted, each trains
-one trial at a time, and a report stands for 40 ms of training. With the URL of a PostgreSQL database the same is
-counted there, in a schema that is dropped afterwards.
+Run: python tests/benchmarks/store.py [--postgres URL] [--seconds S]. A trial has ten reports and does not train; its
+stack has eight members, all of one cell with a tuned learning rate, weight decay, warm-up and dropout. CPU is that of
+store, sampler and pruner together, medians over stacks. Where workers are counted, each trains one trial at a time, and
+a report stands for 40 ms of training. With the URL of a PostgreSQL database the same is counted there, in a schema that
+is dropped afterwards.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The sweep report of a large study: how long the command takes, and how large its page is.
+"""Time the sweep report of a large study, and measure the size of its page.
 
-Run: python tests/benchmarks/sweep_report.py [trials] [folder]. The study's runs are written down as workers would
-have, with planted losses, and shipped to MLflow; then the command runs three times, each in a process of its own.
+Run: python tests/benchmarks/sweep_report.py [trials] [folder]. The study's runs are written as workers would write
+them, with planted losses, and shipped to MLflow; then the command runs three times, each in its own process.
 """
 
 from __future__ import annotations
