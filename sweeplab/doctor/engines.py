@@ -1,4 +1,4 @@
-"""What starts workers elsewhere: whether it answers; whether its machines see the lab, its locks and the same time."""
+"""Check Slurm and Ray: whether they answer, and whether their nodes see the lab, its locks and the same time."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from sweeplab.study.spec import Engine
 from sweeplab.sweep.engines.ray import OPEN, connect, is_closed, looks
 from sweeplab.sweep.engines.slurm import SlurmEngine, SlurmFailure, ask, place_options
 
-# How long a machine may take to be free to look: a queue may have none for hours.
+# How long to wait for a free node to check from: a queue may have none for hours.
 WAIT_SECONDS = 30
 MOST_LOOKED_FROM = 8
-# Less is no offset that anybody would see.
+# Smaller clock offsets do not matter.
 OFFSET_SECONDS = 1.0
 CONFIGURATION = Path("/etc/slurm/slurm.conf")
 SHARED = "give a lab on a disk that all nodes share: --lab, SWEEPLAB_LAB"
 
 
 def slurm_check(engine: Engine | None = None) -> Iterator[Check]:
-    """Yield what Slurm is here; nothing where it is not set up, and no engine asks for it."""
+    """Yield a check of Slurm; nothing where it is not set up and no engine needs it."""
     if not engine and not (os.environ.get("SLURM_CONF") or CONFIGURATION.exists()):
         return
-    cure = "ask who runs the cluster, or --engine local"
+    cure = "ask the cluster's administrator, or use --engine local"
     try:
         if engine:
             SlurmEngine.check(engine)
@@ -41,19 +41,19 @@ def slurm_check(engine: Engine | None = None) -> Iterator[Check]:
 
 
 def ray_check(engine: Engine) -> Iterator[Check]:
-    """Yield what Ray's cluster is."""
+    """Yield a check of the Ray cluster."""
     try:
         ray = connect(engine.address)
         nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
         cores, gpus = (sum(each.get(what, 0) for each in nodes) for what in ("CPU", "GPU"))
         found = (
-            f"{ray.__version__} answers; nodes: {len(nodes)}, with {cores:g} cores and {gpus:g} GPUs to give"
+            f"{ray.__version__} answers; nodes: {len(nodes)}, offering {cores:g} cores and {gpus:g} GPUs"
         )
         yield Check(
             "ray", engine.address, "ok" if is_closed() else "warn", found, "" if is_closed() else OPEN
         )
     except BadInput as error:
-        yield Check("ray", engine.address, "bad", str(error), "start the cluster, or --engine local")
+        yield Check("ray", engine.address, "bad", str(error), "start the cluster, or use --engine local")
 
 
 def _looks(engine: Engine, script: str) -> list[str]:
@@ -67,7 +67,7 @@ def _looks(engine: Engine, script: str) -> list[str]:
 
 
 def shared_checks(lab: Path, engine: Engine) -> Iterator[Check]:
-    """Let nodes look at a file of the lab that is locked here, and at their clocks."""
+    """Check from the nodes that they see a file of the lab and its lock, which is held here, and their clocks."""
     with tempfile.NamedTemporaryFile(dir=lab, prefix=".seen-") as file:
         file.write(f"{file.name}\n".encode())
         file.flush()
@@ -81,21 +81,21 @@ def shared_checks(lab: Path, engine: Engine) -> Iterator[Check]:
         except (SlurmFailure, BadInput) as error:
             cure = "run doctor again when a node is free"
             yield Check(
-                "disk", str(lab), "warn", f"no node has looked whether it sees the lab: {error}", cure
+                "disk", str(lab), "warn", f"could not check from any node whether it sees the lab: {error}", cure
             )
             return
         ended = time.time()
     blind = [row[1] for row in rows if row[3] != file.name]
-    locks = rows if engine.type == "slurm" else []  # actors hear by pipes
+    locks = rows if engine.type == "slurm" else []  # Ray's workers are told by pipes
     unlocked = [row[1] for row in locks if row[3] == file.name and row[4] != "held"]
     if blind and engine.type == "ray":
-        said = named("nodes that do not see it, and send their runs through Ray", blind)
+        said = named("nodes that do not see the lab and send their runs through Ray", blind)
         yield Check("disk", str(lab), "ok", said)
     elif blind:
         yield Check("disk", str(lab), "bad", named("nodes that do not see the lab", blind), SHARED)
     elif unlocked:
         cure = (
-            "mount it with locks (Lustre: flock; NFS: version 4): workers leave where they see no supervisor"
+            "mount it with locks (Lustre: flock; NFS: version 4): without them workers stop, as they see no supervisor"
         )
         yield Check("disk", str(lab), "bad", named("nodes that do not see its locks", unlocked), cure)
     else:
@@ -103,7 +103,7 @@ def shared_checks(lab: Path, engine: Engine) -> Iterator[Check]:
     offsets = {row[1]: max(began - float(row[2]), float(row[2]) - ended, 0.0) for row in rows}
     apart = [f"{node} ({offset:.0f} s)" for node, offset in offsets.items() if offset > OFFSET_SECONDS]
     if apart:
-        cure = "let chrony or ntpd set them; leases go by the database's clock, times in logs and MLflow by these"
+        cure = "set them by chrony or ntpd: times in logs and MLflow use them (leases use the database's clock)"
         yield Check("clocks", "nodes against here", "warn", named("clocks that differ", apart), cure)
     else:
-        yield Check("clocks", "nodes against here", "ok", "none differs by more than the look took")
+        yield Check("clocks", "nodes against here", "ok", "none differs by more than the check took")

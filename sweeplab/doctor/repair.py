@@ -132,7 +132,7 @@ class _Repair:
             each.path.rename(_free(aside))
 
     def _mend_trial(self, place: Trial, findings: list[Finding]) -> bool:
-        """Mend one trial but for what the storage is to be told; say whether there is something."""
+        """Mend one trial but for what the storage is to be told; return whether there is something."""
         cell, number = next(each for each in self.store.cells if each.key == place[0]), place[1]
         runs = [self.folder.run(*place, seed) for seed in self.study.seeds[cell.key]]
         kinds = {each.kind for each in findings}
@@ -175,7 +175,7 @@ class _Repair:
         return any(trial.number == place[1] and not trial.state.is_finished() for trial in trials)
 
     def _ends_are_made(self, place: Trial, runs: list[RunFolder]) -> bool:
-        """Write lost ends from the curves, where these come to the value that the storage was told; say whether so."""
+        """Write lost ends from the curves, where these come to the value that the storage was told; return whether so."""
         from sweeplab.sweep.work.trial import TrialRuns  # torch with it
 
         trial = self.study.trials[place]

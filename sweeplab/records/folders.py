@@ -72,7 +72,7 @@ def schema_url(url: URL, schema: str) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Say whether what has a folder in the lab may be called so."""
+    """Return whether what has a folder in the lab may be called so."""
     return bool(re.fullmatch(r"[A-Za-z0-9._-]{1,100}", text) and text.strip("."))
 
 
@@ -224,7 +224,7 @@ class StudyFolder:
 
     @property
     def is_on_own_server(self) -> bool:
-        """Say whether the trials are stored by the lab's own server."""
+        """Return whether the trials are stored by the lab's own server."""
         return self.storage_file.exists() and self.storage_file.read_text("utf-8").startswith(OWN_SERVER)
 
     def _check_database(self, query: str) -> None:
@@ -290,7 +290,7 @@ class StudyFolder:
 
     @property
     def has_started(self) -> bool:
-        """Say whether this is a study: it has been described, or has trained and lost its description."""
+        """Return whether this is a study: it has been described, or has trained and lost its description."""
         return self.canonical_file.exists() or self._runs.exists()
 
     def runs(self) -> Iterator[RunFolder]:
@@ -339,7 +339,7 @@ class StudyFolder:
 
     @property
     def is_run(self) -> bool:
-        """Say whether somebody runs the study now."""
+        """Return whether somebody runs the study now."""
         import fcntl
 
         # As FileLock locks it, but only for reading: whoever looks needs not be allowed to write.

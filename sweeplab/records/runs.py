@@ -85,17 +85,17 @@ class RunState(StrEnum):
 
     @property
     def is_finished(self) -> bool:
-        """Say whether the run has come to its end."""
+        """Return whether the run has come to its end."""
         return self not in (RunState.WAITING, RunState.RUNNING)
 
     @property
     def has_value(self) -> bool:
-        """Say whether the run trained to an end of its own, so that its value counts."""
+        """Return whether the run trained to an end of its own, so that its value counts."""
         return self in (RunState.COMPLETE, RunState.STOPPED)
 
     @property
     def counts_towards_budget(self) -> bool:
-        """Say whether a trial of this outcome uses up one of its cell's trials."""
+        """Return whether a trial of this outcome uses up one of its cell's trials."""
         return self.is_finished and self is not RunState.FAILED
 
 
@@ -299,7 +299,7 @@ class RunFolder:
 
     @property
     def has_started(self) -> bool:
-        """Say whether the run's start is written."""
+        """Return whether the run's start is written."""
         return self.start_file.exists()
 
     @property

@@ -85,7 +85,7 @@ def tracking_uri(lab: Path, uri: str | None = None) -> str:
 
 
 def name_address(uri: str) -> None:
-    """Take note that the user of this process has named a place: the environment's credentials may go there."""
+    """Record that the user of this process has named a place: the environment's credentials may go there."""
     _named.add(_place(uri))
 
 
@@ -225,7 +225,7 @@ def writable(lab: Path, uri: str) -> Iterator[str]:
 
 
 def is_of_lab(lab: Path, uri: str) -> bool:
-    """Say whether tracking is the lab's own database."""
+    """Return whether tracking is the lab's own database."""
     return uri == database_url((lab / "mlflow.db").absolute())
 
 

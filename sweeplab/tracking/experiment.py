@@ -63,7 +63,7 @@ class Experiment:
 
     @property
     def may_exist(self) -> bool:
-        """Say whether there is somewhere to look for it: a database that is no file yet has nothing."""
+        """Return whether there is somewhere to look for it: a database that is no file yet has nothing."""
         database = database_file(self.uri)
         return database is None or database.exists()
 

@@ -175,7 +175,7 @@ def test_checkpoints_are_weighed_against_the_disk(planned, tmp_path) -> None:
     # Each is kept twice: in the run's folder, and by tracking.
     fit = int(free / (2 * 4 * cell.n_params))
     assert planned(budget=Budget(trials_per_cell=fit // 2)).checkpoint_bytes < free
-    with pytest.raises(BadInput, match=r"has room for .*, checkpoints need "):
+    with pytest.raises(BadInput, match=r"has .* of free space, checkpoints need "):
         planned(budget=Budget(trials_per_cell=fit * 2))
     assert planned(budget=Budget(trials_per_cell=fit * 2), track=Track(checkpoints="none"))
     # With a server in place of the lab's own tracking there is one of each.
@@ -184,7 +184,7 @@ def test_checkpoints_are_weighed_against_the_disk(planned, tmp_path) -> None:
 
 def test_what_is_kept_already_needs_no_room(planned, tmp_path) -> None:
     n_trials = int(shutil.disk_usage(tmp_path).free / (2 * 4 * planned().cells[0].n_params)) * 2
-    with pytest.raises(BadInput, match="has room for"):
+    with pytest.raises(BadInput, match="of free space"):
         planned(budget=Budget(trials_per_cell=n_trials))
     kept = tmp_path / "lab" / "studies" / "tiny" / "runs" / "all" / "0-0" / "best" / "model-0.safetensors"
     kept.parent.mkdir(parents=True)

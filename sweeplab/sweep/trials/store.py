@@ -271,7 +271,7 @@ class Store:
         return claims
 
     def _is_asked_for_elsewhere(self, fits: Callable[[Cell], bool]) -> bool:
-        """Say whether a person's trial waits in a cell that does not fit: this worker's stack has to end first."""
+        """Return whether a person's trial waits in a cell that does not fit: this worker's stack has to end first."""
         asked = [cell for cell in self.cells if cell.key in self._asked]
         waiting = [cell for cell in asked if self.tally(cell).waiting()]
         self._asked = {cell.key for cell in waiting}
@@ -386,7 +386,7 @@ class Store:
         return notices
 
     def _is_spent(self) -> bool:
-        """Say whether the trials so far, and those that run, take up the budget of FLOPs."""
+        """Return whether the trials so far, and those that run, take up the budget of FLOPs."""
         if self.budget.flops is None:
             return False
         tallies = [self.tally(cell) for cell in self.cells]
@@ -562,7 +562,7 @@ class Store:
         return counts.counted >= self.limit(counts.cell) and not counts.running and not counts.waiting
 
     def has_room(self) -> bool:
-        """Say whether there is a trial that runs or waits, or room for one in the budget, or one to be promoted."""
+        """Return whether there is a trial that runs or waits, or room for one in the budget, or one to be promoted."""
         is_full = all(map(self._is_full, self.counts()))
         return not is_full or (self._may_promote and any(self.tally(cell).pruned for cell in self.cells))
 
