@@ -46,9 +46,7 @@ def ray_check(engine: Engine) -> Iterator[Check]:
         ray = connect(engine.address)
         nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
         cores, gpus = (sum(each.get(what, 0) for each in nodes) for what in ("CPU", "GPU"))
-        found = (
-            f"{ray.__version__} answers; nodes: {len(nodes)}, offering {cores:g} cores and {gpus:g} GPUs"
-        )
+        found = f"{ray.__version__} answers; nodes: {len(nodes)}, offering {cores:g} cores and {gpus:g} GPUs"
         yield Check(
             "ray", engine.address, "ok" if is_closed() else "warn", found, "" if is_closed() else OPEN
         )
@@ -81,7 +79,11 @@ def shared_checks(lab: Path, engine: Engine) -> Iterator[Check]:
         except (SlurmFailure, BadInput) as error:
             cure = "run doctor again when a node is free"
             yield Check(
-                "disk", str(lab), "warn", f"could not check from any node whether it sees the lab: {error}", cure
+                "disk",
+                str(lab),
+                "warn",
+                f"could not check whether nodes see the lab: {error}",
+                cure,
             )
             return
         ended = time.time()
@@ -94,16 +96,14 @@ def shared_checks(lab: Path, engine: Engine) -> Iterator[Check]:
     elif blind:
         yield Check("disk", str(lab), "bad", named("nodes that do not see the lab", blind), SHARED)
     elif unlocked:
-        cure = (
-            "mount it with locks (Lustre: flock; NFS: version 4): without them workers stop, as they see no supervisor"
-        )
+        cure = "mount it with locks (Lustre: flock; NFS: version 4): without them workers see no supervisor and stop"
         yield Check("disk", str(lab), "bad", named("nodes that do not see its locks", unlocked), cure)
     else:
         yield Check("disk", str(lab), "ok", f"shared: seen, with its locks, from {len(rows)} nodes")
     offsets = {row[1]: max(began - float(row[2]), float(row[2]) - ended, 0.0) for row in rows}
     apart = [f"{node} ({offset:.0f} s)" for node, offset in offsets.items() if offset > OFFSET_SECONDS]
     if apart:
-        cure = "set them by chrony or ntpd: times in logs and MLflow use them (leases use the database's clock)"
+        cure = "set them by chrony or ntpd: logs and MLflow use these clocks, leases the database's"
         yield Check("clocks", "nodes against here", "warn", named("clocks that differ", apart), cure)
     else:
         yield Check("clocks", "nodes against here", "ok", "none differs by more than the check took")

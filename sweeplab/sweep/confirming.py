@@ -2,7 +2,7 @@
 
 The best trial of a search owes part of its loss to luck. The study NAME.race trains the best trials of each cell on
 two fresh seeds each; NAME.race2 trains those still in the race on the remaining seeds (as in iterated racing:
-López-Ibáñez et al., "The irace package", 2016, with t-tests). NAME.confirm trains the winner of each cell on yet other
+López-Ibáñez et al., "The irace package", 2016, with t-tests). NAME.confirm trains each cell's winner on yet other
 seeds, so that its reported losses took part in no selection, and scores it on the test split, unused until then. All
 three are ordinary studies: workers train them, the same command continues them, tracking shows them.
 """

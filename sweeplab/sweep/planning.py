@@ -196,7 +196,7 @@ def _stacked_here(
         per_cell = math.inf if budget.trials_per_cell is None else each.n_trials(budget.trials_per_cell)
         n_runs[shape] += per_cell * len(each.seeds)
         flops[shape] += each.train_flops * len(each.seeds)
-    one_shape = [shape for shape in flops if len(shape) == 1]  # with several shapes, each would have to be timed
+    one_shape = [shape for shape in flops if len(shape) == 1]  # of several shapes each would have to be timed
     largest = sorted(one_shape, key=lambda shape: -flops[shape])[:MOST_SHAPES]
 
     def timed(cell: plan.Samples, planned: plan.CellPlan, shape: frozenset[ShapeKey]) -> plan.CellPlan:

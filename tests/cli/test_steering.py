@@ -305,9 +305,7 @@ def test_a_study_that_disagrees_says_so_and_is_repaired(cli, lab: Path) -> None:
     line = "disagree: 2 complete trials of cell n_embd=8 in Optuna's storage, 1 in the folders; "
     assert line + "sweeplab study repair tiny lets them agree" in said
     planned = cli("study", "repair", "tiny", "--dry-run").out
-    assert planned.startswith(
-        "n_embd=8 #1 seed 0: trials that have ended, whose runs' descriptions or ends are gone: "
-    )
+    assert planned.startswith("n_embd=8 #1 seed 0: ended trials whose runs have lost run.json or end.json: ")
     assert not study.run("n_embd=8", 1, 0).end_file.exists()
     done = json.loads(cli("study", "repair", "tiny", "--json").out)
     (each,) = done["done"]

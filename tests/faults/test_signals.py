@@ -173,9 +173,7 @@ def test_who_is_waited_for_is_said_of_a_worker_that_a_signal_has_stopped(folder:
             time.sleep(0.1)
         workers[0].resume()
         assert study.wait() == 130
-    assert re.search(
-        rf"still waiting for worker . \(process {pid}\), stopped by a signal", said.read_text()
-    )
+    assert re.search(rf"still waiting for worker . \(process {pid}\), stopped by a signal", said.read_text())
 
 
 def words_of(process: psutil.Process) -> list[str]:

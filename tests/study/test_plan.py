@@ -250,7 +250,7 @@ def test_a_run_that_exceeds_the_memory_is_said_or_refused_before_training(planne
     (warning,) = [each for each in planned(engine=Engine(workers=1)).warnings if "of memory" in each]
     there = bytes_in_words(needed - 1)
     assert warning.startswith(
-        f"a run takes about {bytes_in_words(needed)} of memory, and there are {there}: fewer"
+        f"a run takes about {bytes_in_words(needed)} of memory, and there are {there}: use fewer"
     )
     memory(4 * COPIES * planned().cells[0].n_params - 1)
     with pytest.raises(BadInput, match=r"a run of cell all takes .* for its weights .* alone, and there are"):

@@ -99,7 +99,7 @@ def test_values_that_cannot_be_drawn_to_meet_a_constraint_wait_no_longer(tiny, k
     study = store.study(store.cells[0])
     study.enqueue_trial({"learning_rate": 1e-3}, {"enqueued": {"learning_rate": 1e-3}})
     assert store.claim() is None
-    assert "no sample that meets the constraints" in store.take_notices()[0]
+    assert "found no new point that meets the constraints" in store.take_notices()[0]
     assert not store.counts()[0].waiting
 
 
@@ -163,7 +163,7 @@ def test_a_worker_that_gave_a_cell_up_takes_it_up_again_when_it_is_retried(tiny,
     ("words", "said"),
     [
         ("learning_rat=1", "'learning_rat' is unknown; allowed: {all}; did you mean 'learning_rate'?"),
-        ("learning_rate", "'learning_rate' is not a name and a value; allowed: name=value"),
+        ("learning_rate", "'learning_rate' lacks a value; allowed: name=value"),
         ("learning_rate=x", 'learning_rate is "x"; allowed: a number above 0'),
         ("learning_rate=0.5", "learning_rate is 0.5; allowed: 0.0003 to 0.01"),
         ("learning_rate=1e-3 learning_rate=2e-3", "learning_rate is given twice"),

@@ -291,7 +291,7 @@ def resume_trial(folder: StudyFolder, number: int, cell: str | None = None) -> D
         if how != RunState.PRUNED or not store.reopening.promote(connection, own, trial):
             raise BadInput(f"trial {number} in cell {key} was not pruned: {how}")
     store.poll_commands()
-    for run in folder.runs_of(key, number):  # if this process is killed first, the worker that claims it does this
+    for run in folder.runs_of(key, number):  # if this process dies first, the trial's next worker does this
         run.take_back_end(trial.last_step or 0)
     what = f"trial {number} in cell {key}, pruned at iteration {trial.last_step or 0}, continues to its end"
     stop = folder.command("trial stop", str(number), "--cell", key)
@@ -314,7 +314,7 @@ def _read(words: Sequence[str], spec: StudySpec) -> dict[str, Any]:
         found = Problems(SourceMap())
         value = parse(text, found)
         if not equals or found.found:
-            problems.append(Problem(f"{word!r} is not a name and a value", "name=value, such as learning_rate=1e-3"))
+            problems.append(Problem(f"{word!r} lacks a value", "name=value, such as learning_rate=1e-3"))
         elif name in given:
             problems.append(Problem(f"{name} is given twice"))
         elif problem := _refused(name, spec):

@@ -34,11 +34,11 @@ from sweeplab.sweep.engines.base import BEGIN, LEAVE, LEFT, UNSEEN, WorkerEngine
 from sweeplab.sweep.engines.copies import REQUEST, answer
 
 INSTALL = "pip install 'sweeplab[ray]'"
-OPEN = (
-    "the Ray cluster asks for no token: anyone who can reach it can run programs as you; RAY_AUTH_MODE=token closes it"
-)
+OPEN = "the Ray cluster asks for no token: whoever can reach it can run programs as you; RAY_AUTH_MODE=token closes it"
 STARTS = "RAY_AUTH_MODE=token ray start --head starts one, and engine: {address: HOST:PORT} names another"
-TOKEN = "set RAY_AUTH_MODE=token, its token in RAY_AUTH_TOKEN or ~/.ray/auth_token, and use its version of Ray"
+TOKEN = (
+    "set RAY_AUTH_MODE=token, its token in RAY_AUTH_TOKEN or ~/.ray/auth_token, and use its version of Ray"
+)
 ANSWER_SECONDS = 5.0
 # How long killed processes may take to end before their actors are killed.
 END_SECONDS = 5.0

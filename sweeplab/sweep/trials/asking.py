@@ -116,7 +116,7 @@ def _startup_point(
 
 
 def _distance(one: Cell, other: Cell) -> float:
-    """Return the distance of two cells: |log2 of the ratio| of numbers, 1 for other values or values of one cell only."""
+    """Return the distance of two cells: doublings between numbers, 1 for other values or those of only one cell."""
 
     def apart(a: Any, b: Any) -> float:
         both_numbers = all(isinstance(x, int | float) and not isinstance(x, bool) and x > 0 for x in (a, b))

@@ -29,8 +29,8 @@ DATABASE = "database"
 class Availability:
     """Tracks whether a study's storage answers: its `database`, and the files of its folder, by kind.
 
-    `limit` is how many seconds it may be unavailable, 0 where a person waits for the answer. `say` gets messages for the
-    user; once `stopping` returns True nothing is retried.
+    `limit` is how many seconds it may be unavailable, 0 where a person waits for the answer. `say` gets messages for
+    the user; once `stopping` returns True nothing is retried.
     """
 
     name: str

@@ -58,7 +58,7 @@ class CellTally:
     best: FrozenTrial | None = None
     pruned: list[FrozenTrial] = field(default_factory=list)
     n_promoted: int = 0
-    _points: dict[int, int] = field(default_factory=dict)  # hash of the parameters -> the first trial with them
+    _points: dict[int, int] = field(default_factory=dict)  # by hash of the parameters, the first trial
     _failed: list[FrozenTrial] = field(default_factory=list)
     _retried: set[int | None] = field(default_factory=set)
     _n_seen: int = 0

@@ -255,7 +255,7 @@ class Runner:
         if ends:  # an earlier worker has written it, perhaps without telling the storage
             return self._finish(trial, ends[0].ending)
         if claim.attempt > MOST_ATTEMPTS and not any(snapshots.values()):
-            trial.error = f"{claim.attempt - 1} workers in turn died while training it, before its first checkpoint"
+            trial.error = f"{claim.attempt - 1} workers in turn died training it, before its first snapshot"
             return self._finish(trial, trial.ending(RunState.FAILED))
         self._waiting += trial.trainings.values()
         return None
@@ -333,7 +333,8 @@ class Runner:
     def _finish(self, trial: ClaimedTrial, ending: TrialEnding) -> None:
         """Write an ending to the folders, then report it; if this worker dies in between, the next one reports it."""
         with suppress(OSError):
-            self._snapshots.wait(*(each.folder.path for each in trial.trainings.values()))  # they are removed next
+            # They are removed next.
+            self._snapshots.wait(*(each.folder.path for each in trial.trainings.values()))
         try:
             ends = self.store.availability.retry(lambda: self._write_ends(trial, ending), of="records")
             ending = ends[0].ending

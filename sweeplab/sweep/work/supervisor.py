@@ -122,7 +122,7 @@ class _Supervisor:
         self.shortage = memory_shortage(plan.cells, plan.workers, plan.device) if self.engine.is_here else ""
         self.pool = WorkerPool(self.engine, store, self._on_event, self.shortage)
         self._stream, self._noticed = events.EventStream(folder), ""
-        self._failed_alike: list[str] = []  # the error types of the last trials that failed the same way in a row
+        self._failed_alike: list[str] = []  # error types of the last trials in a row that failed the same way
         self._ours: set[tuple[str, int]] = set()  # trials held by workers of this process
         self._ended: set[tuple[str, int]] = set()
 
@@ -172,7 +172,9 @@ class _Supervisor:
             for each in self.trackers:
                 each.open(description)
         except TrackingUnavailable as error:
-            raise BadInput(f"{error}; set track: {{uri: …}} or MLFLOW_TRACKING_URI to another place") from error
+            raise BadInput(
+                f"{error}; name another place by track: {{uri: …}} or MLFLOW_TRACKING_URI"
+            ) from error
 
     def _supervise(self) -> None:
         """Keep workers on the study until no work is left."""
@@ -259,7 +261,8 @@ class _Supervisor:
             return
         self.progress.follow(self.commands.state)
         kinds = [command.kind for command in news]
-        begins = kinds[::-1].index("start") if "start" in kinds else len(kinds)  # earlier ones are counted already
+        # Commands before the last start are counted already.
+        begins = kinds[::-1].index("start") if "start" in kinds else len(kinds)
         for command in news[len(news) - begins :]:
             if command.kind == "reopen" and self._stream.reopen(*command.reopened):
                 cell, trial, _ = command.reopened

@@ -206,7 +206,7 @@ class TrialRuns:
         return TrialEnding(outcome, value, states, self.error)
 
     def write_ends(self, ending: TrialEnding) -> list[RunEnd]:
-        """Write and return the end of every run; an ending that another worker wrote for the first run holds for all."""
+        """Write and return the end of every run; an ending that another worker wrote first holds for all."""
         self.write_points()
         ends: list[RunEnd] = []
         for training in self.trainings.values():
