@@ -163,7 +163,7 @@ def test_all_problems_are_said_at_once_and_nothing_is_written(tiny, tmp_path) ->
     with pytest.raises(BadInput) as refused:
         make_plan(tiny(data=data, track=Track(uri="ftp://x")), tmp_path / "lab")
     tracking, lab, corpus = map(str, refused.value.problems)
-    assert "'ftp://x' is no place for MLflow" in tracking
+    assert "'ftp://x' is unknown to MLflow" in tracking
     assert lab.startswith(f"{tmp_path / 'lab'} cannot be written (Not a directory)")
     assert corpus == f"no file is at {tmp_path / 'nowhere.txt'}"
     assert [path.name for path in tmp_path.iterdir()] == ["lab"]

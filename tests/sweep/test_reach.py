@@ -265,7 +265,7 @@ def test_an_address_that_is_not_escaped_is_refused(
     uri: str, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    with pytest.raises(BadInput, match="is not escaped; allowed: %2F for /") as error:
+    with pytest.raises(BadInput, match="has unescaped characters; allowed: %2F for /") as error:
         tracking_uri(places.lab)
     assert "hid/" not in str(error.value) and "den" not in str(error.value)
 
