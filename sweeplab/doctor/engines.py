@@ -13,7 +13,7 @@ from pathlib import Path
 from sweeplab.doctor.check import Check, named
 from sweeplab.errors import BadInput
 from sweeplab.study.spec import Engine
-from sweeplab.sweep.engines.ray import OPEN, connect, is_closed, looks
+from sweeplab.sweep.engines.ray import OPEN, connect, is_closed, run_on_nodes
 from sweeplab.sweep.engines.slurm import SlurmEngine, SlurmFailure, ask, place_options
 
 # How long to wait for a free node to check from: a queue may have none for hours.
@@ -54,10 +54,10 @@ def ray_check(engine: Engine) -> Iterator[Check]:
         yield Check("ray", engine.address, "bad", str(error), "start the cluster, or use --engine local")
 
 
-def _looks(engine: Engine, script: str) -> list[str]:
+def _run_on_free_nodes(engine: Engine, script: str) -> list[str]:
     """Run a script on nodes that are free, and return what each prints."""
     if engine.type == "ray":
-        return looks(engine.address, script, WAIT_SECONDS)
+        return run_on_nodes(engine.address, script, WAIT_SECONDS)
     words = ("sinfo", "--noheader", "--states=idle,mixed", "--format=%D", *place_options(engine))
     count = max(1, min(MOST_LOOKED_FROM, sum(map(int, ask(*words).split()))))
     where = (f"--nodes={count}", f"--ntasks={count}", f"--immediate={WAIT_SECONDS}", "--chdir=/")
@@ -75,7 +75,7 @@ def shared_checks(lab: Path, engine: Engine) -> Iterator[Check]:
         script = f"echo $(hostname) ${{SLURMD_NODENAME:-$(hostname)}} $(date +%s.%N) $({look})"
         began = time.time()
         try:
-            rows = [row.split() for row in _looks(engine, script)]
+            rows = [row.split() for row in _run_on_free_nodes(engine, script)]
         except (SlurmFailure, BadInput) as error:
             cure = "run doctor again when a node is free"
             yield Check(

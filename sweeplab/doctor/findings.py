@@ -32,7 +32,7 @@ class Kind:
 
     found: str
     verdict: Verdict
-    mended: str = ""
+    repaired: str = ""
     cure: str = ""
 
 

@@ -158,7 +158,7 @@ def moved_check(lab: Path, before: Sequence[str]) -> Iterator[Check]:
     was = f"the lab was moved or copied: MLflow looked for its files in {', '.join(before)}"
     cure = f"make {lab}/mlflow.db writable: the next command that opens it corrects this" if left else ""
     yield Check(
-        "moved", looked_at, "warn" if left else "ok", was if left else f"{was}, and now looks here", cure
+        "moved", looked_at, "warn" if left else "ok", was if left else f"{was}, and now uses this one", cure
     )
 
 

@@ -78,13 +78,13 @@ def repair_study(folder: StudyFolder, dry_run: bool = False, allow_plugins: bool
     with ExitStack() as stack:
         if not study.is_running:
             stack.enter_context(folder.held(f"study {folder.name} is being run by another process"))
-        _Repair(study, repaired, dry_run).mend_trials()
+        _Repair(study, repaired, dry_run).repair_trials()
         if study.is_running:
             repaired.left.append((None, "MLflow is left to the process that runs the study"))
             return repaired
         after = OpenedStudy(folder, allow_plugins)
         after.is_running = False  # it is held here
-        _mend_tracking(after, repaired, dry_run)
+        _repair_tracking(after, repaired, dry_run)
     return repaired
 
 
@@ -95,7 +95,7 @@ class _Repair:
         self.study, self.folder, self.store = study, study.folder, study.store
         self.repaired, self.dry_run = repaired, dry_run
 
-    def mend_trials(self) -> None:
+    def repair_trials(self) -> None:
         """Repair the disagreements between the folders and the storage."""
         findings = list(folder_findings(self.study))
         ended = [place for place, trial in self.study.trials.items() if trial.state.is_finished()]
@@ -109,29 +109,29 @@ class _Repair:
             if each.kind in OF_TRIALS:
                 by_trial.setdefault(each.place[:2], []).append(each)
             else:
-                self._mend_file(each)
-        untold = [place for place, own in by_trial.items() if self._mend_trial(place, own)]
+                self._repair_file(each)
+        untold = [place for place, own in by_trial.items() if self._repair_trial(place, own)]
         if untold and not self.dry_run:
             self._tell(untold)
 
-    def _say(self, each: Finding) -> bool:
+    def _record(self, each: Finding) -> bool:
         """Record a repair; return whether to carry it out."""
-        self.repaired.done.append((each, FAULTS[each.kind].mended))
+        self.repaired.done.append((each, FAULTS[each.kind].repaired))
         return not self.dry_run
 
-    def _mend_file(self, each: Finding) -> None:
-        if not FAULTS[each.kind].mended:
+    def _repair_file(self, each: Finding) -> None:
+        if not FAULTS[each.kind].repaired:
             self.repaired.left.append((each, FAULTS[each.kind].cure))
         elif self.study.is_running:
             self.repaired.left.append((each, "a worker may need it"))
-        elif self._say(each) and each.kind in ("temporary", "snapshot"):
+        elif self._record(each) and each.kind in ("temporary", "snapshot"):
             each.path.unlink()
         elif not self.dry_run:
             aside = self.folder.path / "aside" / each.path.parent.name / each.path.name
             aside.parent.mkdir(parents=True, exist_ok=True)
             each.path.rename(_free(aside))
 
-    def _mend_trial(self, place: Trial, findings: list[Finding]) -> bool:
+    def _repair_trial(self, place: Trial, findings: list[Finding]) -> bool:
         """Repair one trial except for reports to the storage; return whether there is something to report."""
         cell, number = next(each for each in self.store.cells if each.key == place[0]), place[1]
         runs = [self.folder.run(*place, seed) for seed in self.study.seeds[cell.key]]
@@ -143,7 +143,7 @@ class _Repair:
                 self.repaired.left += [(each, "a worker holds its trial") for each in findings]
                 return False
             for each in findings:
-                self._say(each)
+                self._record(each)
             if self.dry_run:
                 return False
             for each in findings:
@@ -155,9 +155,7 @@ class _Repair:
                 try:
                     point = stored_point(self.store.spaces[cell.index], described.read_start())
                 except ValueError as error:
-                    self.repaired.left += [
-                        (each, f"it belongs to another study: {error}") for each in findings
-                    ]
+                    self.repaired.left += [(each, f"of another study: {error}") for each in findings]
                     return False
                 start = described.read_start()
                 asked = {"enqueued": start.enqueued, "retries": start.retries}
@@ -218,11 +216,11 @@ def _free(path: Any) -> Any:
     return next(each for each in (path, *others) if not each.exists())
 
 
-def _mend_tracking(study: OpenedStudy, repaired: Repaired, dry_run: bool) -> None:
+def _repair_tracking(study: OpenedStudy, repaired: Repaired, dry_run: bool) -> None:
     """Bring MLflow up to date with the folders."""
     folder = study.folder
     findings = list(_tracking_findings(study))
-    repaired.done += [(each, FAULTS[each.kind].mended) for each in findings]
+    repaired.done += [(each, FAULTS[each.kind].repaired) for each in findings]
     if dry_run or not findings:
         return
     tracker = open_tracker(folder.lab, folder.name, study.spec.track.uri)

@@ -40,7 +40,7 @@ FIRST_SEEDS = 2
 RACE_LEVEL = 0.05
 
 
-class Interrupted(Exception):  # noqa: N818 - no failure: the same command goes on
+class Interrupted(Exception):  # noqa: N818 - no failure: the same command continues
     """A study of the confirmation did not come to its end; `status` is how it ended."""
 
     def __init__(self, name: str, status: str) -> None:

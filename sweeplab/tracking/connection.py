@@ -64,8 +64,7 @@ def tracking_uri(lab: Path, uri: str | None = None) -> str:
     `uri` comes from a study; if the environment names the same place with a password, the environment's is used.
 
     Raises:
-        BadInput: MLflow does not know the scheme, or credentials of the environment would be sent to an address that
-            only the study names.
+        BadInput: MLflow does not know the scheme, or the environment's credentials would go to a study's address.
     """
     own = os.environ.get("MLFLOW_TRACKING_URI")
     if not uri or (own and _place(own) == _place(uri)):

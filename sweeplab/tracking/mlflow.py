@@ -229,9 +229,7 @@ class MLflowTracker(Mirror):
         if self._is_shipped(folder):
             return True
         if time.monotonic() < self._quiet_until:
-            raise TrackingUnavailable(
-                f"{self._place} did not answer; sweeplab retries within {QUIET_SECONDS:.0f} s"
-            )
+            raise TrackingUnavailable(f"{self._place} did not answer; next try within {QUIET_SECONDS:.0f} s")
         # The marker belongs to the present end: a run that is promoted gets another end later.
         marker = self._marker(folder)
         end = RunFolder(folder).read_end()  # before the points: if there is an end, all points are written

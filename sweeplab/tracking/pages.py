@@ -98,9 +98,7 @@ def publish(
         run_id = str(parent.info.run_id)
         text = json.dumps(state(view, run_id, grid, searched))
         if len(text.encode()) > TAG_BYTES:
-            raise BadInput(
-                f"{view.name}: too many columns and charts; MLflow stores at most {TAG_BYTES:,} bytes"
-            )
+            raise BadInput(f"{view.name}: too many columns and charts; MLflow stores {TAG_BYTES:,} bytes")
         there.client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{view.key}", text)
     runs = f"{server}/#/experiments/{experiment}/runs"
     shared = f"{runs}?{WORKFLOW}&viewStateShareKey={view.key}&compareRunsMode="

@@ -145,8 +145,7 @@ def _read(run: RunFolder) -> dict[str, str]:
 def _write(folder: StudyFolder, sent: dict[str, Any]) -> dict[str, str]:
     """Write the files that a worker sent of a run; return the run's earlier end, if the lab had another one.
 
-    Files that name other files, or that say that the run has ended, are written last: a kill at any moment leaves the
-    lab consistent.
+    Files that name others, or say that the run has ended, are written last: a kill at any moment leaves the lab whole.
     """
     run, promoted = folder.run(*sent["run"]), sent["promoted"]
     run.path.mkdir(parents=True, exist_ok=True)

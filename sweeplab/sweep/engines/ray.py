@@ -61,7 +61,7 @@ def connect(address: str) -> Any:
     if ray.is_initialized():
         return ray
     at, cure = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address, STARTS
-    with _as_it_was() as said:
+    with _restored() as said:
         try:
             host, _, port = at.removeprefix("ray://").rpartition(":")
             if port.isdecimal():  # Ray itself takes minutes to find out
@@ -84,7 +84,7 @@ def is_closed() -> bool:
     return os.environ.get("RAY_AUTH_MODE") == "token"
 
 
-def looks(address: str, script: str, seconds: float) -> list[str]:
+def run_on_nodes(address: str, script: str, seconds: float) -> list[str]:
     """Run a shell script on every node of a cluster, and return what each prints.
 
     Raises:
@@ -93,7 +93,7 @@ def looks(address: str, script: str, seconds: float) -> list[str]:
     ray = connect(address)
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    task, asked = ray.remote(_look), []
+    task, asked = ray.remote(_run_script), []
     for node in (each["NodeID"] for each in ray.nodes() if each["Alive"]):
         place = NodeAffinitySchedulingStrategy(node, soft=False)
         asked.append(task.options(num_cpus=0, scheduling_strategy=place).remote(script))
@@ -103,12 +103,12 @@ def looks(address: str, script: str, seconds: float) -> list[str]:
         raise BadInput(f"the engine ray: nodes do not answer: {type(error).__name__}") from error
 
 
-def _look(script: str) -> str:
+def _run_script(script: str) -> str:
     return subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False).stdout
 
 
 @contextmanager
-def _as_it_was() -> Iterator[IO[bytes]]:
+def _restored() -> Iterator[IO[bytes]]:
     """Undo what Ray does to this process (signal handlers, lines on standard error); yield the file of those lines."""
     handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     sys.stderr.flush()

@@ -38,8 +38,7 @@ def ask(
 ) -> optuna.Trial | None:
     """Start the next trial of a cell: an enqueued one, else a new one; None if no new point is found.
 
-    The first `n_startup` points are spread evenly; the first one is the study's `first_trial`, else that of
-    `best_nearby`.
+    The first `n_startup` points are spread evenly, but the very first is `first_trial`, else that of `best_nearby`.
     """
     number = len(tally.trials.trials)
     waiting = min(tally.waiting(), key=lambda trial: trial.number, default=None)

@@ -4,9 +4,8 @@ A trial fits if the study would train it identically: a cell has the same values
 ranges, and everything else that affects the loss is equal. Hyperparameters that a table lacks are assumed to agree.
 
 A fitting trial becomes a marked Optuna trial, which the sampler models like the study's own. It counts towards no
-budget and is never the study's best. Pruners do not see its curve: in the storage a completed trial has none, and a
-pruned one has only its last value, by which TPE ranks it but no pruner judges. Only the pruners' `n_startup_trials`
-counts it.
+budget and is never the study's best. Pruners do not see its curve and count it only in `n_startup_trials`: in the
+storage a completed trial has no curve, and a pruned one only its last value, by which TPE ranks it.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Pipes(Starter):
         """Print an event as a line of JSON."""
         try:
             print(event_line(event), file=self._events, flush=True)
-        except BrokenPipeError:  # nobody listens any more: save the runs, and fail none of them
+        except BrokenPipeError:  # nobody listens any more: save the runs instead of failing them
             self.closed.set()
 
     def follow(self, folder: StudyFolder, commands: Commands) -> None:

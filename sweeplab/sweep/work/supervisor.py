@@ -172,9 +172,7 @@ class _Supervisor:
             for each in self.trackers:
                 each.open(description)
         except TrackingUnavailable as error:
-            raise BadInput(
-                f"{error}; name another place by track: {{uri: …}} or MLFLOW_TRACKING_URI"
-            ) from error
+            raise BadInput(f"{error}; set another track: {{uri: …}} or MLFLOW_TRACKING_URI") from error
 
     def _supervise(self) -> None:
         """Keep workers on the study until no work is left."""
