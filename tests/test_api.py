@@ -209,7 +209,7 @@ def test_mlflow_has_the_studys_data_its_time_and_the_best_model_of_its_cell(resu
     assert note[0].startswith(f"**Best val_loss {best['value']:.4f}**: [all/")
     assert "learning_rate 0.003" in note[0] and "artifacts/report/scaling.html)" in note[1]
     assert (
-        note[2].startswith("Go on: `sweeplab generate tiny --prompt 'The '")
+        note[2].startswith("Next commands: `sweeplab generate tiny --prompt 'The '")
         and "study publish tiny" in note[2]
     )
     (model,) = client.search_logged_models([experiment])
@@ -315,7 +315,7 @@ def test_a_run_without_a_checkpoint_is_refused(result: StudyResult) -> None:
 
 def test_looking_for_a_run_makes_no_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with pytest.raises(BadInput, match=r"no run 0*: there is nothing at sqlite:"):
+    with pytest.raises(BadInput, match=r"no run 0*: sqlite:.* does not exist"):
         sweeplab.load_run("0" * 32, lab=tmp_path / "lab")
     assert not list(tmp_path.iterdir())
 

@@ -1,4 +1,4 @@
-"""What may keep a study from running, or its numbers from being right, each with its cure."""
+"""Find whatever may keep a study from running or its numbers from being right, each with its cure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Check", "examine"]
 
 
 def examine(lab: Path, folder: StudyFolder | None = None) -> Iterator[Check]:
-    """Yield the checks of machine and lab, and of one study, as they are done; without one, of every storage."""
+    """Yield checks of the machine, the lab and one study as they are done; without a study, of every storage."""
     yield from machine.machine_checks()
     yield from machine.lab_checks(lab)
     elsewhere = files_elsewhere(lab)

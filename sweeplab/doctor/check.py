@@ -1,4 +1,4 @@
-"""One check's result, and a study as the checks of it see it."""
+"""The result of one check, and the opened study that checks examine."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Place = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Check:
-    """What was looked at and what was found there; `cure` says what to do unless it is ok.
+    """What was examined and what was found; `cure` says what to do unless the verdict is ok.
 
-    warn: a study runs, or a command mends it; bad: it does not, or its numbers may be wrong.
+    warn: studies run anyway, or a command repairs it; bad: studies do not run, or their numbers may be wrong.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Check:
 
 
 def named(what: str, names: Sequence[str]) -> str:
-    """Write what was found, and the first few names of it."""
+    """Return a finding with the first few names that it concerns."""
     return f"{what}: {several_named(names)}"
 
 
@@ -71,7 +71,7 @@ class OpenedStudy:
 
     @cached_property
     def trials(self) -> Mapping[tuple[str, int], FrozenTrial]:
-        """Return the trials that were trained here, or are, by cell and number."""
+        """Return the trials that were or are trained in this study, by cell and number."""
         return {
             (cell.key, trial.number): trial
             for cell in self.store.cells
@@ -81,7 +81,7 @@ class OpenedStudy:
 
     @cached_property
     def numbers(self) -> set[tuple[str, int]]:
-        """Return the cells and numbers of all trials that Optuna has, whatever became of them."""
+        """Return the cell and number of every trial that Optuna has, whatever its state."""
         return {
             (cell.key, trial.number)
             for cell in self.store.cells
@@ -90,12 +90,12 @@ class OpenedStudy:
 
     @cached_property
     def runs(self) -> Mapping[Place, RunFolder]:
-        """Return the folders of all runs by cell, trial and seed, as their names say."""
+        """Return the folders of all runs by cell, trial and seed, which are read from the folders' names."""
         paths = sorted((self.folder.path / "runs").glob("*/*/"))
         runs = [RunFolder(path) for path in paths if re.fullmatch("[0-9]+-[0-9]+", path.name)]
         return {(run.cell, run.trial, run.seed): run for run in runs}
 
     @property
     def run_again(self) -> str:
-        """Return the command that goes on with the study as it was last run; it adds no trial to a full budget."""
+        """Return the command that continues the study as it was last run; it adds no trial to a full budget."""
         return self.folder.command("study resume", *(["--allow-plugins"] if self.spec.plugins else []))

@@ -1,7 +1,7 @@
-"""Where Optuna's storage, the folders of runs and MLflow disagree, one finding for each run and fault.
+"""Find where Optuna's storage, the run folders and MLflow disagree: one finding for each run and fault.
 
-`doctor` names them with a cure, `study repair` mends them. Optuna knows how a trial ended, once its folders do; the
-folders have its numbers; MLflow shows them.
+`doctor` lists them with a cure, `study repair` repairs them. A trial's ending is written to its run folders first, then
+reported to Optuna; its numbers are in the folders; MLflow shows them.
 """
 
 from __future__ import annotations
@@ -28,52 +28,48 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of fault: what it is, how bad, and what repairing does about it; where that is nothing, the cure."""
+    """A kind of fault: its description, its verdict, and what repairing does; if it does nothing, the cure."""
 
     found: str
     verdict: Verdict
-    mended: str = ""
+    repaired: str = ""
     cure: str = ""
 
 
-_AGAIN = f"{FROM_A_COPY}; or {{repair}} makes them again"
-_OF_THE_ARTIFACT = "put there what artifact `checkpoint` of the run has in MLflow"
+_AGAIN = f"{FROM_A_COPY}; or {{repair}} recreates them"
+_OF_THE_ARTIFACT = "put the run's artifact `checkpoint` from MLflow in its place"
 IN_FOLDERS = {
-    "damaged": Kind("files that are no JSON", "bad", "set aside, and made again", _AGAIN),
-    "cut_off": Kind("files that are no JSON, of runs that have not ended", "warn", "set aside"),
-    "lost": Kind(
-        "trials that have ended, whose runs' descriptions or ends are gone", "bad", "made again", _AGAIN
-    ),
-    "no_curve": Kind("runs that ended, whose curves are gone", "bad", cure=FROM_A_COPY),
-    "checkpoint": Kind("checkpoints that are not what was written", "bad", cure=_OF_THE_ARTIFACT),
+    "damaged": Kind("files that are not valid JSON", "bad", "set aside, and recreated", _AGAIN),
+    "cut_off": Kind("files that are not valid JSON, of runs that have not ended", "warn", "set aside"),
+    "lost": Kind("ended trials whose runs have lost run.json or end.json", "bad", "recreated", _AGAIN),
+    "no_curve": Kind("ended runs whose curves are gone", "bad", cure=FROM_A_COPY),
+    "checkpoint": Kind("damaged or changed checkpoints", "bad", cure=_OF_THE_ARTIFACT),
     "no_checkpoint": Kind(
-        "runs that ended without the checkpoint that the study keeps", "warn", cure=_OF_THE_ARTIFACT
+        "ended runs without the checkpoint that the study keeps", "warn", cure=_OF_THE_ARTIFACT
     ),
-    "snapshot": Kind(
-        "damaged snapshots, from which no run goes on: it takes the one before", "warn", "removed"
-    ),
-    "unreported": Kind("runs that ended, of which the storage was not told", "warn", "told to the storage"),
-    "unknown": Kind("runs of which the storage knows no trial", "warn", "put back in the storage"),
-    "differs": Kind("runs of which the storage says other things", "bad", "told to the storage anew"),
-    "temporary": Kind("files that a kill left unfinished", "warn", "removed"),
-    "orphaned": Kind("folders of no trial", "warn", "set aside"),
+    "snapshot": Kind("damaged snapshots: the runs continue from the ones before", "warn", "removed"),
+    "unreported": Kind("ended runs that were not reported to the storage", "warn", "reported to the storage"),
+    "unknown": Kind("runs whose trial the storage does not have", "warn", "put back in the storage"),
+    "differs": Kind("runs that the storage contradicts", "bad", "reported to the storage again"),
+    "temporary": Kind("unfinished files left by a killed process", "warn", "removed"),
+    "orphaned": Kind("folders that belong to no trial", "warn", "set aside"),
 }
 IN_MLFLOW = {
     "other": Kind("runs differ", "bad", "deleted in MLflow, and sent again"),
-    "incomplete": Kind("runs were sent and are not whole in MLflow", "bad", "sent again"),
+    "incomplete": Kind("runs were sent but are incomplete in MLflow", "bad", "sent again"),
     "unsent": Kind("runs have not been sent to MLflow yet", "warn", "sent"),
-    "stale": Kind("runs that wait for a worker are otherwise in MLflow", "warn", "set to waiting"),
-    "twice": Kind("runs are more than once in MLflow", "bad", "the others deleted in MLflow"),
-    "stray": Kind("runs in MLflow are of no trial", "warn", "deleted in MLflow"),
+    "stale": Kind("runs wait for a worker but have another state in MLflow", "warn", "set to waiting"),
+    "twice": Kind("runs are more than once in MLflow", "bad", "the duplicates deleted in MLflow"),
+    "stray": Kind("runs in MLflow belong to no trial", "warn", "deleted in MLflow"),
 }
 FAULTS = IN_FOLDERS | IN_MLFLOW
-# Kinds that say nothing of what a trial is, or how it ended.
+# Kinds of fault that do not affect a trial's values or its ending.
 BESIDE_TRIALS = {"temporary", "snapshot", "checkpoint", "no_checkpoint", "no_curve"}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault of a run: where, at which file or folder, or in which of MLflow's runs; `said` says in what."""
+    """One fault of a run: its place, the file or folder, or the MLflow runs concerned; `said` gives details."""
 
     kind: str
     place: Place
@@ -83,14 +79,14 @@ class Finding:
 
     @property
     def name(self) -> str:
-        """Name the run as a person does."""
+        """Return the run's name as a person would write it, with the details."""
         cell, number, seed = self.place
         return f"{cell} #{number} seed {seed}{f' ({self.said})' if self.said else ''}"
 
 
 def folder_findings(study: OpenedStudy) -> Iterator[Finding]:
-    """Yield what is missing in folders of runs, cut off, or contradicts the storage."""
-    known = study.runs  # before the storage is read: a trial that a worker starts now has its folder later
+    """Yield what is missing or cut off in run folders, or contradicts the storage."""
+    known = study.runs  # read before the storage: a trial that a worker starts now gets its folder later
     spaces = {space.cell.key: space for space in study.store.spaces}
     keeps = study.spec.track.checkpoints != "none"
     for place in sorted(
@@ -113,7 +109,7 @@ def _faults(run: RunFolder, state: str, keeps: bool) -> Iterator[tuple[str, Path
 
     described, ended = run.start_file, run.end_file
     if not described.exists() or not (ended.exists() or state in ("RUNNING", "none")):
-        # A trial that runs comes to its folder, or to what is missing there, when it is continued.
+        # A running trial gets its folder, or what is missing there, when it is continued.
         if state != "RUNNING":
             yield ("orphaned" if state == "none" else "lost"), run.path
         return
@@ -142,7 +138,7 @@ def _lacks_curve(run: RunFolder, end: RunEnd) -> bool:
 
 
 def why_damaged(checkpoint: Path) -> str:
-    """Say what a checkpoint lacks, or what of it is not what was written; nothing where it is whole."""
+    """Return what is missing or changed in a checkpoint; an empty text if it is whole."""
     from sweeplab.train.checkpoint import DamagedCheckpoint, read_content
 
     try:
@@ -153,7 +149,7 @@ def why_damaged(checkpoint: Path) -> str:
 
 
 def read_said(file: Path) -> dict[str, Any] | None:
-    """Return what a JSON file says; None where it is torn."""
+    """Return the content of a JSON file; None if it cannot be read."""
     try:
         said = json.loads(file.read_bytes())
     except (OSError, ValueError):
@@ -162,7 +158,7 @@ def read_said(file: Path) -> dict[str, Any] | None:
 
 
 def end_of(run: RunFolder) -> RunEnd | None:
-    """Return how a run ended; None where it has not, or where that cannot be read."""
+    """Return how a run ended; None if it has not, or if its end.json cannot be read."""
     try:
         return run.read_end()
     except DamagedFile:
@@ -173,7 +169,7 @@ def stored_point(space: Space, start: RunStart) -> dict[str, Any]:
     """Return a run's searched values as Optuna stores them.
 
     Raises:
-        ValueError: one lies outside of what is searched.
+        ValueError: one is outside of its search range.
     """
     point: dict[str, Any] = {}
     for name, value in start.sampled.items():
@@ -182,7 +178,7 @@ def stored_point(space: Space, start: RunStart) -> dict[str, Any]:
 
 
 def _contradiction(trial: FrozenTrial, run: RunFolder, space: Space) -> str:
-    """Say in what the storage contradicts a run's records, or nothing."""
+    """Return in what the storage contradicts a run's records; an empty text if in nothing."""
     from sweeplab.sweep.trials.store import OPTUNA_STATES
 
     try:
@@ -204,11 +200,11 @@ def _contradiction(trial: FrozenTrial, run: RunFolder, space: Space) -> str:
 
 
 def tracking_findings(study: OpenedStudy) -> Iterator[Finding]:
-    """Yield in what MLflow differs from the folders of the runs whose trials have ended.
+    """Yield the differences between MLflow and the run folders of ended trials.
 
     Raises:
         BadInput: MLflow has no such study.
-        TrackingUnavailable: it does not answer.
+        TrackingUnavailable: MLflow does not answer.
     """
     tracker = open_tracker(study.folder.lab, study.folder.name, study.spec.track.uri)
     tracked: dict[Place, list[TrackedRun]] = defaultdict(list)
@@ -244,7 +240,7 @@ def _compare(
 ) -> Iterator[Finding]:
     end = end_of(run)
     if end is None or read_said(run.start_file) is None or _lacks_curve(run, end):
-        return  # which is a fault of its folder: what MLflow has may be all there is
+        return  # the folder is at fault, and MLflow may have the only copy
     is_whole = bool(found) and found[0].status in ("FINISHED", "FAILED")
     if not is_whole:
         yield Finding("incomplete" if run.shipped_file.exists() else "unsent", place, run.path)
@@ -269,7 +265,7 @@ def _compare(
         said = f"{other[0]} {latest[other[0]]:.6g} on disk, {there.metrics[other[0]]} in MLflow"
         yield Finding("other", place, run.path, said, (there.run_id,))
     elif strange := [key for key in sent if key not in points or not is_close(sent[key], points[key])]:
-        said = f"another {strange[0][0]} at {strange[0][1]} in MLflow"
+        said = f"MLflow has another {strange[0][0]} at step {strange[0][1]}"
         yield Finding("other", place, run.path, said, (there.run_id,))
     elif missing := {*points} - {*sent} | {(name, 0) for name in latest if name not in there.metrics}:
-        yield Finding("incomplete", place, run.path, f"points missing: {len(missing)}")
+        yield Finding("incomplete", place, run.path, f"missing points: {len(missing)}")

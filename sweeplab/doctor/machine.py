@@ -1,4 +1,4 @@
-"""Python, packages, devices and threads; disk, lab, and whether tracking answers."""
+"""Check Python, packages, devices and threads; disk and lab; and whether tracking answers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from sweeplab.train.devices import CGROUP, cuda_count
 from sweeplab.train.program import COMPILER_CURE, compiler
 
 BAD_BYTES, WARN_BYTES = 200 * 2**20, 2 * 2**30
-# SQLite's write-ahead log needs memory that its readers share: no file system over a network has that.
+# SQLite's write-ahead log needs memory shared by its readers, which no network file system provides.
 REMOTE = {"nfs", "nfs4", "cifs", "smbfs", "smb3", "afs", "9p", "lustre", "glusterfs", "fuse.sshfs"}
 
 
 def machine_checks() -> Iterator[Check]:
-    """Yield the checks of what is installed and of what computes."""
+    """Yield the checks of installed software, devices and load."""
     python, packages = own_metadata()
     yield python_check(python)
     yield from package_checks(packages)
@@ -41,7 +41,7 @@ def machine_checks() -> Iterator[Check]:
 
 
 def own_metadata() -> tuple[str, list[str]]:
-    """Return which Python and which packages sweeplab says it needs: as installed, or in its source tree."""
+    """Return the Python and the packages that sweeplab requires, from its metadata or its source tree."""
     try:
         needed = [each for each in requires("sweeplab") or () if "extra ==" not in each]
         return metadata("sweeplab")["Requires-Python"], needed
@@ -52,7 +52,7 @@ def own_metadata() -> tuple[str, list[str]]:
 
 
 def python_check(needed: str, found: str = "") -> Check:
-    """Compare this Python with the one that is needed."""
+    """Compare this Python's version with the required one."""
     found = found or python_version()
     good = SpecifierSet(needed).contains(found, prereleases=True)
     cure = "" if good else f"install sweeplab in an environment with Python {needed}"
@@ -60,7 +60,7 @@ def python_check(needed: str, found: str = "") -> Check:
 
 
 def package_checks(needed: Sequence[str]) -> Iterator[Check]:
-    """Compare every installed package with its floor and ceiling; those in order share one check."""
+    """Compare every installed package with its allowed versions; correct ones share one check."""
     good = []
     here = [each for each in map(Requirement, needed) if not each.marker or each.marker.evaluate()]
     for requirement in here:
@@ -74,7 +74,7 @@ def package_checks(needed: Sequence[str]) -> Iterator[Check]:
                 continue
         cure = f"pip install '{requirement.name}{requirement.specifier}'"
         yield Check(requirement.name, f"version {requirement.specifier}", "bad", found, cure)
-    yield Check("packages", "floors and ceilings", "ok", f"as they should be: {len(good)} of {len(here)}")
+    yield Check("packages", "allowed versions", "ok", f"correct: {len(good)} of {len(here)}")
 
 
 def device_check(found: Mapping[str, Any], n_cuda: int) -> Check:
@@ -88,7 +88,7 @@ def device_check(found: Mapping[str, Any], n_cuda: int) -> Check:
 
 
 def cpu_quota(path: Path = CGROUP / "cpu.max") -> float | None:
-    """Return how many cores' time a container may take, or None where that is all of them."""
+    """Return how many cores' time a container may use, or None if there is no limit."""
     try:
         quota, period = path.read_text().split()
         return int(quota) / int(period)
@@ -97,18 +97,18 @@ def cpu_quota(path: Path = CGROUP / "cpu.max") -> float | None:
 
 
 def thread_check(n_cores: int, quota: float | None, load: float) -> Check:
-    """Compare the cores that workers are given with the time that they can have."""
+    """Compare the cores that workers use with the container's limit and the load."""
     words, cure = f"{n_cores} cores, load {load:.1f}", ""
     if quota is not None and quota < n_cores - 0.5:
-        words += f", of which a limit leaves {quota:g}"
+        words += f", limited to {quota:g} by the container"
         cure = f"set engine: {{workers: {max(1, int(quota))}}}, or raise the container's limit"
     elif load > 1.5 * n_cores:
-        cure = "wait for the other programs, or give fewer workers"
+        cure = "wait for the other programs, or use fewer workers"
     return Check("threads", "cores, quota, load", "warn" if cure else "ok", words, cure)
 
 
 def compiler_check(found: str | None) -> Check:
-    """Name the compiler of steps that are compiled; without one a study trains all the same, but for compile: true."""
+    """Check for the compiler of compiled steps; without one every study trains except those with compile: true."""
     looked_at = "C++ compiler, for compiled steps on a CPU"
     return Check(
         "compiler", looked_at, "ok" if found else "warn", found or "none", "" if found else COMPILER_CURE
@@ -116,33 +116,33 @@ def compiler_check(found: str | None) -> Check:
 
 
 def lab_checks(lab: Path) -> Iterator[Check]:
-    """Yield whether the lab can be written, on what, and with how much room."""
+    """Yield checks of the lab: whether it can be written, its file system, and its free space."""
     place = next(each for each in (lab, *lab.parents) if each.exists())
     try:
         with tempfile.TemporaryFile(dir=place):
             pass
     except OSError as error:
-        cure = "--lab or SWEEPLAB_LAB name another folder"
+        cure = "name another folder by --lab or SWEEPLAB_LAB"
         yield Check("lab", str(lab), "bad", f"cannot be written: {error.strerror}", cure)
         return
     system = file_system(place)
     if system in REMOTE:
         cure = "move the lab to a local disk: SQLite breaks where several machines write to one file"
-        yield Check("lab", str(lab), "warn", f"lies on {system}", cure)
+        yield Check("lab", str(lab), "warn", f"is on {system}", cure)
     else:
-        yield Check("lab", str(lab), "ok", "can be written" if place == lab else "will be made")
+        yield Check("lab", str(lab), "ok", "can be written" if place == lab else "will be created")
     yield disk_check(place, shutil.disk_usage(place).free)
 
 
 def disk_check(place: Path, free: int) -> Check:
-    """Judge the room that is left."""
+    """Check the free space."""
     verdict: Verdict = "bad" if free < BAD_BYTES else "warn" if free < WARN_BYTES else "ok"
-    cure = "" if verdict == "ok" else "make room, or set track: {checkpoints: none}"
+    cure = "" if verdict == "ok" else "free some space, or set track: {checkpoints: none}"
     return Check("disk", str(place), verdict, f"{free / 2**30:.1f} GiB free", cure)
 
 
 def file_system(place: Path) -> str:
-    """Return the kind of file system that a folder lies on."""
+    """Return the type of a folder's file system."""
     import psutil
 
     mounts = {Path(each.mountpoint): each.fstype for each in psutil.disk_partitions(all=True)}
@@ -151,36 +151,36 @@ def file_system(place: Path) -> str:
 
 
 def moved_check(lab: Path, before: Sequence[str]) -> Iterator[Check]:
-    """Yield whether MLflow finds the files of a moved lab; `before` are the folders where it looked till now."""
+    """Yield whether MLflow finds the files of a moved lab; `before` are the folders where it has looked so far."""
     if not before:
         return
     left, looked_at = files_elsewhere(lab), f"{lab}/artifacts"
-    was = f"the lab was moved or copied: MLflow's files were looked for in {', '.join(before)}"
-    cure = f"let {lab}/mlflow.db be written: the next command that opens it mends it" if left else ""
+    was = f"the lab was moved or copied: MLflow looked for its files in {', '.join(before)}"
+    cure = f"make {lab}/mlflow.db writable: the next command that opens it corrects this" if left else ""
     yield Check(
-        "moved", looked_at, "warn" if left else "ok", was if left else f"{was}, and are now here", cure
+        "moved", looked_at, "warn" if left else "ok", was if left else f"{was}, and now uses this one", cure
     )
 
 
 def tracking_check(lab: Path, uri: str | None = None) -> Check:
-    """Ask tracking for its studies."""
+    """Check that tracking answers, and count its studies."""
     try:
         uri = tracking_uri(lab, uri)
     except BadInput as error:
-        cure = "MLFLOW_TRACKING_URI or track: {uri: …} name a place that MLflow knows"
+        cure = "set MLFLOW_TRACKING_URI or track: {uri: …} to an address that MLflow knows"
         return Check("tracking", "MLFLOW_TRACKING_URI", "bad", str(error), cure)
     looked_at, database = without_password(uri), database_file(uri)
     if database and not database.exists():
-        return Check("tracking", looked_at, "ok", "will be made by the first study that is run")
+        return Check("tracking", looked_at, "ok", "will be created by the first study that is run")
     try:
         count = count_studies(lab, uri)
     except TrackingUnavailable as error:
         found = str(error).removeprefix(f"{looked_at}: ")
-        cure = "start the server; training goes on without it, and the numbers follow on the next run"
+        cure = "start the server; training continues without it, and the next run sends the missing numbers"
         if "database schema" in found:
-            cure = f"copy the database, then: mlflow db upgrade {looked_at}"
+            cure = f"back the database up, then: mlflow db upgrade {looked_at}"
         elif database:
-            away = "move it away and run the studies again: they send all that they have"
-            cure = f"put the database's copy back, or {away}"
+            away = "move it away and run the studies again: they send everything again"
+            cure = f"put a copy of the database back, or {away}"
         return Check("tracking", looked_at, "bad", found, cure)
     return Check("tracking", looked_at, "ok", f"answers; studies: {count}")

@@ -1,9 +1,9 @@
-"""Let Optuna's storage, the folders of runs and MLflow of a study agree, whatever befell them.
+"""Repair a study: make Optuna's storage, the run folders and MLflow agree again, whatever happened to them.
 
-What a recovery does anyway does it: a trial that disagrees runs again under nobody's lease, whoever takes it up tells
-the storage the end that its folder has, or trains it where that has none; and a run is sent to MLflow again, which
-gets what it lacks. What a live worker holds is left alone. Nothing is deleted that cannot be taken back: damaged files
-keep their content beside the new ones, and MLflow keeps deleted runs.
+Repairing uses the normal recovery: a disagreeing trial is set to running without a lease, and the worker that claims
+it reports the end from the trial's folder, or trains it if there is none; a run is sent to MLflow again, which gets
+what it lacks. Trials held by a live worker are left alone. Nothing is deleted irrevocably: damaged files are kept
+beside the new ones, and MLflow keeps deleted runs.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from sweeplab.study.plugins import check_imported
 from sweeplab.tracking import open_tracker
 
 Trial = tuple[str, int]
-# Faults of a trial, beside those of single files.
+# Faults of whole trials, as opposed to those of single files.
 OF_TRIALS = ("damaged", "cut_off", "lost", "unreported", "unknown", "differs")
 
 
 @dataclass
 class Repaired:
-    """What was mended, or would be; what was left alone, each with the reason; and the trials to be trained again."""
+    """What was repaired, or would be; what was left alone, with reasons; and the trials to be trained again."""
 
     done: list[tuple[Finding, str]] = field(default_factory=list)
     left: list[tuple[Finding | None, str]] = field(default_factory=list)
     to_train: list[Trial] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain data for JSON."""
+        """Return the report as plain data for JSON."""
 
         def plain(each: Finding | None, what: str) -> dict[str, Any]:
             if each is None:
@@ -64,44 +64,44 @@ class Repaired:
 
 
 def repair_study(folder: StudyFolder, dry_run: bool = False, allow_plugins: bool = False) -> Repaired:
-    """Mend where the stores of a study disagree, or with `dry_run` only say what would be done.
+    """Repair the disagreements between a study's stores, or with `dry_run` only return what would be done.
 
-    It may be run again, and beside workers. MLflow is left to the process that runs the study, if one does.
+    It may be repeated, and run beside workers. While a process runs the study, MLflow is left to that process.
 
     Raises:
-        BadInput: what a study goes on from is gone or damaged, all folders of its runs are, or its data have changed.
+        BadInput: a file that the study needs is gone or damaged, all its run folders are gone, or its data changed.
         StorageUnavailable: the storage does not answer.
-        TrackingUnavailable: MLflow does not answer; all else is mended.
+        TrackingUnavailable: MLflow does not answer; everything else is repaired.
     """
     folder.check_whole()
     study, repaired = OpenedStudy(folder, allow_plugins), Repaired()
     with ExitStack() as stack:
         if not study.is_running:
             stack.enter_context(folder.held(f"study {folder.name} is being run by another process"))
-        _Repair(study, repaired, dry_run).mend_trials()
+        _Repair(study, repaired, dry_run).repair_trials()
         if study.is_running:
             repaired.left.append((None, "MLflow is left to the process that runs the study"))
             return repaired
         after = OpenedStudy(folder, allow_plugins)
         after.is_running = False  # it is held here
-        _mend_tracking(after, repaired, dry_run)
+        _repair_tracking(after, repaired, dry_run)
     return repaired
 
 
 class _Repair:
-    """The mending of a study's trials in its storage and its folders."""
+    """Repairs a study's trials in its storage and its folders."""
 
     def __init__(self, study: OpenedStudy, repaired: Repaired, dry_run: bool) -> None:
         self.study, self.folder, self.store = study, study.folder, study.store
         self.repaired, self.dry_run = repaired, dry_run
 
-    def mend_trials(self) -> None:
-        """Mend what the folders and the storage do not agree in."""
+    def repair_trials(self) -> None:
+        """Repair the disagreements between the folders and the storage."""
         findings = list(folder_findings(self.study))
         ended = [place for place, trial in self.study.trials.items() if trial.state.is_finished()]
         if ended and not self.study.runs:
             raise BadInput(
-                f"{self.folder.path / 'runs'} has no folder of any run, and {len(ended)} trials have ended; put a copy "
+                f"{self.folder.path / 'runs'} has no run folders, though {len(ended)} trials have ended; put a copy "
                 "of it back"
             )
         by_trial: dict[Trial, list[Finding]] = {}
@@ -109,30 +109,30 @@ class _Repair:
             if each.kind in OF_TRIALS:
                 by_trial.setdefault(each.place[:2], []).append(each)
             else:
-                self._mend_file(each)
-        untold = [place for place, own in by_trial.items() if self._mend_trial(place, own)]
+                self._repair_file(each)
+        untold = [place for place, own in by_trial.items() if self._repair_trial(place, own)]
         if untold and not self.dry_run:
             self._tell(untold)
 
-    def _say(self, each: Finding) -> bool:
-        """Say what is mended; and whether it is to be done."""
-        self.repaired.done.append((each, FAULTS[each.kind].mended))
+    def _record(self, each: Finding) -> bool:
+        """Record a repair; return whether to carry it out."""
+        self.repaired.done.append((each, FAULTS[each.kind].repaired))
         return not self.dry_run
 
-    def _mend_file(self, each: Finding) -> None:
-        if not FAULTS[each.kind].mended:
+    def _repair_file(self, each: Finding) -> None:
+        if not FAULTS[each.kind].repaired:
             self.repaired.left.append((each, FAULTS[each.kind].cure))
         elif self.study.is_running:
-            self.repaired.left.append((each, "a worker may be about to need it"))
-        elif self._say(each) and each.kind in ("temporary", "snapshot"):
+            self.repaired.left.append((each, "a worker may need it"))
+        elif self._record(each) and each.kind in ("temporary", "snapshot"):
             each.path.unlink()
         elif not self.dry_run:
             aside = self.folder.path / "aside" / each.path.parent.name / each.path.name
             aside.parent.mkdir(parents=True, exist_ok=True)
             each.path.rename(_free(aside))
 
-    def _mend_trial(self, place: Trial, findings: list[Finding]) -> bool:
-        """Mend one trial but for what the storage is to be told; say whether there is something."""
+    def _repair_trial(self, place: Trial, findings: list[Finding]) -> bool:
+        """Repair one trial except for reports to the storage; return whether there is something to report."""
         cell, number = next(each for each in self.store.cells if each.key == place[0]), place[1]
         runs = [self.folder.run(*place, seed) for seed in self.study.seeds[cell.key]]
         kinds = {each.kind for each in findings}
@@ -143,7 +143,7 @@ class _Repair:
                 self.repaired.left += [(each, "a worker holds its trial") for each in findings]
                 return False
             for each in findings:
-                self._say(each)
+                self._record(each)
             if self.dry_run:
                 return False
             for each in findings:
@@ -155,7 +155,7 @@ class _Repair:
                 try:
                     point = stored_point(self.store.spaces[cell.index], described.read_start())
                 except ValueError as error:
-                    self.repaired.left += [(each, f"another study's: {error}") for each in findings]
+                    self.repaired.left += [(each, f"of another study: {error}") for each in findings]
                     return False
                 start = described.read_start()
                 asked = {"enqueued": start.enqueued, "retries": start.retries}
@@ -175,7 +175,7 @@ class _Repair:
         return any(trial.number == place[1] and not trial.state.is_finished() for trial in trials)
 
     def _ends_are_made(self, place: Trial, runs: list[RunFolder]) -> bool:
-        """Write lost ends from the curves, where these come to the value that the storage was told; say whether so."""
+        """Write lost ends from the curves if their value agrees with the storage's; return whether it does."""
         from sweeplab.sweep.work.trial import TrialRuns  # torch with it
 
         trial = self.study.trials[place]
@@ -204,23 +204,23 @@ class _Repair:
         return recorded_dataset(self.folder, self.study.spec)
 
     def _tell(self, places: Iterable[Trial]) -> None:
-        """Tell the storage the ends that the folders have, as a worker does that takes such a trial up."""
+        """Report the ends in the folders to the storage, as a worker does that claims such a trial."""
         from sweeplab.sweep.work.runner import Runner  # torch with it
 
         Runner(self.study.spec, self.store, self._dataset(), self.folder).tell_ends({*places})
 
 
 def _free(path: Any) -> Any:
-    """Return the path, with a number after it where there is such a file."""
+    """Return the path, with a number appended if such a file exists."""
     others = (path.with_name(f"{path.name}.{number}") for number in range(1, 1000))
     return next(each for each in (path, *others) if not each.exists())
 
 
-def _mend_tracking(study: OpenedStudy, repaired: Repaired, dry_run: bool) -> None:
+def _repair_tracking(study: OpenedStudy, repaired: Repaired, dry_run: bool) -> None:
     """Bring MLflow up to date with the folders."""
     folder = study.folder
     findings = list(_tracking_findings(study))
-    repaired.done += [(each, FAULTS[each.kind].mended) for each in findings]
+    repaired.done += [(each, FAULTS[each.kind].repaired) for each in findings]
     if dry_run or not findings:
         return
     tracker = open_tracker(folder.lab, folder.name, study.spec.track.uri)
@@ -240,7 +240,7 @@ def _mend_tracking(study: OpenedStudy, repaired: Repaired, dry_run: bool) -> Non
 def _tracking_findings(study: OpenedStudy) -> Iterator[Finding]:
     try:
         yield from tracking_findings(study)
-    except BadInput:  # it has nothing of the study
+    except BadInput:  # MLflow does not have the study
         for place, run in study.runs.items():
             if run.has_started and end_of(run):
                 yield Finding("unsent", place, run.path)

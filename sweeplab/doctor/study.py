@@ -1,4 +1,4 @@
-"""A study's storage, the workers that hold its trials, the folders of its runs, and what MLflow has of them."""
+"""Check a study's storage, the workers that hold its trials, its run folders, and their agreement with MLflow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def storage_check(study: StudyFolder) -> Check:
-    """Read the study's descriptions and go through its database."""
+    """Check the study's description files and its database."""
     is_elsewhere = study.storage_file.exists()
     place = str(study.storage_file if is_elsewhere else study.database)
     try:
@@ -53,7 +53,7 @@ def storage_check(study: StudyFolder) -> Check:
 
 
 def unstarted_checks(lab: Path) -> Iterator[Check]:
-    """Yield a check where a study was killed before it had written what it is."""
+    """Yield a check where a study was killed before its description was written."""
     place = lab / "studies"
     if folders := [each for each in sorted(place.glob("*/")) if not StudyFolder(lab, each.name).has_started]:
         found = named("folders of studies that never started", [each.name for each in folders])
@@ -61,18 +61,18 @@ def unstarted_checks(lab: Path) -> Iterator[Check]:
 
 
 def version_check(study: OpenedStudy) -> Iterator[Check]:
-    """Yield a check where the database is another Optuna's, whose tables this one does not read."""
+    """Yield a check where another version of Optuna wrote the database, whose tables this one cannot read."""
     try:
         _ = study.store
     except RuntimeError as error:
         url = without_password(study.folder.storage_url)
         cure = shlex.join(["optuna", "storage", "upgrade", "--storage", url])
         found = str(error).partition(". ")[0]
-        yield Check("storage", str(study.folder.database), "bad", found, f"copy the file, then: {cure}")
+        yield Check("storage", str(study.folder.database), "bad", found, f"back the file up, then: {cure}")
 
 
 def worker_checks(study: OpenedStudy) -> Iterator[Check]:
-    """Look for trials whose worker is gone or hangs."""
+    """Check for trials whose worker is gone or hangs."""
     check = partial(Check, "workers", "who holds which trial")
     with study.store.storage.reading() as connection:
         held_by = study.store.leases.all(connection)
@@ -86,7 +86,7 @@ def worker_checks(study: OpenedStudy) -> Iterator[Check]:
             if lease and standing == "stuck":
                 stuck.add(lease.owner.pid)
     if names["stuck"]:
-        found = named("trials of workers that are there and do nothing", names["stuck"])
+        found = named("trials of workers that exist but hang", names["stuck"])
         yield check("bad", found, _kill(stuck, study))
     if names["gone"] and study.is_running:
         yield check("ok", named("trials wait to be taken over from a worker that is gone", names["gone"]))
@@ -98,7 +98,7 @@ def worker_checks(study: OpenedStudy) -> Iterator[Check]:
 
 
 def _standing(lease: Lease) -> str:
-    """Say how a holder stands: it works on what it holds, gave it back, is gone, or is there and hangs."""
+    """Return the state of a lease's holder: held (it works), waiting (it gave the trial back), gone, or stuck."""
     if lease.owner.is_nobody:
         return "waiting"
     if not lease.is_over:
@@ -107,14 +107,14 @@ def _standing(lease: Lease) -> str:
 
 
 def _kill(pids: Iterable[int], study: OpenedStudy) -> str:
-    """Return the command that ends processes; whoever runs the study starts others, else running it again does."""
+    """Return the command that kills workers; a running study replaces them, any other is run again."""
     kill = f"kill -9 {' '.join(map(str, sorted(pids)))}"
     return kill if study.is_running else f"{kill} && {study.run_again}"
 
 
 def run_folder_checks(study: OpenedStudy) -> Iterator[Check]:
-    """Look for what is missing, cut off, or contradicts the storage; one check per kind."""
-    # What a command mends, those that work on the study are about to mend.
+    """Check run folders for missing, cut-off and contradicting records; yield one check per kind of fault."""
+    # While the study runs, faults with the verdict warn are about to disappear by themselves.
     findings = [
         each
         for each in folder_findings(study)
@@ -126,7 +126,7 @@ def run_folder_checks(study: OpenedStudy) -> Iterator[Check]:
     if not findings:
         n_unfinished = sum(trial.state.name == "RUNNING" for trial in study.trials.values())
         doing = "running" if study.is_running else "waiting to be continued"
-        rest = f", of them {doing}: {n_unfinished}" if n_unfinished else ""
+        rest = f", of which {doing}: {n_unfinished}" if n_unfinished else ""
         yield check("ok", f"whole: {len(study.runs)}{rest}")
 
 
@@ -135,22 +135,22 @@ def _at(finding: Finding, runs: Path) -> str:
 
 
 def start_check(study: OpenedStudy) -> Iterator[Check]:
-    """Yield a check of the checkpoint that a study's runs start from, where they start from one."""
+    """Yield a check of the checkpoint from which a study's runs start, if they start from one."""
     if folder := study.spec.init_folder:
         digest, found = study.folder.data.init_digest, why_damaged(folder)
         if not found and digest not in (None, (read_said(folder / "model.json") or {}).get("sha256")):
-            found = "it is another run's than the one that the study started from"
-        cure = "put a copy of it back: runs that have not begun start from it" if found else ""
+            found = "its weights are not those that the study started from"
+        cure = "put a copy of it back: runs that have not begun will start from it" if found else ""
         yield Check("init_from", str(folder), "bad" if found else "ok", found or "whole", cure)
 
 
 def agreement_checks(study: OpenedStudy) -> Iterator[Check]:
-    """Compare every run whose trial has ended with what MLflow has of it."""
-    check = partial(Check, "agreement", "what runs have written against MLflow's")
+    """Compare every run whose trial has ended with MLflow's copy."""
+    check = partial(Check, "agreement", "run folders compared with MLflow")
     try:
         findings = list(tracking_findings(study))
     except BadInput as error:
-        # Runs are only sent once the study is there.
+        # MLflow gets the study before the first run.
         if study.runs:
             yield check("bad", str(error), study.folder.command("study repair"))
         return

@@ -1,1 +1,1 @@
-"""What lies on disk of a study: folders, and records with one reader and one writer."""
+"""A study's files on disk: its folders, and typed records with one reader and one writer each."""

@@ -1,4 +1,4 @@
-"""What was confirmed of a study: one record per configuration, with its losses on fresh seeds and the test split."""
+"""The confirmation of a study: one record per configuration, with its losses on fresh seeds and on the test split."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Found = tuple[str, int]
 class Confirmed:
     """One configuration: the trial that found it, its loss there, and its losses on fresh seeds.
 
-    `searched`, `race` and `validation` are of the whole validation split, `test` of the whole test split. The last two
-    are empty where another configuration won the race, or where a seed diverged.
+    `searched`, `race` and `validation` are losses on the whole validation split, `test` on the whole test split. The
+    last two are empty if another configuration won the race, or if a seed diverged.
     """
 
     cell: str
@@ -33,14 +33,14 @@ class Confirmed:
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> Confirmed:
-        """Return a configuration as it was written."""
+        """Read the record of a configuration."""
         losses = ("race", "validation", "test")
         read = {name: {int(seed): float(loss) for seed, loss in said[name].items()} for name in losses}
         return cls(**{**said, **read})
 
 
 def read_confirmed(folder: StudyFolder) -> list[Confirmed]:
-    """Return what was confirmed of a study; nothing where nothing was."""
+    """Return a study's confirmed configurations; none if it was not confirmed."""
     try:
         return [Confirmed.from_json(each) for each in json.loads(folder.confirm_file.read_bytes())]
     except FileNotFoundError:

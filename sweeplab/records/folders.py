@@ -1,4 +1,4 @@
-"""A study's folder in the lab: where its storage, its runs and its reports lie, and who holds it."""
+"""A study's folder in the lab: the places of its storage, runs and reports, and its lock."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 DEFAULT_LAB = "lab"
 NAMES = "letters, digits, . _ and -, at most 100"
-# The storage of a study whose trials the lab's own server has: this, and the name of a schema.
+# The URL of a study whose trials are on the lab's own server is this prefix and the name of a schema.
 OWN_SERVER = "lab:"
-SERVICE = "sweeplab"  # what that server is called in its service file, and its user there
-# Whoever only looks whether a study is running holds its lock for an instant.
+SERVICE = "sweeplab"  # the server's name in its service file, and its user there
+# How long to wait for the lock: a process that only checks whether a study is running holds it for an instant.
 LOOK_SECONDS = 1.0
 
 
@@ -35,23 +35,23 @@ def lab_folder(given: Path | None = None) -> Path:
     """Return the lab: as given, else SWEEPLAB_LAB, else `lab/` here.
 
     Raises:
-        BadInput: its path is no UTF-8, in which files and databases write it down.
+        BadInput: its path is not valid UTF-8, in which files and databases record it.
     """
     lab = (given or Path(os.environ.get("SWEEPLAB_LAB") or DEFAULT_LAB)).expanduser().absolute()
     try:
         str(lab).encode()
     except UnicodeEncodeError:
-        raise BadInput(Problem(f"the lab's path {str(lab)!a} is no UTF-8", "a path in UTF-8")) from None
+        raise BadInput(Problem(f"the lab's path {str(lab)!a} is not UTF-8", "a path in UTF-8")) from None
     return lab
 
 
 def service_file(lab: Path) -> Path:
-    """Return the file that says how to connect to the lab's own PostgreSQL server, where it has one."""
+    """Return the libpq service file by which to connect to the lab's own PostgreSQL server, if it has one."""
     return lab / "postgres" / "service.conf"
 
 
 def service_url(file: Path) -> URL:
-    """Return SQLAlchemy's URL of the PostgreSQL server that a service file of libpq's names, with its password."""
+    """Return the SQLAlchemy URL, with its password, of the PostgreSQL server in a libpq service file."""
     from configparser import ConfigParser
 
     from sqlalchemy import URL
@@ -72,17 +72,17 @@ def schema_url(url: URL, schema: str) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Say whether what has a folder in the lab may be called so."""
+    """Return whether the text is a valid name for a folder in the lab."""
     return bool(re.fullmatch(r"[A-Za-z0-9._-]{1,100}", text) and text.strip("."))
 
 
 @dataclass(frozen=True)
 class DataDescription:
-    """A study's data, data.json: counts are of tokens, but for `val_bytes`; digests are sha256.
+    """A study's data (data.json): sizes are in tokens except `val_bytes`; digests are SHA-256.
 
-    `val_targets` are the tokens that an evaluation on the whole validation split finds. Overlaps are shares of a
-    split's text that stand in the training split too, and `n_duplicates` documents were left out. `init_digest` is
-    that of the weights that runs start from, None where they are drawn from a seed.
+    `val_targets` counts the tokens that an evaluation on the whole validation split predicts. Overlaps are the shares
+    of a split's text that also occur in the training split; `n_duplicates` documents were left out. `init_digest` is
+    the digest of the weights that runs start from, None if these are drawn from a seed.
     """
 
     corpus: str
@@ -104,11 +104,11 @@ class DataDescription:
 
     @property
     def sizes(self) -> DataSizes:
-        """Return what of the study's values follows from its data."""
+        """Return the sizes of the data from which values of the study follow."""
         return DataSizes(self.vocab_size, self.train_tokens, self.train_pairs, len(self.labels or ()) or None)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the description fit for JSON; without an `init_digest` where there is none."""
+        """Return the description as plain data for JSON, without fields that are None."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
@@ -119,9 +119,9 @@ class DataDescription:
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """Where a worker is: waiting for a machine, or running on one.
+    """The place of a worker, which waits for a machine or runs on one.
 
-    `process` is what names it to whoever would look at it or end it there: a process' number, a job, an actor.
+    `process` identifies it there, for looking at it or ending it: a process ID, a job, an actor.
     `why` says why it waits, or what keeps it from working.
     """
 
@@ -139,7 +139,7 @@ class WorkerPlace:
 
 @dataclass(frozen=True)
 class StudyFolder:
-    """The places of one study."""
+    """The files and folders of one study."""
 
     lab: Path
     name: str
@@ -153,15 +153,15 @@ class StudyFolder:
     plan_file = Inside("plan.json")  # the plan that it was last started with
     code_file = Inside("code.json")  # the versions of the code that it was last started with
     warm_start_file = Inside("warm_start.json")  # how many trials of each source came into which cell
-    # What fresh seeds and the test split say of the best configurations.
+    # Losses of the best configurations on fresh seeds and on the test split.
     confirm_file = Inside("confirm.json")
-    # What it says tells a machine whether it sees this folder, or one called alike.
+    # By its content a machine recognizes whether it sees this folder, or another one of the same name.
     seen_file = Inside("seen")
     workers_file = Inside("workers.json")  # where its workers are, while it is run
     elapsed_file = Inside("elapsed.json")  # how long it has been run so far
     report = Inside("report")  # the folder of the reports
-    sample = Inside("sample")  # the folder of what the best run has written
-    moving_file = Inside("moving.json")  # there while the study gets another name, or is removed
+    sample = Inside("sample")  # the folder of text generated by the best run
+    moving_file = Inside("moving.json")  # exists while the study is renamed or removed
     lock_file = Inside("supervisor.lock")
     _runs = Inside("runs")  # made by the first worker
 
@@ -171,12 +171,12 @@ class StudyFolder:
         return self.lab / "studies" / self.name
 
     def command(self, words: str, *more: str) -> str:
-        """Write a command about this study as its user would type it here."""
+        """Return a command about this study as its user would type it in this folder."""
         lab = [] if self.lab == lab_folder() else ["--lab", str(self.lab)]
         return shlex.join(["sweeplab", *words.split(), self.name, *more, *lab])
 
     def decided(self, cell: str) -> dict[str, Any]:
-        """Return what the plan found for runs of a cell on a CPU: dtype, compile, and stack where it was timed."""
+        """Return what the plan decided for runs of a cell on a CPU: dtype, compile, and stack if it was timed."""
         if not self.plan_file.exists():
             return {}
         plan = self.read(self.plan_file)
@@ -186,10 +186,10 @@ class StudyFolder:
 
     @property
     def storage_url(self) -> str:
-        """Return the URL of the trials' storage; a file that this process may not write is to be read only.
+        """Return the URL of the trials' storage; a file that this process may not write is opened read-only.
 
         Raises:
-            DamagedFile: it is a file that is gone or damaged, and trials have been trained.
+            DamagedFile: trials have been trained, but the storage's file is gone or damaged.
         """
         if self.storage_file.exists():
             url = self.storage_file.read_text(encoding="utf-8")
@@ -207,9 +207,9 @@ class StudyFolder:
         return f"{database_url(Path(read_only_uri(self.database)))}?uri=true"
 
     def check_is_here(self) -> None:
-        """Make sure that no other machine has the study's database open, where it is a file.
+        """Make sure that no other machine has the study's database open, if it is an SQLite file.
 
-        Its write-ahead log has an index in memory that its processes share: several machines would destroy the file.
+        The index of its write-ahead log is in memory shared by its processes: several machines would destroy the file.
 
         Raises:
             BadInput: another machine runs the study.
@@ -219,12 +219,12 @@ class StudyFolder:
         host, _, there = self.lock_file.read_text("utf-8").partition("\n")
         if there not in ("", machine()) and self.is_run:
             what = f"study {self.name} is run on {host}, and its trials are in an SQLite file"
-            cure = "`sweeplab storage start` before a new study gives it a database that several may use"
-            raise BadInput(f"{what}, which one machine alone may open: look at it there; {cure}")
+            cure = "`sweeplab storage start` before a new study gives it a database that several machines may use"
+            raise BadInput(f"{what}, which only one machine may open: use it there; {cure}")
 
     @property
     def is_on_own_server(self) -> bool:
-        """Say whether the trials are stored by the lab's own server."""
+        """Return whether the lab's own server stores the trials."""
         return self.storage_file.exists() and self.storage_file.read_text("utf-8").startswith(OWN_SERVER)
 
     def _check_database(self, query: str) -> None:
@@ -240,17 +240,17 @@ class StudyFolder:
             raise self.damaged(self.database, said)
 
     def damaged(self, file: Path, what: object) -> DamagedFile:
-        """Return the error that a file of the study cannot be read, with its cure."""
+        """Return the error for a file of the study that cannot be read, with its cure."""
         return DamagedFile(file, str(what).partition("\n")[0], self.cure_of(file))
 
     def cure_of(self, file: Path) -> str:
-        """Return what to do where a file of the study is gone or damaged."""
+        """Return what to do if a file of the study is gone or damaged."""
         if file in (self.canonical_file, self.data_file, self.database):
             return f"put a copy of it back, or move {self.path} away and run the study again"
         return "put a copy of it back, or remove it and run the study again"
 
     def read(self, file: Path) -> dict[str, Any]:
-        """Return what one of the study's JSON files says.
+        """Return the content of one of the study's JSON files.
 
         Raises:
             DamagedFile: it is gone or damaged.
@@ -259,10 +259,10 @@ class StudyFolder:
             return dict(json.loads(file.read_bytes()))
 
     def check_whole(self) -> None:
-        """Make sure that what a study goes on from is there and can be read.
+        """Make sure that the files that a study needs to continue exist and can be read.
 
         Raises:
-            DamagedFile: it is not.
+            DamagedFile: one is gone or damaged.
         """
         self.read(self.canonical_file)
         _ = self.data, self.elapsed_seconds
@@ -281,7 +281,7 @@ class StudyFolder:
 
     @property
     def baselines(self) -> dict[str, Any]:
-        """Return the n-gram baselines by cell; none of a study from before there were any."""
+        """Return the n-gram baselines by cell; none for a study of a version without them."""
         return self.read(self.baselines_file) if self.baselines_file.exists() else {}
 
     def run(self, cell: str, number: int, seed: int) -> RunFolder:
@@ -290,14 +290,14 @@ class StudyFolder:
 
     @property
     def has_started(self) -> bool:
-        """Say whether this is a study: it has been described, or has trained and lost its description."""
+        """Return whether this is a study: it has a description, or has runs and lost its description."""
         return self.canonical_file.exists() or self._runs.exists()
 
     def runs(self) -> Iterator[RunFolder]:
         """Yield the folders of all runs that have started.
 
         Raises:
-            DamagedFile: one has ended, and what it trained is gone.
+            DamagedFile: a run has ended, but its run.json is gone.
         """
         yield from self._started("*/*/")
 
@@ -310,7 +310,7 @@ class StudyFolder:
             if run.has_started:
                 yield run
             elif run.end_file.exists():
-                raise DamagedFile(run.start_file, "it is gone, and the run has ended", FROM_A_COPY)
+                raise DamagedFile(run.start_file, "it is gone, though the run has ended", FROM_A_COPY)
 
     def states(self, unfinished: RunState = RunState.WAITING) -> dict[str, int]:
         """Count the runs by state."""
@@ -319,10 +319,10 @@ class StudyFolder:
 
     @contextmanager
     def held(self, otherwise: str) -> Iterator[None]:
-        """Hold the study for this process, as whoever runs it does.
+        """Hold the study's lock, as the process that runs a study does.
 
         Raises:
-            BadInput: another process holds it; says what is given as `otherwise`. Or its folder cannot be written.
+            BadInput: another process holds it, with the message `otherwise`; or its folder cannot be written.
         """
         from filelock import FileLock, Timeout
 
@@ -339,10 +339,10 @@ class StudyFolder:
 
     @property
     def is_run(self) -> bool:
-        """Say whether somebody runs the study now."""
+        """Return whether a process runs the study now."""
         import fcntl
 
-        # As FileLock locks it, but only for reading: whoever looks needs not be allowed to write.
+        # The same lock as FileLock's, but for reading: no permission to write is needed.
         try:
             with self.lock_file.open("rb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -354,18 +354,18 @@ class StudyFolder:
 
     @property
     def unfinished(self) -> RunState:
-        """Return the state of runs that have not ended: running while somebody runs the study."""
+        """Return the state of runs that have not ended: running while a process runs the study, else waiting."""
         return RunState.RUNNING if self.is_run else RunState.WAITING
 
     @property
     def workers(self) -> list[WorkerPlace]:
-        """Return where the workers are that whoever runs the study has started; none while nobody does."""
+        """Return the places of the study's workers; none while nobody runs the study."""
         if not self.workers_file.exists() or not self.is_run:
             return []
         return [WorkerPlace(**each) for each in self.read(self.workers_file)["workers"]]
 
     def write_workers(self, places: Iterable[WorkerPlace]) -> None:
-        """Write down where the workers are."""
+        """Record the places of the workers."""
         told = {"workers": [each.as_dict() for each in places]}
         write_whole(self.workers_file, json.dumps(told, indent=1).encode())
 
@@ -374,7 +374,7 @@ class StudyFolder:
         """Return how long the study has been run so far, over all its continuations.
 
         Raises:
-            DamagedFile: the file that says so cannot be read.
+            DamagedFile: the file with this time cannot be read.
         """
         if not self.elapsed_file.exists():
             return 0.0
@@ -382,5 +382,5 @@ class StudyFolder:
             return float(self.read(self.elapsed_file)["seconds"])
 
     def write_elapsed(self, seconds: float) -> None:
-        """Remember how long the study has been run so far."""
+        """Record how long the study has been run so far."""
         write_whole(self.elapsed_file, json.dumps({"seconds": seconds}, indent=1).encode())

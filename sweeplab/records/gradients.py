@@ -1,4 +1,4 @@
-"""Gradient flow of a run on disk: gradients.jsonl, a line for each point of its curve where `track` asks for it."""
+"""Gradient flow of a run on disk: gradients.jsonl, one line per point of its curve if `track` asks for it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Norms = tuple[float | None, float | None, float | None]
 
 @dataclass(frozen=True)
 class GradientPoint:
-    """The norms of each layer's gradient before clipping, update and weights in one step, in the order of the layers.
+    """The norms in one step of each layer's gradient (before clipping), update and weights, in the order of the layers.
 
-    `iteration` counts the steps with this one. A norm that is not finite is None.
+    `iteration` counts the steps including this one. A norm that is not finite is None.
     """
 
     iteration: int
@@ -36,7 +36,7 @@ def append_gradients(folder: RunFolder, points: Iterable[GradientPoint]) -> None
 
 
 def read_gradients(folder: RunFolder) -> list[GradientPoint]:
-    """Return a run's points by iteration; where it went through one again after a kill, the first time counts."""
+    """Return a run's points by iteration; if it repeated an iteration after a kill, the first record counts."""
     try:
         lines = folder.gradients_file.read_bytes().split(b"\n")
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""A run on disk: run.json as it starts, points.jsonl as it trains, end.json as it ends; each as a typed record.
+"""A run on disk: run.json when it starts, points.jsonl while it trains, end.json when it ends; each as a typed record.
 
-A worker writes the three files, and whoever looks at the run reads them with the same class. `end.json` decides how
-a run ended: it is written before the storage is told, so a worker killed between the two is only told again.
+A worker writes the three files, and readers use the same classes. `end.json` decides how a run ended: it is written
+before the end is reported to the storage, so if a worker is killed between the two, the next one reports it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sweeplab.errors import DamagedFile
 from sweeplab.files import write_new, write_whole
 from sweeplab.hyperparameters import Hyperparameters
 
-# What an evaluation finds besides the loss, where the task or the model has it.
+# What an evaluation measures besides the loss, if the task or the model has it.
 MEASURES = (
     *(
         "bits_per_byte",
@@ -38,11 +38,11 @@ MEASURES = (
     ),
     "eval_train_loss",
 )
-# The same, where the loss was lowest.
+# The same, at the evaluation with the lowest loss.
 BEST_MEASURES = tuple(f"best_{name}" for name in MEASURES)
-# What a run's end finds besides: its loss where its trial is valued, at one iteration for all seeds; and on the whole
-# validation split, with the weights of the evaluation that values its trial. And its part of the steps of its stack's
-# slots, empty ones too: a study's iterations over these are its stacks' mean occupancy.
+# Further measures in a run's end: its loss at the iteration that gives its trial its value, the same for all seeds; the
+# losses on the whole validation split, with the weights of that evaluation; and its share of the steps of its stacks'
+# slots, empty slots included: a study's iterations divided by these are the mean occupancy of its stacks.
 END_MEASURES = (
     "valued_val_loss",
     "best_whole_val_loss",
@@ -53,7 +53,7 @@ END_MEASURES = (
 )
 
 
-# What every point has, and the types that JSON gives it.
+# The fields of every point, and the types that JSON gives them.
 COUNTS: Mapping[str, tuple[type, ...]] = {
     "iteration": (int,),
     "train_tokens": (int,),
@@ -61,14 +61,14 @@ COUNTS: Mapping[str, tuple[type, ...]] = {
 }
 
 
-# The cure for what no command makes again.
-FROM_A_COPY = "put back what a copy of the lab has; MLflow still has what was sent"
+# The cure for files that no command can recreate.
+FROM_A_COPY = "restore from a copy of the lab; MLflow still has what was sent"
 
 
-# Folders of a series of a run's weights are called so, and by the iteration.
+# Checkpoints of a series are in folders named by this prefix and the iteration.
 _SERIES = "at-"
 
-# How the error of a trial begins that no memory here holds: it says nothing of other trials.
+# The error of a trial that does not fit into memory begins with this: it does not count against other trials.
 DOES_NOT_FIT = "does not fit"
 
 
@@ -85,26 +85,27 @@ class RunState(StrEnum):
 
     @property
     def is_finished(self) -> bool:
-        """Say whether the run has come to its end."""
+        """Return whether the run has ended."""
         return self not in (RunState.WAITING, RunState.RUNNING)
 
     @property
     def has_value(self) -> bool:
-        """Say whether the run trained to an end of its own, so that its value counts."""
+        """Return whether the run ended by itself, so that its value counts."""
         return self in (RunState.COMPLETE, RunState.STOPPED)
 
     @property
     def counts_towards_budget(self) -> bool:
-        """Say whether a trial of this outcome uses up one of its cell's trials."""
+        """Return whether a trial of this outcome uses up one of its cell's trials."""
         return self.is_finished and self is not RunState.FAILED
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunStart:
-    """What a run trains: run.json, written once, before its first point.
+    """The start of a run (run.json): what it trains, written once, before its first point.
 
-    `grid` names the values that are its cell's own, `sampled` are the searched ones; `enqueued` what of them a person asked for, or `retries` the failed trial that
-    is tried again. `threads` are the training process's; `started` is in seconds since 1970.
+    `grid` names the values that its cell fixes, `sampled` are the searched values; `enqueued` are those of them that
+    a person gave, `retries` is the failed trial that this one retries. `threads` is the number of threads of the
+    process; `started` is in seconds since 1970.
     """
 
     study: str = ""
@@ -123,23 +124,23 @@ class RunStart:
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> Self:
-        """Read the record; hyperparameters that it does not know have their defaults."""
+        """Read the record; hyperparameters that it lacks get their defaults."""
         return cls(**known(cls, said) | {"values": Hyperparameters.from_json(said["values"])})
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record as run.json has it, without `enqueued` and `retries` where nobody asked."""
+        """Return the record as run.json has it, without `enqueued` and `retries` if they are None."""
         said = vars(self) | {"values": self.values.as_dict()}
         return {name: value for name, value in said.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurvePoint:
-    """One line of points.jsonl: what is known of a run at an iteration; what was not measured there is None.
+    """One line of points.jsonl: a run's measures at an iteration; those not measured there are None.
 
-    Losses are in its objective's unit; `whole_…` stand at a run's end alone, and are of the whole validation split with
-    the weights that its trial is valued by. `slot_steps` are its part of the steps of its stacks' slots: of a step the
-    slots over the runs that took it. `wall_seconds` is the training time so far, `eval_seconds`, a part of it, what the
-    evaluation took. A number that is not finite is written, and read, as null.
+    Losses are in its objective's unit. `whole_…` exist only at a run's end: they are measured on the whole validation
+    split with the weights that give the trial its value. `slot_steps` is the run's share of its stacks' slots, summed
+    over steps: in a step, slots divided by training runs. `wall_seconds` is the training time so far, including
+    `eval_seconds`, the time of the evaluation. A number that is not finite is written, and read, as null.
     """
 
     iteration: int
@@ -168,15 +169,15 @@ class CurvePoint:
     train_tokens: int
 
     def as_json(self) -> dict[str, Any]:
-        """Return the point as its line has it, without what was not measured."""
+        """Return the point as plain data, without fields that were not measured."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
 class TrialEnding:
-    """How a trial ended; every one of its runs has it. `value` is the mean over seeds, None where there is none.
+    """How a trial ended, recorded in each of its runs. `value` is the mean over seeds, None if there is none.
 
-    `states` are the runs' own by seed; `error` is a traceback where the trial failed.
+    `states` are the states of the runs by seed; `error` is a traceback if the trial failed.
     """
 
     outcome: RunState
@@ -193,15 +194,15 @@ class TrialEnding:
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnd:
-    """How a run ended: end.json. `state` is the run's own; `value`, `error` and `ending` are its trial's.
+    """How a run ended (end.json). `state` is the run's own; `value`, `error` and `ending` are its trial's.
 
-    `best_…` are the numbers of the evaluation of the lowest loss. `best_whole_…` or `final_whole_…`
-    are those of the same weights, or of the last ones, on the whole validation split: whichever the study's objective
-    values; a run that did not end by itself has none. `valued_val_loss` is the loss at the iteration at which the mean
-    of the trial's seeds is its value, or what a plugin's metric makes its value of. `is_asked_for` says that a person
-    stopped the run; `ended` is in seconds since 1970, `wall_seconds` the time that training took. `grad_accum` is in
-    how many parts a batch was computed in the end where memory did not hold the parts that run.json has: the tokens of
-    a step are the same, the last bits of its gradient, dropout masks and the balance of experts are not.
+    `best_…` are measured at the evaluation with the lowest loss. `best_whole_…` are measured on the whole validation
+    split with the same weights, `final_whole_…` with the last ones; only those that the study's objective uses exist,
+    and none for a run that did not end by itself. `valued_val_loss` is the loss at the iteration that gives the trial
+    its value, from which a plugin's metric computes that value. `is_asked_for` means that a person stopped the run;
+    `ended` is in seconds since 1970, `wall_seconds` is the training time. `grad_accum` is the final number of parts of
+    a batch, if memory could not hold the parts that run.json has: the tokens of a step stay the same, but the last bits
+    of its gradient, dropout masks and the balance of experts differ.
     """
 
     state: RunState
@@ -239,18 +240,18 @@ class RunEnd:
 
     @property
     def whole_val_loss(self) -> float | None:
-        """Return the loss on the whole validation split, of the weights that the study's objective values."""
+        """Return the loss on the whole validation split, with the weights that the study's objective uses."""
         return self.final_whole_val_loss if self.best_whole_val_loss is None else self.best_whole_val_loss
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> Self:
-        """Read the record; where it lacks its trial's ending, as audits once did, that is the run's own."""
+        """Read the record; if it lacks its trial's ending, as audits once did, the run's own is used."""
         ending = said.get("ending") or {"outcome": said["state"], "value": said["value"]}
         typed = {"state": RunState(said["state"]), "ending": TrialEnding.from_json(ending)}
         return cls(**known(cls, said) | typed)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record as end.json has it; measures that the task or the model does not have are left out."""
+        """Return the record as end.json has it, without measures that the task or the model does not have."""
         said, optional = asdict(self), (*BEST_MEASURES, *END_MEASURES, "grad_accum")
         return {name: value for name, value in said.items() if value is not None or name not in optional}
 
@@ -261,7 +262,7 @@ def run_key(cell: str, trial: int, seed: int) -> str:
 
 
 class Inside:
-    """A file or folder by its name inside of a run's or a study's folder."""
+    """A descriptor that returns the path of a file or folder inside a run's or a study's folder."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -280,8 +281,8 @@ class RunFolder:
     points_file = Inside("points.jsonl")
     gradients_file = Inside("gradients.jsonl")
     end_file = Inside("end.json")
-    test_file = Inside("test.json")  # what the test split says of it
-    shipped_file = Inside("shipped")  # where tracking has all of the run
+    test_file = Inside("test.json")  # its losses on the test split
+    shipped_file = Inside("shipped")  # the marker that tracking has the complete run
 
     @property
     def cell(self) -> str:
@@ -300,28 +301,28 @@ class RunFolder:
 
     @property
     def has_started(self) -> bool:
-        """Say whether the run's start is written."""
+        """Return whether the run's start is written."""
         return self.start_file.exists()
 
     @property
     def started(self) -> float:
-        """Return when the run started, in seconds since 1970; of a damaged record, when it was written."""
+        """Return when the run started, in seconds since 1970; for a damaged record, when that was written."""
         try:
             return float(json.loads(self.start_file.read_bytes())["started"])
         except (ValueError, KeyError, TypeError):
             return self.start_file.stat().st_mtime
 
     def write_start(self, start: RunStart) -> None:
-        """Write what the run trains, unless an earlier worker has."""
+        """Write the run's start, unless an earlier worker did."""
         self.path.mkdir(parents=True, exist_ok=True)
         if not self.has_started:
             write_whole(self.start_file, _json(start.as_json()))
 
     def read_start(self) -> RunStart:
-        """Return what the run trains.
+        """Return the run's start.
 
         Raises:
-            DamagedFile: it is gone, or is none of a run's.
+            DamagedFile: run.json is gone or damaged.
         """
         again = f"rm {self.start_file}, and run the study again"
         with reading(self.start_file, FROM_A_COPY if self.end_file.exists() else again):
@@ -332,18 +333,18 @@ class RunFolder:
         append_lines(self.points_file, [json.dumps(_finite(point.as_json())) for point in points])
 
     def points(self) -> list[CurvePoint]:
-        """Return the curve by iteration; where a run went through one again after a kill, the first time counts."""
+        """Return the curve by iteration; if a run repeated an iteration after a kill, the first record counts."""
         found: dict[int, CurvePoint] = {}
         for point in CurveReader(self).new_points():
             found.setdefault(point.iteration, point)
         return [found[iteration] for iteration in sorted(found)]
 
     def write_end(self, end: RunEnd, promoted: int | None = None) -> RunEnd:
-        """Write how the run ended, unless that is written, and return what is; nothing of the run is written after it.
+        """Write the run's end unless there is one, and return the one that holds; nothing of the run is written later.
 
-        A worker that was stopped, and whose lease has run out, may write it beside the one that took its place: what
-        comes first holds for both. In the run of a trial that was `promoted` from an iteration it may write the end
-        with which the trial was pruned, which does not hold any more.
+        A worker that was suspended until its lease expired may write it at the same time as its successor: the first
+        end holds for both. If the trial was `promoted` from an iteration, such a worker may write the end with which
+        the trial was pruned, which is no longer valid.
         """
         while not write_new(self.end_file, _json(end.as_json())):
             if written := self.take_back_end(promoted):
@@ -354,7 +355,7 @@ class RunFolder:
         """Return how the run ended, or None while it has not.
 
         Raises:
-            DamagedFile: the file is none of a run's end.
+            DamagedFile: end.json is damaged.
         """
         try:
             said = self.end_file.read_bytes()
@@ -364,7 +365,7 @@ class RunFolder:
             return RunEnd.from_json(json.loads(said))
 
     def take_back_end(self, promoted: int | None) -> RunEnd | None:
-        """Take the end back with which a run was pruned whose trial goes on from an iteration; return any other one."""
+        """Remove the end with which a run was pruned, if its trial was `promoted` from there; return any other end."""
         end = self.read_end()
         if (
             end is None
@@ -377,30 +378,30 @@ class RunFolder:
         return None
 
     def checkpoint(self) -> Path | None:
-        """Return the folder of the weights that were kept, if any were."""
+        """Return the folder of the run's checkpoint, or None."""
         return next((self.path / name for name in ("best", "last") if (self.path / name).is_dir()), None)
 
     def checkpoint_at(self, iteration: int) -> Path:
-        """Return the folder of a series' weights at an iteration."""
+        """Return the folder of a series' checkpoint at an iteration."""
         return self.path / f"{_SERIES}{iteration}"
 
     def series(self) -> list[int]:
-        """Return the iterations of a series of weights, in order; none where no series was kept."""
+        """Return the iterations of a series of checkpoints, in order; none if no series was kept."""
         names = (each.name.removeprefix(_SERIES) for each in self.path.glob(f"{_SERIES}*"))
         return sorted(int(name) for name in names if name.isdecimal())
 
 
 @dataclass
 class CurveReader:
-    """Reads the lines of a run's curve as they come, each once."""
+    """Reads the lines of a run's curve as they are written, each once."""
 
     folder: RunFolder
     _offset: int = 0
 
     def new_points(self) -> list[CurvePoint]:
-        """Return the points that were written since the last time, in the order of the file.
+        """Return the points that were written since the last call, in the order of the file.
 
-        A line still being written is left for the next time; one that a kill cut off is skipped.
+        A line that is still being written is left for the next call; a line that a kill cut off is skipped.
         """
         try:
             with self.folder.points_file.open("rb") as file:
@@ -416,7 +417,7 @@ class CurveReader:
 def append_lines(path: Path, lines: Iterable[str]) -> None:
     """Append lines to a file.
 
-    A kill may have left a torn line: the first line after it starts on a line of its own.
+    If a kill has left an incomplete line, the first new line starts on a line of its own.
     """
     with path.open("ab+") as file:
         if file.tell():
@@ -432,7 +433,7 @@ def _point(line: bytes) -> CurvePoint | None:
         said = json.loads(line[max(line.rfind(b"{"), 0) :])
     except (ValueError, RecursionError):
         return None
-    # A line without these, or with what is no number, is none of a curve's.
+    # Skip a line without these fields, or with anything that is not a number.
     if not isinstance(said, dict) or not said.keys() >= COUNTS.keys():
         return None
     point = known(CurvePoint, said)
@@ -447,20 +448,20 @@ def _is_number(value: Any) -> bool:
 
 @contextmanager
 def reading(file: Path, cure: str) -> Iterator[None]:
-    """Say of a file that cannot be read, or that has not what it should have, what is wrong and what to do."""
+    """Turn errors while a file is read and interpreted into a DamagedFile with the reason and the cure."""
     try:
         yield
     except OSError as error:
         raise DamagedFile(file, error.strerror or str(error), cure) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        why = "it says other things"
+        why = "unexpected content"
         if isinstance(error, KeyError | ValueError):
             why = f"no {error}" if isinstance(error, KeyError) else str(error).partition("\n")[0]
         raise DamagedFile(file, f"it cannot be read ({why})", cure) from error
 
 
 def known(record: type[Any], said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a record has a field for."""
+    """Return the entries for which a record has a field."""
     return {name: said[name] for name in record.__dataclass_fields__ if name in said}
 
 
@@ -473,5 +474,5 @@ def _finite(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def finite_or_none(value: Any) -> Any:
-    """Return a value, but None for a number that is not finite, which JSON cannot write."""
+    """Return the value, or None if it is a number that is not finite, which JSON cannot write."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

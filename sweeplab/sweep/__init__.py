@@ -1,1 +1,1 @@
-"""Carrying a study out."""
+"""Run studies: plan, train, steer and confirm them."""

@@ -1,11 +1,10 @@
 """Confirm a study: race its best configurations on fresh seeds, and score the winners of the race on the test split.
 
-The best of a search owes part of its loss to luck. The study NAME.race trains the best trials of each cell with seeds
-that chose none of them: two each, then, in NAME.race2, the rest of the seeds for those that are still in the race (as
-in iterated racing: López-Ibáñez et al., "The irace package", 2016, with t-tests). NAME.confirm trains the winner of
-each cell with other seeds again, so that what is told of it is the best of nothing, and scores it on the test split,
-which nothing has looked at before. All three are ordinary studies: workers train them, the same command continues
-them, tracking shows them.
+The best trial of a search owes part of its loss to luck. The study NAME.race trains the best trials of each cell on
+two fresh seeds each; NAME.race2 trains those still in the race on the remaining seeds (as in iterated racing:
+López-Ibáñez et al., "The irace package", 2016, with t-tests). NAME.confirm trains each cell's winner on yet other
+seeds, so that its reported losses took part in no selection, and scores it on the test split, unused until then. All
+three are ordinary studies: workers train them, the same command continues them, tracking shows them.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset
 
 FIRST_SEEDS = 2
-# One-sided, of each comparison with the leader of a cell.
+# One-sided significance level of each comparison with a cell's leader.
 RACE_LEVEL = 0.05
 
 
-class Interrupted(Exception):  # noqa: N818 - no failure: the same command goes on
-    """Say that a study of the confirmation did not come to its end; `status` is how it ended."""
+class Interrupted(Exception):  # noqa: N818 - no failure: the same command continues
+    """A study of the confirmation did not come to its end; `status` is how it ended."""
 
     def __init__(self, name: str, status: str) -> None:
         super().__init__(f"study {name} is {status}")
@@ -57,7 +56,7 @@ def confirm(
     `run` runs a study to its end, or continues it, and returns its status.
 
     Raises:
-        BadInput: no trial of the study has a value, or a study that was made otherwise has the name of one of these.
+        BadInput: no trial of the study has a value, or another kind of study has the name of one of these.
         Interrupted: one of the studies did not come to its end.
     """
     racing = _best_of_cells(folder, top)
@@ -102,8 +101,8 @@ def race(
 ) -> tuple[dict[Found, Losses], list[Found]]:
     """Race the configurations of each cell against each other; return all their losses, and each cell's winner.
 
-    `train` returns the losses of configurations with some seeds. It is asked for FIRST_SEEDS of all that race, then
-    for the other seeds of those that are still in the race; one that is alone needs none.
+    `train` returns the losses of configurations on some seeds. It is called with FIRST_SEEDS for all configurations,
+    then with the other seeds for those still in the race; a configuration that is alone in its cell is not trained.
     """
     raced: dict[Found, Losses] = {found: {} for cell in racing for found in cell}
     for of_round in (seeds[:FIRST_SEEDS], seeds[FIRST_SEEDS:]):
@@ -117,10 +116,10 @@ def race(
 
 
 def in_race(cells: Sequence[Mapping[Found, Losses]]) -> set[Found]:
-    """Return the configurations that stay in the race: no worse than the leader of their cell by more than chance.
+    """Return the configurations that stay in the race: not significantly worse than the leader of their cell.
 
-    Each has losses of the same seeds as the others of its cell. The variance that is left when configurations and
-    seeds are taken out is pooled over all cells; a configuration whose losses are missing has diverged.
+    All configurations of a cell have losses on the same seeds. The residual variance, after the means of configurations
+    and seeds are subtracted, is pooled over all cells; a configuration whose losses are missing has diverged.
     """
     from scipy.special import stdtrit
 
@@ -157,7 +156,7 @@ def _best_of_cells(folder: StudyFolder, top: int) -> list[list[Trial]]:
 
 
 def _check_seeds(folder: StudyFolder, wanted: Mapping[str, int]) -> None:
-    """Refuse a confirmation with other numbers of seeds than the one that is there."""
+    """Refuse a confirmation whose numbers of seeds differ from those of an earlier one."""
     found = [StudyFolder(folder.lab, f"{folder.name}.{suffix}") for suffix in wanted]
     there = [
         (study, len(read_spec(study, allow_plugins=True).seeds), n)
@@ -179,7 +178,7 @@ def _trained(
     seeds: Sequence[int],
     run: Callable[[StudySpec], str],
 ) -> dict[Found, Trial]:
-    """Train configurations with some seeds, in a study of their own, and return their trials there."""
+    """Train configurations on some seeds, in a study of their own, and return their trials there."""
     derived = _derived(spec, f"{folder.name}.{suffix}", trials, seeds)
     status = run(derived)
     if status != "complete":
@@ -212,14 +211,14 @@ def _derived(spec: StudySpec, name: str, trials: Sequence[Trial], seeds: Sequenc
 
 
 def _validation(trial: Trial) -> Losses:
-    """Return a trial's losses on the whole validation split; nothing where a seed of it has none."""
+    """Return a trial's losses on the whole validation split by seed; nothing if one of its seeds has none."""
     losses = {run.seed: end.whole_val_loss for run in trial.runs if (end := run.read_end())}
     known = {seed: loss for seed, loss in losses.items() if loss is not None}
     return known if len(known) == len(trial.runs) else {}
 
 
 def _searched(trial: Trial) -> float:
-    """Return a trial's loss in the search; of one that a person stopped only the sampled one is known."""
+    """Return a trial's loss in the search: that of a trial stopped by a person is its last sampled one."""
     losses = _validation(trial)
     return _mean(losses) if losses or trial.value is None else trial.value
 

@@ -1,9 +1,9 @@
 """How fast this machine trains a model: by precision, compilation, runs in a stack, workers and threads.
 
-A few steps of each are timed in processes like a study's own workers, which train side by side where a study's would.
-What was measured is kept in the user's cache, by shape, versions and processor.
+A few steps of each are timed in processes like a study's workers, as many side by side as the study would run.
+Measurements are kept in the user's cache, by shape, versions and processor.
 
-`main` is one of these processes.
+`main` runs in each of these processes.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from sweeplab.train.program import compiling_pays, program_file
 from sweeplab.train.run import Run, row_flops, shape_key, state_bytes, train_flops
 from sweeplab.version import VERSION
 
-# How long one round of a way is timed (a step that takes longer is a round), and all rounds, fewest and most.
+# Seconds per round of one way (a longer step is a round by itself) and for all rounds; their least and greatest number.
 ROUND_SECONDS, ALL_SECONDS, FEWEST_ROUNDS, MOST_ROUNDS = 0.15, 10.0, 3, 7
-# bfloat16 is chosen where a step takes at most this share of its time in float32: less is not worth its rounding.
+# bfloat16 is chosen if a step takes at most this share of its time in float32: less gain is not worth its rounding.
 MIXED_BELOW = 0.9
 # A step of more FLOPs is not timed: a dozen of them would take longer than anyone waits for a plan.
 MOST_STEP_FLOPS = 1e11
-# The stacks that are timed, as far as a step of one is no more than this, nor its rows: larger ones leave samplers and
-# pruners less to go by, for their runs begin before any of them has ended.
+# The stacks that are timed, and the most FLOPs of a stack's step and bytes of its state. In larger stacks more runs
+# begin before any has ended, so samplers and pruners have fewer results to learn from.
 STACKS, MOST_FLOPS, MOST_BYTES = (1, 2, 4, 8, 16), 2e11, 2**28
-# The smallest stack is taken that is within this of the fastest one: its runs end earlier.
+# The smallest stack that reaches this share of the fastest one's speed is chosen: its runs end earlier.
 WITHIN = 0.97
-# A shape's stacks are timed where its runs take longer than this in all, by what a CPU's core does at best; no more
-# shapes of a study than these, for a plan is waited for.
+# A shape's stacks are timed if its runs would take longer than this in all, at the peak rate of a CPU core; of a study,
+# no more shapes than MOST_SHAPES, as the user waits for the plan.
 WORTH_SECONDS, STEP_SECONDS, CORE_FLOPS = 300.0, 5e-4, 1e11
 MOST_SHAPES = 4
 _NEVER = 10**9
@@ -58,7 +58,7 @@ _CHILD = f"import sys; from pathlib import Path; from {__name__} import main; ma
 
 @dataclass(frozen=True)
 class Way:
-    """A way to train runs of one shape: so many workers of so many threads, each with a stack of so many runs."""
+    """A way to train runs of one shape: workers, threads per worker, runs per stack, precision, compiled or not."""
 
     workers: int
     threads: int
@@ -69,7 +69,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Product:
-    """A product of square matrices, large enough for the machine's full rate: its bound for matrix products."""
+    """A product of square matrices, large enough to reach the machine's peak rate for matrix products."""
 
     workers: int
     threads: int
@@ -82,7 +82,7 @@ Job = Way | Product
 
 
 class Timed(NamedTuple):
-    """What is to be timed: a way of training runs like `values` on `train`, or a product."""
+    """A job to be timed: a way of training runs like `values` on `train`, or a product."""
 
     values: Hyperparameters
     train: Split
@@ -92,18 +92,18 @@ class Timed(NamedTuple):
 def measured(
     values: Hyperparameters, train: Split, val: Split, ways: Sequence[Job], again: bool = False
 ) -> list[float]:
-    """Return the seconds of each way a trial-step: of one step of one run, or product, while all workers train.
+    """Return each way's seconds per trial-step (one step of one run, or one product) while all workers train.
 
-    `again` measures what is known already.
+    `again` repeats measurements that are in the cache.
 
     Raises:
-        RuntimeError: a way cannot be trained at all; with what its process said.
+        RuntimeError: a way cannot be trained at all; with the error of its process.
     """
     return all_measured([Timed(values, train, way) for way in ways], val, again)
 
 
 def all_measured(jobs: Sequence[Timed], val: Split, again: bool = False) -> list[float]:
-    """Return what `measured` does, of runs that may differ; the same processes time them one after another."""
+    """Return what `measured` returns, for runs that may differ; the same processes time them one after another."""
 
     def together(job: Timed) -> tuple[int, int, bool]:
         return job.way.workers, job.way.threads, isinstance(job.way, Way) and job.way.compile
@@ -119,7 +119,7 @@ def all_measured(jobs: Sequence[Timed], val: Split, again: bool = False) -> list
 
 
 def known_seconds(values: Hyperparameters, way: Job) -> float | None:
-    """Return what was measured of a way before; None where nothing was."""
+    """Return the cached seconds per trial-step of a way; None if it was not measured."""
     try:
         return float(json.loads(_cache_file(values, way).read_bytes())["seconds"])
     except FileNotFoundError:
@@ -127,7 +127,7 @@ def known_seconds(values: Hyperparameters, way: Job) -> float | None:
 
 
 def may_be_mixed(values: Hyperparameters) -> bool:
-    """Say whether this machine's CPU has matrix units, and such a run products that are large enough for them."""
+    """Return whether this machine's CPU has matrix units and such a run has matrix products large enough for them."""
     n_rows = values.batch_size // values.grad_accum * values.block_size
     return has_large_product(ModelShape.of(values), n_rows) and has_matrix_units()
 
@@ -135,11 +135,11 @@ def may_be_mixed(values: Hyperparameters) -> bool:
 def settled_dtype(
     values: Hyperparameters, train: Split, val: Split, stack: int, threads: int, workers: int
 ) -> str:
-    """Return the precision of matrix products on this machine's CPU: what a few steps of both say.
+    """Return the faster precision of matrix products on this machine's CPU, by timing a few steps in both.
 
-    Of steps to be compiled those count that `bench` has timed; else steps by operations do, for a plan is waited for.
-    Without matrix units, where no product is large enough for them, or a step takes seconds, it is float32, and nothing
-    is timed.
+    If steps are to be compiled, times from `bench` decide; without them, times of uncompiled steps do, as compiling
+    would delay the plan. It is float32, untimed, without matrix units, if no product is large enough for them, or if a
+    step takes seconds.
     """
 
     def ways_to(compiled: bool) -> tuple[list[Way], bool]:
@@ -147,14 +147,14 @@ def settled_dtype(
         ways = [Way(workers, threads, stack, dtype, compiled) for dtype in ("float32", "bfloat16")]
         return ways, all(known_seconds(values, way) is not None for way in ways)
 
-    # What is known needs no look at the machine, which takes torch, slow to import.
+    # If both times are known there is no need to examine the machine, which imports torch, slowly.
     ways, is_known = ways_to(values.compile)
     if values.compile and not is_known:
         ways, is_known = ways_to(False)
     if not (is_known or may_be_mixed(values)) or train_flops(values, 1) > MOST_STEP_FLOPS:
         return "float32"
     single, half = measured(values, train, val, ways)
-    # Other stacks that `bench` has timed: each precision counts by the one that it does best in, for the plan takes it.
+    # Compare the precisions each in its best stack, among those that `bench` has timed: the plan chooses that stack.
     others = [[known_seconds(values, replace(way, stack=n)) for way in ways] for n in stacks_timed(values)]
     single, half = map(min, zip((single, half), *(each for each in others if all(each)), strict=True))
     return "bfloat16" if half <= MIXED_BELOW * single else "float32"
@@ -171,11 +171,11 @@ def stacks_timed(values: Hyperparameters) -> list[int]:
 def stack_rates(
     values: Hyperparameters, train: Split, val: Split, workers: int, threads: int, n_runs: float
 ) -> dict[int, float]:
-    """Return trial-steps a second by the runs in a stack, on this machine's CPU, settled as `values` are.
+    """Return trial-steps per second by stack size, on this machine's CPU, in the precision and compilation of `values`.
 
-    Empty where several threads would give a larger model other bits in another stack; and, unless they are known from
-    an earlier plan or `study bench`, where timing takes longer than it may save or the step has to be compiled first. A
-    stack leaves runs to all workers.
+    Empty if the bits of a larger model would depend on its stack, as they do with several threads. Unless the rates are
+    known from an earlier plan or `study bench`, also empty if timing could take longer than it saves, or if the step
+    would have to be compiled first. Stacks that would leave some workers without runs are left out.
     """
     if threads > 1 and n_params(ModelShape.of(values)) >= CPU_STACK_BELOW_PARAMS:
         return {}
@@ -192,7 +192,7 @@ def stack_rates(
 
 
 def fastest_stack(rates: Mapping[int, float]) -> int:
-    """Return the smallest stack whose trial-steps a second are the most, but for what differs by chance."""
+    """Return the smallest stack whose rate is within measurement noise (WITHIN) of the highest."""
     return min(stack for stack, rate in rates.items() if rate >= WITHIN * max(rates.values()))
 
 
@@ -203,7 +203,7 @@ def _cache_file(values: Hyperparameters, way: Job) -> Path:
 
 
 def _as_trained(values: Hyperparameters, way: Way) -> Hyperparameters:
-    """Return the values as they are timed: nothing but steps, after one evaluation of a single batch."""
+    """Return the values for timing: only training steps, after one evaluation of a single batch."""
     return values.replace(
         device="cpu", dtype=way.dtype, compile=way.compile, max_iters=_NEVER, eval_interval=_NEVER, log_interval=_NEVER,
         save_interval=_NEVER, eval_tokens=1, eval_full=False, eval_train=False,
@@ -211,7 +211,7 @@ def _as_trained(values: Hyperparameters, way: Way) -> Hyperparameters:
 
 
 def _side_by_side(jobs: Sequence[Timed], val: Split) -> list[float]:
-    """Return the seconds a trial-step of ways that have the same workers and threads."""
+    """Return the seconds per trial-step of ways that have the same workers and threads."""
     ways = [job.way for job in jobs]
     workers, threads = ways[0].workers, str(ways[0].threads)
     environment = {**os.environ, **SETTINGS, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
@@ -234,7 +234,7 @@ def _side_by_side(jobs: Sequence[Timed], val: Split) -> list[float]:
             for each in processes:
                 each.kill()
                 each.communicate()
-    # Workers side by side do so many trial-steps a second together.
+    # The rates of workers side by side add up.
     return [
         1.0 / median(sum(way.stack / seconds for seconds in each) for each in of_way)
         for way, of_way in zip(ways, zip(*rounds, strict=True), strict=True)
@@ -249,7 +249,7 @@ def _line(process: subprocess.Popen[str]) -> str:
 
 
 def _in_step(processes: Sequence[subprocess.Popen[str]]) -> list[float]:
-    """Let all processes time a round of the next way at once; return the seconds of a step in each."""
+    """Let all processes time a round of the next way at the same time; return the seconds per step of each."""
     for each in processes:
         assert each.stdin is not None
         each.stdin.write("\n")
@@ -258,9 +258,9 @@ def _in_step(processes: Sequence[subprocess.Popen[str]]) -> list[float]:
 
 
 def main(file: Path) -> None:
-    """Make each way ready that a file has; then, for each line read, take a round of the next one and say its seconds.
+    """Prepare all jobs of a file; then, for each line read, time a round of the next job and print its step's seconds.
 
-    They take turns, so that what else the machine does slows all of them alike.
+    Jobs take turns, so that other load on the machine slows all of them alike.
     """
     import torch
 
@@ -279,7 +279,7 @@ def main(file: Path) -> None:
 
 
 def _timing_steps(values: Hyperparameters, train: Split, val: Split, way: Way) -> Callable[[int], float]:
-    """Return a function that takes so many steps of a stack and returns the seconds of one."""
+    """Return a function that trains a stack for a number of steps and returns the seconds per step."""
     from sweeplab.train.stack import Stack
 
     like = _as_trained(values, way)
@@ -314,10 +314,10 @@ def _timing_products(what: Product) -> Callable[[int], float]:
 
 @dataclass(frozen=True)
 class BenchRow:
-    """A way of training a cell: its trial-steps a second, and what share that is of the machine's bound.
+    """A way of training a cell: its trial-steps per second, and their share of the machine's bound.
 
-    The bound is the rate at which all cores multiply large square matrices of the way's precision. `taken` is what the
-    plan takes, and `why`.
+    The bound is the rate at which all cores multiply large square matrices in the way's precision. `taken` marks the
+    way that the plan chooses, and `why` is the reason.
     """
 
     workers: int
@@ -334,7 +334,7 @@ class BenchRow:
 def bench(
     values: Hyperparameters, train: Split, val: Split, taken: Way, why: str, again: bool = False
 ) -> list[BenchRow]:
-    """Time the ways in which this machine's CPU may train runs like `values`, the fastest first."""
+    """Time the ways in which this machine's CPU can train runs like `values`; return them, the fastest first."""
     n_cpus = taken.workers * taken.threads
     flops = row_flops(values) * values.batch_size
     dtypes = ("float32", "bfloat16") if may_be_mixed(values) else ("float32",)

@@ -1,4 +1,4 @@
-"""Plan a study in its lab: all that can be checked before the first trial is checked here."""
+"""Plan a study in its lab: check everything that can be checked before the first trial."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ from sweeplab.train.devices import free_memory_bytes, settle_devices
 from sweeplab.train.program import compiling_pays
 from sweeplab.train.run import ShapeKey, row_flops, shape_key
 
-# The samplers that learn from whatever trials there are.
+# The samplers that learn from earlier trials.
 LEARNING = ("tpe", "gp")
-# So many earlier runs say how long others take; no more are looked at.
+# How many earlier runs are needed to estimate a study's duration, and how many are read at most.
 FEWEST_RUNS, MOST_RUNS = 3, 200
-# A plan times steps of a stack that have no more FLOPs: with a dozen of them, and starting, it takes some 4 s.
+# A plan times no stack whose step has more FLOPs: a dozen such steps, and starting, take some 4 s.
 MOST_PLANNED_FLOPS = 5e9
-SHORT_CURE = "fewer workers, a smaller batch_size or a grad_accum take less"
+SHORT_CURE = "use fewer workers, a smaller batch_size or a larger grad_accum"
 
 
 def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Dataset]:
@@ -137,9 +137,9 @@ def _dtype_here(
     plans: Sequence[plan.CellPlan],
     workers: Sequence[plan.WorkerResources],
 ) -> str:
-    """Return the precision of a study on this machine's CPU: the one that it began with, else what pays.
+    """Return a study's precision on this machine's CPU: the one that it began with, else the faster one.
 
-    All of its trials have one, by the runs that take most FLOPs; in bfloat16 small products stay float32 all the same.
+    All of its trials share it; the cell with most FLOPs decides. With bfloat16, small products still use float32.
     """
     if folder.plan_file.exists():
         return str(folder.read(folder.plan_file)["dtype"])
@@ -156,14 +156,14 @@ def _compiled_here(
     plans: Sequence[plan.CellPlan],
     dtype: str,
 ) -> list[plan.CellPlan]:
-    """Return the cells with whether their steps are compiled on this machine's CPU: as they began, or where it pays."""
+    """Return the cells with `compile` set for this machine's CPU: as the study began, else where compiling pays off."""
     begun = folder.read(folder.plan_file)["cells"] if folder.plan_file.exists() else []
     known = {each["cell"]: bool(each.get("compile", False)) for each in begun}
 
     def compiles(cell: plan.Samples, planned: plan.CellPlan) -> bool:
         like = cell.median.replace(device="cpu", dtype=dtype, compile=True)
         if spec.fixed.get("compile", AUTO) != AUTO or len({shape_key(each) for each in cell.valid}) > 1:
-            return planned.compile  # of unlike shapes each would be compiled
+            return planned.compile  # with several shapes, each would have to be compiled
         n_trials = planned.n_trials(spec.budget.trials_per_cell or 1)
         n_steps = n_trials * len(planned.seeds) * cell.median.max_iters
         return compiling_pays(like, n_steps)
@@ -181,9 +181,9 @@ def _stacked_here(
     plans: Sequence[plan.CellPlan],
     dtype: str,
 ) -> list[plan.CellPlan]:
-    """Return the cells with the stack that is fastest on this machine's CPU, where its steps are worth timing.
+    """Return the cells with the fastest stack size on this machine's CPU, where timing steps is worthwhile.
 
-    Of many shapes those are timed whose runs take most FLOPs in all.
+    Of many shapes, those whose runs take most FLOPs in total are timed.
     """
     budget = spec.budget
     if min(budget.time or math.inf, (budget.flops or math.inf) / CORE_FLOPS) < WORTH_SECONDS:
@@ -196,7 +196,7 @@ def _stacked_here(
         per_cell = math.inf if budget.trials_per_cell is None else each.n_trials(budget.trials_per_cell)
         n_runs[shape] += per_cell * len(each.seeds)
         flops[shape] += each.train_flops * len(each.seeds)
-    one_shape = [shape for shape in flops if len(shape) == 1]  # of several each would be timed
+    one_shape = [shape for shape in flops if len(shape) == 1]  # of several shapes each would have to be timed
     largest = sorted(one_shape, key=lambda shape: -flops[shape])[:MOST_SHAPES]
 
     def timed(cell: plan.Samples, planned: plan.CellPlan, shape: frozenset[ShapeKey]) -> plan.CellPlan:
@@ -215,9 +215,9 @@ def _stacked_here(
 
 
 def bench_study(spec: StudySpec, lab: Path, again: bool = False) -> tuple[str, list[BenchRow]]:
-    """Time how this machine may train the cell that takes most of a study's FLOPs; return its key and the ways.
+    """Time the ways to train the cell with most of a study's FLOPs on this machine; return its key and the ways.
 
-    `again` times what is known already, and plans by that.
+    `again` repeats measurements that are in the cache, and plans with the new ones.
 
     Raises:
         BadInput: the study cannot start, or does not train on this machine's CPU.
@@ -233,16 +233,16 @@ def bench_study(spec: StudySpec, lab: Path, again: bool = False) -> tuple[str, l
     values, threads = samples[cell.cell].median, planned.workers[0].threads
     taken = Way(len(planned.workers), threads, cell.stack, planned.dtype, cell.compile)
     own = {name: spec.fixed.get(name, AUTO) != AUTO for name in ("dtype", "compile")}
-    timed = "by timed steps" if may_be_mixed(values) else "for want of matrix units or large products"
+    timed = "by timed steps" if may_be_mixed(values) else "without matrix units or large products"
     why = [
         f"{several(taken.workers, 'worker')} of {several(threads, 'thread')}",
         f"a stack of {taken.stack}, {_why_stack(spec, cell)}",
         f"{taken.dtype}, {'as the study says' if own['dtype'] else timed}",
         f"{'compiled' if taken.compile else 'not compiled'}, "
-        f"{'as the study says' if own['compile'] else 'by the steps that are planned'}",
+        f"{'as the study says' if own['compile'] else 'by the number of planned steps'}",
     ]
     rows = bench(values, dataset.training(values), dataset.val, taken, "; ".join(why), again)
-    # A step that was compiled for the first time, or times that are new, may give another plan.
+    # A step compiled for the first time, or new times, may change the plan.
     now = make_plan(spec, lab)[0]
     is_planned = (now.dtype, now.cells) == (planned.dtype, planned.cells)
     return (cell.cell, rows) if is_planned else bench_study(spec, lab)
@@ -252,18 +252,18 @@ def _why_stack(spec: StudySpec, cell: plan.CellPlan) -> str:
     if spec.engine.stack != AUTO:
         return "as the study says"
     if not cell.stack_rates:
-        return f"for {cell.n_params:,} parameters: timing others takes longer than it may save"
+        return f"for {cell.n_params:,} parameters: timing other stacks could take longer than it saves"
     rates = ", ".join(f"{rate:,.4g} of {stack}" for stack, rate in cell.stack_rates.items())
     return f"by timed steps ({rates} trial-steps/s)"
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a plan comes to in its lab: the ranges as the file writes them, and how far and how long it is to go.
+    """A plan's outlook in its lab: the search ranges as the file writes them, trials done, and time still needed.
 
-    `done` are the trials that count already. `seconds` is how long the rest takes: from `n_known` earlier runs of the
-    lab on such a device, or, where these are too few, from timed steps of `n_timed` cells, the smallest and the
-    largest; None where neither says it, or only time or FLOPs end the study.
+    `done` counts the trials that use up the budget already. `seconds` estimates the remaining time: from `n_known`
+    earlier runs of the lab on the same kind of device, or, if these are too few, from timed steps of `n_timed` cells,
+    the smallest and the largest; None if neither is available, or if only time or FLOPs limit the study.
     """
 
     ranges: dict[str, str]
@@ -275,7 +275,7 @@ class Outlook:
 
 
 def look_ahead(spec: StudySpec, planned: plan.Plan, lab: Path) -> Outlook:
-    """Return what a plan comes to in its lab."""
+    """Return a plan's outlook in its lab."""
     folder = StudyFolder(lab, spec.name)
     ended = [(each.cell, each.ending) for each in read_trials(folder)] if folder.has_started else []
     done = Counter(cell for cell, how in ended if how and how.outcome.counts_towards_budget)
@@ -304,9 +304,9 @@ def _as_written(entry: SearchSpec) -> Any:
 def _earlier_runs(
     lab: Path, names: Sequence[str], device: str, n_workers: int
 ) -> tuple[list[tuple[float, float]], float]:
-    """Return FLOPs and seconds of runs that the lab has, and how many runs so many workers train at once.
+    """Return FLOPs and seconds of the lab's runs, and how many runs this number of workers trains at once.
 
-    A run's seconds are those of its stack: its neighbors trained in them too.
+    A run's seconds are its stack's: the other runs of the stack trained in the same time.
     """
     found: list[tuple[float, float]] = []
     trained = elapsed = 0.0
@@ -322,7 +322,7 @@ def _earlier_runs(
             own = [(float(end["train_flops"]), float(end["wall_seconds"])) for end in ends]
             elapsed += folder.elapsed_seconds * len(started["workers"]) / n_workers
         except (BadInput, OSError, ValueError, KeyError, TypeError):
-            continue  # `doctor` says what is wrong with it
+            continue  # `doctor` reports what is wrong with it
         trained += sum(seconds for _, seconds in own)
         found += [(flops, seconds) for flops, seconds in own if flops > 0 and seconds > 0]
     return found, max(1.0, trained / elapsed) if elapsed else 1.0
@@ -335,7 +335,7 @@ def _ends(folder: StudyFolder) -> Iterator[Path]:
 def _seconds_left(
     planned: plan.Plan, done: Mapping[str, int], known: Sequence[tuple[float, float]], at_once: float
 ) -> float | None:
-    """Return how long the trials take that are left: of each as long as the run that is nearest in its FLOPs."""
+    """Return how long the remaining trials take: each at the median speed of the earlier runs nearest in FLOPs."""
 
     def of_run(cell: plan.CellPlan) -> float:
         near = sorted(known, key=lambda run: abs(math.log(run[0] / cell.train_flops)))[:FEWEST_RUNS]
@@ -347,7 +347,7 @@ def _seconds_left(
 def _of_what_is_left(
     planned: plan.Plan, done: Mapping[str, int], of_run: Callable[[plan.CellPlan], float]
 ) -> float | None:
-    """Return how long the runs take that are left, by what one of each cell takes; no longer than the budget's time."""
+    """Return how long the remaining runs take, from the time of one run per cell; at most the budget's time."""
     per_cell, limit = planned.budget.trials_per_cell, planned.budget.time
     if per_cell is None:
         return None
@@ -359,11 +359,11 @@ def _of_what_is_left(
 
 
 def _timed_seconds(spec: StudySpec, planned: plan.Plan, done: Mapping[str, int]) -> tuple[float | None, int]:
-    """Return how long the trials take that are left, by timed steps, and of how many cells these are.
+    """Estimate how long the remaining trials take from timed steps; return it, and the number of cells timed.
 
-    A step's time is taken to be linear in its FLOPs between the smallest and the largest cell; an evaluation of a
-    token has a third of the FLOPs that training on it has. Steps that take long, or have to be compiled first, are
-    only looked up: `study bench` times them.
+    A step's time is assumed linear in its FLOPs between the smallest and the largest cell; evaluating a token takes a
+    third of the FLOPs of training on it. Steps that take long, or have to be compiled first, are only looked up:
+    `study bench` times them.
     """
     per_cell = planned.budget.trials_per_cell
     if per_cell is None:
@@ -387,7 +387,7 @@ def _timed_seconds(spec: StudySpec, planned: plan.Plan, done: Mapping[str, int])
         jobs.append(Timed(values, dataset.training(values), (known or ways[-1:])[0]))
     try:
         took = all_measured(jobs, dataset.val)
-    except RuntimeError:  # such as of a plugin's activation, which the processes that time do not know
+    except RuntimeError:  # such as for a plugin's activation, which the timing processes do not know
         return None, 0
     least, most = flops[by_flops[0].cell], flops[by_flops[-1].cell]
     slope = (took[-1] - took[0]) / (most - least) if len(jobs) > 1 and most > least else 0.0
@@ -403,15 +403,15 @@ def _timed_seconds(spec: StudySpec, planned: plan.Plan, done: Mapping[str, int])
 
 
 def check_reach(spec: StudySpec, lab: Path) -> None:
-    """Refuse to read or write what a study file alone names outside of its own folder and the lab.
+    """Refuse paths and addresses outside of the study file's folder and the lab that only the study file names.
 
-    A study may be somebody else's: what it reads goes into checkpoints, and where it tracks they are sent. The command
-    line's word is the user's, and so is what a study of this lab was run with.
+    The file may come from somebody else: data that it names goes into checkpoints, and these are sent to the tracking
+    that it names. Allowed is what the command line names, and what a study of this lab was run with before.
 
     Raises:
-        BadInput: with every place of the file that names such a thing.
+        BadInput: with every place of the file that names such a path or address.
     """
-    # There is no file, or it is that of a study that was run.
+    # Without a file, or with that of a study that was run, there is nothing to refuse.
     if spec.source in (None, StudyFolder(lab, spec.name).canonical_file):
         return
     problems = []
@@ -425,13 +425,13 @@ def check_reach(spec: StudySpec, lab: Path) -> None:
             value = value[place[1]] if isinstance(value, dict) else value
             said = shlex.quote(f"{name}={value if isinstance(value, str) else yaml_text(value)}")
             what = f"{name} names {several_named(new)}, outside of this file's folder and of the lab"
-            problems.append(spec.problem(place, what, f"-o {said}, which is your word for it"))
+            problems.append(spec.problem(place, what, f"-o {said}, by which you allow it"))
     if problems:
         raise BadInput(*problems)
 
 
 def _reached(spec: StudySpec, lab: Path) -> dict[tuple[str, ...], list[str]]:
-    """Return what lies outside of the study file's folder and the lab, by where the study names it."""
+    """Return the paths and addresses outside of the study file's folder and the lab, by the key that names them."""
     own = [each.resolve() for each in (lab, *([spec.source.absolute().parent] if spec.source else ()))]
     start, uri = spec.init_folder, spec.track.uri
     files: dict[tuple[str, ...], Sequence[Path]] = {
@@ -460,7 +460,7 @@ def _warm_start_warnings(spec: StudySpec, sources: Sequence[WarmStartSource]) ->
 
 
 def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
-    """Return the study's data, once this machine has what the study needs; says at once all that is wrong."""
+    """Check that this machine has what the study needs, and return its data; report all problems at once."""
     problems: list[Problem] = []
     place = spec.place_of("device", "cuda")
     if place and "cuda" in spec.devices and not plan.has_cuda(spec.engine):
@@ -489,17 +489,17 @@ def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
 
 def _check_without_password(uri: str) -> None:
     if uri != without_password(uri):
-        what = "track.uri holds a password, which the lab and tracking would keep"
-        allowed = "an address without one; MLFLOW_TRACKING_URI may name the same one with it"
+        what = "track.uri contains a password, which the lab and tracking would store"
+        allowed = "an address without a password; MLFLOW_TRACKING_URI may give the same address with it"
         raise BadInput(Problem(what, allowed))
 
 
 def _checkpoint_bytes(
     spec: StudySpec, plans: Sequence[plan.CellPlan], n_copies: int, typical: Sequence[Hyperparameters]
 ) -> int:
-    """Return what checkpoints and pruned trials' snapshots take when all is done, and others' while it trains.
+    """Return the disk space in bytes of all checkpoints and pruned trials' snapshots, and of snapshots while training.
 
-    A snapshot has four rows, and of a run that trains there are two.
+    A snapshot is four times the size of the weights, and a training run has two snapshots.
     """
 
     def n_values(per_cell: int) -> int:
@@ -508,7 +508,7 @@ def _checkpoint_bytes(
     per_cell = spec.budget.trials_per_cell or 1
     n_kept = n_copies if spec.track.checkpoints != "none" else 0
     models = sum(each.n_params for each in plans) if n_kept > 1 else 0  # of each cell's best run, in tracking
-    if spec.track.checkpoints == "all":  # and a series, which stays in the lab
+    if spec.track.checkpoints == "all":  # plus the series of checkpoints, which stays in the lab
         n_kept += max(2 + like.max_iters // max(like.save_interval, like.eval_interval) for like in typical)
     checkpoints = n_kept * n_values(per_cell) + models
     pruned = 0 if spec.pruner.type == "none" else n_values(min(per_cell, spec.track.snapshots))
@@ -519,7 +519,7 @@ def _check_disk(spec: StudySpec, folder: StudyFolder, needed: int, n_copies: int
     kept = sum(file.stat().st_size for file in folder.path.glob("runs/*/*/*/*.safetensors"))
     free, missing = shutil.disk_usage(_existing(folder.path)).free, needed - n_copies * kept
     if free < missing:
-        what = f"has room for {bytes_in_words(free)}, checkpoints need {bytes_in_words(missing)}"
+        what = f"has {bytes_in_words(free)} of free space, checkpoints need {bytes_in_words(missing)}"
         keep = "" if spec.track.checkpoints == "none" else "track: {checkpoints: none} keeps none, "
         cure = f"{keep}--lab or SWEEPLAB_LAB name another folder"
         raise BadInput(f"{folder.lab} {what}; {cure}")

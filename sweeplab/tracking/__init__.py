@@ -1,4 +1,4 @@
-"""Where a study's numbers and files are kept for people to browse; the only room that imports MLflow and W&B."""
+"""Tracking: a study's numbers and files for people to browse; the only package that imports MLflow and W&B."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def open_tracker(lab: Path, study: str, uri: str | None = None) -> MLflowTracker:
-    """Return what keeps a study's numbers, in MLflow at `uri`, or where the lab says."""
+    """Return the tracker of a study, in MLflow at `uri`, or by default in the lab."""
     from sweeplab.tracking.mlflow import MLflowTracker  # slow to import
 
     return MLflowTracker(lab, study, uri)
 
 
 def mirror_in_words(fixed: Mapping[str, Any]) -> str:
-    """Say where else a study's runs are sent by the values it fixes; nothing where that is nowhere."""
+    """Return in words to which mirror a study's fixed values send its runs; an empty text if to none."""
     if not (project := fixed.get("wandb_project")):
         return ""
     missing = "" if find_spec("wandb") else ", but wandb is not installed: nothing is sent"
@@ -28,7 +28,7 @@ def mirror_in_words(fixed: Mapping[str, Any]) -> str:
 
 
 def open_mirrors(fixed: Mapping[str, Any], folder: Path) -> list[Mirror]:
-    """Return the mirrors that a study asks for by the values it fixes, but for those that are not installed."""
+    """Return the mirrors that a study's fixed values ask for, without those that are not installed."""
     if not fixed.get("wandb_project") or not find_spec("wandb"):
         return []
     from sweeplab.tracking.wandb import WandbMirror

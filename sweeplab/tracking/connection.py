@@ -1,4 +1,4 @@
-"""Where tracking is, and a client for it."""
+"""Find where tracking is, and connect to it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 SERVERS = ("http", "https", "databricks")
-# What the environment gives to whatever address is asked, by the kind of place. What ~/.netrc, ~/.pgpass and the
-# profiles of Databricks have is for one host alone.
+# Credentials in the environment that are sent to any address, by its scheme. Those in ~/.netrc, ~/.pgpass and
+# Databricks profiles are each for one host only.
 _OF_SERVERS = ("TOKEN", "USERNAME", "PASSWORD", "AUTH", "AWS_SIGV4", "CLIENT_CERT_PATH")
 CREDENTIALS = {
     **dict.fromkeys(("http", "https"), tuple(f"MLFLOW_TRACKING_{name}" for name in _OF_SERVERS)),
@@ -45,26 +45,26 @@ SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_DISABLE_AGENT_HINT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    # A server's client would print two links per run among what a program reads.
+    # Otherwise a server's client prints two links per run to standard output, which programs read.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    # With retries MLflow blocks for minutes where no server answers, and makes a run twice where only the
-    # answer was lost. Here the next ship is the retry.
+    # With retries MLflow blocks for minutes if no server answers, and creates a run twice if only the answer was lost.
+    # Here the next ship is the retry.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "GIT_PYTHON_REFRESH": "quiet",
 }
-# MLflow reads some of these when it is imported, so they stand before any function here can import it.
+# MLflow reads some of these when it is imported, so they are set before any function here can import it.
 for _name, _value in SETTINGS.items():
     os.environ.setdefault(_name, _value)
 
 
 def tracking_uri(lab: Path, uri: str | None = None) -> str:
-    """Return where tracking is: `uri`, else $MLFLOW_TRACKING_URI, else a database in the lab; absolute.
+    """Return the absolute tracking URI: `uri`, else $MLFLOW_TRACKING_URI, else a database in the lab.
 
-    `uri` is a study's: where the environment names the same place with a password, it is the environment's.
+    `uri` comes from a study; if the environment names the same place with a password, the environment's is used.
 
     Raises:
-        BadInput: MLflow has no such kind of place, or the environment's credentials would go to a place of a study's.
+        BadInput: MLflow does not know the scheme, or the environment's credentials would go to a study's address.
     """
     own = os.environ.get("MLFLOW_TRACKING_URI")
     if not uri or (own and _place(own) == _place(uri)):
@@ -75,17 +75,17 @@ def tracking_uri(lab: Path, uri: str | None = None) -> str:
         raise BadInput(Problem(what, f"MLFLOW_TRACKING_URI={where}, or -o track.uri={where}"))
     if _scheme(uri) not in SCHEMES:
         allowed = "sqlite:///FILE, postgresql://…, mysql://…, or a server's http(s)://…"
-        raise BadInput(f"tracking URI {without_password(uri)!r} is no place for MLflow; allowed: {allowed}")
+        raise BadInput(f"tracking URI {without_password(uri)!r} is unknown to MLflow; allowed: {allowed}")
     if _scheme(uri) in SERVERS and not _is_escaped(uri):
-        # A part of the password would be taken for the host.
+        # Otherwise a part of the password would be taken for the host.
         allowed = "%2F for /, %23 for #, %3F for ?, %40 for @"
-        raise BadInput(f"tracking URI {without_password(uri)!r} is not escaped; allowed: {allowed}")
+        raise BadInput(f"tracking URI {without_password(uri)!r} has unescaped characters; allowed: {allowed}")
     database = database_file(uri)
     return database_url(database) if database else uri
 
 
 def name_address(uri: str) -> None:
-    """Take note that the user of this process has named a place: the environment's credentials may go there."""
+    """Record that the user has named an address: the environment's credentials may be sent there."""
     _named.add(_place(uri))
 
 
@@ -96,19 +96,19 @@ def _place(uri: str) -> str:
 def _is_escaped(uri: str) -> bool:
     try:
         return urlsplit(uri).hostname == urlsplit(without_password(uri)).hostname
-    except ValueError:  # a bracket that nothing closes
+    except ValueError:  # an unclosed bracket
         return False
 
 
 def _credentials(scheme: str) -> str:
-    """Return the name of what MLflow, or a database's driver, would send to whatever address it is given."""
+    """Return the variable or file whose credentials MLflow, or a database's driver, would send to any address."""
     file = Path("~/.mlflow/credentials").expanduser()
     named = [name for name in CREDENTIALS.get(scheme, ()) if os.environ.get(name)]
     return next(iter(named), str(file) if scheme in ("http", "https") and file.exists() else "")
 
 
 def database_file(uri: str) -> Path | None:
-    """Return the absolute path of the SQLite file at `uri`, or None where it is something else."""
+    """Return the absolute path of the SQLite file at `uri`, or None if it is something else."""
     if _scheme(uri) != "sqlite":
         return None
     if "%" not in uri and "?" not in uri:
@@ -119,7 +119,7 @@ def database_file(uri: str) -> Path | None:
 
 
 def count_tracked(lab: Path, study: str, uri: str | None) -> Counter[str] | None:
-    """Count a study's runs by state where tracking is an SQLite file, without MLflow; None where it is not."""
+    """Count a study's runs by state in tracking's SQLite file, without MLflow; None if tracking is no such file."""
     database = database_file(tracking_uri(lab, uri))
     if database is None or not database.exists():
         return None
@@ -137,7 +137,7 @@ def count_tracked(lab: Path, study: str, uri: str | None) -> Counter[str] | None
 
 
 def asked(file: Path, answer: Callable[[sqlite3.Connection], Answer]) -> Answer | None:
-    """Read an SQLite file without MLflow, which takes seconds to import; None where it cannot be read so."""
+    """Read an SQLite file without MLflow, which takes seconds to import; None if that fails."""
     with (
         suppress(sqlite3.Error),
         closing(sqlite3.connect(read_only_uri(file), uri=True)) as connection,
@@ -147,46 +147,46 @@ def asked(file: Path, answer: Callable[[sqlite3.Connection], Answer]) -> Answer 
 
 
 def artifact_location(lab: Path, uri: str) -> str | None:
-    """Return where a new experiment's files go: into the lab, or None where a server decides."""
+    """Return where a new experiment's files go: into the lab, or None if a server decides."""
     return None if _scheme(uri) in SERVERS else (lab / "artifacts").absolute().as_uri()
 
 
 @contextmanager
 def reaching(uri: str) -> Iterator[None]:
-    """Turn what goes wrong between us and the tracking at `uri` into TrackingUnavailable, in one line.
+    """Turn errors of calls to the tracking at `uri` into TrackingUnavailable, in one line.
 
     Raises:
-        TrackingUnavailable: MLflow does not answer, or could not take it.
+        TrackingUnavailable: MLflow does not answer, or refuses a call.
     """
     try:
         yield
     except Exception as error:
-        from mlflow.exceptions import MlflowException  # slow to import, and not there before its calls
-        from sqlalchemy.exc import SQLAlchemyError  # of a database that is none
+        from mlflow.exceptions import MlflowException  # slow to import, so not before it is needed
+        from sqlalchemy.exc import SQLAlchemyError  # such as for a file that is no database
 
         if not isinstance(error, MlflowException | SQLAlchemyError | OSError):
             raise
         place = without_password(uri)
         said = without_passwords(str(error).replace(uri, place))
-        # Of a connection that fails, the libraries between say all they know, and last why.
+        # When a connection fails, the libraries add long messages around the reason.
         reason = _REASON.search(said) if _scheme(uri) in SERVERS else None
         words = f"no answer ({reason[0]})" if reason else said.partition("\n")[0]
         raise TrackingUnavailable(f"{place}: {words}") from error
 
 
 def connect(lab: Path, uri: str) -> MlflowClient:
-    """Return a client of the tracking at `uri`; create its database where it is a file that is not there yet.
+    """Return a client of the tracking at `uri`; create its SQLite database if the file does not exist yet.
 
-    A fresh database takes seconds, and breaks when two processes create it together: it is made once, under
-    a lock and a temporary name. Its empty tables are kept in the user's cache, for the next lab.
+    Creating a database takes seconds, and fails if two processes do it at the same time: it is created once, under a
+    lock and a temporary name. Its empty tables are kept in the user's cache, for the next lab.
     """
     with warnings.catch_warnings():
-        # MLflow's way of using SQLAlchemy is no concern of our caller, who may have warnings as errors.
+        # MLflow's use of SQLAlchemy is not our caller's concern, who may treat warnings as errors.
         warnings.simplefilter("ignore", DeprecationWarning)
         from filelock import FileLock
         from mlflow import MlflowClient
 
-        # What goes wrong is raised too, and said in one line; here it would be a page each time.
+        # Errors are raised and shown in one line anyway; these loggers would print a page each time.
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
         logging.getLogger("alembic").setLevel(logging.WARNING)
         database = database_file(uri)
@@ -200,14 +200,14 @@ def connect(lab: Path, uri: str) -> MlflowClient:
 
 
 def point_files_here(lab: Path, uri: str) -> None:
-    """Tell a lab's own database where the lab's files are: MLflow keeps the places that they had when it was made."""
-    if is_of_lab(lab, uri) and (lab / "mlflow.db").exists():  # SQLite would make one
+    """Update the file locations in a lab's own database: MLflow stores them as they were when it was created."""
+    if is_of_lab(lab, uri) and (lab / "mlflow.db").exists():  # SQLite would create a missing one
         _point_files_at(str(artifact_location(lab, uri)), lab / "mlflow.db")
 
 
 @contextmanager
 def writable(lab: Path, uri: str) -> Iterator[str]:
-    """Give the tracking at `uri`, or a copy of an SQLite file that may only be read: MLflow's pages write to theirs."""
+    """Yield `uri`, or that of a copy if it is a read-only SQLite file, as MLflow's UI writes to its database."""
     database = database_file(uri)
     if database is None or all(os.access(each, os.W_OK) for each in (database, database.parent)):
         yield uri
@@ -225,7 +225,7 @@ def writable(lab: Path, uri: str) -> Iterator[str]:
 
 
 def is_of_lab(lab: Path, uri: str) -> bool:
-    """Say whether tracking is the lab's own database."""
+    """Return whether tracking is the lab's own database."""
     return uri == database_url((lab / "mlflow.db").absolute())
 
 
@@ -234,7 +234,7 @@ def folder_at(location: str) -> Path:
     return Path(unquote(urlsplit(location).path))
 
 
-# Where studies put their files, if not here.
+# The locations of studies' files, if not here.
 _ELSEWHERE = """
 SELECT DISTINCT artifact_location FROM experiments
 WHERE artifact_location != ? AND artifact_location LIKE 'file://%/artifacts' AND experiment_id IN
@@ -253,7 +253,7 @@ WHERE {column} = :old OR substr({column}, 1, length(:old) + 1) = :old || '/'
 
 
 def files_elsewhere(lab: Path) -> list[str]:
-    """Return the folders outside of a lab where its own MLflow looks for files: the lab was moved or copied."""
+    """Return the folders outside of a lab where its own MLflow looks for files, as the lab was moved or copied."""
     location = str(artifact_location(lab, database_url(lab / "mlflow.db")))
     found = asked(lab / "mlflow.db", lambda connection: connection.execute(_ELSEWHERE, [location]).fetchall())
     places = [folder_at(old) for (old,) in found or ()]
@@ -261,10 +261,10 @@ def files_elsewhere(lab: Path) -> list[str]:
 
 
 def _point_files_at(location: str, database: Path) -> None:
-    """Tell a database where its files are now, should they be elsewhere than it says."""
+    """Update the file locations in a database that still has other ones."""
     with suppress(sqlite3.Error), closing(sqlite3.connect(database, isolation_level=None)) as connection:
         for (old,) in connection.execute(_ELSEWHERE, [location]).fetchall():
-            if folder_at(old).resolve() == folder_at(location).resolve():  # by another name
+            if folder_at(old).resolve() == folder_at(location).resolve():  # the same folder by another path
                 continue
             connection.execute("BEGIN IMMEDIATE")
             for table, column in _PLACES:
@@ -276,12 +276,12 @@ def _point_files_at(location: str, database: Path) -> None:
 def _create(database: Path, lab: Path) -> None:
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
-    # A folder, because a journal that a killed process left beside the file would spoil the next attempt.
+    # In a folder of its own: a journal that a killed process left beside the file would spoil the next attempt.
     folder = database.with_name(f".{database.name}.new")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     new, kept = folder / database.name, kept_tables()
-    with suppress(OSError):  # there is none yet, or no cache
+    with suppress(OSError):  # no tables are kept yet, or there is no cache
         shutil.copyfile(kept, new)
     is_first = not new.exists()
     uri = database_url(new)
@@ -294,12 +294,12 @@ def _create(database: Path, lab: Path) -> None:
 
 
 def kept_tables() -> Path:
-    """Return where the empty tables of this MLflow are, once there has been a fresh database."""
+    """Return the cached database with the empty tables of this MLflow version, which the first database creates."""
     return cache_folder() / f"mlflow-{version('mlflow')}.db"
 
 
 def _keep(database: Path, kept: Path) -> None:
-    """Keep the tables of a fresh database, without the one experiment that knows where its lab is."""
+    """Keep the tables of a fresh database in the cache, without the default experiment, which has the lab's path."""
     from filelock import FileLock
 
     copy = database.with_name("kept")

@@ -1,4 +1,4 @@
-"""What a study says of itself in MLflow: its page, its tags and params, its tables and its datasets."""
+"""Describe a study in MLflow: its page, its tags and params, its tables and its datasets."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sweeplab.tracking.tracker import Description, Summary
 if TYPE_CHECKING:
     from mlflow.entities import DatasetInput
 
-PARAM_CHARACTERS = 6000  # MLflow cuts a longer one silently
-DIGEST_CHARACTERS = 16  # MLflow takes 36
+PARAM_CHARACTERS = 6000  # MLflow silently truncates a longer one
+DIGEST_CHARACTERS = 16  # MLflow allows 36
 TRIALS_ON_PAGE = 5
 
 
 def texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Write values as params."""
+    """Return values as MLflow params."""
     return {
         name: (json.dumps(value, default=str) if isinstance(value, dict) else str(value))[:PARAM_CHARACTERS]
         for name, value in values.items()
@@ -27,12 +27,12 @@ def texts(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def json_text(content: Mapping[str, Any] | None) -> str:
-    """Write an artifact; nothing is an empty text."""
+    """Return the text of a JSON artifact; an empty text if there is no content."""
     return json.dumps(content, indent=1, default=str) if content else ""
 
 
 def environment_tags(environment: Mapping[str, Any]) -> dict[str, str]:
-    """Pick what a person wants to see beside a run."""
+    """Return the facts of the environment that are shown beside a run, as tags."""
     repositories = environment.get("git", {})
     git = repositories.get("code") or repositories.get("study") or {}
     device = environment.get("device", {})
@@ -48,7 +48,7 @@ def environment_tags(environment: Mapping[str, Any]) -> dict[str, str]:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Write rows as CSV under all the names that any of them has: MLflow shows such an artifact as a table."""
+    """Return rows as CSV with the columns of all of them: MLflow shows such an artifact as a table."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n")
@@ -58,7 +58,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def datasets(data: Mapping[str, Any]) -> list[DatasetInput]:
-    """Return what a study trains and evaluates on as MLflow's datasets; `data` is a DataDescription."""
+    """Return a study's training and validation data as MLflow datasets; `data` is a DataDescription."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     found = []
@@ -73,9 +73,9 @@ def datasets(data: Mapping[str, Any]) -> list[DatasetInput]:
 
 
 def page(description: Description, summary: Summary, links: Mapping[str, str]) -> str:
-    """Write what a person reads first of a study in the UI, in Markdown: of a long one MLflow shows the first lines.
+    """Return a study's description in the UI, as Markdown, results first: MLflow shows only its first lines.
 
-    `links` leads from the keys of the best trials to their runs, and from `report` to the study's page.
+    `links` maps the keys of the best trials to their runs, and `report` to the study's report.
     """
     counts = ", ".join(f"{count} {state}" for state, count in summary.get("counts", {}).items())
     trials = summary.get("best_trials", ())[:TRIALS_ON_PAGE]
@@ -89,12 +89,12 @@ def page(description: Description, summary: Summary, links: Mapping[str, str]) -
     leads += [f"[Report]({links['report']})"] if "report" in links else []
     commands = " · ".join(f"`{command}`" for command in summary.get("commands", ()))
     parts = [
-        "  \n".join([*leads, *([f"Go on: {commands}"] if commands else [])]),
+        "  \n".join([*leads, *([f"Next commands: {commands}"] if commands else [])]),
         f"**{state}**{f': runs {counts}' if counts else ''}",
         f"## Best trials\n\n{_best(trials, links)}" if trials else "",
         description.get("note", ""),
         _table([("", ""), *texts(description.get("params", {})).items()]),
-        "Among the artifacts: the study file, its plan, where it ran, its best trials, and its report.",
+        "Artifacts: the study file, its plan, its environment, its best trials, and its report.",
     ]
     return "\n\n".join(filter(None, parts))
 
@@ -128,6 +128,6 @@ def _short(value: Any) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Write a Markdown table; the first row is its heading."""
+    """Return a Markdown table; the first row is its heading."""
     lines = [f"| {' | '.join(text.replace('|', '&#124;') for text in row)} |" for row in rows]
     return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])

@@ -1,4 +1,4 @@
-"""Where a study runs: packages, git, machine. Asks metadata and small programs, and imports no torch."""
+"""The environment of a study: packages, git, machine. It asks metadata and small programs, and imports no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from sweeplab.train.devices import n_cores
 
-# What decides bits and speed of a CPU or GPU kernel. Named one by one: an environment also holds secrets.
+# Variables that affect the bits and speed of CPU and GPU kernels. Named one by one: an environment also holds secrets.
 VARIABLES = (
     "OMP_NUM_THREADS",
     "OMP_WAIT_POLICY",
@@ -24,20 +24,20 @@ VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
     "CUBLAS_WORKSPACE_CONFIG",
 )
-# A repository's configuration can name programs: a study of a folder from elsewhere must not start them. A pager is
-# none of them: it is started for a terminal, and what git says here goes into a pipe.
+# A repository's configuration can name programs: a study in somebody else's folder must not start them. The pager needs
+# no option: git starts it only for a terminal, and its output here goes into a pipe.
 _ASKS_ONLY = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
-# What a repository that was cloned in part lacks is fetched by no protocol, whatever its configuration allows.
+# Never fetch what a partial clone lacks, whatever the repository's configuration allows.
 _NO_FETCH = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none", "GIT_OPTIONAL_LOCKS": "0"}
 
 
 def environment(study_folder: Path | None = None) -> dict[str, Any]:
-    """Collect packages, git commits, machine and kernel settings as a JSON-able dict.
+    """Collect packages, git commits, machine and kernel settings as a dict for JSON.
 
-    `git.code` is the repository that has sweeplab's sources, `git.study` the one that has the study file;
-    either is None outside of a repository, without a commit, or without git.
+    `git.code` is the repository of sweeplab's sources, `git.study` that of the study file; either is None outside of
+    a repository, without a commit, or without git.
     """
-    read = [each.metadata for each in distributions()]  # a file is read each time it is asked for
+    read = [each.metadata for each in distributions()]  # each access to `metadata` reads a file
     found = {each["Name"]: each["Version"] for each in read}
     return {
         "python": platform.python_version(),
@@ -50,7 +50,7 @@ def environment(study_folder: Path | None = None) -> dict[str, Any]:
 
 
 def git(folder: Path) -> dict[str, Any] | None:
-    """Return the repository's `commit` and `dirty`: are files changed or untracked (None where unknown)."""
+    """Return the repository's `commit`, and `dirty`: whether files are changed or untracked (None if unknown)."""
     commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
     if not commit:
         return None
@@ -60,7 +60,7 @@ def git(folder: Path) -> dict[str, Any] | None:
 
 
 def device() -> dict[str, Any]:
-    """Return the processor, its cores and memory, and the GPUs that the driver names."""
+    """Return the processor, its cores, the memory, and the GPUs that the driver lists."""
     import psutil
 
     return {
@@ -72,7 +72,7 @@ def device() -> dict[str, Any]:
 
 
 def git_of_code() -> dict[str, Any] | None:
-    """Return `commit` and `dirty` of the repository that has sweeplab's sources, or None."""
+    """Return `commit` and `dirty` of the repository of sweeplab's sources, or None."""
     # An installed package may lie in a virtual environment inside of somebody else's repository.
     source = Path(__file__).parent
     tracked = _git(source, "ls-files", "--", Path(__file__).name)
@@ -103,16 +103,16 @@ def _git(folder: Path, *command: str, variables: Mapping[str, str] | None = None
 
 
 def _without_filters(folder: Path) -> dict[str, str]:
-    """Return the variables that turn off every filter that the configuration names.
+    """Return environment variables that turn off every filter in git's configuration.
 
-    Not options: one ends a filter's name at its first equals sign. A file under a filter then counts as changed where
-    git's index is older than the file.
+    Options would not do: they end a filter's name at its first equals sign. A file with a filter then counts as changed
+    if git's index is older than the file.
     """
     pattern = r"^filter\..*\.(clean|process|required)$"
     names = (_git(folder, "config", "-z", "--name-only", "--get-regexp", pattern) or "").split("\0")
     first = int(os.environ.get("GIT_CONFIG_COUNT") or 0)
     found = {"GIT_CONFIG_COUNT": str(first + len(names))}
-    for number, name in enumerate(names, first):  # the last of them is no name, and changes nothing
+    for number, name in enumerate(names, first):  # the last name is empty, and its entry changes nothing
         found |= {f"GIT_CONFIG_KEY_{number}": name or "core.fsmonitor", f"GIT_CONFIG_VALUE_{number}": ""}
     return found
 

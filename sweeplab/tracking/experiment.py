@@ -1,6 +1,6 @@
-"""A study's experiment in MLflow: found or made, renamed or deleted; its runs written and read in few calls.
+"""A study's experiment in MLflow: find, create, rename or delete it; write and read its runs in few calls.
 
-Where tracking is a database, what touches many runs, or many numbers, goes to its tables.
+If tracking is a database, operations on many runs or many numbers use its tables directly.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MOST_POINTS = 2**31 - 1
 
 
 class Experiment:
-    """One study's experiment, through a client of its own: MLflow's global state is left alone."""
+    """One study's experiment, through a client of its own: MLflow's global state is not touched."""
 
     def __init__(self, lab: Path, study: str, uri: str | None = None) -> None:
         self.lab = lab.absolute()
@@ -63,17 +63,17 @@ class Experiment:
 
     @property
     def may_exist(self) -> bool:
-        """Say whether there is somewhere to look for it: a database that is no file yet has nothing."""
+        """Return whether the experiment may exist: not if its database file does not exist yet."""
         database = database_file(self.uri)
         return database is None or database.exists()
 
     @cached_property
     def client(self) -> MlflowClient:
-        """Return the client; the first call connects, and makes a database that is not there yet."""
+        """Return the client; the first call connects, and creates a missing database."""
         return connect(self.lab, self.uri)
 
     def find(self) -> str:
-        """Return the experiment's id, or an empty text where there is none.
+        """Return the experiment's id, or an empty text if there is none.
 
         Raises:
             BadInput: it was deleted in MLflow.
@@ -81,13 +81,13 @@ class Experiment:
         if not self._id and (found := self.client.get_experiment_by_name(self.study)):
             if found.lifecycle_stage != "active":
                 restore = f"mlflow experiments restore -x {found.experiment_id}"
-                what = f"experiment {self.study!r} was deleted in MLflow: {restore}, or another --name"
+                what = f"experiment {self.study!r} was deleted in MLflow: {restore}, or give another --name"
                 raise BadInput(what)
             self._id = str(found.experiment_id)
         return self._id
 
     def find_or_create(self) -> str:
-        """Return the experiment's id; make it where it is missing."""
+        """Return the experiment's id; create the experiment if it is missing."""
         from mlflow.exceptions import MlflowException
 
         if not self.find():
@@ -95,17 +95,17 @@ class Experiment:
             try:
                 self._id = self.client.create_experiment(self.study, location, dict([KIND]))
             except MlflowException:
-                if not self.find():  # else another machine was faster
+                if not self.find():  # otherwise another machine was faster
                     raise
         return self._id
 
     def run(self, key: str) -> Run | None:
-        """Return the run of a key: the study's name for its parent run, else study/cell/trial/seed."""
-        # The first, should two machines ever have made the same run at once.
+        """Return the run with a key: the study's name for its parent run, else study/cell/trial/seed."""
+        # The first one, in case two machines have created the same run at the same time.
         return next(self.runs(f"tags.`{KEY}` = {quoted(key)}"), None)
 
     def runs(self, condition: str = "", experiment: str = "") -> Iterator[Run]:
-        """Yield the runs that meet a condition in MLflow's own words, the earliest first, a page at a time."""
+        """Yield the runs that meet an MLflow filter `condition`, the earliest first, reading page by page."""
         token = None
         while True:
             where, order = [experiment or self._id], ["attributes.start_time"]
@@ -116,7 +116,7 @@ class Experiment:
                 return
 
     def keys(self) -> set[str] | None:
-        """Return the keys of all runs, or None where that would take a page of whole runs after another."""
+        """Return the keys of all runs, or None for a server, where all runs would have to be read page by page."""
         engine = engine_of(self.client)
         return read_keys(engine, self.find()) if engine else None
 
@@ -129,7 +129,7 @@ class Experiment:
         status: str = "",
         ended_ms: int | None = None,
     ) -> None:
-        """Write points and params that a run lacks, its tags, and its status, in one transaction where that can be."""
+        """Write points and params that a run lacks, its tags, and its status; in a database, in one transaction."""
         if engine := engine_of(self.client):
             columns = {"status": status or None, "end_time": ended_ms}
             info = {name: value for name, value in columns.items() if value is not None}
@@ -143,10 +143,10 @@ class Experiment:
             self.client.update_run(run_id, status)
 
     def log_artifacts(self, artifact_uri: str, files: Path, folder: str) -> None:
-        """Keep a file, or all that lies in a folder, with a run whose files are at `artifact_uri`.
+        """Log a file, or all files of a folder, as artifacts of the run whose artifacts are at `artifact_uri`.
 
-        MLflow's client would read the run again to know where; and it remembers where a run's files are, by an id
-        that a copy of the lab has too. What lies on this machine's disk needs no MLflow.
+        MLflow's client would read the run again to find the location, and caches it by run id, which a copy of the lab
+        shares. Locations on this machine's disk need no MLflow.
         """
         if urlsplit(artifact_uri).scheme == "file":
             there = folder_at(artifact_uri) / folder
@@ -170,7 +170,7 @@ class Experiment:
         params: Mapping[str, str],
         tags: Mapping[str, str],
     ) -> None:
-        """Write everything in as few calls as MLflow's limits allow: almost always one."""
+        """Write points, params and tags in as few calls as MLflow's limits allow: almost always one."""
         from mlflow.entities import Metric, Param, RunTag
 
         all_params = [Param(name, text) for name, text in params.items()]
@@ -186,7 +186,7 @@ class Experiment:
 
 
 def count_studies(lab: Path, uri: str) -> int:
-    """Return how many of our studies the tracking at `uri` has, up to 1,000.
+    """Return the number of sweeplab's studies in the tracking at `uri`, up to 1,000.
 
     Raises:
         TrackingUnavailable: MLflow does not answer.
@@ -204,12 +204,12 @@ def _cut(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def quoted(text: str) -> str:
-    """Write a text as MLflow's conditions have it."""
+    """Return a text quoted for MLflow's filters."""
     return f'"{text}"' if "'" in text else f"'{text}'"
 
 
 def _batches(points: Iterable[Sequence[Measure]]) -> Iterator[list[Measure]]:
-    """Gather points into batches of a size that MLflow takes; the numbers of one point stay together."""
+    """Yield points in batches of a size that MLflow accepts; the numbers of one point stay together."""
     batch: list[Measure] = []
     for point in points:
         if len(batch) + len(point) > METRICS_A_BATCH:
@@ -221,7 +221,7 @@ def _batches(points: Iterable[Sequence[Measure]]) -> Iterator[list[Measure]]:
 
 
 def read_runs(experiment: Experiment) -> Iterator[TrackedRun]:
-    """Yield the trainings of an experiment's study, the earliest first."""
+    """Yield the nested runs of an experiment's study, the earliest first."""
     if engine := engine_of(experiment.client):
         yield from read_tables(engine, experiment.find(), experiment.study)
         return
@@ -233,7 +233,7 @@ def read_runs(experiment: Experiment) -> Iterator[TrackedRun]:
 
 
 def read_histories(client: MlflowClient, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]]:
-    """Return the points of a metric of each run, by step."""
+    """Return the points of a metric for each run, ordered by step."""
     found: dict[str, list[Measure]] = {run_id: [] for run_id in run_ids}
     bulk = getattr(client._tracking_client.store, "get_metric_history_bulk", None)
     for first in range(0, len(run_ids), RUNS_A_QUERY):
@@ -252,16 +252,16 @@ def _named(there: Experiment, name: str) -> Entity | None:
 
 
 def delete_experiment(lab: Path, study: str, uri: str | None, kept_as: str) -> None:
-    """Move a study's experiment, if MLflow has one, to the deleted ones, and give its name free.
+    """Delete a study's experiment in MLflow, if it has one, after renaming it so that its name is free.
 
-    Called again after a failure it goes on; `restore_experiment` takes it back.
+    It can be repeated after a failure; `restore_experiment` undoes it.
 
     Raises:
         TrackingUnavailable: MLflow does not answer.
     """
     there = Experiment(lab, study, uri)
     with reaching(there.uri):
-        found, begun = _named(there, study), _named(there, kept_as)  # which an earlier attempt has renamed
+        found, begun = _named(there, study), _named(there, kept_as)  # `begun`: renamed by an earlier attempt
         if begun is None:
             if found is None or found.lifecycle_stage != "active":
                 return
@@ -272,7 +272,7 @@ def delete_experiment(lab: Path, study: str, uri: str | None, kept_as: str) -> N
 
 
 def restore_experiment(lab: Path, study: str, uri: str | None, kept_as: str) -> None:
-    """Take back what `delete_experiment` did; called again after a failure it goes on.
+    """Undo `delete_experiment`; it can be repeated after a failure.
 
     Raises:
         BadInput: MLflow has another experiment of that name.
@@ -290,7 +290,7 @@ def restore_experiment(lab: Path, study: str, uri: str | None, kept_as: str) -> 
 
 
 def rename_experiment(lab: Path, study: str, uri: str | None, new: str) -> None:
-    """Give a study's experiment and its runs the study's new name; called again after a failure it goes on.
+    """Give a study's experiment and its runs the study's new name; it can be repeated after a failure.
 
     Raises:
         BadInput: MLflow has another experiment of that name, deleted or not.
@@ -302,7 +302,7 @@ def rename_experiment(lab: Path, study: str, uri: str | None, new: str) -> None:
         if taken and ours:
             kind = "an experiment" if taken.lifecycle_stage == "active" else "a deleted experiment"
             raise BadInput(f"{there.place} has {kind} {new!r}; give another name")
-        found = ours or taken  # which an earlier attempt has renamed
+        found = ours or taken  # if only `taken` exists, an earlier attempt has renamed it
         if found is None:
             return
         if found.name != new:

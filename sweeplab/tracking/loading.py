@@ -30,7 +30,7 @@ MODEL_URI = "models:/"
 
 
 class Model:
-    """A trained model of its own: a stack of one, with its weights."""
+    """A single trained model: a stack of one, with its weights."""
 
     def __init__(self, shape: ModelShape, weights: Mapping[str, Tensor]) -> None:
         self.transformer = Transformer(shape)
@@ -54,14 +54,14 @@ class Model:
 
     @torch.no_grad()
     def loss(self, tokens: Tensor) -> float:
-        """Return the mean cross-entropy in nats a token of tokens [B, T + 1]."""
+        """Return the mean cross-entropy in nats per token of tokens [B, T + 1]."""
         batch = Batch(tokens[None, :, :-1], tokens[None, :, 1:])
         return float(self.transformer.losses(self.stacked, batch)[0])
 
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A trained run: what it learned, how it was trained, and how it reads text."""
+    """A trained run: its model, its tokenizer, its hyperparameters, and facts from its checkpoint."""
 
     run_id: str
     model: Model
@@ -72,12 +72,12 @@ class LoadedRun:
 
     @property
     def special_tokens(self) -> SpecialTokens:
-        """Return the special tokens: those of its hyperparameters, or those that an imported run came with."""
+        """Return the special tokens: those of its hyperparameters, or those of an imported run."""
         return special_tokens(self.values, self.own_special)
 
     @property
     def labels(self) -> list[str]:
-        """Return the names of a classifier's labels in the order of their numbers; numbers, where it came without."""
+        """Return the names of a classifier's labels in the order of their numbers; numbers if it has no names."""
         n_labels = self.values.n_labels or 0
         return [*self.facts.get("labels", ()), *map(str, range(n_labels))][:n_labels]
 
@@ -92,8 +92,8 @@ def load_checkpoint(folder: Path, run_id: str = "") -> LoadedRun:
 
     Raises:
         FileNotFoundError: there is no checkpoint.
-        DamagedCheckpoint: its tensors are not those that were written.
-        BadInput: it has a part that a plugin registers, which was not imported.
+        DamagedCheckpoint: its tensors differ from those that were written.
+        BadInput: it needs a tokenizer or an activation of a plugin that was not imported.
     """
     weights, facts = read_checkpoint(folder, "model")
     own_special, tokenizer = facts.pop("special", None) or None, facts.pop("tokenizer")
@@ -103,14 +103,15 @@ def load_checkpoint(folder: Path, run_id: str = "") -> LoadedRun:
         ("activation", values.activation, ACTIVATIONS),
     ):
         if name not in known:
-            raise BadInput(f"the run has the {kind} {name!r}: import the file that registers it first")
+            raise BadInput(f"the run uses the {kind} {name!r}: import the file that registers it first")
     model = Model(ModelShape.of(values), weights)
     return LoadedRun(run_id, model, load_tokenizer(tokenizer), values, facts, own_special)
 
 
 def load_run(run_id: str, lab: Path, uri: str | None = None) -> LoadedRun:
-    """Load a run by its MLflow run id, or by the URI of a model, such as models:/small@best; `uri` and the lab say
-    where MLflow is, as for a study.
+    """Load a run by its MLflow run id, or by the URI of a model, such as models:/small@best.
+
+    `uri`, or by default the lab, gives MLflow's address, as for a study.
 
     Raises:
         BadInput: there is no such run, or it kept no checkpoint.
@@ -122,12 +123,12 @@ def load_run(run_id: str, lab: Path, uri: str | None = None) -> LoadedRun:
     uri = tracking_uri(lab, uri)
     where = without_password(uri)
     if (database := database_file(uri)) and not database.exists():
-        raise BadInput(f"no run {run_id}: there is nothing at {where}; lab or uri name another place")
+        raise BadInput(f"no run {run_id}: {where} does not exist; give another lab or uri")
     client = connect(lab, uri)
     from mlflow.exceptions import MlflowException
 
     own = lab / "artifacts" / run_id / "artifacts" / "checkpoint"
-    if is_of_lab(lab, uri) and own.exists():  # wherever the lab was moved
+    if is_of_lab(lab, uri) and own.exists():  # found even if the lab was moved
         return load_checkpoint(own, run_id)
     with tempfile.TemporaryDirectory() as place:
         try:
@@ -141,7 +142,7 @@ def load_run(run_id: str, lab: Path, uri: str | None = None) -> LoadedRun:
 
 
 def _downloaded(client: MlflowClient, uri: str, model: str, place: str) -> Path:
-    """Download a registered model's checkpoint; MLflow's own function asks its global registry for it."""
+    """Download a registered model's checkpoint; MLflow's own function would ask its global registry."""
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
     name, alias, best = model.removeprefix(MODEL_URI).partition("@")

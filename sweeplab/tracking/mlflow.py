@@ -1,8 +1,8 @@
-"""Ship a study to MLflow: one experiment and one parent run per study, one nested run per training.
+"""Ship a study to MLflow: one experiment and one parent run per study, one nested run per run.
 
-Three rules make a kill at any moment harmless. A run is found by its key, and made only when it is not
-there. A point is sent where MLflow has none at its step, and its timestamp follows from its line. And an end is
-written in an order: files, numbers and tags, the terminal status, and last the marker `shipped` in the run's folder.
+Three rules make a kill at any moment harmless. A run is found by its key, and created only if it does not exist. A
+point is sent only if MLflow has none at its step, and its timestamp is computed from its line. An end is written in a
+fixed order: files, numbers and tags, the terminal status, and last the marker `shipped` in the run's folder.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
 
 ERROR_CHARACTERS = 250
 
-# A slow failure is not tried again at once: many runs to ship would block their caller for minutes.
+# After a slow failure nothing is sent for a while: many runs to ship would block their caller for minutes.
 SLOW_SECONDS, QUIET_SECONDS = 1.0, 30.0
 
-# A pruned or diverged run did what it was asked to, and MLflow's KILLED would show it as a failure.
+# Pruned and diverged runs are FINISHED too: MLflow's KILLED would show them as failures.
 STATUS_OF_STUDY = {"complete": "FINISHED", "failed": "FAILED"}
-# In charts a run that reached its end has one of MLflow's own colors, and these tell the others apart.
+# In charts complete runs have MLflow's own colors; these colors distinguish the others.
 COLOR_OF_STATE = {
     RunState.PRUNED: "#b3b3b3",
     RunState.STOPPED: "#2e7d32",
@@ -66,7 +66,7 @@ COLOR_OF_STATE = {
 
 @dataclass
 class _Shipping:
-    """A run under way: its curve as read so far, and what MLflow lacks of what was known at its start."""
+    """A run being shipped: its curve as read so far, and the params and facts that MLflow still lacks."""
 
     info: RunInfo
     measures: RunMeasures
@@ -76,10 +76,10 @@ class _Shipping:
 
 
 class MLflowTracker(Mirror):
-    """Keep the numbers and files of one study in MLflow: what analysis reads.
+    """Keeps the numbers and files of one study in MLflow, from where analysis reads them.
 
-    `open` sets runs that MLflow still has as running, from a process that was killed, back to waiting; `close` does
-    so with what has not ended. Every method may raise TrackingUnavailable, and may be called again after it.
+    `open` sets runs that a killed process left as running in MLflow back to waiting; `close` does the same with runs
+    that have not ended. Every method may raise TrackingUnavailable, and may be called again after it.
     """
 
     def __init__(self, lab: Path, study: str, uri: str | None = None) -> None:
@@ -90,7 +90,7 @@ class MLflowTracker(Mirror):
         self._tags: dict[str, str] = {}
         self._datasets: list[DatasetInput] = []
         self._shipping: dict[Path, _Shipping] = {}
-        self._keys: set[str] | None = None  # of runs that MLflow may have, None where any may be there
+        self._keys: set[str] | None = None  # of the runs that MLflow may have; None if it may have any
         self._quiet_until = 0.0
 
     @property
@@ -130,7 +130,7 @@ class MLflowTracker(Mirror):
             self._datasets = found
             self._client.log_inputs(run_id, found)
         self._description = description
-        # Params cannot change, but a study's budget may: what is new about a known one goes to a tag.
+        # Params cannot change, but a study's budget may: changed values go to tags.
         new = {name: text for name, text in params.items() if known.get(name) != text}
         changed = {f"sweeplab.now.{name}": text for name, text in new.items() if name in known}
         tags = self._tags | changed | dict(description.get("tags", {}))
@@ -150,7 +150,7 @@ class MLflowTracker(Mirror):
             self._client.update_run(run_id, status="RUNNING")
 
     def close(self, summary: Summary) -> None:
-        """Write state and best values to the parent; a study that can go on is SCHEDULED in MLflow."""
+        """Write state and best values to the parent run; a study that can be continued is SCHEDULED in MLflow."""
         parent = self._opened
         run_id = parent.info.run_id
         state, counts = summary.get("state", "interrupted"), summary.get("counts", {})
@@ -158,7 +158,7 @@ class MLflowTracker(Mirror):
         tags = {"sweeplab.state": state, "sweeplab.metric": summary.get("metric", "val_loss")} | {
             f"sweeplab.runs.{name}": str(count) for name, count in counts.items()
         }
-        # The parent's own start as the time: closing twice in the same state writes the same point.
+        # With the parent's start as the timestamp, closing twice in the same state writes the same point.
         step = sum(counts.values())
         points = [] if best is None else [[Measure("best_value", best, parent.info.start_time, step)]]
         self._shipping.clear()
@@ -172,7 +172,7 @@ class MLflowTracker(Mirror):
                 self._client.log_text(run_id, csv_text(trials), "best_trials.csv")
             log_best_models(self._experiment, summary.get("checkpoints", {}))
             if state in STATUS_OF_STUDY:
-                # Its duration is the time in which it trained, not that since it was begun.
+                # The duration shown is the time that it was run, not the time since its start.
                 seconds = summary.get("elapsed_seconds")
                 ended = None if seconds is None else parent.info.start_time + round(1000 * seconds)
                 self._client.set_terminated(run_id, STATUS_OF_STUDY[state], ended)
@@ -180,7 +180,7 @@ class MLflowTracker(Mirror):
                 self._client.update_run(run_id, status=WAITING)
 
     def _page(self, summary: Summary) -> str:
-        """Write the study's description; the best trials are links to their runs."""
+        """Return the study's description, with links to the runs of the best trials."""
         links = {}
         for trial in summary.get("best_trials", ())[:TRIALS_ON_PAGE]:
             if found := self._experiment.run(f"{self._study}/{trial['key']}"):
@@ -192,7 +192,7 @@ class MLflowTracker(Mirror):
         return page(self._description, summary, links)
 
     def run_pages(self) -> str:
-        """Return how the address of a run's page begins, after that of MLflow.
+        """Return the common beginning of the addresses of run pages, relative to MLflow's address.
 
         Raises:
             BadInput: tracking has no such study.
@@ -201,7 +201,7 @@ class MLflowTracker(Mirror):
             return f"#/experiments/{self._find_parent().experiment_id}/runs/"
 
     def attach(self, files: Path, folder: str) -> None:
-        """Keep a file, or all that lies in a folder, with the study; what had the same name there is replaced.
+        """Log a file, or all files of a folder, as artifacts of the study; artifacts of the same name are replaced.
 
         Raises:
             BadInput: tracking has no such study.
@@ -222,17 +222,17 @@ class MLflowTracker(Mirror):
     # ----------------------------------------------------------------- the runs
 
     def ship(self, folder: Path) -> bool:
-        """Find or create the nested run and write what is new; after the end also files and status.
+        """Find or create the nested run and send what is new; after the run's end also files and status.
 
-        After a failure the next ship finds out how far this one came.
+        After a failure the next call finds out how far this one came.
         """
         if self._is_shipped(folder):
             return True
         if time.monotonic() < self._quiet_until:
-            raise TrackingUnavailable(f"{self._place} did not answer; it is left alone for some seconds")
-        # It is of the end that is read now: a run that is promoted has another one later.
+            raise TrackingUnavailable(f"{self._place} did not answer; next try within {QUIET_SECONDS:.0f} s")
+        # The marker belongs to the present end: a run that is promoted gets another end later.
         marker = self._marker(folder)
-        end = RunFolder(folder).read_end()  # before the points: once it is there, they are all there
+        end = RunFolder(folder).read_end()  # before the points: if there is an end, all points are written
         with self._reaching(folder):
             shipping = self._shipping.get(folder) or self._start(folder)
             if shipping is None:
@@ -253,11 +253,11 @@ class MLflowTracker(Mirror):
         return end is not None
 
     def end_pause(self) -> None:
-        """Ask again at once, though MLflow did not answer for long the last time."""
+        """Allow calls again at once after a slow failure."""
         self._quiet_until = 0.0
 
     def wait(self, folder: Path) -> None:
-        """Set a run that this tracker ships, and that has not ended, to waiting; its next new point ends that."""
+        """Set a run that this tracker ships, and that has not ended, to waiting, until its next new point."""
         shipping = self._shipping.get(folder)
         if shipping and not shipping.waiting:
             with self._reaching(folder):
@@ -271,11 +271,11 @@ class MLflowTracker(Mirror):
                 self._client.delete_run(run_id)
 
     def _marker(self, folder: Path) -> str:
-        """Return what says that all of a run is there: the place, the parent run, and the digest of the run's end.
+        """Return the marker of a completely shipped run: the place, the parent run's id, and the digest of the end.
 
-        In a new database the parent is another run. Nothing where the run has no end.
+        In a new database the parent run has another id. An empty text if the run has no end.
         """
-        own = is_of_lab(self._experiment.lab, self._experiment.uri)  # wherever the lab is moved
+        own = is_of_lab(self._experiment.lab, self._experiment.uri)  # by name, as the lab may be moved
         try:
             digest = hashlib.sha256(RunFolder(folder).end_file.read_bytes()).hexdigest()[:16]
         except FileNotFoundError:
@@ -304,12 +304,12 @@ class MLflowTracker(Mirror):
             histories = {name: read_histories(self._client, [run_id], name)[run_id] for name in names}
             measures.tracked.update({name: {each.step for each in histories[name]} for name in names})
             params = {name: text for name, text in params.items() if name not in tracked.data.params}
-            if "mlflow.runColor" in tracked.data.tags:  # of an end that was taken back
+            if "mlflow.runColor" in tracked.data.tags:  # from an end that was removed
                 self._client.delete_tag(run_id, "mlflow.runColor")
         else:
             tags = self._run_tags(start, parent)
             if self._keys is not None:
-                self._keys.add(key)  # whatever becomes of the call
+                self._keys.add(key)  # even if the call below fails, the run may exist
             tracked = self._client.create_run(
                 self._experiment.find(), measures.started_ms, tags, run_name(start)
             )
@@ -368,7 +368,7 @@ class MLflowTracker(Mirror):
 
     @property
     def _file(self) -> Path | None:
-        """Return the SQLite file that tracking is, if it is one: what is only read needs no MLflow."""
+        """Return tracking's SQLite file, if it is one: reading it does not need MLflow."""
         return database_file(self._experiment.uri)
 
     def runs(self) -> Iterator[TrackedRun]:
@@ -385,7 +385,7 @@ class MLflowTracker(Mirror):
             yield from read_runs(self._experiment)
 
     def histories(self, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]]:
-        """Return a metric's points of each run by step."""
+        """Return a metric's points for each run, ordered by step."""
         if (file := self._file) and (found := read_file_points(file, run_ids, name)) is not None:
             return found
         with self._reaching():
@@ -400,12 +400,12 @@ class MLflowTracker(Mirror):
     @property
     def _opened(self) -> Run:
         if self._parent is None:
-            raise RuntimeError("a study is opened before anything is shipped")
+            raise RuntimeError("a study has to be opened before anything is shipped")
         return self._parent
 
     @contextmanager
     def _reaching(self, folder: Path | None = None) -> Iterator[None]:
-        """Turn MLflow's failures into TrackingUnavailable, and forget the run that was being shipped."""
+        """Turn MLflow's failures into TrackingUnavailable, and forget the state of the run being shipped."""
         began = time.monotonic()
         try:
             with reaching(self._experiment.uri):

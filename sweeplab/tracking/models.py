@@ -1,4 +1,4 @@
-"""The best model of each cell as MLflow's own: logged with a signature, registered, loaded as a function of texts."""
+"""The best model of each cell as an MLflow model: logged with a signature, registered, loaded as a function."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from mlflow.entities import LoggedModel
     from mlflow.models import ModelSignature
 
-CELL, WEIGHTS = "sweeplab.cell", "sweeplab.weights"  # tags of a logged model: whose it is, and their digest
-LOADER = "sweeplab.runs.serving"  # has the function that MLflow calls with the checkpoint's folder
+CELL, WEIGHTS = "sweeplab.cell", "sweeplab.weights"  # tags of a logged model: its cell, its weights' digest
+LOADER = "sweeplab.runs.serving"  # the module whose function MLflow calls with the checkpoint's folder
 CHECKPOINT = "checkpoint"
 ALIAS = "best"
 _PARAMS = {"max_new_tokens": "integer", "temperature": "float", "top_k": "integer", "top_p": "float"}
-# What a model takes and returns where it writes no text, by what its objective learns.
+# Inputs and outputs of models that do not generate text, by the kind of their objective.
 TAKEN: Mapping[Kind, Mapping[str, str]] = {"scores": {"sentence1": "string", "sentence2": "string"}}
 RETURNED: Mapping[Kind, Mapping[str, str]] = {
     "labels": {"label": "string", "probability": "double"},
@@ -50,9 +50,9 @@ _NOT_IN_NAMES = re.compile(r"[^\w=,+-]")
 
 @dataclass(frozen=True)
 class Published:
-    """A model in MLflow's registry: `uri` is what `mlflow.pyfunc.load_model` takes, where tracking is `place`.
+    """A model in MLflow's registry: `uri` is for `mlflow.pyfunc.load_model`, with tracking at `place`.
 
-    `example` is what such a model's `predict` could be given, as Python has it.
+    `example` is an example argument of the model's `predict`, as Python code.
     """
 
     name: str
@@ -65,19 +65,19 @@ class Published:
 
 
 def log_best_models(experiment: Experiment, checkpoints: Mapping[str, RunFolder]) -> None:
-    """Log the model of each cell whose best one, by its weights, is not logged yet."""
+    """Log the best model of each cell, unless a model of the same weights is logged already."""
     if not checkpoints:
         return
     known = _logged(experiment)
     for cell, run in checkpoints.items():
         digest = _digest(run)
         if (cell, digest) not in known:
-            with suppress(BadInput):  # a run that is not whole in tracking yet
+            with suppress(BadInput):  # a run that is not complete in tracking yet
                 _log(experiment, cell, run, digest)
 
 
 def publish_model(lab: Path, study: str, uri: str | None, run: RunFolder, name: str) -> Published:
-    """Register a run's model as the newest version of a name, with the alias `best`; once, where it is that already.
+    """Register a run's model as the newest version of a name, with the alias `best`, unless it already is.
 
     Raises:
         BadInput: tracking has no such run.
@@ -93,13 +93,13 @@ def publish_model(lab: Path, study: str, uri: str | None, run: RunFolder, name: 
         model = _logged(experiment).get((cell, digest)) or _log(experiment, cell, run, digest)
         try:
             newest = client.get_model_version_by_alias(name, ALIAS)
-        except MlflowException:  # no such model, or none of its versions is the best
+        except MlflowException:  # no such model, or no version with the alias
             newest = None
         is_new = newest is None or newest.tags.get(WEIGHTS) != digest
         if is_new:
             if not client.search_registered_models(f"name = '{name}'"):
                 client.create_registered_model(name)
-            # A database's registry looks a model's id up in MLflow's global tracking, a server's in its own.
+            # A database's registry looks up a model's id in MLflow's global tracking, a server's in its own.
             at_server = engine_of(client) is None
             source = f"models:/{model.model_id}" if at_server else model.artifact_location
             own = {CELL: cell, WEIGHTS: digest}
@@ -121,7 +121,7 @@ def _digest(run: RunFolder) -> str:
 
 
 def _logged(experiment: Experiment) -> dict[tuple[str, str], LoggedModel]:
-    """Return the models of an experiment by their cell and the digest of their weights."""
+    """Return the logged models of an experiment by cell and digest of the weights."""
     found: dict[tuple[str, str], LoggedModel] = {}
     token = None
     while True:
@@ -142,7 +142,7 @@ def _log(experiment: Experiment, cell: str, run: RunFolder, digest: str) -> Logg
     client, start, end, checkpoint = experiment.client, run.read_start(), run.read_end(), run.checkpoint()
     source = experiment.run(f"{experiment.study}/{start.key}")
     if not source or not end or not checkpoint:
-        raise BadInput(f"{experiment.place} has no whole run {start.key} of {experiment.study}")
+        raise BadInput(f"{experiment.place} has no complete run {start.key} of {experiment.study}")
     run_id = source.info.run_id
     tags = {CELL: cell, WEIGHTS: digest}
     params = {name: str(start.values.as_dict()[name]) for name in start.sampled if name in TABLE}
@@ -163,12 +163,12 @@ def _log(experiment: Experiment, cell: str, run: RunFolder, digest: str) -> Logg
 def write_model(
     folder: Path, checkpoint: Path, values: Hyperparameters, run_id: str = "", model_id: str | None = None
 ) -> None:
-    """Write a checkpoint as a folder that `mlflow.pyfunc.load_model` takes."""
+    """Write a checkpoint as a folder that `mlflow.pyfunc.load_model` can load."""
     from mlflow.models import Model
 
     shutil.copytree(checkpoint, folder / CHECKPOINT)
     described = Model(run_id=run_id, signature=_signature(values), model_id=model_id)
-    # What mlflow.pyfunc.add_to_model writes; that module takes seconds to import, and warns of its own types.
+    # As mlflow.pyfunc.add_to_model does; that module takes seconds to import, and warns about its own types.
     described.add_flavor(
         "python_function",
         loader_module=LOADER,
@@ -184,7 +184,7 @@ def write_model(
 
 
 def _signature(values: Hyperparameters) -> ModelSignature:
-    """Return what the model takes and returns; one that writes texts is told how to draw them."""
+    """Return the signature of the model's inputs and outputs; for a model that generates text, with sampling params."""
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
     from mlflow.types.schema import Array

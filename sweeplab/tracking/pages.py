@@ -1,7 +1,7 @@
-"""MLflow's own pages: a study's view in them, and a process of ours that serves them to this machine alone.
+"""MLflow's UI: a view of a study in it, and a server of ours that serves it to this machine only.
 
-MLflow's pages keep a shared view as JSON in an experiment's tag, and take it up when a link names its key. Neither
-is documented: the keys below are those that MLflow 3.17's own pages read, and a test reads them off the page.
+MLflow's UI stores a shared view as JSON in an experiment's tag, and loads it when a link names its key. Neither is
+documented: the keys below are those that the UI of MLflow 3.17 reads, and a test checks them on the page.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ TAGS = ("state", "cell", "trial", "seed")
 NUMBERS = (*TOTALS, *FACTS, LOG_PARAMS)
 SEARCHED = "searched"
 X_AXES = {"train_tokens": "step", "iteration": "step", "time": "time-relative"}
-# Whatever the charts leave out: MLflow adds a chart for it here, and here it is folded.
+# MLflow adds charts of all other metrics to this section, which is shown folded.
 THE_REST = "Model metrics"
-# State, cell and what was searched are tags: they come first, then the numbers, of which there are few.
+# Tags (state, cell, searched values) come first, then the few metrics.
 COMPARED = ("Tags", "Model metrics", "Parameters")
-# On a screen of 1080 lines both kinds of row are in sight.
+# On a screen of 1080 lines both kinds of row are visible.
 CARD_PIXELS = {1: 600, 2: 280}
 TAG_BYTES = 20_000
-WORKFLOW = "workflowType=machine_learning"  # and not that of agents
+WORKFLOW = "workflowType=machine_learning"  # as opposed to that for agents
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class View:
-    """What MLflow shows of a study; `name` tells views of one study apart."""
+    """A view of a study in MLflow's UI; `name` distinguishes the views of one study."""
 
     name: str
     columns: tuple[str, ...]
@@ -82,23 +82,23 @@ def publish(
     searched: Sequence[str],
     server: str,
 ) -> dict[str, str]:
-    """Write the view to the study's experiment, and return links on a server, given as `http://host:port`.
+    """Write the view to the study's experiment, and return links on `server`, such as `http://host:port`.
 
-    To the charts beside the runs, to the table of runs, and to the study's own page with its description and files.
+    They lead to the charts, to the table of runs, and to the study's own page with its description and files.
 
     Raises:
-        BadInput: tracking has no such study, or the view is larger than a tag may be.
+        BadInput: tracking has no such study, or the view does not fit into a tag.
         TrackingUnavailable: MLflow does not answer.
     """
     there = Experiment(lab, study, uri)
     with reaching(there.uri):
         experiment = there.find()
         if not experiment or not (parent := there.run(study)):
-            raise BadInput(f"{there.place} has no study {study!r}: nothing of it was run yet")
+            raise BadInput(f"{there.place} has no study {study!r}: it has not been run yet")
         run_id = str(parent.info.run_id)
         text = json.dumps(state(view, run_id, grid, searched))
         if len(text.encode()) > TAG_BYTES:
-            raise BadInput(f"{view.name}: too many columns and charts; MLflow keeps {TAG_BYTES:,} bytes")
+            raise BadInput(f"{view.name}: too many columns and charts; MLflow stores {TAG_BYTES:,} bytes")
         there.client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{view.key}", text)
     runs = f"{server}/#/experiments/{experiment}/runs"
     shared = f"{runs}?{WORKFLOW}&viewStateShareKey={view.key}&compareRunsMode="
@@ -106,9 +106,9 @@ def publish(
 
 
 def state(view: View, parent: str, grid: Sequence[str], searched: Sequence[str]) -> dict[str, Any]:
-    """Return the view as MLflow's pages read it: of the runs under `parent`, and unfolded without that filter.
+    """Return the view as MLflow's UI reads it: filtered to the runs under `parent`, which is expanded.
 
-    A chart over a hyperparameter that the study does not vary, by its grid or in its search, is left out.
+    Charts over hyperparameters that the study varies neither in its grid nor in its search are left out.
     """
     varied = {*grid, *searched}
     named = [name for each in view.columns for name in (searched if each == SEARCHED else [each])]
@@ -142,7 +142,7 @@ def _column(name: str) -> str:
 
 
 def _rows(charts: Sequence[Chart]) -> list[list[tuple[int, Chart]]]:
-    """Lay charts out: two halves that follow each other share a row."""
+    """Arrange charts in rows: two consecutive charts of half width share one."""
     rows: list[list[tuple[int, Chart]]] = []
     for chart in charts:
         if rows and len(rows[-1]) == 1 and rows[-1][0][1].width == chart.width == "half":
@@ -153,7 +153,7 @@ def _rows(charts: Sequence[Chart]) -> list[list[tuple[int, Chart]]]:
 
 
 def _title(row: Sequence[tuple[int, Chart]], number: int) -> str:
-    """Return what stands above a row: MLflow titles its charts by the names of their numbers alone."""
+    """Return the heading of a row: MLflow titles the charts themselves only by the names of their metrics."""
     return " · ".join(chart.title for _, chart in row if chart.title) or f"Row {number + 1}"
 
 
@@ -202,8 +202,8 @@ HOST, PORT = "127.0.0.1", 5000
 PORTS_TRIED = 20
 START_SECONDS, END_SECONDS = 120.0, 5.0
 POLL_SECONDS = 0.1
-# Jobs, pickles and the assistant's shell run what others wrote; none is needed to look at numbers. The assistant
-# cannot be left out, but it can be forbidden to run anything on this machine outside of a container.
+# Jobs, pickles and the assistant's shell run foreign code, and none is needed to look at numbers. The assistant cannot
+# be removed, but it can be forbidden to run anything on this machine outside of a container.
 SAFE = {
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
@@ -217,7 +217,7 @@ SAFE = {
 
 @dataclass(frozen=True)
 class Server:
-    """A server that was started; `url` answers once `wait_until_ready` has returned."""
+    """A started server; `url` answers once `wait_until_ready` has returned."""
 
     port: int
     process: subprocess.Popen[bytes]
@@ -234,7 +234,7 @@ class Server:
         Raises:
             TrackingUnavailable: it ended instead, or does not answer for minutes.
         """
-        # A proxy of the environment's has no business with this machine's own address.
+        # No proxy from the environment for this machine's own address.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
@@ -249,15 +249,15 @@ class Server:
         """Wait until the server ends by itself.
 
         Raises:
-            TrackingUnavailable: always, with the server's last words.
+            TrackingUnavailable: always, with the server's last error message.
         """
         self.process.wait()
         raise TrackingUnavailable(self._last_words())
 
     def end(self) -> None:
-        """End the server and what it started; nothing if it has ended."""
+        """End the server and its child processes, if they have not ended."""
         for number in (signal.SIGTERM, signal.SIGKILL):
-            # The group outlives its first process where that was killed and its child was not.
+            # The process group outlives its leader if only that was killed.
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
             with suppress(subprocess.TimeoutExpired):
@@ -271,10 +271,10 @@ class Server:
 
 
 def free_port(wanted: int = PORT) -> int:
-    """Return the first free port from `wanted` on, or any that is free where many are taken."""
+    """Return the first free port from `wanted` on; any free port if the next PORTS_TRIED are taken."""
     for port in (*range(wanted, min(wanted + PORTS_TRIED, 2**16)), 0):
         with socket.socket() as tried:
-            # As the server does: a port is free though a connection of its last holder is still fading.
+            # As the server does: a port counts as free although old connections are still in TIME_WAIT.
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with suppress(OSError):
                 tried.bind((HOST, port))
@@ -284,15 +284,15 @@ def free_port(wanted: int = PORT) -> int:
 
 @contextmanager
 def serve(lab: Path, uri: str, port: int) -> Iterator[Server]:
-    """Start MLflow's server of the database at `uri` on a free port of this machine; end it on leaving.
+    """Start MLflow's server for the database at `uri` on a port of this machine; end it when the context exits.
 
-    Only this machine reaches it, and a browser only by the names of this machine: MLflow's own list of hosts has
-    patterns such as 10.*, which 10.example.com meets. Whoever else is logged in here reaches it too: it asks for no
+    Only this machine can reach it, and a browser only by this machine's names: MLflow's own list of hosts has patterns
+    such as 10.*, which 10.example.com matches. Other users logged in on this machine can reach it too: it asks for no
     password. It runs no jobs, reads no pickles, and sends no telemetry.
     """
     command = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port)]
     command += ["--workers", "1", "--no-serve-artifacts"]
-    # The database by the environment: its address may hold a password, and arguments are for all to see.
+    # Pass the database in the environment: its address may contain a password, and everybody can see arguments.
     places = {
         "MLFLOW_BACKEND_STORE_URI": uri,
         "MLFLOW_DEFAULT_ARTIFACT_ROOT": str(artifact_location(lab, uri)),
@@ -306,7 +306,7 @@ def serve(lab: Path, uri: str, port: int) -> Iterator[Server]:
             stdout=log,
             stderr=subprocess.STDOUT,
             env={**os.environ, **SETTINGS, **SAFE, **places},
-            cwd=tempfile.gettempdir(),  # where what libraries read beside them, such as .env, is nobody's
+            cwd=tempfile.gettempdir(),  # so that libraries read no .env or the like of the user's folder
             start_new_session=True,
         )
         server = Server(port, process, log)

@@ -1,7 +1,7 @@
-"""MLflow's own tables, where tracking is a database: runs read and written in few statements.
+"""MLflow's own tables, if tracking is a database: read and write runs in few statements.
 
-MLflow's search makes an object of every parameter, which takes half a minute for 20,000 runs, and its `log_batch` takes
-five transactions and ten times as long as the one here. A server's client has no tables.
+MLflow's search creates an object for every parameter, which takes half a minute for 20,000 runs, and its `log_batch`
+takes five transactions and ten times as long as the one here. Through a server the tables cannot be reached.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 # Databases limit how many values a query may name.
 RUNS_A_QUERY = 500
-KEY, STUDY = "sweeplab.key", "sweeplab.study"  # tags of every run of ours: which it is, and whose
-# The tag of our experiments: the kind makes the UI open with runs and charts instead of traces.
+KEY, STUDY = "sweeplab.key", "sweeplab.study"  # tags of all our runs: the run's key, and its study
+# The tag of our experiments: it makes the UI open with runs and charts instead of traces.
 KIND = ("mlflow.experimentKind", "custom_model_development")
 
 
 class ParentRun(NamedTuple):
-    """A study's parent run: where it is, and where its files are."""
+    """A study's parent run: its ids, and the location of its files."""
 
     experiment_id: str
     run_id: str
@@ -36,17 +36,17 @@ class ParentRun(NamedTuple):
 
 
 def engine_of(client: MlflowClient) -> Engine | None:
-    """Return what reaches the tables, or None where there is a server before them."""
+    """Return the SQLAlchemy engine of the client's database, or None if tracking is a server."""
     return getattr(client._tracking_client.store, "engine", None)
 
 
 def tracked_run(run_id: str, tags: Any, params: Any, metrics: Any, status: str) -> TrackedRun:
-    """Return a run by its tags, its params and its latest metrics."""
+    """Return a run from its tags, its params and its latest metrics."""
     place = tags["sweeplab.cell"], int(tags["sweeplab.trial"]), int(tags["sweeplab.seed"])
     return TrackedRun(run_id, *place, tags["sweeplab.state"], params, metrics, status)
 
 
-# Columns are named with their tables: alone, key is a word of MySQL's.
+# Columns are qualified by their tables: `key` alone is a reserved word in MySQL.
 _CHOSEN = """
 SELECT runs.run_uuid FROM runs JOIN tags ON tags.run_uuid = runs.run_uuid
 WHERE runs.experiment_id = :experiment AND runs.lifecycle_stage = 'active'
@@ -83,7 +83,7 @@ Ask = Callable[[str, Mapping[str, Any]], Iterable[Any]]
 
 
 def read_tables(engine: Engine, experiment: str, study: str) -> Iterator[TrackedRun]:
-    """Yield the trainings of a study, the earliest first."""
+    """Yield the nested runs of a study, the earliest first."""
     from sqlalchemy import text
 
     with engine.connect() as connection:
@@ -91,7 +91,7 @@ def read_tables(engine: Engine, experiment: str, study: str) -> Iterator[Tracked
 
 
 def read_file_parent(file: Path, study: str) -> ParentRun | None:
-    """Return a study's parent run from an SQLite file; None where it has no such study, or cannot be read so."""
+    """Return a study's parent run from an SQLite file; None if it has no such study, or cannot be read."""
 
     def first(connection: sqlite3.Connection) -> ParentRun | None:
         row = connection.execute(_PARENT, {"study": study}).fetchone()
@@ -101,7 +101,7 @@ def read_file_parent(file: Path, study: str) -> ParentRun | None:
 
 
 def count_in_file(file: Path, tables: Path) -> int | None:
-    """Count our studies in an SQLite file; None where its tables are not of the version that those of `tables` are."""
+    """Count our studies in an SQLite file; None if its schema has another version than the file `tables`."""
     current = asked(tables, lambda connection: connection.execute(_VERSION).fetchall())
 
     def count(connection: sqlite3.Connection) -> int | None:
@@ -113,14 +113,14 @@ def count_in_file(file: Path, tables: Path) -> int | None:
 
 
 def read_file(file: Path, study: str) -> list[TrackedRun] | None:
-    """Return the trainings of a study from an SQLite file; None where `read_file_parent` gives none."""
+    """Return the nested runs of a study from an SQLite file; None if `read_file_parent` returns None."""
     if (parent := read_file_parent(file, study)) is None:
         return None
     return asked(file, lambda connection: [*_read(connection.execute, parent.experiment_id, study)])
 
 
 def read_file_points(file: Path, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]] | None:
-    """Return the points of a metric of each run from an SQLite file, as MLflow's own search orders them."""
+    """Return the points of a metric of each run from an SQLite file, in the order of MLflow's own search."""
 
     def points(connection: sqlite3.Connection) -> dict[str, list[Measure]]:
         found: dict[str, list[Measure]] = {run_id: [] for run_id in run_ids}
@@ -169,7 +169,7 @@ def write_new(
     tags: Mapping[str, str],
     info: Mapping[str, Any],
 ) -> None:
-    """Write measures and params that a run lacks, its tags, and columns of its row, in one transaction.
+    """Write measures and params that a run lacks, its tags, and columns of its row (`info`), in one transaction.
 
     Raises:
         MlflowException: the run was deleted.
@@ -178,7 +178,7 @@ def write_new(
     from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlMetric, SqlParam, SqlRun, SqlTag
     from sqlalchemy import bindparam, delete, insert, select, update
 
-    # The plain tables: statements on the classes take longer to build.
+    # Use the plain tables: statements on the ORM classes take longer to build.
     runs, metrics, latest, own_params, own_tags = (
         each.__table__ for each in (SqlRun, SqlMetric, SqlLatestMetric, SqlParam, SqlTag)
     )
@@ -199,7 +199,7 @@ def write_new(
             (own_params, [own | {"key": name, "value": text} for name, text in params.items()]),
             (own_tags, [own | {"key": name, "value": text} for name, text in tags.items()]),
         ):
-            if rows and table in (latest, own_tags):  # what stands there under the same key gives way
+            if rows and table in (latest, own_tags):  # rows with the same key are replaced
                 same = table.c.run_uuid == run_id, table.c.key == bindparam("name")
                 connection.execute(delete(table).where(*same), [{"name": row["key"]} for row in rows])
             if rows:
@@ -210,7 +210,7 @@ def write_new(
 
 def _row(measure: Measure) -> dict[str, Any]:
     name, value, timestamp, step = measure
-    is_nan = math.isnan(value)  # which MLflow keeps as a zero beside a mark
+    is_nan = math.isnan(value)  # MLflow stores it as a zero with a flag
     return {
         "key": name,
         "value": 0.0 if is_nan else value,
@@ -225,7 +225,7 @@ def _recency(row: Any) -> tuple[int, int, float]:
 
 
 def rename_in_tables(engine: Engine, experiment: str, old: str, new: str) -> None:
-    """Give a study's new name to all runs of its experiment at once: a call for each takes 8 ms."""
+    """Rename a study in all runs of its experiment at once: one call per run would take 8 ms each."""
     from mlflow.store.tracking.dbmodels.models import SqlRun, SqlTag
     from sqlalchemy import func, literal, or_, select, update
 

@@ -1,8 +1,8 @@
-"""The contract between a study and whatever keeps its numbers, and a run's records as the numbers that are kept.
+"""The contract of trackers, and the conversion of a run's records into the numbers that they keep.
 
-A tracker ships run folders: it reads what a worker wrote (run.json, points.jsonl, end.json, the checkpoint)
-and brings the tracking up to date with it. Shipping is idempotent, so a killed process simply ships again: the time
-of a number follows from run.json's start and the line's own wall_seconds, not from the clock.
+A tracker ships run folders: it reads what a worker wrote (run.json, points.jsonl, end.json, the checkpoint) and brings
+the tracking up to date with it. Shipping is idempotent, so after a kill the next process simply ships again: a number's
+timestamp is computed from run.json's start and the line's own wall_seconds, not taken from the clock.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from sweeplab.records.runs import (
     RunStart,
 )
 
-# The numbers of a point by their names in tracking: the rate as it decays is not the hyperparameter.
+# A point's fields -> their names in tracking. The scheduled rate is `lr`, to distinguish it from the hyperparameter.
 CURVES = {name: name for name in ("train_loss", "val_loss", *MEASURES, "grad_norm", "tokens_per_second")} | {
     "learning_rate": "lr"
 }
 LOSSES_BY_TOKENS = ("train_loss", "val_loss")
-BY_TOKENS = "_by_tokens"  # ends the name of a metric whose steps are tokens
+BY_TOKENS = "_by_tokens"  # the suffix of metrics whose steps are tokens
 NAME_CHARACTERS = 48
-# How papers and logs abbreviate what varies most.
+# Usual abbreviations of the hyperparameters that vary most.
 _SIZES = {"n_layer": "L", "n_embd": "d", "n_head": "h", "block_size": "T", "batch_size": "B"}
 _SHORT = {"learning_rate": "lr", "weight_decay": "wd", "max_iters": "iters", "warmup_iters": "warmup"}
 FACTS = ("n_params", "n_params_active", "n_params_non_embedding")
@@ -49,19 +49,19 @@ _SAME = (
     *BEST_MEASURES,
     *END_MEASURES,
 )
-# MLflow's status of what is left over from a process that was killed, or may go on later: a clock in the UI.
+# MLflow's status of runs and studies that a killed process left, or that may continue later: a clock in the UI.
 WAITING = "SCHEDULED"
 # A metric's name -> its name in end.json.
 TOTALS = {"iterations": "iteration"} | {name: name for name in _SAME}
 
 
 class Summary(TypedDict, total=False):
-    """How a study stands, when it opens and when it closes; `best_run` is a run key, `counts` runs by state.
+    """The state of a study, when it opens and when it closes; `best_run` is a run key, `counts` runs by state.
 
-    `state` is "complete", "failed", or anything else for a study that can be continued. `best_value` is of the
-    objective's `metric`. `best_trials` are the best first, each the `key` of one of its runs, its `value`, and
-    whatever else is to be read beside it. `checkpoints` has the run of each cell's best trial that kept one, by cell,
-    and `commands` what to go on with.
+    `state` is "complete", "failed", or anything else for a study that can be continued. `best_value` is a value of the
+    objective's `metric`. `best_trials` are in order, the best first, each with the `key` of one of its runs, its
+    `value`, and other columns to show. `checkpoints` has, by cell, the run of the best trial that kept a checkpoint,
+    and `commands` are suggestions of what to do next.
     """
 
     state: str
@@ -76,7 +76,7 @@ class Summary(TypedDict, total=False):
 
 
 class Description(TypedDict, total=False):
-    """What a study says of itself when it opens: the study file's text, its plan, where it runs, how it stands.
+    """The description of a study when it opens: the study file's text, its plan, its environment, its state.
 
     `note` is Markdown, for people.
     """
@@ -103,7 +103,7 @@ class Measure(NamedTuple):
 class TrackedRun:
     """A run as tracking has it: its place in the study, its hyperparameters as text, its latest numbers.
 
-    `state` is ours, `status` MLflow's own.
+    `state` is sweeplab's, `status` is MLflow's own.
     """
 
     run_id: str
@@ -117,7 +117,7 @@ class TrackedRun:
 
 
 class Mirror(ABC):
-    """Show the runs of one study; nothing is read back.
+    """Shows the runs of one study in a tracking service; nothing is read back.
 
     Every method may raise TrackingUnavailable, and may be called again after it.
     """
@@ -128,13 +128,13 @@ class Mirror(ABC):
 
     @abstractmethod
     def ship(self, folder: Path) -> bool:
-        """Bring what is shown up to date with a run's folder; return whether that is all there will ever be."""
+        """Bring tracking up to date with a run's folder; return whether the run has ended and is completely sent."""
 
-    def wait(self, folder: Path) -> None:  # noqa: B027 - most mirrors show no run that waits
-        """Show a run that was shipped, and has not ended, as one that waits for a worker."""
+    def wait(self, folder: Path) -> None:  # noqa: B027 - most mirrors show no waiting runs
+        """Show a run that was shipped, and has not ended, as waiting for a worker."""
 
-    def end_pause(self) -> None:  # noqa: B027 - most mirrors make none
-        """Ask again at once, though what is shown was left alone after a failure."""
+    def end_pause(self) -> None:  # noqa: B027 - most mirrors make no pauses
+        """End a pause after a slow failure: allow calls again at once."""
 
     @abstractmethod
     def close(self, summary: Summary) -> None:
@@ -143,9 +143,9 @@ class Mirror(ABC):
 
 @dataclass
 class RunMeasures:
-    """Reads a run's numbers as they come.
+    """Reads a run's numbers as they are written.
 
-    `tracked` has the steps of every metric that tracking has; what is read is entered there.
+    `tracked` has, for every metric, the steps that tracking has; numbers that are read are added to it.
     """
 
     folder: RunFolder
@@ -161,21 +161,21 @@ class RunMeasures:
         return _ms(self.start.started)
 
     def facts(self) -> list[Measure]:
-        """Return what is known of the run before its first step, but for what tracking has."""
+        """Return the numbers known before the run's first step, without those that tracking has."""
         known = {name: self.start.facts.get(name) for name in FACTS}
         n_params = known["n_params"]
         known |= {LOG_PARAMS: math.log10(n_params) if n_params else None}
         return self._new(known, step=0, wall_seconds=0.0)
 
     def totals(self, end: RunEnd) -> list[Measure]:
-        """Return what end.json adds up to, but for what tracking has."""
+        """Return the totals of end.json, without those that tracking has."""
         values = {name: getattr(end, source) for name, source in TOTALS.items()}
         return self._new(values, end.iteration, end.wall_seconds)
 
     def new_points(self) -> Iterator[list[Measure]]:
-        """Yield the new points of the curve, each as its numbers that tracking lacks.
+        """Yield the new points of the curve, each as the list of its numbers that tracking lacks.
 
-        Of an iteration that a run went through again after a kill the first time counts.
+        If a run repeated an iteration after a kill, the first record counts.
         """
         for point in self._curve.new_points():
             measures = self._new(
@@ -192,7 +192,7 @@ class RunMeasures:
     def _new(self, values: Mapping[str, float | None], step: int, wall_seconds: float) -> list[Measure]:
         timestamp_ms = _ms(self.start.started + wall_seconds)
         measures = [
-            # MLflow keeps an infinity as 1.8e308, which spoils every chart it stands in; a NaN leaves a gap.
+            # MLflow stores an infinity as 1.8e308, which spoils every chart with it; a NaN leaves a gap.
             Measure(name, float(value) if math.isfinite(value) else math.nan, timestamp_ms, step)
             for name, value in values.items()
             if value is not None and step not in self.tracked.get(name, ())
@@ -203,7 +203,7 @@ class RunMeasures:
 
 
 def run_name(start: RunStart) -> str:
-    """Return what tells a run from others at a glance: #1 L1 d128 lr 3.4e-3, its seed where that is not 0."""
+    """Return a short name that distinguishes a run: #1 L1 d128 lr 3.4e-3, and its seed if that is not 0."""
     names = dict.fromkeys([*start.grid, *start.sampled])
     parts = [f"#{start.trial}"]
     for name in filter(TABLE.__contains__, names):

@@ -1,7 +1,7 @@
-"""Show a study's runs in Weights & Biases: one group per study, one run per training.
+"""Mirror a study's runs in Weights & Biases: one group per study, one W&B run per run.
 
-A run is sent when it has ended, whole and once: W&B merges no two halves of a run that was offline. Its id is
-written beside it before W&B hears of it, so what a kill cut short is sent again as the same run.
+A run is sent once, completely, when it has ended: W&B cannot merge two halves of an offline run. Its W&B id is written
+into its folder before sending, so a run whose sending was killed is sent again as the same run.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from sweeplab.files import write_whole
 from sweeplab.records.runs import RunEnd, RunFolder, RunState
 from sweeplab.tracking.tracker import BY_TOKENS, Description, Measure, Mirror, RunMeasures, Summary, run_name
 
-SENT = "wandb.json"  # in a run's folder: its id in W&B, and whether all of it is there
+SENT = "wandb.json"  # in a run's folder: its id in W&B, and the end that was sent
 
 
 class WandbMirror(Mirror):
-    """Send one study to a project of W&B's; without a login, to files that `wandb sync` sends later."""
+    """Sends one study to a W&B project; without a login, to files that `wandb sync` sends later."""
 
     def __init__(self, folder: Path, project: str) -> None:
         self._folder, self._project = folder, project
@@ -41,7 +41,7 @@ class WandbMirror(Mirror):
         """Send a run that has ended, once.
 
         Raises:
-            TrackingUnavailable: W&B could not take it.
+            TrackingUnavailable: W&B did not accept it.
         """
         if (end := RunFolder(folder).read_end()) is None:
             return False
@@ -49,7 +49,7 @@ class WandbMirror(Mirror):
         known: dict[str, Any] = {"id": uuid.uuid4().hex[:8], "sent": None}
         if mark.exists():
             known = json.loads(mark.read_bytes())
-        # Another end may have been taken back since; earlier versions did not say which one was sent.
+        # The end that was sent may have been replaced since; earlier versions recorded only True.
         if known["sent"] not in (True, end.ended):
             write_whole(mark, json.dumps(known).encode())
             try:
@@ -78,7 +78,7 @@ class WandbMirror(Mirror):
             },
             mode=self._mode,
             resume="allow" if self._mode == "online" else None,
-            # Only what the run itself wrote: neither this process' output nor its machine's load.
+            # Send only the run's own records, not this process' output or its machine's load.
             settings=wandb.Settings(
                 console="off", silent=True, x_disable_stats=True, disable_git=True, save_code=False
             ),
@@ -90,11 +90,11 @@ class WandbMirror(Mirror):
         run.finish(exit_code=int(end.state is RunState.FAILED))
 
     def close(self, summary: Summary) -> None:
-        """Do nothing: W&B has no place for a study's own state."""
+        """Do nothing: W&B has no place for the state of a study."""
 
 
 def _values(point: list[Measure]) -> dict[str, float]:
-    """Return a line's numbers; how many tokens it stands at is one of them, as W&B's axes are metrics."""
+    """Return a point's numbers, with its number of tokens as one of them, as W&B's axes are metrics."""
     tokens = [measure.step for measure in point if measure.name.endswith(BY_TOKENS)]
     values = {measure.name: measure.value for measure in point if not measure.name.endswith(BY_TOKENS)}
     return {**values, **({"train_tokens": tokens[0]} if tokens else {})}

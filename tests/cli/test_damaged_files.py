@@ -67,7 +67,7 @@ def test_a_damaged_file_is_one_line_with_its_cure(name: str, damage: str, study:
         assert (said.code, said.out) == (2, ""), words
         (line,) = said.err.splitlines()
         assert line.startswith(f"error: {file}: "), words
-        cure = "put back what a copy of the lab has" if name == RUN else "put a copy of it back"
+        cure = "restore from a copy of the lab" if name == RUN else "put a copy of it back"
         assert cure in line
         if name != RUN:
             found = storage_check(study)
@@ -99,7 +99,7 @@ def test_a_copy_put_back_mends_it(study: StudyFolder, cli) -> None:
 
 def test_a_description_that_says_something_else_is_damaged(study: StudyFolder) -> None:
     study.data_file.write_text('{"corpus": "python-docs"}')
-    with pytest.raises(DamagedFile, match=r"data.json: it cannot be read \(it says other things"):
+    with pytest.raises(DamagedFile, match=r"data.json: it cannot be read \(unexpected content"):
         _ = study.data
     study.elapsed_file.write_text('{"second": 3}')
     with pytest.raises(DamagedFile, match=r"elapsed.json: it cannot be read \(no 'seconds'\)"):

@@ -29,7 +29,7 @@ def test_something_bad_and_its_cure(cli, finished, folder: Path) -> None:
     assert said.code == 1
     lines = said.out.splitlines()
     (at,) = (number for number, line in enumerate(lines) if "end.json" in line)
-    assert lines[at].startswith("bad   runs") and lines[at + 1].startswith("      → put back what a copy")
+    assert lines[at].startswith("bad   runs") and lines[at + 1].startswith("      → restore from a copy")
     checks = json.loads(cli("doctor", "tiny", "--json").out)
     assert [check["name"] for check in checks if check["verdict"] == "bad"] == ["runs"]
 

@@ -64,7 +64,7 @@ def test_the_doctor_says_that_it_was_moved_and_that_its_files_are_found(
     lab: Path, original: Path, cli
 ) -> None:
     first, again = cli("doctor", "--lab", lab), cli("doctor", "--lab", lab)
-    assert f"MLflow's files were looked for in {original}/artifacts, and are now here" in first.out
+    assert f"MLflow looked for its files in {original}/artifacts, and now uses this one" in first.out
     assert first.code == again.code == 0 and "moved" not in again.out
 
 

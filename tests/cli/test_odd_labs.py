@@ -101,7 +101,8 @@ def test_a_lab_whose_path_is_no_text_is_refused_in_a_line(
     for each in [*said, cli("study", "list")]:
         assert (each.code, each.out) == (2, "")
         assert (
-            each.err == f"error: the lab's path {str(folder / odd)!a} is no UTF-8; allowed: a path in UTF-8\n"
+            each.err
+            == f"error: the lab's path {str(folder / odd)!a} is not UTF-8; allowed: a path in UTF-8\n"
         )
 
 

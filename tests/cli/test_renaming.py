@@ -131,7 +131,7 @@ def test_a_run_under_either_name_finishes_what_was_killed(
     said = cli("study", "run", "tiny.yaml", "--name", name, "--quiet")
     if name == "tiny":
         assert (said.code, said.out) == (2, "")
-        assert said.err.startswith("error: what was cut off is finished: tiny is other now")
+        assert said.err.startswith("error: an interrupted command was finished first: tiny is other now")
     else:
         assert (said.code, said.err) == (0, "")
     assert_agrees(lab, before)
@@ -182,7 +182,8 @@ def test_a_removal_that_was_killed_is_finished_and_can_be_taken_back(
     assert client.get_experiment_by_name("tiny") is None
     assert not StudyFolder(lab, "tiny").path.exists() and len(list((lab / "trash").iterdir())) == 1
     if "run" in command:
-        assert said.code == 2 and said.err.startswith("error: what was cut off is finished: tiny is removed")
+        assert said.code == 2
+        assert said.err.startswith("error: an interrupted command was finished first: tiny is removed")
         return
     assert said.code == 0, said.err
     for line in said.out.splitlines()[1:]:

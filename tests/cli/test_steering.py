@@ -197,7 +197,7 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path
     wait_for(lambda: len(first.points()) > rested)
 
     assert (
-        "its workers know within an evaluation"
+        "its workers follow this after their next evaluation"
         in cli("study", "extend", "long", "--trials-per-cell", "2").out
     )
     wait_for(lambda: study.run("all", 1, 0).points())
@@ -293,7 +293,7 @@ def test_time_that_is_over_ends_the_workers_of_other_commands_too(long, folder: 
         assert worker.wait(timeout=60) == 0
     finally:
         worker.kill()
-    assert "its time is over" in cli("study", "enqueue", "long", "learning_rate=1e-3").out
+    assert "its time budget is used up" in cli("study", "enqueue", "long", "learning_rate=1e-3").out
 
 
 def test_a_study_that_disagrees_says_so_and_is_repaired(cli, lab: Path) -> None:
@@ -305,9 +305,7 @@ def test_a_study_that_disagrees_says_so_and_is_repaired(cli, lab: Path) -> None:
     line = "disagree: 2 complete trials of cell n_embd=8 in Optuna's storage, 1 in the folders; "
     assert line + "sweeplab study repair tiny lets them agree" in said
     planned = cli("study", "repair", "tiny", "--dry-run").out
-    assert planned.startswith(
-        "n_embd=8 #1 seed 0: trials that have ended, whose runs' descriptions or ends are gone: "
-    )
+    assert planned.startswith("n_embd=8 #1 seed 0: ended trials whose runs have lost run.json or end.json: ")
     assert not study.run("n_embd=8", 1, 0).end_file.exists()
     done = json.loads(cli("study", "repair", "tiny", "--json").out)
     (each,) = done["done"]

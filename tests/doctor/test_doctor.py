@@ -134,7 +134,7 @@ def test_a_worker_that_hangs(study: StudyFolder) -> None:
         kill, _, again = check.cure.partition(" && ")
         assert kill == f"kill -9 {worker.pid}" and again.startswith("sweeplab study resume ")
         worker.kill()
-    found = "trials of workers that are there and do nothing: all #3"
+    found = "trials of workers that exist but hang: all #3"
     assert (check.name, check.verdict, check.found) == ("workers", "bad", found)
     assert wrong(study).found == "trials of workers that are gone: all #3"
 
@@ -146,7 +146,7 @@ def test_a_run_that_mlflow_lost(study: StudyFolder) -> None:
     check = wrong(study)
     number = first.data.tags["sweeplab.trial"]
     assert (check.name, check.verdict) == ("agreement", "bad")
-    assert check.found == f"runs were sent and are not whole in MLflow: all #{number} seed 0"
+    assert check.found == f"runs were sent but are incomplete in MLflow: all #{number} seed 0"
     follow(check.cure)
     assert of_the_study(study)[-1].found == "runs that agree: 3"
 
@@ -240,16 +240,18 @@ def leave_folder(run: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "verdict", "found"),
     [
-        (cut_end, "bad", "files that are no JSON: all/0-0/end.json"),
-        (remove_end, "bad", "trials that have ended, whose runs' descriptions or ends are gone: all/0-0"),
-        (remove_folder, "bad", "trials that have ended, whose runs' descriptions or ends are gone: all/0-0"),
-        (remove_weights, "bad", "checkpoints that are not what was written: all/0-0/best"),
-        (flip_bit, "bad", "checkpoints that are not what was written: all/0-0/best"),
-        (change_facts, "bad", "checkpoints that are not what was written: all/0-0/best"),
-        (remove_checkpoint, "warn", "runs that ended without the checkpoint that the study keeps: all/0-0"),
-        (remove_curve, "bad", "runs that ended, whose curves are gone: all/0-0/points.jsonl"),
-        (leave_temporary, "warn", "files that a kill left unfinished: all/0-0/end.json.tmp"),
-        pytest.param(leave_folder, "warn", "folders of no trial: all/9-0", marks=pytest.mark.slow),
+        (cut_end, "bad", "files that are not valid JSON: all/0-0/end.json"),
+        (remove_end, "bad", "ended trials whose runs have lost run.json or end.json: all/0-0"),
+        (remove_folder, "bad", "ended trials whose runs have lost run.json or end.json: all/0-0"),
+        (remove_weights, "bad", "damaged or changed checkpoints: all/0-0/best"),
+        (flip_bit, "bad", "damaged or changed checkpoints: all/0-0/best"),
+        (change_facts, "bad", "damaged or changed checkpoints: all/0-0/best"),
+        (remove_checkpoint, "warn", "ended runs without the checkpoint that the study keeps: all/0-0"),
+        (remove_curve, "bad", "ended runs whose curves are gone: all/0-0/points.jsonl"),
+        (leave_temporary, "warn", "unfinished files left by a killed process: all/0-0/end.json.tmp"),
+        pytest.param(
+            leave_folder, "warn", "folders that belong to no trial: all/9-0", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_what_is_half_written(
@@ -269,7 +271,9 @@ def test_a_description_that_is_torn_while_its_trial_runs(study: StudyFolder) -> 
     folder = study.run("all", 0, 0).path
     (folder / "end.json").write_text("{")
     found = {check.name: check for check in of_the_study(study) if check.verdict != "ok"}
-    assert found["runs"].found == "files that are no JSON, of runs that have not ended: all/0-0/end.json"
+    assert (
+        found["runs"].found == "files that are not valid JSON, of runs that have not ended: all/0-0/end.json"
+    )
     follow(found["runs"].cure)
     follow(found["workers"].cure)  # the trial is trained again
     assert all(each.verdict == "ok" for each in of_the_study(study))
@@ -280,7 +284,7 @@ def test_an_end_of_which_the_storage_was_not_told(study: StudyFolder) -> None:
     execute(study, "UPDATE trials SET state = 'RUNNING' WHERE number = 0")
     found = {check.name: check for check in of_the_study(study) if check.verdict != "ok"}
     assert found.keys() == {"workers", "runs"}
-    assert found["runs"].found == "runs that ended, of which the storage was not told: all/0-0"
+    assert found["runs"].found == "ended runs that were not reported to the storage: all/0-0"
     follow(found["runs"].cure)
     assert all(each.verdict == "ok" for each in of_the_study(study))
 
@@ -311,7 +315,7 @@ def test_a_tracking_database_of_another_version(study: StudyFolder) -> None:
     execute(study, "UPDATE alembic_version SET version_num = 'an older one'", "mlflow.db")
     mlflow = wrong(study)
     assert (mlflow.name, mlflow.verdict) == ("tracking", "bad")
-    assert mlflow.cure == f"copy the database, then: mlflow db upgrade sqlite:///{study.lab / 'mlflow.db'}"
+    assert mlflow.cure == f"back the database up, then: mlflow db upgrade sqlite:///{study.lab / 'mlflow.db'}"
 
 
 def test_all_studies_of_a_lab(study: StudyFolder) -> None:
@@ -338,7 +342,7 @@ def test_a_tracking_server_that_is_down(tmp_path: Path, monkeypatch: pytest.Monk
     assert check.verdict == "bad" and "start the server" in check.cure
     assert "secret" not in check.looked_at + check.found
     assert tracking_check(tmp_path, "ftp://x").verdict == "bad"
-    assert tracking_check(tmp_path).found == "will be made by the first study that is run"
+    assert tracking_check(tmp_path).found == "will be created by the first study that is run"
 
 
 def test_packages_are_compared_with_their_floors() -> None:
@@ -347,7 +351,7 @@ def test_packages_are_compared_with_their_floors() -> None:
     assert (absent.name, absent.verdict, absent.found) == ("no-such-package", "bad", "not installed")
     assert absent.cure == "pip install 'no-such-package<3,>=2'"
     assert (old.name, old.verdict, old.found) == ("rich", "bad", version("rich"))
-    assert (rest.verdict, rest.found) == ("ok", "as they should be: 1 of 3")
+    assert (rest.verdict, rest.found) == ("ok", "correct: 1 of 3")
 
 
 def test_this_environment_has_what_the_metadata_says() -> None:
@@ -379,7 +383,7 @@ def test_the_quota_of_a_container(tmp_path: Path) -> None:
 
 def test_the_lab_and_its_disk(tmp_path: Path) -> None:
     assert [(check.name, check.verdict) for check in lab_checks(tmp_path)] == [("lab", "ok"), ("disk", "ok")]
-    assert next(iter(lab_checks(tmp_path / "new" / "lab"))).found == "will be made"
+    assert next(iter(lab_checks(tmp_path / "new" / "lab"))).found == "will be created"
     (tmp_path / "file").touch()
     (blocked,) = lab_checks(tmp_path / "file" / "lab")
     assert blocked.verdict == "bad" and "cannot be written" in blocked.found

@@ -99,7 +99,7 @@ def test_a_run_alone_is_computed_in_more_parts_and_its_end_says_so(tiny, work, m
         assert found[name][-1][1] == pytest.approx(curve[-1][1], rel=1e-5)
     assert found != expected, "the last bits of gradients are other ones"
     said = [event.message for event in heard if isinstance(event, StudyNotice)]
-    assert "goes on with grad_accum 4" in said[-1] and len(said) < 6, "the second trial does not try again"
+    assert "continuing with grad_accum 4" in said[-1] and len(said) < 6, "the second trial does not try again"
 
 
 def test_what_is_computed_in_parts_stays_so_where_it_goes_on(tiny, work, monkeypatch) -> None:
@@ -140,8 +140,8 @@ def test_a_run_that_does_not_fit_fails_once_with_the_sizes_and_spares_smaller_on
     assert [end.outcome for end in ends] == ["failed"] * 3, "a cell gives up after three"
     for end in ends:
         assert end.error.startswith(DOES_NOT_FIT + ": ") and "\n" not in end.error
-        assert " kB asked for a run alone, row by row, " in end.error
-        assert " GB there (DefaultCPUAllocator: can't allocate memory" in end.error
+        assert "one run alone, row by row, needs " in end.error and " kB, " in end.error
+        assert " GB are free (DefaultCPUAllocator: can't allocate memory" in end.error
     assert not list(folder.path.rglob("state*"))
 
 
@@ -213,11 +213,11 @@ def test_a_worker_whose_memory_is_limited_trains_all_the_same(tmp_path: Path) ->
     assert none == []
     for name, at in (("start", 0), ("middle", 2)):
         said, folder = train(name, at, 50)
-        assert said == ["cell all: memory did not suffice for a stack of 4; it goes on with 2 runs"]
+        assert said == ["cell all: not enough memory for a stack of 4; continuing with 2 runs"]
         assert losses(folder) == losses(whole)
     said, folder = train("alone", 2, 10)
     ends = [run.read_end() for run in folder.runs()]
-    assert "it goes on with grad_accum" in said[-1]
+    assert "; continuing with grad_accum" in said[-1]
     assert [end.state for end in ends] == ["complete"] * 4 and all(end.grad_accum for end in ends)
     said, folder = train("never", 0, 12, "batch_size=1", "block_size=4096")
     errors = [run.read_end().error for run in folder.runs()]

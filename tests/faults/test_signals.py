@@ -155,7 +155,7 @@ def test_workers_that_die_alike_in_a_row_are_not_started_for_ever(tiny, opened) 
         pool.listen(stopping=False)
     assert sum(type(event).__name__ == "WorkerExited" for event in heard) == MOST_ALIKE
     (failure,) = pool.failures
-    assert failure.startswith(f"{MOST_ALIKE} workers in a row ended alike; worker 0 ended with code ")
+    assert failure.startswith(f"{MOST_ALIKE} workers in a row died the same way; worker 0 ended with code ")
 
 
 def test_who_is_waited_for_is_said_of_a_worker_that_a_signal_has_stopped(folder: StudyFolder) -> None:
@@ -168,14 +168,12 @@ def test_who_is_waited_for_is_said_of_a_worker_that_a_signal_has_stopped(folder:
         workers[0].suspend()
         study.send_signal(signal.SIGINT)
         pid = workers[0].pid
-        while f"kill -CONT {pid} lets it go on" not in said.read_text():
+        while f"kill -CONT {pid} continues it" not in said.read_text():
             assert study.poll() is None
             time.sleep(0.1)
         workers[0].resume()
         assert study.wait() == 130
-    assert re.search(
-        rf"still waiting for worker . \(process {pid}\), which a signal has stopped", said.read_text()
-    )
+    assert re.search(rf"still waiting for worker . \(process {pid}\), stopped by a signal", said.read_text())
 
 
 def words_of(process: psutil.Process) -> list[str]:

@@ -102,7 +102,7 @@ def test_what_there_is_nothing_to_see_of(tiny, opened, monkeypatch: pytest.Monke
     with pytest.raises(BadInput, match="has no runs to look at yet"), browse(folder.lab, spec.name):
         pass
     MLflowTracker(folder.lab, "another").open({})
-    never_run = f"has no study '{spec.name}': nothing of it was run yet"
+    never_run = f"has no study '{spec.name}': it has not been run yet"
     with pytest.raises(BadInput, match=never_run), browse(folder.lab, spec.name):
         pass
     with socket.socket() as taken:

@@ -163,7 +163,7 @@ def test_all_problems_are_said_at_once_and_nothing_is_written(tiny, tmp_path) ->
     with pytest.raises(BadInput) as refused:
         make_plan(tiny(data=data, track=Track(uri="ftp://x")), tmp_path / "lab")
     tracking, lab, corpus = map(str, refused.value.problems)
-    assert "'ftp://x' is no place for MLflow" in tracking
+    assert "'ftp://x' is unknown to MLflow" in tracking
     assert lab.startswith(f"{tmp_path / 'lab'} cannot be written (Not a directory)")
     assert corpus == f"no file is at {tmp_path / 'nowhere.txt'}"
     assert [path.name for path in tmp_path.iterdir()] == ["lab"]
@@ -175,7 +175,7 @@ def test_checkpoints_are_weighed_against_the_disk(planned, tmp_path) -> None:
     # Each is kept twice: in the run's folder, and by tracking.
     fit = int(free / (2 * 4 * cell.n_params))
     assert planned(budget=Budget(trials_per_cell=fit // 2)).checkpoint_bytes < free
-    with pytest.raises(BadInput, match=r"has room for .*, checkpoints need "):
+    with pytest.raises(BadInput, match=r"has .* of free space, checkpoints need "):
         planned(budget=Budget(trials_per_cell=fit * 2))
     assert planned(budget=Budget(trials_per_cell=fit * 2), track=Track(checkpoints="none"))
     # With a server in place of the lab's own tracking there is one of each.
@@ -184,7 +184,7 @@ def test_checkpoints_are_weighed_against_the_disk(planned, tmp_path) -> None:
 
 def test_what_is_kept_already_needs_no_room(planned, tmp_path) -> None:
     n_trials = int(shutil.disk_usage(tmp_path).free / (2 * 4 * planned().cells[0].n_params)) * 2
-    with pytest.raises(BadInput, match="has room for"):
+    with pytest.raises(BadInput, match="of free space"):
         planned(budget=Budget(trials_per_cell=n_trials))
     kept = tmp_path / "lab" / "studies" / "tiny" / "runs" / "all" / "0-0" / "best" / "model-0.safetensors"
     kept.parent.mkdir(parents=True)
@@ -250,7 +250,7 @@ def test_a_run_that_exceeds_the_memory_is_said_or_refused_before_training(planne
     (warning,) = [each for each in planned(engine=Engine(workers=1)).warnings if "of memory" in each]
     there = bytes_in_words(needed - 1)
     assert warning.startswith(
-        f"a run takes about {bytes_in_words(needed)} of memory, and there are {there}: fewer"
+        f"a run takes about {bytes_in_words(needed)} of memory, and there are {there}: use fewer"
     )
     memory(4 * COPIES * planned().cells[0].n_params - 1)
     with pytest.raises(BadInput, match=r"a run of cell all takes .* for its weights .* alone, and there are"):

@@ -134,4 +134,4 @@ def test_only_files_of_runs_are_written(lab) -> None:
     for name in ("../../study.json", "/etc/passwd"):
         sent = {"run": ["all", 1, 0], "promoted": None, "files": {name: ""}, "removed": []}
         said = json.loads(answer(lab, json.dumps({REQUEST: 1, "sent": [sent]})))
-        assert "is no file of a run" in said["error"]
+        assert "is not inside a run's folder" in said["error"]

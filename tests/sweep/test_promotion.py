@@ -80,7 +80,7 @@ def test_a_promoted_trial_comes_to_the_bits_of_one_that_was_never_pruned(
     monkeypatch.setattr(Stack, "admit", lambda *given: admitted.append(bool(given[2])) or admit(*given))
     for number in numbers:
         done = resume_trial(folder, number)
-        assert f"trial {number} in cell all, pruned at iteration 10, goes on to its end" in done.what
+        assert f"trial {number} in cell all, pruned at iteration 10, continues to its end" in done.what
     work(spec)
     assert admitted == [kept > 0] * 2 * len(numbers), "from their snapshots, or from their start"
     found = curves(folder)

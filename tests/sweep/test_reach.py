@@ -88,7 +88,7 @@ def test_a_file_of_the_user_s_is_read_at_the_user_s_word_only(written: str, plac
     place = (
         f"{places.file}:2:45: data.path names {places.secret}, outside of this file's folder and of the lab"
     )
-    refused(study, place, "-o ", "which is your word for it")
+    refused(study, place, "-o ", "by which you allow it")
     assert study.plan().reaches == [str(places.secret)]
     assert study.plan().reach_in_words == f"outside of its folder and the lab: {places.secret}"
     allowed = places.study(path, "", f"data.path={path}").plan()
@@ -247,7 +247,7 @@ def test_a_study_with_a_password_is_refused_without_repeating_it(places: Places)
         ):
             with pytest.raises(BadInput) as error:
                 study.run()
-            assert "track.uri holds a password, which the lab and tracking would keep" in str(error.value)
+            assert "track.uri contains a password, which the lab and tracking would store" in str(error.value)
             assert "hid" not in str(error.value) and "en@" not in str(error.value)
             assert not list(places.lab.iterdir())
 
@@ -265,7 +265,7 @@ def test_an_address_that_is_not_escaped_is_refused(
     uri: str, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    with pytest.raises(BadInput, match="is not escaped; allowed: %2F for /") as error:
+    with pytest.raises(BadInput, match="has unescaped characters; allowed: %2F for /") as error:
         tracking_uri(places.lab)
     assert "hid/" not in str(error.value) and "den" not in str(error.value)
 

@@ -99,7 +99,7 @@ def test_values_that_cannot_be_drawn_to_meet_a_constraint_wait_no_longer(tiny, k
     study = store.study(store.cells[0])
     study.enqueue_trial({"learning_rate": 1e-3}, {"enqueued": {"learning_rate": 1e-3}})
     assert store.claim() is None
-    assert "no sample that meets the constraints" in store.take_notices()[0]
+    assert "found no new point that meets the constraints" in store.take_notices()[0]
     assert not store.counts()[0].waiting
 
 
@@ -142,7 +142,7 @@ def test_failed_trials_are_tried_again_with_the_same_values_and_count_once(tiny,
     with pytest.raises(BadInput, match="all has ended: failed"):
         stop_trial(folder, 0)
     assert retry(folder).trials == [("all", 1)]
-    with pytest.raises(BadInput, match="no failed trial that is not tried again already"):
+    with pytest.raises(BadInput, match="no failed trial that is not already being retried"):
         retry(folder)
     first, second = finish_all(store)
     assert (first.number, first.sampled, first.asked) == (1, failed.sampled, {"retries": 0})
@@ -163,7 +163,7 @@ def test_a_worker_that_gave_a_cell_up_takes_it_up_again_when_it_is_retried(tiny,
     ("words", "said"),
     [
         ("learning_rat=1", "'learning_rat' is unknown; allowed: {all}; did you mean 'learning_rate'?"),
-        ("learning_rate", "'learning_rate' gives no value; allowed: name=value"),
+        ("learning_rate", "'learning_rate' lacks a value; allowed: name=value"),
         ("learning_rate=x", 'learning_rate is "x"; allowed: a number above 0'),
         ("learning_rate=0.5", "learning_rate is 0.5; allowed: 0.0003 to 0.01"),
         ("learning_rate=1e-3 learning_rate=2e-3", "learning_rate is given twice"),

@@ -297,7 +297,7 @@ def test_a_cell_without_valid_samples_is_set_aside_and_said(tiny, opened) -> Non
     claims = [store.claim() for _ in range(5)]
     assert [claim and claim.cell.key for claim in claims] == ["n_embd=32"] * 4 + [None]
     (notice,) = store.take_notices()
-    assert notice == "cell n_embd=16: no sample that meets the constraints is new"
+    assert notice == "cell n_embd=16: found no new point that meets the constraints"
     assert store.take_notices() == []
 
 

@@ -48,7 +48,7 @@ def test_trials_that_all_fail_alike_stop_the_study(tmp_path: Path) -> None:
     result = load_study(tmp_path / "alike.yaml", lab=tmp_path / "lab", allow_plugins=True).run()
     assert result.status == "failed"
     assert result.folder.states()["failed"] < 3 * 3, "a cell alone gives up after three"
-    said = "5 trials in a row failed alike, and the study stops: RuntimeError: no such table at 0"
+    said = "5 trials in a row failed the same way, and the study stops: RuntimeError: no such table at 0"
     assert said in result.errors
 
 
@@ -56,8 +56,8 @@ def test_trials_that_all_fail_alike_stop_the_study(tmp_path: Path) -> None:
     ("shortage", "n_more", "said"),
     [
         ("", 0, "its log is empty"),
-        ("", 1, "out of memory, probably: the kernel has ended processes for want of it"),
-        ("a run takes about 117 GB", 0, "out of memory, probably: a run takes about 117 GB"),
+        ("", 1, "probably out of memory: the kernel has killed processes to free memory"),
+        ("a run takes about 117 GB", 0, "probably out of memory: a run takes about 117 GB"),
     ],
 )
 def test_workers_that_the_kernel_ends_are_out_of_memory(

@@ -148,10 +148,10 @@ def test_pruners_do_not_judge_by_them(pruner, tiny, warm, table) -> None:
 FITS = [
     ("learning_rate,val_loss\n0.5,2", "line 2: learning_rate lies outside of 0.0003 to 0.01"),
     ("learning_rate,val_loss\n,2\n,3", "2 (line 2, line 3): without learning_rate, which is searched"),
-    ("learning_rate,val_loss\n1e-3,\n2e-3,nan", "2 (line 2, line 3): without a value that is a number"),
+    ("learning_rate,val_loss\n1e-3,\n2e-3,nan", "2 (line 2, line 3): no finite value"),
     ("learning_rate,val_loss\nfast,2", 'line 2: learning_rate is "fast", which is no number'),
-    ("learning_rate,val_loss,state\n1e-3,2,failed", "line 2: failed, not finished"),
-    ("learning_rate,val_loss,state\n1e-3,2,running", "line 2: running, not finished"),
+    ("learning_rate,val_loss,state\n1e-3,2,failed", "line 2: not finished (state failed)"),
+    ("learning_rate,val_loss,state\n1e-3,2,running", "line 2: not finished (state running)"),
     ("learning_rate,val_loss,max_iters\n1e-3,2,30", "line 2: max_iters is 30 there and 20 here"),
     ("learning_rate,val_loss,dtype\n1e-3,2,bfloat16", 'line 2: dtype is "bfloat16" there and "float32" here'),
     ("learning_rate,val_loss,betas\n1e-3,2,\"(0.9, 0.99)\"", "line 2: betas is [0.9, 0.99] there and [0.9, 0.95]"),
@@ -236,10 +236,10 @@ def test_of_an_exported_table_each_trial_once(tiny, warm, table) -> None:
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("tiny", "a study does not start from itself"),
+        ("tiny", "a study cannot start from itself"),
         ("nowhere", "no study 'nowhere' in "),
         ("nowhere.csv", "no such file: "),
-        ("wordless.csv", "does not say what its trials came to; allowed: value | val_loss"),
+        ("wordless.csv", "has no column with the values of its trials; allowed: value | val_loss"),
         ("binary.csv", "cannot be read as a table"),
         ("empty.csv", "fits: it has none"),
     ],
@@ -264,7 +264,7 @@ def test_studies_that_cannot_be_compared(tiny, opened, tmp_path, dataset) -> Non
         make_plan(tiny(warm_start=["other"]), folder.lab)
     write_study(other, folder, described)
     final = tiny(warm_start=["other"], objective={"at": "final"})
-    with pytest.raises(BadInput, match="values a trial by val_loss, best, and this one by val_loss, final"):
+    with pytest.raises(BadInput, match="values trials by val_loss, best, this study by val_loss, final"):
         make_plan(final, folder.lab)
 
 

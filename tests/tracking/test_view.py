@@ -83,7 +83,7 @@ def test_publishing_writes_the_view_and_replaces_it(lab: Path) -> None:
 def test_what_cannot_be_published(lab: Path) -> None:
     MLflowTracker(lab, "wide").open({})
     uri = tracking_uri(lab)
-    with pytest.raises(BadInput, match="has no study 'narrow': nothing of it was run yet"):
+    with pytest.raises(BadInput, match="has no study 'narrow': it has not been run yet"):
         publish(lab, uri, "narrow", VIEW, [], [], "http://x:1")
     with pytest.raises(BadInput, match="my view: too many columns"):
         publish(lab, uri, "wide", VIEW, [], [f"name_{i}" for i in range(500)], "http://x:1")

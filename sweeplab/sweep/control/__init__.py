@@ -1,1 +1,1 @@
-"""Steering a study from other processes, and following it."""
+"""Steer a study from other processes, and follow it."""

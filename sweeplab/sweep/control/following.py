@@ -1,4 +1,4 @@
-"""A study that another process runs: its progress, its log, and one more worker for it."""
+"""Follow a study that another process runs: its progress and its log; or join it with one more worker."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.5
 # How often a joined worker looks whether the study is still run by somebody.
 JOINED_LOOK_SECONDS = 2.0
-# Phases that the log calls otherwise.
-PHASES = {"run": "resume", "over": "its time is over", "closing": "no more to do, or interrupted"}
+# Phases that have another name in the log.
+PHASES = {"run": "resume", "over": "time budget used up", "closing": "nothing left to do, or interrupted"}
 
 
 def read_plan(folder: StudyFolder) -> Plan:
@@ -41,9 +41,9 @@ def read_plan(folder: StudyFolder) -> Plan:
 
 
 def watch_study(folder: StudyFolder, listen: Callable[[Event, StudyProgress], None]) -> str | None:
-    """Follow a study until it ends; `listen` gets what happens, and a tick twice a second.
+    """Follow a study until it ends; `listen` gets every event, and a `Tick` twice a second.
 
-    Return how it ended: complete, interrupted or failed; None where its supervisor was killed, or none runs it.
+    Return how it ended: complete, interrupted or failed; None if its supervisor was killed or nobody runs it.
     """
     feed, commands, plan = EventStream(folder), Commands.open(folder), read_plan(folder)
     start = commands.state.start
@@ -71,7 +71,7 @@ def watch_study(folder: StudyFolder, listen: Callable[[Event, StudyProgress], No
 
 
 class LogLine(TypedDict):
-    """A line of a study's log: when (seconds since 1970, None where it is not known), who, and what."""
+    """A line of a study's log: its time (seconds since 1970, None if unknown), its source, and its text."""
 
     time: float | None
     source: str
@@ -79,9 +79,9 @@ class LogLine(TypedDict):
 
 
 def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
-    """Yield what happened to a study in its order, and what its workers wrote to their logs.
+    """Yield the events of a study in order, and the lines of its workers' logs.
 
-    With `follow` continue until nobody runs the study.
+    With `follow`, continue until nobody runs the study.
     """
     stream, commands = (
         EventStream(folder),
@@ -160,10 +160,10 @@ def join_study(
     interrupts: Callable[[], int],
     allow_plugins: bool = False,
 ) -> list[str]:
-    """Keep one more worker on a study until its run ends, and return what went wrong.
+    """Run one more worker on a study until the study's supervisor ends, and return the worker's failures.
 
-    Its runs lie in the study's folder like all others, and whoever runs the study brings them to tracking.
-    `interrupts` counts how often the user asked to stop: once saves the worker's runs, twice ends it at once.
+    Its runs are in the study's folder like all others, and the study's supervisor sends them to tracking.
+    `interrupts` counts how often the user asked to stop: once saves the worker's runs, twice kills it.
 
     Raises:
         BadInput: nobody runs the study, or it is run with other code or data, or on another machine.
@@ -212,4 +212,4 @@ def _check_can_join(folder: StudyFolder, store: Store, force: bool) -> None:
     different = version_differences(versions(dataset.token_digest), start.versions)
     if different and not force:
         what = f"study {folder.name} is run with another version of {', '.join(different)}"
-        raise BadInput(f"{what}; what it trains here could not be compared: --force does it all the same")
+        raise BadInput(f"{what}; results from here would not be comparable: --force joins it anyway")

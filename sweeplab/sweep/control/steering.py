@@ -1,8 +1,7 @@
-"""The commands that a study's owner gives from any process; each says what was done, and how to undo it.
+"""The commands that a study's owner gives from any process; each reports what was done, and how to undo it.
 
-Trials that a person asks for wait in Optuna's own queue. They are tried before anything that the sampler proposes,
-and also in a cell that has all of its trials: the budget says how many trials the sampler may spend, not what a
-person may ask for.
+Trials that a person enqueues wait in Optuna's own queue. They are tried before anything that the sampler proposes, even
+in a cell that has used up its trials: the budget limits the sampler, not the person.
 """
 
 from __future__ import annotations
@@ -37,21 +36,21 @@ from sweeplab.sweep.engines import engine_class
 from sweeplab.sweep.trials.commands import Commands, is_running
 from sweeplab.sweep.trials.store import Store, open_store
 
-# So many points of what a person leaves open are looked at: one has to meet the constraints.
+# How many random points are drawn for the values that a person leaves open: one must meet the constraints.
 PROBES = 128
 MOST_LISTED = 10
 LOOK_SECONDS = 0.2
-# The option with which a supervisor that is a job is queued again when the job's time is over.
+# The option by which a supervisor that runs as a job is requeued at the job's time limit.
 COME_BACK = "--come-back"
 
 
 def detach(folder: StudyFolder, engine: Engine, words: Sequence[str]) -> str:
-    """Run `sweeplab` with these words so that it outlives this terminal, and say what runs it.
+    """Run `sweeplab` with these arguments so that it outlives this terminal; return the process or job, and its log.
 
-    Returns once it runs the study; a job, as soon as it is queued.
+    Returns once the study is run; for a job, as soon as it is queued.
 
     Raises:
-        BadInput: the study does not start, or is run already; with the last words of who tried.
+        BadInput: the study does not start, or is running already; with the last line of the log.
     """
     if folder.is_run:
         raise BadInput(f"study {folder.name} is running; {folder.command('study stop')} stops it")
@@ -73,7 +72,7 @@ def detach(folder: StudyFolder, engine: Engine, words: Sequence[str]) -> str:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
-    # A dashboard outlives what it started, which would stay a zombie.
+    # A dashboard outlives the processes that it starts: without this they would stay zombies.
     Thread(target=process.wait, daemon=True).start()
     while process.poll() is None:
         if folder.is_run and folder.canonical_file.exists():
@@ -88,16 +87,16 @@ def detach(folder: StudyFolder, engine: Engine, words: Sequence[str]) -> str:
 def _when(folder: StudyFolder, store: Store) -> str:
     limit, commands = store.budget.time, store.commands
     if limit is not None and folder.elapsed_seconds >= limit:
-        return f"its time is over: {folder.command('study extend', '--time', 'TIME')} gives it more"
+        return f"its time budget is used up: {folder.command('study extend', '--time', 'TIME')} gives it more"
     if not is_running(folder, commands):
         return f"{folder.command('study resume')} runs it"
     if commands.state.phase == "pause":
         return f"once {folder.command('study resume')} continues it"
-    return "its workers know within an evaluation"
+    return "its workers follow this after their next evaluation"
 
 
 def stop(folder: StudyFolder) -> Done:
-    """Let every worker save its runs at its next evaluation, and the study's run end.
+    """Stop a study: every worker saves its runs at its next evaluation, and the supervisor ends.
 
     Raises:
         BadInput: nobody runs the study.
@@ -108,7 +107,7 @@ def stop(folder: StudyFolder) -> Done:
 
 
 def pause(folder: StudyFolder) -> Done:
-    """Let every worker save its runs at its next evaluation and free what it holds, until `resume`.
+    """Pause a study: every worker saves its runs at its next evaluation and frees its memory, until `resume`.
 
     Raises:
         BadInput: nobody runs the study, or it is paused.
@@ -122,10 +121,10 @@ def pause(folder: StudyFolder) -> Done:
 
 
 def resume(folder: StudyFolder) -> Done | None:
-    """Continue a study that was paused, or is about to stop; None where it has to be run anew.
+    """Continue a study that was paused, or is about to stop; return None if nobody runs it: it has to be run again.
 
     Raises:
-        BadInput: it is running, or its run is just ending.
+        BadInput: it is running, or its supervisor is just ending.
     """
     commands = Commands.open(folder)
     if not folder.is_run:
@@ -133,17 +132,17 @@ def resume(folder: StudyFolder) -> Done | None:
     if commands.state.phase in ("run", "over"):
         raise BadInput(f"study {folder.name} is running and not paused")
     if not is_running(folder, commands):
-        raise BadInput(f"the run of study {folder.name} is just ending; the same command then continues it")
+        raise BadInput(f"study {folder.name} is just ending; give the same command again in a moment")
     undo = folder.command(f"study {commands.state.phase}")
     commands.set_phase("run")
     return Done(f"{folder.name} continues", [undo])
 
 
 def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -> Done:
-    """Give a study another budget: totals, as in its file; "none" takes a limit away.
+    """Change a study's budget; values are totals, as in its file, and "none" removes a limit.
 
     Raises:
-        BadInput: nothing is given, or what is given is no budget.
+        BadInput: nothing is given, or a value is not a valid budget.
     """
     options = {"trials_per_cell": trials_per_cell, "time": time}
     given = {name: "null" if text == "none" else text for name, text in options.items() if text is not None}
@@ -203,16 +202,16 @@ def _said(value: Any) -> str:
 
 
 def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
-    """Let trials of given values, as `name=value`, be tried next: one in every cell that these values do not exclude.
+    """Enqueue trials with given values (`name=value`), to be tried next: one in every cell that has these values.
 
-    Searched hyperparameters that are not given are left to the sampler.
+    The sampler chooses the searched hyperparameters that are not given.
 
     Raises:
-        BadInput: a name is not the study's, or a value is neither searched nor in its grid.
+        BadInput: a name is neither searched nor in the grid, or the study does not allow a value.
     """
     store = open_store(folder)
     given = _read(words, store.spec)
-    apart = {**store.spec.grid, **store.spec.changed}  # the values in which cells differ
+    apart = {**store.spec.grid, **store.spec.changed}  # the hyperparameters in which cells differ
     chosen = [
         space
         for space in store.spaces
@@ -229,24 +228,24 @@ def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
 
 
 def retry(folder: StudyFolder) -> Done:
-    """Let every failed trial be tried again with the same values, as a new trial; the failed one never counts.
+    """Enqueue every failed trial again with the same values, as a new trial; failed trials never count.
 
     Raises:
-        BadInput: no trial has failed, or all that have are tried again.
+        BadInput: no trial has failed, or all failed trials are already retried.
     """
     store = open_store(folder)
     with store.storage.transaction():
         failed = [(cell, trial) for cell in store.cells for trial in store.tally(cell).failed()]
         added = [_enqueue(store, cell, each.params, {"retries": each.number}) for cell, each in failed]
     if not added:
-        raise BadInput(f"study {folder.name} has no failed trial that is not tried again already")
+        raise BadInput(f"study {folder.name} has no failed trial that is not already being retried")
     store.commands.add("retry", {"trials": added})
     places = [(cell.key, trial.number) for cell, trial in failed]
     return _asked(folder, store, f"tried again: {_listed(places)}", added)
 
 
 def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Done:
-    """End a trial at its next evaluation, with its best value so far; one that has not started is withdrawn.
+    """Stop a trial at its next evaluation, with its best value so far; withdraw it if it has not started.
 
     Raises:
         BadInput: there is no such trial, it has ended, or several cells have one of its number.
@@ -275,11 +274,11 @@ def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Don
     run = folder.run(key, number, store.spec.first_seed)
     sampled = run.read_start().sampled if run.has_started else {}
     again = _again(folder, {**sampled, **values})
-    return Done(f"{what}; this cannot be taken back, but {again} tries its values again", [], [(key, number)])
+    return Done(f"{what}; this cannot be undone, but {again} tries its values again", [], [(key, number)])
 
 
 def resume_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Done:
-    """Let a pruned trial go on to its end, from its snapshot where it has one; it is not pruned again.
+    """Continue a pruned trial to its end, from its snapshot if it has one; it is not pruned again.
 
     Raises:
         BadInput: there is no such trial, it was not pruned, or several cells have one of its number.
@@ -292,11 +291,11 @@ def resume_trial(folder: StudyFolder, number: int, cell: str | None = None) -> D
         if how != RunState.PRUNED or not store.reopening.promote(connection, own, trial):
             raise BadInput(f"trial {number} in cell {key} was not pruned: {how}")
     store.poll_commands()
-    for run in folder.runs_of(key, number):  # killed before, the worker that takes it up does
+    for run in folder.runs_of(key, number):  # if this process dies first, the trial's next worker does this
         run.take_back_end(trial.last_step or 0)
-    what = f"trial {number} in cell {key}, pruned at iteration {trial.last_step or 0}, goes on to its end"
+    what = f"trial {number} in cell {key}, pruned at iteration {trial.last_step or 0}, continues to its end"
     stop = folder.command("trial stop", str(number), "--cell", key)
-    return Done(f"{what}; {_when(folder, store)}; {stop} ends it before", [], [(key, number)])
+    return Done(f"{what}; {_when(folder, store)}; {stop} stops it earlier", [], [(key, number)])
 
 
 def _find(store: Store, number: int, cell: str | None) -> tuple[str, FrozenTrial]:
@@ -307,7 +306,7 @@ def _find(store: Store, number: int, cell: str | None) -> tuple[str, FrozenTrial
 
 
 def _read(words: Sequence[str], spec: StudySpec) -> dict[str, Any]:
-    """Return `name=value` words as values of the study's grid and search, each in its hyperparameter's own type."""
+    """Parse `name=value` words into values of the study's grid and search, each of its hyperparameter's type."""
     problems: list[Problem] = []
     given: dict[str, Any] = {}
     for word in words:
@@ -315,7 +314,7 @@ def _read(words: Sequence[str], spec: StudySpec) -> dict[str, Any]:
         found = Problems(SourceMap())
         value = parse(text, found)
         if not equals or found.found:
-            problems.append(Problem(f"{word!r} gives no value", "name=value, such as learning_rate=1e-3"))
+            problems.append(Problem(f"{word!r} lacks a value", "name=value, such as learning_rate=1e-3"))
         elif name in given:
             problems.append(Problem(f"{name} is given twice"))
         elif problem := _refused(name, spec):
@@ -336,7 +335,7 @@ def _read(words: Sequence[str], spec: StudySpec) -> dict[str, Any]:
 
 
 def _refused(name: str, spec: StudySpec) -> Problem | None:
-    """Return what is wrong with giving a hyperparameter a value here, or None."""
+    """Return why a hyperparameter cannot be given a value in this study, or None if it can."""
     entry = spec.search.get(name)
     sampled = [each for each, how in spec.search.items() if not isinstance(how, Derived)]
     known = [*spec.grid, *spec.changed, *sampled]

@@ -1,4 +1,4 @@
-"""Engines: what starts a study's workers, and tells where each runs and how it ended."""
+"""Engines: they start a study's workers and report where each runs and how it ended."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from importlib import import_module
 
 from sweeplab.sweep.engines.base import WorkerEngine
 
-# Where the engine of each type is; a study's file names the type, and its keys stand in study/spec.py.
+# The class of each engine type. A study file names the type; study/spec.py lists the keys of each.
 ENGINES = {"local": "local:LocalEngine", "slurm": "slurm:SlurmEngine", "ray": "ray:RayEngine"}
 
 
 def engine_class(name: str) -> type[WorkerEngine]:
-    """Return the engine of a type, imported only now: its libraries may not be installed."""
+    """Return the class of an engine type; it is imported only here, as its libraries may not be installed."""
     module, _, own = ENGINES[name].partition(":")
     found: type[WorkerEngine] = getattr(import_module(f"sweeplab.sweep.engines.{module}"), own)
     return found

@@ -1,10 +1,10 @@
-"""What every engine does: start n workers, tell of each one's end, stop and kill them, say where each runs.
+"""The contract of an engine: start n workers, report each one's end, stop and kill them, report where each runs.
 
-An engine has no policy: whether a worker that ended is started again is for the worker pool to say. A worker is told
-apart by its index. What happens is put on `events`, from any thread: what a worker says, if there is a pipe, and in
-any case one `WorkerExited` for every worker that was started, once it has ended.
+An engine has no policy: the worker pool decides whether a worker that ended is restarted. Workers are identified by
+their index. An engine puts on `events`, from any thread, what a worker prints if there is a pipe, and in any case one
+`WorkerExited` for every started worker once it has ended.
 
-Of its trials a worker without a pipe tells by their runs' folders alone, which the supervisor reads.
+A worker without a pipe reports its trials only through their run folders, which the supervisor reads.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ __all__ = [
 ]
 
 WORKER = "sweeplab.sweep.work.worker"
-# What a worker that was stopped, or died, has followed of the study's commands: any command starts it again.
+# The revision of the study's commands that a stopped or dead worker is said to know: any command restarts it.
 NO_REVISION = -1
-# The exit code of a worker that refused the study, or has lost its storage: starting it again is no use.
+# The exit code of a worker that refused the study, or has lost its storage: restarting it is no use.
 REFUSED = 2
-# Of a worker that does not see the study's folder from where it runs.
+# The exit code of a worker that does not see the study's folder from its machine.
 UNSEEN = 66
-# Of one that was asked to leave by its machine, and has put its runs away: the study goes on, and so may the worker.
+# The exit code of a worker whose machine asked it to leave, once its runs are saved: it may be restarted elsewhere.
 LEFT = 75
-# The lines on a worker's input that let it work, and that ask it to save its runs and end, as the input's end does.
+# Lines on a worker's input: BEGIN lets it work; LEAVE, like the end of the input, makes it save its runs and exit.
 BEGIN, LEAVE = "begin\n", "leave\n"
 # The environment of a worker's libraries.
 SETTINGS = {
-    # How long a thread of torch's waits for work before it sleeps. With GNU's own 300,000 a step under load took
-    # ten times as long as with this; with a passive wait an undisturbed one took 1.7 times as long.
+    # How long one of torch's threads waits for work before it sleeps. With GNU's default of 300,000 a step under load
+    # took ten times as long as with this value; with a passive wait an undisturbed step took 1.7 times as long.
     "GOMP_SPINCOUNT": "10000",
-    # Without it MKL chooses a product by where in memory its operands lie, on some processors: then the bits of a run
-    # depend on its row in the stack.
+    # Without it MKL, on some processors, chooses its matrix-product kernel by the memory address of the operands: then
+    # the bits of a run depend on its row in the stack.
     "MKL_CBWR": "AUTO",
-    # Memory of a step is kept for the next one. Given back each time, as glibc does with large pieces, it came in
-    # new pages: 5% of a step of 1.4M parameters, 11% with dropout.
+    # Keep a step's memory for the next one. glibc returns large blocks each time, and fresh pages then cost 5% of a
+    # step of 1.4M parameters, 11% with dropout.
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "MALLOC_TRIM_THRESHOLD_": str(2**32),
 }
 
 
 class WorkerEngine(ABC):
-    """Starts the workers of one study, each with the resources of its index; `name` begins the names of their logs."""
+    """Starts the workers of one study, each with the resources of its index; `name` is the prefix of their logs."""
 
-    # Whether its workers run on this machine, and take their part of it.
+    # Whether its workers run on this machine and use its resources.
     is_here: ClassVar[bool] = False
 
     def __init__(
@@ -82,43 +82,43 @@ class WorkerEngine(ABC):
         """Make sure that the engine can start workers from here.
 
         Raises:
-            BadInput: it cannot; says what is missing, and the cure.
+            BadInput: it cannot; the message names what is missing, and the cure.
         """
 
-    @staticmethod  # noqa: B027 - where the pool alone starts workers again
+    @staticmethod  # noqa: B027 - for engines whose workers only the pool restarts
     def come_back() -> None:
-        """Let this worker, which was asked to leave and ends with LEFT, be started again where the engine can.
+        """Ask the engine to restart this worker, which was asked to leave and ends with LEFT.
 
-        Called in the worker itself. Else its end is told with that code, and the pool starts another one.
+        Called in the worker itself. If the engine cannot, it reports that exit code and the pool starts another worker.
         """
 
     def prepare(self, indices: Sequence[int]) -> None:  # noqa: B027 - elsewhere a machine is taken only to train
-        """Let workers get ready, where that takes nothing from anyone: they claim no trial before they are started."""
+        """Let workers import what they need ahead of time, where that costs nobody a machine; they claim no trials."""
 
     @abstractmethod
     def start(self, indices: Sequence[int], since: float = 0.0) -> None:
-        """Start workers that are not running; returns before they do.
+        """Start workers that are not running; returns before they run.
 
-        `since` is when the supervisor started that they belong to: under another one they do not go on.
+        `since` is the time at which their supervisor started: they do not work for another one.
         """
 
     @abstractmethod
     def stop(self) -> None:
-        """Ask every worker to save its runs at its next step and end; one that has not begun does not begin."""
+        """Ask every worker to save its runs at its next step and exit; one that has not begun does not begin."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End every worker at once; returns before they have ended."""
+        """Kill every worker; returns before they have ended."""
 
     @abstractmethod
     def places(self) -> list[WorkerPlace]:
-        """Return where each worker is that was started and has not ended, in the order of their indices."""
+        """Return the place of every worker that was started and has not ended, by index."""
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
-        """Let go of what the engine itself holds; no worker is left by then, or all were killed."""
+        """Release the engine's own resources; by then every worker has ended or was killed."""
 
     def log(self, index: int) -> Path:
-        """Return the file that has what a worker writes."""
+        """Return a worker's log file."""
         return self.folder.path / f"{self.name}-{index}.log"
 
     def last_words(self, index: int) -> str:
@@ -130,14 +130,14 @@ class WorkerEngine(ABC):
         return lines[-1] if lines else "its log is empty"
 
     def command(self, index: int, since: float | None = None) -> list[str]:
-        """Return what starts a worker, after the Python that runs it; with `since`, one without pipes."""
+        """Return the arguments for Python that start a worker; with `since`, a worker without pipes."""
         options = ["--force"] if self.force else []
         options += [] if since is None else [f"--engine={self.spec.type}", f"--since={since!r}"]
         threads = str(self.resources[index].threads)
         return ["-m", WORKER, *options, "--", str(self.folder.lab), self.folder.name, threads]
 
     def environment(self, index: int, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """Return the environment of a worker where this process has `base`."""
+        """Return the environment of a worker, derived from `base`."""
         resources = self.resources[index]
         threads = str(resources.threads)
         environment = {**base, **SETTINGS, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}

@@ -1,9 +1,9 @@
 """Run folders of a worker whose machine does not see the lab: on its own disk, and sent to the lab before they count.
 
-Such a worker writes its runs as any other does. Before it tells the study's storage of a report or an ending it sends
-what it has written since, and waits for the answer: what the storage knows is in the lab, whatever becomes of the
-machine. A run that it takes up it fetches first. Requests and answers are lines of JSON on the worker's pipes: lines of
-curves go once, from where the last ones ended, and other files whole.
+Such a worker writes its runs like any other. Before it reports a value or an ending to the study's storage, it sends
+the files written since the last time and waits for the answer, so everything that the storage knows is in the lab even
+if the machine is lost. Before it continues a run it fetches the run's files. Requests and answers are lines of JSON on
+the worker's pipes. Of curves only the new lines are sent; other files are sent whole.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from sweeplab.records.runs import RunEnd, RunFolder, append_lines
 from sweeplab.train.checkpoint import remove_snapshots
 
 LINES = ".jsonl"  # the suffix of files that grow by lines
-REQUEST = "request"  # the key by which a line of a worker's output is none of its events
+REQUEST = "request"  # the key that marks a line of a worker's output as a request, not an event
 
 
 class RunFiles:
     """The folders of runs on the lab's own disk: what a worker writes there is in the lab."""
 
     def fetch(self, runs: Iterable[RunFolder]) -> None:
-        """Bring what the lab has of runs."""
+        """Copy the lab's files of runs to this machine."""
 
     def send(self, runs: Mapping[RunFolder, int | None]) -> bool:
-        """Let the lab have what was written of runs; say whether it had another end of one, which is here now.
+        """Send the files of runs to the lab; return whether the lab already had another end of one, now copied here.
 
-        With each stands the iteration at which its trial was pruned, where it goes on from there.
+        Each run comes with the iteration at which its trial was pruned, if it was promoted from there.
 
         Raises:
             OSError: the lab's disk cannot be written, or nobody answers.
@@ -46,11 +46,11 @@ class RunFiles:
         remove_snapshots(run.path)
 
     def forget(self, runs: Iterable[RunFolder]) -> None:
-        """Let go of runs that this worker does not hold any more."""
+        """Forget runs that this worker does not hold any more."""
 
 
 class SentRunFiles(RunFiles):
-    """The folders of runs on a disk of the worker's own; `ask` sends a request and returns its answer."""
+    """The folders of runs on the worker's own disk; `ask` sends a request and returns its answer."""
 
     def __init__(self, ask: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         self._ask = ask
@@ -58,15 +58,15 @@ class SentRunFiles(RunFiles):
         self._dropped: list[RunFolder] = []
 
     def fetch(self, runs: Iterable[RunFolder]) -> None:
-        """Replace what is here of runs by what the lab has of them."""
+        """Replace the local files of runs by the lab's."""
         runs = [*runs]
-        if not runs:  # whoever waits for trials asks for some twice a second
+        if not runs:  # a worker that waits for trials calls this twice a second
             return
         self.forget(runs)
         self._put(runs, self._ask({"wanted": [_place(run) for run in runs]}))
 
     def send(self, runs: Mapping[RunFolder, int | None]) -> bool:
-        """Send what was written of runs since the last time, and wait until it is in the lab."""
+        """Send the files of runs written since the last time, and wait until they are in the lab."""
         sent, known, gone = [], dict[Path, tuple[int, int]](), list[Path]()
         for run, promoted in runs.items():
             files = {}
@@ -93,11 +93,11 @@ class SentRunFiles(RunFiles):
         return self._put([*runs], answer)
 
     def drop_snapshots(self, run: RunFolder) -> None:
-        """Let them be removed from the lab with what is sent next."""
+        """Have a run's snapshots removed from the lab with the next request."""
         self._dropped.append(run)
 
     def forget(self, runs: Iterable[RunFolder]) -> None:
-        """Remove the folders of runs from here."""
+        """Remove the local folders of runs."""
         for run in runs:
             shutil.rmtree(run.path, ignore_errors=True)
             self._sent = {file: known for file, known in self._sent.items() if run.path not in file.parents}
@@ -115,7 +115,7 @@ class SentRunFiles(RunFiles):
 
 
 def answer(folder: StudyFolder, line: str) -> str:
-    """Do in the lab what a worker's request asks for, and return the answer, as a line."""
+    """Carry out a worker's request in the lab, and return the answer as a line of JSON."""
     asked = json.loads(line)
     back: list[dict[str, str]] = []
     error = None
@@ -134,7 +134,7 @@ def _place(run: RunFolder) -> tuple[str, int, int]:
 
 
 def _read(run: RunFolder) -> dict[str, str]:
-    """Return the files of a run that the lab has."""
+    """Return the lab's files of a run."""
     return {
         file.relative_to(run.path).as_posix(): b64encode(file.read_bytes()).decode()
         for file in sorted(run.path.rglob("*"))
@@ -143,9 +143,9 @@ def _read(run: RunFolder) -> dict[str, str]:
 
 
 def _write(folder: StudyFolder, sent: dict[str, Any]) -> dict[str, str]:
-    """Write what a worker sent of a run; return the end that the lab had before, if it had another one.
+    """Write the files that a worker sent of a run; return the run's earlier end, if the lab had another one.
 
-    What names other files, or says that a run has ended, comes last: a kill at any moment leaves the lab whole.
+    Files that name others, or say that the run has ended, are written last: a kill at any moment leaves the lab whole.
     """
     run, promoted = folder.run(*sent["run"]), sent["promoted"]
     run.path.mkdir(parents=True, exist_ok=True)
@@ -172,5 +172,5 @@ def _write(folder: StudyFolder, sent: dict[str, Any]) -> dict[str, str]:
 def _checked(name: str) -> PurePosixPath:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
-        raise OSError(f"{name!r} is no file of a run")
+        raise OSError(f"{name!r} is not inside a run's folder")
     return path

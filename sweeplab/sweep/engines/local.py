@@ -1,4 +1,4 @@
-"""Workers as processes of this machine, each tied to this one by pipes: none outlives it, however it ends."""
+"""Workers as processes on this machine, each tied to this process by pipes: none outlives it, however it ends."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def _without(blocked: signal.Signals) -> Iterator[None]:
 
 
 class LocalEngine(WorkerEngine):
-    """Starts processes here."""
+    """Starts worker processes on this machine."""
 
     is_here = True
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._processes: dict[int, subprocess.Popen[str]] = {}
-        self._prepared: set[int] = set()  # those that were not told to work yet, even if they have died
+        self._prepared: set[int] = set()  # processes not told to work yet, even if they have died
 
     def prepare(self, indices: Sequence[int]) -> None:
-        """Start processes, at which a Ctrl-C is not aimed: it is kept from them until they ignore it themselves.
+        """Start processes that import what they need and wait for a line before they work.
 
-        They import what they need, and wait for a line before they work.
+        Ctrl-C is meant for the supervisor alone: it is blocked in them until they ignore it themselves.
         """
         for index in indices:
             with self.log(index).open("ab") as log, _without(signal.SIGINT):
@@ -57,13 +57,13 @@ class LocalEngine(WorkerEngine):
             threading.Thread(target=self._read, args=(index, process), daemon=True).start()
 
     def start(self, indices: Sequence[int], since: float = 0.0) -> None:
-        """Let the processes work, those that are prepared and new ones."""
+        """Let prepared processes work, and start those that are missing."""
         self.prepare([index for index in indices if index not in self._prepared])
         self._prepared.difference_update(indices)
         for index in indices:
             process = self._processes.get(index)
             if process and process.stdin and not process.stdin.closed:
-                with suppress(OSError):  # it has died, which its end tells
+                with suppress(OSError):  # it has died, which `_read` reports
                     process.stdin.write(BEGIN)
                     process.stdin.flush()
 
@@ -79,7 +79,7 @@ class LocalEngine(WorkerEngine):
         self.events.put(WorkerExited(worker=index, code=code))
 
     def stop(self) -> None:
-        """Close the pipes from which the processes read that they are to go on."""
+        """Close the processes' input: each saves its runs and exits."""
         for process in [*self._processes.values()]:
             if process.stdin and not process.stdin.closed:
                 process.stdin.close()
@@ -90,13 +90,13 @@ class LocalEngine(WorkerEngine):
             process.kill()
 
     def places(self) -> list[WorkerPlace]:
-        """Return the processes, and which of them a signal has stopped."""
+        """Return the processes; `why` says of one that a signal has stopped how to continue it."""
         found = []
         for index, process in sorted(self._processes.copy().items()):
             why = ""
             with suppress(psutil.Error):
                 if psutil.Process(process.pid).status() == psutil.STATUS_STOPPED:
-                    why = f"which a signal has stopped: kill -CONT {process.pid} lets it go on"
+                    why = f"stopped by a signal: kill -CONT {process.pid} continues it"
             name = f"process {process.pid}"
             found.append(WorkerPlace(index, "running", socket.gethostname(), name, str(self.log(index)), why))
         return found

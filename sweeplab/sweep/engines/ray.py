@@ -1,8 +1,8 @@
-"""Workers on the nodes of a Ray cluster: an actor each, which keeps the worker's process and hears what it says.
+"""Workers on the nodes of a Ray cluster: one actor each, which runs the worker's process and passes on its output.
 
-Ray finds each actor a node that has its threads and its part of a GPU; one that finds none waits, and is the first on
-a node that joins. A worker is a process of its own, for its libraries' environment and for the signals that it obeys;
-its input is the actor's to hold open, so that it puts its runs away when the actor is gone, and with it this process.
+Ray places each actor on a node with enough free threads and GPU share; an actor without a place waits, and goes first
+to a node that joins. A worker is a separate process, so that its libraries get their environment and signals reach it.
+The actor holds the worker's input open: when the actor is gone, or this process, the worker saves its runs and exits.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from sweeplab.sweep.engines.base import BEGIN, LEAVE, LEFT, UNSEEN, WorkerEngine
 from sweeplab.sweep.engines.copies import REQUEST, answer
 
 INSTALL = "pip install 'sweeplab[ray]'"
-OPEN = (
-    "the Ray cluster asks for no token: who reaches it runs programs as you do; RAY_AUTH_MODE=token closes it"
-)
+OPEN = "the Ray cluster asks for no token: whoever can reach it can run programs as you; RAY_AUTH_MODE=token closes it"
 STARTS = "RAY_AUTH_MODE=token ray start --head starts one, and engine: {address: HOST:PORT} names another"
-TOKEN = "RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or ~/.ray/auth_token has to hold its token, and Ray to be its version"
+TOKEN = (
+    "set RAY_AUTH_MODE=token, its token in RAY_AUTH_TOKEN or ~/.ray/auth_token, and use its version of Ray"
+)
 ANSWER_SECONDS = 5.0
-# How long processes that are killed may take to be gone, before their actors are killed.
+# How long killed processes may take to end before their actors are killed.
 END_SECONDS = 5.0
-# By which libpq knows a server again: a file.
+# libpq's option for the certificate file by which it verifies a server.
 CERTIFICATE = "sslrootcert"
-# The code of a worker that Ray could not start.
+# The exit code given to a worker that Ray could not start.
 FAILED = 1
 
 
@@ -61,7 +61,7 @@ def connect(address: str) -> Any:
     if ray.is_initialized():
         return ray
     at, cure = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address, STARTS
-    with _as_it_was() as said:
+    with _restored() as said:
         try:
             host, _, port = at.removeprefix("ray://").rpartition(":")
             if port.isdecimal():  # Ray itself takes minutes to find out
@@ -74,17 +74,17 @@ def connect(address: str) -> Any:
             told = said.read().decode(errors="replace").strip().rpartition("RPC error: ")
             why = told[2] if told[1] else str(error).strip().partition("\n")[0].partition(". ")[0]
             raise BadInput(f"the engine ray: no cluster answers at {at}: {why}; {cure}") from error
-    # What befalls nodes Ray prints to standard output, where commands answer.
+    # Ray prints what happens to nodes on standard output, which commands use for their results.
     ray._private.worker.print_to_stdstream = lambda *_, **__: None
     return ray
 
 
 def is_closed() -> bool:
-    """Say whether the cluster that this process is connected to asks for a token."""
+    """Return whether the cluster that this process is connected to asks for a token."""
     return os.environ.get("RAY_AUTH_MODE") == "token"
 
 
-def looks(address: str, script: str, seconds: float) -> list[str]:
+def run_on_nodes(address: str, script: str, seconds: float) -> list[str]:
     """Run a shell script on every node of a cluster, and return what each prints.
 
     Raises:
@@ -93,7 +93,7 @@ def looks(address: str, script: str, seconds: float) -> list[str]:
     ray = connect(address)
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    task, asked = ray.remote(_look), []
+    task, asked = ray.remote(_run_script), []
     for node in (each["NodeID"] for each in ray.nodes() if each["Alive"]):
         place = NodeAffinitySchedulingStrategy(node, soft=False)
         asked.append(task.options(num_cpus=0, scheduling_strategy=place).remote(script))
@@ -103,13 +103,13 @@ def looks(address: str, script: str, seconds: float) -> list[str]:
         raise BadInput(f"the engine ray: nodes do not answer: {type(error).__name__}") from error
 
 
-def _look(script: str) -> str:
+def _run_script(script: str) -> str:
     return subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False).stdout
 
 
 @contextmanager
-def _as_it_was() -> Iterator[IO[bytes]]:
-    """Undo what Ray does to this process: signals that would end it at once, lines on standard error; yield these."""
+def _restored() -> Iterator[IO[bytes]]:
+    """Undo what Ray does to this process (signal handlers, lines on standard error); yield the file of those lines."""
     handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     sys.stderr.flush()
     with tempfile.TemporaryFile() as said:
@@ -126,7 +126,7 @@ def _as_it_was() -> Iterator[IO[bytes]]:
 
 
 class _Host:
-    """What an actor does: it starts a worker on its node, passes on what that says, and ends it."""
+    """The actor: it starts a worker on its node, passes on the worker's output, and ends it."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -138,7 +138,7 @@ class _Host:
         return socket.gethostname()
 
     def sees(self, file: str, said: str) -> bool:
-        """Say whether a file is on the node, and says this."""
+        """Return whether a file is on the node and has this content."""
         try:
             return Path(file).read_text(encoding="utf-8") == said
         except OSError:
@@ -149,7 +149,7 @@ class _Host:
         return [name for name in names if not (cache_folder() / name).exists()]
 
     def make_lab(self) -> str:
-        """Make a folder of this actor's own, that nobody else may read, and return it."""
+        """Create a private folder of this actor, and return it."""
         labs = cache_folder() / "labs"
         labs.mkdir(parents=True, exist_ok=True)
         for left in labs.iterdir():  # by actors that were killed
@@ -159,7 +159,7 @@ class _Host:
         return self._lab
 
     def put(self, study: str, files: Mapping[str, bytes], cached: Mapping[str, bytes]) -> None:
-        """Write files of a study into that folder, and others into the cache."""
+        """Write a study's `files` into that folder, and the `cached` ones into the cache."""
         for folder, found in ((StudyFolder(Path(self._lab), study).path, files), (cache_folder(), cached)):
             folder.mkdir(parents=True, exist_ok=True)
             for name, content in found.items():
@@ -170,7 +170,7 @@ class _Host:
     ) -> Iterator[str | bytes | int]:
         """Start the worker; yield the lines that it prints, and then its exit code.
 
-        Where it has a folder of its own yield what is new in its log, too, and remove the folder at last.
+        Where it has a folder of its own, also yield what is new in its log, and remove the folder at the end.
         """
         with self._turn:
             if self._is_over:
@@ -205,14 +205,14 @@ class _Host:
             yield lines
 
     def answer(self, line: str) -> None:
-        """Give the worker a line."""
+        """Write a line to the worker's input."""
         assert self._process and self._process.stdin
         with suppress(OSError, ValueError):  # it has ended
             self._process.stdin.write(line)
             self._process.stdin.flush()
 
     def end(self, at_once: bool) -> None:
-        """Let the worker put its runs away and end, or kill it; one that has not begun does not begin."""
+        """Let the worker save its runs and exit, or kill it; one that has not begun does not begin."""
         with self._turn:
             self._is_over = True
             if self._process and at_once:
@@ -222,7 +222,7 @@ class _Host:
 
 
 class _Actor:
-    """An actor as this process knows it: `node` is the name of its node, once it has one."""
+    """An actor as this process knows it: `node` is the name of its node, None while it waits for one."""
 
     def __init__(self, handle: Any) -> None:
         self.handle, self.is_ended = handle, False
@@ -231,18 +231,18 @@ class _Actor:
 
 
 class RayEngine(WorkerEngine):
-    """Starts actors, for as many of which as there is room on the cluster."""
+    """Requests one actor per worker; as many run as the cluster has room for."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._ray = connect(self.spec.address)
         if not is_closed():
             self.events.put(StudyNotice(message=OPEN))
-        # Another machine may have a folder of this name, and of an earlier run.
+        # Another machine may have a folder of the same name, or one left by an earlier run.
         self._seen = uuid.uuid4().hex
         write_whole(self.folder.seen_file, self._seen.encode())
         self._actors: dict[int, _Actor] = {}
-        self._words: dict[int, str] = {}  # what Ray said last of a worker, and not the worker itself
+        self._words: dict[int, str] = {}  # Ray's last message about a worker, as opposed to the worker's own
 
     @classmethod
     def check(cls, spec: Engine) -> None:
@@ -250,12 +250,12 @@ class RayEngine(WorkerEngine):
         connect(spec.address)
 
     def start(self, indices: Sequence[int], since: float = 0.0) -> None:
-        """Ask for actors."""
+        """Request actors."""
         for index in indices:
             options = {
                 "num_cpus": self.resources[index].threads,
                 "num_gpus": self.spec.gpus_per_worker,
-                "max_concurrency": 2,  # one that runs may be asked to end
+                "max_concurrency": 2,  # so that `end` is answered while `run` is under way
                 "scheduling_strategy": "SPREAD",
             }
             actor = _Actor(self._ray.remote(_Host).options(**options).remote())
@@ -288,17 +288,17 @@ class RayEngine(WorkerEngine):
             is_raised = isinstance(error, self._ray.exceptions.RayTaskError)
             self._words[index] = str(error).splitlines()[-1] if is_raised else type(error).__name__
         with suppress(self._ray.exceptions.RayError):
-            self._ray.kill(actor.handle)  # and its room is another's
+            self._ray.kill(actor.handle)  # frees its place for another actor
         del self._actors[index]
         self.events.put(WorkerExited(worker=index, code=code))
 
     def _words_for(self, index: int, actor: _Actor) -> tuple[list[str], Path]:
-        """Return what starts a worker on the actor's node, and the file of its log there.
+        """Return the arguments that start a worker on the actor's node, and its log file there.
 
-        Where the node does not see the lab the worker gets a folder of its own there, with what it reads of the study.
+        If the node does not see the lab, the worker gets a folder of its own there with the study's files.
 
         Raises:
-            BadInput: the study needs more than that.
+            BadInput: the study needs more files than these.
         """
         from sqlalchemy import make_url  # slow to import
 
@@ -316,7 +316,7 @@ class RayEngine(WorkerEngine):
         sent = (self.folder.canonical_file, self.folder.data_file, self.folder.plan_file)
         files = {file.name: file.read_bytes() for file in sent if file.exists()}
         lab = Path(get(host.make_lab.remote()))
-        log.touch()  # what comes of the one there
+        log.touch()  # the log's lines from the node are appended to it
         url = make_url(self.folder.storage_url)
         if certificate := url.query.get(CERTIFICATE):
             file = Path(str(certificate))
@@ -331,9 +331,9 @@ class RayEngine(WorkerEngine):
         return [*words[:2], "--apart", *words[2:]], lab / log.name
 
     def _code_of_loss(self, actor: _Actor, error: Exception) -> int:
-        """Return the code of a worker whose actor is gone: 0 where it was taken back, LEFT where it was lost.
+        """Return the exit code of a worker whose actor is gone: 0 if we canceled the actor, LEFT if it was lost.
 
-        A worker that dies has a code of its own; an actor does with its node, or because somebody has killed it.
+        A worker that dies has its own exit code; an actor dies with its node, or because somebody killed it.
         """
         known = self._ray.exceptions
         if actor.is_ended and actor.node is None:
@@ -342,17 +342,17 @@ class RayEngine(WorkerEngine):
         return LEFT if is_lost and not getattr(error, "actor_init_failed", False) else FAILED
 
     def _environment(self, index: int) -> dict[str, str]:
-        """Return what a worker's environment has besides that of its actor, in which Ray names its GPU."""
+        """Return the worker's additions to its actor's environment, in which Ray sets the GPU."""
         own = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
         hidden = {} if self.spec.gpus_per_worker else {"CUDA_VISIBLE_DEVICES": ""}
         return {**self.environment(index, base={}), **own, **hidden}
 
     def stop(self) -> None:
-        """Let workers put their runs away; take back actors that wait for a node."""
+        """Let workers save their runs; cancel actors that wait for a node."""
         self._end(at_once=False)
 
     def kill(self) -> None:
-        """Kill workers, and take back actors that wait for a node."""
+        """Kill workers, and cancel actors that wait for a node."""
         self._end(at_once=True)
 
     def _end(self, at_once: bool) -> None:
@@ -375,11 +375,11 @@ class RayEngine(WorkerEngine):
         return found
 
     def last_words(self, index: int) -> str:
-        """Return the last line of a worker's log, or what Ray says became of its actor."""
+        """Return what Ray said of a worker's actor, else the last line of the worker's log."""
         return self._words.pop(index, "") or super().last_words(index)
 
     def close(self) -> None:
-        """Kill what actors are left, and leave the cluster."""
+        """Kill the remaining actors, and disconnect from the cluster."""
         ends = time.monotonic() + END_SECONDS
         for actor in [*self._actors.values()]:
             actor.thread.join(max(0.0, ends - time.monotonic()))

@@ -1,9 +1,9 @@
-"""Workers as an array of jobs of a Slurm cluster, by sbatch: a shell script of four lines is all that a job needs.
+"""Workers as a job array on a Slurm cluster, submitted by sbatch with a shell script of four lines.
 
-A job is asked to leave LEAVE_BEFORE seconds before its time is over, and when Slurm preempts it or queues
-it again: its worker then puts its runs away, and the job is queued again under its own number, without us. Only
-a worker that is gone for good is told of as ended. That the study is to stop a worker hears from its storage, and by
-SIGHUP at once. Where the lab's folder is not seen, no worker begins.
+A job gets a signal LEAVE_BEFORE seconds before its time limit, and when Slurm preempts or requeues it: its worker then
+saves its runs, and the job is requeued under the same job ID, without this process. A worker is reported as ended only
+when it is gone for good. A worker learns from the study's storage that the study is to stop, or immediately by SIGHUP.
+No worker begins on a node that does not see the lab's folder.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from sweeplab.lab.events import WorkerExited, WorkerReady
 from sweeplab.study.spec import LEAVE_BEFORE, Engine
 from sweeplab.sweep.engines.base import UNSEEN, WorkerEngine, WorkerPlace
 
-# How often Slurm is asked for its queue: its controller has others to answer, too.
+# How often Slurm is asked for its queue: its controller serves other users too.
 POLL_SECONDS = 2.0
-# How long one of its commands may take: a controller that is busy answers late.
+# How long one of Slurm's commands may take: a busy controller answers late.
 ANSWER_SECONDS = 100.0
 COLUMNS = ("ArrayJobID", "ArrayTaskID", "State", "NodeList", "Reason", "exit_code")
-# The states of a job that may still run, but for RUNNING itself.
+# The states of a job that waits to run.
 QUEUED = (
     "PENDING",
     "REQUEUED",
@@ -39,7 +39,7 @@ QUEUED = (
     "RESV_DEL_HOLD",
 )
 RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
-# {log} is without the worker's number. A redirection that fails ends no shell where it is that of `true`.
+# {log} lacks the worker's number. A failed redirection does not end the shell if it is that of `true`.
 SCRIPT = """\
 #!/bin/sh
 log={log}-$SLURM_ARRAY_TASK_ID.log
@@ -48,12 +48,12 @@ exec {command} >>"$log" 2>&1
 """
 
 
-class SlurmFailure(Exception):  # noqa: N818 - told in its own words
-    """One of Slurm's commands failed; holds the last of its words."""
+class SlurmFailure(Exception):  # noqa: N818 - shown as Slurm words it
+    """One of Slurm's commands failed; holds its error message."""
 
 
 class _Task(NamedTuple):
-    """A task of an array, as squeue tells of it."""
+    """A task of a job array, as squeue reports it."""
 
     state: str
     node: str
@@ -80,7 +80,7 @@ def ask(*words: str, script: str | None = None, environment: dict[str, str] | No
 
 
 def job_options(spec: Engine, threads: int) -> list[str]:
-    """Return what sbatch is told of a job for one worker, or for the supervisor."""
+    """Return sbatch's options for a job of one worker, or of the supervisor."""
     options = ["--requeue", "--output=/dev/null", "--open-mode=append", f"--cpus-per-task={threads}"]
     options += [f"--signal=B:USR1@{LEAVE_BEFORE}"]
     options += [f"--time={-(-spec.time // 60):.0f}"] if spec.time else []
@@ -88,29 +88,29 @@ def job_options(spec: Engine, threads: int) -> list[str]:
 
 
 def place_options(spec: Engine) -> list[str]:
-    """Return what Slurm's commands are told of where the engine's jobs run."""
+    """Return the options by which Slurm's commands choose where the engine's jobs run."""
     return [f"--partition={spec.partition}"] if spec.partition else []
 
 
 class SlurmEngine(WorkerEngine):
-    """Submits an array of jobs, and follows it in Slurm's queue."""
+    """Submits a job array, and follows it in Slurm's queue."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._lock, self._is_over = threading.Lock(), threading.Event()
         self._jobs: dict[int, str] = {}  # the array of each worker that has not ended
         self._tasks: dict[int, _Task] = {}
-        self._ends: dict[int, str] = {}  # how workers ended that did not end by themselves
+        self._ends: dict[int, str] = {}  # how workers ended that did not exit by themselves
         self._is_stopping = False
-        self._told: set[int] = set()  # who has been told to stop
+        self._told: set[int] = set()  # workers that have been told to stop
         self._thread: threading.Thread | None = None
 
     @classmethod
     def check(cls, spec: Engine) -> None:
-        """Ask Slurm whether it would take such a job.
+        """Check by `sbatch --test-only` that Slurm would accept such a job.
 
         Raises:
-            BadInput: there is no Slurm here, it does not answer, or it would not; in its own words.
+            BadInput: there is no Slurm here, it does not answer, or it rejects the job; with Slurm's message.
         """
         if not shutil.which("sbatch"):
             allowed = "a machine of the cluster, such as its login node, or --engine local"
@@ -122,19 +122,19 @@ class SlurmEngine(WorkerEngine):
 
     @staticmethod
     def come_back() -> None:
-        """Let this job be queued again; not where it was canceled, or is being queued again by others."""
+        """Requeue this job, unless it was canceled or somebody else is requeueing it."""
         job = os.environ["SLURM_JOB_ID"]
         try:
             if ask("squeue", "--noheader", f"--jobs={job}", "--Format=State") == "RUNNING":
                 ask("scontrol", "requeue", job)
         except SlurmFailure as error:
-            print(f"cannot be queued again: {error}", file=sys.stderr, flush=True)
+            print(f"this job cannot be requeued: {error}", file=sys.stderr, flush=True)
 
     def start(self, indices: Sequence[int], since: float = 0.0) -> None:
-        """Submit an array.
+        """Submit a job array.
 
         Raises:
-            BadInput: Slurm does not take it; in its own words.
+            BadInput: Slurm rejects it; with Slurm's message.
         """
         if not indices:
             return
@@ -178,13 +178,13 @@ class SlurmEngine(WorkerEngine):
             except SlurmFailure:  # it is asked again
                 continue
             for index, job in jobs.items():
-                # Tasks that were canceled before they began are told of all in one.
+                # squeue lists tasks that were canceled before they began as one row, not by number.
                 self._take_in(index, job, found.get((job, index), _Task("CANCELLED", "", "", 0)))
             if self._is_stopping:
                 self._tell_to_stop()
 
     def _queue(self, jobs: Iterable[str]) -> dict[tuple[str, int], _Task]:
-        """Return all tasks of these arrays that Slurm knows of."""
+        """Return all tasks of these arrays that Slurm knows, by job and index."""
         columns = ",".join(f"{each}:|" for each in COLUMNS)
         words = ("squeue", "--noheader", "--array", "--states=all", f"--jobs={','.join({*jobs})}")
         try:
@@ -222,7 +222,7 @@ class SlurmEngine(WorkerEngine):
             self.events.put(WorkerReady(worker=index))
 
     def stop(self) -> None:
-        """Cancel what is queued, and let the workers that run hear at once that they are to leave."""
+        """Cancel queued jobs, and tell running workers immediately to leave."""
         self._is_stopping = True
         self._tell_to_stop()
 
@@ -238,23 +238,21 @@ class SlurmEngine(WorkerEngine):
             if running:
                 ask("scancel", "--batch", "--signal=HUP", *(names[index] for index in running))
                 self._told |= {*running}
-        except (
-            SlurmFailure
-        ):  # as of those that have begun, or ended, in the meantime: they are told the next time
+        except SlurmFailure:  # such as for jobs that began or ended meanwhile: they are told the next time
             return
 
     def kill(self) -> None:
-        """Kill what runs, and cancel what is queued."""
+        """Kill running jobs, and cancel queued ones."""
         with self._lock:
             jobs = sorted({*self._jobs.values()})
         try:
             if jobs:
                 ask("scancel", "--signal=KILL", *jobs)
-        except SlurmFailure:  # of jobs that have ended
+        except SlurmFailure:  # for jobs that have ended
             return
 
     def places(self) -> list[WorkerPlace]:
-        """Return the tasks that are queued or run."""
+        """Return the tasks that are queued or running."""
         found = []
         with self._lock:
             for index, job in sorted(self._jobs.items()):
@@ -270,5 +268,5 @@ class SlurmEngine(WorkerEngine):
         return self._ends.get(index) or super().last_words(index)
 
     def close(self) -> None:
-        """Follow the queue no longer."""
+        """Stop following the queue."""
         self._is_over.set()

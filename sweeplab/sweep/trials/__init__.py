@@ -1,1 +1,1 @@
-"""The trials of a study in their storage: claims, leases, commands, warm starts."""
+"""A study's trials in their storage: claims, leases, commands, warm starts."""

@@ -1,8 +1,8 @@
-"""Which point a cell's next trial has.
+"""Choose the point (the searched values) of a cell's next trial.
 
-A sampler that models trials draws its first ones at random. A cell of a scaling study has few: evenly spread points,
-and first the best of the nearest finished cell, serve it better, so these are given in their place. No point is
-trained twice.
+A sampler that models trials draws its first ones at random. A cell of a scaling study has few trials, for which evenly
+spread points work better, starting with the best point of the nearest finished cell: these replace the random ones. No
+point is trained twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sweeplab.study.spec import Sampler, StudySpec
 from sweeplab.sweep.trials.counting import CellTally
 from sweeplab.sweep.trials.tpe import ObservedTPE
 
-# A sampler that repeats itself so many times is given a point that is new, of so many that are looked at.
+# After MOST_REPEATS repeated points in a row a new point is drawn at random, in at most MOST_LOOKED_AT attempts.
 MOST_REPEATS = 3
 MOST_LOOKED_AT = 2_000
 
@@ -36,13 +36,13 @@ def ask(
     n_startup: int,
     best_nearby: Callable[[], FrozenTrial | None],
 ) -> optuna.Trial | None:
-    """Start the next trial of a cell: one that waits, else a new one; None where no point of the cell is new.
+    """Start the next trial of a cell: an enqueued one, else a new one; None if no new point is found.
 
-    Its first `n_startup` points are spread evenly; the first of them is the study's own, or that of `best_nearby`.
+    The first `n_startup` points are spread evenly, but the very first is `first_trial`, else that of `best_nearby`.
     """
     number = len(tally.trials.trials)
     waiting = min(tally.waiting(), key=lambda trial: trial.number, default=None)
-    if waiting:  # a person gave it its values
+    if waiting:  # a person enqueued it
         seed_sampler(study, spec, space, tally, waiting.number, n_startup)
         study._storage.set_trial_state_values(waiting._trial_id, TrialState.RUNNING)
         return optuna.Trial(study, waiting._trial_id)
@@ -62,11 +62,11 @@ def ask(
 def seed_sampler(
     study: optuna.Study, spec: StudySpec, space: Space, tally: CellTally, number: int, n_startup: int
 ) -> None:
-    """Give a study a sampler seeded for one trial: what it draws depends on no process' history."""
+    """Give a study a sampler seeded for one trial, so that its draws do not depend on a process' history."""
     seed = generator_key(spec.first_seed, f"{space.cell.key}/{number}") % 2**31
     cell_seed = generator_key(spec.first_seed, space.cell.key) % 2**31
     sampler = spec.sampler
-    if n_startup:  # they are given to it: it models what there is
+    if n_startup:  # the startup points are chosen here: the sampler models every trial from the first on
         options = sampler.options | {"n_startup_trials": min(1, n_startup)}
         sampler = Sampler(type=sampler.type, options=options)
     before: Any = study.sampler
@@ -74,18 +74,18 @@ def seed_sampler(
     if isinstance(made, optuna.samplers.TPESampler):
         made = ObservedTPE.of(made, tally.observations)
     if type(before) is type(made) and hasattr(before, "_search_space"):
-        # The parameters that all trials share: looked for in those that are new, not in all of them again.
+        # Keep Optuna's intersection of search spaces, so that it reads only new trials instead of all of them.
         made._search_space = before._search_space
     study.sampler = made
 
 
 def nearest(cell: Cell, others: Iterable[Cell]) -> list[Cell]:
-    """Return other cells, the most alike first."""
+    """Return other cells, the most similar first."""
     return sorted(others, key=lambda other: _distance(cell, other))
 
 
 def _new_point(spec: StudySpec, space: Space, tally: CellTally) -> dict[str, Any] | None:
-    """Return parameters that meet the constraints and no trial of the cell has; None where none are found."""
+    """Return parameters that meet the constraints and that no trial of the cell has; None if none are found."""
     number = len(tally.trials.trials)
     draw = random.Random(generator_key(spec.first_seed, f"{space.cell.key}/{number}"))
     for _ in range(MOST_LOOKED_AT):
@@ -98,7 +98,7 @@ def _new_point(spec: StudySpec, space: Space, tally: CellTally) -> dict[str, Any
 def _startup_point(
     spec: StudySpec, space: Space, number: int, best_nearby: Callable[[], FrozenTrial | None]
 ) -> dict[str, Any]:
-    """Return the parameters of a trial that comes before the sampler has anything to model."""
+    """Return the parameters of a startup trial, before the sampler has trials to model."""
     names = space.distributions()
     if number == 0 and not spec.first_trial and (best := best_nearby()):
         return {name: value for name, value in best.params.items() if name in names}
@@ -109,13 +109,13 @@ def _startup_point(
     point = engine.fast_forward(number).draw(1)[0]  # type: ignore[no-untyped-call]
     first: dict[str, Any] = {}
     for name, value in spec.first_trial.items() if number == 0 else ():
-        with suppress(ValueError):  # what this cell does not search, or not there, is the sampler's
+        with suppress(ValueError):  # this cell does not search it, or the value is outside of its range
             first |= space.stored(name, value)
     return space.quasi_random([float(each) for each in point]) | first
 
 
 def _distance(one: Cell, other: Cell) -> float:
-    """Return how far two cells are apart: doublings of a number, 1 for another name, or for what one alone changes."""
+    """Return the distance of two cells: doublings between numbers, 1 for other values or those of only one cell."""
 
     def apart(a: Any, b: Any) -> float:
         both_numbers = all(isinstance(x, int | float) and not isinstance(x, bool) and x > 0 for x in (a, b))

@@ -1,6 +1,6 @@
-"""What is done while a study's storage does not answer: it is asked again, until it does or the wait was too long.
+"""Retry while a study's storage does not answer, until it does or has been unavailable for too long.
 
-The storage is the database of its trials and the folder of its files: either may be lost for a while, or full.
+The storage is the database of the trials and the folder of the files: either may be unavailable for a while, or full.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sweeplab.errors import StorageUnavailable
 from sweeplab.lab.storage import reason_of
 
 T = TypeVar("T")
-# How long workers and supervisors wait for a database that is restarted or locked, and for a disk that is full.
+# How long workers and supervisors wait for a restarting or locked database, or for a full disk.
 OUTAGE_SECONDS = 600.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 FAILURES = (OperationalError, InterfaceError)
@@ -27,10 +27,10 @@ DATABASE = "database"
 
 @dataclass
 class Availability:
-    """Whether a study's storage answers: its `database`, and the files of its folder, by what they are.
+    """Tracks whether a study's storage answers: its `database`, and the files of its folder, by kind.
 
-    `limit` is how many seconds it may be lost, 0 where a person waits for the answer. `say` gets what the user should
-    know, and no call is made again once `stopping` says so.
+    `limit` is how many seconds it may be unavailable, 0 where a person waits for the answer. `say` gets messages for
+    the user; once `stopping` returns True nothing is retried.
     """
 
     name: str
@@ -59,10 +59,10 @@ class Availability:
                 return result
 
     def note_failure(self, error: Exception, of: str = DATABASE) -> None:
-        """Take note that the storage did not answer.
+        """Record that the storage did not answer.
 
         Raises:
-            StorageUnavailable: for longer than the limit, or all is to stop.
+            StorageUnavailable: it has not answered for longer than the limit, or `stopping` returns True.
         """
         now = time.monotonic()
         said = (isinstance(error, OSError) and error.strerror) or reason_of(error)
@@ -74,13 +74,13 @@ class Availability:
             self._lost_since = now
             if self.limit:
                 self.say(
-                    f"{reason}; training goes on, and it is asked again for {self.limit / 60:.0f} minutes"
+                    f"{reason}; training continues, and sweeplab retries for {self.limit / 60:.0f} minutes"
                 )
         if now - self._lost_since >= self.limit or self.stopping():
             raise StorageUnavailable(reason) from error
 
     def note_answer(self, of: str = DATABASE) -> None:
-        """Take note that the storage answered, and may again where nothing else of it is lost."""
+        """Record that a part of the storage answered; it is available again once no other part is lost."""
         self._lost.discard(of)
         if self._lost_since is not None and not self._lost:
             lost, self._lost_since = time.monotonic() - self._lost_since, None

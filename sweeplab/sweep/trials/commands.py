@@ -1,6 +1,6 @@
 """The commands that a study was given: one row per command, added and never changed.
 
-What holds now follows from all of them in turn, and the table is also the record of who asked for what when.
+The current state follows from applying all of them in order; the table is also the log of commands and their times.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sweeplab.study.spec import Budget
 from sweeplab.sweep.trials.availability import Availability
 from sweeplab.sweep.trials.leases import TABLES
 
-# What the supervisor and the workers are to do: `over` says that the budget of time is used up, `closing` that the
+# The phase that supervisor and workers follow: `over` means that the time budget is used up, `closing` that the
 # supervisor is about to end.
 Phase = Literal["run", "pause", "stop", "over", "closing", "ended"]
 
@@ -39,7 +39,7 @@ _LAST = sql.select(sql.func.max(_COMMANDS.c.revision))
 
 @dataclass(frozen=True)
 class Command:
-    """One row: when it was given (seconds since 1970), its kind, and what belongs to it, as plain values."""
+    """One row: when it was given (seconds since 1970), its kind, and its arguments as plain values."""
 
     revision: int
     given: float
@@ -48,15 +48,15 @@ class Command:
 
     @property
     def reopened(self) -> tuple[str, int, bool]:
-        """Return the cell and number of the trial that runs again, and whether the storage is told it anew."""
+        """Return the cell and number of a reopened trial, and whether it starts without its earlier parameters."""
         return self.value["cell"], self.value["trial"], self.value.get("anew", False)
 
 
 @dataclass(frozen=True)
 class SupervisorStart:
-    """What others may want to know of the process that runs the study, as it said when it started.
+    """What the process that runs the study recorded about itself when it started.
 
-    `given` is when that was (seconds since 1970). `done_before` counts trials, `elapsed_before` seconds.
+    `given` is the time of the start (seconds since 1970). `done_before` counts trials, `elapsed_before` seconds.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -70,10 +70,10 @@ class SupervisorStart:
 
 @dataclass(frozen=True)
 class ControlState:
-    """What holds after all commands up to `revision`.
+    """The state after all commands up to `revision`.
 
-    `budget` is None while the study file's holds. `start` is the last supervisor's, and `status` is how it ended.
-    `stopped` are trials to end, as cell and number.
+    `budget` is None while the study file's budget applies. `start` is the last supervisor's, and `status` is how it
+    ended. `stopped` are the trials to stop, as cell and number.
     """
 
     revision: int = 0
@@ -84,7 +84,7 @@ class ControlState:
     status: str | None = None
 
     def after(self, command: Command) -> ControlState:
-        """Return what holds after one more command; one of a kind that changes nothing raises the revision too."""
+        """Return the state after one more command; the revision rises even if nothing else changes."""
         state, value = replace(self, revision=command.revision), command.value
         match command.kind:
             case "start":
@@ -92,7 +92,7 @@ class ControlState:
                 return replace(state, phase="run", budget=None, status=None, start=start)
             case "ended":
                 return replace(state, phase="ended", status=value)
-            case "wanted":  # the phase, as it is spelled in the databases of labs
+            case "wanted":  # the phase, as the databases of labs spell this kind
                 return replace(state, phase=value)
             case "budget":
                 return replace(state, budget=Budget.model_validate(value))
@@ -104,7 +104,7 @@ class ControlState:
 
 
 class Commands:
-    """The commands of one study; `state` is what held when they were last read."""
+    """The commands of one study; `state` is the state as of the last reading."""
 
     def __init__(self, engine: sql.Engine, availability: Availability) -> None:
         self._engine, self._availability = engine, availability
@@ -127,7 +127,7 @@ class Commands:
         return self._availability.retry(self.read_once)
 
     def read_once(self) -> list[Command]:
-        """Do the same once, whether the database answers or not."""
+        """Do the same in a single attempt; errors of the database are raised as they are."""
         query = _NEW.where(_COMMANDS.c.revision > self.state.revision)
         with self._reading.connect() as connection:
             rows = connection.execute(query).all()
@@ -137,11 +137,11 @@ class Commands:
         return commands
 
     def set_phase(self, phase: Phase, after: int | None = None) -> bool:
-        """Say what the supervisor and the workers are to do; `after` as in `add`."""
+        """Set the phase that supervisor and workers follow; `after` and the result as in `add`."""
         return self.add("wanted", phase, after)
 
     def add(self, kind: str, value: Any = None, after: int | None = None) -> bool:
-        """Add a command; with `after`, only if none was added since that revision. Say whether it was added."""
+        """Add a command; with `after`, only if none was added since that revision. Return whether it was added."""
 
         def add() -> bool:
             with self._engine.begin() as connection:
@@ -164,5 +164,5 @@ class Commands:
 
 
 def is_running(folder: StudyFolder, commands: Commands) -> bool:
-    """Say whether the study is run by a process that still reads commands."""
+    """Return whether a process that still reads commands runs the study."""
     return folder.is_run and commands.state.phase not in ("closing", "ended")

@@ -1,4 +1,4 @@
-"""How far a cell is: counted as its trials end, and never again from the first one."""
+"""The progress of a cell: its counts are updated as trials end, and never recomputed from all trials."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sweeplab.sweep.trials.halving import Rungs
 from sweeplab.sweep.trials.storage import CellTrials
 from sweeplab.sweep.trials.tpe import Observations
 
-# What marks a trial that was pruned and goes on to its end: its value is the iteration at which it was pruned.
+# The attribute of a pruned trial that continues to its end; its value is the iteration at which it was pruned.
 PROMOTED = "promoted"
 
 
 @dataclass(frozen=True)
 class CellCounts:
-    """How far one cell is; `waiting` trials have been given their values, and `failed` not been tried again."""
+    """The progress of one cell; `waiting` counts enqueued trials, `failed` the failed ones not retried."""
 
     cell: Cell
     counted: int
@@ -35,7 +35,7 @@ class CellCounts:
 
 
 def is_own(trial: FrozenTrial) -> bool:
-    """Say whether a trial is one of the study's own: it neither broke a constraint nor came from elsewhere."""
+    """Return whether a trial is the study's own: not infeasible, repeated, withdrawn or from a warm start."""
     return not any(each in trial.user_attrs for each in VOID)
 
 
@@ -45,10 +45,10 @@ def _hash(parameters: Mapping[str, Any]) -> int:
 
 @dataclass
 class CellTally:
-    """The sums over a cell's trials; `modelled` counts what a sampler learns from, trials from elsewhere included.
+    """The sums over a cell's trials; `modelled` counts the trials that a sampler learns from, warm starts included.
 
-    `best` is the own trial of the lowest value, the first of several; `pruned` are those that may be promoted, and
-    `n_promoted` counts those that were and have ended.
+    `best` is the study's own trial of lowest value, the first of several; `pruned` are the trials that may be promoted,
+    and `n_promoted` counts the promoted trials that have ended.
     """
 
     trials: CellTrials
@@ -58,7 +58,7 @@ class CellTally:
     best: FrozenTrial | None = None
     pruned: list[FrozenTrial] = field(default_factory=list)
     n_promoted: int = 0
-    _points: dict[int, int] = field(default_factory=dict)  # by their hashes, the first trial of each
+    _points: dict[int, int] = field(default_factory=dict)  # by hash of the parameters, the first trial
     _failed: list[FrozenTrial] = field(default_factory=list)
     _retried: set[int | None] = field(default_factory=set)
     _n_seen: int = 0
@@ -67,12 +67,12 @@ class CellTally:
 
     @cached_property
     def observations(self) -> Observations:
-        """Return what TPE models of the cell."""
+        """Return the cell's trials as TPE models them."""
         return Observations(self.trials)
 
     @cached_property
     def rungs(self) -> Rungs:
-        """Return what the cell's trials reported where halving decides."""
+        """Return the values that the cell's trials reported at the rungs of successive halving."""
         return Rungs(self.trials)
 
     def update(self) -> None:
@@ -107,23 +107,23 @@ class CellTally:
         return [trial for trial in self.trials.unended.values() if trial.state == TrialState.RUNNING]
 
     def waiting(self) -> list[FrozenTrial]:
-        """Return the trials that were given their values and have not started."""
+        """Return the enqueued trials that have not started."""
         return [trial for trial in self.trials.unended.values() if trial.state == TrialState.WAITING]
 
     def failed(self) -> list[FrozenTrial]:
-        """Return the trials that have failed and are not tried again by another one."""
+        """Return the failed trials that no other trial retries."""
         retried = self._retried | {each.user_attrs.get("retries") for each in self.trials.unended.values()}
         return [trial for trial in self._failed if trial.number not in retried]
 
     def twin(self, parameters: Mapping[str, Any], number: int) -> int | None:
-        """Return the first of the trials before this one that has these parameters, and has not failed."""
+        """Return the number of the first trial before this one with the same parameters that has not failed."""
         ended = self._points.get(_hash(parameters))
         others = self.running() if ended is None else [*self.running(), self.trials.trials[ended]]
         found = [other.number for other in others if other.number < number and other.params == parameters]
         return min(found, default=None)
 
     def best_pruned(self, n: int) -> list[FrozenTrial]:
-        """Return so many pruned trials, the best first: those that came furthest, of these the lowest in value."""
+        """Return the best `n` pruned trials, the best first: by furthest last step, then by lowest value."""
 
         def rank(trial: FrozenTrial) -> tuple[int, float, int]:
             value = math.inf if trial.value is None else trial.value
@@ -132,12 +132,12 @@ class CellTally:
         return heapq.nsmallest(n, self.pruned, key=rank)
 
     def repeats(self, n_trials: int) -> bool:
-        """Say whether the last so many trials all repeated others."""
+        """Return whether each of the last `n_trials` trials repeated another one."""
         last = self.trials.trials[-n_trials:]
         return len(last) == n_trials and all(REPEATS in trial.user_attrs for trial in last)
 
     def counts(self, cell: Cell) -> CellCounts:
-        """Return how far the cell is."""
+        """Return the cell's counts."""
         if self._counts and self._counted == self.trials.version:
             return self._counts
         best = self.best.value if self.best else None

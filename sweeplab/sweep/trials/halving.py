@@ -1,7 +1,7 @@
 """Optuna's asynchronous successive halving, with the values of each rung kept in order.
 
-At each rung Optuna reads all trials of a study and sorts their values, milliseconds of CPU beside 20,000. Here a
-trial's values are put in their places when it ends. What is pruned is the same.
+At each rung Optuna reads all trials of a study and sorts their values: milliseconds of CPU time at 20,000 trials. Here
+a trial's values are inserted in order when it ends. The same trials are pruned.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 class Rungs:
-    """What a cell's trials reported at the rungs of a halving."""
+    """The values that a cell's trials reported at the rungs of successive halving."""
 
     def __init__(self, trials: CellTrials) -> None:
         self._trials, self._n_seen = trials, 0
-        # The values of the trials that have ended by rung, the lowest first.
+        # The values of ended trials at each rung, the lowest first.
         self._ended: list[list[float]] = []
 
     def place(self, value: float, rung: int, number: int) -> tuple[int, int]:
-        """Return how many other trials have a lower value at a rung than this one, and how many have any."""
+        """Return how many other trials have a lower value at a rung, and how many have a value there."""
         self._update()
         key = _completed_rung_key(rung)
         ended = self._ended[rung] if rung < len(self._ended) else []
@@ -53,12 +53,12 @@ class Rungs:
 
 
 class OrderedHalving(SuccessiveHalvingPruner):
-    """Successive halving of a study that minimizes, from a known iteration on; it looks values up in `rungs`."""
+    """Successive halving for a study that minimizes, with a given first rung; it looks values up in `rungs`."""
 
     rungs: Callable[[], Rungs]
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
-        """Say whether a trial that has come to a rung stays behind there."""
+        """Return whether a trial that has reached a rung is pruned there."""
         step = trial.last_step
         if step is None:
             return False
@@ -78,7 +78,7 @@ class OrderedHalving(SuccessiveHalvingPruner):
 
 
 def with_rungs(pruner: BasePruner, rungs: Callable[[], Rungs]) -> BasePruner:
-    """Return what prunes as a settled pruner does, and looks its rungs up where it halves."""
+    """Return the pruner; in place of successive halving, one that decides alike and looks values up in `rungs`."""
     if type(pruner) is not SuccessiveHalvingPruner:
         return pruner
     own = OrderedHalving.__new__(OrderedHalving)

@@ -1,8 +1,8 @@
-"""Trials that have ended and run again: pruned ones that are promoted, and those whose records say other things.
+"""Reopen trials that have ended: pruned trials that are promoted, and trials that disagree with their run folders.
 
-Optuna knows no way back from an end, and processes read an ended trial once. So each such trial is also a row of the
-study's commands, in the same transaction: who reads it reads the trial again. It stays one trial: a new one with its
-values would be counted, sampled from and compared at rungs twice.
+Optuna cannot reopen an ended trial, and processes read an ended trial only once. So the same transaction adds a row to
+the study's commands, and a process that reads the row reads the trial again. It stays one trial: a new trial with the
+same values would be counted, modeled and compared at rungs twice.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from sweeplab.sweep.trials.storage import TrialStorage
 
 
 class Reopening:
-    """Lets trials run again; all in a transaction of the caller's."""
+    """Reopens trials, always within a transaction of the caller's."""
 
     def __init__(self, storage: TrialStorage, commands: Commands) -> None:
         self._storage, self._commands = storage, commands
-        self._heard: set[int] = set()  # trials that run again, of which the storage's copy may not know
+        self._heard: set[int] = set()  # reopened trials that this process has not read again yet
 
     def hear(self, command: Command) -> None:
-        """Take note that a trial runs again."""
+        """Record that a trial was reopened."""
         self._heard.add(command.value["trial_id"])
 
     def read(self) -> None:
-        """Read the trials that run again."""
+        """Read the reopened trials again."""
         if self._heard:
             self._storage.read_again(self._heard)
             self._heard.clear()
 
     def reopen(self, connection: sql.Connection, cell: Cell, trial: FrozenTrial, anew: bool = False) -> bool:
-        """Let a trial that has ended run under nobody's lease; False where another process was faster.
+        """Set an ended trial to running, without a lease; return False if another process was faster.
 
-        `anew`: without parameters, reports and attributes.
+        With `anew` its parameters, reports and attributes are removed.
         """
         if not self._storage.reopen(trial._trial_id, anew):
             return False
@@ -48,7 +48,7 @@ class Reopening:
         return True
 
     def promote(self, connection: sql.Connection, cell: Cell, pruned: FrozenTrial) -> bool:
-        """Let a pruned trial go on to its end; False where another process was faster."""
+        """Let a pruned trial continue to its end; return False if another process was faster."""
         if not self.reopen(connection, cell, pruned):
             return False
         self._storage.set_trial_user_attr(pruned._trial_id, PROMOTED, pruned.last_step or 0)
@@ -63,9 +63,9 @@ class Reopening:
         point: Mapping[str, Any],
         asked: Mapping[str, Any],
     ) -> None:
-        """Let a trial of these parameters run, in place of what the storage has of its number.
+        """Set a trial with these parameters to running, in place of the one that the storage has under its number.
 
-        Numbers before it that the storage does not know are those of trials that broke a constraint.
+        Missing numbers before it are filled with trials marked infeasible.
         """
         given = {"fixed_params": dict(point)}
         marks = {name: value for name, value in asked.items() if value is not None}

@@ -1,8 +1,8 @@
 """The trials of a study in Optuna's storage, and the calls by which workers share them.
 
-`claim` (ask and lease), `report`, `finish`: each is one short transaction, and none is made by a worker whose lease
-another one has taken over. Optuna's storage decides a trial's state; a lease beside it says which process may change
-it. A trial that runs under nobody's lease belongs to the next claim.
+`claim` (ask and lease), `report` and `finish` are one short transaction each, and fail for a worker whose lease another
+one has taken over. Optuna's storage holds a trial's state; a lease beside it says which process may change it. The next
+claim takes a running trial without a valid lease.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ OPTUNA_STATES = {
     RunState.FAILED: TrialState.FAIL,
 }
 MOST_DRAWS = 100
-# A trial that never came to its first checkpoint is given up after so many workers died with it.
+# A trial without a first snapshot is given up after this many workers died while they held it.
 MOST_ATTEMPTS = 10
-# A cell gets no more trials from a worker that saw so many of them fail.
+# After this many failed trials of a cell a worker starts no more there.
 MOST_FAILURES = 3
 
 
 class LeaseLost(Exception):  # noqa: N818 - a state of the world, not a failure
-    """Say that a trial belongs to another worker by now; nothing of it may be written."""
+    """Another worker holds the trial by now: this one may write nothing of it."""
 
 
 @dataclass
 class Claim:
-    """A trial held by this worker; `attempt` counts the workers that held it, this one included.
+    """A trial held by this worker; `attempt` counts the workers that have held it, this one included.
 
-    `reported` has the iterations that Optuna knows a value of: they are not reported twice. `asked` says what a
-    person asked for: the values that were `enqueued`, or which trial it `retries`. One that is `promoted` was pruned at
-    that iteration, and is not pruned again.
+    `reported` has the iterations already reported to Optuna: they are not reported twice. `asked` has what a person
+    asked for: the values that were `enqueued`, or the trial that it `retries`. `promoted` is the iteration at which the
+    trial was pruned before it was promoted; it is not pruned again.
     """
 
     cell: Cell
@@ -76,7 +76,7 @@ class Claim:
 
 
 class Report(NamedTuple):
-    """What a trial is worth at an iteration."""
+    """A trial's value at an iteration."""
 
     claim: Claim
     iteration: int
@@ -84,7 +84,7 @@ class Report(NamedTuple):
 
 
 class Verdicts(NamedTuple):
-    """What reports came to, as ids of trials: those to be pruned, and those that others hold by now."""
+    """The outcome of reports, as trial ids: trials to be pruned (`behind`), and trials that others hold by now."""
 
     behind: set[int]
     lost: set[int]
@@ -94,8 +94,8 @@ class Verdicts(NamedTuple):
 class _Room:
     """A cell that may have another trial.
 
-    A person asked for what `waits`: it is tried first, and whatever the budget says. One that is not `is_open` waits
-    for the ends of its first trials.
+    If it `waits`, it has an enqueued trial, which comes first, whatever the budget. If it is not `is_open`, new trials
+    have to wait until its startup trials have ended.
     """
 
     cell: Cell
@@ -106,7 +106,7 @@ class _Room:
 
     @property
     def place(self) -> tuple[bool, int, int, int]:
-        """Return what cells are sorted by: those that nobody works on first."""
+        """Return the sort key of cells: enqueued trials first, then cells with the fewest running trials."""
         return not self.waits, self.running, self.counted, self.cell.index
 
 
@@ -124,24 +124,24 @@ class Store:
         self.leases = Leases(self.storage.engine)
         self.commands = Commands(self.storage.engine, self.availability)
         self.reopening = Reopening(self.storage, self.commands)
-        self._held: set[int] = set()  # trials of this worker
-        self._unsent: list[Report] = []  # while the database does not answer
+        self._held: set[int] = set()  # trials that this worker holds
+        self._unsent: list[Report] = []  # reports kept while the database does not answer
         self.budget = spec.budget
         self.n_holders = 1  # workers that held trials at the last claim
-        # There was nothing to claim, and will be when trials of the cells have ended.
+        # There was nothing to claim, but there will be once running trials have ended.
         self.awaits_results = False
         self._studies: dict[int, optuna.Study] = {}
         self._tallies: dict[int, CellTally] = {}
         self._study_ids: dict[int, int] = {}
         self._rooms: dict[int, _Room | None] = {}  # by study id, as far as they are known
         self._finished: set[int] = set()  # cells that will never have room again
-        self._failed_before: dict[int, int] = {}  # failures that earlier workers of a cell left
+        self._failed_before: dict[int, int] = {}  # failed trials of each cell when this worker first saw it
         self._notices: list[str] = []
-        self._asked: set[str] = set()  # cells in which a person's trials may still wait
+        self._asked: set[str] = set()  # cells in which enqueued trials may still wait
 
     @classmethod
     def create(cls, spec: StudySpec, cells: Sequence[Cell], sizes: Sizes, url: str) -> Store:
-        """Create what is missing of the storage, and open it; before any worker starts."""
+        """Create the missing parts of the storage, and open it; call this before any worker starts."""
         if url.startswith("sqlite"):
             Path(str(sql.make_url(url).database)).parent.mkdir(parents=True, exist_ok=True)
         store = cls(spec, cells, sizes, url)
@@ -170,20 +170,20 @@ class Store:
         return self._study_ids[cell.index]
 
     def trials(self, cell: Cell) -> list[FrozenTrial]:
-        """Return a cell's own trials, those left out that broke a constraint or were withdrawn."""
+        """Return a cell's own trials, without those that violate a constraint, repeat another or were withdrawn."""
         return [trial for trial in self.study(cell).get_trials(deepcopy=False) if is_own(trial)]
 
     def tally(self, cell: Cell) -> CellTally:
         """Return the sums over a cell's trials, as far as the storage has read them."""
         trials = self.storage.cell(self.study_id(cell))
         found = self._tallies.get(cell.index)
-        if found is None or found.trials is not trials:  # the storage has forgotten what it had read
+        if found is None or found.trials is not trials:  # the storage has dropped its cached trials
             found = self._tallies[cell.index] = CellTally(trials)
         found.update()
         return found
 
     def poll_commands(self) -> list[Command]:
-        """Read what has been asked of the study since the last time."""
+        """Read and apply the commands that are new since the last time; none while the database does not answer."""
         try:
             news = self.commands.read_once()
         except FAILURES as error:
@@ -194,7 +194,7 @@ class Store:
                 self._asked |= {cell for cell, _ in command.value["trials"]}
             elif command.kind == "reopen":
                 self.reopening.hear(command)
-            if command.kind != "reopen":  # which workers do by themselves too
+            if command.kind != "reopen":  # which is no command of a person's: workers reopen trials too
                 self._failed_before.clear()
         if news:
             self.budget = self.commands.state.budget or self.spec.budget
@@ -203,20 +203,20 @@ class Store:
         return news
 
     def claim(self, fits: Callable[[Cell], bool] = lambda cell: True) -> Claim | None:
-        """Take up one trial, as `claim_many` does; None when there is none."""
+        """Claim one trial, as `claim_many` does; None if there is none."""
         return next(iter(self.claim_many(1, fits)), None)
 
     def claim_many(self, n_trials: int, fits: Callable[[Cell], bool] = lambda cell: True) -> list[Claim]:
-        """Take up so many trials that nobody holds, or ask for new ones in cells with room; fewer if that is all.
+        """Claim up to `n_trials` trials: running ones that nobody holds, then new ones in cells with room.
 
-        `fits` narrows the choice of cells. Cells come in their order, those that nobody works on first.
+        `fits` narrows the choice of cells. Cells with the fewest running trials come first, else in their order.
         """
         claims = self.availability.retry(lambda: self._claim(n_trials, fits))
         self._held |= {claim.trial_id for claim in claims}
         return claims
 
     def take_up(self, trials: Container[tuple[str, int]]) -> list[Claim]:
-        """Take up those of these trials, by cell and number, that run under nobody's lease."""
+        """Claim those of these trials, given by cell and number, that run without a valid lease."""
 
         def take() -> list[Claim]:
             with self.storage.transaction() as connection:
@@ -236,9 +236,9 @@ class Store:
         return claims
 
     def renew(self) -> set[int]:
-        """Extend the leases of what this worker holds, from any thread; return what it still holds.
+        """Extend the leases of the trials that this worker holds, from any thread; return those that it still holds.
 
-        Those of a claim whose answer was lost run out: nobody here knows of it.
+        Leases of a claim whose answer from the database was lost expire: this worker does not know of them.
         """
         held = self._held.copy()
         return self.leases.renew(held) if held else held
@@ -253,7 +253,7 @@ class Store:
                 return []
             fitting = [cell for cell in self.cells if fits(cell)]
             leases = self.leases.all(connection)
-            # Its own too, though their leases may be over, or others may have had them: the next report tells it so.
+            # This worker's own trials count as held, even if it has lost their leases: its next report finds out.
             held = self._held | {trial_id for trial_id, lease in leases.items() if not lease.is_dead}
             for cell, frozen in self._running_without(held):
                 if len(claims) < n_trials and fits(cell):
@@ -271,7 +271,7 @@ class Store:
         return claims
 
     def _is_asked_for_elsewhere(self, fits: Callable[[Cell], bool]) -> bool:
-        """Say whether a person's trial waits in a cell that does not fit: this worker's stack has to end first."""
+        """Return whether an enqueued trial waits in a cell that does not fit: this worker's stack has to end first."""
         asked = [cell for cell in self.cells if cell.key in self._asked]
         waiting = [cell for cell in asked if self.tally(cell).waiting()]
         self._asked = {cell.key for cell in waiting}
@@ -280,7 +280,7 @@ class Store:
     def _take_over(
         self, connection: sql.Connection, cell: Cell, frozen: FrozenTrial, lease: Lease | None
     ) -> list[Claim]:
-        """Take up a trial that runs under nobody's lease."""
+        """Claim a trial that runs without a valid lease; return no claim if another worker was faster."""
         trial_id = frozen._trial_id
         if (attempt := self.leases.take_over(connection, trial_id, lease)) is None:
             return []
@@ -302,7 +302,7 @@ class Store:
         return promotes(self.spec.pruner) and has_more and not self._is_spent()
 
     def _next_to_promote(self, fitting: Sequence[Cell]) -> tuple[Cell, FrozenTrial] | None:
-        """Return the best pruned trial of the cell with the fewest promoted ones, once all other trials have ended."""
+        """Return the best pruned trial of the cell with the fewest promoted; None while others run or may start."""
         if not self._may_promote:
             return None
         running = [trial for cell in self.cells for trial in self.tally(cell).running()]
@@ -314,13 +314,13 @@ class Store:
             return self.tally(cell).n_promoted + len(self.tally(cell).running())
 
         for cell in sorted(fitting, key=n_promoted):
-            # Not one that others have pruned, after a lease that this worker lost and has not heard of yet.
+            # Not one that this worker still trains, unaware that it lost the lease and others have pruned the trial.
             for trial in self.tally(cell).best_pruned(1):
                 return None if trial._trial_id in self._held else (cell, trial)
         return None
 
     def _running_without(self, held: Container[int]) -> list[tuple[Cell, FrozenTrial]]:
-        """Return the trials that run and are not held, by cell."""
+        """Return the running trials that are not held, each with its cell, in order."""
         free = [each for each in self.storage.unended.items() if each[0] not in held]
         cells = {self.study_id(cell): cell for cell in self.cells} if free else {}
         found = [
@@ -346,10 +346,10 @@ class Store:
                 return claim
             self._finished.add(cell.index)
             self._rooms[self.study_id(cell)] = None
-            self._notices.append(f"cell {cell.key}: no sample that meets the constraints is new")
+            self._notices.append(f"cell {cell.key}: found no new point that meets the constraints")
 
     def _room(self, cell: Cell) -> _Room | None:
-        """Return a cell's room for another trial; worked out again when a trial of it has started or ended."""
+        """Return a cell's room for another trial, None if it has none; cached until one of its trials changes."""
         study_id = self.study_id(cell)
         if study_id not in self._rooms:
             self._rooms[study_id] = self._find_room(cell)
@@ -372,7 +372,7 @@ class Store:
         return _Room(cell, *order, is_open=not awaits)
 
     def limit(self, cell: Cell) -> float:
-        """Return how many trials a cell may have: those of the budget, and no more than it has points."""
+        """Return how many trials a cell may have: the budget's, but at most the number of its points."""
         given = (self.budget.trials_per_cell, self.spaces[cell.index].n_points)
         return min((each for each in given if each is not None), default=math.inf)
 
@@ -381,12 +381,12 @@ class Store:
         return n_startup_trials(self.spec.sampler, self.budget.trials_per_cell)
 
     def take_notices(self) -> list[str]:
-        """Return what the user should know of, once."""
+        """Return new messages for the user, each once."""
         notices, self._notices = self._notices, []
         return notices
 
     def _is_spent(self) -> bool:
-        """Say whether the trials so far, and those that run, take up the budget of FLOPs."""
+        """Return whether ended and running trials together use up the budget of FLOPs."""
         if self.budget.flops is None:
             return False
         tallies = [self.tally(cell) for cell in self.cells]
@@ -396,7 +396,7 @@ class Store:
         return bool(spent + planned >= self.budget.flops)
 
     def _ask(self, cell: Cell) -> Claim | None:
-        """Ask for a new trial; None where nothing new is found that meets the cell's constraints."""
+        """Ask for a new trial; None if no new point is found that meets the cell's constraints."""
         study, space = self.study(cell), self.spaces[cell.index]
         for left in reversed(range(MOST_DRAWS)):
             with warnings.catch_warnings(action="ignore"):
@@ -407,7 +407,7 @@ class Store:
                 return None
             if claim := self._claimed(cell, trial):
                 return claim
-            # The values that a person left to the sampler are drawn again.
+            # Draw again the values that an enqueued trial leaves to the sampler.
             if left and (asked := _asked(trial)):
                 given = self.storage.get_trial_system_attrs(trial._trial_id)["fixed_params"]
                 study.enqueue_trial(given, asked)
@@ -416,9 +416,9 @@ class Store:
     def _claimed(
         self, cell: Cell, trial: optuna.Trial, attempt: int = 1, reported: Set[int] = frozenset()
     ) -> Claim | None:
-        """Return a trial that meets the constraints and is new as a claim; end another, so that it never counts.
+        """Return a claim of the trial if it meets the constraints and is new; else fail it, so that it never counts.
 
-        What a person asks for need not be new.
+        Trials that a person asked for need not be new.
         """
         space = self.spaces[cell.index]
         with warnings.catch_warnings(action="ignore"):
@@ -446,12 +446,12 @@ class Store:
         return None
 
     def report_many(self, reports: Collection[Report]) -> Verdicts:
-        """Report values of trials at iterations and return which should be pruned; those of a lost lease are not.
+        """Report values of trials at iterations; return the trials to be pruned, and those whose lease is lost.
 
-        While the database does not answer no trial is pruned; what it missed is reported with what comes next.
+        While the database does not answer no trial is pruned; missed reports are sent with the next ones.
 
         Raises:
-            StorageUnavailable: for longer than it may.
+            StorageUnavailable: the database has not answered for too long.
         """
         if not reports:
             return Verdicts(set(), set())
@@ -484,13 +484,13 @@ class Store:
                         claim.trial.report(value, iteration)
                         claim.reported.add(iteration)
                         new.append(Report(claim, iteration, value))
-                    # One before its last repeats what a killed worker did: that has been judged.
+                    # A report before the last one repeats a killed worker's, which was judged then.
                     is_last = iteration >= max(claim.reported, default=0)
-                    # One that is promoted is only judged for the others to be compared with.
+                    # A promoted trial is judged only so that others can be compared with it.
                     if prunes and is_last and claim.trial.should_prune() and claim.promoted is None:
                         behind.add(claim.trial_id)
         except BaseException:
-            for claim, iteration, _ in new:  # none of it was written
+            for claim, iteration, _ in new:  # nothing was written
                 claim.reported.discard(iteration)
                 claim.trial._cached_frozen_trial.intermediate_values.pop(iteration, None)
             raise
@@ -499,11 +499,11 @@ class Store:
     def finish(
         self, claim: Claim, outcome: RunState, value: float | None, totals: Mapping[str, float]
     ) -> None:
-        """Tell Optuna how a trial ended, and what it took in all.
+        """Tell Optuna how a trial ended, with its `totals` (FLOPs and seconds).
 
         Raises:
             LeaseLost: another worker holds the trial by now.
-            StorageUnavailable: the database does not answer for longer than it may.
+            StorageUnavailable: the database has not answered for too long.
         """
         told = {"outcome": str(outcome), **totals}
         try:
@@ -514,27 +514,29 @@ class Store:
     def _tell(
         self, claim: Claim, outcome: RunState, value: float | None, attributes: Mapping[str, Any]
     ) -> None:
-        if self._unsent:  # such as of this trial
+        if self._unsent:  # they may be this trial's
             self._report(self._unsent)
             self._unsent = []
         with self.storage.transaction() as connection:
             if not self.leases.drop(connection, claim.trial_id, claim.attempt):
                 frozen = self.storage.get_trial(claim.trial_id)
                 if frozen.state.is_finished() and attributes.items() <= frozen.user_attrs.items():
-                    return  # it was told, and the answer was lost
+                    return  # an earlier attempt succeeded, but its answer was lost
                 raise LeaseLost(f"trial {claim.number} of cell {claim.cell.key}")
             for name, attribute in attributes.items():
                 self.storage.set_trial_user_attr(claim.trial_id, name, attribute)
             if outcome == RunState.DIVERGED:
-                # Of trials that were cut short samplers prefer those that came further: not one that is lost.
-                with warnings.catch_warnings(action="ignore"):  # told by a worker that died of it
+                # Samplers prefer pruned trials with a later last step: mark a diverged one as infeasible instead.
+                with warnings.catch_warnings(
+                    action="ignore"
+                ):  # a worker that died here may have set it already
                     claim.trial.set_constraint("diverged", 1.0)
             state = OPTUNA_STATES[outcome]
             told = value if state == TrialState.COMPLETE else None
             self.study(claim.cell).tell(claim.number, told, state=state)
 
     def requeue(self, claims: Iterable[Claim]) -> None:
-        """Requeue trials that have not ended, for the next claims to take up."""
+        """Give back the leases of trials that have not ended, so that the next claims can take them."""
         held = list(claims)
         self._held -= {claim.trial_id for claim in held}
 
@@ -549,7 +551,7 @@ class Store:
         return self.tally(cell).counts(cell)
 
     def counts(self) -> list[CellCounts]:
-        """Return how far each cell is."""
+        """Return the counts of each cell."""
 
         def read() -> list[CellCounts]:
             with self.storage.reading():
@@ -562,12 +564,12 @@ class Store:
         return counts.counted >= self.limit(counts.cell) and not counts.running and not counts.waiting
 
     def has_room(self) -> bool:
-        """Say whether there is a trial that runs or waits, or room for one in the budget, or one to be promoted."""
+        """Return whether a trial runs or waits, the budget has room for a new one, or one can be promoted."""
         is_full = all(map(self._is_full, self.counts()))
         return not is_full or (self._may_promote and any(self.tally(cell).pruned for cell in self.cells))
 
     def share_left(self) -> float:
-        """Return how many trials each worker may still start, as far as the last claim knew."""
+        """Return how many trials each worker may still start, as of the last claim."""
         counts = [self._count(cell) for cell in self.cells]
         left = sum(max(0, self.limit(each.cell) - each.counted - each.running) for each in counts)
         return left / self.n_holders
@@ -577,7 +579,7 @@ class Store:
         return sum(each.running for each in self.counts())
 
     def n_held(self) -> int:
-        """Return how many trials some process, here or elsewhere, holds."""
+        """Return how many trials are held by some process, here or elsewhere."""
 
         def read() -> int:
             with self.storage.reading() as connection:
@@ -587,7 +589,7 @@ class Store:
 
 
 def open_store(folder: StudyFolder, allow_plugins: bool = False, wait: Availability | None = None) -> Store:
-    """Open the storage of a study as it stands in its folder, with its commands up to now."""
+    """Open the storage of a study from its folder, with all commands so far applied."""
     spec, sizes = read_spec(folder, allow_plugins), folder.data.sizes
     store = Store(spec, cells(spec, sizes)[0], sizes, folder.storage_url, wait)
     store.poll_commands()

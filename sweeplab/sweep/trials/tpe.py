@@ -1,8 +1,8 @@
-"""Optuna's tree-structured Parzen estimator, with what it models kept from one trial to the next.
+"""Optuna's tree-structured Parzen estimator (TPE), with its observations kept from one trial to the next.
 
-For each new trial Optuna sorts all trials of a study and takes their parameters anew, a third of a second of CPU beside
-20,000. Here a trial is put in its place when it ends, and densities are summed in fewer passes over the trials. What is
-drawn is the same, to the bit: the densities, which only rank what was drawn, differ from Optuna's by rounding.
+For each new trial Optuna sorts all trials of a study and reads their parameters again: a third of a second of CPU time
+at 20,000 trials. Here a trial is inserted in order when it ends, and densities are summed in fewer passes. The drawn
+candidates are bitwise the same; the densities, which only rank them, differ from Optuna's by rounding.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
     Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-# TPE models the best tenth of the trials apart from the others, and never more than so many.
+# TPE models the best tenth of the trials separately, and never more than this many.
 MOST_BELOW = default_gamma(10**9)
-# So many standard deviations from its middle a normal distribution's rest is below the last bit of 1.
+# Beyond this many standard deviations the tail of a normal distribution is below the last bit of 1.
 WHOLE_BEYOND = 8.3
 
 
 class Observations:
-    """A cell's trials that TPE models, a row each, and the rows of the best from the first to the last."""
+    """A cell's trials that TPE models, one row each, and the rows of the best ones in order."""
 
     def __init__(self, trials: CellTrials) -> None:
         self._trials, self._n_seen = trials, 0
@@ -50,7 +50,7 @@ class Observations:
         return len(self._rows)
 
     def running(self) -> list[FrozenTrial]:
-        """Return the trials that run."""
+        """Return the running trials."""
         return [
             trial for _, trial in sorted(self._trials.unended.items()) if trial.state == TrialState.RUNNING
         ]
@@ -61,9 +61,9 @@ class Observations:
         space: Mapping[str, BaseDistribution],
         running: Mapping[int, Mapping[str, Any]],
     ) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Return the parameters of the best trials, and those of all others and of `running` ones, each by number.
+        """Return the parameters of the best `n_below` trials, and those of all others, both in the order of numbers.
 
-        Trials that lack one of the parameters are left out. What runs is given by its number.
+        The others include the `running` trials, given by number. Trials that lack a parameter are left out.
         """
         self._update()
         best = np.array([row for _, _, row in self._ranked[:n_below]], dtype=np.int64)
@@ -109,7 +109,7 @@ def _number(values: Mapping[str, Any], name: str, distribution: BaseDistribution
 
 
 def _rank(trial: FrozenTrial) -> tuple[float, float, float]:
-    """Return what trials are sorted by: complete ones by value, pruned ones by how far they came, then infeasible."""
+    """Return a trial's sort key: complete ones first, by value, then pruned ones by last step, then infeasible ones."""
     if (broken := sum(each for each in trial.constraints.values() if each > 0)) > 0:
         return 2, broken, 0
     if trial.state == TrialState.COMPLETE:
@@ -122,12 +122,12 @@ def _rank(trial: FrozenTrial) -> tuple[float, float, float]:
 
 
 class _Density(_ParzenEstimator):
-    """Optuna's mixture of kernels, one per trial and a broad one before all."""
+    """Optuna's mixture of kernels: one per trial, and a broad prior."""
 
     def log_pdf(self, samples_dict: dict[str, Floats]) -> Floats:
         """Return the log density of points, one per point.
 
-        The squares of all distances are one matrix product: x^2 - 2 x mu + mu^2, from the middle of the range.
+        All squared distances are one matrix product, x^2 - 2 x mu + mu^2, with x and mu relative to the range's middle.
         """
         mixture = self._mixture_distribution
         heights = np.log(mixture.weights)
@@ -140,7 +140,7 @@ class _Density(_ParzenEstimator):
                 continue
             mu, sigma = kernels.mu, kernels.sigma
             if kernels.step:
-                # Of whole numbers few differ, however many trials there are.
+                # Whole numbers have few distinct values, however many trials there are.
                 unlike, which = np.unique(mu + 1j * sigma, return_inverse=True)
                 at, places = np.unique(values, return_inverse=True)
                 others.append(_log_masses(kernels, at, unlike.real, unlike.imag)[places].take(which, axis=1))
@@ -156,10 +156,10 @@ class _Density(_ParzenEstimator):
         logs = np.stack([*powers, np.ones(len(values))], axis=1) @ np.stack([*factors, heights])
         for each in others:
             logs += each
-        # Of none possible: not -inf - -inf.
+        # If no kernel can give the point, avoid -inf - -inf.
         most = np.maximum(logs.max(axis=1, keepdims=True), np.finfo(float).min)
         logs -= most
-        # Beside the largest these are nothing, and NumPy takes forty times as long for what comes to less than a float.
+        # Smaller terms do not matter beside the largest, and NumPy's exp is forty times slower where it underflows.
         np.maximum(logs, -700, out=logs)
         np.exp(logs, out=logs)
         with np.errstate(divide="ignore"):
@@ -167,11 +167,11 @@ class _Density(_ParzenEstimator):
 
 
 def _log_inside(kernels: Any, mu: Floats, sigma: Floats) -> Floats:
-    """Return the logarithms of the masses of normal kernels inside of their range."""
+    """Return the log probability masses of normal kernels within their range."""
     from scipy.special import ndtr
 
     low, high = (kernels.adapted_low - mu) / sigma, (kernels.adapted_high - mu) / sigma
-    if (low > 0).any() or (high < 0).any():  # values that a person gave, outside of the range
+    if (low > 0).any() or (high < 0).any():  # enqueued values outside of the range
         return np.asarray(_log_gauss_mass(low, high))
     found, near = np.zeros(len(mu)), np.minimum(-low, high) < WHOLE_BEYOND
     found[near] = np.log1p(-ndtr(low[near]) - ndtr(-high[near]))
@@ -179,20 +179,20 @@ def _log_inside(kernels: Any, mu: Floats, sigma: Floats) -> Floats:
 
 
 def _log_masses(kernels: Any, at: Floats, mu: Floats, sigma: Floats) -> Floats:
-    """Return the logarithms of the masses of a whole step about each point, per kernel."""
+    """Return the log probability masses of one step around each point, per kernel."""
     edges = at[:, None] - kernels.step / 2, at[:, None] + kernels.step / 2
     left, right = (((np.log(each) if kernels.is_log else each) - mu) / sigma for each in edges)
     return np.asarray(_log_gauss_mass(left, right) - _log_inside(kernels, mu, sigma))
 
 
 class ObservedTPE(TPESampler):
-    """TPE for a study that minimizes, modelling the trials of `observations`."""
+    """TPE for a study that minimizes; it models the trials of `observations`."""
 
     observations: Observations
 
     @classmethod
     def of(cls, sampler: TPESampler, observations: Observations) -> ObservedTPE:
-        """Return a sampler with another one's options and generator."""
+        """Return a sampler with the options and random generator of `sampler`."""
         own = cls.__new__(cls)
         own.__dict__.update(sampler.__dict__, observations=observations)
         return own

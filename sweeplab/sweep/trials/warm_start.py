@@ -1,12 +1,11 @@
-"""Warm starts: finished trials from elsewhere, brought into a study's cells before the first trial of each.
+"""Warm starts: finished trials of other studies or tables, added to a study's cells before the first trial of each.
 
-A trial fits where the study would train it just so: a cell of the same values, the searched values inside their
-ranges, and all else that moves a loss equal. A table that does not have a hyperparameter is taken to agree.
+A trial fits if the study would train it identically: a cell has the same values, the searched values are inside their
+ranges, and everything else that affects the loss is equal. Hyperparameters that a table lacks are assumed to agree.
 
-What fits becomes an Optuna trial, which a sampler models like its own, and bears a mark. It counts towards no budget
-and is never the study's best. Pruners see nothing of its curve: a trial that ended has none in the storage, and one
-that was cut short has its last value alone, by which TPE ranks it and no pruner judges. Only the pruners'
-`n_startup_trials` counts it.
+A fitting trial becomes a marked Optuna trial, which the sampler models like the study's own. It counts towards no
+budget and is never the study's best. Pruners do not see its curve and count it only in `n_startup_trials`: in the
+storage a completed trial has no curve, and a pruned one only its last value, by which TPE ranks it.
 """
 
 from __future__ import annotations
@@ -41,19 +40,19 @@ if TYPE_CHECKING:
 
 # Outcomes of trials that a sampler can learn from.
 LEARNABLE = {state for state in RunState if state.counts_towards_budget}
-# A loss does not rest on these.
+# Hyperparameters that do not affect the loss.
 _IDLE = frozenset(
     row.name
     for row in TABLE.values()
     if row.category in ("logging", "generation") or row.name in ("seed", "device", "compile")
 )
-_CLOSE = 1e-9  # between a number and itself, written with 10 digits or more
+_CLOSE = 1e-9  # relative tolerance between equal numbers, written with 10 digits or more
 _MOST_PLACES = 5
 
 
 @dataclass(frozen=True)
 class FinishedTrial:
-    """A trial of another study, or a line of a table; `iteration` is where it ended, if that is known."""
+    """A trial of another study, or a line of a table; `iteration` is its last iteration, if known."""
 
     place: str
     values: Mapping[str, Any]
@@ -64,9 +63,9 @@ class FinishedTrial:
 
 @dataclass(frozen=True)
 class WarmStartSource:
-    """A study, or a table at its absolute path: its trials that fit, and why the others do not, with their places.
+    """A study, or a table at its absolute path: its fitting trials, and the reasons and places of the others.
 
-    Those that fit are Optuna trials, each with the index of the cell that it comes into.
+    Each fitting trial is an Optuna trial with the index of its cell.
     """
 
     name: str
@@ -77,12 +76,12 @@ class WarmStartSource:
 def read_warm_starts(
     spec: StudySpec, folder: StudyFolder, spaces: Sequence[Space], data: DataDescription
 ) -> list[WarmStartSource]:
-    """Return what a study starts from; a source that was brought in before and is missing by now is left out.
+    """Read a study's warm-start sources; a source that was added before and is missing now is left out.
 
     `data` describes the study's own corpus.
 
     Raises:
-        BadInput: a source cannot be read, is of other data, or has no trial that fits; says which trials and why.
+        BadInput: a source cannot be read, is of other data, or has no fitting trial; with the trials and reasons.
     """
     recorded = folder.read(folder.warm_start_file) if folder.warm_start_file.exists() else {}
     known = {source for sources in recorded.values() for source in sources}
@@ -105,7 +104,7 @@ def read_warm_starts(
 
 
 class _Missing(BadInput):
-    """There is nothing where a source should be."""
+    """A source does not exist."""
 
 
 def _fitted(name: str, trials: Iterable[FinishedTrial], spaces: Sequence[Space]) -> WarmStartSource:
@@ -129,22 +128,24 @@ def _places(places: Sequence[str]) -> str:
 
 
 def _fit(trial: FinishedTrial, spaces: Sequence[Space]) -> tuple[Space, dict[str, Scalar]]:
-    """Return the cell's space that a trial comes into, and its parameters as Optuna stores them.
+    """Return the space of the cell that a trial fits, and the trial's parameters as Optuna stores them.
 
     Raises:
-        ValueError: it fits nowhere; says why, in words that are the same for all trials of this kind.
+        ValueError: it fits no cell; the message is the same for all trials with the same reason.
     """
     if trial.outcome not in LEARNABLE:
-        raise ValueError(f"{trial.outcome}, not finished")
+        raise ValueError(f"not finished (state {trial.outcome})")
     if RunState(trial.outcome).has_value and (trial.value is None or not math.isfinite(trial.value)):
-        raise ValueError("without a value that is a number")
+        raise ValueError("no finite value")
     grid = [name for name in spaces[0].cell.values if all(name in each.cell.values for each in spaces)]
     if missing := [name for name in grid if name not in trial.values]:
-        raise ValueError(f"without {missing[0]}, which is in the grid")
+        raise ValueError(f"lacks {missing[0]}, which is in the grid")
     agreeing = [space for space in spaces if _agrees(trial.values, space.cell.values)]
     if not agreeing:
         raise ValueError(f"no cell has {', '.join(f'{name}={shown(trial.values[name])}' for name in grid)}")
-    space = max(agreeing, key=lambda each: len(each.cell.values))  # one that changes nothing agrees with all
+    space = max(
+        agreeing, key=lambda each: len(each.cell.values)
+    )  # a cell without changes agrees with all trials
     parameters, ours = space.fitted(trial.values)
     settled = settle_devices(ours)
     for name, value in settled.applicable().items():
@@ -169,7 +170,7 @@ def _same(one: Any, other: Any) -> bool:
 def _study_trials(spec: StudySpec, lab: Path, name: str, data: DataDescription) -> Iterator[FinishedTrial]:
     """Yield the trials of another study, each by the run of its first seed."""
     if name == spec.name:
-        raise BadInput("a study does not start from itself")
+        raise BadInput("a study cannot start from itself")
     try:
         folder = find_study(lab, name)
     except BadInput as error:
@@ -177,7 +178,7 @@ def _study_trials(spec: StudySpec, lab: Path, name: str, data: DataDescription) 
     theirs = read_spec(folder)
     if theirs.objective != spec.objective:
         how = [f"{each.objective.metric}, {each.objective.at}" for each in (theirs, spec)]
-        raise BadInput(f"study {name} values a trial by {how[0]}, and this one by {how[1]}")
+        raise BadInput(f"study {name} values trials by {how[0]}, this study by {how[1]}")
     described = folder.data
     if described.token_digest != data.token_digest:
         raise BadInput(f"study {name} was trained on other tokens: its losses cannot be compared")
@@ -193,9 +194,9 @@ def _study_trials(spec: StudySpec, lab: Path, name: str, data: DataDescription) 
 
 
 def _table_trials(file: Path, objective: ObjectiveSpec) -> Iterator[FinishedTrial]:
-    """Yield the rows of a table as `study export` writes it, or of any with the names of hyperparameters.
+    """Yield the rows of a table: one that `study export` writes, or any with columns named like hyperparameters.
 
-    Of a table that has one row per run, the first of each trial's.
+    If it has one row per run, the first row of each trial.
     """
     try:
         with file.open(encoding="utf-8-sig", newline="") as lines:
@@ -207,10 +208,10 @@ def _table_trials(file: Path, objective: ObjectiveSpec) -> Iterator[FinishedTria
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"{file} cannot be read as a table: {error}") from error
     losses = ("val_loss", f"{objective.at}_val_loss") if objective.metric == "val_loss" else ()
-    columns = ("value", *losses)  # the first that is there values a trial
+    columns = ("value", *losses)  # the first that exists gives a trial's value
     column = next((name for name in columns if name in known), None)
     if column is None:
-        raise BadInput(Problem(f"{file} does not say what its trials came to", " | ".join(columns)))
+        raise BadInput(Problem(f"{file} has no column with the values of its trials", " | ".join(columns)))
     seen = set()
     for line, row in rows:
         if (trial := tuple(row.get(name) for name in ("study", "cell", "trial"))) != (None, None, None):
@@ -228,7 +229,7 @@ def _table_trials(file: Path, objective: ObjectiveSpec) -> Iterator[FinishedTria
 
 
 def _read(row: Hyperparameter, text: str) -> Any:
-    """Return a cell of a table as its hyperparameter's own type; as the text that it is where it is none."""
+    """Convert a table's text to its hyperparameter's type; return it as text if it is not of that type."""
     if row.kind == "floats":
         return _typed(row.name, [_number(part) for part in re.split(r"[\s,]+", text.strip("()[] "))])
     if text in ("", "None") and row.optional:
@@ -242,7 +243,7 @@ def _typed(name: str, value: Any) -> Any:
     try:
         return TABLE[name].check(value)
     except (ValueError, OverflowError):
-        return value  # it fits nowhere, and is shown as it is
+        return value  # it fits no cell, and is shown as it is
 
 
 def _number(text: str) -> float | None:
@@ -253,18 +254,18 @@ def _number(text: str) -> float | None:
 
 
 def add_warm_starts(store: Store, sources: Sequence[WarmStartSource], folder: StudyFolder) -> None:
-    """Add the trials to the cells that have none of their own; those that are there already are not added again."""
+    """Add the fitting trials to cells that have no trials of their own; trials added before are not added again."""
     recorded: dict[str, dict[str, int]] = {}
     with store.storage.transaction():
         for cell in store.cells:
             recorded |= _add_to_cell(store, cell, sources)
-    # For what shows the study without its storage.
+    # For commands that show the study without its storage.
     if recorded or folder.warm_start_file.exists():
         write_whole(folder.warm_start_file, json.dumps(recorded, indent=1).encode())
 
 
 def _add_to_cell(store: Store, cell: Cell, sources: Sequence[WarmStartSource]) -> dict[str, dict[str, int]]:
-    """Add what fits a cell; return how many trials of each source are there, by the cell's key."""
+    """Add a cell's fitting trials; return how many trials of each source the cell has, by the cell's key."""
     study = store.study(cell)
     there = study.get_trials(deepcopy=False)
     if all(WARM_START in trial.user_attrs for trial in there):  # else the cell has started
@@ -286,7 +287,7 @@ def _optuna_trial(
     distributions = space.distributions()
     outcome, last = RunState(trial.outcome), dict[int, float]()
     is_valued = outcome.has_value
-    # Of trials without a value samplers prefer those that came further: one that diverged came nowhere.
+    # Samplers prefer pruned trials with a later last step: a diverged one gets no step.
     if outcome == RunState.PRUNED and trial.iteration is not None and trial.value is not None:
         last = {trial.iteration: trial.value} if math.isfinite(trial.value) else {}
     return create_trial(
@@ -300,6 +301,6 @@ def _optuna_trial(
 
 
 def _content(trial: FrozenTrial) -> str:
-    """Return what makes a trial the same as another, wherever either was found."""
+    """Return a text that is equal for equal trials, whatever their source."""
     parameters, reported = sorted(trial.params.items()), sorted(trial.intermediate_values.items())
     return json.dumps([parameters, trial.state.name, trial.values, reported])

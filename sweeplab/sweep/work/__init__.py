@@ -1,1 +1,1 @@
-"""Training the trials: the runner and its worker processes, and the supervisor of a study."""
+"""Train the trials: the runner and its worker processes, and the supervisor of a study."""

@@ -1,4 +1,4 @@
-"""What is tried next where memory did not suffice: half the runs at a time, then a batch in more parts."""
+"""Decide what to try after running out of memory: half as many runs at a time, then more gradient accumulation."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sweeplab.train.run import ShapeKey, in_more_parts, shape_key, train_memory_
 
 
 class Memory:
-    """What is known of a worker's memory, by the shape of the runs that did not fit it."""
+    """What a worker knows of its memory: for each shape that did not fit, the largest stack and batch part that do."""
 
     def __init__(self) -> None:
         self._capacities: dict[ShapeKey, int] = {}
         self._parts: dict[ShapeKey, int] = {}
 
     def capacity(self, wanted: int | str, values: Hyperparameters, n_seeds: int) -> int:
-        """Return K for a stack of runs like `values`: as planned, but no more than is known to fit."""
+        """Return the capacity K of a stack of runs like `values`: as planned, but no more than is known to fit."""
         planned = stack_capacity(wanted, values, n_seeds, free_memory_bytes(values.device))
         return min(planned, self._capacities.get(shape_key(values), planned))
 
@@ -27,14 +27,14 @@ class Memory:
         return self._parts.get(shape_key(values), values.grad_accum)
 
     def halve(self, values: Hyperparameters, n_runs: int) -> int:
-        """Take note that so many runs did not fit, and return how many are tried next."""
+        """Record that `n_runs` runs did not fit; return how many to try next."""
         fits = self._capacities[shape_key(values)] = max(1, n_runs // 2)
         return fits
 
     def cut(self, values: Hyperparameters) -> int | None:
-        """Take note that a run alone did not fit, and return the gradient accumulation that is tried next.
+        """Record that a run alone did not fit; return the gradient accumulation to try next.
 
-        It is None where a part is one row: the run cannot be made smaller.
+        None if a part is already one row: the run cannot be made smaller.
         """
         if (more := in_more_parts(values)) is None:
             return None
@@ -43,8 +43,8 @@ class Memory:
 
 
 def does_not_fit(values: Hyperparameters, error: Exception) -> str:
-    """Return the error of a run that cannot be made smaller: what it takes, what there is, and who said so."""
+    """Return the error of a run that cannot be made smaller: memory needed, memory free, and the original error."""
     asked = bytes_in_words(train_memory_bytes(values))
     there = bytes_in_words(free_memory_bytes(values.device))
     why = str(error).partition("\n")[0] or type(error).__name__
-    return f"{DOES_NOT_FIT}: {asked} asked for a run alone, row by row, {there} there ({why})"
+    return f"{DOES_NOT_FIT}: one run alone, row by row, needs {asked}, {there} are free ({why})"

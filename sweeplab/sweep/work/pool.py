@@ -1,4 +1,4 @@
-"""The workers that a process keeps on a study: when one is started, replaced, and given up; an engine does the rest."""
+"""The worker pool: decides when a worker is started, replaced or given up; an engine does the rest."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.2
 # How long workers that have lost the storage may take to save their runs.
 LEAVE_SECONDS = 60.0
-# So many workers that die alike, with no trial finished between, are the last.
+# After so many workers that die the same way, with no trial finished between, no more are started.
 MOST_ALIKE = 5
 
 
 class WorkerPool:
     """The workers that this process keeps on a study, in step with the study's commands.
 
-    A worker that has nothing to do, or is to pause, exits, which frees all that it held, a GPU's memory too. It says
-    which revision of the commands it knew; a later command starts it again. A worker that dies is replaced, unless
-    MOST_ALIKE died alike with no trial finished between. `on_event` gets every event, with the number of its
-    `worker`. `shortage` says by how much runs exceed the memory, if they do.
+    A worker that has nothing to do, or has to pause, exits, which frees all that it held, GPU memory included. It
+    reports which revision of the commands it knew; a later command starts it again. A worker that dies is replaced,
+    unless MOST_ALIKE died the same way with no trial finished between. `on_event` gets every event, with the index of
+    its `worker`. `shortage` says by how much runs exceed the memory, if they do.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class WorkerPool:
     ) -> None:
         self._shortage, self._n_out_of_memory = shortage, n_out_of_memory()
         self._engine, self._store, self._on_event = engine, store, on_event
-        # The revision that each worker without a process knew, and that each with one knows for certain.
+        # The revision of the commands that each exited worker knew, and that each running one certainly knows.
         self._exited = dict.fromkeys(range(len(engine.resources)), NO_REVISION)
         self._known: dict[int, int] = {}
         self._deaths: list[str] = []  # how workers died since the last trial that did not fail
@@ -50,7 +50,7 @@ class WorkerPool:
 
     @property
     def has_new_command(self) -> bool:
-        """Say whether the study is to run and was given a command that some worker exited without knowing."""
+        """Return whether the study should run and has a command that some exited worker does not know."""
         state = self._store.commands.state
         return state.phase == "run" and any(known < state.revision for known in self._exited.values())
 
@@ -59,7 +59,7 @@ class WorkerPool:
         self._engine.prepare([*self._exited])
 
     def start(self) -> None:
-        """Start the workers that exited without knowing the latest command."""
+        """Start the exited workers that do not know the latest command."""
         revision = self._store.commands.state.revision
         self._start([index for index, known in self._exited.items() if known < revision])
 
@@ -75,7 +75,7 @@ class WorkerPool:
         self._engine.start(indices, state.start.given)
 
     def listen(self, stopping: bool) -> None:
-        """Handle the workers' events for some time; one that dies, unless all are `stopping`, is replaced."""
+        """Handle the workers' events for POLL_SECONDS; replace a worker that dies, unless all are `stopping`."""
         tick = time.monotonic() + POLL_SECONDS
         with suppress(queue.Empty):
             while (left := tick - time.monotonic()) > 0:
@@ -90,7 +90,7 @@ class WorkerPool:
                 self._on_event(event)
 
     def note_end(self, event: TrialEnded) -> None:
-        """Take note that a trial has ended: the workers that have died did not all die for nothing."""
+        """Record that a trial has ended, so that deaths of workers before it do not count as in a row."""
         if event.ending.outcome is not RunState.FAILED:
             self._deaths.clear()
 
@@ -103,13 +103,13 @@ class WorkerPool:
             raise BadInput(self._engine.last_words(index))
         death = f"code {code}: {self._engine.last_words(index)}"
         if code == -signal.SIGKILL and (self._shortage or n_out_of_memory() > self._n_out_of_memory):
-            said = self._shortage or "the kernel has ended processes for want of it"
-            death = f"code {code}: out of memory, probably: {said}"
+            said = self._shortage or "the kernel has killed processes to free memory"
+            death = f"code {code}: probably out of memory: {said}"
         self._deaths.append(death)
         if code not in (REFUSED, UNSEEN) and self._deaths.count(death) < MOST_ALIKE:
             self._start([index])
             return
-        n_alike = "" if code in (REFUSED, UNSEEN) else f"{MOST_ALIKE} workers in a row ended alike; "
+        n_alike = "" if code in (REFUSED, UNSEEN) else f"{MOST_ALIKE} workers in a row died the same way; "
         self.failures.append(f"{n_alike}worker {index} ended with {death} (see {self._engine.log(index)})")
 
     def places(self) -> list[WorkerPlace]:
@@ -118,13 +118,13 @@ class WorkerPool:
 
     @property
     def is_queued(self) -> bool:
-        """Say whether workers wait for a machine, and none has one."""
+        """Return whether all workers wait for a machine."""
         places = self.places()
         return bool(places) and all(each.state == "queued" for each in places)
 
     @property
     def waited_for(self) -> str:
-        """Say which workers there still are, and which of them a signal has stopped."""
+        """Name the workers that have not ended, and those of them that a signal has stopped."""
         named = (
             f"worker {each.worker} ({each.process})" + (each.why and f", {each.why}")
             for each in self.places()
@@ -136,7 +136,7 @@ class WorkerPool:
         self._engine.stop()
 
     def leave(self) -> None:
-        """Let every worker save its runs and exit, though the storage, which is lost, is not told of it."""
+        """Let every worker save its runs and exit after the storage is lost, without reporting to it."""
         self.stop()
         ends = time.monotonic() + LEAVE_SECONDS
         while len(self) and time.monotonic() < ends:

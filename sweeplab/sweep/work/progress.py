@@ -1,7 +1,7 @@
-"""How far a running study is: for those who watch it, and for its owner, who is notified by Apprise.
+"""The progress of a running study: for those who watch it, and for its owner, who is notified by Apprise.
 
-The study file names environment variables, and these hold Apprise's URLs: a URL may have a secret in it, and a
-study file is recorded.
+The study file names environment variables that hold Apprise's URLs: a URL may contain a secret, and the study file is
+recorded.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
     from sweeplab.sweep.trials.commands import ControlState
 
-# A study without an event for so long is idle: far longer than an evaluation should take.
+# A study without an event for this long is idle: an evaluation should take far less.
 IDLE_SECONDS = 1800.0
 
 
 @dataclass
 class CellProgress:
-    """How many trials of a cell count towards the budget by now, and the best value of any."""
+    """A cell's number of trials that count towards the budget so far, and its best value."""
 
     counted: int = 0
     best: float | None = None
@@ -41,9 +41,9 @@ class CellProgress:
 
 @dataclass
 class StudyProgress:
-    """What is known of a running study; `live` has the last event of every trial that runs, by cell and number.
+    """The state of a running study; `live` has the last event of every running trial, by cell and number.
 
-    `lowest` has the lowest loss of each of them so far.
+    `lowest` has the lowest loss so far of each of them.
     """
 
     plan: Plan
@@ -60,11 +60,11 @@ class StudyProgress:
 
     @property
     def counted(self) -> int:
-        """Return how many trials count towards the budget by now."""
+        """Return how many trials count towards the budget so far."""
         return sum(cell.counted for cell in self.cells.values())
 
     def take_in(self, event: Event) -> None:
-        """Follow one event of a worker."""
+        """Update the progress by one event of a worker."""
         match event:
             case TrialClaimed() | RunEvaluated():
                 self.live[event.place] = event
@@ -89,24 +89,24 @@ class StudyProgress:
             cell.best = ending.value if cell.best is None else min(cell.best, ending.value)
 
     def reopen(self, cell: str) -> None:
-        """Take note that a pruned trial of a cell goes on."""
+        """Record that a pruned trial of a cell continues."""
         if cell in self.cells:
             self.cells[cell].counted -= 1
         if self.states.get(RunState.PRUNED):
             self.states[RunState.PRUNED] -= 1
 
     def follow(self, state: ControlState) -> None:
-        """Take over the phase and the budget that the study's commands have set."""
+        """Apply the phase and the budget that the study's commands have set."""
         self.phase = state.phase
         if state.budget is not None:
             self.plan = self.plan.with_budget(state.budget)
 
 
 class Notifier:
-    """Notifies whoever the study file names; what could not be sent is kept in `errors`, without its URL.
+    """Notifies the targets that the study file names; failures to send are kept in `errors`, without URLs.
 
     Raises:
-        BadInput: a variable is not set or holds no URL of Apprise's, or Apprise is not installed.
+        BadInput: a variable is not set or holds no URL that Apprise knows, or Apprise is not installed.
     """
 
     def __init__(self, spec: StudySpec) -> None:
@@ -116,11 +116,11 @@ class Notifier:
         self.errors: list[str] = []
 
     def note_event(self) -> None:
-        """Take note that something happened."""
+        """Record that something happened."""
         self._last_event = time.monotonic()
 
     def notify_if_idle(self, phase: str) -> None:
-        """Notify once when nothing has happened for long; `phase` is what is asked of the study."""
+        """Notify once when nothing has happened for IDLE_SECONDS; `phase` is the study's, such as pause."""
         seconds = time.monotonic() - self._last_event
         if seconds > IDLE_SECONDS:
             self._last_event = math.inf
@@ -156,11 +156,11 @@ def _targets(spec: StudySpec) -> dict[str, Apprise]:
     for index, variable in enumerate(spec.notify):
         place, urls = ("notify", index), os.environ.get(variable, "")
         target = targets[variable] = Apprise()
-        # Apprise's plug-ins, which it imports when it first sees a URL, use what Python is about to drop.
+        # Apprise imports its plug-ins when it first sees a URL, and they use deprecated parts of Python.
         with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
             is_known = target.add(urls)
         if not urls.strip():
-            allowed = "one or more URLs of Apprise's in it"
+            allowed = "one or more Apprise URLs in it"
             problems.append(spec.problem(place, f"{variable} is not set", allowed))
         elif not is_known:
             what = f"{variable} holds no URL that Apprise knows"

@@ -1,7 +1,7 @@
-"""Train pruned trials to their end after all, to see what pruning cost.
+"""Audit pruning: train pruned trials to their end, to see what pruning cost.
 
 They are trained outside of the study: Optuna does not see them, no budget counts them, tracking does not have them.
-Their records stand in `audit/` in the study's folder, in folders like those of its runs.
+Their records are in `audit/` in the study's folder, in folders like those of its runs.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ Trial = tuple[str, int]  # its cell and number
 def audit_pruning(
     folder: StudyFolder, n: int, say: Callable[[str], None] = lambda text: None, allow_plugins: bool = False
 ) -> list[Audited]:
-    """Train up to `n` of a study's pruned trials to their end and return all that have been, now or before.
+    """Train up to `n` of a study's pruned trials to their end; return all trials audited so far, now or earlier.
 
-    Which ones follows from the study's seed and the trials' names: more trials begin with the same ones.
+    The study's seed and the trials' names determine the choice: a larger `n` includes the trials of a smaller one.
     `say` gets a line about each trial before it is trained.
 
     Raises:
@@ -101,7 +101,7 @@ def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial)
     starts = []
     for run, audit in _runs(folder, trial):
         for file in audit.path.glob("*"):
-            file.unlink()  # what an interrupted audit has left
+            file.unlink()  # left by an interrupted audit
         start = run.read_start()
         starts.append((audit, replace(start, values=settle_devices(start.values))))
     runs = TrialRuns(spec, dataset, starts)
@@ -125,11 +125,11 @@ def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial)
 
 
 def _audited(folder: StudyFolder, trial: Trial) -> Audited | None:
-    """Return what is known of a trial all of whose seeds have been trained to their end, None of another."""
+    """Return the audit of a trial; None unless all of its seeds have been trained to their end."""
     runs = _runs(folder, trial)
     ends = [end for run, _ in runs if (end := run.read_end())]
     audits = [end for _, audit in runs if (end := audit.read_end())]
-    is_pruned = all(end.ending.outcome is RunState.PRUNED for end in ends)  # and was not promoted since
+    is_pruned = all(end.ending.outcome is RunState.PRUNED for end in ends)  # not if it was promoted since
     if not is_pruned or not 0 < len(runs) == len(ends) <= len(audits):
         return None
     value = audits[0].value if audits[0].ending.outcome.has_value else None

@@ -1,8 +1,8 @@
 """The study loop of one worker: claim trials, train them in a stack, report, prune, finish.
 
-A worker trains one stack at a time. It alone decides which runs enter and leave: a slot that comes free takes the
-next run of the same shape, claimed from the store when none waits here. The study's commands are polled after every
-evaluation, and followed then.
+A worker trains one stack at a time, and it alone decides which runs enter and leave: a free slot takes the next run of
+the same shape, which is claimed from the store if none waits here. The study's commands are read and followed after
+every evaluation.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from sweeplab.train.stack import Stack
 
 # How many stacks' worth of claimed runs may wait for a stack of their shape.
 STACKS_WAITING = 8
-# Of how many pruned trials beyond those that keep their snapshots these are looked for, when another one is pruned.
+# How many pruned trials, beyond those that keep their snapshots, are checked for snapshots to drop at each pruning.
 SNAPSHOTS_LOOKED_AT = 8
-# How often an idle worker asks whether the trials of others have ended that new ones wait for.
+# How often an idle worker checks whether other workers' trials, on which new ones depend, have ended.
 AWAIT_SECONDS = 0.5
 
 
 class Runner:
-    """A worker's part in one study; `stopping` is asked before every step, `emit` gets what happens."""
+    """Trains one worker's trials of a study; `stopping` is asked before every step, `emit` gets every event."""
 
     def __init__(
         self,
@@ -70,13 +70,13 @@ class Runner:
         self._memory = Memory()
         self._snapshots = SnapshotWriter()
         self._start_weights = cache(lambda: start_weights(spec))  # read when the first run starts
-        # What of a cell's shape is known before a trial is sampled: cells that differ in it share no stack.
+        # The part of a cell's shape that is known before a trial is sampled: cells that differ in it share no stack.
         known = [name for name in SHAPE if name not in spec.search]
         unsampled = [space.resolve({}, spec.first_seed) for space in store.spaces]
         self._shape = [tuple(getattr(values, name) for name in known) for values in unsampled]
 
     def work(self) -> None:
-        """Train trials until the store has no more of them, or it is time to stop."""
+        """Train trials until the store has no more, or the worker has to stop."""
         self.store.poll_commands()
         with Renewal(self.store.renew):
             try:
@@ -88,7 +88,7 @@ class Runner:
                 for training in [self._trials[key].trainings[key] for key in self._trials]:
                     self._await_snapshot(training)
             except StorageUnavailable:
-                self._trials.clear()  # nobody can be told that they wait: their leases run out
+                self._trials.clear()  # they cannot be requeued without the storage: their leases expire
                 raise
             finally:
                 self._snapshots.close()  # before another worker may take a trial up
@@ -100,7 +100,7 @@ class Runner:
                     self._emit(events.TrialRequeued, trial)
 
     def tell_ends(self, trials: Container[tuple[str, int]]) -> None:
-        """Tell the storage the ends that trials under nobody's lease have in their folders."""
+        """Report to the storage the ends that unleased trials have in their folders."""
         with Renewal(self.store.renew):
             claims = self.store.take_up(trials)
             try:
@@ -111,7 +111,7 @@ class Runner:
                 self.store.requeue(trial.claim for trial in dict.fromkeys(self._trials.values()))
 
     def _next_run(self) -> Training:
-        """Return the first of the waiting runs whose shape most of them have: they fill a stack best."""
+        """Return the first waiting run of the most frequent shape: its stack fills best."""
         shapes = Counter(shape_key(each.run.values) for each in self._waiting)
         return max(self._waiting, key=lambda each: shapes[shape_key(each.run.values)])
 
@@ -124,7 +124,7 @@ class Runner:
         return self._is_leaving
 
     def _train_stack(self, first: Training) -> None:
-        """Train a stack for the first run that waits, and whatever else fits it, until it is empty."""
+        """Train a stack with the first run and all others that fit it, until it is empty."""
         trial, values = self._trials[first.run.key], first.run.values
         cell, wanted = trial.claim.cell, self.spec.engine.stack
         if wanted == AUTO:
@@ -153,29 +153,29 @@ class Runner:
                 has_commands = self.store.poll_commands()
                 if not self._evaluated(stack, records):
                     return None
-                # Else there was nothing to claim the last time either.
+                # Otherwise nothing has changed since the last time, when there was nothing to claim.
                 if has_commands or len(stack) < n_live or self.store.awaits_results:
                     self._fill(stack, cell)
             except StorageUnavailable:
-                # What has ended trains from its last snapshot again: its end was told to nobody.
+                # Runs that have ended continue from their last snapshot later: their end was not reported.
                 ended = {record.key for record in records if record.state != "running"}
                 self._save(stack, [key for key in stack.keys if key in self._trials.keys() - ended])
                 raise
         return None
 
     def _evaluated(self, stack: Stack, records: Sequence[Record]) -> bool:
-        """Write down and report what an evaluation found, and end what has ended; say whether the stack goes on."""
+        """Record and report an evaluation, and finish trials that have ended; return whether the stack goes on."""
         known = [self._as_commanded(record) for record in records if record.key in self._trials]
         try:
             known, whole = self._scored(stack, known)
-        except Exception as error:  # such as no memory for it
+        except Exception as error:  # such as out of memory
             self._handle_error(stack.keys, error, len(stack) == 1, stack.capacity)
             return False
         behind = self._report(known, whole)
         known = [record for record in known if record.key in self._trials]
         for record in known:
             self._keep(stack, record)
-        # Judged when all is written down: what one seed ends is another one's trial too.
+        # Trials are judged once all records are taken in: a seed that ends may end its trial's other runs too.
         for trial in dict.fromkeys(self._trials[record.key] for record in known):
             if outcome := trial.outcome or (RunState.PRUNED if trial in behind else None):
                 self._finish(trial, trial.ending(outcome))
@@ -187,7 +187,7 @@ class Runner:
         return True
 
     def _fill(self, stack: Stack, cell: Cell) -> None:
-        """Admit runs that wait and fit the stack, then those of newly claimed trials of its shape."""
+        """Admit waiting runs that fit the stack, then runs of newly claimed trials of its shape."""
 
         def fits(other: Cell) -> bool:
             return self._shape[other.index] == self._shape[cell.index]
@@ -208,7 +208,7 @@ class Runner:
                 return
 
     def _may_wait(self, n_runs: int, capacity: int) -> bool:
-        """Say whether so many more runs may be claimed, of which some may not fit the stack and wait for one that does.
+        """Return whether `n_runs` more may be claimed, though some may not fit the stack and have to wait for another.
 
         Not if other workers would lack them.
         """
@@ -217,7 +217,7 @@ class Runner:
         return not waiting or waiting + n_runs <= min(STACKS_WAITING * capacity, left)
 
     def _claim(self, n_trials: int = 1, fits: Callable[[Cell], bool] = lambda cell: True) -> bool:
-        """Claim trials and let their runs wait here; say whether there was one."""
+        """Claim trials and add their runs to the waiting ones; return whether there was any trial."""
         claims = self.store.claim_many(n_trials, fits)
         self.store.availability.retry(
             lambda: self._files.fetch(
@@ -232,7 +232,7 @@ class Runner:
         return bool(claims)
 
     def _take_up(self, claim: Claim) -> None:
-        """Let the runs of a claimed trial wait here, or end it as an earlier worker has."""
+        """Add the runs of a claimed trial to the waiting ones, or end the trial as an earlier worker did."""
         space = self.store.spaces[claim.cell.index]
         trial = self.store.availability.retry(
             lambda: ClaimedTrial(self.spec, self.dataset, self.folder, claim, space), of="records"
@@ -245,28 +245,28 @@ class Runner:
             n_parts = snapshot.numbers.get("grad_accum", 1) if snapshot else 1
             trial.accumulate(training.run.key, max(n_parts, self._memory.parts(training.run.values)))
             known = [snapshot.numbers["evaluated"]] if snapshot else []
-            # Of a trial that failed nothing is left to report, and its metric may be what failed.
+            # A failed trial has nothing left to report, and its metric may be what failed.
             known += [end.iteration for end in ends if end.ending.outcome is not RunState.FAILED]
             if known:
                 trial.restore_curve(training, until=max(known))
-        # What an earlier worker could not report, because the database was lost.
+        # Report what an earlier worker could not, because the database was unavailable.
         means = trial.curves.means.items()
         self.store.report_many([Report(claim, *each) for each in means if each[0] not in claim.reported])
         if ends:  # an earlier worker has written it, perhaps without telling the storage
             return self._finish(trial, ends[0].ending)
         if claim.attempt > MOST_ATTEMPTS and not any(snapshots.values()):
-            trial.error = f"{claim.attempt - 1} workers in turn died of it before its first checkpoint"
+            trial.error = f"{claim.attempt - 1} workers in turn died training it, before its first snapshot"
             return self._finish(trial, trial.ending(RunState.FAILED))
         self._waiting += trial.trainings.values()
         return None
 
     @property
     def _one_at_a_time(self) -> bool:
-        """Say whether runs train alone: after an error in a stack, to see whose it is."""
+        """Return whether runs train alone: after an error in a stack, to find the run that causes it."""
         return not self._suspects.isdisjoint(self._trials)
 
     def _as_commanded(self, record: Record) -> Record:
-        """End a run here whose trial is to be stopped."""
+        """Return the record, as stopped if a person has stopped its trial."""
         trial = self._trials[record.key]
         if record.state != "running" or trial.place not in self.store.commands.state.stopped:
             return record
@@ -274,9 +274,9 @@ class Runner:
         return replace(record, state="stopped")
 
     def _scored(self, stack: Stack, records: list[Record]) -> tuple[list[Record], dict[str, float]]:
-        """Score what has come to its end on the whole validation split; return its losses, and records with that time.
+        """Score ended runs on the whole validation split; return the records with that time added, and the losses.
 
-        Pruning, checkpoints and values go by what every trial is judged by: the sampled evaluations.
+        Pruning, checkpoints and values still use the sampled evaluations, by which every trial is judged.
         """
         ended = [record.key for record in records if RunState(record.state).has_value]
         if not ended:
@@ -292,9 +292,9 @@ class Runner:
         ], dict(zip(ended, losses, strict=True))
 
     def _report(self, records: Sequence[Record], whole: Mapping[str, float]) -> set[ClaimedTrial]:
-        """Write records down and report the means that they complete; return the trials that are behind the others.
+        """Write records and report the means that they complete; return the trials to be pruned.
 
-        Trials that another worker holds by now are let go.
+        Trials that another worker holds by now are dropped.
         """
         reports = []
         for record in records:
@@ -311,7 +311,7 @@ class Runner:
         return {trials[trial_id] for trial_id in verdicts.behind}
 
     def _keep(self, stack: Stack, record: Record) -> None:
-        """Keep the weights of a run that has ended, or its snapshot where one is due."""
+        """Write the checkpoint of a run that has ended, or a snapshot if one is due."""
         trial = self._trials[record.key]
         training = trial.trainings[record.key]
         measured = {"iteration": record.iteration, "val_loss": record.val_loss}
@@ -331,9 +331,10 @@ class Runner:
             self._save(stack, [record.key])
 
     def _finish(self, trial: ClaimedTrial, ending: TrialEnding) -> None:
-        """Write an ending down, then tell the storage: killed between the two, the next worker does."""
+        """Write an ending to the folders, then report it; if this worker dies in between, the next one reports it."""
         with suppress(OSError):
-            self._snapshots.wait(*(each.folder.path for each in trial.trainings.values()))  # they go
+            # They are removed next.
+            self._snapshots.wait(*(each.folder.path for each in trial.trainings.values()))
         try:
             ends = self.store.availability.retry(lambda: self._write_ends(trial, ending), of="records")
             ending = ends[0].ending
@@ -350,7 +351,7 @@ class Runner:
 
     def _write_ends(self, trial: ClaimedTrial, ending: TrialEnding) -> list[RunEnd]:
         ends = trial.write_ends(ending)
-        # Where another worker's end was in the lab before, all end as that one says.
+        # If the lab already had another worker's end, that one holds for all runs.
         return trial.write_ends(ending) if self._send([trial]) else ends
 
     def _send(self, trials: Iterable[ClaimedTrial]) -> bool:
@@ -360,7 +361,7 @@ class Runner:
         return [self.folder.run(cell.key, number, seed) for seed in self.store.spaces[cell.index].seeds]
 
     def _drop_snapshots(self, cell: Cell) -> None:
-        """Drop those of pruned trials that others outdo; looks beyond the next one, which others may have outdone."""
+        """Drop the snapshots of pruned trials beyond the best `track.snapshots`; check several, as ranks change."""
         kept = self.spec.track.snapshots
         for trial in self.store.tally(cell).best_pruned(kept + SNAPSHOTS_LOOKED_AT)[kept:]:
             for run in self._folders(cell, trial.number):
@@ -373,9 +374,9 @@ class Runner:
         self._waiting = [training for training in self._waiting if training.run.key in self._trials]
 
     def _handle_error(self, keys: Collection[str], error: Exception, is_alone: bool, capacity: int) -> None:
-        """After an error fail the run that raised it; of several, try each alone first.
+        """Fail a run that raised an error alone; after an error in a stack of several, train each alone to find it.
 
-        Where memory did not suffice for a stack of this capacity, they go on in a smaller one.
+        After running out of memory with a stack of this capacity, the runs continue in a smaller one.
         """
         if is_out_of_memory(error):
             return self._make_smaller([key for key in keys if key in self._trials], capacity, error)
@@ -393,30 +394,30 @@ class Runner:
             self._waiting.append(training)
 
     def _make_smaller(self, keys: Sequence[str], capacity: int, error: Exception) -> None:
-        """Let runs go on in half the stack, one alone with more gradient accumulation; else its trial fails."""
-        traceback.clear_frames(error.__traceback__)  # they hold what the step had by then
+        """Halve the stack; for a run alone, increase gradient accumulation; if that is impossible, fail its trial."""
+        traceback.clear_frames(error.__traceback__)  # the frames hold the step's tensors
         if not keys:
             return
         for key in keys:
             self._let_wait(self._trials[key].trainings[key])
         trial = self._trials[keys[0]]
         values = trial.trainings[keys[0]].run.values
-        where = f"cell {trial.claim.cell.key}: memory did not suffice for"
+        where = f"cell {trial.claim.cell.key}: not enough memory for"
         if capacity > 1:
             n_runs = len(keys) if len(keys) > 1 else capacity
             smaller = several(self._memory.halve(values, n_runs), "run")
-            self.emit(events.StudyNotice(message=f"{where} a stack of {n_runs}; it goes on with {smaller}"))
+            self.emit(events.StudyNotice(message=f"{where} a stack of {n_runs}; continuing with {smaller}"))
         elif n_parts := self._memory.cut(values):
             alike = [each for each in self._waiting if shape_key(each.run.values) == shape_key(values)]
             cut = [self._trials[each.run.key].accumulate(each.run.key, n_parts) for each in alike]
             self._waiting = [each for each in self._waiting if each not in alike] + cut
-            self.emit(events.StudyNotice(message=f"{where} a run; it goes on with grad_accum {n_parts}"))
+            self.emit(events.StudyNotice(message=f"{where} a run; continuing with grad_accum {n_parts}"))
         else:
             trial.error = does_not_fit(values, error)
             self._finish(trial, trial.ending(RunState.FAILED))
 
     def _save_in_tight_memory(self, stack: Stack, error: Exception) -> None:
-        """Save the runs of a stack one by one, as far as memory allows: others go on from their last snapshots."""
+        """Save a stack's runs one by one, as far as memory allows; the others continue from their last snapshots."""
         traceback.clear_frames(error.__traceback__)
         for key in [key for key in stack.keys if key in self._trials and stack.is_whole]:
             try:
@@ -431,27 +432,27 @@ class Runner:
         for trial, key in [(self._trials[key], key) for key in keys]:
             with suppress(OSError):
                 trial.write_points()
-            if trial.has_unwritten:  # who goes on from a later snapshot would not find them again
+            if trial.has_unwritten:  # a run that continues from a later snapshot would lack these points
                 continue
             training, snapshot = trial.trainings[key], stack.snapshot(key)
             snapshot.numbers["grad_accum"] = training.run.values.grad_accum
             try:
                 self._await_snapshot(training)
-            except StorageUnavailable as error:  # all the same it is tried once more
+            except StorageUnavailable as error:  # the write below is tried anyway
                 errors.append(error)
             self._snapshots.write(training.folder.path, snapshot)
         if errors:
             raise errors[0]
 
     def _await_snapshot(self, training: Training) -> None:
-        """Wait until a run's last snapshot is written; where it cannot be, the one before it is kept."""
+        """Wait until a run's last snapshot is written; if it cannot be, the previous one is kept."""
         self._write(lambda: self._snapshots.wait(training.folder.path), "snapshots")
 
     def _write(self, call: Callable[[], bool | None], of: str) -> None:
-        """Write files, and go on where that fails, as on a full disk: it is tried again with what comes next.
+        """Write files, and go on if that fails, as on a full disk: the next write tries again.
 
         Raises:
-            StorageUnavailable: it has failed for too long.
+            StorageUnavailable: writing has failed for too long.
         """
         try:
             has_written = call()
@@ -462,7 +463,7 @@ class Runner:
                 self.store.availability.note_answer(of)
 
     def _write_checkpoint(self, stack: Stack, training: Training, record: Record, place: Path) -> None:
-        """Write a run's best weights, where their place is called so, or those of now, with all that loads them."""
+        """Write a checkpoint: the run's best weights if `place` is named best, else its current ones, and metadata."""
         is_best = place.name == "best"
         val_loss, iteration = record.best if is_best else (record.val_loss, record.iteration)
         facts = {

@@ -1,7 +1,7 @@
-"""Bring what runs write to tracking, in a thread of its own: a server that is slow or gone delays nothing else.
+"""Send runs to tracking in a thread of its own: a slow or unreachable server delays nothing else.
 
-All runs are looked at once, as an earlier process may have left some unsent, and from then on those to which something
-has happened. A tracker is used by this thread alone from `start` to `finish`.
+At the start all runs are examined, as an earlier process may have left some unsent; from then on those with new events.
+From `start` to `finish` only this thread uses the trackers.
 """
 
 from __future__ import annotations
@@ -20,43 +20,43 @@ SEND_SECONDS = 5.0
 
 
 class Shipping:
-    """Ships a study's runs to its trackers; `seeds` are each cell's."""
+    """Ships a study's runs to its trackers; `seeds` has the seeds of each cell."""
 
     def __init__(
         self, folder: StudyFolder, trackers: Sequence[Mirror], seeds: Mapping[str, Sequence[int]]
     ) -> None:
         self._folder, self._trackers, self._seeds = folder, trackers, seeds
         self._lock = threading.Lock()
-        # The last event of each trial since its runs were looked at.
+        # The last event of each trial since its runs were last shipped.
         self._happened: dict[tuple[str, int], TrialEvent] = {}
-        self._left: dict[RunFolder, None] = {}  # runs that some tracker lacks the end of
+        self._left: dict[RunFolder, None] = {}  # runs whose end some tracker lacks
         self._ending, self._is_over = threading.Event(), False
         self._refused: list[str] = []
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._work, name="shipping", daemon=True)
 
     def start(self) -> None:
-        """Start to ship."""
+        """Start shipping."""
         self._thread.start()
 
     def hear(self, event: TrialEvent) -> None:
-        """Take note of something that happens to a trial: its runs are looked at within seconds."""
+        """Record an event of a trial: its runs are shipped within seconds."""
         with self._lock:
             self._happened[event.place] = event
 
     def check(self) -> None:
-        """Raise what has ended the thread, if anything has, such as a damaged record."""
+        """Raise the error that has ended the thread, if any, such as a damaged record."""
         if self._error:
             raise self._error
 
     def finish(self) -> list[str]:
-        """Ship all that is left, and return why trackers did not take some of it: they may the next time."""
+        """Ship everything that is left, and return why trackers refused some of it: the next run tries again."""
         self._end()
         self.check()
         return self._refused
 
     def stop(self) -> None:
-        """Leave what is left to whoever runs the study next; return when the run under way is shipped."""
+        """Finish shipping the current run, and leave the rest to the next process that runs the study."""
         self._is_over = True
         self._end()
 
@@ -91,20 +91,20 @@ class Shipping:
                     continue
                 if isinstance(event, TrialRequeued):
                     self._set_waiting(run)
-                # The first of a trial's runs that has an end tells of the trial's: the others may lack theirs yet.
+                # The event comes with the first end among a trial's runs: the others may still lack theirs.
                 if self._refused or isinstance(event, TrialEnded):
                     again[place] = event
         with self._lock:
             self._happened = again | self._happened
 
     def _runs_of(self, cell: str, trial: int) -> list[RunFolder]:
-        if (seeds := self._seeds.get(cell)) is None:  # of a cell that the grid no longer has
+        if (seeds := self._seeds.get(cell)) is None:  # a cell that is no longer in the grid
             return [*self._folder.runs_of(cell, trial)]
         found = [self._folder.run(cell, trial, seed) for seed in seeds]
         return [run for run in found if run.has_started]
 
     def _ship(self, run: RunFolder) -> bool:
-        """Bring every tracker up to date with a run; say whether all of them have all of it."""
+        """Bring every tracker up to date with a run; return whether all of them have the complete run."""
         if self._is_over:
             return False
         is_whole = True

@@ -1,4 +1,4 @@
-"""What a worker hears from whoever started it, and tells it: by pipes, or by nothing but the study's own folder."""
+"""A worker's connection to the process that started it: by pipes, or only by the study's folder and storage."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from sweeplab.sweep.engines.copies import REQUEST
 if TYPE_CHECKING:
     from sweeplab.sweep.trials.commands import Commands
 
-# What a batch system sends before it ends a job, or takes its machine away; SIGHUP, when the terminal has gone.
+# What a batch system sends before it ends a job or takes its machine away; SIGHUP comes when the terminal closes.
 LEAVING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 # How often a worker that waits to begin looks whether a signal asks it to leave.
 WAIT_SECONDS = 0.2
-# How often a worker without pipes looks whether the study is still run, and how often it has to find that it is not.
+# How often a worker without pipes checks that somebody runs the study; after TIMES_LOOKED negative checks it leaves.
 LOOK_SECONDS, TIMES_LOOKED = 2.0, 2
 
 
 def leaving_signals() -> list[signal.Signals]:
-    """Return the signals at which this process puts its runs away: not those that it was started to ignore (nohup)."""
+    """Return the signals at which this process saves its runs and leaves, without those that nohup made it ignore."""
     return [each for each in LEAVING_SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
 
 
 class Starter(ABC):
-    """Whoever started this worker. Once `closed` is set it saves its runs at the next step and exits."""
+    """The process that started this worker. Once `closed` is set the worker saves its runs and exits."""
 
     def __init__(self) -> None:
         self.closed = threading.Event()
         self.was_signaled = False
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor is interrupted, and closes our input
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles Ctrl-C, and closes our input
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         for each in leaving_signals():
             signal.signal(each, self._hear)
@@ -52,24 +52,24 @@ class Starter(ABC):
 
     @abstractmethod
     def emit(self, event: Event) -> None:
-        """Tell what has happened."""
+        """Report an event."""
 
     @abstractmethod
     def follow(self, folder: StudyFolder, commands: Commands) -> None:
-        """Close when whoever started this worker wants it to leave, or is gone."""
+        """Set `closed` when the process that started this worker wants it to leave, or is gone."""
 
-    def await_start(self) -> None:  # noqa: B027 - most are started only to work
-        """Wait until the worker is to work, or to leave."""
+    def await_start(self) -> None:  # noqa: B027 - some workers begin at once
+        """Wait until the worker may begin, or has to leave."""
 
     def exit_code(self, commands: Commands) -> int:
-        """Return how the worker ends that has done all that it was to do."""
+        """Return the exit code of a worker that has done its work."""
         return 0
 
 
 class Pipes(Starter):
-    """A process of this machine: it reads events from our output, and holds our input open as long as we may work.
+    """A process on this machine: it reads events from our output, and holds our input open as long as we may work.
 
-    On our input come BEGIN, the answers to what we ask for, and LEAVE.
+    It writes BEGIN, the answers to our requests, and LEAVE to our input.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Pipes(Starter):
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._n_asked = 0
         threading.Thread(target=self._wait, daemon=True).start()
-        # Whatever else prints goes to the log: our output is for events alone.
+        # Everything else that prints goes to the log: our output is for events alone.
         self._events = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
 
@@ -100,10 +100,10 @@ class Pipes(Starter):
             pass
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Send a request to who started us, and return the answer; from one thread.
+        """Send a request to the process that started us, and return the answer; call it from one thread only.
 
         Raises:
-            OSError: it could not be done there, or nobody answers.
+            OSError: the request failed there, or nobody answers.
         """
         self._n_asked += 1
         print(json.dumps({REQUEST: self._n_asked, **request}), file=self._events, flush=True)
@@ -114,10 +114,10 @@ class Pipes(Starter):
             if answer[REQUEST] == self._n_asked:
                 return answer
         self._answers.put(None)
-        raise BrokenPipeError("whoever started this worker is gone")
+        raise BrokenPipeError("the process that started this worker is gone")
 
     def _hear(self, number: int, frame: object) -> None:
-        if self.was_signaled:  # the second one ends it at once
+        if self.was_signaled:  # a second signal ends the worker at once
             os._exit(1)
         super()._hear(number, frame)
 
@@ -125,18 +125,18 @@ class Pipes(Starter):
         """Print an event as a line of JSON."""
         try:
             print(event_line(event), file=self._events, flush=True)
-        except BrokenPipeError:  # nobody listens any more: save the runs, and fail none of them
+        except BrokenPipeError:  # nobody listens any more: save the runs instead of failing them
             self.closed.set()
 
     def follow(self, folder: StudyFolder, commands: Commands) -> None:
-        """Do nothing: the end of our input says all."""
+        """Do nothing: the end of our input sets `closed`."""
 
 
 class Elsewhere(Starter):
-    """A process on a machine of which nothing is known here; `since` is when it began to run the study.
+    """A process on an unknown other machine; `since` is when it began to run the study.
 
-    It follows our trials in the folders of their runs, and says in the study's storage what is to be done. A batch
-    system signals more than once before it kills, so that no signal but SIGKILL ends the worker at once.
+    It follows our trials in their run folders, and gives its commands through the study's storage. A batch system may
+    signal several times before it kills, so only SIGKILL ends the worker at once.
     """
 
     def __init__(self, since: float) -> None:
@@ -144,12 +144,12 @@ class Elsewhere(Starter):
         self._since = since
 
     def emit(self, event: Event) -> None:
-        """Write into the log what a person should know."""
+        """Write notices and errors, which a person should read, into the log."""
         if isinstance(event, StudyNotice | StudyError):
             print(event.message, file=sys.stderr, flush=True)
 
     def follow(self, folder: StudyFolder, commands: Commands) -> None:
-        """Close when nobody runs the study, or another process does."""
+        """Set `closed` when nobody runs the study any more, or another process does."""
 
         def watch() -> None:
             n_gone = 0
@@ -164,11 +164,11 @@ class Elsewhere(Starter):
     def _is_run(self, folder: StudyFolder, commands: Commands) -> bool:
         try:
             return folder.is_run and commands.state.start.given == self._since
-        except OSError:  # of a disk that is lost for a while
+        except OSError:  # a disk that is unavailable for a while
             return True
 
     def exit_code(self, commands: Commands) -> int:
-        """Return LEFT where the study goes on, and the machine alone has asked the worker to leave."""
+        """Return LEFT if only the machine asked the worker to leave, and the study goes on; else 0."""
         if not self.was_signaled:
             return 0
         with suppress(StorageUnavailable):

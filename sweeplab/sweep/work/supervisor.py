@@ -1,7 +1,7 @@
-"""Run a study: check it, start its workers, bring their numbers to tracking, write the report.
+"""Run a study: check it, start its workers, and send their numbers to tracking.
 
-The supervisor trains nothing. Workers share the trials among themselves through the store; what they write down
-in their runs' folders is sent from a thread here, so tracking is never on the training path, and delays no command.
+The supervisor trains nothing. Workers share the trials through the store; a thread here sends what they write into
+their run folders, so tracking never delays training or commands.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from sweeplab.tracking import open_mirrors, open_tracker
 if TYPE_CHECKING:
     from sweeplab.sweep.trials.store import Store
 
-READ_SECONDS = 5.0  # from one look at what workers elsewhere have left in the folder to the next
+READ_SECONDS = 5.0  # how often the run folders are read for events of workers elsewhere
 
 
 @dataclass(frozen=True)
 class StudyEnd:
-    """How a study stands after it was run: `status` is complete, interrupted or failed."""
+    """The state of a study after it was run: `status` is complete, interrupted or failed."""
 
     folder: StudyFolder
     status: str
@@ -63,13 +63,13 @@ def run_study(
     """Run a study to the end of its budget, or continue it.
 
     `listen` gets every event of a worker and, several times a second, a `Tick`. `interrupts` counts how often the
-    user asked to stop: once saves the runs at their next step, twice ends the workers at once.
+    user asked to stop: once saves the runs at their next step, twice kills the workers.
 
     Raises:
-        BadInput: the study cannot start, or another one of its name stands in the lab.
+        BadInput: the study cannot start, or the lab has another study of its name.
     """
     if (begun := finish_moving(lab, spec.name)) and not StudyFolder(lab, spec.name).has_started:
-        raise BadInput(f"what was cut off is finished: {begun.what}")
+        raise BadInput(f"an interrupted command was finished first: {begun.what}")
     notifier = Notifier(spec)
     engine = engine_class(spec.engine.type)
     engine.check(spec.engine)
@@ -87,14 +87,14 @@ def run_study(
         create = partial(Store.create, spec, cells, plan.data.sizes, folder.storage_url)
         store = Availability(spec.name).retry(create)
         write_baselines(folder, store.spaces, dataset)
-        write_study(spec, folder, plan.data)  # from here on the lab has the study, and whole
+        write_study(spec, folder, plan.data)  # from here on the lab has the complete study
         if spec.warm_start:
             add_warm_starts(store, read_warm_starts(spec, folder, store.spaces, plan.data), folder)
         return _Supervisor(folder, plan, store, notifier, listen, interrupts).run(said)
 
 
 class _Supervisor:
-    """Keeps workers on a study until there is nothing left for any, and brings what they write to tracking."""
+    """Keeps workers on a study until no work is left, and sends what they write to tracking."""
 
     def __init__(
         self,
@@ -122,12 +122,12 @@ class _Supervisor:
         self.shortage = memory_shortage(plan.cells, plan.workers, plan.device) if self.engine.is_here else ""
         self.pool = WorkerPool(self.engine, store, self._on_event, self.shortage)
         self._stream, self._noticed = events.EventStream(folder), ""
-        self._failed_alike: list[str] = []  # how the last trials failed, those that did alike
-        self._ours: set[tuple[str, int]] = set()  # trials that workers of this process hold
+        self._failed_alike: list[str] = []  # error types of the last trials in a row that failed the same way
+        self._ours: set[tuple[str, int]] = set()  # trials held by workers of this process
         self._ended: set[tuple[str, int]] = set()
 
     def run(self, notice: str) -> StudyEnd:
-        """Run the study to its end, once the user knows of the `notice`."""
+        """Show the user the `notice`, then run the study to its end."""
         start = SupervisorStart(
             versions=versions(self.progress.plan.data.token_digest),
             machine=machine(),
@@ -143,7 +143,7 @@ class _Supervisor:
             for said in filter(None, (notice, plan.reach_in_words, plan.mirror)):
                 self._take_in(events.StudyNotice(message=said))
             if self._has_work() and not self.interrupts():
-                self.pool.prepare()  # while MLflow is imported
+                self.pool.prepare()  # workers start while MLflow is imported here
             self._open_tracking()
             list(self._stream.past())
             if self.shortage:
@@ -172,17 +172,17 @@ class _Supervisor:
             for each in self.trackers:
                 each.open(description)
         except TrackingUnavailable as error:
-            raise BadInput(f"{error}; track: {{uri: …}} or MLFLOW_TRACKING_URI name another place") from error
+            raise BadInput(f"{error}; set another track: {{uri: …}} or MLFLOW_TRACKING_URI") from error
 
     def _supervise(self) -> None:
-        """Keep workers on the study until there is nothing left for any."""
+        """Keep workers on the study until no work is left."""
         read = now = time.monotonic()
         n_interrupts, waited_for = 0, ""
         while self._goes_on():
             self.pool.listen(stopping=bool(self.interrupts()) or self._is_over_time)
             before, now = now, time.monotonic()
             if self.pool.is_queued or (self.commands.state.phase == "pause" and not len(self.pool)):
-                self.progress.started += now - before  # how fast trials come is computed without it
+                self.progress.started += now - before  # such time does not count in the rate of trials
             else:
                 self.elapsed += now - before
             self._poll_commands()
@@ -208,20 +208,20 @@ class _Supervisor:
         places = self.pool.places()
         if places != self.progress.places:
             self.progress.places = places
-            with suppress(OSError):  # as of a full disk: who looks sees where they were
+            with suppress(OSError):  # such as a full disk: others then see the places of before
                 self.folder.write_workers(places)
 
     def _write_elapsed(self) -> None:
         availability = self.store.availability
         try:
             self.folder.write_elapsed(self.elapsed)
-        except OSError as error:  # such as of a full disk, on which workers train on
+        except OSError as error:  # such as a full disk, with which workers train on
             availability.note_failure(error, "records")
         else:
             availability.note_answer("records")
 
     def _goes_on(self) -> bool:
-        """Say whether there are workers to listen to, or to wait for; else the study is closing."""
+        """Return whether there are workers to listen to or to wait for; if not, set the phase to closing."""
         if len(self.pool):
             return True
         state = self.commands.state
@@ -231,7 +231,7 @@ class _Supervisor:
         if state.phase == "pause" or self.store.n_held():  # by workers that joined from elsewhere
             return True
         if state.phase == "run" and not self.pool.failures and self.store.n_running() and self._has_work():
-            self.pool.forget_revisions()  # such a worker died, and nobody holds its trials
+            self.pool.forget_revisions()  # a worker elsewhere died, and nobody holds its trials
             return True
         return not self.commands.set_phase("closing", after=state.revision)
 
@@ -244,7 +244,7 @@ class _Supervisor:
         return limit is not None and self.elapsed >= limit
 
     def _poll_commands(self) -> None:
-        """Do what the commands since the last time ask for, and end what the budget of time ends."""
+        """Carry out new commands, and stop the workers when the time budget is used up."""
         self._follow_commands()
         if self._is_over_time and self.commands.state.phase == "run":
             self.commands.set_phase("over")  # for workers elsewhere
@@ -259,7 +259,8 @@ class _Supervisor:
             return
         self.progress.follow(self.commands.state)
         kinds = [command.kind for command in news]
-        begins = kinds[::-1].index("start") if "start" in kinds else len(kinds)  # what came before is counted
+        # Commands before the last start are counted already.
+        begins = kinds[::-1].index("start") if "start" in kinds else len(kinds)
         for command in news[len(news) - begins :]:
             if command.kind == "reopen" and self._stream.reopen(*command.reopened):
                 cell, trial, _ = command.reopened
@@ -268,7 +269,7 @@ class _Supervisor:
 
     def _on_event(self, event: events.Event) -> None:
         if isinstance(event, events.TrialClaimed) and event.place in self._ended:
-            self._follow_commands()  # it goes on
+            self._follow_commands()  # it was reopened
         if isinstance(event, events.TrialClaimed | events.RunEvaluated):
             self._ours.add(event.place)
         elif isinstance(event, events.TrialEvent):
@@ -278,7 +279,7 @@ class _Supervisor:
         self._take_in(event)
 
     def _read_feed(self) -> None:
-        """Take in what workers that joined from elsewhere have left in the study's folder."""
+        """Take in the events that workers elsewhere have left in the run folders."""
         for event in self._stream.new():
             self.shipping.hear(event)
             if isinstance(event, events.TrialEnded):
@@ -287,13 +288,13 @@ class _Supervisor:
                 self._take_in(event)
 
     def _take_in(self, event: events.Event) -> None:
-        """Follow an event; a trial's end comes from its worker and from the folder, and counts once."""
+        """Take in an event; a trial's end arrives from its worker and from the folder, and counts once."""
         if isinstance(event, events.TrialEvent) and event.place in self._ended:
             return
         if isinstance(event, events.TrialEnded):
             self._ended.add(event.place)
             self._note_failure(event.ending)
-        if isinstance(event, events.StudyNotice):  # each worker says what they all find, some a second later
+        if isinstance(event, events.StudyNotice):  # several workers may send the same notice, seconds apart
             said = event.message.partition(", after ")[0]
             if said == self._noticed:
                 return
@@ -303,27 +304,27 @@ class _Supervisor:
         self.listen(event, self.progress)
 
     def _note_failure(self, ending: TrialEnding) -> None:
-        """Stop the study when trials in a row fail alike: what ends all of them is not theirs."""
+        """Stop the study when MOST_ALIKE trials in a row fail the same way: the cause is not the trial's own."""
         how = (ending.error or "").strip().rpartition("\n")[2]
         kind, _, _ = how.partition(":")
-        if kind == DOES_NOT_FIT:  # others of the study may be smaller
+        if kind == DOES_NOT_FIT:  # other trials may be smaller
             return
         before = [each for each in self._failed_alike if each == kind]
         self._failed_alike = [*before, kind] if ending.outcome is RunState.FAILED else []
         if len(self._failed_alike) == MOST_ALIKE:
             self.progress.errors.append(
-                f"{MOST_ALIKE} trials in a row failed alike, and the study stops: {how}"
+                f"{MOST_ALIKE} trials in a row failed the same way, and the study stops: {how}"
             )
             self.commands.set_phase("stop")
             self.pool.stop()
 
     def _finish(self) -> tuple[str, list[str]]:
-        """Bring tracking up to date and close it; return how the study ends, and what went wrong."""
-        for _ in range(2):  # a run's end is looked for once it has been found
+        """Bring tracking up to date and close it; return the study's status and its errors."""
+        for _ in range(2):  # the stream looks for the end of a run only after it has found the run
             self._read_feed()
         errors = [*self.progress.errors, *self.pool.failures]
         if refused := self.shipping.finish():
-            kept = f"what it lacks is kept in {self.folder.path} and sent when the study is run again"
+            kept = f"what it lacks stays in {self.folder.path} and is sent when the study is run again"
             return "failed", [*errors, f"{refused[0]}; {kept}"]
         left = not self._is_over_time and self.store.n_running()
         was_stopped = self.interrupts() or self.commands.state.phase == "stop"
@@ -343,18 +344,18 @@ class _Supervisor:
 
 @contextmanager
 def _held(folder: StudyFolder) -> Iterator[None]:
-    """Make the study's folder and hold it; a study that is refused leaves none, but for what another has put there."""
+    """Create the study's folder and lock it; remove it if the study is refused, except for files of other processes."""
     made = [each for each in (folder.path, *folder.path.parents) if not each.exists()]  # the innermost first
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"cannot write {folder.path}: {error.strerror}; --lab names another folder") from error
     running = f"study {folder.name} is being run by another process; wait for it or give another --name"
-    with folder.held(running):  # two that ship the same runs would double them
+    with folder.held(running):  # two processes that ship the same runs would duplicate them
         try:
             yield
         except BadInput:
-            if any(folder.runs()):  # such as of a storage that was lost while the study trained
+            if any(folder.runs()):  # such as when the storage was lost while the study trained
                 raise
             if folder.path in made:
                 shutil.rmtree(folder.path)

@@ -1,4 +1,4 @@
-"""The runs of one trial, one per seed: their records on disk, their common value, and how they end."""
+"""The runs of one trial, one per seed: their records on disk, the trial's value, and how it ends."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ WHOLE = ("whole_val_loss", "whole_bits_per_byte")
 
 
 class SeedCurves:
-    """The losses of a trial's runs; one that has ended counts with its last loss from then on.
+    """The losses of a trial's runs; a run that has ended keeps its last loss in later means.
 
-    `worth` makes what is reported of a mean loss and its iteration.
+    `worth` turns a mean loss and its iteration into the value that is reported.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class SeedCurves:
         self.means: dict[int, float] = {}
 
     def add(self, seed: int, iteration: int, loss: float, ended: bool = False) -> list[tuple[int, float]]:
-        """Add a loss; return the iterations whose mean is known by it, with what that mean is worth, in order."""
+        """Add a loss; return the iterations whose mean it completes, each with its value, in order."""
         self._losses[seed][iteration] = loss
         if ended:
             self._ended.add(seed)
@@ -70,7 +70,7 @@ class SeedCurves:
         return self.means[self._valued_at(at)] if self.means else None
 
     def valued(self, seed: int, at: Literal["best", "final"]) -> float | None:
-        """Return a run's loss at the iteration whose mean is the trial's value."""
+        """Return a run's loss at the iteration that gives the trial its value."""
         return self._at(seed, self._valued_at(at)) if self.means else None
 
     def _valued_at(self, at: Literal["best", "final"]) -> int:
@@ -79,23 +79,23 @@ class SeedCurves:
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """One run of a trial: what is trained, and the folder of its records."""
+    """One run of a trial, and the folder of its records."""
 
     run: Run
     folder: RunFolder
 
 
 class TrialRuns:
-    """The runs of one trial, by key; each has its start written down in its folder."""
+    """The runs of one trial, by key; each run's start is written into its folder."""
 
     def __init__(
         self, spec: StudySpec, dataset: Dataset, starts: Iterable[tuple[RunFolder, RunStart]]
     ) -> None:
         self.spec, self.dataset = spec, dataset
-        self.promoted: int | None = None  # from which iteration a pruned trial goes on
-        self.error: str | None = None  # a traceback, or why it failed without one
+        self.promoted: int | None = None  # the iteration from which a pruned trial continues
+        self.error: str | None = None  # a traceback, or another reason for the failure
         self.is_stopped = False  # by the study's owner
-        self.states: dict[int, RunState] = {}  # of the runs that have come to their own end, by seed
+        self.states: dict[int, RunState] = {}  # of the runs that ended by themselves, by seed
         self.trainings: dict[str, Training] = {}
         self._unwritten: dict[RunFolder, list[runs.CurvePoint]] = {}  # points of the curves
         self._unwritten_gradients: dict[RunFolder, list[GradientPoint]] = {}
@@ -108,10 +108,10 @@ class TrialRuns:
         self.curves = SeedCurves(seeds, lambda loss, iteration: worth(metric, loss, iteration, values))
 
     def write_points(self) -> None:
-        """Append what is not written yet of the curves.
+        """Append the points of the curves that are not written yet.
 
         Raises:
-            OSError: it cannot be, and is kept.
+            OSError: they cannot be written; they are kept for the next call.
         """
         for folder in [*self._unwritten_gradients]:
             append_gradients(folder, self._unwritten_gradients[folder])
@@ -127,11 +127,11 @@ class TrialRuns:
 
     @property
     def has_unwritten(self) -> bool:
-        """Say whether points of the curves could not be written."""
+        """Return whether points of the curves could not be written."""
         return bool(self._unwritten)
 
     def accumulate(self, key: str, n_parts: int) -> Training:
-        """Let a run compute its batches in so many parts from now on; return it as it is then."""
+        """Let a run compute its batches in `n_parts` parts from now on; return the changed run."""
         training = self.trainings[key]
         values = training.run.values.replace(grad_accum=n_parts)
         self.trainings[key] = replace(training, run=Run(key, values))
@@ -139,22 +139,22 @@ class TrialRuns:
 
     @property
     def outcome(self) -> RunState | None:
-        """Return how the trial ends by what is known of its runs; None while they train."""
+        """Return the trial's outcome from the states of its runs; None while they train."""
         states = self.states.values()
         if self.error:
             return RunState.FAILED
         if RunState.DIVERGED in states:
             return RunState.DIVERGED
-        if self.is_stopped:  # while seeds have not started there is no mean, and no value
+        if self.is_stopped:  # before all seeds have started there is no mean, and no value
             return RunState.STOPPED if self.curves.means else RunState.PRUNED
         if len(states) < len(self.trainings):
             return None
         return RunState.COMPLETE if RunState.COMPLETE in states else RunState.STOPPED
 
     def take_in(self, record: Record, whole_loss: float | None = None) -> list[tuple[int, float]]:
-        """Add a record to its run's curve; return the iterations at which the trial's mean is known by it.
+        """Add a record to its run's curve; return the iterations whose mean it completes, each with its value.
 
-        `whole_loss` is that of the whole validation split, where the record is a run's last.
+        `whole_loss` is the loss on the whole validation split, given with a run's last record.
         """
         training = self.trainings[record.key]
         values, seed = training.run.values, training.folder.seed
@@ -186,27 +186,27 @@ class TrialRuns:
             return []
         try:
             return self.curves.add(seed, record.iteration, record.val_loss, has_ended)
-        except Exception as error:  # whatever the user's own metric may raise
+        except Exception as error:  # whatever a user's metric may raise
             self.error = "".join(traceback.format_exception(error))
             return []
 
     def restore_curve(self, training: Training, until: float = math.inf) -> None:
-        """Take in a run's losses up to an iteration, as an earlier worker has written them."""
+        """Take in a run's losses up to an iteration that an earlier worker has written."""
         for point in training.folder.points():
             if point.iteration <= until and point.val_loss is not None:
                 self.curves.add(training.folder.seed, point.iteration, point.val_loss)
 
     def ending(self, outcome: RunState) -> TrialEnding:
-        """Return how the trial ends: its outcome and value, and each seed's own state."""
+        """Return the trial's ending: its outcome and value, and each seed's own state."""
         cut_short = RunState.PRUNED if outcome is RunState.DIVERGED else outcome
         seeds = [training.folder.seed for training in self.trainings.values()]
         states = {seed: self.states.get(seed, cut_short) for seed in seeds}
-        # Optuna values what was cut short by its last report.
+        # Optuna uses the last report as the value of a pruned trial.
         value = self.curves.value("final" if cut_short is RunState.PRUNED else self.spec.objective.at)
         return TrialEnding(outcome, value, states, self.error)
 
     def write_ends(self, ending: TrialEnding) -> list[RunEnd]:
-        """Write and return how every run ended; where another worker wrote the end of the first, all end as it says."""
+        """Write and return the end of every run; an ending that another worker wrote first holds for all."""
         self.write_points()
         ends: list[RunEnd] = []
         for training in self.trainings.values():
@@ -256,7 +256,7 @@ class TrialRuns:
 
 
 class ClaimedTrial(TrialRuns):
-    """A trial of which this worker holds the lease."""
+    """A trial whose lease this worker holds."""
 
     def __init__(
         self, spec: StudySpec, dataset: Dataset, folder: StudyFolder, claim: Claim, space: Space
@@ -277,7 +277,7 @@ class ClaimedTrial(TrialRuns):
                 sampled=claim.sampled,
                 **claim.asked,
                 facts=facts(values)._asdict(),
-                threads=torch.get_num_threads(),  # on which the last bits of a larger model rest
+                threads=torch.get_num_threads(),  # the last bits of a larger model depend on it
                 started=started,
             )
             starts.append((folder.run(*self.place, seed), start))
@@ -285,6 +285,6 @@ class ClaimedTrial(TrialRuns):
         self.promoted = claim.promoted
 
     def read_ends(self) -> list[RunEnd]:
-        """Return the ends that an earlier worker wrote; those that a promoted trial was pruned with are taken back."""
+        """Return the ends that an earlier worker wrote; remove those with which a promoted trial was pruned."""
         found = (each.folder.take_back_end(self.promoted) for each in self.trainings.values())
         return [end for end in found if end]

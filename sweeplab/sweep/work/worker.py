@@ -1,11 +1,11 @@
-"""What one worker does: open the study, train its trials, and leave when it is asked to.
+"""The program of one worker: open the study, train its trials, and leave when asked to.
 
 A worker is `python -m sweeplab.sweep.work.worker [--force] [--apart] [--engine TYPE --since TIME] LAB NAME THREADS`. It
-prints one JSON object per line for the process that started it, begins when a line comes by its standard input, and
-leaves once that is closed; with `--since` it has no pipes, and works for the supervisor that started then. With
-`--apart` LAB is no lab but a folder of its own, from which what it writes is sent to the lab. It leaves too when one of
-LEAVING_SIGNALS has come: it saves its runs at the next step and exits. It refuses a study that others train with other
-code or data, except with `--force`.
+prints one JSON object per line for the process that started it, begins when a line arrives on its standard input, and
+leaves when that is closed: it saves its runs at the next step and exits. One of LEAVING_SIGNALS has the same effect.
+With `--since` it has no pipes, and works for the supervisor that started at that time. With `--apart` LAB is a folder
+of the worker's own, whose files are sent to the lab. It refuses a study that others train with other code or data,
+except with `--force`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sweeplab.sweep.work.starter import Elsewhere, Pipes, Starter
 
 
 def work(starter: Starter, folder: StudyFolder, threads: int, force: bool, is_apart: bool = False) -> int:
-    """Work on a study until it has no more trials or the worker is to leave; return the exit code."""
+    """Work on a study until it has no more trials or the worker has to leave; return the exit code."""
     from sweeplab.data.dataset import open_cached
     from sweeplab.lab.identity import version_differences, versions
     from sweeplab.runs.generating import keep_sample
@@ -42,9 +42,9 @@ def work(starter: Starter, folder: StudyFolder, threads: int, force: bool, is_ap
     availability = Availability(folder.name, OUTAGE_SECONDS)
     availability.say = lambda message: starter.emit(StudyNotice(message=message))
     availability.stopping = closed.is_set
-    # By their digests: whoever runs the study has allowed them.
+    # Plugins are checked by their digests: whoever runs the study has allowed them.
     store = open_store(folder, allow_plugins=True, wait=availability)
-    if AUTO in store.spec.devices:  # what the study was planned for holds on every machine
+    if AUTO in store.spec.devices:  # the plan's kind of device holds on every machine
         if folder.read(folder.plan_file)["device"] == "cpu":
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         elif not cuda_count():
@@ -55,12 +55,12 @@ def work(starter: Starter, folder: StudyFolder, threads: int, force: bool, is_ap
     torch.set_num_threads(threads)
     dataset = open_cached(cached_data(folder, store.spec)) if is_apart else study_dataset(store.spec)
     if dataset is None:
-        print("the study's tokens did not come to this machine whole", file=sys.stderr)
+        print("the study's tokens on this machine are missing or incomplete", file=sys.stderr)
         return 1
     theirs = store.commands.state.start.versions
     if not force and (different := version_differences(versions(dataset.token_digest), theirs)):
         others = "the study's other workers have another version of"
-        print(f"{others} {', '.join(different)}; --force works with them all the same", file=sys.stderr)
+        print(f"{others} {', '.join(different)}; --force works with them anyway", file=sys.stderr)
         return REFUSED
     starter.await_start()
     starter.follow(folder, store.commands)
@@ -74,7 +74,7 @@ def work(starter: Starter, folder: StudyFolder, threads: int, force: bool, is_ap
 
 
 def main(words: Sequence[str]) -> int:
-    """Work as the command line says."""
+    """Run a worker with the options of its command line; return its exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--force", action="store_true")
     parser.add_argument("--apart", action="store_true")
@@ -97,4 +97,4 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    os._exit(main(sys.argv[1:]))  # all is written: taking torch down piece by piece takes half a second
+    os._exit(main(sys.argv[1:]))  # everything is written: unloading torch takes half a second
