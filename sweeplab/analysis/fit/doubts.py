@@ -113,7 +113,8 @@ def _pattern(name: str, column: Array, fit: Fit) -> Pattern | None:
     if base.shape[1] and spare > 0 and squares > 1e-24:
         ratio = inside / base.shape[1] / max((squares - inside) / spare, 1e-300)
         p_value = float(fdtrc(base.shape[1], spare, ratio))
-    ranks = [Series(each).rank() for each in (column[there], residual)]  # Spearman's correlation
+    # Spearman's correlation; equal values of a product, such as 6ND, may differ in their last bits.
+    ranks = [Series(each).rank() for each in (scale.round(9), residual.round(12))]
     return Pattern(
         column=name,
         rank=ranks[0].corr(ranks[1]) if np.ptp(residual) else 0.0,

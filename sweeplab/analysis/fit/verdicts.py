@@ -76,7 +76,7 @@ def design(points: Points, columns: tuple[str, ...]) -> dict[str, float]:
         logs = np.sort(np.log10(points.columns[name]))
         found[f"decades of {name}"] = float(logs[-1] - logs[0])
         found[f"decades of {name} but for one row"] = float(min(logs[-1] - logs[1], logs[-2] - logs[0]))
-        found[f"distinct {name}"] = float(len(np.unique(points.columns[name].round(12))))
+        found[f"distinct {name}"] = float(1 + np.count_nonzero(np.diff(logs) > 1e-9))
     if {"params", "tokens"} <= set(columns):
         found["sd of log(tokens/params)"] = float(_log_ratio(points.columns).std())
         found["sd across the line"], found["sd across the line but for one row"] = _across(points.columns)
