@@ -62,7 +62,7 @@ def test_params_say_what_experts_a_token_meets(cli: Cli) -> None:
     ("arguments", "words"),
     [
         (["--preset", "gpt22"], "did you mean 'gpt2'?"),
-        (["tiny.yaml", "--preset", "gpt2"], "a file and a preset"),
+        (["tiny.yaml", "--preset", "gpt2"], "both FILE and --preset"),
         (["--cell", "n_embd=8"], "FILE --cell CELL"),
         (["tiny.yaml", "--cell", "n_embd=9"], "allowed: n_embd=8 | n_embd=16"),
         (["-o", "n_kv_head=4"], "-o n_kv_head=4: no cell meets 'n_kv_head divides n_head"),
@@ -122,7 +122,7 @@ def test_a_trained_run_is_traced_and_drawn(cli: Cli, finished) -> None:
     assert "its weights" in said.out and "final_norm" in said.out
     said = cli("model", "trace", *asked, "--prompt", "The print", "--values", "3")
     lines = said.out.splitlines()
-    assert "'The print', its weights" in lines[0] and lines[-1].startswith("the likeliest there: ")
+    assert "'The print', its weights" in lines[0] and lines[-1].startswith("most probable tokens there: ")
     assert [line.split()[0] for line in lines if "attention.scores" in line or "attention.weights" in line]
     found = json.loads(cli("model", "trace", *asked, "--prompt", "The print", "--json").out)
     whole = json.loads(
