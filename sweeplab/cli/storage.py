@@ -25,9 +25,7 @@ def _server(lab: Path | None) -> Server:
 def start_storage(
     host: Annotated[
         str | None,
-        option(
-            "ADDRESS", "Address to listen on; TLS beyond loopback.  [default: as before, else 127.0.0.1]"
-        ),
+        option("ADDRESS", "Address to listen on; TLS beyond loopback.  [default: as before, else 127.0.0.1]"),
     ] = None,
     port: Annotated[
         int | None, option("N", "Port to use.  [default: as before, else a free one]", min=1, max=65535)

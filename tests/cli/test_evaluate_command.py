@@ -30,7 +30,7 @@ def test_learned_positions_have_nothing_longer(cli, finished) -> None:
 def test_a_person_reads_a_table(cli, finished) -> None:
     said = cli("evaluate", "tiny", "--lab", finished.lab)
     assert said.code == 0
-    for words in ("val_loss", "mean loss by position", "0–", "nothing at 4 times block_size: learned"):
+    for words in ("val_loss", "mean loss by position", "0–", "no loss at 4 times block_size: learned"):
         assert words in said.out
 
 

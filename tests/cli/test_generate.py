@@ -185,7 +185,7 @@ def test_a_run_that_came_with_special_tokens_ends_and_names_them_by_its_own(runs
         ),
         (
             "generate text --prompt a --beams 2 --greedy",
-            "--greedy beside --beams, which draws nothing; allowed: one of them",
+            "--greedy beside --beams, which does not sample; allowed: one of them",
         ),
         ("generate text --prompt a --beams 2 --top-k 3", "--top-k beside --beams"),
         ("generate text --prompt a --beams 2 --seed 0", "--seed beside --beams"),
