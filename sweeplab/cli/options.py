@@ -85,9 +85,7 @@ Grid = Annotated[
 ]
 Search = Annotated[
     list[str] | None,
-    option(
-        "NAME=LOW..HIGH", "Tune over LOW..HIGH or A,B,…; NAME alone: its usual range. Repeatable.", "--search"
-    ),
+    option("NAME=LOW..HIGH", "Tune over LOW..HIGH, A,B,… or (NAME alone) its range. Repeatable.", "--search"),
 ]
 Preset = Annotated[
     str | None,

@@ -187,7 +187,7 @@ def test_all_programs_that_are_found_serve_a_lab(folder: Path, lab: Path, monkey
     assert server.start() and server.check()
     if servers.WHEEL in str(folder):
         server.stop()
-        with pytest.raises(BadInput, match="takes TLS"):
+        with pytest.raises(BadInput, match="needs TLS"):
             server.start(host="0.0.0.0")
         assert server.start()
     assert server.backup(lab / "all.dump") and server.stop()

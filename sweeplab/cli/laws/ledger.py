@@ -28,9 +28,7 @@ def forecast(
     source: Source,
     params: Annotated[float | None, option("N", "Parameters of the future run.")] = None,
     tokens: Annotated[float | None, option("D", "Its training tokens.")] = None,
-    flops: Annotated[
-        float | None, option("C", "Its FLOPs.  [default: N*D times the table's C/(N*D)]")
-    ] = None,
+    flops: Annotated[float | None, option("C", "Its FLOPs.  [default: N*D times the table's C/ND]")] = None,
     study: Annotated[
         Path | None, option("FILE", "Forecast the cells of this study file, before it has runs.")
     ] = None,

@@ -40,9 +40,7 @@ def next_runs(
     most_runs: Annotated[int, option("RUNS", "Most runs to choose.", min=1)] = Rules.most_runs,
     most_each: Annotated[int, option("TIMES", "Most seeds per candidate.", min=1)] = Rules.most_each,
     most_share: Annotated[float, option("SHARE", "Largest share of runs at the corners.")] = Rules.most_share,
-    misfit: Annotated[
-        float, option("SHARE", "Allow for this relative error of the law.", min=0)
-    ] = Rules.misfit,
+    misfit: Annotated[float, option("SHARE", "Allow for this relative law error.", min=0)] = Rules.misfit,
     law: Law = "chinchilla",
     output: Annotated[Path | None, option("FILE", "Write the chosen runs as a study file.")] = None,
     columns: Columns = None,

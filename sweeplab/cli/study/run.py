@@ -61,9 +61,8 @@ def plan(
 ) -> Answer:
     """Show what a study would do, without training.
 
-    It shows the cells with their sizes and costs, the search space as Optuna sees it, what would run where, and
-    for how long. The time is estimated from the lab's earlier runs, or from a few training steps: timing those
-    takes some seconds, once.
+    It shows the cells with sizes and costs, the search space as Optuna sees it, what would run where, and how long
+    it takes: estimated from the lab's earlier runs, or from a few steps, whose timing takes some seconds, once.
 
     \b
     $ sweeplab study plan studies/small.yaml
@@ -86,10 +85,9 @@ def bench(
 ) -> Answer:
     """Time the ways to train a study on this machine's CPU.
 
-    The ways differ in workers, threads, runs in a stack, precision and compilation. Each is shown with its
-    trial-steps per second and its share of the rate at which the cores multiply large matrices; one line says
-    which way the plan takes, and why. Only the cell with the most FLOPs is timed, for a minute or two, longer
-    where steps are compiled.
+    They differ in workers, threads, runs per stack, precision and compilation. It shows the trial-steps per second
+    of each, their share of the rate at which the cores multiply large matrices, and which one the plan takes and
+    why. Only the cell with the most FLOPs is timed, for a minute or two, longer where steps are compiled.
 
     \b
     $ sweeplab study bench studies/small.yaml
@@ -200,9 +198,7 @@ def _print_plan(plan: Plan, ahead: Outlook, file: Path) -> None:
         say(plan.reach_in_words)
     if plan.mirror:
         say(plan.mirror)
-    room = (
-        f"{bytes_in_words(plan.checkpoint_bytes)} of the {bytes_in_words(ahead.free_bytes)} free on the disk"
-    )
+    room = f"{bytes_in_words(plan.checkpoint_bytes)} of the {bytes_in_words(ahead.free_bytes)} free on disk"
     say(f"checkpoints and snapshots take up to {room}")
     say_warnings(plan.warnings)
 
