@@ -142,8 +142,7 @@ def score(
 ) -> Answer:
     """Score pairs of texts with a trained run.
 
-    A score may say how similar the two texts are. The run must be trained on the corpus `scores`: pairs of texts
-    with a score each.
+    A score may be their similarity. The run must be trained on the corpus `scores`: pairs of texts with a score.
 
     \b
     $ sweeplab score alike "A man plays." "Someone is playing."
@@ -187,9 +186,8 @@ def evaluate(
 ) -> Answer:
     """Evaluate a trained run, also on longer sequences.
 
-    Losses are given by position too. Sequences longer than block_size need a position encoding without a
-    maximum, such as rotary, alibi, relative, sinusoidal or none. A run that kept its best checkpoint is
-    evaluated with it.
+    Losses are given by position too. Sequences longer than block_size need positions without a maximum, such as
+    rotary, alibi, relative, sinusoidal or none. A run that kept its best checkpoint is evaluated with it.
 
     \b
     $ sweeplab evaluate small --lengths 1,2,4 --report positions.html

@@ -175,8 +175,7 @@ def scored(
     amount to choosing by it.
 
     Raises:
-        BadInput: the split is too short for the run; or a run of preferences lacks the weights that its study, `spec`,
-            starts from.
+        BadInput: the split is too short, or the study (`spec`) of a run of preferences has no start weights.
     """
     import torch
 
@@ -194,9 +193,7 @@ def scored(
     if dataset.kind == "preferences":
         start = start_weights(spec)(values) if spec else None
         if start is None:
-            raise BadInput(
-                "a run of preferences is compared with the weights its study starts from: it has none"
-            )
+            raise BadInput("a run of preferences is compared with its study's start weights, and it has none")
         row = model.transformer.layout.row_of(start, generator_key(values.seed, "init"))
         known = references(model.transformer, row, evaluation.objective)
         judged = torch.tensor([values.beta]), known[None]

@@ -38,9 +38,7 @@ def check_imported_name(lab: Path, name: str) -> None:
     if not is_name(name):
         raise BadInput(Problem(f"{name!r} cannot be a run's name", f"--name of {NAMES}"))
     if name in study_names(lab):
-        raise BadInput(
-            Problem(f"{name!r} is a study's name, which opens its best run", "--name with another")
-        )
+        raise BadInput(Problem(f"{name!r} is a study's name and opens its best run", "--name with another"))
 
 
 def open_run(text: str, lab: Path, uri: str | None = None) -> Run:

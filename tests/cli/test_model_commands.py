@@ -55,7 +55,7 @@ def test_params_of_several_models_stand_side_by_side(cli: Cli, folder: Path) -> 
 
 def test_params_say_what_experts_a_token_meets(cli: Cli) -> None:
     said = cli("model", "params", "-o", "n_expert=8", "-o", "n_expert_active=2")
-    assert "of them active" in said.out and "stands for it here" in said.out
+    assert "of them active" in said.out and "is assumed here" in said.out
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_trace_of_the_original_goes_through_encoder_and_decoder(cli: Cli) -> Non
 
 def test_trace_refuses_what_does_not_fit(cli: Cli) -> None:
     said = cli("model", "trace", "--preset", "gpt2-xl", "-o", "n_layer=1024")
-    assert said.code == 2 and "gpt2-xl takes " in said.err and "GB are free" in said.err
+    assert said.code == 2 and "gpt2-xl needs " in said.err and "GB are free" in said.err
     said = cli("model", "trace", "--token", "300")
     assert said.code == 2 and "token 300; allowed: 0 to 255" in said.err
     assert cli("model", "trace", "tiny", "--preset", "gpt2").code == 2

@@ -82,8 +82,7 @@ def clone(
 ) -> None:
     """Copy a study's file under another name.
 
-    The copy keeps your text and comments; the overrides (-o) of the last run and of this command are
-    written into it.
+    The copy keeps your text and comments, with the overrides (-o) of the last run and of this command.
 
     \b
     $ sweeplab study clone small longer -o max_iters=1000
