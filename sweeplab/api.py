@@ -222,7 +222,7 @@ class Study(Results):
         returns their status.
 
         Raises:
-            BadInput: no trial of the study has a value, or another study has the name of one that trains them.
+            BadInput: no trial of the study has a value, or it was confirmed with other numbers of seeds.
             Interrupted: a study that trains them did not end; calling this again continues from there.
         """
         from sweeplab.analysis.confirmation import confirmed_cells

@@ -114,7 +114,7 @@ class Writer:
         from sweeplab.model.generation import beam_search
 
         if fills_holes(self.run):
-            raise BadInput("--beams needs a decoder: an encoder fills each [MASK], not a next token")
+            raise BadInput("--beams needs a decoder: an encoder only fills each [MASK]")
         if self.amateur is not None:
             raise BadInput("--beams searches by likelihood, which --contrast does not have: give one of them")
         found = beam_search(self._next(), self.prompt, n_beams, self.max_new_tokens)

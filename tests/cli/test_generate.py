@@ -153,8 +153,8 @@ def test_a_run_that_came_with_special_tokens_ends_and_names_them_by_its_own(runs
     [
         ("generate masked --prompt a[MASK] --beams 2", "--beams needs a decoder"),
         ("generate text --prompt abÉd", "the prompt's character 'É' at 2 is unknown to the char tokenizer"),
-        ("generate masked --prompt a[MASK]bÉ", "the prompt's character 'É' at 8 is none of"),
-        ("model next text --prompt 9", "the prompt's character '9' at 0 is none of"),
+        ("generate masked --prompt a[MASK]bÉ", "the prompt's character 'É' at 8 is unknown to"),
+        ("model next text --prompt 9", "the prompt's character '9' at 0 is unknown to"),
         ("generate text --prompt a --top-p 2", "--top-p is 2.0; allowed: a number from above 0 to 1"),
         ("generate text --prompt a --top-k 0", "--top-k is 0; allowed: a whole number, at least 1"),
         ("generate text --prompt a --temperature 0", "--temperature is 0.0; allowed: a number above 0"),
@@ -195,7 +195,7 @@ def test_a_run_that_came_with_special_tokens_ends_and_names_them_by_its_own(runs
         ),
         ("generate masked --prompt abc", "the prompt has no [MASK]"),
         ("generate text --prompt=", "the prompt is empty"),
-        ("generate txt --prompt a", "no run 'txt'; allowed: a study's NAME, NAME/CELL, NAME/CELL/TRIAL-SEED"),
+        ("generate txt --prompt a", "no run 'txt'; allowed: a study's NAME, NAME/CELL or NAME/CELL/TRIAL-SEED"),
     ],
 )
 def test_bad_input_is_said_in_a_line(command: str, said: str, runs, cli) -> None:
