@@ -195,7 +195,10 @@ def test_a_run_that_came_with_special_tokens_ends_and_names_them_by_its_own(runs
         ),
         ("generate masked --prompt abc", "the prompt has no [MASK]"),
         ("generate text --prompt=", "the prompt is empty"),
-        ("generate txt --prompt a", "no run 'txt'; allowed: a study's NAME, NAME/CELL or NAME/CELL/TRIAL-SEED"),
+        (
+            "generate txt --prompt a",
+            "no run 'txt'; allowed: a study's NAME, NAME/CELL or NAME/CELL/TRIAL-SEED",
+        ),
     ],
 )
 def test_bad_input_is_said_in_a_line(command: str, said: str, runs, cli) -> None:
