@@ -186,10 +186,8 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path
     process, study = long
     first = study.run("all", 0, 0)
     assert "study long is running and not paused" in cli("study", "resume", "long").err
-    assert (
-        "study long is running; stop it first: sweeplab study stop long"
-        in cli("study", "rm", "long", "--yes").err
-    )
+    removed = cli("study", "rm", "long", "--yes").err
+    assert "study long is running; stop it first: sweeplab study stop long" in removed
 
     assert cli("study", "pause", "long").code == 0
     wait_for(lambda: not has_workers(process))
