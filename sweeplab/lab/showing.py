@@ -100,8 +100,7 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
     `trials` counts the trials that use up the budget, of `n_trials` in all (null if only time or FLOPs end the study;
     a cell has no more trials than points), `enqueued` those that run next, `known` those of a warm start. `baselines`
     has the n-gram baseline of each cell, `workers` the place of each worker that runs or is queued. Values are of the
-    `metric`. Cells stand in the order of the grid, cells that it no longer has come last. If tasks differ there is no
-    best.
+    `metric`. Cells stand in the order of the grid, former cells last. If tasks differ there is no best.
     """
     # Read without a check, as it was checked when it was run: the rules of samplers import Optuna.
     plan, study = map(folder.read, (folder.plan_file, folder.canonical_file))

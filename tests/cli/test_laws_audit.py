@@ -23,7 +23,7 @@ NAMES = [
 def test_the_findings_of_a_study(cli, finished) -> None:
     said = cli("laws", "audit", "tiny", "--lab", finished.lab)
     assert (said.code, said.err) == (0, "")
-    assert said.out.startswith("2 points; no exponents: the points allow no law\n")
+    assert said.out.startswith("2 points; exponents of no law: the points allow none\n")
     assert "\nbetas: found: betas is (0.9, 0.95) in every run: " in said.out
     assert "\nlearning-rate: clear: every size tried 2 values" in said.out and "  points: all 2\n" in said.out
     assert "no exponents: 2 rows for the 3 parameters" in said.out

@@ -175,8 +175,7 @@ def audit(
 
 
 def _print_audit(found: dict[str, Any]) -> None:
-    law = f"exponents of {found['law']}" if found["law"] else "no exponents: the points allow no law"
-    say(f"{found['n_points']} points; {law}")
+    say(f"{found['n_points']} points; exponents of {found['law'] or 'no law: the points allow none'}")
     for each in found["findings"]:
         style = "yellow" if each["state"] == "found" else None
         say(f"\n{each['name']}: {each['state']}: {each['sentence']}", style)
