@@ -25,16 +25,16 @@ def load_study(
     overrides: Sequence[str] = (),
     allow_plugins: bool = False,
 ) -> Study:
-    """Read a study file, or that of a name; `.run()` runs it.
+    """Read a study, given by its file or its name; `.run()` runs it.
 
-    `small` is studies/small.yaml or small.yaml, else the lab's study as it was last run.
+    The name `small` means studies/small.yaml or small.yaml, else the lab's study as it was last run.
 
-    `overrides` are written as on the command line: "max_iters=100". What they name, a file or tracking's address, is
-    your word: what the file alone names may be refused. The Python files that the study names as
-    plugins are imported with `allow_plugins` only.
+    `overrides` are written as on the command line: "max_iters=100". A file or tracking address in an override is
+    trusted, while one that only the file names may be refused. The study's plugins, Python files, are imported only
+    with `allow_plugins`.
 
     Raises:
-        BadInput: with everything that is wrong in the file.
+        BadInput: the file is wrong; lists every problem in it.
     """
     from sweeplab.api import Study
     from sweeplab.lab.listing import study_source
@@ -50,7 +50,7 @@ def load_study(
 
 
 def open_study(name: str, lab: str | Path | None = None, *, allow_plugins: bool = False) -> Study:
-    """Open a study that the lab has, as it was last run; `.run()` continues it.
+    """Open a study of the lab as it was last run; `.run()` continues it.
 
     Raises:
         BadInput: there is no such study; offers the nearest name.
@@ -63,11 +63,11 @@ def open_study(name: str, lab: str | Path | None = None, *, allow_plugins: bool 
 
 
 def load_run(run: str, *, lab: str | Path | None = None, uri: str | None = None) -> Run:
-    """Load a trained run: by a study's name its best one, by NAME/CELL, NAME/CELL/TRIAL-SEED, an MLflow run id, or
-    a folder with a checkpoint.
+    """Load a trained run, given by NAME (the best run of a study), NAME/CELL, NAME/CELL/TRIAL-SEED, an MLflow run id,
+    or a folder with a checkpoint.
 
     Raises:
-        BadInput: there is no such run, with the nearest name; or it kept no checkpoint.
+        BadInput: there is no such run (offers the nearest name), or it kept no checkpoint.
     """
     from sweeplab.records.folders import lab_folder
     from sweeplab.runs.opening import open_run

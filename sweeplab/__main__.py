@@ -1,16 +1,16 @@
-"""Where `sweeplab` and `python -m sweeplab` start."""
+"""The entry point of `sweeplab` and `python -m sweeplab`."""
 
 from __future__ import annotations
 
 import gc
 import sys
 
-# What a command imports stays: looking through it for garbage after every 700 objects takes a tenth of its time.
+# Imported modules are never garbage: looking through them after every 700 objects takes a tenth of a command's time.
 COLLECT_AFTER = 50_000
 
 
 def start() -> None:
-    """Import the command line and run it; Ctrl-C is quiet while the commands are being imported."""
+    """Import the command line and run it; Ctrl-C during the import prints no traceback."""
     gc.set_threshold(COLLECT_AFTER)
     try:
         from sweeplab.cli import main

@@ -1,4 +1,4 @@
-"""Studies from Python: what the command line does, as objects."""
+"""The Python API of studies: the commands of `sweeplab study` as methods."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
     from sweeplab.tracking.models import Published
 
 
-# What a run is called and how it ended, before all else of a table.
+# The first columns of a table: a run's name and how it ended.
 _FIRST = ("cell", "trial", "seed", "state", "value")
 
 
 class Results:
-    """What a study has so far, whoever runs it.
+    """The results of a study so far, also while another process runs it.
 
-    All raise BadInput while the study has not been run, and TrackingUnavailable where tracking does not answer.
+    All methods raise BadInput if the study has not been run, and TrackingUnavailable if tracking does not answer.
     """
 
     folder: StudyFolder
 
     def trials(self) -> pd.DataFrame:
-        """Return every run as a row: cell, trial, seed, state, value, what varied, then all else.
+        """Return a row per run: cell, trial, seed, state, value, the varied hyperparameters, then everything else.
 
         A pair such as betas is a tuple.
         """
@@ -61,12 +61,12 @@ class Results:
         return frame[[*first, *(name for name in frame if name not in first)]]
 
     def varied(self) -> pd.DataFrame:
-        """Return every run as a row of what differs between them: cell, trial, seed, state, value, hyperparameters."""
+        """Return a row per run with the columns cell, trial, seed, state, value and the varied hyperparameters."""
         frame = self.trials()
         return frame[[*_FIRST, *self._varied(frame)]]
 
     def _varied(self, frame: pd.DataFrame) -> list[str]:
-        """Return what of the study's grid, cells and search differs between its runs."""
+        """Return the hyperparameters of the study's grid, cells and search that differ between its runs."""
         study = self.folder.read(self.folder.canonical_file)
         changed = (name for cell in study.get("cells", ()) for name in cell)
         names = dict.fromkeys([*study["grid"], *changed, *study["search"]])
@@ -74,7 +74,7 @@ class Results:
 
     @property
     def best(self) -> dict[str, Any]:
-        """Return the run with the lowest value, as plain values; empty when none has finished."""
+        """Return the run with the lowest value, as plain values; empty if no run has finished."""
         import pandas as pd
 
         rows = self.trials().astype(object).to_dict("records")
@@ -84,10 +84,10 @@ class Results:
         return {name: None if value is pd.NA or value != value else value for name, value in plain.items()}
 
     def plot(self, panel: str = "learning_curves", **options: Any) -> Figure:
-        """Return a figure of a report, such as learning_curves, importances or fit; `options` as in a dashboard.
+        """Return a panel of a report as a figure: learning_curves, importances, fit …; `options` as in a dashboard.
 
         Raises:
-            BadInput: there is no such panel, or nothing to draw yet.
+            BadInput: there is no such panel, or it has nothing to draw yet.
         """
         from sweeplab.report.options import PanelSpec
         from sweeplab.report.panels.base import PANELS, make_panel
@@ -104,7 +104,7 @@ class Results:
     def curves(self, metrics: Sequence[str] = ("train_loss", "val_loss")) -> pd.DataFrame:
         """Return all curves: one row per point, with cell, trial, seed, iteration, train_tokens, metric, value.
 
-        Metrics are also learning_rate, grad_norm and tokens_per_second.
+        Other metrics are learning_rate, grad_norm and tokens_per_second.
         """
         from sweeplab.analysis.table import curves_table
 
@@ -134,7 +134,7 @@ class StudyResult(Results):
 
 
 class Study(Results):
-    """A study that has been read and checked, to be run, continued, or looked at."""
+    """A study whose file was read and checked: run it, continue it, or look at its results."""
 
     def __init__(self, spec: StudySpec, lab: Path) -> None:
         self.spec, self.lab = spec, lab
@@ -154,7 +154,7 @@ class Study(Results):
         """Return what running the study would do.
 
         Raises:
-            BadInput: it could not start.
+            BadInput: the study could not start.
         """
         plan = make_plan(self.spec, self.lab)[0]
         try:
@@ -165,7 +165,7 @@ class Study(Results):
         return plan
 
     def look_ahead(self, plan: Plan | None = None) -> Outlook:
-        """Return how far the study is, and how long the rest takes by what the lab has trained."""
+        """Return how far the study is, and how long the rest takes, estimated from the lab's earlier runs."""
         return look_ahead(self.spec, plan or self.plan(), self.lab)
 
     def run(
@@ -176,16 +176,16 @@ class Study(Results):
         on_evaluation: OnEvaluation | None = None,
         on_trial_end: OnTrialEnd | None = None,
     ) -> StudyResult:
-        """Run the study to the end of its budget, or continue it, and write its report, but where it is interrupted.
+        """Run the study to the end of its budget, or continue it; write its report unless it is interrupted.
 
-        What goes wrong on the way stands in the result's `errors`, and so does what the callbacks raise, which
-        changes nothing else. They are called here, between two polls of the workers: a slow one delays no training.
+        Errors on the way are in the result's `errors`. So are exceptions of the callbacks, which change nothing else.
+        Callbacks run in this process, between two polls of the workers: a slow one delays no training.
 
         `listen` gets the workers' events and a `Tick` several times a second; without it a notebook shows a bar and a
-        table of the cells. `interrupts` counts how often the user has asked to stop.
+        table of the cells. `interrupts` returns how often the user has asked to stop.
 
         Raises:
-            BadInput: it cannot start.
+            BadInput: the study cannot start.
         """
         from sweeplab.sweep.work.supervisor import run_study  # SQLAlchemy with it: slow to import
 
@@ -218,12 +218,12 @@ class Study(Results):
     ) -> list[CellConfirmed]:
         """Train the best configurations again with fresh seeds, and score the winner of each cell on the test split.
 
-        `top` and `seeds` are those of the study's `confirm` where they are not given. `run` runs the studies that
-        train them and returns their status.
+        `top` and `seeds` default to the study's `confirm`. `run` runs the studies that train the configurations, and
+        returns their status.
 
         Raises:
-            BadInput: no trial of the study has a value, or they are not to be confirmed as they were before.
-            Interrupted: a study that trains them did not come to its end; confirming goes on from there.
+            BadInput: no trial of the study has a value, or it was confirmed with other numbers of seeds.
+            Interrupted: a study that trains them did not end; calling this again continues from there.
         """
         from sweeplab.analysis.confirmation import confirmed_cells
         from sweeplab.sweep.confirming import confirm
@@ -241,7 +241,7 @@ class Study(Results):
         """Register the best trial's model, of the study or of a cell, in MLflow's registry, with the alias `best`.
 
         Raises:
-            BadInput: no trial has ended, or the best one kept no checkpoint.
+            BadInput: no trial has ended, or the best trial kept no checkpoint.
             TrackingUnavailable: MLflow does not answer.
         """
         from sweeplab.lab.describing import publish
@@ -249,10 +249,10 @@ class Study(Results):
         return publish(self.folder, cell, name)
 
     def extend(self, trials_per_cell: int | None = None, time: str | None = None) -> Done:
-        """Give the study another budget, in totals, while it runs or afterwards; `time` is such as 30m, or none.
+        """Change the study's budget (totals), while it runs or afterwards; `time` is a text such as 30m, or none.
 
         Raises:
-            BadInput: nothing is given, or what is given is no budget.
+            BadInput: nothing is given, or a value is not a budget.
         """
         from sweeplab.lab.listing import read_spec
         from sweeplab.sweep.control import steering
@@ -263,22 +263,22 @@ class Study(Results):
         return done
 
     def enqueue(self, **values: Any) -> Done:
-        """Let trials of given values be tried next, one in every cell that they do not exclude.
+        """Enqueue trials with given values to run next, one in every cell that the values allow.
 
         Raises:
-            BadInput: a name is not the study's, or a value is neither searched nor in its grid.
+            BadInput: the study neither searches a name nor has it in its grid, or does not allow a value.
         """
         from sweeplab.sweep.control import steering
 
         return steering.enqueue(self.folder, [f"{name}={yaml_text(value)}" for name, value in values.items()])
 
     def stop(self) -> None:
-        """Let the study save its runs and end, in whatever process it is run; `run` continues them.
+        """Make the study save its runs and end, whichever process runs it; `run` continues them.
 
-        To be called from a callback, or from another thread or process.
+        Call it from a callback, or from another thread or process.
 
         Raises:
-            BadInput: nobody runs the study.
+            BadInput: no process runs the study.
         """
         if self._is_run_here:
             self._is_to_stop = True
@@ -289,7 +289,7 @@ class Study(Results):
 
 
 def report_data(lab: Path, names: Sequence[str]) -> ReportData:
-    """Return what pages about studies are made from.
+    """Return the data of reports about studies.
 
     Raises:
         BadInput: tracking has no such study, or studies cannot be compared.
@@ -325,16 +325,15 @@ def write_report(
     form: str = "html",
     single_file: bool = False,
 ) -> list[Path]:
-    """Write a page about studies from what tracking has of them, and return what there is to open.
+    """Write a page about studies from their data in tracking, and return the files to open.
 
-    `page` is scaling or sweep, of one study, or compare, of several. A study's pages stand in its own folder, a
-    comparison in the lab's `reports`, where no folder is given. `form` is html, or png, svg or pdf for a picture a
-    figure. Pages share one plotly.js, in the lab's `reports` or in the folder given; a `single_file` has it inside,
-    as what is kept of one study in tracking has.
+    `page` is scaling or sweep (one study), or compare (several). By default a study's pages go to its own folder, a
+    comparison to `reports` in the lab. `form` is html, or png, svg or pdf for one picture per figure. Pages share one
+    plotly.js, in `reports` in the lab or in `folder`; a `single_file` embeds it, as does the copy that tracking keeps.
 
     Raises:
-        BadInput: the dashboard asks for what does not exist, pictures cannot be made, tracking has no such study, or
-            studies cannot be compared.
+        BadInput: the dashboard names something that does not exist, pictures cannot be made, tracking has no such
+            study, or studies cannot be compared.
         TrackingUnavailable: tracking does not answer.
     """
     from sweeplab.report.data import CURVES
@@ -349,16 +348,16 @@ def write_report(
         joined = f"{len(names)}-{hashlib.sha256(joined.encode()).hexdigest()[:12]}"
     shared = None if single_file else folder or lab / "reports"
     folder = folder or (one.report if one else lab / "reports" / joined)
-    for metric in CURVES if page == "scaling" else ():  # its curves.csv has them all
+    for metric in CURVES if page == "scaling" else ():  # its curves.csv holds all of them
         report.curves(metric)
     written = write_page(page, report, report.studied.runs, folder, dashboard, form, shared)
     if one:
-        with suppress(TrackingUnavailable):  # the page is written, and the next one may be kept there again
+        with suppress(TrackingUnavailable):  # the page is written; tracking gets the next one
             tracker = open_tracker(lab, one.name, tracking_uri_of(one))
             for each in written if form != "html" else folder.glob(f"{page}*"):
                 tracker.attach(each, "report")
             if form == "html" and shared:
-                with TemporaryDirectory() as place:  # what MLflow shows has no file beside it
+                with TemporaryDirectory() as place:  # MLflow shows one file alone, so embed plotly.js
                     whole = Path(place) / written[0].name
                     whole.write_text(with_plotly(written[0].read_text("utf-8")), "utf-8")
                     tracker.attach(whole, "report")

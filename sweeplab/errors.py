@@ -1,4 +1,4 @@
-"""What a person did wrong, said in one line each, and never as a traceback; and the exit codes of a command."""
+"""Mistakes of the user, each reported in one line without a traceback; and the exit codes of a command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from sweeplab.hyperparameters import ALIASES
 
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
-# What values, keys and commands are called elsewhere, by what they are called here; hyperparameters have ALIASES.
+# Other names of values, keys and commands, by their names here; those of hyperparameters are in ALIASES.
 SYNONYMS = {
     "trials_per_cell": "n_trials trials num_trials",
     "workers": "n_jobs num_workers jobs",
@@ -48,7 +48,7 @@ SYNONYMS = {
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with what was asked, with its place when it has one."""
+    """One problem of an input, with its place if it has one."""
 
     what: str
     allowed: str = ""
@@ -64,11 +64,11 @@ class Problem:
             text += f"; allowed: {self.allowed}"
         if self.nearest:
             text += f"; did you mean {self.nearest!r}?"
-        return " ".join(text.splitlines())  # a name, or a library's words, may have several lines
+        return " ".join(text.splitlines())  # a name or a library's message may have several lines
 
 
-class BadInput(Exception):  # noqa: N818 - reads as what it is: not a failure of the program
-    """Refuse an input, with every problem found in it; the command line ends with exit code 2."""
+class BadInput(Exception):  # noqa: N818 - a mistake of the user, not an error of the program
+    """An input is refused, with every problem found in it; the command line ends with exit code 2."""
 
     def __init__(self, *problems: Problem | str) -> None:
         self.problems = [Problem(each) if isinstance(each, str) else each for each in problems]
@@ -76,11 +76,11 @@ class BadInput(Exception):  # noqa: N818 - reads as what it is: not a failure of
 
 
 class StorageUnavailable(BadInput):
-    """Say that a study's storage does not answer, or has no room; nothing is lost, the study goes on when it does."""
+    """A study's storage does not answer or is full; nothing is lost, and the study continues once it answers."""
 
 
 class DamagedFile(BadInput):
-    """Refuse to go on from a file that was written here and is gone or damaged; says which, why, and the cure."""
+    """A file that sweeplab wrote is missing or damaged; says which, why, and the cure."""
 
     def __init__(self, file: Path, what: str, cure: str) -> None:
         self.file, self.what, self.cure = file, what, cure
@@ -88,11 +88,11 @@ class DamagedFile(BadInput):
 
 
 class TrackingUnavailable(Exception):  # noqa: N818 - a state of the world, not an error of the program
-    """Say that tracking could not take something now; nothing is lost, the caller may try again later."""
+    """Tracking could not store something now; nothing is lost, and the caller may try again later."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name that `name` was probably meant to be, also in other words, or an empty string."""
+    """Return the known name that `name` probably means, also by synonyms, or an empty string."""
     from rapidfuzz import fuzz, process
 
     choices: Sequence[str] = sorted(known)

@@ -1,4 +1,4 @@
-"""How a file that must be whole is written, how SQLite opens one, and where what can be made again is kept."""
+"""Files: write one so that it is always complete, open one with SQLite, and find the cache folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Return `$SWEEPLAB_CACHE`, or else sweeplab's folder in the user's own cache."""
+    """Return `$SWEEPLAB_CACHE`, or sweeplab's folder in the user's cache."""
     if named := os.environ.get("SWEEPLAB_CACHE"):
         return Path(named).expanduser().absolute()
     from platformdirs import user_cache_path
@@ -17,32 +17,32 @@ def cache_folder() -> Path:
     return user_cache_path("sweeplab")
 
 
-_PLAIN_PATH = re.compile(r"[\w/.-]*", re.ASCII)  # in which a URL escapes nothing
+_PLAIN_PATH = re.compile(r"[\w/.-]*", re.ASCII)  # a path that needs no escapes in a URL
 
 
 def machine() -> str:
-    """Return what tells this machine from others: containers of one machine have it in common."""
+    """Return an id of this machine since its last boot; all containers of a machine share it."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return boot.read_text().strip() if boot.exists() else platform.node()
 
 
 def database_url(file: Path) -> str:
-    """Return SQLAlchemy's URL of an SQLite file, whatever its path has in it."""
+    """Return SQLAlchemy's URL of an SQLite file, for any path."""
     if _PLAIN_PATH.fullmatch(str(file)):
         return f"sqlite:///{file}"
     from sqlalchemy import URL  # slow to import
 
     url = URL.create("sqlite", database=str(file))
     if not url.render_as_string().endswith(f"/{file}"):
-        # Of sqlite:/// MLflow takes the path as it stands, escapes too, and makes its folder.
+        # MLflow would take a path after sqlite:/// literally, with its escapes, and make its folder.
         url = url.set(drivername="sqlite+pysqlite")
     return url.render_as_string()
 
 
 def read_only_uri(file: Path) -> str:
-    """Return SQLite's own URI that reads a database and makes nothing, neither the file nor one beside it.
+    """Return SQLite's URI that opens a database read-only and creates no file.
 
-    A write-ahead log has an index beside it. Where that cannot be made and there is no log, nobody writes now.
+    A write-ahead log needs an index file beside it. If that cannot be created and there is no log, nobody is writing.
     """
     log = file.with_name(f"{file.name}-wal")
     is_still = not os.access(file.absolute().parent, os.W_OK) and not log.exists()
@@ -50,10 +50,10 @@ def read_only_uri(file: Path) -> str:
 
 
 def write_whole(target: Path, content: bytes) -> None:
-    """Write a file so that a kill at any moment leaves what was there before, or all of `content`.
+    """Write a file so that a kill at any moment leaves the old content or all of `content`.
 
-    One process at a time writes `target`, by a lock or a lease of the caller's: the temporary name follows
-    from the target's, so that what a killed process leaves is written over by the next one and not gathered.
+    The caller makes sure, by a lock or a lease, that one process at a time writes `target`. The temporary name depends
+    only on the target's, so the next process overwrites what a killed one left.
 
     Raises:
         OSError: there is no room, or the folder cannot be written; nothing is left behind.
@@ -71,7 +71,7 @@ def write_whole(target: Path, content: bytes) -> None:
 
 
 def write_new(target: Path, content: bytes) -> bool:
-    """Write a file whole unless there is one; say whether it was written, and by nobody else at the same time.
+    """Write a complete file unless it exists; return whether this call, and no concurrent one, wrote it.
 
     Raises:
         OSError: there is no room, or the folder cannot be written; nothing is left behind.
@@ -88,7 +88,7 @@ def write_new(target: Path, content: bytes) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until what a folder holds is on the disk, the names of new files too."""
+    """Wait until a folder's entries, such as the names of new files, are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""How numbers, counts, sizes, times and addresses are written for people: the one place that decides it."""
+"""Write numbers, counts, sizes, times and addresses for people: the only place that decides their form."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 from urllib.parse import unquote
 
 _LARGE = 1e5
-# Texts that YAML reads as such without quotes.
+# Texts that YAML reads as text without quotes.
 _PLAIN_TEXT = re.compile(r"(?!(?:true|false|null|yes|no|on|off)$)[A-Za-z][\w./-]*", re.IGNORECASE | re.ASCII)
-# What names a secret in the query of an address.
+# The names of secrets in the query of an address.
 _SECRET = re.compile("pass|pwd|secret|token|key|cred|auth|sig|odbc", re.IGNORECASE)
-# User and password of an address, with the @ that ends them: a password may hold / # ? and @ that are not escaped.
+# User and password of an address, up to the @ that ends them: a password may hold unescaped / # ? and @.
 _USER = re.compile(r"(?<=://)[^/?#@:]*:.*@", re.DOTALL)
-# To a server a token may come in the place of the user.
+# For a server a token may take the user's place.
 _TOKEN = re.compile(r"(?<=http://|ttps://)[^/?#@]*@")
 
 
 def written(value: Any) -> str:
-    """Write a value to three digits: 27,008 whole, 0.25, 3.17e-4, (0.9, 0.95), gelu, and none for nothing."""
+    """Write a value to three digits, integers in full: 27,008, 0.25, 3.17e-4, (0.9, 0.95), gelu; None is none."""
     if hasattr(value, "item"):  # a NumPy scalar
         value = value.item()
     if value is None or value != value:
@@ -56,7 +56,7 @@ def short(number: float) -> str:
 def decimal(number: float) -> str:
     """Write a number with all its digits, as YAML has it: 0.25, 3e-4, 1e6."""
     if number and not 1e-2 < abs(number) < 1e6:
-        from decimal import Decimal  # takes longer to import than the rest of the command line's help
+        from decimal import Decimal  # slower to import than the rest that `--help` needs
 
         mantissa, exponent = f"{Decimal(repr(number)).normalize():e}".split("e")
         return f"{mantissa}e{int(exponent)}"
@@ -80,7 +80,7 @@ def yaml_text(value: Any) -> str:
 
 
 def json_ready(value: Any) -> Any:
-    """Return a value as JSON has it: objects by their `as_dict`, and null for NaN and what has no end."""
+    """Return a value ready for JSON: objects by their `as_dict`, NaN and infinite numbers as None."""
     if hasattr(value, "as_dict"):
         value = value.as_dict()
     if isinstance(value, Mapping):
@@ -93,7 +93,7 @@ def json_ready(value: Any) -> Any:
 
 
 def span(low: float | None, high: float | None) -> str:
-    """Write the ends of an interval; None is an end that is open."""
+    """Write the ends of an interval; None is an open end."""
     if low is None and high is None:
         return "no limits"
     if low is None or high is None:
@@ -102,12 +102,12 @@ def span(low: float | None, high: float | None) -> str:
 
 
 def several(count: int, noun: str) -> str:
-    """Write how many there are of something: 1 run, 1,200 runs."""
+    """Write a count with its noun: 1 run, 1,200 runs."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def counts(by_name: Mapping[str, int]) -> str:
-    """Write how many there are of each, in the mapping's order: 24 complete, 3 pruned."""
+    """Write counts by name, in the mapping's order: 24 complete, 3 pruned."""
     return ", ".join(f"{count:,} {name}" for name, count in by_name.items())
 
 
@@ -144,9 +144,9 @@ def bytes_in_words(count: float) -> str:
 
 
 def without_password(address: str) -> str:
-    """Write an address as it may be shown and recorded: without user and password, and the secrets of its query.
+    """Write an address that may be shown and recorded: without user, password and the secrets of its query.
 
-    All up to the last @ may be a password; where that may be one of the query too, nothing but the scheme is left.
+    Everything up to the last @ may be a password; if that @ may belong to the query, only the scheme is kept.
     """
     user = _USER.search(address)
     if user and "=" in user[0].partition("?")[2]:
@@ -160,5 +160,5 @@ def without_password(address: str) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """Write a text, such as a library's error, with every address in it as `without_password` does."""
+    """Apply `without_password` to every address in a text, such as a library's error."""
     return re.sub(r"\S+://\S+", lambda found: without_password(found[0]), text)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class FittedLaw:
     """A law that was fitted to a table.
 
-    `assessment` is all that is known of it: the fit, the points, every number; `columns` are those that were named.
+    `assessment` holds the fit, the points and every number; `columns` are the columns that were named.
     """
 
     assessment: Assessment
@@ -35,7 +35,7 @@ class FittedLaw:
 
     @property
     def numbers(self) -> dict[str, dict[str, Any]]:
-        """Return each number by its name: value (None where it is not identified), low, high, verdict, why, meaning."""
+        """Return each number by its name: value (None if it is not identified), low, high, verdict, why, meaning."""
         return {each.quantity.name: each.as_dict() for each in self.assessment.estimates}
 
     @property
@@ -48,13 +48,13 @@ class FittedLaw:
         return self.assessment.as_dict()
 
     def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return the loss of a run at each row, with its 90% prediction interval and the verdict on it.
+        """Predict the loss of a run for each row, with a 90% prediction interval and the verdict on it.
 
-        `frame` has the columns that the law reads, under their names of the fit or their usual ones. A row that cannot
-        be forecast has no numbers, and `why` says it.
+        `frame` needs the columns that the law reads, under their names in the fit or their usual names. A row that
+        cannot be predicted has no numbers, and `why` says the reason.
 
         Raises:
-            BadInput: a column that is missing, what is no number or not positive.
+            BadInput: a column is missing, or a value is not a number or not positive.
         """
         import pandas as pd
 
@@ -82,7 +82,7 @@ class FittedLaw:
         return pd.DataFrame(rows, columns=["loss", "low", "high", "verdict", "why"], index=frame.index)
 
     def plot(self) -> Figure:
-        """Return the figure of the law through its points, as the page has it.
+        """Return the figure of the law through its points, as in the report.
 
         Raises:
             BadInput: the points allow no such figure.
@@ -110,8 +110,8 @@ def fit(
 ) -> FittedLaw:
     """Fit a law to a DataFrame, or to a .csv, .tsv or .parquet file.
 
-    `columns` are {"params": "N", "tokens": "D*1e9", …} where names do not say it; `count`, `where`, `delta` and
-    `flops` are as on the command line: {"rows": "best"}, "epochs == 1", "auto", the budget of the optimum.
+    `columns` such as {"params": "N", "tokens": "D*1e9", …} is needed if names are not the usual ones; `count`, `where`,
+    `delta` and `flops` are as on the command line: {"rows": "best"}, "epochs == 1", "auto", the budget of the optimum.
 
     Raises:
         BadInput: what `sweeplab laws fit` refuses.

@@ -1,23 +1,23 @@
-"""What a file of yours adds to sweeplab, for a study that names it under `plugins`.
+"""Register your own parts with sweeplab, in a Python file that a study names under `plugins`.
 
     from sweeplab.plugins import activation, corpus, metric, tokenizer
 
     @corpus("mine", "Letters that I wrote")
-    def mine(files):  # those at data.path, if any
+    def mine(files):  # the files at data.path, if any
         return "\\n".join(file.read_text() for file in files)
 
     @activation("squared_relu")
-    def squared_relu(x):  # of each number of a tensor alone
+    def squared_relu(x):  # element by element
         return x.relu().square()
 
-    @metric("bits")  # what an evaluation is worth; lower is better
+    @metric("bits")  # the value of an evaluation; lower is better
     def bits(val_loss, iteration, values):
         return val_loss / 0.6931471805599453
 
     @tokenizer
     class Words(sweeplab.data.tokenizers.Tokenizer): ...
 
-A part is known by its name from then on, in this process; what sweeplab has of its own is never replaced.
+From then on a part is known by its name in this process; sweeplab's own parts cannot be replaced.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 _Part = TypeVar("_Part")
 _TokenizerClass = TypeVar("_TokenizerClass", bound="type[Tokenizer]")
 KINDS = ("corpus", "tokenizer", "activation", "metric")
-# Every part that was added to this process, in order: its kind, its name, itself.
+# Every part that was added in this process, in order: its kind, its name, the part.
 added: list[tuple[str, str, Any]] = []
 
 
 class NotImported:
-    """Stands for a part whose file was not imported: its name is known, and whoever uses it is told so."""
+    """Stands for a part whose file was not imported: its name is known, but using it raises BadInput."""
 
     def __init__(self, kind: str, name: str) -> None:
-        self._what = f"{kind} {name!r} is a plugin's, which was not imported; --allow-plugins imports it"
+        self._what = f"{kind} {name!r} is from a plugin that was not imported; --allow-plugins imports it"
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -69,7 +69,7 @@ def corpus(
 ) -> Callable[[Callable[[Sequence[Path]], str]], Callable[[Sequence[Path]], str]]:
     """Register a function as a corpus: it takes the files at the study's `data.path` and returns the text.
 
-    It is asked again when one of these files, or its own, has changed.
+    It is called again when one of these files, or its own file, has changed.
     """
 
     def register(function: Callable[[Sequence[Path]], str]) -> Callable[[Sequence[Path]], str]:
@@ -99,19 +99,19 @@ def corpus(
 
 
 def tokenizer(kind: _TokenizerClass) -> _TokenizerClass:
-    """Register a subclass of Tokenizer under its `name`; its tokens are cut anew when its file has changed."""
+    """Register a subclass of Tokenizer under its `name`; texts are tokenized again when its file has changed."""
     kind.version = hashlib.sha256(_file_of(kind).read_bytes()).hexdigest()[:12]
     add("tokenizer", kind.name, kind)
     return kind
 
 
 def activation(name: str) -> Callable[[_Part], _Part]:
-    """Register a function of a tensor, each number alone, as a non-linearity of the feed-forward layers."""
+    """Register an element-wise function of a tensor as an activation of the feed-forward layers."""
     return lambda function: _added("activation", name, function)
 
 
 def metric(name: str) -> Callable[[Metric], Metric]:
-    """Register what an evaluation is worth, for `objective: {metric: NAME}`.
+    """Register a function that values an evaluation, for `objective: {metric: NAME}`.
 
     It takes the mean validation loss over a trial's seeds, the iteration, and the hyperparameters. Lower is better.
     """
@@ -119,7 +119,7 @@ def metric(name: str) -> Callable[[Metric], Metric]:
 
 
 def table_of(kind: str) -> dict[str, Any]:
-    """Return the table in which parts of a kind are known by their names."""
+    """Return the table of the parts of a kind, by name."""
     match kind:
         case "corpus":
             from sweeplab.data.corpora import CORPORA
@@ -140,10 +140,10 @@ def table_of(kind: str) -> dict[str, Any]:
 
 
 def add(kind: str, name: str, part: Any) -> None:
-    """Make a part known by its name; one that a plugin added before is replaced.
+    """Add a part under a name, replacing one that a plugin added before.
 
     Raises:
-        ValueError: sweeplab has a part of this name itself.
+        ValueError: the name belongs to one of sweeplab's own parts.
     """
     table = table_of(kind)
     if name in table and not any((kind, name) == each[:2] for each in added):
@@ -158,7 +158,7 @@ def add(kind: str, name: str, part: Any) -> None:
 
 
 def said(error: BaseException, file: Path) -> str:
-    """Say in a line what a file of the user's raised, and where in it."""
+    """Say in one line what a user's file raised, and in which of its lines."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
     line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
     place = f"{file}:{line}" if line else str(file)
@@ -174,5 +174,5 @@ def _added(kind: str, name: str, part: _Part) -> _Part:
 def _file_of(part: Any) -> Path:
     file = inspect.getsourcefile(part) if inspect.isclass(part) or inspect.isfunction(part) else None
     if not file or not Path(file).is_file():
-        raise ValueError(f"{getattr(part, '__name__', part)} stands in no file: write it into one")
+        raise ValueError(f"{getattr(part, '__name__', part)} is defined in no file: write it into one")
     return Path(file).absolute()

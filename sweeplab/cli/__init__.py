@@ -43,7 +43,7 @@ from sweeplab.version import VERSION
 GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
     "study": (
         "Write, preview, run and look at studies.",
-        # Before a run, during it, its results, order in the lab.
+        # Before a run, during it, then its results and the order in the lab.
         (
             *(init, plan, bench, run, watch, logs),
             *(
@@ -60,7 +60,7 @@ GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
     ),
     "trial": ("Control one trial of a study.", (control.stop_trial, control.resume_trial)),
     "storage": (
-        "Keep a PostgreSQL server for the studies of a lab.",
+        "Run a PostgreSQL server for the studies of a lab.",
         (start_storage, stop_storage, storage_status, backup_storage),
     ),
     "report": ("Write reports of studies.", (scaling, sweep, compare_studies)),
@@ -82,7 +82,7 @@ ALONE = (
     ),
     *(schema, ui, dashboard, doctor),
 )
-# Commands whose functions have longer names, because another function or a word of Python has theirs.
+# Commands whose functions have longer names, because the short name is taken by Python or another function.
 NAMES: dict[Callable[..., Any], str] = {
     list_studies: "list",
     control.stop_trial: "stop",
@@ -98,18 +98,18 @@ NAMES: dict[Callable[..., Any], str] = {
 
 
 class Commands(TyperGroup):
-    """A group that reads no options of its own where a command's name comes first.
+    """A group that skips its own options when a command's name comes first.
 
-    Typer imports pydantic to read an option that was not given, which takes longer than all else of `--help`.
+    To read an option that was not given Typer imports pydantic, which takes longer than the rest of `--help`.
     """
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command of the group; at the top one of `study` too, whose commands are the daily ones."""
+        """Return a command of the group; at the top level also one of `study`, whose commands are used daily."""
         study = getattr(self.commands.get("study"), "commands", {})
         return self.commands.get(cmd_name) or study.get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that is meant, or say which one may be."""
+        """Return the command that is meant, or fail with the nearest one."""
         if args[0].startswith("-") or self.get_command(ctx, args[0]):
             return super().resolve_command(ctx, args)
         known = {name: f"{ctx.command_path} {name}" for name in self.commands}
@@ -134,9 +134,9 @@ class Commands(TyperGroup):
 
 
 def group_of(help: str, commands: tuple[Callable[..., Any], ...]) -> typer.Typer:
-    """Return a group of commands, which stays a group with one.
+    """Return a group of commands, which remains a group even with one command.
 
-    Its help is plain text: Rich's help takes as long again to print, and breaks long lines into boxes.
+    Its help is plain text: Rich's help takes twice as long to print, and wraps long lines in boxes.
     """
     group = typer.Typer(
         cls=Commands, help=help, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
@@ -148,7 +148,7 @@ def group_of(help: str, commands: tuple[Callable[..., Any], ...]) -> typer.Typer
 
 
 def printed(command: Callable[..., Any]) -> Callable[..., None]:
-    """Return a command that prints what it answers, and has the option `--json` for it."""
+    """Return a command that prints its answer, as JSON with the option `--json`."""
 
     @functools.wraps(command)
     def run(as_json: bool, **given: Any) -> None:
@@ -171,12 +171,12 @@ def _options(
         bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Read what the program is asked for without a command."""
+    """Read the options of `sweeplab` itself."""
 
 
 HELP = """Hyperparameter sweeps and experiment tracking for small transformers.
 
-The commands of `study` need no first word: `sweeplab run small` is `sweeplab study run small`.
+The word `study` can be left out: `sweeplab run small` means `sweeplab study run small`.
 """
 app = group_of(HELP, ALONE)
 app.callback(help=HELP)(_options)
@@ -186,7 +186,7 @@ for name, (words, commands) in GROUPS.items():
 
 @functools.cache
 def _whole() -> Callable[..., None]:
-    """Build the tree of commands, once in a process: it takes as long as most of them take to run."""
+    """Build the tree of commands once per process: building it takes as long as most commands take to run."""
     return get_command(app)
 
 
@@ -207,7 +207,7 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(EXIT_FAILED)
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:  # which is a person's mistake wherever it is noticed
+        if error.errno == errno.ENAMETOOLONG:  # a mistake of the user, wherever it is noticed
             print(f"error: {str(error.filename)[:60]}…: {error.strerror}", file=sys.stderr)
             sys.exit(EXIT_BAD_INPUT)
         if error.errno != errno.ENOSPC:

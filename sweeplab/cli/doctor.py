@@ -19,9 +19,9 @@ COLORS = {"ok": "green", "warn": "yellow", "bad": "red"}
 
 
 def doctor(name: MaybeStudyName = None, lab: Lab = None, as_json: AsJson = False) -> None:
-    """Check machine, lab and study, and name the cures.
+    """Check machine, lab and study, and suggest cures.
 
-    Exits with 1 where something is bad: a study does not run, or its numbers may be wrong.
+    Exits with 1 if a check is bad: a study would not run, or its numbers may be wrong.
 
     \b
     $ sweeplab doctor small

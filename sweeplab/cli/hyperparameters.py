@@ -50,7 +50,7 @@ def hyperparameters(
 def schema() -> None:
     """Print the JSON Schema of study files.
 
-    Editors complete from it; the shipped studies name it as their schema.
+    Editors use it for completion; the shipped studies name it as their schema.
 
     \b
     $ sweeplab schema > studies/.schema.json

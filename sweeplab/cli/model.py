@@ -13,7 +13,7 @@ from sweeplab.records.folders import lab_folder
 
 def params(
     models: Annotated[
-        list[str] | None, argument("[FILE or PRESET]...", "Study files and presets; several side by side.")
+        list[str] | None, argument("[FILE or PRESET]...", "Study files and presets, compared side by side.")
     ] = None,
     preset: Preset = None,
     override: Overrides = None,
@@ -21,8 +21,8 @@ def params(
 ) -> Answer:
     """Count a model's parameters, part by part.
 
-    Each part has its closed formula, per layer and in total. Without file and preset it is
-    the model of the table's defaults.
+    Each part is shown with its formula, per layer and in total. Without a file or preset,
+    the model has the default hyperparameters.
 
     \b
     $ sweeplab model params --preset gpt2
@@ -35,9 +35,9 @@ def params(
 
     named = models or []
     if named and preset:
-        raise BadInput(Problem("a file and a preset", "one of them; a file may have `preset: NAME`"))
+        raise BadInput(Problem("both FILE and --preset", "one of them; a file may have `preset: NAME`"))
     if cell and not named:
-        raise BadInput(Problem("a cell is a study file's", "FILE --cell CELL"))
+        raise BadInput(Problem("--cell needs a study file", "FILE --cell CELL"))
     found = [] if named else [model_of(preset, override or ())]
     for each in named:
         is_preset = each in preset_names() and not Path(each).exists()
@@ -69,7 +69,7 @@ def _print_side_by_side(found: dict[str, Any]) -> None:
 def _print_parts(found: dict[str, Any]) -> None:
     say(f"{found['model']}: {found['total']:,} parameters")
     if found["active"] < found["total"]:
-        say(f"{found['active']:,} of them active: a token meets only the experts that it is routed to")
+        say(f"{found['active']:,} of them active: a token uses only the experts that it is routed to")
     say()
     parts = [
         {
@@ -115,22 +115,22 @@ def trace(
     ] = None,
     preset: Preset = None,
     override: Overrides = None,
-    prompt: Annotated[str | None, option("TEXT", "Text that the run reads, in place of a token.")] = None,
+    prompt: Annotated[str | None, option("TEXT", "Text that the run reads, instead of --token.")] = None,
     token: Annotated[int, option("ID", "The token's id.")] = 0,
     position: Annotated[
-        int | None, option("N", "Its position in the text, from 0.  [default: 0, or a prompt's last]")
+        int | None, option("N", "The token's position, from 0.  [default: 0, or the prompt's last]")
     ] = None,
     layer: Annotated[int | None, option("N", "Only the steps of one layer, from 0.", min=0)] = None,
     source_length: Annotated[int | None, option("N", "Tokens that an encoder reads.  [default: 10]")] = None,
-    seed: Annotated[int, option("N", "Seed of the other tokens, and of weights without a run.", min=0)] = 0,
-    values: Annotated[int, option("N", "Numbers to show of each step.", min=1)] = 5,
+    seed: Annotated[int, option("N", "Seed of the other tokens and, without a run, the weights.", min=0)] = 0,
+    values: Annotated[int, option("N", "Numbers to show per step.", min=1)] = 5,
     lab: Lab = None,
 ) -> Answer:
     """Follow one token through a model, step by step.
 
-    Each step shows the shape of its value and the first numbers of the token's row, in float64: attention's
-    scores before the softmax and its weights after it, and last the softmax over the vocabulary. Without a
-    run the weights are random.
+    Each step shows its tensor's shape and the first numbers of the token's row, in float64. Among the steps are
+    the attention scores before the softmax, the weights after it, and last the softmax over the vocabulary.
+    Without a run the weights are random.
 
     \b
     $ sweeplab model trace --preset transformer-base --token 42 --source-length 10
@@ -140,9 +140,9 @@ def trace(
     from sweeplab.runs.models import model_of, opened, started
 
     if run and (preset or override):
-        raise BadInput(Problem("a run and a model without one", "RUN, or --preset and -o"))
+        raise BadInput(Problem("RUN has a model of its own", "RUN, or --preset and -o"))
     if prompt is not None and not run:
-        raise BadInput(Problem("a prompt is read by a run's tokenizer", "RUN --prompt TEXT"))
+        raise BadInput(Problem("--prompt needs a run, for its tokenizer", "RUN --prompt TEXT"))
     likeliest: list[dict[str, Any]] = []
     if prompt is not None:
         from sweeplab.runs.inspecting import traced_prompt
@@ -180,7 +180,7 @@ def trace(
         print_rows(rows, text=("step", "values"))
         if likeliest:
             say(
-                "\nthe likeliest there: "
+                "\nmost probable tokens there: "
                 + ", ".join(f"{each['word']} {each['probability']:.1%}" for each in likeliest)
             )
 
@@ -190,7 +190,7 @@ def trace(
 def coordinates(
     file: StudyFile,
     override: Overrides = None,
-    cell: Annotated[str | None, option("CELL", "The cell, where more than the width differs.")] = None,
+    cell: Annotated[str | None, option("CELL", "The cell, if cells differ in more than the width.")] = None,
     widths: Annotated[
         str | None, option("N,…", "Values of n_embd.  [default: 1, 2, 4 and 8 times mup_base_width]")
     ] = None,
@@ -202,8 +202,8 @@ def coordinates(
 ) -> Answer:
     """Check how activations grow with width.
 
-    muP's coordinate check: the study's model trains for a few steps at each width, under standard and
-    mup. Where activations stay flat, the learning rate of a small model fits a large one.
+    muP's coordinate check: the study's model trains for a few steps at each width, in the standard and the
+    mup parametrization. Where activations stay flat, a small model's learning rate suits a large one.
 
     \b
     $ sweeplab model coordinates studies/small.yaml --cell n_layer=2

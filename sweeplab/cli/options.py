@@ -1,4 +1,4 @@
-"""The arguments and options that several commands share, and what the shell offers for them at the Tab key."""
+"""The arguments and options that several commands share, and their completion in the shell."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.listing import file_of, name_in, study_names
 from sweeplab.records.folders import lab_folder
 
-MOST_NAMED = 12  # of studies, where none is named
+MOST_NAMED = 12  # studies listed where the command names none
 
 
 def studies(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the lab's studies whose names begin so."""
+    """Return the lab's studies whose names start with `incomplete`."""
     return [name for name in study_names(lab_folder(ctx.params.get("lab"))) if name.startswith(incomplete)]
 
 
 def study_files(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the names of `studies` and the lab's that begin so, and the study files at such a path."""
+    """Return the names of studies and the paths of study files that start with `incomplete`."""
     known = {*studies(ctx, incomplete), *(each.stem for each in Path("studies").glob("*.yaml"))}
     files = [each for each in Path().glob(f"{incomplete}*") if each.suffix == ".yaml" or each.is_dir()]
     return [*sorted(each for each in known if each.startswith(incomplete)), *sorted(map(str, files))]
 
 
 def presets(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the presets whose names begin so."""
+    """Return the presets whose names start with `incomplete`."""
     from sweeplab.study.spec import preset_names
 
     return [name for name in preset_names() if name.startswith(incomplete)]
@@ -59,7 +59,7 @@ StudyFile = Annotated[Path, _FILE]
 MaybeStudyFile = Annotated[Path | None, _FILE]
 NewName = Annotated[str, argument("NEW", "The new name.")]
 Name = Annotated[str | None, option("NAME", "Name of the study, instead of the file's.")]
-InCell = Annotated[str | None, option("CELL", "The trial's cell, where several have its number.", "--cell")]
+InCell = Annotated[str | None, option("CELL", "The trial's cell, if several have its number.", "--cell")]
 OneCell = Annotated[str | None, option("CELL", "Only this cell.")]
 Run = Annotated[
     str,
@@ -75,34 +75,34 @@ Overrides = Annotated[
     list[str] | None,
     option(
         "NAME=VALUE",
-        "Set a hyperparameter, or a part such as budget.time=10m. Repeatable.",
+        "Set a hyperparameter, or another key such as budget.time=10m. Repeatable.",
         *("-o", "--override"),
     ),
 ]
 Grid = Annotated[
     list[str] | None,
-    option("NAME=A,B,…", "Make cells of these values, in every combination. Repeatable.", "--grid"),
+    option("NAME=A,B,…", "Make one cell per combination of these values. Repeatable.", "--grid"),
 ]
 Search = Annotated[
     list[str] | None,
-    option("NAME=LOW..HIGH", "Tune this: LOW..HIGH, A,B,… or NAMES alone. Repeatable.", "--search"),
+    option("NAME=LOW..HIGH", "Tune over LOW..HIGH, A,B,… or (NAME alone) its range. Repeatable.", "--search"),
 ]
 Preset = Annotated[
     str | None,
     option("NAME", "Values of a published model: gpt2, bert-base, t5-small, …", autocompletion=presets),
 ]
-AllowPlugins = Annotated[bool, flag("Import the Python files that the study names.", "--allow-plugins")]
-Force = Annotated[bool, flag("Replace what is there already.", "--force")]
+AllowPlugins = Annotated[bool, flag("Import the study's plugins, its Python files.", "--allow-plugins")]
+Force = Annotated[bool, flag("Overwrite what exists already.", "--force")]
 Quiet = Annotated[bool, flag("Print errors only.", "--quiet", "-q")]
 Yes = Annotated[bool, flag("Do not ask for confirmation.", "--yes", "-y")]
 AsJson = Annotated[bool, flag("Print JSON for programs.", "--json")]
 
 
 def named_file(file: Path | None, lab: Path | None) -> Path:
-    """Return the study that a person named.
+    """Return the study file that the user named.
 
     Raises:
-        BadInput: none is; says which there are, and how to begin one.
+        BadInput: the user named none; lists the known ones and how to create one.
     """
     if file is not None:
         return file
@@ -113,7 +113,7 @@ def named_file(file: Path | None, lab: Path | None) -> Path:
 
 
 def overrides(given: list[str] | None, grid: list[str] | None, search: list[str] | None) -> list[str]:
-    """Return all that a command line changes of a study file."""
+    """Return all changes that a command line makes to a study file, as overrides."""
     if not grid and not search:
         return given or []
     from sweeplab.study.file.values import overrides_of
@@ -122,10 +122,10 @@ def overrides(given: list[str] | None, grid: list[str] | None, search: list[str]
 
 
 def whole_numbers(option: str, text: str, allowed: str, largest: int | None = None) -> list[int]:
-    """Return the whole numbers above 0 of an option's text such as 1,2,4, sorted and without repeats.
+    """Parse an option such as 1,2,4: return its whole numbers above 0, sorted and without repeats.
 
     Raises:
-        BadInput: the text is no such list, or a number exceeds `largest`; says what is `allowed`.
+        BadInput: the text is not such a list, or a number exceeds `largest`; says what is `allowed`.
     """
     parts = [part.strip() for part in text.split(",")]
     if all(part.isdecimal() and int(part) > 0 for part in parts):

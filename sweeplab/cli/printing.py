@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from sweeplab.lab.moving import Done
     from sweeplab.study.plan import Plan
 
-# What a command found, and how a person is told: a text, or what prints it. A command that returns one has --json.
+# What a command found, and how to show it: a text, or a function that prints it. A command that returns one has --json.
 Answer = tuple[Any, str | Callable[[Any], None]]
 WIDE = 240
-# How far a column of text is broken before numbers make room.
+# A column of text may be wrapped down to this width.
 TEXT_WIDTH = 20
 
 
@@ -36,19 +36,19 @@ def print_answer(answer: Answer, as_json: bool) -> None:
 
 
 def answer_of(done: Done) -> Answer:
-    """Say what a command did and how to undo it."""
+    """Return the answer that tells what a command did and how to undo it."""
     trials = [{"cell": cell, "trial": number} for cell, number in done.trials]
     told = "\n".join([done.what, *(f"undo: {command}" for command in done.undo)])
     return {"done": done.what, "undo": done.undo, "trials": trials}, told
 
 
 def print_json(content: Any) -> None:
-    """Print one JSON document: objects by their `as_dict`; a number that JSON does not have, such as NaN, is null."""
+    """Print one JSON document: objects by their `as_dict`, NaN and infinite numbers as null."""
     print(json.dumps(json_ready(content), indent=1))
 
 
 def console() -> Console:
-    """Return a console on standard output; a pipe has no width, so no line is broken there."""
+    """Return a console on standard output; lines to a pipe, which has no width, are not wrapped."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
@@ -56,7 +56,7 @@ def console() -> Console:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Yield what shows on standard error, where that is a terminal, what a command is doing."""
+    """Yield a function that shows what a command is doing, on standard error if that is a terminal."""
     from rich.console import Console
 
     with Console(stderr=True).status("") as status:
@@ -64,7 +64,7 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 
 def say(text: str = "", style: str | None = None) -> None:
-    """Print text as it is: without markup, and with long lines unbroken."""
+    """Print text as it is: without markup, and without wrapping long lines."""
     console().print(text, style=style, markup=False, soft_wrap=True)
 
 
@@ -77,10 +77,10 @@ def say_warnings(warnings: Sequence[str]) -> None:
 def print_rows(
     rows: Sequence[Mapping[str, Any]], text: Sequence[str], keys: Sequence[str] | None = None
 ) -> None:
-    """Print all keys of rows, or those given, all right-aligned but those of `text`.
+    """Print rows as a table with all keys, or with `keys`; every column is right-aligned except those of `text`.
 
-    Columns of nothing but zeros and dashes are left out. Where a terminal is too narrow headings are broken, then cut,
-    and then the table is printed in parts, each with the first column; no value of a column of numbers ever is.
+    Columns that hold only zeros and dashes are left out. On a narrow terminal headings are wrapped, then cut; if that
+    is not enough, the table is printed in parts, each with the first column. Numbers are never wrapped or cut.
     """
     known = keys or dict.fromkeys(key for row in rows for key in row)
     shown = [key for key in known if any(row.get(key) not in (0, None) for row in rows)]
@@ -88,7 +88,7 @@ def print_rows(
         return
     screen = console()
     cells = {key: max(len(cell_text(row.get(key))) for row in rows) for key in shown}
-    # A column of text may be broken, but for the first.
+    # Every column of text but the first may be wrapped.
     cells |= {key: min(cells[key], TEXT_WIDTH) for key in shown[1:] if key in text}
     words = {key: max([cells[key], *map(len, key.replace("_", " ").split())]) for key in shown}
     whole = {key: max(cells[key], len(key)) for key in shown}
@@ -133,7 +133,7 @@ def _table(
 
 
 def cell_text(value: Any) -> str:
-    """Write one value as a table shows it: a dash for nothing, floats short."""
+    """Write one value as a table shows it: None as a dash, floats with four digits."""
     if value is None:
         return "–"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 Dashboard = Annotated[Path | None, option("FILE", "An edited copy of the page's file in dashboards/.")]
 Format = Annotated[
     Literal["html", "png", "svg", "pdf"],
-    flag("A page, or one picture per figure; pictures need sweeplab[images].", "--format"),
+    flag("An HTML page, or one picture per figure (needs sweeplab[images]).", "--format"),
 ]
 SingleFile = Annotated[
-    bool, flag("Put plotly.js into the page, which then can be sent alone and has 5 MB.", "--single-file")
+    bool, flag("Embed plotly.js (5 MB), so that the page can be sent as one file.", "--single-file")
 ]
 
 Port = Annotated[
-    int | None, typer.Option(min=1, max=65535, help="The port to use.  [default: the first that is free]")
+    int | None, typer.Option(min=1, max=65535, help="The port to use.  [default: the first free one]")
 ]
 OpenPage = Annotated[
     bool | None,
@@ -60,8 +60,8 @@ def scaling(
 ) -> Answer:
     """Write the scaling report of a study.
 
-    Loss against n_layer, n_embd and parameters, the curves, and the scaling law with
-    a verdict on each of its numbers, as one page and as data beside it.
+    The page shows loss against n_layer, n_embd and parameters, the curves, and the scaling law with
+    a verdict on each of its numbers. Its data are written beside it.
 
     \b
     $ sweeplab report scaling small
@@ -82,8 +82,8 @@ def sweep(
 ) -> Answer:
     """Write the report of a study's sweep.
 
-    Which hyperparameters matter, where trials fail, what pruning saves and costs, where compute goes:
-    importances, slices, parallel coordinates and ranks as one page and as data beside it.
+    The page shows which hyperparameters matter, where trials fail, what pruning saves and costs, and where
+    compute goes: importances, slices, parallel coordinates and ranks. Its data are written beside it.
 
     \b
     $ sweeplab report sweep small
@@ -104,10 +104,10 @@ def compare_studies(
     single_file: SingleFile = False,
     lab: Lab = None,
 ) -> Answer:
-    """Write the comparison of several studies.
+    """Write a comparison of several studies.
 
-    Their sweeps side by side, and whether their best losses differ by more than noise:
-    by the cells that they share, and by the spread of their seeds.
+    The page shows their sweeps side by side, and whether their best losses differ by more than noise:
+    over the cells that they share, and over their seeds.
 
     \b
     $ sweeplab report compare small small-relu
@@ -143,8 +143,8 @@ def ui(
 ) -> None:
     """Browse studies in MLflow, until Ctrl-C.
 
-    Runs sorted by loss, with the searched hyperparameters, and charts beside them. The pages are
-    served to this machine only.
+    MLflow lists runs by loss, with the searched hyperparameters, and charts beside them. The pages
+    are served to this machine only.
 
     \b
     $ sweeplab ui small
@@ -153,8 +153,8 @@ def ui(
 
     try:
         with ExitStack() as stack:
-            # However it ends, also with its terminal, it ends the server too; a script's background ignores Ctrl-C.
-            # Who started it with nohup wants it to outlive the terminal.
+            # The command ends its server however it ends, so SIGTERM and a closing terminal (SIGHUP) count as Ctrl-C.
+            # Under nohup it is meant to outlive the terminal.
             hangs_up = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
             _interrupted_by(stack, signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hangs_up else []))
             shown = stack.enter_context(browse(lab, name, port, dashboard))
@@ -182,8 +182,8 @@ def dashboard(
 ) -> None:
     """Show a study live and steer it, until Ctrl-C.
 
-    Curves as they come, the best trial, stacks, trials by state, the time that is left; buttons give
-    the orders of `study` and `trial`. The page is served to this machine only, to whoever has its address.
+    The page shows curves as they grow, the best trial, stacks, trials by state and the time left. Its buttons
+    do what `study` and `trial` do. It is served to this machine only, to whoever has its address.
 
     \b
     $ sweeplab dashboard small
@@ -219,13 +219,13 @@ def _print_links(shown: Shown) -> None:
 
 
 def _interrupted_by(stack: ExitStack, *signals: signal.Signals) -> None:
-    """Let signals end the command as Ctrl-C does, until the stack is left."""
+    """Let signals end the command as Ctrl-C does, until the stack closes."""
     for each in signals:
         stack.callback(signal.signal, each, signal.signal(each, signal.default_int_handler))
 
 
 def _open(page: str, asked: bool | None) -> None:
-    """Open a page where that is asked for, else where a browser has a window: a server has one inside the terminal."""
+    """Open a page if asked to, by default on a desktop: without one, a browser would open inside the terminal."""
     has_window = sys.platform in ("darwin", "win32") or any(
         map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))
     )

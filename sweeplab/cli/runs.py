@@ -23,31 +23,31 @@ def generate(
     run: Run,
     prompt: Prompt,
     temperature: Annotated[
-        float | None, option("T", "Flatten (above 1) or sharpen.  [default: the run's]")
+        float | None, option("T", "Flatten (above 1) or sharpen (below 1).  [default: the run's]")
     ] = None,
-    top_k: Annotated[int | None, option("K", "Draw from the K best tokens.  [default: the run's]")] = None,
+    top_k: Annotated[int | None, option("K", "Sample from the K best tokens.  [default: the run's]")] = None,
     top_p: Annotated[
         float | None,
-        option("P", "Draw from the best tokens of this total probability.  [default: the run's]"),
+        option("P", "Sample from the best tokens of this total probability.  [default: the run's]"),
     ] = None,
     greedy: Annotated[bool, flag("Take the best token each time.", "--greedy")] = False,
-    beams: Annotated[int | None, option("N", "Search for the likeliest text with N beams.", min=1)] = None,
-    seed: Annotated[int | None, option("SEED", "Seed of draws.  [default: 0]", min=0, max=2**63 - 1)] = None,
+    beams: Annotated[int | None, option("N", "Search the most probable text with N beams.", min=1)] = None,
+    seed: Annotated[int | None, option("SEED", "Sampling seed.  [default: 0]", min=0, max=2**63 - 1)] = None,
     max_new_tokens: Annotated[
-        int | None, option("N", "Most tokens to generate.  [default: the run's]")
+        int | None, option("N", "Generate at most N tokens.  [default: the run's]")
     ] = None,
     contrast: Annotated[
         str | None,
-        option("RUN", "Prefer what the run knows better than this smaller one of the same tokens."),
+        option("RUN", "Decode contrastively against this smaller run with the same tokenizer."),
     ] = None,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
     """Generate text with a trained run, token by token.
 
-    A decoder continues the prompt for --max-new-tokens tokens. An encoder fills each [MASK] with a
-    token, the surest first; one trained on spans fills it with several. A model of pairs writes the
-    target of the prompt, and ends it.
+    A decoder continues the prompt for --max-new-tokens tokens. An encoder fills each [MASK] with one
+    token, the most certain first; a model trained on spans fills it with several. A model trained on
+    pairs writes the target of the prompt, up to its end.
 
     \b
     $ sweeplab generate small --prompt "import " --greedy
@@ -63,7 +63,7 @@ def generate(
     ]
     if beams is not None and drawing:
         option = drawing[0].replace("_", "-")
-        raise BadInput(Problem(f"--{option} beside --beams, which draws nothing", "one of them"))
+        raise BadInput(Problem(f"--{option} beside --beams, which does not sample", "one of them"))
     given = {**drawn, "max_new_tokens": max_new_tokens}
     chosen(Hyperparameters(), given)  # refuses values out of range before anything is loaded
     place = lab_folder(lab)
@@ -85,16 +85,16 @@ def generate(
 
 def classify(
     run: Run,
-    texts: Annotated[list[str] | None, argument("[TEXT]...", "Texts to find the labels of.")] = None,
+    texts: Annotated[list[str] | None, argument("[TEXT]...", "Texts to label.")] = None,
     file: Annotated[
-        Path | None, option("FILE", "A file of texts, one a line, or - for standard input.")
+        Path | None, option("FILE", "A file of texts, one per line, or - for standard input.")
     ] = None,
     lab: Lab = None,
 ) -> Answer:
-    """Find the labels of texts with a trained run.
+    """Label texts, or their words, with a trained run.
 
-    Of each text the label and its probability, or those of each of its words: the run has learned from a
-    study's corpus `labels` or `tags`.
+    It prints a label with its probability for each text, or for each word of a text. The run must be trained on
+    the corpus `labels` or, for words, `tags`.
 
     \b
     $ sweeplab classify reviews "A film to remember." "Two hours lost."
@@ -137,12 +137,12 @@ def score(
     run: Run,
     first: Annotated[str | None, argument("[FIRST]", "The first text.")] = None,
     second: Annotated[str | None, argument("[SECOND]", "The second text.")] = None,
-    file: Annotated[Path | None, option("FILE", "A file of two texts a line, a tab between them.")] = None,
+    file: Annotated[Path | None, option("FILE", "A file with two texts per line, a tab between.")] = None,
     lab: Lab = None,
 ) -> Answer:
-    """Find the score of two texts with a trained run.
+    """Score pairs of texts with a trained run.
 
-    Such as how alike they are: the run has learned from pairs of texts with scores, a study's corpus `scores`.
+    A score may be their similarity. The run must be trained on the corpus `scores`: pairs of texts with a score.
 
     \b
     $ sweeplab score alike "A man plays." "Someone is playing."
@@ -179,15 +179,15 @@ def evaluate(
     run: Run,
     lengths: Annotated[str, option("N,…", "Lengths of the sequences, as multiples of block_size.")] = "1,2,4",
     study: Annotated[
-        str | None, option("NAME", "Study of the validation split.  [default: the run's]")
+        str | None, option("NAME", "Study to take the validation split from.  [default: the run's]")
     ] = None,
-    report: Annotated[Path | None, option("PAGE.html", "Also write a page of the loss by position.")] = None,
+    report: Annotated[Path | None, option("PAGE.html", "Also write a page with loss by position.")] = None,
     lab: Lab = None,
 ) -> Answer:
     """Evaluate a trained run, also on longer sequences.
 
-    Losses are given by position too. Longer sequences need positions without an end, such as rotary,
-    alibi, relative, sinusoidal and none. A run that kept its best checkpoint is evaluated with it.
+    Losses are given by position too. Sequences longer than block_size need positions without a maximum, such as
+    rotary, alibi, relative, sinusoidal or none. A run that kept its best checkpoint is evaluated with it.
 
     \b
     $ sweeplab evaluate small --lengths 1,2,4 --report positions.html
@@ -213,13 +213,13 @@ def _print_evaluation(found: dict[str, Any]) -> None:
         losses = {f"{row['times']}x": row["by_position"] for row in lengths}
         print_rows(_by_stretch(losses, max(1, found["block_size"] // STRETCHES)), ["positions"])
     for each in found["left_out"]:
-        print(f"\nnothing at {each['times']} times block_size: {each['why']}")
+        print(f"\nno loss at {each['times']} times block_size: {each['why']}")
     if "report" in found:
         print(f"\n{found['report']} written")
 
 
 def _by_stretch(losses: dict[str, list[float]], width: int) -> list[dict[str, Any]]:
-    """Return one row per stretch of `width` positions, with the mean of each list's known losses there."""
+    """Return one row per range of `width` positions, with the mean of each list's finite losses there."""
 
     def mean(losses: list[float]) -> float | None:
         known = [loss for loss in losses if math.isfinite(loss)]
@@ -241,19 +241,19 @@ def attention(
     head: Annotated[int | None, option("N", "Only this head, from 0.")] = None,
     output: Annotated[Path | None, option("FILE", "The page.  [default: LAB/reports/attention.html]")] = None,
     matrices: Annotated[
-        str | None, option("FILE", "Queries, keys and values of yours instead: YAML, JSON, CSV, or a text.")
+        str | None, option("FILE", "Your own queries, keys and values: YAML, JSON or CSV file, or YAML text.")
     ] = None,
-    causal: Annotated[bool, flag("Of matrices: queries see no later keys.", "--causal")] = False,
+    causal: Annotated[bool, flag("For --matrices: queries see no later keys.", "--causal")] = False,
     scale: Annotated[
-        float | None, option("X", "Of matrices: what products are multiplied by.  [default: 1/sqrt(width)]")
+        float | None, option("X", "For --matrices: factor of the products.  [default: 1/sqrt(width)]")
     ] = None,
     lab: Lab = None,
 ) -> Answer:
     """Draw a run's attention, or compute that of small matrices.
 
-    A page of its own, with one matrix per head, one panel per layer, and their numbers below. An
-    encoder-decoder first generates a target for the prompt; its cross-attention is drawn too. Of matrices of
-    yours the scores, the softmax's weights and the output are printed, and no run is needed.
+    The page has one panel per layer with one matrix per head, and the numbers below. An encoder-decoder
+    first generates a target for the prompt; its cross-attention is drawn too. With --matrices no run is needed:
+    the scores, the softmax weights and the output are printed.
 
     \b
     $ sweeplab model attention small --prompt "The print function" --layer 0
@@ -264,10 +264,10 @@ def attention(
         from sweeplab.runs.matrices import attention_of, read_matrices
 
         if run is not None:
-            raise BadInput(Problem("a run and matrices", "RUN --prompt TEXT, or --matrices FILE"))
+            raise BadInput(Problem("both RUN and --matrices", "RUN --prompt TEXT, or --matrices FILE"))
         return attention_of(read_matrices(matrices), causal, scale), _print_steps
     if run is None or prompt is None:
-        raise BadInput(Problem("nothing to attend to", "RUN --prompt TEXT, or --matrices FILE"))
+        raise BadInput(Problem("no text and no matrices", "RUN --prompt TEXT, or --matrices FILE"))
     from sweeplab.report.models import write_attention
     from sweeplab.runs.inspecting import attention_maps
 
@@ -282,9 +282,9 @@ def attention(
 def _print_steps(steps: dict[str, list[list[float]]]) -> None:
     said = {
         "products": "products of queries and keys",
-        "scores": "scores: scaled, what is not seen is -inf",
+        "scores": "scores: products times the scale, masked entries are -inf",
         "weights": "weights: the softmax of each row",
-        "output": "output: the weighted values",
+        "output": "output: weights times values",
     }
     of_keys = ("products", "scores", "weights")
     for name, rows in steps.items():
@@ -307,8 +307,8 @@ def next_tokens(
 ) -> Answer:
     """Rank the most probable tokens after a prompt.
 
-    For an encoder, those in each [MASK] of the prompt; for a model of spans, those that start the
-    first [MASK]; for a model of pairs, the first of the target. Probabilities are at temperature 1.
+    For an encoder these are the tokens in each [MASK] of the prompt; for a model trained on spans, the first
+    token in the first [MASK]; for a model trained on pairs, the first of the target. The temperature is 1.
 
     \b
     $ sweeplab model next small --prompt "import "
@@ -341,7 +341,7 @@ def export_hf(
     force: Force = False,
     lab: Lab = None,
 ) -> Answer:
-    """Write a run as a folder for the package transformers.
+    """Export a run as a folder for Hugging Face transformers.
 
     It is written for the class that can express it: GPT-2, Llama, BERT or T5.
 
@@ -363,9 +363,9 @@ def import_hf(
     force: Force = False,
     lab: Lab = None,
 ) -> Answer:
-    """Import a folder of the package transformers as a run.
+    """Import a folder of Hugging Face transformers as a run.
 
-    The run is stored in the lab's `imported`: a RUN as any other, and a name for a study's `init_from`.
+    The run is stored in `imported` in the lab. Other commands take its name as RUN, studies as `init_from`.
 
     \b
     $ sweeplab import-hf gpt2 --name gpt2

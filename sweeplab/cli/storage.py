@@ -1,4 +1,4 @@
-"""`sweeplab storage start`, `stop`, `status` and `backup`: a PostgreSQL server of the lab's own."""
+"""`sweeplab storage start`, `stop`, `status` and `backup`: the lab's own PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -25,26 +25,24 @@ def _server(lab: Path | None) -> Server:
 def start_storage(
     host: Annotated[
         str | None,
-        option(
-            "ADDRESS", "Where it listens; beyond loopback with TLS.  [default: as before, else 127.0.0.1]"
-        ),
+        option("ADDRESS", "Address to listen on; TLS beyond loopback.  [default: as before, else 127.0.0.1]"),
     ] = None,
     port: Annotated[
-        int | None, option("N", "Its port.  [default: as before, else a free one]", min=1, max=65535)
+        int | None, option("N", "Port to use.  [default: as before, else a free one]", min=1, max=65535)
     ] = None,
     lab: Lab = None,
 ) -> Answer:
     """Start a PostgreSQL server for the studies of a lab.
 
-    Its data lie in the lab, its password in a file that you alone can read. Studies that begin from
-    now on are stored there; it is what Slurm and Ray need where no administrator offers a database.
+    The server keeps its data in the lab, and its password in a file that only you can read. New studies
+    are stored there from now on. Slurm and Ray need it where no administrator offers a database.
     After a crash of the machine the same command recovers it.
 
     \b
     $ sweeplab storage start --host 0.0.0.0
     """
     server = _server(lab)
-    said = "runs now" if server.start(host, port) else "runs already"
+    said = "is running now" if server.start(host, port) else "was running already"
     found = server.status()
     return found, f"PostgreSQL {found['version']} {said}, on {found['address']}; its data: {found['data']}"
 
@@ -58,13 +56,13 @@ def stop_storage(lab: Lab = None) -> Answer:
     server = _server(lab)
     folders = [StudyFolder(server.lab, name) for name in study_names(server.lab)]
     if running := next((each for each in folders if each.is_on_own_server and each.is_run), None):
-        raise BadInput(f"study {running.name} is running; {running.command('study stop')} ends its run first")
-    said = "the lab's storage has stopped" if server.stop() else "the lab's storage did not run"
+        raise BadInput(f"study {running.name} is running; stop it first: {running.command('study stop')}")
+    said = "the lab's storage has stopped" if server.stop() else "the lab's storage was not running"
     return server.status(), said
 
 
 def storage_status(lab: Lab = None) -> Answer:
-    """Say how the PostgreSQL server of a lab stands.
+    """Show whether the PostgreSQL server of a lab runs, and where.
 
     \b
     $ sweeplab storage status
@@ -73,7 +71,7 @@ def storage_status(lab: Lab = None) -> Answer:
     found = server.status()
     told = [f"{name}: {value}" for name, value in found.items()]
     if found["state"] == "none":
-        told = [f"the lab has no server of its own; {server.command('start')} makes one"]
+        told = [f"the lab has no server of its own; {server.command('start')} creates one"]
     return found, "\n".join(told)
 
 
@@ -85,8 +83,8 @@ def backup_storage(
 ) -> Answer:
     """Write all trials of a lab's server to one file.
 
-    It is PostgreSQL's own format, as of one moment, and holds no password; studies may run meanwhile.
-    The command that restores it is printed. The folders of runs are no part of it: copy the lab for them.
+    The file is a consistent dump in PostgreSQL's own format, without the password; studies may run meanwhile.
+    The command that restores it is printed. The dump does not contain the runs' folders: copy the lab for them.
 
     \b
     $ sweeplab storage backup

@@ -1,1 +1,1 @@
-"""What a lab holds: its studies, how each stands, its best trials, and what is done to a study as a whole."""
+"""What a lab holds: its studies, their state and best trials, and operations on a study as a whole."""

@@ -1,4 +1,4 @@
-"""What tracking is told of a study: what it was to do, how it stands, and which of its models to register."""
+"""What tracking stores about a study: its plan, its state, and which of its models to register."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _N_BEST = 20
 
 
 def describe(spec: StudySpec, folder: StudyFolder, plan: Plan) -> Description:
-    """Return what tracking keeps of a study that is about to be run."""
+    """Return what tracking stores about a study before it runs."""
     from sweeplab.tracking.environment import environment
 
     where = environment(spec.source.parent if spec.source else None)
@@ -50,7 +50,7 @@ def describe(spec: StudySpec, folder: StudyFolder, plan: Plan) -> Description:
 
 
 def summarize(folder: StudyFolder, state: str) -> Summary:
-    """Return how a study stands: its runs by state, and its best trials; of unlike tasks none is best of all."""
+    """Return a study's state: its runs by state, and its best trials; no single best if its tasks differ."""
     by_task = best_by_task(folder, read_trials(folder))
     best = by_task[0][0] if by_task and has_one_task(folder) else None
     share = -(-_N_BEST // max(1, len(by_task)))
@@ -72,7 +72,7 @@ def summarize(folder: StudyFolder, state: str) -> Summary:
 
 
 def best_checkpoints(by_task: Iterable[Sequence[Trial]]) -> dict[str, RunFolder]:
-    """Return the run of each cell's best trial that kept a checkpoint, its seed of the lowest loss, by cell."""
+    """Return by cell the run with the lowest loss, among the seeds of the cell's best trial with a checkpoint."""
     found: dict[str, RunFolder] = {}
     for trial in (each for own in by_task for each in own):
         if trial.cell not in found:
@@ -83,7 +83,7 @@ def best_checkpoints(by_task: Iterable[Sequence[Trial]]) -> dict[str, RunFolder]
 
 
 def _how_to_go_on(folder: StudyFolder, best: Trial | None, state: str) -> list[str]:
-    """Return the commands that come next: go on with what is not complete, else use what was found."""
+    """Return the commands that come next: continue an incomplete study, else use its best trial."""
     if state != "complete":
         return [folder.command("run")]
     used = [how_to_use(best)["generate"], folder.command("study publish")] if best else []
@@ -91,10 +91,10 @@ def _how_to_go_on(folder: StudyFolder, best: Trial | None, state: str) -> list[s
 
 
 def publish(folder: StudyFolder, cell: str | None = None, name: str | None = None) -> Published:
-    """Register the model of the best trial, of the study or of a cell, in MLflow's registry, under its alias `best`.
+    """Register the model of the best trial, of the study or of a cell, in MLflow's registry, with the alias `best`.
 
     Raises:
-        BadInput: there is no such trial or cell, or it kept no checkpoint.
+        BadInput: there is no such trial or cell, or the trial kept no checkpoint.
         TrackingUnavailable: MLflow does not answer.
     """
     from sweeplab.tracking.models import publish_model
@@ -109,7 +109,7 @@ def publish(folder: StudyFolder, cell: str | None = None, name: str | None = Non
 
 
 def plan_in_words(spec: StudySpec, plan: Plan) -> str:
-    """Write what the study is to do, in Markdown."""
+    """Write a study's plan in Markdown."""
     sizes = sorted(cell.n_params for cell in plan.cells)
     size = f"{sizes[0]:,}" + (f" to {sizes[-1]:,}" if sizes[-1] > sizes[0] else "")
     budget = "" if plan.trials is None else f"{plan.trials:,} trials ({plan.runs:,} runs) in "

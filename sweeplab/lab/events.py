@@ -1,4 +1,4 @@
-"""What happens to a study: events as its workers emit them and its folder tells them, and callbacks for a program."""
+"""Events of a study, from its workers or read from its folder, and the callbacks of a user's program."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Tick(Event):
-    """Nothing happened; it comes several times a second."""
+    """An event several times a second, even when nothing happened."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class WorkerReady(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerDone(Event):
-    """A worker has nothing more to do, as far as it knows the study's commands: up to `revision`."""
+    """A worker has nothing more to do, given the study's commands up to `revision`."""
 
     revision: int
 
@@ -50,14 +50,14 @@ class WorkerExited(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class StudyError(Event):
-    """Something is wrong with the study, and no trial's failure."""
+    """An error of the study that is not the failure of a trial."""
 
     message: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyNotice(Event):
-    """Something that the study's owner should know, and no error."""
+    """Something that the study's owner should know, but not an error."""
 
     message: str
 
@@ -77,7 +77,7 @@ class TrialEvent(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class TrialClaimed(TrialEvent):
-    """A worker holds the trial from now on; `started` is in seconds since 1970."""
+    """A worker has claimed the trial; `started` is in seconds since 1970."""
 
     started: float
 
@@ -93,7 +93,7 @@ class RunEvaluated(TrialEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class TrialEnded(TrialEvent):
-    """The trial has ended, at `ended` (seconds since 1970); `stop_reason` is that of one of its runs."""
+    """The trial has ended, at `ended` (seconds since 1970); `stop_reason` comes from one of its runs."""
 
     ending: TrialEnding
     ended: float
@@ -102,12 +102,12 @@ class TrialEnded(TrialEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRequeued(TrialEvent):
-    """The trial's runs were saved, for whichever worker claims it next."""
+    """The trial's runs were saved, so that another worker can claim it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialLost(TrialEvent):
-    """Another worker holds the trial by now."""
+    """Another worker holds the trial now."""
 
 
 _EVENTS: dict[str, type[Event]] = {
@@ -128,7 +128,7 @@ def read_event(line: str, worker: int) -> Event:
     """Read a line of a worker's output.
 
     Raises:
-        ValueError: the line is torn.
+        ValueError: the line is incomplete.
     """
     said = json.loads(line)
     if "ending" in said:
@@ -137,7 +137,7 @@ def read_event(line: str, worker: int) -> Event:
 
 
 class EventStream:
-    """The events of a study from its start on, read from its runs' folders: by any process, whoever trains.
+    """The events of a study from its start on, read from its runs' folders, so by any process.
 
     Each call of `new` yields what is new. The trials of a cell are looked for again only when something was added to
     the cell's folder.
@@ -149,12 +149,12 @@ class EventStream:
         self._known: dict[Path, set[str]] = defaultdict(set)  # the names in a cell's folder
         self._live: list[CurveReader] = []
         self._ended: set[tuple[str, int]] = set()
-        self._taken_back: dict[Path, float] = {}  # when runs ended that go on, until their ends are gone
+        self._taken_back: dict[Path, float] = {}  # end times of resumed runs, until the ends are removed
 
     def reopen(self, cell: str, trial: int, anew: bool = False) -> bool:
-        """Follow a trial that had ended and goes on; False where it does not, for the storage is only told it `anew`.
+        """Follow a trial that had ended and is resumed; return False if it is not resumed.
 
-        That is so where all of its runs have ended, and their ends are not taken back.
+        With `anew`, and if all of its runs have ended, only the storage's record of the trial is written again.
         """
         own = [RunFolder(self._runs / cell / name) for name in self._known[self._runs / cell]]
         own = [folder for folder in own if folder.trial == trial]
@@ -174,7 +174,7 @@ class EventStream:
     def past(self) -> Iterator[TrialEvent]:
         """Yield all that has happened so far."""
         yield from self.new()
-        yield from self.new()  # a run's end is looked for once it has been found
+        yield from self.new()  # the first pass finds runs, the second one their ends
 
     def new(self) -> Iterator[TrialEvent]:
         """Yield what has happened since the last time."""
@@ -207,7 +207,7 @@ class EventStream:
             names = {each.name for each in os.scandir(cell)} - self._known[cell]
             found = [RunFolder(cell / name) for name in sorted(names)]
             whole = [folder for folder in found if folder.has_started]
-            if whole == found:  # else one is just being made
+            if whole == found:  # else a run's folder is just being made
                 self._seen[cell] = changed
             for folder in whole:
                 self._known[cell].add(folder.path.name)
@@ -229,9 +229,9 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class TrialEnd:
-    """How a trial ended: `outcome` is complete, stopped, pruned, diverged or failed; `states` are its seeds'.
+    """How a trial ended: `outcome` is complete, stopped, pruned, diverged or failed; `states` is the same by seed.
 
-    `value` is None where there was no finite loss, `error` a traceback where it failed.
+    `value` is None if there was no finite loss; `error` is a traceback if it failed.
     """
 
     study: str
@@ -248,7 +248,7 @@ OnTrialEnd = Callable[[TrialEnd], object]
 
 
 class Callbacks:
-    """Calls a program's functions with what happens, and survives what they raise: `errors` says it in the end."""
+    """Calls a program's functions with the events, and catches what they raise: see `errors`."""
 
     def __init__(
         self, study: str, on_evaluation: OnEvaluation | None, on_trial_end: OnTrialEnd | None
@@ -278,5 +278,5 @@ class Callbacks:
         except Exception as error:
             said, times = self._raised.get(name, (f"{type(error).__name__}: {error}", 0))
             self._raised[name] = said, times + 1
-            if not times:  # the others are counted
+            if not times:  # later ones are only counted
                 _log.error("%s raised %s; the study goes on", name, said, exc_info=error)

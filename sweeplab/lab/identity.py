@@ -1,4 +1,4 @@
-"""What makes a study the one it is: its file, its data and the code that trains it, kept beside its results."""
+"""What identifies a study: its file, its data and the code that trains it, stored with its results."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sweeplab.version import VERSION
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
 
-# What a study may have no word of.
+# The values of keys that a study file may leave out.
 ABSENT: Mapping[str, Any] = {"plugins": [], "init_from": None}
-# What a person calls each part of the code and data that a process works with.
+# The names for users of each part of the code and data that a process works with.
 PARTS = {
     "sweeplab": "sweeplab",
     "sources": "sweeplab's sources",
@@ -31,7 +31,7 @@ DIGEST_CHARACTERS = 12
 
 
 class Difference(NamedTuple):
-    """A place in two records, as keys joined by dots, and what each has there; None where it has nothing."""
+    """A place in two records, as keys joined by dots, and the value of each there, None if it has none."""
 
     place: str
     a: Any
@@ -52,13 +52,13 @@ def differences(a: Any, b: Any, place: str = "") -> list[Difference]:
 
 
 def check_same_study(spec: StudySpec, folder: StudyFolder, data: DataDescription) -> None:
-    """Refuse to go on with a study whose results could not be compared with those it has.
+    """Refuse to continue a study whose new results could not be compared with its old ones.
 
     `data` describes the corpus as it is now.
 
     Raises:
-        BadInput: data, fixed, search, constraints, objective, seeds or plugins differ; says in what, and offers --name.
-        DamagedFile: what the study has is damaged.
+        BadInput: data, fixed, search, constraints, objective, seeds or plugins differ; says how, and offers --name.
+        DamagedFile: a file of the study is damaged.
     """
     if not folder.has_started:
         return
@@ -79,7 +79,7 @@ def check_same_study(spec: StudySpec, folder: StudyFolder, data: DataDescription
         found.append("the weights that it starts from have changed")
     if found:
         raise BadInput(
-            f"another study named {spec.name} stands in {folder.lab}: {'; '.join(found)}; "
+            f"another study named {spec.name} exists in {folder.lab}: {'; '.join(found)}; "
             "give this one a --name of its own"
         )
     folder.check_whole()
@@ -90,9 +90,9 @@ def _said(value: Any) -> str:
 
 
 def write_study(spec: StudySpec, folder: StudyFolder, data: DataDescription) -> None:
-    """Keep the study file as the user wrote it, as it was understood (what workers read), and its data's digests.
+    """Store the study file as the user wrote it and as it was parsed (which workers read), and its data's digests.
 
-    A study that goes on from its own folder keeps the file that it has.
+    A study that continues from its own folder keeps its file.
     """
     understood = json.dumps(spec.as_written(), indent=1)
     if spec.source != folder.canonical_file:
@@ -103,19 +103,19 @@ def write_study(spec: StudySpec, folder: StudyFolder, data: DataDescription) -> 
 
 
 def versions(token_digest: str) -> dict[str, str]:
-    """Return what this process works with; sources and data as the start of their digest."""
+    """Return the versions that this process works with; sources and data as the start of their digest."""
     return {**_code(), "data": token_digest[:DIGEST_CHARACTERS]}
 
 
 def code_versions() -> dict[str, Any]:
-    """Return what code this process works with, and the commit that it is of where there is one."""
+    """Return the versions of the code that this process works with, and its git commit if there is one."""
     from sweeplab.tracking.environment import git_of_code
 
     return {**_code(), "git": git_of_code()}
 
 
 def version_differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-    """Say in which parts two processes differ; a part that one of them does not name is no difference."""
+    """Say in which parts two processes differ; parts that only one of them names are ignored."""
     both = ours.keys() & theirs.keys()
     return [
         f"{PARTS[each.place]} ({each.a} here, {each.b} there)"

@@ -1,4 +1,4 @@
-"""Find what a person names: a study of the lab, a trial of a study, or the best one of each task."""
+"""Find what a user names: a study of the lab, a trial of a study, or the best trial of each task."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def find_study(lab: Path | None, name: str) -> StudyFolder:
     folder = lab_folder(lab)
     names = study_names(folder)
     if not names and not file_of(name).is_file():
-        what = f"no study {name!r} in {folder}, which has none; --lab or SWEEPLAB_LAB name another lab"
+        what = f"no study {name!r} in {folder}, a lab without studies; --lab or SWEEPLAB_LAB name another lab"
         raise BadInput(what)
     if name not in names:
         if file_of(name).is_file():
@@ -47,17 +47,17 @@ def find_study(lab: Path | None, name: str) -> StudyFolder:
 
 
 def file_of(name: str | Path) -> Path:
-    """Return the study file that a path means, or a name: that of `studies` or of this folder."""
+    """Return the study file of a path or a name; a name's file is looked for in `studies` and in this folder."""
     path = Path(name)
     own = [Path(folder, f"{name}.yaml") for folder in ("studies", ".")] if is_name(str(name)) else []
     return next((each for each in (path, *own) if each.is_file()), path)
 
 
 def name_in(text: str) -> str:
-    """Return the study that is meant: the name that a study file says, or the text itself where it is no file.
+    """Return a study's name: the name in a study file, or the text itself if it is not a file.
 
     Raises:
-        BadInput: the file says no name.
+        BadInput: the file has no name.
     """
     path = Path(text)
     if path.suffix not in (".yaml", ".yml") or not path.is_file():
@@ -68,10 +68,10 @@ def name_in(text: str) -> str:
 
 
 def study_source(path: str | Path, lab: Path) -> Path:
-    """Return the file of a study that is named by its file or its name: its own, or what the lab ran last.
+    """Return the file of a study given by file or name: its own file, or the study as the lab ran it last.
 
     Raises:
-        BadInput: there is none; offers the nearest name.
+        BadInput: there is no such study; offers the nearest name.
     """
     file, name = file_of(path), str(path)
     if file.is_file() or not is_name(name) or file.suffix in (".yaml", ".yml"):
@@ -88,38 +88,38 @@ def read_spec(folder: StudyFolder, allow_plugins: bool = False) -> StudySpec:
     """Return the study as it was last run; without its plugins only the names of their parts are known.
 
     Raises:
-        BadInput: its description is gone or damaged.
+        BadInput: its file in the lab is missing or damaged.
     """
     from sweeplab.study.file.reading import read_study
 
-    folder.read(folder.canonical_file)  # what is damaged is no mistake of the study file's
+    folder.read(folder.canonical_file)  # reports damage as such, not as a mistake in a study file
     return read_study(folder.canonical_file, allow_plugins=allow_plugins)
 
 
 def tracking_uri_of(folder: StudyFolder) -> str | None:
-    """Return the tracking URI that the study file names, if it names one."""
-    # Read as it stands: what a spec is checked by is slow to import.
+    """Return the tracking URI of the study file, if it names one."""
+    # Read without a check: the checks of a spec are slow to import.
     track = folder.read(folder.canonical_file).get("track") or {}
     return str(track["uri"]) if track.get("uri") else None
 
 
 def find_metric(folder: StudyFolder) -> str:
-    """Return what a study's trials are valued by."""
+    """Return the metric that a study minimizes."""
     return str(folder.read(folder.canonical_file)["objective"]["metric"])
 
 
 def check_free(lab: Path, name: str) -> None:
-    """Make sure that no study has a name.
+    """Make sure that no study has this name.
 
     Raises:
-        BadInput: one has.
+        BadInput: a study has it.
     """
     if name in study_names(lab):
-        raise BadInput(f"a study {name!r} stands in {lab}; give another name")
+        raise BadInput(f"a study {name!r} exists in {lab} already; give another name")
 
 
 def find_trial(study: str, trials: Mapping[str, Collection[int]], number: int, cell: str | None) -> str:
-    """Return the cell of the trial that is meant; `trials` has the numbers of each cell's.
+    """Return the cell of the trial with a number; `trials` has the numbers of the trials in each cell.
 
     Raises:
         BadInput: there is no such cell or trial, or several cells have a trial of this number.
@@ -129,7 +129,7 @@ def find_trial(study: str, trials: Mapping[str, Collection[int]], number: int, c
     searched = {cell: trials[cell]} if cell is not None else trials
     found = [key for key, numbers in searched.items() if number in numbers]
     if len(found) > 1:
-        what = f"{len(found)} cells of study {study} have a trial {number}; --cell says which is meant"
+        what = f"{len(found)} cells of study {study} have a trial {number}; name one with --cell"
         raise BadInput(Problem(what, _some(found)))
     if not found:
         where = f"cell {cell}" if cell is not None else f"study {study}"
@@ -145,7 +145,7 @@ def _some(names: Collection[str]) -> str:
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial that has started, by the records of its runs, in the order of their seeds; files are read once."""
+    """A trial that has started, with the folders of its runs in the order of their seeds; files are read once."""
 
     study: StudyFolder
     cell: str
@@ -159,12 +159,12 @@ class Trial:
 
     @cached_property
     def start(self) -> RunStart:
-        """Return what the run of its first seed trains; the others differ in the seed alone."""
+        """Return the start record of its first seed's run; the other runs differ in the seed only."""
         return self.runs[0].read_start()
 
     @cached_property
     def ends(self) -> list[RunEnd]:
-        """Return the ends of those of its runs that have ended."""
+        """Return the end records of its runs that have ended."""
         return [end for run in self.runs if (end := run.read_end())]
 
     @property
@@ -174,27 +174,27 @@ class Trial:
 
     @property
     def state(self) -> RunState:
-        """Return its outcome; before its end whether somebody runs the study."""
+        """Return its outcome; before its end, running or interrupted, as the study is."""
         return self.ending.outcome if self.ending else self.study.unfinished
 
     @property
     def value(self) -> float | None:
-        """Return its value, the mean over its seeds; of a trial that was pruned the last one."""
+        """Return its value, the mean over its seeds; for a pruned trial the last value before pruning."""
         return self.ending.value if self.ending else None
 
     @property
     def has_value(self) -> bool:
-        """Say whether it can be the best: it trained to an end of its own and has a finite value."""
+        """Return whether it can be the best: it was trained to its end and has a finite value."""
         return self.ending is not None and self.ending.outcome.has_value and self.value is not None
 
     @property
     def is_cut_short(self) -> bool:
-        """Say whether its end did not follow from its own curve: pruned, stopped by a person, or not ended."""
+        """Return whether its end did not follow from its own curve: pruned, stopped by a user, or not ended."""
         return self.ending is None or not self.ending.outcome.has_value or self.ends[0].is_asked_for
 
     @property
     def values(self) -> dict[str, Any]:
-        """Return all of its effective hyperparameters but for the seed."""
+        """Return all of its effective hyperparameters except the seed."""
         return {name: value for name, value in self.start.values.as_dict().items() if name != "seed"}
 
     def as_dict(self) -> dict[str, Any]:
@@ -223,9 +223,9 @@ def read_trials(folder: StudyFolder) -> list[Trial]:
 
 
 def best_by_task(folder: StudyFolder, trials: Iterable[Trial]) -> list[list[Trial]]:
-    """Return those of a study's trials that have a value, the lowest first, in one list per task.
+    """Return the trials that have a value, the lowest first, in one list per task.
 
-    Starts are only read where the study's plan lets tasks differ.
+    Start records are read only if the study's plan lets tasks differ.
     """
     valued = [trial for trial in trials if trial.has_value]
     valued.sort(key=lambda trial: (trial.value, trial.cell, trial.number))
@@ -238,7 +238,7 @@ def best_by_task(folder: StudyFolder, trials: Iterable[Trial]) -> list[list[Tria
 
 
 def has_one_task(folder: StudyFolder) -> bool:
-    """Say whether all runs of a study learn one task; they are read only where its plan lets them differ."""
+    """Return whether all runs of a study learn one task; runs are read only if its plan lets tasks differ."""
     return not _tasks_may_differ(folder) or have_one_task(run.read_start().values for run in folder.runs())
 
 
@@ -253,11 +253,11 @@ def _tasks_may_differ(folder: StudyFolder) -> bool:
 
 
 def find_best(folder: StudyFolder, cell: str | None = None, number: int | None = None) -> Trial:
-    """Return the trial of the lowest value, in a cell or in all; with `number` that trial, however it ended.
+    """Return the trial with the lowest value, in a cell or in all; with `number` that trial, however it ended.
 
     Raises:
-        BadInput: there is no such trial or cell, none has ended yet, several cells have one of this number, or
-            trials of unlike tasks are compared.
+        BadInput: there is no such trial or cell, no trial has ended yet, several cells have a trial of this number,
+            or the trials learn different tasks.
     """
     trials = read_trials(folder)
     if number is not None:
@@ -270,18 +270,18 @@ def find_best(folder: StudyFolder, cell: str | None = None, number: int | None =
     by_task = best_by_task(folder, [trial for trial in trials if cell in (None, trial.cell)])
     if not by_task:
         where = f" in cell {cell}" if cell is not None else ""
-        raise BadInput(f"no trial of study {folder.name}{where} has come to its end yet")
+        raise BadInput(f"no trial of study {folder.name}{where} has been trained to its end yet")
     if len(by_task) > 1:
-        what = f"the cells of study {folder.name} learn unlike tasks, so none is best of all; name one"
+        what = f"the cells of study {folder.name} learn different tasks: no trial is best of all; name a cell"
         raise BadInput(Problem(what, ", ".join(keys)))
     return by_task[0][0]
 
 
 def pick_trial(folder: StudyFolder, trials: Iterable[Trial], number: int, cell: str | None) -> Trial:
-    """Return the trial of a number, in a cell or in the only one that has it.
+    """Return the trial with a number, in a cell or in the only cell that has one.
 
     Raises:
-        BadInput: there is no such trial or cell, or several cells have one of this number.
+        BadInput: there is no such trial or cell, or several cells have a trial of this number.
     """
     by_cell: dict[str, dict[int, Trial]] = defaultdict(dict)
     for trial in trials:

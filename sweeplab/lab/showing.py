@@ -1,4 +1,4 @@
-"""What is shown of the lab: its studies, one study, one trial, and how two studies differ; as plain data."""
+"""Plain data about the lab, for display: its studies, one study, one trial, and how two studies differ."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _ENDED = [str(state) for state in RunState if state.is_finished]
 
 
 def study_row(folder: StudyFolder) -> dict[str, Any]:
-    """Return how a study stands, its trials by state, its best value, and where it lies.
+    """Return a study's state, its trials by state, its best value and its folder.
 
-    `state` is running, complete where its budget is used up, else interrupted; `last` when its last trial ended or
-    started, in this machine's time; `size_bytes` of its folder, without what tracking keeps.
+    `state` is running, complete (the budget is used up) or interrupted; `last` is when the last trial ended or
+    started, in this machine's time; `size_bytes` is the size of the folder, without tracking.
     """
     cells = count_trials(folder).values()
     states = sum((each.states for each in cells), Counter[str]())
@@ -65,7 +65,7 @@ def study_row(folder: StudyFolder) -> dict[str, Any]:
 
 
 def n_planned(folder: StudyFolder) -> int | None:
-    """Return how many trials a study's budget asks for, as it is by now; None where it says no number."""
+    """Return how many trials a study's current budget asks for; None if it sets no number."""
     per_cell = folder.read(folder.canonical_file)["budget"]["trials_per_cell"]
     points = [cell["n_points"] for cell in folder.read(folder.plan_file)["cells"]]
     return None if per_cell is None else sum(per_cell if n is None else min(per_cell, n) for n in points)
@@ -77,7 +77,7 @@ def _is_over_time(folder: StudyFolder) -> bool:
 
 
 def places_in_words(places: Sequence[WorkerPlace]) -> str:
-    """Say how many workers wait for a machine, and how many run on which; nothing where all run here."""
+    """Say how many workers are queued, and how many run on which machine; an empty text if all run here."""
     if all((each.state, each.node) == ("running", gethostname()) for each in places):
         return ""
     found = Counter(
@@ -97,20 +97,19 @@ def states_in_words(states: Mapping[str, int]) -> str:
 def show_study(folder: StudyFolder) -> dict[str, Any]:
     """Return a study's cells with their trials, runs by state and best values, its best run, and what failed.
 
-    `trials` are those that count towards the budget, of `n_trials` in all (null where only time or FLOPs end the study:
-    a cell has no more trials than points), `enqueued` those that wait to be tried next, `known` those that
-    a warm start brought in, `baselines` the n-gram baseline of each cell, `workers` where each is that runs or is
-    queued. Values are of the `metric`. Cells stand in the order of the grid; those that it no longer has come last.
-    There is no best of unlike tasks.
+    `trials` counts the trials that use up the budget, of `n_trials` in all (null if only time or FLOPs end the study;
+    a cell has no more trials than points), `enqueued` those that run next, `known` those of a warm start. `baselines`
+    has the n-gram baseline of each cell, `workers` the place of each worker that runs or is queued. Values are of the
+    `metric`. Cells stand in the order of the grid, former cells last. If tasks differ there is no best.
     """
-    # What was checked when it was run is read as it stands: the rules of samplers alone take Optuna to import.
+    # Read without a check, as it was checked when it was run: the rules of samplers import Optuna.
     plan, study = map(folder.read, (folder.plan_file, folder.canonical_file))
     trials, unfinished = read_trials(folder), folder.unfinished
     by_cell: dict[str, list[Trial]] = {cell["cell"]: [] for cell in plan["cells"]}
     for trial in trials:
         by_cell.setdefault(trial.cell, []).append(trial)
     counts, baselines = count_trials(folder), folder.baselines
-    # How many trials of each source came into which cell, counted in no other number.
+    # By cell, how many trials came from each source; no other number counts them.
     warm_start = folder.read(folder.warm_start_file) if folder.warm_start_file.exists() else {}
     by_task = best_by_task(folder, trials) if has_one_task(folder) else []
     per_cell = study["budget"]["trials_per_cell"]
@@ -167,13 +166,13 @@ def _cell_row(folder: StudyFolder, cell: str, trials: list[Trial], unfinished: R
 
 
 def _mean_over_seeds(trial: Trial | None, name: str) -> float | None:
-    """Return the mean of a number over those of a trial's runs that have it."""
+    """Return the mean of a number over the runs of a trial that have it."""
     found = [value for end in trial.ends if (value := getattr(end, name)) is not None] if trial else []
     return sum(found) / len(found) if found else None
 
 
 def evidence_of_best(trial: Trial, cell: str | None = None, trials: Sequence[Trial] = ()) -> Evidence:
-    """Return what stands behind the best trial of a study, or of a cell; `trials` are the study's where known."""
+    """Return the evidence for the best trial of a study, or of a cell; `trials` are the study's, if known."""
     among = [each for each in trials or read_trials(trial.study) if cell in (None, each.cell)]
     n_tried = sum(each.ending.outcome.counts_towards_budget for each in among if each.ending)
     return chosen_best(len(trial.seeds), n_tried, "the study" if cell is None else "the cell")
@@ -191,7 +190,7 @@ def _best_run(trial: Trial, trials: Sequence[Trial]) -> dict[str, Any]:
     }
 
 
-# What a command's example reads, by what the run learned.
+# The example of a command, by the run's objective.
 _USES: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("masked", "span"), ("generate", "--prompt", "The [MASK] is")),
     **dict.fromkeys(("classification", "tagging"), ("classify", "TEXT")),
@@ -202,7 +201,7 @@ _USES: Mapping[str, Sequence[str]] = {
 def how_to_use(trial: Trial, cell: str | None = None, number: int | None = None) -> dict[str, str]:
     """Return the commands that generate with a trial, train it again and open its study, by what they do.
 
-    The trial is the best of its study, of the `cell`, or that of a `number`.
+    The trial is the best of its study or of the `cell`, or the one with the `number`.
     """
     of = None if cell is None and number is None else trial.cell
     return commands_about(trial.study, trial.start.values.objective, of, number, trial.seeds[0])
@@ -211,7 +210,7 @@ def how_to_use(trial: Trial, cell: str | None = None, number: int | None = None)
 def commands_about(
     study: StudyFolder, objective: str, cell: str | None = None, number: object = None, seed: object = 0
 ) -> dict[str, str]:
-    """Return the commands of `how_to_use` about a trial of an objective: a `number` goes with its cell and seed."""
+    """Return the commands of `how_to_use` for a trial with an objective; a `number` needs its cell and seed."""
     run, which = study.name, list[str]()
     if cell is not None:
         run, which = f"{study.name}/{cell}", ["--cell", cell]
@@ -228,7 +227,7 @@ def commands_about(
 
 
 def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Say what n-grams reach, in one line for each of the cells that differ in it."""
+    """Say which loss n-grams reach: one line for all cells with the same baseline."""
     cells: dict[str, list[str]] = {}
     for cell, each in baselines.items():
         said = (
@@ -246,10 +245,10 @@ def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _disagreement(
     folder: StudyFolder, trials: Sequence[Trial], counts: Mapping[str, TrialCounts], unfinished: RunState
 ) -> str:
-    """Say in one line how the storage, the folders and MLflow disagree, and what mends it; nothing where they agree.
+    """Say in one line how storage, folders and MLflow disagree, and how to repair it; an empty text if they agree.
 
-    Counts and lowest values are compared, which takes no time; `doctor` compares all. A study that is being run is
-    about to agree, and what a server has of it is not asked for.
+    Only counts and lowest values are compared, which is fast; `doctor` compares everything. A running study is not
+    compared, since its records are still on their way, and a tracking server is not asked.
     """
     if unfinished is RunState.RUNNING:
         return ""
@@ -278,16 +277,16 @@ def _disagreement(
             what.append(f"value {one[1]} in cell {cell} in Optuna's storage, {other[1]} in the folders")
     tracked = count_tracked(folder.lab, folder.name, folder.read(folder.canonical_file)["track"]["uri"])
     ended = Counter(str(end.state) for trial in trials for end in trial.ends)
-    # Those that wait may have been pruned before.
+    # Runs that have not ended may have been pruned before, and wait to be resumed.
     n_waiting = sum(len(trial.runs) - len(trial.ends) for trial in trials)
     if tracked is not None and ((ended - tracked) or (tracked - ended).total() > n_waiting):
         state = min({**(tracked - ended), **(ended - tracked)})
         what.append(f"{tracked[state]} {state} runs in MLflow, {ended[state]} in the folders")
-    return f"{what[0]}; {folder.command('study repair')} lets them agree" if what else ""
+    return f"{what[0]}; {folder.command('study repair')} makes them agree" if what else ""
 
 
 def is_close(one: float | None, other: float | None) -> bool:
-    """Say whether two records of a number have the same one, however it is written; NaN is the same as NaN."""
+    """Return whether two records hold the same number, up to rounding in text; NaN equals NaN."""
     if one is None or other is None:
         return one is other
     return math.isclose(one, other, rel_tol=1e-9) or (math.isnan(one) and math.isnan(other))
@@ -303,7 +302,7 @@ def show_trial(folder: StudyFolder, number: int, cell: str | None = None) -> dic
         BadInput: no trial of this number has started, or several cells have one.
     """
     trial = pick_trial(folder, read_trials(folder), number, cell)
-    study = folder.read(folder.canonical_file)  # which was checked when it was run
+    study = folder.read(folder.canonical_file)  # checked when it was run
     return {
         "study": folder.name,
         "cell": trial.cell,
@@ -323,7 +322,7 @@ def show_trial(folder: StudyFolder, number: int, cell: str | None = None) -> dic
 
 
 def _origin(name: str, value: Any, study: Mapping[str, Any], start: RunStart) -> str:
-    """Say where a hyperparameter's value came from."""
+    """Return where a hyperparameter's value came from."""
     if name in start.sampled:
         return "enqueued" if name in (start.enqueued or {}) else "searched"
     if name in study["grid"]:
@@ -374,8 +373,8 @@ def _run(run: RunFolder, unfinished: RunState) -> dict[str, Any]:
 def differ(a: StudyFolder, b: StudyFolder) -> dict[str, Any]:
     """Return how two studies differ, as plain data: by kind, a list of `place`, `a` and `b`.
 
-    Results are the best values of every cell that either has, whether they differ or not. Losses of unlike text or
-    unlike tasks have no change; of one text in unlike tokens they are told in bits per byte, as `measure` says.
+    Results are the best values of every cell of either study, whether they differ or not. They have no `change` if
+    texts or tasks differ; for the same text with other tokens they are in bits per byte, as `measure` says.
     """
     ours, theirs = (each.read(each.data_file) for each in (a, b))
     one, other = (each.read(each.canonical_file) | {"name": None} for each in (a, b))
@@ -407,7 +406,7 @@ def _results(a: StudyFolder, b: StudyFolder, measure: str, is_one_text: bool) ->
 
 
 def _best_by_cell(folder: StudyFolder, measure: str) -> dict[str, tuple[float, str]]:
-    """Return each cell's lowest number that its runs ended with, and the task that it is of."""
+    """Return by cell the lowest final value of `measure`, and the task of that run."""
     best: dict[str, tuple[float, str]] = {}
     for trial in read_trials(folder):
         values = [getattr(end, measure) for end in trial.ends if trial.has_value]

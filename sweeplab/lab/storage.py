@@ -1,6 +1,6 @@
 """The database of a study's trials: opened so that several processes may write to it, and counted without Optuna.
 
-Optuna's own reading loads every trial whole; a list of many studies shows a few sums of each.
+Optuna would load every trial in full, while a list of many studies needs only a few counts of each.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from sweeplab.records.runs import RunState
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Engine
 
-# Where the trials of new studies are stored, if not in files.
+# The environment variable that names the database for new studies, if they are not to be in files.
 VARIABLE = "SWEEPLAB_STORAGE"
 
 BUSY_SECONDS = 60
-# An execution option: what is asked under it only reads, and waits for no writer.
+# An execution option of SQLAlchemy: statements under it only read, and wait for no writer.
 READS = {"sweeplab_reads": True}
 
-# What marks a trial in Optuna's storage that came from elsewhere; its value there says where it is from.
+# User attributes of Optuna trials. This one marks a trial that came from another study: its value names the source.
 WARM_START = "warm_start"
-# What marks one whose values another trial of its cell has: its value is that trial's number.
+# This one marks a trial with the same values as an earlier trial of its cell: its value is that trial's number.
 REPEATS = "repeats"
-# Trials of Optuna's that are none of the study's own: known from elsewhere, or left over of what came to nothing.
+# Optuna trials with one of these are not the study's own: they came from elsewhere, or were never trained.
 VOID = ("infeasible", REPEATS, "withdrawn", WARM_START)
 
 _QUERY = f"""
@@ -51,9 +51,9 @@ _Row = tuple[str, str, str | None, int, float | None, Any]
 
 @dataclass
 class TrialCounts:
-    """Trials by outcome, or `enqueued`, or the state of what has not ended, and the lowest value of each outcome.
+    """How many trials are in each state (outcome, `enqueued`, or not ended), and the lowest value by outcome.
 
-    `last` is when the last of them ended or started, such as 2026-01-31 12:00:00, in the time of this machine.
+    `last` is when the last of them ended or started, such as 2026-01-31 12:00:00, in this machine's time.
     """
 
     states: Counter[str] = field(default_factory=Counter)
@@ -68,7 +68,7 @@ class TrialCounts:
 
     @property
     def best(self) -> float | None:
-        """Return the lowest value of a trial that came to an end of its own."""
+        """Return the lowest value of the trials that were trained to their end."""
         return min((value for state, value in self.lowest.items() if RunState(state).has_value), default=None)
 
 
@@ -118,20 +118,20 @@ def _rows_elsewhere(folder: StudyFolder) -> list[_Row]:
 
 
 def choose_storage(folder: StudyFolder, is_shared: bool = False) -> str:
-    """Settle where a new study's trials are stored, for good; return what the user should know of it.
+    """Decide, for good, where a new study's trials are stored; return a notice for the user, or an empty text.
 
-    That is where SWEEPLAB_STORAGE says, else in the lab's own server, else in a file of the study's. In PostgreSQL a
-    study has a schema of its own: what is done to one touches no other. Where several machines share it (`is_shared`)
-    no file will do: the lab's own server is started then.
+    They go to the database of SWEEPLAB_STORAGE, else to the lab's own server, else to a file. In PostgreSQL
+    each study has its own schema, so that operations on one touch no other. If several machines share the study
+    (`is_shared`) a file will not do: the lab's own server is started then.
 
     Raises:
-        BadInput: SWEEPLAB_STORAGE names no such database, or the database does not answer, or is for one machine alone.
+        BadInput: SWEEPLAB_STORAGE names no PostgreSQL, or the database does not answer, or serves one machine only.
     """
     asked, server, said = os.environ.get(VARIABLE), Server(folder.lab), ""
     is_new = not (folder.storage_file.exists() or folder.database.exists())
     if is_shared and folder.database.exists():
-        what = f"the trials of study {folder.name} are in an SQLite file, which one machine alone may open"
-        raise BadInput(f"{what}: --engine local goes on with it, a new --name begins in PostgreSQL")
+        what = f"the trials of study {folder.name} are in an SQLite file, which only one machine may open"
+        raise BadInput(f"{what}: continue with --engine local, or begin in PostgreSQL with a new --name")
     if folder.is_on_own_server or (is_new and not asked and (is_shared or server.exists)):
         if is_shared:
             said = _start_shared(server)
@@ -150,14 +150,14 @@ def choose_storage(folder: StudyFolder, is_shared: bool = False) -> str:
 
 
 def _start_shared(server: Server) -> str:
-    """Let the lab's own server run where other machines reach it."""
+    """Make sure that the lab's own server runs where other machines can reach it."""
     if server.exists and is_loopback(server.listens_on):
         again = f"{server.command('stop')}, then {server.command('start')} --host {EVERYWHERE[0]}"
-        raise BadInput(f"the lab's storage listens on {server.listens_on}, for this machine alone: {again}")
+        raise BadInput(f"the lab's storage listens on {server.listens_on}, for this machine only: {again}")
     if server.elsewhere or not server.start(None if server.exists else EVERYWHERE[0]):
         return ""
-    stops = f"{server.command('stop')} ends it"
-    return f"no {VARIABLE}: the lab's own PostgreSQL is started, for this and later studies; {stops}"
+    stops = f"{server.command('stop')} stops it"
+    return f"{VARIABLE} is not set: started the lab's own PostgreSQL, for this and later studies; {stops}"
 
 
 def _named(asked: str) -> URL:
@@ -168,11 +168,11 @@ def _named(asked: str) -> URL:
         url = make_url(asked)
     except (ArgumentError, ValueError):
         url = None
-    # An @ in the host is one of a password that is not escaped.
+    # An @ in the host belongs to a password that is not escaped.
     if url is None or url.get_backend_name() != "postgresql" or "@" in (url.host or ""):
-        shown = without_password(asked) if url else "what it holds"
-        allowed = "postgresql://USER:PASSWORD@HOST/DATABASE, an @ of the password as %40"
-        raise BadInput(Problem(f"{VARIABLE}: {shown} is no storage", allowed))
+        shown = without_password(asked) if url else "its value"
+        allowed = "postgresql://USER:PASSWORD@HOST/DATABASE, an @ in the password as %40"
+        raise BadInput(Problem(f"{VARIABLE}: {shown} is not a PostgreSQL address", allowed))
     return url.set(drivername="postgresql+psycopg")
 
 
@@ -195,32 +195,32 @@ def _create_schema(url: URL, schema: str, what: str) -> None:
 def reason_of(error: Exception) -> str:
     """Return in one line why a database does not answer."""
     said = without_passwords(str(error.__cause__ or error).strip().partition("\n")[0])
-    return f"{said} (`sweeplab storage start` starts a lab's own)" if "Connection refused" in said else said
+    return f"{said} (`sweeplab storage start` starts the lab's own)" if "Connection refused" in said else said
 
 
 def engine_arguments(url: str) -> dict[str, Any]:
-    """Return what SQLAlchemy is to be told besides the URL."""
+    """Return SQLAlchemy's arguments for an engine besides the URL."""
     return {"connect_args": {"timeout": BUSY_SECONDS}} if url.startswith("sqlite") else {}
 
 
 def open_database(url: str) -> Engine:
-    """Open a storage without Optuna, for what stands beside its tables."""
+    """Open a storage without Optuna, for tables besides Optuna's."""
     from sqlalchemy import create_engine
 
     return serialize(create_engine(url, **engine_arguments(url)))
 
 
 def is_read_only(engine: Engine) -> bool:
-    """Say whether this process may only read what the engine opens: an SQLite file that it may not write."""
+    """Return whether the engine opens an SQLite file that this process may not write."""
     return "uri" in engine.url.query
 
 
 def serialize(engine: Engine) -> Engine:
-    """Let the processes that write to an SQLite file take turns; other databases do by themselves.
+    """Let the processes that write to an SQLite file take turns; other databases do so by themselves.
 
-    A transaction that starts by reading and goes on to write gives SQLite no way to wait for its turn, and two
-    workers would run one trial: every transaction takes the write lock first, but for those that only read.
-    Write-ahead log, so readers never wait. What may only be read is left as it is.
+    SQLite cannot let a transaction wait that reads first and then writes, and two workers would run the same trial.
+    So every transaction takes the write lock first, except those that only read. With a write-ahead log readers
+    never wait. A read-only file is left as it is.
     """
     if engine.dialect.name != "sqlite" or is_read_only(engine):
         return engine

@@ -1,1 +1,1 @@
-"""Using a trained run: open, generate, evaluate, attend."""
+"""Use a trained run: open it, generate text, evaluate it, look at its attention."""

@@ -1,6 +1,6 @@
-"""Text from a trained run: what a person writes goes in, and text comes out; and the samples of a study's best runs.
+"""Generate text with a trained run, from a prompt; and write the samples of a study's best runs.
 
-The prompt of a sample is the beginning of the validation split, laid out as the objective does it: nobody chose it.
+The prompt of a sample is the beginning of the validation split, laid out by the objective, so nobody selected it.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from sweeplab.model.generation import Next, Reader, Sampling
     from sweeplab.tracking.loading import LoadedRun
 
-BROKEN = "\ufffd"  # what the bytes of a character are read as that is not whole yet
-# A study is not to wait for its sample.
+BROKEN = "\ufffd"  # how the first bytes of an incomplete character are decoded
+# So that a study does not wait long for its sample.
 MOST_TOKENS = 200
 SEED = 0
 
 
 @dataclass(frozen=True)
 class Writer:
-    """Writes text by a run, from a prompt: goes on from it, fills its holes, or finds its target.
+    """Generates text with a run: it continues a prompt, fills its holes ([MASK]), or writes its target.
 
-    The text is read as `encoded` where that is given: its pieces between holes.
-    With an amateur, a run of the same tokens, tokens are chosen by how much better the run knows them.
+    `encoded` are the tokens of the prompt's pieces between holes, if they are known already. With an `amateur`, a
+    smaller run with the same tokens, decoding is contrastive: it prefers tokens that the run predicts better.
 
     Raises:
-        BadInput: the run cannot be contrasted with the amateur; says what is against it.
+        BadInput: the run cannot be contrasted with the amateur; says why.
     """
 
     run: LoadedRun
@@ -64,8 +64,8 @@ class Writer:
         for each in (self.run, amateur):
             if fills_holes(each):
                 raise BadInput(
-                    "an encoder fills holes, and contrasts nothing: "
-                    f"--contrast needs a decoder, and {each.run_id} is none"
+                    f"--contrast needs decoders, and {each.run_id} is an encoder, "
+                    "which fills each [MASK] instead"
                 )
         mine, other = ((each.tokenizer.to_json(), each.special_tokens) for each in (self.run, amateur))
         if mine != other:
@@ -94,7 +94,7 @@ class Writer:
         return Contrast(expert, reader(self.amateur, prompt))
 
     def tokens(self) -> Iterator[int]:
-        """Yield what is found, token by token."""
+        """Yield the generated tokens, one by one."""
         from sweeplab.model.generation import Sampler, fill, sample
 
         sampler = Sampler(self.sampling, self.seed)
@@ -109,19 +109,19 @@ class Writer:
         """Return the texts that a beam search finds, best first, each with its log-probability and its score.
 
         Raises:
-            BadInput: there is nothing that beams could search.
+            BadInput: the run is an encoder, or decoding is contrastive.
         """
         from sweeplab.model.generation import beam_search
 
         if fills_holes(self.run):
-            raise BadInput("an encoder has no beams: it fills holes, and finds no token after another")
+            raise BadInput("--beams needs a decoder: an encoder only fills each [MASK]")
         if self.amateur is not None:
-            raise BadInput("beams search for what is likely, and a contrast is no likelihood: one of them")
+            raise BadInput("--beams searches by likelihood, which --contrast does not have: give one of them")
         found = beam_search(self._next(), self.prompt, n_beams, self.max_new_tokens)
         return [{**beam._asdict(), "text": "".join(self.words(beam.tokens))} for beam in found]
 
     def ranked(self, most: int) -> list[list[dict[str, Any]]]:
-        """Return the likeliest tokens after the prompt, or in each of its holes, with their probabilities."""
+        """Return the most probable tokens after the prompt, or in each of its holes, with their probabilities."""
         import torch
 
         from sweeplab.model.generation import hole_scores
@@ -130,7 +130,7 @@ class Writer:
         if fills_holes(self.run):
             scores = hole_scores(model.transformer, model.stacked, self.prompt, n_tokens)
         else:
-            # What is found of the first hole comes after the marker that begins it.
+            # The tokens of the first hole come after the marker that starts it.
             first_marker = self.prompt.markers[:1] if self.prompt.markers[1:] else ()
             scores = self._next()(torch.tensor([[*first_marker]], dtype=torch.long))
         best = scores.double().exp().topk(min(most, scores.shape[-1]))
@@ -144,7 +144,7 @@ class Writer:
         ]
 
     def words(self, tokens: Iterable[int]) -> Iterator[str]:
-        """Yield the text as its tokens come: with the prompt in it, but where the target is another text."""
+        """Yield the text as its tokens come, with the prompt, unless the target is a text of its own."""
         return spaced(self._words(tokens), self.run.tokenizer.blank)
 
     def _words(self, tokens: Iterable[int]) -> Iterator[str]:
@@ -165,7 +165,7 @@ class Writer:
         return takewhile(lambda token: token != self.prompt.end, tokens)
 
     def _spans(self, tokens: Iterable[int], texts: Sequence[str]) -> Iterator[str]:
-        """Yield the texts around holes, with the spans that are found between them."""
+        """Yield the texts around holes, with the generated spans between them."""
         n_holes, span, here = len(texts) - 1, list[int](), -1
         yield texts[0]
         for token in self._ordinary(tokens):
@@ -182,10 +182,10 @@ class Writer:
 
 
 def chosen(values: Hyperparameters, given: Mapping[str, Any], greedy: bool = False) -> tuple[Sampling, int]:
-    """Return how tokens are drawn and how many at most: as given, else as the run's own hyperparameters say.
+    """Return how to sample tokens, and how many at most: as given, else by the run's hyperparameters.
 
     Raises:
-        BadInput: something is out of range; says what is allowed.
+        BadInput: a value is out of range; says what is allowed.
     """
     from sweeplab.model.generation import Sampling
 
@@ -202,21 +202,21 @@ def chosen(values: Hyperparameters, given: Mapping[str, Any], greedy: bool = Fal
 
 
 def fills_holes(run: LoadedRun) -> bool:
-    """Say whether a run is an encoder, which finds all around a hole at once."""
+    """Return whether a run is an encoder, which reads the text on both sides of a hole."""
     return not run.model.shape.of_family.sides[-1].causal
 
 
 def named(run: LoadedRun, token: int) -> str:
-    """Return a token's text, or the name of one that stands for none."""
+    """Return a token's text, or the name of a special token."""
     name = run.special_tokens.name_of(token)
     return f"<{name}>" if name else run.tokenizer.decode([token])
 
 
 def laid_out(run: LoadedRun, text: str, encoded: Sequence[Ids] | None = None) -> Prompt:
-    """Return a prompt as a run reads it; `encoded` are its pieces between holes, where they are known.
+    """Return a prompt as a run reads it; `encoded` are the tokens of its pieces between holes, if known.
 
     Raises:
-        BadInput: a character has no token, with its place; or the run cannot read such a prompt.
+        BadInput: a character has no token (says at which position), or the run cannot read such a prompt.
     """
     given = _encoded(run.tokenizer, text) if encoded is None else encoded
     special = run.special_tokens
@@ -235,9 +235,9 @@ def _encoded(tokenizer: Tokenizer, text: str) -> list[Ids]:
         except ValueError as error:
             unknown = next((at for at, each in enumerate(piece) if not _knows(tokenizer, each)), None)
             if unknown is None:
-                raise BadInput(f"of the prompt, {error}") from None
+                raise BadInput(f"in the prompt, {error}") from None
             what = f"the prompt's character {piece[unknown]!r} at {place + unknown}"
-            raise BadInput(f"{what} is none of the {tokenizer.name} tokenizer's") from None
+            raise BadInput(f"{what} is unknown to the {tokenizer.name} tokenizer") from None
         place += len(piece) + len(HOLE)
     return found
 
@@ -251,7 +251,7 @@ def _knows(tokenizer: Tokenizer, character: str) -> bool:
 
 
 def reader(run: LoadedRun, prompt: Prompt) -> Reader:
-    """Return what reads a prompt by a run."""
+    """Return a reader of a prompt for a run."""
     from sweeplab.model.generation import Reader
 
     model = run.model
@@ -259,7 +259,7 @@ def reader(run: LoadedRun, prompt: Prompt) -> Reader:
 
 
 def pieces(tokenizer: Tokenizer, tokens: Iterator[int]) -> Iterator[str]:
-    """Yield the text of tokens as it becomes whole: a character's first bytes wait for its last."""
+    """Yield the text of tokens as its characters become complete: a character waits for its last byte."""
     found, shown = list[int](), 0
     for token in tokens:
         found.append(token)
@@ -271,7 +271,7 @@ def pieces(tokenizer: Tokenizer, tokens: Iterator[int]) -> Iterator[str]:
 
 
 def spaced(texts: Iterator[str], blank: str) -> Iterator[str]:
-    """Yield texts with a blank before each that would run into the one before it."""
+    """Yield texts with a `blank` between two that would otherwise run together."""
     last = " "
     for text in filter(None, texts):
         if blank and not last[-1].isspace() and not text[0].isspace():
@@ -281,10 +281,10 @@ def spaced(texts: Iterator[str], blank: str) -> Iterator[str]:
 
 
 def keep_sample(folder: StudyFolder, dataset: Dataset) -> None:
-    """Let the best run of each task write a sample, where it has kept a checkpoint and has not written one yet.
+    """Let the best run of each task write a sample, if it kept a checkpoint and has not written one yet.
 
-    Each worker does so before it leaves, after its last run has ended: the last one knows of all runs. What goes wrong
-    is said in the worker's log, and costs nothing but the sample.
+    Each worker calls this before it leaves, after its last run has ended, so that the last worker knows all runs. An
+    error goes to the worker's log, and costs only the sample.
     """
     try:
         with FileLock(folder.path / "sample.lock"):
@@ -294,7 +294,7 @@ def keep_sample(folder: StudyFolder, dataset: Dataset) -> None:
 
 
 def read_samples(folder: StudyFolder) -> list[dict[str, Any]]:
-    """Return the samples, one a task: the run, the prompt with its holes, the text, and how it was drawn."""
+    """Return the samples, one per task: the run, the prompt with its holes, the text, and how it was sampled."""
     file = folder.sample / "samples.json"
     return [*folder.read(file)["samples"]] if file.exists() else []
 

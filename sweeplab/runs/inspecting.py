@@ -1,4 +1,4 @@
-"""A trained run looked at: what it attends to in a text, and what its study's validation split says of it."""
+"""Inspect a trained run: its attention over a text, and its losses on its study's validation split."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from sweeplab.tracking.loading import LoadedRun
 
 Rows = list[dict[str, Any]]
-# Blanks and what else a label would not show.
+# White space, which a label would not show.
 _VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """The weights [heads, queries, keys] of one layer's attention, and the tokens that attend and are attended to.
+    """One layer's attention weights [heads, queries, keys], and the tokens of the queries and keys.
 
-    `place` is encoder, decoder or cross, from decoder to encoder.
+    `place` is encoder, decoder or cross (from decoder to encoder).
     """
 
     place: str
@@ -46,12 +46,12 @@ class AttentionMap:
 
     @property
     def title(self) -> str:
-        """Return the name of the layer."""
+        """Return the layer's name for a heading."""
         return f"{self.place.capitalize()}{'-attention' if self.place == 'cross' else ''}, layer {self.layer}"
 
 
 def read_prompt(run: LoadedRun, text: str) -> Batch:
-    """Return a prompt as the run reads it; where the run finds a target from a source, with what it finds, greedily.
+    """Return a prompt as the run reads it; for a run that maps a source to a target, with its greedy target.
 
     Raises:
         BadInput: the run cannot read the prompt.
@@ -73,7 +73,7 @@ def attention_maps(
 ) -> list[AttentionMap]:
     """Return the attention of each layer, or of one layer or head, over a prompt.
 
-    Where the run finds a target from a source, the prompt is followed by the target that it finds, greedily.
+    For a run that maps a source to a target, the prompt is followed by the target that it generates greedily.
 
     Raises:
         BadInput: the run cannot read the prompt, or has no such layer or head.
@@ -103,12 +103,12 @@ def attention_maps(
 
 
 def traced_prompt(run: LoadedRun, text: str, position: int | None, n_values: int) -> tuple[Rows, Rows]:
-    """Return the steps of a run's pass over a prompt at the token of a position, the last one unless it is given.
+    """Return the steps of a run's forward pass over a prompt at one position, by default the last.
 
-    And the likeliest tokens that the run finds there, with their probabilities.
+    Also return the most probable tokens there, with their probabilities.
 
     Raises:
-        BadInput: the run cannot read the prompt, or that has no such position.
+        BadInput: the run cannot read the prompt, or the prompt has no such position.
     """
     from sweeplab.model.tracing import trace_batch
 
@@ -134,27 +134,27 @@ def _words(run: LoadedRun, tokens: Sequence[int]) -> list[str]:
 
 
 def evaluated(text: str, lab: Path, times: Sequence[int], study: str | None = None) -> dict[str, Any]:
-    """Return as plain values what an evaluation of a run finds, and its loss on sequences of `times` block_size.
+    """Evaluate a run: return its measures, and its losses on sequences of `times` block_size, as plain values.
 
-    `study` is whose data are read; without it those of the study that the run is named by. A length that cannot be
-    is among `left_out`, with the reason.
+    The data are those of `study`, by default of the study in the run's name. Lengths that are impossible are in
+    `left_out`, with the reason.
 
     Raises:
-        BadInput: there is no such run, or no such study; its data are not what the run reads.
+        BadInput: there is no such run or study, or the run cannot read the study's data.
     """
     run = open_run(text, lab)
     own = text.partition("/")[0]
     if study is None and own not in study_names(lab):
-        raise BadInput(f"run {text} does not say whose data it reads: --study NAME does")
+        raise BadInput(f"run {text} is of no study in this lab: name one with --study, for its data")
     study = study or own
     folder = find_study(lab, study)
     spec = read_spec(folder)
     dataset = recorded_dataset(folder, spec)
     if dataset.tokenizer.to_json() != run.tokenizer.to_json():
-        raise BadInput(f"run {text} reads other tokens than study {study}")
+        raise BadInput(f"run {text} and study {study} have different tokenizers")
     kind = objective_of(run.values)
     if (learned := kind.learns) != (has := dataset.kind):
-        raise BadInput(f"run {text} has learned from {learned}, and study {study} has {has}")
+        raise BadInput(f"run {text} was trained on {learned}, but study {study} has {has}")
     check_fits({"validation": dataset.val}, run.values)
     lengths, left_out = _lengths(run, dataset, times)
     said = {"run": run.run_id, "study": study, "block_size": run.values.block_size, "unit": kind.unit}
@@ -169,13 +169,13 @@ def scored(
     whole: bool = False,
     spec: StudySpec | None = None,
 ) -> dict[str, float]:
-    """Return what an evaluation finds of a run on a split: on what its own evaluations read, or on the whole of it.
+    """Return a run's measures on a split: on the part that its own evaluations read, or on the `whole` split.
 
-    The loss is `val_loss` or `test_loss`. Nothing else in sweeplab reads the test split: to look at it often is to
-    choose by it.
+    The loss is `val_loss` or `test_loss`. Nothing else in sweeplab reads the test split: looking at it often would
+    amount to choosing by it.
 
     Raises:
-        BadInput: the split is too short for the run; of preferences, what its study, `spec`, starts from is not there.
+        BadInput: the split is too short, or the study (`spec`) of a run of preferences has no start weights.
     """
     import torch
 
@@ -193,7 +193,7 @@ def scored(
     if dataset.kind == "preferences":
         start = start_weights(spec)(values) if spec else None
         if start is None:
-            raise BadInput("a run of preferences is judged by what its study starts from, and there is none")
+            raise BadInput("a run of preferences is compared with its study's start weights, and it has none")
         row = model.transformer.layout.row_of(start, generator_key(values.seed, "init"))
         known = references(model.transformer, row, evaluation.objective)
         judged = torch.tensor([values.beta]), known[None]
@@ -207,7 +207,7 @@ def scored(
 
 
 def _lengths(run: LoadedRun, dataset: Dataset, times: Sequence[int]) -> tuple[Rows, Rows]:
-    """Return the losses at each length that can be, and why each of the others cannot."""
+    """Return the losses at each possible length, and for the other lengths why they are impossible."""
     from sweeplab.train.evaluating import losses_at, why_not_longer
 
     found, left_out = [], []

@@ -1,4 +1,4 @@
-"""Attention on matrices that a person writes, step by step as textbooks have it; no run is needed.
+"""Attention on matrices given by the user, step by step as in textbooks; no run is needed.
 
 Legend: T queries, S keys, D width of queries and keys, W width of values, C width of inputs.
 """
@@ -14,7 +14,7 @@ from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.study.file.document import file_text, parse
 from sweeplab.study.problems import Problems, SourceMap, shown
 
-# The matrices that may be written, each with its other names.
+# The matrices that may be given, each with its other names.
 NAMES: dict[str, tuple[str, ...]] = {
     "inputs": ("x",),
     "queries": ("query", "q"),
@@ -32,10 +32,10 @@ Matrix = list[list[float]]
 
 
 def read_matrices(written: str) -> dict[str, Matrix]:
-    """Return the matrices that a file (.yaml, .json, .csv) or a text has, by name; one without a name is `inputs`.
+    """Read matrices from a file (.yaml, .json, .csv) or a text: return them by name; a matrix without one is `inputs`.
 
     Raises:
-        BadInput: the file cannot be read, or it holds no such matrices; says where.
+        BadInput: the file cannot be read, or holds no such matrices; says where.
     """
     file = Path(written)
     is_file = file.suffix in (".yaml", ".yml", ".json", ".csv")
@@ -86,13 +86,13 @@ def _is_matrix(value: Any) -> bool:
 def attention_of(
     given: dict[str, Matrix], causal: bool = False, scale: float | None = None
 ) -> dict[str, Matrix]:
-    """Return the steps of softmax(Q K^T / sqrt(D)) V in float64, as Vaswani et al. (2017) have it, by their names.
+    """Return the steps of softmax(Q K^T / sqrt(D)) V in float64, by name (Vaswani et al., 2017).
 
-    Queries, keys and values that are not given are the inputs [T, C] times their weights, where they have some.
-    Where it is `causal` a query sees the keys up to its own place, the last query being at the last key.
+    Queries, keys and values that are not given are the inputs [T, C], times their weights if there are any. If
+    `causal`, a query sees the keys up to its own position; the last query is at the last key.
 
     Raises:
-        BadInput: a matrix is missing, or sizes do not go together; says which.
+        BadInput: a matrix is missing, or sizes do not match; says which.
     """
     import torch
 
@@ -103,7 +103,7 @@ def attention_of(
     for part in PARTS:
         weights = held.get(f"w_{part}")
         if (found := held.get(part, held.get("inputs"))) is None:
-            raise BadInput(Problem(f"there are no {part}, and no inputs", ALLOWED))
+            raise BadInput(Problem(f"there are neither {part} nor inputs", ALLOWED))
         if part not in held and weights is not None:
             _check("inputs", found, f"w_{part}", weights, columns=found.shape[1], rows=weights.shape[0])
             found = found @ weights
@@ -113,7 +113,7 @@ def attention_of(
     _check("keys", k, "values", v, columns=k.shape[0], rows=v.shape[0])
     if causal and len(q) > len(k):
         raise BadInput(
-            Problem(f"causal attention of {len(q)} queries to {len(k)} keys", "at most as many queries")
+            Problem(f"causal attention of {len(q)} queries to {len(k)} keys", "at most one query per key")
         )
     products = q @ k.T
     scores = products / math.sqrt(q.shape[1]) if scale is None else products * scale

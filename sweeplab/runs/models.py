@@ -28,19 +28,19 @@ from sweeplab.train.devices import free_memory_bytes, settle_devices
 if TYPE_CHECKING:
     from sweeplab.train.coordinates import Coordinate
 
-# Samples of a cell's space of which the middle one by size is shown.
+# Samples of a cell's space; the median one by size is shown.
 PROBES = 64
-# Of memory for a weight: single precision as it starts, double as it is computed with, and room to draw it.
+# Memory per weight: float32 at the start, float64 for the computation, and space to draw it.
 BYTES = 20
-# A study without a file has some; nothing is read of them.
+# A spec without a file needs a data section; the data are not read.
 DATA = {"corpus": "python-docs", "tokenizer": "byte"}
-# Times mup_base_width, unless widths are given.
+# The default widths, as multiples of mup_base_width.
 TIMES = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True)
 class Sized:
-    """A model to be counted: its cell or preset, its shape, and what is to be said of it."""
+    """A model to count: the name of its cell or preset, its shape, and notes on it."""
 
     name: str
     shape: ModelShape
@@ -71,26 +71,26 @@ def model_of(name: str | None, overrides: Sequence[str] = ()) -> Sized:
     """Return the model of a preset, or of the table's defaults, with `name=value` overrides.
 
     Raises:
-        BadInput: there is no such preset, an override is wrong, or there cannot be one such model.
+        BadInput: there is no such preset, an override is wrong, or the overrides describe several models.
     """
     spec = _alone(name, overrides)
     has_own = spec.fixed.get("vocab_size", AUTO) != AUTO
     shapes = _shapes(spec, preset(name).vocab_size if name and not has_own else None)
     if len(shapes) > 1:
-        raise BadInput(Problem(f"these are {len(shapes)} models", "one value a hyperparameter"))
+        raise BadInput(Problem(f"these are {len(shapes)} models", "one value per hyperparameter"))
     (shape,) = shapes.values()
     notes = _notes(name, shape)
     if not has_own:
-        stand_in = f"vocab_size is the data's: {shape.vocab_size} stands for it here"
-        notes = (*notes, f"{stand_in}; -o vocab_size=N has another.")
+        stand_in = f"vocab_size depends on the data: {shape.vocab_size} is assumed here"
+        notes = (*notes, f"{stand_in}; -o vocab_size=N sets another.")
     return Sized(spec.name, shape, notes)
 
 
 def models_of(file: Path, overrides: Sequence[str] = (), cell: str | None = None) -> list[Sized]:
-    """Return the models of a study's cells, each the middle one by size of what is sampled in it.
+    """Return the models of a study's cells, each the median by size of the models sampled in the cell.
 
     Raises:
-        BadInput: the file is wrong, its data are not there, or it has no such cell.
+        BadInput: the file is wrong, its data are missing, or it has no such cell.
     """
     spec = read_study(file_of(file), overrides)
     shapes = _shapes(spec, placed_dataset(spec).sizes, cell)
@@ -101,11 +101,11 @@ def started(model: Sized, seed: int) -> Weighed:
     """Return a model with the weights that a run of this seed starts from.
 
     Raises:
-        BadInput: they do not fit into memory.
+        BadInput: the weights do not fit into memory.
     """
     needed = BYTES * accounting.n_params(model.shape)
     if needed > (free := free_memory_bytes("cpu")):
-        taken = f"{model.name} takes {bytes_in_words(needed)} of memory"
+        taken = f"{model.name} needs {bytes_in_words(needed)} of memory"
         raise BadInput(f"{taken}, and {bytes_in_words(free)} are free")
     from sweeplab.model.tracing import random_weights
 
@@ -128,7 +128,7 @@ def _alone(name: str | None, overrides: Sequence[str] = ()) -> StudySpec:
 
 
 def _notes(name: str | None, shape: ModelShape) -> tuple[str, ...]:
-    """Return what is said of a preset, also with another vocabulary; nothing of another model that was made of it."""
+    """Return a preset's notes if the shape is the preset's, apart from its vocabulary."""
     if not name:
         return ()
     (own,) = _shapes(_alone(name), preset(name).vocab_size).values()
@@ -142,10 +142,10 @@ def _shapes(spec: StudySpec, sizes: Sizes = None, cell: str | None = None) -> di
 
 @dataclass(frozen=True)
 class CoordinateCheck:
-    """How large activations are by parametrization, width, step and layer, and by which power of the width they go.
+    """The size of activations by parametrization, width, step and layer, and the power of the width they grow with.
 
-    `powers` is by parametrization, step and layer, 0 where the width does not matter; `values` are what all runs have
-    alike of what the study searches.
+    `powers` is by parametrization, step and layer, 0 if the width does not matter; `values` are the searched
+    hyperparameters with the value that all runs share.
     """
 
     study: str
@@ -156,13 +156,13 @@ class CoordinateCheck:
     powers: Mapping[tuple[str, int, str], float]
 
     def steepest(self, parametrization: str) -> tuple[str, float]:
-        """Return the layer whose activations go the most with the width after the last step, and its power."""
+        """Return the layer whose activations depend most on the width after the last step, and its power."""
         powers = [(layer, self.powers[parametrization, self.n_steps, layer]) for layer in self.layers]
         return max(powers, key=lambda each: math.inf if math.isnan(each[1]) else abs(each[1]))
 
     @property
     def parametrizations(self) -> list[str]:
-        """Return what is compared, in order."""
+        """Return the parametrizations that are compared, in order."""
         return list(dict.fromkeys(row.parametrization for row in self.rows))
 
     @property
@@ -179,12 +179,12 @@ def check_coordinates(
     n_steps: int,
     report: Callable[[str], None] = lambda what: None,
 ) -> CoordinateCheck:
-    """Train a study's model for some steps in each width and parametrization; `report` is told which one it trains.
+    """Train a study's model for some steps in each width and parametrization; `report` is called with each one.
 
-    What the study searches has one and the same value everywhere. Without widths they are multiples of mup_base_width.
+    Searched hyperparameters have the same value in all of them. The default widths are multiples of mup_base_width.
 
     Raises:
-        BadInput: the study is wrong, has several cells, or cannot have one of the widths.
+        BadInput: the study is wrong, has several cells, or does not allow one of the widths.
     """
     from sweeplab.train.coordinates import coordinates, growth
 
@@ -211,7 +211,7 @@ def check_coordinates(
 
 
 def _values_of(spec: StudySpec, sizes: Sizes, cell: str | None) -> Hyperparameters:
-    """Return the effective hyperparameters of a study's one cell, at the first point of what is searched."""
+    """Return the effective hyperparameters of a study's only cell, at the first valid sample of its search space."""
     found = cells_named(spec, sizes, cell)
     if len(found) > 1:
         keys = " | ".join(each.key for each in found[:FEW])

@@ -1,4 +1,4 @@
-"""Open a trained run by whatever it is called on a command line."""
+"""Open a trained run by any of the names that a command line may give it."""
 
 from __future__ import annotations
 
@@ -18,44 +18,45 @@ if TYPE_CHECKING:
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 KINDS = (
-    "a study's NAME, NAME/CELL, NAME/CELL/TRIAL-SEED, with @ITERATION one of its series of checkpoints, "
+    "a study's NAME, NAME/CELL or NAME/CELL/TRIAL-SEED, each with @ITERATION for one of a series of checkpoints, "
     "an MLflow run id or a model such as models:/NAME@best, a folder with a checkpoint, "
-    "the name of what import-hf brought in"
+    "or the name of a run imported by import-hf"
 )
 
 
 def imported_folder(lab: Path, name: str) -> Path:
-    """Return where a run lies that came from elsewhere."""
+    """Return the folder of an imported run."""
     return lab / "imported" / name
 
 
 def check_imported_name(lab: Path, name: str) -> None:
-    """Make sure that a run from elsewhere can be opened by a name.
+    """Make sure that an imported run can be opened by a name.
 
     Raises:
-        BadInput: it is none, or a study's.
+        BadInput: the name is not allowed, or belongs to a study.
     """
     if not is_name(name):
-        raise BadInput(Problem(f"{name!r} is no name of a run", f"--name of {NAMES}"))
+        raise BadInput(Problem(f"{name!r} cannot be a run's name", f"--name of {NAMES}"))
     if name in study_names(lab):
-        raise BadInput(Problem(f"{name!r} is a study's name, and opens its best run", "--name with another"))
+        raise BadInput(Problem(f"{name!r} is a study's name and opens its best run", "--name with another"))
 
 
 def open_run(text: str, lab: Path, uri: str | None = None) -> Run:
-    """Open a run: a study's best one by NAME, or by NAME/CELL the best of a cell; NAME/CELL/TRIAL-SEED; an MLflow
-    run id, or a model of its registry such as models:/NAME@best; a folder with a checkpoint, or with what was
-    downloaded of a run or a model of MLflow's; or what was brought in under a name.
-    NAME…@ITERATION is one of a run's series of checkpoints. `uri` says where MLflow is, as for a study.
+    """Open a run by a name, an MLflow run id, a model of MLflow's registry or a folder.
+
+    NAME is the best run of a study, NAME/CELL that of a cell, NAME/CELL/TRIAL-SEED one run; NAME…@ITERATION is one of a
+    run's series of checkpoints. A model is models:/NAME@best, for example. A folder holds a checkpoint, or a run or
+    model downloaded from MLflow. A name may also be an imported run's. `uri` is MLflow's address, as for a study.
 
     Raises:
-        BadInput: there is no such run, with the nearest name; or it kept no checkpoint, or that is damaged.
+        BadInput: there is no such run (offers the nearest name), or its checkpoint is missing or damaged.
         TrackingUnavailable: MLflow does not answer.
     """
     from sweeplab.runs.run import Run
     from sweeplab.tracking.loading import MODEL_URI, load_checkpoint, load_run
     from sweeplab.train.checkpoint import DamagedCheckpoint
 
-    # By itself, or by the name it was brought in under.
+    # The folder itself, or that of an imported run.
     places = (Path(text), Path(text, "checkpoint"), imported_folder(lab, text))
     folders = [each for each in places if _is_file(each / "model.json")]
     if re.split("[/@]", text)[0] in study_names(lab):
@@ -69,7 +70,7 @@ def open_run(text: str, lab: Path, uri: str | None = None) -> Run:
     try:
         return Run.of(load_checkpoint(checkpoint, name))
     except (AttributeError, TypeError) as error:
-        raise BadInput(f"run {name} cannot be opened: its model.json is none of a run's") from error
+        raise BadInput(f"run {name} cannot be opened: its model.json does not describe a run") from error
     except (ArithmeticError, DamagedCheckpoint, KeyError, OSError, ValueError) as error:
         why = f"its model.json has no {error}" if isinstance(error, KeyError) else error
         raise BadInput(f"run {name} cannot be opened: {why}") from error
@@ -87,7 +88,7 @@ def _of_study(text: str, lab: Path) -> tuple[Path, str]:
     if iteration:
         at = RunFolder(path).series()
         if not iteration.isdecimal() or int(iteration) not in at:
-            keeps = ", ".join(map(str, at)) or "none, and track: {checkpoints: all} keeps some"
+            keeps = ", ".join(map(str, at)) or "none; track: {checkpoints: all} keeps some"
             raise BadInput(Problem(f"run {run_name} has no checkpoint of iteration {iteration!r}", keeps))
         return RunFolder(path).checkpoint_at(int(iteration)), f"{run_name}@{iteration}"
     if not (checkpoint := RunFolder(path).checkpoint()):
@@ -96,7 +97,7 @@ def _of_study(text: str, lab: Path) -> tuple[Path, str]:
 
 
 def _is_file(path: Path) -> bool:
-    # The method of paths raises where a part of one is longer than a file's name may be.
+    # Path.is_file raises if a part of the path is too long for a file's name.
     return os.path.isfile(path)  # noqa: PTH113
 
 

@@ -1,4 +1,4 @@
-"""A trained run in Python's hands: what it writes, its logits for a text or for token ids, the labels it finds."""
+"""A trained run for Python programs: its texts, its logits for a text or token ids, its labels and scores."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from sweeplab.tracking.loading import LoadedRun
 
 @dataclass(frozen=True, repr=False)
 class Run(LoadedRun):
-    """A trained run to be used: it generates text, and gives logits for whatever it is asked in."""
+    """A trained run: it generates text, returns logits for texts or token ids, and predicts labels or scores."""
 
     @classmethod
     def of(cls, loaded: LoadedRun) -> Run:
-        """Return a run that was loaded, to be used."""
+        """Return a loaded run as a `Run`."""
         return cls(**vars(loaded))
 
     def __repr__(self) -> str:
@@ -45,10 +45,10 @@ class Run(LoadedRun):
         greedy: bool = False,
         seed: int = 0,
     ) -> str:
-        """Return the text that the run writes, as `sweeplab generate` prints it; what is None is the run's own.
+        """Generate text as `sweeplab generate` does, and return it; settings that are None are the run's own.
 
         Raises:
-            BadInput: the tokenizer does not know a character, or a value is out of range.
+            BadInput: the tokenizer cannot encode a character, or a value is out of range.
         """
         names = ("max_new_tokens", "temperature", "top_k", "top_p")
         given = dict(zip(names, (max_new_tokens, temperature, top_k, top_p), strict=True))
@@ -59,7 +59,7 @@ class Run(LoadedRun):
         """Return logits [T, V] for a text or T token ids, [B, T, V] for B rows of ids.
 
         Raises:
-            BadInput: there are none, or more than block_size in a row.
+            BadInput: a row has no tokens, or more than block_size.
         """
         ids = self.tokenizer.encode(tokens) if isinstance(tokens, str) else tokens
         found = torch.as_tensor(ids).long()
@@ -71,17 +71,17 @@ class Run(LoadedRun):
         return logits if found.dim() == 2 else logits[0]
 
     def classify(self, texts: Sequence[str]) -> list[dict[str, Any]]:
-        """Return each text's label, and the probability of each label, the likeliest first; of a tagger its `tags`.
+        """Return each text's label and the probability of every label, the most probable first; for a tagger, `tags`.
 
-        Those are of the text's words, between blanks: a word's own label with its probability, None where block_size
-        has no room for the word.
+        Those hold, for each word of the text (between blanks), its label with its probability, or None if the word is
+        beyond block_size.
 
         Raises:
-            BadInput: the run finds no labels, or its tokenizer does not know a text.
+            BadInput: the run predicts no labels, or its tokenizer cannot encode a text.
         """
         kind = objective_of(self.values).learns
         if kind not in LABELLED:
-            raise BadInput(f"run {self.run_id} finds no labels: its objective is {self.values.objective}")
+            raise BadInput(f"run {self.run_id} predicts no labels: its objective is {self.values.objective}")
         if not texts:
             return []
         encode, parts = word_encoder(self.tokenizer), list[NDArray[Any]]()
@@ -91,10 +91,10 @@ class Run(LoadedRun):
                     encode(text.split()) if kind == "tags" else (self.tokenizer.encode(text), list[int]())
                 )
             except ValueError as error:
-                raise BadInput(f"of the text, {error}") from error
+                raise BadInput(f"in the text, {error}") from error
             if not len(tokens):
                 raise BadInput(f"the text {text!r} is empty")
-            # Each with labels, for the objective lays out pairs; which ones they are is not read.
+            # Each text gets placeholder labels, because the objective needs pairs; their values are not read.
             tags = np.where(np.isin(np.arange(len(tokens)), places), 0, NO_TAG)
             parts += [tokens, tags if kind == "tags" else np.zeros(1, np.int64)]
         n_labels, ends = self.values.n_labels or 0, np.cumsum([len(each) for each in parts])
@@ -111,19 +111,19 @@ class Run(LoadedRun):
         ]
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-        """Return of each two texts the score that the run finds.
+        """Return the score of each pair of texts.
 
         Raises:
-            BadInput: the run finds no scores, or its tokenizer does not know a text.
+            BadInput: the run predicts no scores, or its tokenizer cannot encode a text.
         """
         if objective_of(self.values).learns != "scores":
-            raise BadInput(f"run {self.run_id} finds no scores: its objective is {self.values.objective}")
+            raise BadInput(f"run {self.run_id} predicts no scores: its objective is {self.values.objective}")
         if not pairs:
             return []
         try:
             parts = [part for pair in pairs for part in map(self.tokenizer.encode, pair)]
         except ValueError as error:
-            raise BadInput(f"of the text, {error}") from error
+            raise BadInput(f"in the text, {error}") from error
         none = np.zeros(SCORE_SIZE, np.uint16)
         rows = [np.append(part, none) if at % 2 else part for at, part in enumerate(parts)]
         split = Pairs(
@@ -137,7 +137,7 @@ class Run(LoadedRun):
 
     @torch.no_grad()
     def _outputs(self, pairs: Pairs, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield logits and targets of batches of texts, of `count` labels or of one score."""
+        """Yield the logits and targets of batches of texts, for `count` labels or one score."""
         for batch in make_objective(pairs, self.values, self.own_special).evaluation():
             placed = changed(batch, lambda part: torch.from_numpy(part)[None])
             yield among(self.model.transformer.logits(self.model.stacked, placed), placed.targets, count)

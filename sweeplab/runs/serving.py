@@ -1,4 +1,4 @@
-"""A trained run as MLflow serves it, by `mlflow.pyfunc.load_model` or `mlflow models serve`."""
+"""A trained run as an MLflow model, for `mlflow.pyfunc.load_model` or `mlflow models serve`."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from sweeplab.tracking.models import RETURNED, TAKEN
 
 @dataclass(frozen=True)
 class ServedModel:
-    """What MLflow calls: `run` is the run that answers."""
+    """The model that MLflow calls; `run` does the work."""
 
     run: Run
 
     def predict(
         self, model_input: Any, params: Mapping[str, Any] | None = None
     ) -> list[str] | list[dict[str, Any]]:
-        """Return what the run was trained to find of each row, under the names that the model's signature has.
+        """Return the run's label, tags, score or text for each row, under the names of the model's signature.
 
-        A row is a text, given alone, in a list or as a frame's first column; or the two texts to score, of a frame.
-        A run that finds neither labels nor scores writes a text after each, with the `params` of `Run.generate`.
+        A row is a text (given alone, in a list or as a frame's first column), or in a frame the two texts to score. A
+        run that predicts neither labels nor scores continues each text, with the `params` of `Run.generate`.
 
         Raises:
-            BadInput: the tokenizer does not know a text, or a parameter is out of range.
+            BadInput: the tokenizer cannot encode a text, or a parameter is out of range.
         """
         kind = objective_of(self.run.values).learns
         if kind not in RETURNED:
             return [self.run.generate(text, **(params or {})) for text in _texts(model_input)]
         if kind == "scores":
-            # MLflow makes one row of a dictionary of lists.
+            # MLflow turns a dictionary of lists into one row.
             pairs = model_input[[*TAKEN["scores"]]].explode([*TAKEN["scores"]])
             found = self.run.score(pairs.values.tolist())
         else:
@@ -43,7 +43,7 @@ class ServedModel:
         return [{name: _FOUND[name](each) for name in RETURNED[kind]} for each in found]
 
 
-# What a signature's names mean of what `Run.classify` and `Run.score` return.
+# By a name of the signature, its value in what `Run.classify` and `Run.score` return.
 _FOUND: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     "label": itemgetter("label"),
     "probability": lambda found: found["probabilities"][found["label"]],

@@ -50,7 +50,7 @@ def test_a_table_of_inputs_is_read_of_a_csv(tmp_path: Path, cli: Callable) -> No
         ("{q: [[1]], k: [[1]], valus: [[1]]}", 'there is no matrix "valus"'),
         ("{q: [[1, 2], [3]]}", "all of one length, such as [[1, 0], [0, 1]]"),
         ("{q: [[.nan]]}", "rows of as many numbers"),
-        ("{q: [[1]], k: [[1]]}", "there are no values, and no inputs"),
+        ("{q: [[1]], k: [[1]]}", "there are neither values nor inputs"),
         ("{q: [[1, 0]], k: [[1]], v: [[1]]}", "queries are 1 x 2 and keys 1 x 1"),
         ("{q: [[1]], k: [[1], [2]], v: [[1]]}", "keys are 2 x 1 and values 1 x 1"),
         ("{x: [[1, 2]], w_q: [[1]], k: [[1]], v: [[1]]}", "inputs are 1 x 2 and w_queries 1 x 1"),

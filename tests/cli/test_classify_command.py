@@ -43,7 +43,7 @@ def test_a_study_of_labels_is_planned_run_evaluated_and_used(cli, folder: Path, 
     for words, why in (
         (("generate", "kinds", "--prompt", "a"), "`sweeplab classify RUN TEXT`"),
         (("classify", "kinds"), "there is no text; allowed: RUN TEXT…, or --file FILE"),
-        (("classify", "kinds", "é"), "of the text, character 'é' at 0"),
+        (("classify", "kinds", "é"), "in the text, character 'é' at 0"),
         (
             ("plan", "kinds.yaml", "-o", "fixed.objective=pairs"),
             "objective is classification, for",
@@ -62,7 +62,7 @@ def test_a_study_of_labels_is_planned_run_evaluated_and_used(cli, folder: Path, 
 
 def test_a_run_of_text_finds_no_labels(cli, finished) -> None:
     refused = cli("classify", "tiny", "text", "--lab", finished.lab)
-    assert refused.code == 2 and "finds no labels: its objective is next_token" in refused.err
+    assert refused.code == 2 and "predicts no labels: its objective is next_token" in refused.err
 
 
 @pytest.mark.slow
@@ -121,7 +121,7 @@ def test_a_study_of_scores_is_run_reported_and_used(cli, folder: Path, monkeypat
             "pairs.tsv:1: there are no two texts; allowed: a tab between",
         ),
         (("generate", "kinds", "--prompt", "a"), "`sweeplab score RUN FIRST SECOND`"),
-        (("classify", "kinds", "a"), "finds no labels: its objective is similarity"),
+        (("classify", "kinds", "a"), "predicts no labels: its objective is similarity"),
     ):
         refused = cli(*words)
         assert refused.code == 2 and why in refused.err and len(refused.err.splitlines()) == 1

@@ -25,7 +25,7 @@ def test_a_study_file_asks_for_it_and_the_command_adds_nothing(cli, folder: Path
     said = cli("study", "run", "short.yaml", "--lab", folder / "lab")
     assert said.code == 0
     assert (
-        "optimism: test less searched" in said.out and "tested on fresh seeds and the test split" in said.out
+        "optimism: test minus searched" in said.out and "tested on fresh seeds and the test split" in said.out
     )
     names = {path.name for path in (folder / "lab" / "studies").iterdir()}
     assert names == {"short", "short.race", "short.confirm"}

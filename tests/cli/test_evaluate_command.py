@@ -30,7 +30,7 @@ def test_learned_positions_have_nothing_longer(cli, finished) -> None:
 def test_a_person_reads_a_table(cli, finished) -> None:
     said = cli("evaluate", "tiny", "--lab", finished.lab)
     assert said.code == 0
-    for words in ("val_loss", "mean loss by position", "0–", "nothing at 4 times block_size: learned"):
+    for words in ("val_loss", "mean loss by position", "0–", "no loss at 4 times block_size: learned"):
         assert words in said.out
 
 
@@ -65,9 +65,9 @@ budget: {trials_per_cell: 1}
         (("tiny", "--lengths", "1,x"), "--lengths 1,x; allowed: whole numbers from 1 to 64"),
         (("tiny", "--lengths", "0"), "--lengths 0; allowed"),
         (("tiny", "--study", "tny"), "no study 'tny' in "),
-        (("mine",), "run mine does not say whose data it reads: --study NAME does"),
-        (("mine", "--study", "tiny"), "run mine reads other tokens than study tiny"),
-        (("pairs", "--study", "tiny"), "run pairs has learned from pairs, and study tiny has text"),
+        (("mine",), "run mine is of no study in this lab: name one with --study, for its data"),
+        (("mine", "--study", "tiny"), "run mine and study tiny have different tokenizers"),
+        (("pairs", "--study", "tiny"), "run pairs was trained on pairs, but study tiny has text"),
         (
             ("long", "--study", "tiny"),
             "block_size 1000000 is longer than the data: the validation split has ",

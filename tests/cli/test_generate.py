@@ -151,10 +151,10 @@ def test_a_run_that_came_with_special_tokens_ends_and_names_them_by_its_own(runs
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("generate masked --prompt a[MASK] --beams 2", "an encoder has no beams"),
-        ("generate text --prompt abÉd", "the prompt's character 'É' at 2 is none of the char tokenizer's"),
-        ("generate masked --prompt a[MASK]bÉ", "the prompt's character 'É' at 8 is none of"),
-        ("model next text --prompt 9", "the prompt's character '9' at 0 is none of"),
+        ("generate masked --prompt a[MASK] --beams 2", "--beams needs a decoder"),
+        ("generate text --prompt abÉd", "the prompt's character 'É' at 2 is unknown to the char tokenizer"),
+        ("generate masked --prompt a[MASK]bÉ", "the prompt's character 'É' at 8 is unknown to"),
+        ("model next text --prompt 9", "the prompt's character '9' at 0 is unknown to"),
         ("generate text --prompt a --top-p 2", "--top-p is 2.0; allowed: a number from above 0 to 1"),
         ("generate text --prompt a --top-k 0", "--top-k is 0; allowed: a whole number, at least 1"),
         ("generate text --prompt a --temperature 0", "--temperature is 0.0; allowed: a number above 0"),
@@ -165,7 +165,7 @@ def test_a_run_that_came_with_special_tokens_ends_and_names_them_by_its_own(runs
         ("generate text --prompt a --max-new-tokens 0", "--max-new-tokens is 0; allowed: a whole number"),
         ("generate text --prompt a --contrast bytes", "runs text and bytes have different tokenizers"),
         ("generate text --prompt a --contrast pairs", "runs text and pairs have different special tokens"),
-        ("generate text --prompt a --contrast smaller --beams 2", "beams search for what is likely"),
+        ("generate text --prompt a --contrast smaller --beams 2", "--beams searches by likelihood"),
         (
             "generate text --prompt a --contrast text",
             "--contrast text has 1,296 parameters, and text 1,296; allowed: a smaller run",
@@ -173,11 +173,11 @@ def test_a_run_that_came_with_special_tokens_ends_and_names_them_by_its_own(runs
         ("generate smaller --prompt a --contrast text", "--contrast text has 1,296 parameters, and smaller "),
         (
             "generate masked --prompt a[MASK] --contrast masked",
-            "an encoder fills holes, and contrasts nothing",
+            "--contrast needs decoders, and masked is an encoder, which fills each [MASK]",
         ),
         (
             "generate pairs --prompt a --contrast pairs-encoder",
-            "an encoder fills holes, and contrasts nothing: --contrast needs a decoder, and pairs-encoder is none",
+            "--contrast needs decoders, and pairs-encoder is an encoder, which fills each [MASK] instead",
         ),
         (
             "generate pairs --prompt abcdefghij --contrast shorter",
@@ -185,17 +185,20 @@ def test_a_run_that_came_with_special_tokens_ends_and_names_them_by_its_own(runs
         ),
         (
             "generate text --prompt a --beams 2 --greedy",
-            "--greedy beside --beams, which draws nothing; allowed: one of them",
+            "--greedy beside --beams, which does not sample; allowed: one of them",
         ),
         ("generate text --prompt a --beams 2 --top-k 3", "--top-k beside --beams"),
         ("generate text --prompt a --beams 2 --seed 0", "--seed beside --beams"),
         (
             "generate ids --prompt 99999",
-            "of the prompt, '99999' at 0 is not a token's number from 0 to 29: the run has no tokenizer",
+            "in the prompt, '99999' at 0 is not a token's number from 0 to 29: the run has no tokenizer",
         ),
         ("generate masked --prompt abc", "the prompt has no [MASK]"),
         ("generate text --prompt=", "the prompt is empty"),
-        ("generate txt --prompt a", "no run 'txt'; allowed: a study's NAME, NAME/CELL, NAME/CELL/TRIAL-SEED"),
+        (
+            "generate txt --prompt a",
+            "no run 'txt'; allowed: a study's NAME, NAME/CELL or NAME/CELL/TRIAL-SEED",
+        ),
     ],
 )
 def test_bad_input_is_said_in_a_line(command: str, said: str, runs, cli) -> None:

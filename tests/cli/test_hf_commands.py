@@ -146,10 +146,10 @@ def test_out_and_in_again_it_names_labels_as_before(cli, folder: Path, family: d
     [
         (
             ["out", "--name", "../../esc"],
-            "'../../esc' is no name of a run; allowed: --name of letters, digits",
+            "'../../esc' cannot be a run's name; allowed: --name of letters, digits",
         ),
-        (["out", "--name", ".."], "'..' is no name of a run"),
-        (["out", "--name", "tiny"], "'tiny' is a study's name, and opens its best run; allowed: --name with"),
+        (["out", "--name", ".."], "'..' cannot be a run's name"),
+        (["out", "--name", "tiny"], "'tiny' is a study's name and opens its best run; allowed: --name with"),
     ],
 )
 def test_a_name_that_could_not_be_opened_is_refused(cli, lab: Path, arguments: list[str], said: str) -> None:

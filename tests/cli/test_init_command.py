@@ -129,7 +129,7 @@ def test_a_refused_value_writes_nothing(folder: Path) -> None:
 
 def test_replaces_a_file_only_by_force(folder: Path) -> None:
     (folder / "mine.yaml").write_text("precious")
-    with pytest.raises(BadInput, match=r"mine\.yaml: the file is there already; allowed: --force"):
+    with pytest.raises(BadInput, match=r"mine\.yaml: the file exists already; allowed: --force"):
         run("mine")
     assert (folder / "mine.yaml").read_text() == "precious"
     run("mine", "--force", "--minimal")
@@ -145,7 +145,7 @@ def test_writes_where_it_is_told(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../mine", "a b", "", ".hidden"])
 def test_refuses_a_name_that_is_no_files(folder: Path, name: str) -> None:
-    with pytest.raises(BadInput, match="cannot be a file's"):
+    with pytest.raises(BadInput, match="cannot be a study's name"):
         run(name)
     assert not list(folder.iterdir())
 

@@ -214,6 +214,6 @@ def test_where_needs_a_column(cli, good: Path) -> None:
 def test_a_large_table_comes_with_a_hint_to_thin_it(cli, folder: Path) -> None:
     n = np.geomspace(1e6, 1e9, 20_001)
     np.savetxt("large.csv", np.c_[n, 2 + 400 / n**0.3], delimiter=",", header="N,loss", comments="")
-    hint = "20,001 rows are read; their fit takes a while, and --where 'line % 4 == 0' takes 5,000 of them"
+    hint = "20,001 rows are read; fitting them takes a while; --where 'line % 4 == 0' takes 5,000 of them"
     assert hint in cli("laws", "shape", "large.csv").err
     assert "rows are read" not in cli("laws", "shape", "large.csv", "--where", "line % 4 == 0").err

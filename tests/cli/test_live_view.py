@@ -106,10 +106,10 @@ def test_an_interrupt_says_what_is_written(drawn) -> None:
     once = " ".join(drawn(0, running, interrupts=1).split())
     assert "writing the snapshot of #3 in n_layer=1,n_embd=8 at the next step" in once
     saved = TrialRequeued(cell="n_layer=1,n_embd=8", trial=3)
-    assert "the snapshots are written; sending tracking" in " ".join(
+    assert "the snapshots are written; sending the last results" in " ".join(
         drawn(0, running, saved, interrupts=1).split()
     )
-    assert "nothing is written" in " ".join(drawn(0, running, interrupts=2).split())
+    assert "without snapshots" in " ".join(drawn(0, running, interrupts=2).split())
 
 
 def test_ends_are_counted_and_the_best_is_named(drawn) -> None:

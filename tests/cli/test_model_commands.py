@@ -55,14 +55,14 @@ def test_params_of_several_models_stand_side_by_side(cli: Cli, folder: Path) -> 
 
 def test_params_say_what_experts_a_token_meets(cli: Cli) -> None:
     said = cli("model", "params", "-o", "n_expert=8", "-o", "n_expert_active=2")
-    assert "of them active" in said.out and "stands for it here" in said.out
+    assert "of them active" in said.out and "is assumed here" in said.out
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--preset", "gpt22"], "did you mean 'gpt2'?"),
-        (["tiny.yaml", "--preset", "gpt2"], "a file and a preset"),
+        (["tiny.yaml", "--preset", "gpt2"], "both FILE and --preset"),
         (["--cell", "n_embd=8"], "FILE --cell CELL"),
         (["tiny.yaml", "--cell", "n_embd=9"], "allowed: n_embd=8 | n_embd=16"),
         (["-o", "n_kv_head=4"], "-o n_kv_head=4: no cell meets 'n_kv_head divides n_head"),
@@ -108,7 +108,7 @@ def test_trace_of_the_original_goes_through_encoder_and_decoder(cli: Cli) -> Non
 
 def test_trace_refuses_what_does_not_fit(cli: Cli) -> None:
     said = cli("model", "trace", "--preset", "gpt2-xl", "-o", "n_layer=1024")
-    assert said.code == 2 and "gpt2-xl takes " in said.err and "GB are free" in said.err
+    assert said.code == 2 and "gpt2-xl needs " in said.err and "GB are free" in said.err
     said = cli("model", "trace", "--token", "300")
     assert said.code == 2 and "token 300; allowed: 0 to 255" in said.err
     assert cli("model", "trace", "tiny", "--preset", "gpt2").code == 2
@@ -122,7 +122,7 @@ def test_a_trained_run_is_traced_and_drawn(cli: Cli, finished) -> None:
     assert "its weights" in said.out and "final_norm" in said.out
     said = cli("model", "trace", *asked, "--prompt", "The print", "--values", "3")
     lines = said.out.splitlines()
-    assert "'The print', its weights" in lines[0] and lines[-1].startswith("the likeliest there: ")
+    assert "'The print', its weights" in lines[0] and lines[-1].startswith("most probable tokens there: ")
     assert [line.split()[0] for line in lines if "attention.scores" in line or "attention.weights" in line]
     found = json.loads(cli("model", "trace", *asked, "--prompt", "The print", "--json").out)
     whole = json.loads(

@@ -99,10 +99,10 @@ def test_a_cell_and_a_trial_can_be_asked_for(cli, lab: Path) -> None:
     [
         ("best tny", "no study 'tny' in "),
         ("best tiny --cell n_embd=9", "study tiny has no runs in cell 'n_embd=9'; allowed: n_embd=16, n_embd=8"),
-        ("best tiny --trial 0", "2 cells of study tiny have a trial 0; --cell says which"),
+        ("best tiny --trial 0", "2 cells of study tiny have a trial 0; name one with --cell"),
         ("best tiny --trial 7 --cell n_embd=8", "cell n_embd=8 has no trial 7; allowed: 0 to 1"),
-        ("best tiny --output tiny.yaml", "tiny.yaml: the file is there already; allowed: --force"),
-        ("clone tiny tiny", "a study 'tiny' stands in "),
+        ("best tiny --output tiny.yaml", "tiny.yaml: the file exists already; allowed: --force"),
+        ("clone tiny tiny", "a study 'tiny' exists in "),
         ("clone tiny a/b", "--name a/b: name is no name of a study"),
         ("clone tiny new -o max_iter=3", "-o max_iter=3: 'max_iter' is unknown; "),
         ("diff tiny tny", "no study 'tny' in "),
@@ -211,7 +211,7 @@ def test_none_is_best_of_cells_that_find_unlike_things(cli, folder: Path) -> Non
     (folder / "tiny.yaml").write_text(text.replace("n_layer: 1,", "n_layer: 1, n_embd: 8,"))
     assert cli("study", "run", "tiny.yaml", "-o", "budget.trials_per_cell=1").code == 0
     said = cli("study", "best", "tiny")
-    assert said.code == 2 and "none is best of all; name one; allowed: family=decoder, " in said.err
+    assert said.code == 2 and "no trial is best of all; name a cell; allowed: family=decoder, " in said.err
     assert cli("study", "best", "tiny", "--cell", "family=encoder").code == 0
     shown = json.loads(cli("study", "show", "tiny", "--json").out)
     assert shown["best"] is None and len(shown["baselines"]) == 2
@@ -244,7 +244,7 @@ def test_one_text_in_unlike_tokens_is_compared_in_bits_a_byte(cli, folder: Path)
     assert found["measure"] == "best_bits_per_byte" and len(found["results"]) == 2
     for row in found["results"]:
         assert row["change"] == pytest.approx(row["b"] - row["a"]) and 4 < row["a"] < 12
-    assert "in bits per byte, for the tokens differ" in cli("study", "diff", "chars", "bytes").out
+    assert "in bits per byte, because the tokens differ" in cli("study", "diff", "chars", "bytes").out
     said = cli("report", "compare", "chars", "bytes")
     assert said.code == 2 and "`study diff` compares them in bits per byte" in said.err
     told = cli("study", "show", "chars", "--trial", "0", "--cell", "bias=false,n_embd=8").out

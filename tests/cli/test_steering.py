@@ -70,15 +70,15 @@ def undo(cli, said: str) -> None:
         ("study extend tiny", "nothing to extend by; allowed: --trials-per-cell N, --time such as 2h"),
         ("study extend tiny --time soon", "--time soon: "),
         ("study extend tiny --trials-per-cell 0", "--trials-per-cell 0: "),
-        ("trial stop tiny 0", "2 cells of study tiny have a trial 0; --cell says which"),
+        ("trial stop tiny 0", "2 cells of study tiny have a trial 0; name one with --cell"),
         ("trial stop tiny 0 --cell n_embd=9", "study tiny has no cell 'n_embd=9'; allowed: n_embd=8, n_embd=16"),
         ("trial stop tiny 7 --cell n_embd=8", "cell n_embd=8 has no trial 7; allowed: 0 to 1"),
         ("trial stop tiny 1 --cell n_embd=8", "trial 1 in cell n_embd=8 has ended: complete"),
         ("trial resume tiny 1 --cell n_embd=8", "trial 1 in cell n_embd=8 was not pruned: complete"),
-        ("trial resume tiny 1", "2 cells of study tiny have a trial 1; --cell says which"),
+        ("trial resume tiny 1", "2 cells of study tiny have a trial 1; name one with --cell"),
         ("study repair tny", "no study 'tny' in "),
         ("study show tiny --trial 9", "study tiny has no trial 9; allowed: 0 to 1"),
-        ("study rename tiny tiny --yes", "a study 'tiny' stands in "),
+        ("study rename tiny tiny --yes", "a study 'tiny' exists in "),
         ("study rename tiny a/b --yes", "--name a/b: name is no name of a study"),
         ("study rm tiny", "move tiny (4 complete runs) to the trash? --yes confirms it"),
         *[(f"study {command} tny", "no study 'tny' in ") for command in ("watch", "logs", "stop", "pause", "resume")],
@@ -186,7 +186,8 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path
     process, study = long
     first = study.run("all", 0, 0)
     assert "study long is running and not paused" in cli("study", "resume", "long").err
-    assert "study long is running; sweeplab study stop long" in cli("study", "rm", "long", "--yes").err
+    removed = cli("study", "rm", "long", "--yes").err
+    assert "study long is running; stop it first: sweeplab study stop long" in removed
 
     assert cli("study", "pause", "long").code == 0
     wait_for(lambda: not has_workers(process))
@@ -303,7 +304,7 @@ def test_a_study_that_disagrees_says_so_and_is_repaired(cli, lab: Path) -> None:
     study.run("n_embd=8", 1, 0).end_file.unlink()
     said = cli("study", "show", "tiny").out
     line = "disagree: 2 complete trials of cell n_embd=8 in Optuna's storage, 1 in the folders; "
-    assert line + "sweeplab study repair tiny lets them agree" in said
+    assert line + "sweeplab study repair tiny makes them agree" in said
     planned = cli("study", "repair", "tiny", "--dry-run").out
     assert planned.startswith("n_embd=8 #1 seed 0: ended trials whose runs have lost run.json or end.json: ")
     assert not study.run("n_embd=8", 1, 0).end_file.exists()

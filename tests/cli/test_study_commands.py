@@ -110,7 +110,7 @@ def test_a_study_that_lacks_trials_is_interrupted_in_the_list_and_its_plan_says_
     assert 0 < planned["seconds"] < 6 * 4 * longest and all_together > 0
     printed = cli(*more).out
     assert "done already: 4, 6 to go" in printed and "more, by 4 earlier runs of this lab" in printed
-    assert re.search(r"checkpoints and snapshots take up to \S+ \S+ of \S+ \S+ that are free", printed)
+    assert re.search(r"checkpoints and snapshots take up to \S+ \S+ of the \S+ \S+ free on disk", printed)
 
 
 def test_the_best_in_five_lines_and_all_of_it_when_asked(cli, finished, folder: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_trial_shows_its_curve_and_checkpoint_before_what_the_table_says(cli, 
         "checkpoint: ",
         "\nn_embd",
         "\nblock_size",
-        "more as the table",
+        "more at their defaults",
     ]
     assert [printed.index(each) for each in order] == sorted(printed.index(each) for each in order)
     assert "weight_decay" not in printed and "weight_decay" in cli(*show, "--all").out

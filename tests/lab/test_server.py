@@ -72,8 +72,8 @@ def postmaster(lab: Path) -> psutil.Process:
 
 def test_a_study_uses_the_server_of_its_lab_and_is_restored_from_a_backup(run, lab: Path) -> None:
     assert "makes one" in run("storage", "status")
-    assert "runs now" in run("storage", "start")
-    assert "runs already" in run("storage", "start")
+    assert "is running now" in run("storage", "start")
+    assert "was running already" in run("storage", "start")
     password = service_url(Server(lab).service).password
     run("study", "run", "tiny.yaml")
     folder = StudyFolder(lab, "tiny")
@@ -100,7 +100,7 @@ def test_a_study_uses_the_server_of_its_lab_and_is_restored_from_a_backup(run, l
 
     # Stopped, it is missed in one line, and the doctor knows how to start it.
     assert "has stopped" in run("storage", "stop") and not Server(lab).is_running
-    assert "did not run" in run("storage", "stop")
+    assert "was not running" in run("storage", "stop")
     said = run("study", "resume", "tiny", code=2)
     assert said.count("\n") == 1 and "sweeplab storage start" in said
     cures = {each["name"]: each["cure"] for each in json.loads(run("doctor", "tiny", "--json", code=1))}
@@ -122,7 +122,7 @@ def test_a_crash_of_the_machine_is_recovered_from(run, lab: Path) -> None:
     pid_file, started = Server(lab).data / "postmaster.pid", Server(lab).folder / "started.json"
     pid_file.write_text(pid_file.read_text().replace(str(head.pid), str(os.getppid()), 1))
     started.write_text(json.dumps(json.loads(started.read_text()) | {"boot": "another"}))
-    assert "runs now" in run("storage", "start")
+    assert "is running now" in run("storage", "start")
     with psycopg.connect(url) as connection:
         assert connection.execute("SELECT count(*) FROM kept").fetchone() == (1000,)
 
@@ -187,7 +187,7 @@ def test_all_programs_that_are_found_serve_a_lab(folder: Path, lab: Path, monkey
     assert server.start() and server.check()
     if servers.WHEEL in str(folder):
         server.stop()
-        with pytest.raises(BadInput, match="takes TLS"):
+        with pytest.raises(BadInput, match="needs TLS"):
             server.start(host="0.0.0.0")
         assert server.start()
     assert server.backup(lab / "all.dump") and server.stop()

@@ -145,7 +145,7 @@ def test_parts_are_known_and_their_file_is_part_of_the_study(file: Path, tmp_pat
     check_same_study(read_study(file, allow_plugins=True), folder, data)
     assert read_study(folder.canonical_file).as_written() == spec.as_written()
     (file.parent / "my_parts.py").write_text(PARTS + "\n")
-    with pytest.raises(BadInput, match=r"another study named own stands in .*: plugins is "):
+    with pytest.raises(BadInput, match=r"another study named own exists in .*: plugins is "):
         check_same_study(read_study(file, allow_plugins=True), folder, data)
     with pytest.raises(BadInput, match=r"my_parts\.py has changed: its sha256 begins with"):
         read_study(folder.canonical_file, allow_plugins=True)

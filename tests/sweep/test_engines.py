@@ -55,7 +55,7 @@ def test_what_an_engine_does_not_know_is_said_with_its_place(text: str, said: st
 
 def test_a_file_of_trials_is_no_storage_for_several_machines(opened, tiny) -> None:
     folder, _ = opened(tiny())
-    with pytest.raises(BadInput, match="in an SQLite file, which one machine alone may open: --engine local"):
+    with pytest.raises(BadInput, match="SQLite file, which only one machine may open: continue with --eng"):
         choose_storage(folder, is_shared=True)
 
 

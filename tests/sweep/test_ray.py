@@ -116,7 +116,7 @@ def test_without_a_storage_the_lab_gets_one_and_three_nodes_come_to_the_same_bit
     found_by = {(each["name"], each["verdict"]): each["found"] for each in checks}
     assert "answers; nodes: " in found_by["ray", "ok"] and ("clocks", "ok") in found_by, checks
     assert any("shared: seen" in each["found"] for each in checks), checks
-    assert "the lab's own PostgreSQL is started" in said["ray"] and "PostgreSQL" not in said["local"]
+    assert "started the lab's own PostgreSQL" in said["ray"] and "PostgreSQL" not in said["local"]
     assert len(found["ray"]) == 3 and found["ray"] == found["local"]
 
 

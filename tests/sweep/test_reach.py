@@ -273,9 +273,9 @@ def test_an_address_that_is_not_escaped_is_refused(
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("postgresql://user:hid@den@host/db", "postgresql://host/db is no storage; allowed: postgresql://USER:"),
-        ("mysql://user:hid/den@host/db", "mysql://host/db is no storage"),
-        ("postgresql://user:hid:den@host:port/db", "what it holds is no storage"),
+        ("postgresql://user:hid@den@host/db", "postgresql://host/db is not a PostgreSQL address; allowed: postgresql://USER:"),
+        ("mysql://user:hid/den@host/db", "mysql://host/db is not a PostgreSQL address"),
+        ("postgresql://user:hid:den@host:port/db", "its value is not a PostgreSQL address"),
         ("postgresql://user:hid/den@127.0.0.1:9/db?password=hid#den", "127.0.0.1:9/db?password=*** does not answer"),
     ],
 )  # fmt: skip

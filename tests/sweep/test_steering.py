@@ -187,7 +187,7 @@ def test_which_trial_is_meant(tiny, kept) -> None:
     folder, store = kept(tiny(grid={"n_embd": [16, 24]}))
     for _ in range(2):
         store.claim()
-    with pytest.raises(BadInput, match="2 cells of study tiny have a trial 0; --cell says which"):
+    with pytest.raises(BadInput, match="2 cells of study tiny have a trial 0; name one with --cell"):
         stop_trial(folder, 0)
     with pytest.raises(
         BadInput, match="has no cell 'n_embd=25'; allowed: n_embd=16, n_embd=24; did you mean"

@@ -38,7 +38,7 @@ def fit(
     delta: Delta = "auto",
     flops: Budget = None,
     at: Annotated[str | None, option("ROLE=NUMBER,…", "Also give the loss at params=…,tokens=….")] = None,
-    bootstrap: Annotated[int, option("REFITS", "Number of refits of resampled tables.", min=0)] = 0,
+    bootstrap: Annotated[int, option("REFITS", "Number of bootstrap refits.", min=0)] = 0,
     report: Annotated[Path | None, option("PAGE.html", "Write a page of the law, with figures.")] = None,
     lab: Lab = None,
 ) -> Answer:
@@ -104,8 +104,8 @@ def compare(
 ) -> Answer:
     """Compare laws by their forecasts of larger runs.
 
-    Each law is fitted below several compute cuts and predicts above them. A form is flagged where its
-    residuals follow a pattern; patterns that the design could not have shown are named.
+    Each law is fitted to the runs below several compute cuts and predicts those above. A form is flagged if its
+    residuals follow a pattern; patterns that the table's design cannot reveal are named.
 
     \b
     $ sweeplab laws compare runs.csv --columns params=N,tokens=D,loss=loss
@@ -156,10 +156,10 @@ def audit(
     count: Count = None,
     lab: Lab = None,
 ) -> Answer:
-    """Find what in a study moves its exponents.
+    """Find what in a study shifts its fitted exponents.
 
-    How N and C are counted, warm-up and decay, tuning, early ends and seeds: each finding names the
-    points that it touches, and the exponents without them or counted otherwise.
+    It checks how N and C are counted, warm-up and decay, tuning, early ends and seeds. Each finding names
+    the points that it concerns, and the exponents without them or with the other count.
 
     \b
     $ sweeplab laws audit small
@@ -211,17 +211,17 @@ def isoflop(
         str | None,
         option(
             "N|FLOPS,…",
-            "Bin the rows into N budgets, or take the rows nearest to the named ones.  "
+            "Bin the rows into N budgets, or take the rows nearest to the given ones.  "
             "[default: the budgets that rows share]",
         ),
     ] = None,
-    law: Annotated[str, option("LAW", "Law of the parametric approach: one of N and D.")] = "chinchilla",
+    law: Annotated[str, option("LAW", "Law of N and D for the parametric approach.")] = "chinchilla",
     flops: Budget = None,
     lab: Lab = None,
 ) -> Answer:
     """Find the compute-optimal size, by three approaches.
 
-    Parabolas at equal compute, the envelope of training curves and a fitted law, compared. A minimum
+    It compares parabolas at equal compute, the envelope of training curves and a fitted law. A minimum
     counts only with rows on both sides of it.
 
     \b
@@ -262,9 +262,9 @@ def _print_approaches(found: dict[str, Any]) -> None:
 def shape(
     source: Source, columns: Columns = None, count: Count = None, where: Where = None, lab: Lab = None
 ) -> Answer:
-    """Measure what depth and width do at equal parameters.
+    """Measure how depth and width matter at equal parameters.
 
-    It lists the shapes that no other beats. A file needs columns n_layer and n_embd beside those of --columns.
+    It lists the shapes that no other beats. A file needs columns n_layer and n_embd besides those of --columns.
 
     \b
     $ sweeplab laws shape small

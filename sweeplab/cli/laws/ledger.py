@@ -19,7 +19,7 @@ from sweeplab.records.folders import lab_folder
 if TYPE_CHECKING:
     from sweeplab.analysis.ledger.outcomes import Outcome
 
-Ledger = Annotated[Path | None, option("FILE", "Sealed forecasts.  [default: LAB/ledger.jsonl]")]
+Ledger = Annotated[Path | None, option("FILE", "File of sealed forecasts.  [default: LAB/ledger.jsonl]")]
 _MOST_SAID = 3
 _TEXT = ("run", "law", "verdict", "form", "outcome", "sealed", "interval")
 
@@ -28,9 +28,9 @@ def forecast(
     source: Source,
     params: Annotated[float | None, option("N", "Parameters of the future run.")] = None,
     tokens: Annotated[float | None, option("D", "Its training tokens.")] = None,
-    flops: Annotated[float | None, option("C", "Its FLOPs.  [default: N D times the table's C/ND]")] = None,
+    flops: Annotated[float | None, option("C", "Its FLOPs.  [default: N*D times the table's C/ND]")] = None,
     study: Annotated[
-        Path | None, option("FILE", "Forecast the cells of this study file without runs.")
+        Path | None, option("FILE", "Forecast the cells of this study file, before it has runs.")
     ] = None,
     many: Annotated[
         Path | None,
@@ -46,9 +46,9 @@ def forecast(
 ) -> Answer:
     """Seal a law's forecast of a run, before the run exists.
 
-    The 90% interval covers the law's uncertainty, a run's noise and what the back-test says of the
-    form. Every entry holds the hash of the one before it: `laws verify` detects a change, and scores the
-    runs that have ended.
+    The 90% interval covers the law's uncertainty, a run's noise and the error of the law's form in the
+    back-test. Every entry holds the hash of the one before it, by which `laws verify` detects changes; it also
+    scores the runs that have ended.
 
     \b
     $ sweeplab laws forecast small --params 2e6 --tokens 1e8
@@ -69,7 +69,7 @@ def forecast(
         digests = {name: targets.study_digest(spec, text[name]) for name, spec in read.specs.items()}
         place = targets.Place(digests, counting)
     if study:
-        # What holds in a file's rows is said in the file's columns, which a study does not have.
+        # --columns and --where name columns of the file, which a study does not have.
         own = counting if read else replace(counting, columns={}, where="")
         asked, left_out = targets.cell_targets(read_study(study), lab_folder(lab), own)
     elif many:
@@ -101,7 +101,7 @@ def _file(given: Path | None, lab: Path | None) -> Path:
 
 
 def _say_some(lines: Sequence[str], style: str | None = None) -> None:
-    """Print the first lines of what may be many, and how many more there are."""
+    """Print the first lines, and how many more there are."""
     for line in lines[:_MOST_SAID]:
         say(line, style)
     if more := len(lines[_MOST_SAID:]):
@@ -110,9 +110,9 @@ def _say_some(lines: Sequence[str], style: str | None = None) -> None:
 
 def verify(
     study: Annotated[
-        str | None, argument("STUDY", "Only forecasts of this study, or from it.", autocompletion=studies)
+        str | None, argument("STUDY", "Only forecasts for this study or from it.", autocompletion=studies)
     ] = None,
-    against: Annotated[Path | None, option("FILE", "The table of the forecasts, with new rows.")] = None,
+    against: Annotated[Path | None, option("FILE", "The forecasts' table, with new rows added.")] = None,
     columns: Columns = None,
     count: Count = None,
     ledger: Ledger = None,
@@ -120,8 +120,8 @@ def verify(
 ) -> Answer:
     """Check the ledger, and score forecasts whose runs have ended.
 
-    A score is the error, whether the interval held, and the CRPS beside those of naive forecasters. A
-    forecast sealed after its run started is refused; a broken hash chain exits with 2.
+    A score is the error, whether the interval held, and the CRPS next to that of naive forecasters. A
+    forecast sealed after its run started is refused; a broken hash chain ends with exit code 2.
 
     \b
     $ sweeplab laws verify small
@@ -140,7 +140,7 @@ def verify(
 def ledger(ledger: Ledger = None, lab: Lab = None) -> Answer:
     """List the sealed forecasts, and how often their intervals held.
 
-    One row per forecast, with its outcome; then coverage by level over all that are scored.
+    It prints one row per forecast with its outcome, then the coverage at each level over all scored forecasts.
 
     \b
     $ sweeplab laws ledger
@@ -210,7 +210,7 @@ def _print_outcomes(found: dict[str, Any]) -> None:
 
 def _print_chain(found: dict[str, Any]) -> None:
     end = "" if found["head_file"] else "; without its .head file, entries removed from its end go unnoticed"
-    say(f"{found['ledger']}: {several(found['entries'], 'forecast')}, chain whole{end}")
+    say(f"{found['ledger']}: {several(found['entries'], 'forecast')}, hash chain intact{end}")
     say(f"last entry: {found['head']}\n")
 
 
@@ -226,7 +226,7 @@ def _print_calibration(found: dict[str, Any]) -> None:
         say("by the verdict sealed with it: " + ", ".join(shares))
     for name, each in found["crps"].items():
         ratio = "–" if each["ratio"] is None else f"{each['ratio']:.2f}"
-        say(f"mean CRPS {each['law']:.4g}, that of the {name} {each['naive']:.4g}: a ratio of {ratio}")
+        say(f"mean CRPS {each['law']:.4g} against {each['naive']:.4g} of the {name}: ratio {ratio}")
     say()
 
 
@@ -243,12 +243,12 @@ def _row(entry: dict[str, Any], forecast: dict[str, Any]) -> dict[str, Any]:
 
 
 def _prediction(forecast: dict[str, Any]) -> dict[str, Any]:
-    """Return the prediction; where the law does not identify the loss there is only its interval."""
+    """Return the prediction, which is only an interval where the law does not identify the loss."""
     return {
         "predicted": forecast["predicted"]["loss"],
         "interval": _interval(forecast),
         "verdict": forecast["predicted"]["verdict"]["verdict"],
-        "form": forecast["fit"].get("form", {}).get("status"),  # which forecasts of before did not say
+        "form": forecast["fit"].get("form", {}).get("status"),  # older forecasts lack it
     }
 
 

@@ -34,23 +34,23 @@ def next_runs(
         str | None,
         option(
             "FILE|NAME=FROM:TO:COUNT,…",
-            "Runs to choose from: params with tokens or ratio; n_embd, max_iters … of a study.",
+            "Runs to choose from: params with tokens or ratio; for a study n_embd, max_iters, ….",
         ),
     ] = None,
     most_runs: Annotated[int, option("RUNS", "Most runs to choose.", min=1)] = Rules.most_runs,
-    most_each: Annotated[int, option("TIMES", "Most seeds of a candidate.", min=1)] = Rules.most_each,
-    most_share: Annotated[float, option("SHARE", "Most runs at the corners, as a share.")] = Rules.most_share,
-    misfit: Annotated[float, option("SHARE", "Allow for a law wrong by this share.", min=0)] = Rules.misfit,
+    most_each: Annotated[int, option("TIMES", "Most seeds per candidate.", min=1)] = Rules.most_each,
+    most_share: Annotated[float, option("SHARE", "Largest share of runs at the corners.")] = Rules.most_share,
+    misfit: Annotated[float, option("SHARE", "Allow for this relative law error.", min=0)] = Rules.misfit,
     law: Law = "chinchilla",
-    output: Annotated[Path | None, option("FILE", "Write a study's runs as a study file.")] = None,
+    output: Annotated[Path | None, option("FILE", "Write the chosen runs as a study file.")] = None,
     columns: Columns = None,
     count: Count = None,
     where: Where = None,
     lab: Lab = None,
 ) -> Answer:
-    """Choose the runs that say most about a number.
+    """Choose the runs that tell most about a number.
 
-    It shows what they would do to its interval, and what a grid of equal cost would.
+    It shows how they would narrow its interval, next to a grid of equal cost.
 
     \b
     $ sweeplab laws next runs.csv --flops 1e18 --quantity beta
@@ -65,7 +65,7 @@ def next_runs(
     from sweeplab.files import write_whole
 
     if output and is_file(source):
-        raise BadInput("--output writes a study file; a table's runs belong to no study")
+        raise BadInput("--output writes a study file, but a table's runs belong to no study")
     form, target = find_law(law), parse_target(at) if at else None
     rules = Rules(flops, most_runs, most_each, most_share, misfit=misfit)
     points, counting, _ = read_source(source, columns, count, lab, where)
@@ -98,7 +98,7 @@ def _candidates(
             return None, of_file(points, file)
         return None, of_axes(points, axes) if axes else of_points(points, flops)
     if file:
-        raise BadInput("--candidates of a study are NAME=FROM:TO:COUNT,…, and no file")
+        raise BadInput("--candidates of a study are NAME=FROM:TO:COUNT,…, not a file")
     spec, found = study_candidates(lab, names_in(source), axes, counting)
     return spec, found if axes else found.like(points, flops)
 

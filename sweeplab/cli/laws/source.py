@@ -22,7 +22,7 @@ _MANY, _ENOUGH = 20_000, 5_000  # rows of a table
 
 
 def tables_and_studies(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the tables' files, folders and studies whose names begin so; of studies, the last after a comma."""
+    """Return the tables, folders and studies that complete `incomplete`; of several studies, the last one."""
     from sweeplab.analysis.points import SUFFIXES
 
     folder = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
@@ -36,21 +36,21 @@ def tables_and_studies(ctx: typer.Context, incomplete: str) -> list[str]:
 Source = Annotated[
     str,
     argument(
-        "FILE|STUDY", "A .csv, .tsv or .parquet file, or studies: a,b.", autocompletion=tables_and_studies
+        "FILE|STUDY", "A .csv, .tsv or .parquet file, or study names: a,b.", autocompletion=tables_and_studies
     ),
 ]
 Columns = Annotated[
-    str | None, option("ROLE=COLUMN,…", "Columns of params, tokens, loss, flops, group; COLUMN*1e9 scales.")
+    str | None, option("ROLE=COLUMN,…", "Columns for params, tokens, loss, flops, group; COLUMN*1e9 scales.")
 ]
 Where = Annotated[
-    str | None, option("EXPR", "Only rows in which this holds: \"lr < 1e-3 and optimizer == 'adamw'\".")
+    str | None, option("EXPR", "Use only rows where this holds: \"lr < 1e-3 and optimizer == 'adamw'\".")
 ]
 Count = Annotated[
     str | None,
     option(
         "WHAT=HOW,…",
         "How to count: params=total, active, non-embedding or with-head; flops=counted or 6nd; "
-        "loss=nats or bits-per-byte; at=best or final; of a file, rows=best, mean or all at one N and D.",
+        "loss=nats or bits-per-byte; at=best or final; for a file, rows=best, mean or all per N and D.",
     ),
 ]
 Delta = Annotated[str, option("DELTA", "Huber's delta in log units, auto (1.345 sigma), or least-squares.")]
@@ -73,7 +73,7 @@ def counting_of(columns: str | None, count: str | None, where: str | None = None
 
 
 class Read(NamedTuple):
-    """The points of a source, how they are counted, and the studies that they are of, where it is no file."""
+    """The points of a source, how they are counted, and their studies (None for a file)."""
 
     points: Points
     counting: Counting
@@ -97,7 +97,7 @@ def read_source(
         if points.n > _MANY:
             word = "row" if path.suffix == ".parquet" else "line"
             thinned = f"--where '{word} % {points.n // _ENOUGH} == 0' takes {_ENOUGH:,} of them"
-            hint = f"{points.n:,} rows are read; their fit takes a while, and {thinned}"
+            hint = f"{points.n:,} rows are read; fitting them takes a while; {thinned}"
             print(hint, file=sys.stderr, flush=True)
         return Read(points, counting, None)
     every = studies_from(source, lab)
@@ -108,10 +108,10 @@ def read_source(
 
 
 def studies_from(source: str, lab: Path | None) -> Studies:
-    """Return the studies of the names between commas.
+    """Read the studies of a comma-separated list.
 
     Raises:
-        BadInput: a file is among them; there is no such study; their losses cannot be compared.
+        BadInput: the list holds a file, a study does not exist, or their losses cannot be compared.
     """
     from sweeplab.analysis.studies import read_studies
 
@@ -122,12 +122,12 @@ def studies_from(source: str, lab: Path | None) -> Studies:
 
 
 def names_in(text: str) -> list[str]:
-    """Return the names between commas."""
+    """Split a comma-separated list of names."""
     return [name.strip() for name in text.split(",")]
 
 
 def is_file(source: str) -> bool:
-    """Return whether a source is a table's file: an existing one, or a name that could only be one."""
+    """Return whether a source is a table's file: an existing file, or a name with a table's suffix."""
     from sweeplab.analysis.points import SUFFIXES
 
     path = Path(source)

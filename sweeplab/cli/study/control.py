@@ -1,4 +1,4 @@
-"""Commands to a study while it runs, and to its trials: workers read them at their next evaluation."""
+"""Commands to a running study and its trials: workers read them at their next evaluation."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def stop(name: StudyName, lab: Lab = None) -> Answer:
 def pause(name: StudyName, lab: Lab = None) -> Answer:
     """Pause a study at its workers' next evaluation.
 
-    Its workers free their memory, a GPU's too; the process that runs the study waits, and the time
-    does not count. `resume` continues it.
+    Its workers free their memory, also on GPUs. The process that runs the study waits; the pause does not
+    count as time spent. `resume` continues it.
 
     \b
     $ sweeplab study pause small
@@ -45,7 +45,7 @@ def resume(
 ) -> None:
     """Continue a paused study, or run one that no process runs.
 
-    It runs from its folder in the lab, with the budget that it has there.
+    It runs from its folder in the lab, with the budget stored there.
 
     \b
     $ sweeplab study resume small
@@ -86,8 +86,8 @@ def enqueue(
 ) -> Answer:
     """Enqueue trials with given values, to run next.
 
-    Values of the grid choose the cells; searched values that are not given are left to the sampler.
-    Enqueued trials run in a full cell too, on top of its budget.
+    Values of the grid choose the cells; the sampler chooses searched values that are not given.
+    Enqueued trials also run in a full cell, on top of its budget.
 
     \b
     $ sweeplab study enqueue small learning_rate=1e-3 n_layer=4
@@ -112,14 +112,14 @@ def retry(name: StudyName, lab: Lab = None) -> Answer:
 
 def repair(
     name: StudyName,
-    dry_run: Annotated[bool, flag("Only say what would be done.", "--dry-run")] = False,
+    dry_run: Annotated[bool, flag("Only print what would be done.", "--dry-run")] = False,
     allow_plugins: AllowPlugins = False,
     lab: Lab = None,
 ) -> Answer:
-    """Let a study's storage, folders and MLflow agree.
+    """Make a study's storage, folders and MLflow agree.
 
-    Mends what `doctor` finds, whatever befell them; what a worker holds is left alone. It can be run
-    again, and while the study runs.
+    It repairs what `doctor` finds, and leaves alone what a worker holds. It can be run again, and while the
+    study runs.
 
     \b
     $ sweeplab study repair small --dry-run
@@ -149,7 +149,7 @@ def resume_trial(
     cell: InCell = None,
     lab: Lab = None,
 ) -> Answer:
-    """Promote a pruned trial: it goes on to its end.
+    """Resume a pruned trial, and train it to its end.
 
     It continues from its snapshot, if that was kept (track.snapshots), and is not pruned again.
 

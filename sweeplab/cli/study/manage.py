@@ -58,7 +58,7 @@ def init(
     from sweeplab.study.file.values import read_grid, read_search
 
     if not _NAME.fullmatch(name):
-        raise BadInput(Problem(f"the name {name!r} cannot be a file's", "letters, digits and . _ - inside"))
+        raise BadInput(Problem(f"{name!r} cannot be a study's name", "letters, digits and . _ - inside"))
     tables = read_tables(table).for_any_machine() if table else MarkdownTables()
     if tables.problems:
         raise BadInput(*tables.problems)
@@ -82,7 +82,7 @@ def clone(
 ) -> None:
     """Copy a study's file under another name.
 
-    The copy keeps your text and comments; the overrides (-o) of then and now are written into it.
+    The copy keeps your text and comments, with the overrides (-o) of the last run and of this command.
 
     \b
     $ sweeplab study clone small longer -o max_iters=1000
@@ -105,7 +105,7 @@ def rename(name: StudyName, new: NewName, yes: Yes = False, lab: Lab = None) -> 
 
     if begun := finish_moving(lab_folder(lab), name):
         names = study_names(lab_folder(lab))
-        if new in names and name not in names:  # the same command was cut off
+        if new in names and name not in names:  # the same command was interrupted before
             return answer_of(begun)
     folder = find_study(lab, name)
     _confirm(f"rename {name} to {new}?", yes)
@@ -114,7 +114,7 @@ def rename(name: StudyName, new: NewName, yes: Yes = False, lab: Lab = None) -> 
 
 def rm(
     name: StudyName,
-    undo: Annotated[bool, flag("Take the study's last removal back.", "--undo")] = False,
+    undo: Annotated[bool, flag("Undo the study's last removal.", "--undo")] = False,
     yes: Yes = False,
     lab: Lab = None,
 ) -> Answer:
@@ -131,7 +131,7 @@ def rm(
     if undo:
         return answer_of(restore_study(lab_folder(lab), name))
     if (begun := finish_moving(lab_folder(lab), name)) and name not in study_names(lab_folder(lab)):
-        return answer_of(begun)  # the same command was cut off
+        return answer_of(begun)  # the same command was interrupted before
     folder = find_study(lab, name)
     _confirm(f"move {name} ({states_in_words(folder.states()) or 'no'} runs) to the trash?", yes)
     return answer_of(remove_study(folder))
@@ -145,13 +145,13 @@ def write_study(file: Path, text: str, force: bool, next_command: str) -> None:
     """Write a new study file, and print which command comes next.
 
     Raises:
-        BadInput: it is there already, or cannot be written.
+        BadInput: the file exists already, or cannot be written.
     """
     try:
         with file.open("w" if force else "x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError as error:
-        raise BadInput(Problem("the file is there already", "--force to replace it", file=file)) from error
+        raise BadInput(Problem("the file exists already", "--force to overwrite it", file=file)) from error
     except OSError as error:
         raise BadInput(Problem(error.strerror or str(error), file=file)) from error
     typer.echo(f"wrote {file}\nnext: sweeplab study {next_command} {file}")

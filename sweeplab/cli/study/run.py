@@ -1,4 +1,4 @@
-"""`sweeplab study plan`, `run`, `confirm`, `watch`, `logs` and `work`: what a study would do, and what does it."""
+"""`sweeplab study plan`, `bench`, `run`, `confirm`, `watch`, `logs` and `work`: preview a study, run and follow it."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def plan(
 ) -> Answer:
     """Show what a study would do, without training.
 
-    Its cells with sizes and costs, what is searched as Optuna sees it, what would run where, and how long it
-    takes: by the lab's earlier runs, or by a few steps that are timed for some seconds and then known.
+    It shows the cells with sizes and costs, the search space as Optuna sees it, what would run where, and how long
+    it takes: estimated from the lab's earlier runs, or from a few steps, whose timing takes some seconds, once.
 
     \b
     $ sweeplab study plan studies/small.yaml
@@ -79,15 +79,15 @@ def bench(
     override: Overrides = None,
     grid: Grid = None,
     search: Search = None,
-    again: Annotated[bool, flag("Time again what is known already.", "--again")] = False,
+    again: Annotated[bool, flag("Repeat timings that are stored already.", "--again")] = False,
     allow_plugins: AllowPlugins = False,
     lab: Lab = None,
 ) -> Answer:
-    """Time the ways in which this machine's CPU may train a study.
+    """Time the ways to train a study on this machine's CPU.
 
-    Workers, threads, runs in a stack, precision and compilation: trial-steps a second of each, the share
-    of the rate at which the cores multiply large matrices, and what the plan takes and why. It is the
-    cell with most FLOPs that is timed, for a minute or two, and more where a step is compiled.
+    They differ in workers, threads, runs per stack, precision and compilation. It shows the trial-steps per second
+    of each, their share of the rate at which the cores multiply large matrices, and which one the plan takes and
+    why. Only the cell with the most FLOPs is timed, for a minute or two, longer where steps are compiled.
 
     \b
     $ sweeplab study bench studies/small.yaml
@@ -128,8 +128,8 @@ def _print_plan(plan: Plan, ahead: Outlook, file: Path) -> None:
     )
     left_out = f"; {data.n_duplicates} near-duplicate documents left out" if data.n_duplicates else ""
     say(
-        f"{data.val_overlap:.1%} of validation and {data.test_overlap:.1%} of test text stand in the training split"
-        f"{left_out}\n",
+        f"{data.val_overlap:.1%} of validation and {data.test_overlap:.1%} of test text "
+        f"also occur in the training split{left_out}\n",
         "dim",
     )
     repeated = any(len(each.seeds) > 1 for each in plan.cells)
@@ -151,10 +151,10 @@ def _print_plan(plan: Plan, ahead: Outlook, file: Path) -> None:
     ]
     print_rows(rows, text=("cell",))
     if any(cell.stack_gain for cell in plan.cells):
-        say("stacks are those whose timed steps are fastest, over one run alone; study bench has all")
+        say("stacks have the fastest timed steps; over one run: how many times faster; study bench shows all")
     say()
     for cell in {(each.epochs, each.max_iters): each for each in plan.cells if each.epochs}.values():
-        steps = f"{cell.max_iters:,} iterations" if cell.max_iters else "as many iterations as its batches"
+        steps = f"{cell.max_iters:,} iterations" if cell.max_iters else "as many iterations as batches"
         say(f"epochs {cell.epochs:g}: {steps}")
     for name, text in ahead.ranges.items():
         say(f"search {name}: {text}")
@@ -189,7 +189,7 @@ def _print_plan(plan: Plan, ahead: Outlook, file: Path) -> None:
         say(f"takes about {duration(ahead.seconds)} more, by {by}")
     elif ahead.seconds is None and plan.trials is not None:
         bench = f", or once `sweeplab study bench {shlex.quote(str(file))}` has timed it"
-        say(f"how long it takes is said once the lab has a few runs{bench if plan.device == 'cpu' else ''}")
+        say(f"the time can be estimated once the lab has a few runs{bench if plan.device == 'cpu' else ''}")
     if plan.train_tokens is not None:
         most = f"{plan.train_tokens:.3g} tokens and {plan.train_flops:.3g} FLOPs"
         say(f"at most {most}: pruning and patience save some")
@@ -198,7 +198,7 @@ def _print_plan(plan: Plan, ahead: Outlook, file: Path) -> None:
         say(plan.reach_in_words)
     if plan.mirror:
         say(plan.mirror)
-    room = f"{bytes_in_words(plan.checkpoint_bytes)} of {bytes_in_words(ahead.free_bytes)} that are free"
+    room = f"{bytes_in_words(plan.checkpoint_bytes)} of the {bytes_in_words(ahead.free_bytes)} free on disk"
     say(f"checkpoints and snapshots take up to {room}")
     say_warnings(plan.warnings)
 
@@ -207,7 +207,7 @@ def run(
     file: MaybeStudyFile = None,
     override: Overrides = None,
     engine: Annotated[
-        str | None, option("TYPE", "What starts the workers, instead of the file's: local, slurm or ray.")
+        str | None, option("TYPE", "Start workers by local, slurm or ray, instead of the file's engine.")
     ] = None,
     grid: Grid = None,
     search: Search = None,
@@ -216,17 +216,17 @@ def run(
     lab: Lab = None,
     dry_run: Annotated[bool, flag("Only show the plan.", "--dry-run")] = False,
     detach: Annotated[
-        bool, flag("Go on without this terminal; with the engine slurm as a job too.", "--detach")
+        bool, flag("Run without this terminal; with the engine slurm as a job.", "--detach")
     ] = False,
     come_back: Annotated[
-        bool, typer.Option("--come-back", hidden=True, help="Queue this job again at the end of its time.")
+        bool, typer.Option("--come-back", hidden=True, help="Queue this job again when its time is up.")
     ] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a study to the end of its budget, or continue it.
 
-    Ctrl-C saves the runs; the same command continues them. When the budget is used up, it adds nothing.
+    Ctrl-C saves the runs; the same command continues them. Once the budget is used up, it adds nothing.
 
     \b
     $ sweeplab study run studies/small.yaml
@@ -254,17 +254,15 @@ def run(
         return
     code = run_with_view(study, as_json, quiet, come_back)
     if study.spec.confirm and code == 0:
-        # One document is enough: `study confirm --json` prints the other and trains nothing.
+        # --json prints one document: `study confirm --json` prints the other, without training.
         code = confirm_with_view(study, None, None, as_json=False, quiet=quiet or as_json)
     raise typer.Exit(code)
 
 
 def confirm(
     name: StudyName,
-    top: Annotated[
-        int | None, option("K", "Configurations of each cell that race.  [default: 3]", min=1)
-    ] = None,
-    seeds: Annotated[int | None, option("N", "Fresh seeds of each at most.  [default: 5]", min=2)] = None,
+    top: Annotated[int | None, option("K", "Configurations per cell that race.  [default: 3]", min=1)] = None,
+    seeds: Annotated[int | None, option("N", "Most fresh seeds of each.  [default: 5]", min=2)] = None,
     allow_plugins: AllowPlugins = False,
     quiet: Quiet = False,
     lab: Lab = None,
@@ -272,10 +270,10 @@ def confirm(
 ) -> None:
     """Confirm the best trials with fresh seeds, on the test split.
 
-    The best trials of each cell race: two fresh seeds each, then more for those whose order is open.
-    The winner of each cell is trained with other seeds again, and scored on text that nothing has
-    looked at. Ctrl-C saves the runs; the same command continues them. A study file's `confirm` does
-    this at the end of `study run`.
+    The best trials of each cell race: each is trained with two fresh seeds, then with more while its rank is
+    undecided. The winner of each cell is trained again with other fresh seeds, and scored on the test split,
+    which nothing else reads. Ctrl-C saves the runs; the same command continues them. With `confirm` in
+    the study file, `study run` ends with this.
 
     \b
     $ sweeplab study confirm small
@@ -308,7 +306,7 @@ def logs(
 ) -> None:
     """Print a study's events and the output of its workers.
 
-    Trials that started and ended, commands given to the study, and what the workers printed.
+    It prints trials that started and ended, commands given to the study, and what the workers printed.
 
     \b
     $ sweeplab study logs small --follow
@@ -327,7 +325,7 @@ def logs(
 
 def work(
     name: StudyName,
-    force: Annotated[bool, flag("Work although code or data differ.", "--force")] = False,
+    force: Annotated[bool, flag("Start even if code or data differ.", "--force")] = False,
     allow_plugins: AllowPlugins = False,
     quiet: Quiet = False,
     lab: Lab = None,

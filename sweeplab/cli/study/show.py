@@ -1,4 +1,4 @@
-"""`sweeplab study list`, `show`, `best`, `publish`, `diff` and `export`: what a lab has, and what came of studies."""
+"""`sweeplab study list`, `show`, `best`, `publish`, `diff` and `export`: the lab's studies and their results."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from sweeplab.study.problems import shown
 if TYPE_CHECKING:
     from sweeplab.analysis.confirmation import CellConfirmed, Interval
 
-All = Annotated[bool, flag("Show all that is known, the table's defaults too.", "--all")]
+All = Annotated[bool, flag("Show everything, also hyperparameters at their defaults.", "--all")]
 PLOT_WIDTH, PLOT_HEIGHT = 60, 10
 PLOT_MARGIN = 12  # for the losses beside it
-# A trial's hyperparameters by where they come from: what a person or the sampler chose comes first.
+# Where a trial's hyperparameters come from, in the order of the table: chosen by a person or the sampler first.
 ORIGINS = ("enqueued", "searched", "derived", "cells", "grid", "fixed", "default")
-# A character of braille is two dots wide and four high; these are the bits of its dots, by column and row.
+# A braille character is two dots wide and four high; these are the bits of its dots, by column and row.
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _BRAILLE = 0x2800
-# What is said where two studies do not differ.
+# What `diff` prints where two studies do not differ.
 SAME = {
     "file": "the same study file",
     "data": "the same data",
@@ -91,8 +91,8 @@ def show(
 ) -> Answer:
     """Show how far a study is, or one trial in full.
 
-    Of a study: one row per cell, and its best run. Of a trial: what was searched, its curve, why it
-    ended, its checkpoints, where its time went, and the hyperparameters with where each comes from.
+    For a study: one row per cell, and its best run. For a trial: its searched values, its curve, why it
+    ended, its checkpoints, where its time went, and its hyperparameters, each with its origin.
 
     \b
     $ sweeplab study show small
@@ -133,7 +133,7 @@ def print_study(found: dict[str, Any]) -> None:
 
 
 def print_confirmed(name: str, found: Sequence[CellConfirmed], unit: str) -> None:
-    """Print the winner of each cell by its test loss, what the search saw above it, and how the cells differ."""
+    """Print the winner of each cell with its test loss, the loss found by the search, and how the cells differ."""
     rows = [
         {
             "cell": each.cell,
@@ -149,9 +149,9 @@ def print_confirmed(name: str, found: Sequence[CellConfirmed], unit: str) -> Non
         for each in found
     ]
     print_rows(rows, text=("cell", "differs"))
-    say(f"losses in {unit}, means over fresh seeds with 90% intervals; optimism: test less searched")
+    say(f"losses in {unit}, means over fresh seeds with 90% intervals; optimism: test minus searched")
     if reference := next((each.cell for each in found if each.test and not each.apart), None):
-        say(f"differences are from {reference}, which the search held for the best")
+        say(f"differences are from {reference}, the best cell of the search")
     for each in found:
         if each.test is None:
             say(f"{each.cell}: trial {each.trial} diverged on a fresh seed: it has no test loss", "yellow")
@@ -204,7 +204,7 @@ def _print_trial(found: dict[str, Any], everything: bool) -> None:
     say()
     print_rows([row | {"value": _one_value(row["value"])} for row in own], text=("name", "value", "from"))
     if len(own) < len(rows):
-        say(f"{len(rows) - len(own)} more as the table has them: --all")
+        say(f"{len(rows) - len(own)} more at their defaults: --all")
 
 
 def _one_value(value: Any) -> str:
@@ -218,7 +218,7 @@ def _in_short(values: Mapping[str, Any]) -> str:
 def best(
     name: StudyName,
     cell: OneCell = None,
-    trial: Annotated[int | None, option("N", "This trial instead.")] = None,
+    trial: Annotated[int | None, option("N", "Show this trial instead.")] = None,
     as_yaml: Annotated[bool, flag("Print the study file that trains it again.", "--yaml")] = False,
     output: Annotated[Path | None, option("FILE", "Write the study file that trains it again.")] = None,
     force: Force = False,
@@ -228,8 +228,8 @@ def best(
 ) -> None:
     """Show the best configuration of a study.
 
-    Its value, what was searched, its checkpoint, and the commands that use it. With --yaml or
-    --output it is a study file of one trial: everything a run depends on is fixed in it, and on a CPU
+    It prints the value, the searched hyperparameters, the checkpoint, and commands that use it. With --yaml or
+    --output it writes a study file of this one trial, in which everything a run depends on is fixed: on a CPU
     it reproduces the loss bit for bit.
 
     \b
@@ -276,7 +276,7 @@ def _print_best(best: Mapping[str, Any], evidence: Evidence | None, everything: 
 
 
 def _near(path: str) -> Path:
-    """Return a path as it is typed here."""
+    """Return a path as a user would type it in the working folder."""
     here = Path.cwd()
     return Path(path).relative_to(here) if Path(path).is_relative_to(here) else Path(path)
 
@@ -288,8 +288,8 @@ def diff(
 ) -> Answer:
     """Show how two studies differ, from their files to their results.
 
-    Files are compared by their meaning, however they are written; then the data's digests, the
-    code's versions, and the best value of every cell.
+    It compares the meaning of the files, not their layout; then the data's digests, the code's versions,
+    and the best value of every cell.
 
     \b
     $ sweeplab study diff small longer
@@ -316,7 +316,7 @@ def _print_differences(found: dict[str, Any]) -> None:
             continue
         say(kind, "bold")
         if kind == "results" and found["measure"] != "value":
-            say("in bits per byte, for the tokens differ")
+            say("in bits per byte, because the tokens differ")
         print_rows([row(kind, each) for each in rows], text=("place", found["a"], found["b"]))
 
 
@@ -330,8 +330,8 @@ def publish(
 ) -> Answer:
     """Register the best trial's model in MLflow.
 
-    Its model registry gets a version with the alias `best`, which takes texts and returns what it writes
-    after them, or their labels or scores; the same model is registered once.
+    MLflow's model registry gets a version with the alias `best`. It takes texts, and returns their continuations,
+    labels or scores. The same model is registered only once.
 
     \b
     $ sweeplab study publish small
@@ -357,7 +357,7 @@ def export(
 ) -> Answer:
     """Write a table of a study's runs.
 
-    One row per run: cell, trial, seed, state, metrics, hyperparameters. Without a file it is CSV.
+    One row per run: cell, trial, seed, state, metrics, hyperparameters. Without --output it prints CSV.
 
     \b
     $ sweeplab study export small > small.csv
@@ -369,14 +369,14 @@ def export(
     folder = find_study(lab, name)
     frame = runs_table(folder.lab, folder.name, tracking_uri_of(folder))
     if output is None:
-        rows = json.loads(frame.to_json(orient="records"))  # nothing is null
+        rows = json.loads(frame.to_json(orient="records"))  # missing values as null
         return rows, lambda _: typer.echo(frame.to_csv(index=False), nl=False)
     write(frame, output)
     return {"output": str(output), "rows": len(frame)}, f"{len(frame)} runs written to {output}"
 
 
 def plot(curves: Sequence[Curve], width: int, height: int) -> list[str]:
-    """Return curves as lines of braille, `width` characters wide without the labels; none where there is no point."""
+    """Draw curves in braille: return lines, `width` characters wide without the labels, or none without points."""
     curves = [[point for point in curve if all(map(math.isfinite, point))] for curve in curves]
     points = [point for curve in curves for point in curve]
     if not points:

@@ -1,6 +1,6 @@
-"""A running study as a person sees it: a live view on a terminal, plain lines elsewhere, and how it ended.
+"""What a user sees of a running study: a live view on a terminal, plain lines elsewhere, and how it ended.
 
-This module imports Rich and the api; commands import it when they run.
+This module imports Rich and the api, so commands import it only when they run.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ REFRESH_PER_SECOND = 4
 # Messages after the first and the second Ctrl-C.
 STOPPING = (
     "stopping: each running trial's snapshot is written at its next step; Ctrl-C again ends at once",
-    "ending at once, and nothing is written; continuing repeats the last few steps",
+    "ending at once, without snapshots; continuing repeats the last few steps",
 )
 FINISHING = "updating tracking and writing the report"
-SENDING = "the snapshots are written; sending tracking what it lacks"
+SENDING = "the snapshots are written; sending the last results to tracking"
 # Messages after the commands `pause` and `stop`, while workers still train.
 LEAVING = {
     "pause": "pausing: the runs are saved at their next evaluation",
@@ -56,9 +56,9 @@ PAUSED = "paused: sweeplab study resume {name} continues it"
 QUIET_SECONDS = 30.0
 # Below this width the least important columns are left out.
 NARROW = 80
-# Lines of the view besides its cells, and the one after it.
+# Lines of the view besides its cells, with the one after it.
 OTHER_LINES = 11
-# A study with more cells ends without a table of them.
+# For a study with more cells no table of cells is printed at the end.
 MOST_CELLS_SHOWN = 50
 
 
@@ -109,7 +109,7 @@ class View:
             yield self._spinner
 
     def _stopping(self, interrupts: int) -> str:
-        """Return what is being written since a person asked to stop."""
+        """Return what is being saved since the user asked to stop."""
         live = self._progress.live if self._progress else {}
         if interrupts > 1 or self._progress is None:
             return STOPPING[interrupts - 1]
@@ -119,7 +119,7 @@ class View:
         return f"stopping: writing the snapshot of {trials} at the next step; Ctrl-C again ends at once"
 
     def _doing(self) -> str:
-        """Return what the study does while no trial shows it."""
+        """Return what the study does while no trial runs, or while it pauses or stops."""
         if self._progress is None:
             return f"{self._name}: starting"
         state = self._progress.phase
@@ -131,7 +131,7 @@ class View:
 
 
 class Lines:
-    """Print a line for every trial that ends, and how far the study is after long silence."""
+    """Print a line for every trial that ends and, after a long silence, how far the study is."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -180,7 +180,7 @@ def _trials_done(progress: StudyProgress) -> str:
 
 
 def _pace(progress: StudyProgress) -> Iterator[str]:
-    """Yield how fast trials end, and how long the rest will take, as far as that is known."""
+    """Yield how fast trials end and how long the rest will take, if known."""
     seconds = time.monotonic() - progress.started
     plan, new = progress.plan, progress.counted - progress.done_before
     left = []
@@ -216,10 +216,10 @@ def _totals(progress: StudyProgress, width: int) -> Iterator[Table | Text]:
 
 
 def _cells(progress: StudyProgress, width: int, height: int) -> Iterator[Table | Text]:
-    """Yield a table of as many cells as fit, around those that run, and how many cells are not shown."""
+    """Yield a table of as many cells as fit, around the running ones, and how many cells are hidden."""
     plans, live = progress.plan.cells, list(progress.live.values())
     running = [index for index, plan in enumerate(plans) if any(event.cell == plan.cell for event in live)]
-    # Running cells move down the grid: the last of them stays near the end of the window.
+    # Running cells move down the grid, so the last of them is kept near the end of the window.
     start = max(0, min(max(running, default=0) + 3, len(plans)) - height)
     shown = plans[start : start + height]
     if start:
@@ -232,9 +232,9 @@ def _cells(progress: StudyProgress, width: int, height: int) -> Iterator[Table |
 def _table(
     progress: StudyProgress, shown: list[CellPlan], live: list[events.TrialEvent], width: int, spare: int
 ) -> Table:
-    """Return the cells: a column for each of their values, and running trials in up to `spare` more lines."""
+    """Return the table of cells: a column per value, and running trials in up to `spare` more lines."""
     plans, per_cell = progress.plan.cells, progress.plan.budget.trials_per_cell
-    # Widths are those of all cells, so that no column moves when the window does.
+    # Widths fit all cells, so that no column moves when the window does.
     widths = _dimensions(plans, width // 2) | {
         "params": max(6, *(len(f"{plan.n_params:,}") for plan in plans)),
         "trials": max(6, 2 * len(str(per_cell)) + 1),
@@ -264,7 +264,7 @@ def _table(
 
 
 def _dimensions(plans: Sequence[CellPlan], room: int) -> dict[str, int]:
-    """Return the columns that tell cells apart, with their widths: one a value, or where they do not fit the key."""
+    """Return the columns that identify cells, with their widths: one per value, or only the key if they do not fit."""
     names = list(plans[0].values)
     widths = {
         name: max(len(name), *(len(yaml_text(plan.values.get(name))) for plan in plans)) for name in names
@@ -277,7 +277,7 @@ def _dimensions(plans: Sequence[CellPlan], room: int) -> dict[str, int]:
 def _running(
     progress: StudyProgress, plan: CellPlan, live: list[events.TrialEvent], room: int, spare: int
 ) -> str:
-    """Return the running trials of a cell: iteration, latest and best loss; their number where they do not fit."""
+    """Return a cell's running trials with iteration, latest and best loss; only their count if they do not fit."""
     end = f"/{plan.max_iters}" if plan.max_iters else ""
     at, texts = [], []
     for event in sorted(live, key=lambda each: each.trial):
@@ -307,7 +307,7 @@ def counted_interrupts(say: Callable[[str], None]) -> Iterator[Callable[[], int]
     def hear(number: int, _frame: FrameType | None) -> None:
         nonlocal count
         count += 1
-        if number == signal.SIGHUP:  # whatever is printed to a terminal that has gone is an error
+        if number == signal.SIGHUP:  # printing to the closed terminal would raise an error
             for each in terminals:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), each)
         if count > len(STOPPING):
@@ -321,7 +321,7 @@ def counted_interrupts(say: Callable[[str], None]) -> Iterator[Callable[[], int]
 
 
 def _is_live(console: Console) -> bool:
-    """Return whether a view can be redrawn: what is a terminal by FORCE_COLOR alone may be a log."""
+    """Return whether a view can be redrawn; under FORCE_COLOR Rich takes a log for a terminal, too."""
     return sys.stderr.isatty() and not console.is_dumb_terminal and not console.quiet
 
 
@@ -329,7 +329,7 @@ def _is_live(console: Console) -> bool:
 def _following(
     name: str, console: Console, live: bool, interrupts: Callable[[], int] = lambda: 0
 ) -> Iterator[Callable[[events.Event, StudyProgress], None]]:
-    """Show a study while entered: yield what takes its events, a view or a printer of lines."""
+    """Show a study while entered: yield a function that takes its events and draws a view or prints lines."""
     if not live:
         yield Lines(console).update
         return
@@ -341,12 +341,12 @@ def _following(
 def run_with_view(study: Study, as_json: bool, quiet: bool = False, come_back: bool = False) -> int:
     """Run a study, show its progress on standard error, print how it ended, and return the exit code.
 
-    With `as_json` the progress is lines; with `quiet` only errors are printed. With `come_back` this is a job, which is
-    queued again where its machine has asked it to leave.
+    With `as_json` the progress is lines; with `quiet` only errors are printed. With `come_back` this process is a job
+    of a cluster, and is queued again if the cluster asked it to leave.
     """
     console = Console(stderr=True, highlight=False, quiet=quiet)
     live = _is_live(console) and not as_json
-    # A signal may come in the middle of a print, so a view tells of it when it is next drawn.
+    # A signal may interrupt a print, so a view shows its message at the next drawing.
     with counted_interrupts(lambda text: None if live or quiet else write_line(text)) as interrupts:
         with _following(study.spec.name, console, live, interrupts) as update:
             result = study.run(update, interrupts)
@@ -371,7 +371,7 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False, come_back: b
 
 def confirm_with_view(study: Study, top: int | None, seeds: int | None, as_json: bool, quiet: bool) -> int:
     """Confirm a study, show the progress of what it trains, print what was confirmed, and return the exit code."""
-    # Here and not above: with it comes torch, and no study that is only run waits for that.
+    # Imported here because it imports torch, for which `study run` need not wait.
     from sweeplab.sweep.confirming import Interrupted
 
     console = Console(stderr=True, highlight=False, quiet=quiet)
@@ -408,7 +408,7 @@ def watch_with_view(folder: StudyFolder) -> int:
 
 
 def write_line(text: str) -> None:
-    """Print a line on standard error, also from where a signal is handled."""
+    """Print a line on standard error; safe inside a signal handler."""
     os.write(sys.stderr.fileno(), f"{text}\n".encode())
 
 
