@@ -72,7 +72,7 @@ def test_the_shape_of_a_file(cli, folder: Path) -> None:
     )
     said = cli("laws", "shape", "s.csv", "--columns", "params=N,loss=val")
     assert (said.code, said.err) == (0, "")
-    assert "at equal parameters twice the depth changes the loss by -" in said.out
+    assert "at equal parameters doubling the depth changes the loss by -" in said.out
     refused = cli("laws", "shape", "s.csv", "--columns", "tokens=N,loss=val")
     assert refused.code == 2 and "the shape takes params, which the table has not" in refused.err
 
