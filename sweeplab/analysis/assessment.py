@@ -178,7 +178,7 @@ def checked_budget(budget: float | None, points: Points) -> float:
         BadInput: it is not positive.
     """
     if budget is not None and not 0 < budget < math.inf:
-        raise BadInput(f"--flops {budget:g} is no budget; it takes a positive number")
+        raise BadInput(f"--flops {budget:g} is not a budget; it must be positive")
     return budget or float(points.columns["flops"].max() if "flops" in points.columns else math.nan)
 
 
@@ -240,7 +240,7 @@ def assess(
 def _doubt(found: Fit, form: Misfit) -> str:
     """Return why every number of a fit is weak at best; empty if numbers may be identified."""
     if form.status == FLAGGED:
-        return "its interval is narrow, but the form of the law does not fit"
+        return "identified within this form, which does not fit"
     if above_a_loss(found):
         return "its interval is narrow, but the best fit has E above the smallest loss of the table"
     if bound := found.at_bound():

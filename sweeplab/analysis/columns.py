@@ -187,7 +187,7 @@ def named_column(asked: str, known: Sequence[str]) -> tuple[str, float | None, s
     except ValueError:
         number = np.nan
     if not 0 < number < np.inf:
-        return name, None, f"{factor_text!r} is not a factor for column {name!r}"
+        return name, None, f"{factor_text!r} is no factor for column {name!r}"
     return name, number, "" if name in known else f"no column {name!r}"
 
 

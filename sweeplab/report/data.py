@@ -271,7 +271,7 @@ class ReportData:
         longest = int(self.runs["max_iters"].max()) if "max_iters" in self.runs else 1000
         grid = _GRID_OF[role].format(*(max(1, longest * times // 2) for times in (1, 2, 4)))
         value = f"{rounded(float(points.columns[role][0]))} {ROLES[role].rpartition(' ')[0]}"
-        raise BadInput(f"every run has {value}; to vary it, use grid: {{{grid}}} in the study")
+        raise BadInput(f"every run has {value}; grid: {{{grid}}} in the study varies it")
 
     def importances(self, sweep: Sweep, evaluator: Evaluator = "ped-anova") -> list[Importance]:
         """Return the importances of a study's hyperparameters."""

@@ -140,7 +140,7 @@ def test_a_ledger_written_anew_is_not_what_its_head_says(ledger: Path, tmp_path:
 )
 def test_a_head_that_is_none(text: str, ledger: Path) -> None:
     head_file(ledger).write_text(text)
-    with pytest.raises(BadInput, match=r"ledger.jsonl.head: was changed: it is no head of a ledger"):
+    with pytest.raises(BadInput, match=r"ledger.jsonl.head: was changed: it is not the head of a ledger"):
         read_chain(ledger)
 
 
@@ -235,7 +235,7 @@ def test_no_ledger_and_no_place_for_one(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be written"):
         append(tmp_path / "file" / "ledger.jsonl", [{"loss": 1.0}])
     (tmp_path / "folder").mkdir()
-    with pytest.raises(BadInput, match="is no file"):
+    with pytest.raises(BadInput, match="is not a file"):
         read_chain(tmp_path / "folder")
 
 

@@ -124,5 +124,5 @@ def test_shapes_that_cannot_be_compared_are_not() -> None:
     assert "is not identified" in make_panel(PanelSpec("shape", {"x": "n_layer"}), material).missing
     without = ReportData(DataFrame(), DataFrame(), table=replace(points, shape={}))
     assert make_panel(PanelSpec("shape"), without).missing == (
-        "the shape takes n_layer and n_embd, which the table has not"
+        "the shape needs n_layer and n_embd, which the table lacks"
     )

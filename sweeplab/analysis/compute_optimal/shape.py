@@ -203,7 +203,7 @@ def shape_of(points: Points) -> Shape:
     """
     there = {*points.shape, *points.columns}
     if missing := [name for name in (*SHAPE, "params") if name not in there]:
-        raise BadInput(f"the shape takes {' and '.join(missing)}, which the table has not")
+        raise BadInput(f"the shape needs {' and '.join(missing)}, which the table lacks")
     known = np.asarray(np.isfinite(np.stack([points.shape[name] for name in SHAPE])).all(0), np.bool_)
     points = points.only(known)
     if not points.n:

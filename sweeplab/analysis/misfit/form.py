@@ -294,7 +294,7 @@ def _flag(law: str, kinds: Sequence[Kind]) -> tuple[str, ...]:
     if not flagged:
         return ()
     first, *others = flagged
-    squares = f"{first.share:.0%} of its squared residuals"
+    squares = f"{first.share:.0%} of its residuals' squares"
     alike = f"; {_listed(others)} would look alike, or is present too" if others else ""
     said = f"{law} does not fit: {squares} follow {_listed([first])} ({first.strongest}){alike}"
     if first.effect is None:

@@ -128,7 +128,7 @@ class ComputePanel(Panel, name="compute", heading="Where compute and time went",
         for sweep in report.sweeps:
             if (share := occupancy(sweep)) is not None:
                 notes.append(
-                    f"{sweep.name}: {share:.0%} of the slots of its stacks were occupied, on average over all steps."
+                    f"{sweep.name}: {share:.0%} of its stacks' slots were occupied, averaged over all steps."
                 )
         return cls(
             data=table,
