@@ -116,7 +116,7 @@ def test_embeddings_and_what_they_do_to_the_exponents() -> None:
     runs = clean()
     finding = look_at("embeddings", clean_evidence())
     part = 1 - runs["n_params_non_embedding"] / runs["n_params"]
-    assert f"embeddings are 0.86% to {part.max():.0%} of N, and over 10% of it in 8 of 20" in finding.sentence
+    assert f"embeddings are 0.86% to {part.max():.0%} of N; over 10% in 8 of 20" in finding.sentence
     (effect,) = finding.as_dict()["effects"]
     alpha = effect["exponents"]["alpha"]
     assert alpha["before"]["low"] < 0.4 < alpha["before"]["high"], "the truth was planted in all parameters"
@@ -146,7 +146,7 @@ BAD = {
     "warm-up": (
         lambda run: {"warmup_iters": 50},
         of_length(100, 400),
-        "the warm-up is 0.78% to 50% of a run, and over 10% of it in 10 of 20 points",
+        "the warm-up is 0.78% to 50% of a run; over 10% in 10 of 20 points",
     ),
     "decay": (
         lambda run: {"state": "stopped", "iterations": run["max_iters"] // 2} if run["n_layer"] == 2 else

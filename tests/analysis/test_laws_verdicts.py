@@ -217,7 +217,7 @@ def test_an_optimum_far_from_every_row_is_not_identified() -> None:
     assert near["verdict"] == IDENTIFIED
     assert entry["verdict"] == NOT_IDENTIFIED and "no row is near the optimum" in entry["why"]
     past_a_float = gate(far.estimates[-1].quantity, points, far.fit, optimum_ratio=941.0)
-    assert past_a_float[-1] == "no row is near the optimum: the nearest is more than a factor 1e6 from it"
+    assert past_a_float[-1] == "no row is near the optimum: the nearest is more than a factor 1e6 off in D/N"
 
 
 @pytest.mark.parametrize(
@@ -323,5 +323,5 @@ def test_names_and_targets() -> None:
     for text in ("params", "params=-1", "width=3", "params=inf"):
         with pytest.raises(BadInput, match="--at"):
             parse_target(text)
-    with pytest.raises(BadInput, match="takes tokens too"):
+    with pytest.raises(BadInput, match="needs tokens too"):
         assess(table("9 points, 3 x 3"), CHINCHILLA, target={"params": 1e9})

@@ -167,7 +167,7 @@ def test_what_is_not_identified_is_sealed_with_its_verdict(cli, folder: Path) ->
     [
         ([], "which run? give --params and --tokens, or --study FILE"),
         (["--params", "-1"], "--params -1 is not the size of a run; it must be positive"),
-        (["--params", "2e8"], "params 2e+08: chinchilla reads tokens too: --tokens"),
+        (["--params", "2e8"], "params 2e+08: chinchilla needs tokens too: --tokens"),
         (
             ["--params", "2e8", "--study", "x.yaml"],
             "--study, --targets and --params with --tokens each name runs",

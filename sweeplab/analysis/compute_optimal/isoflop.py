@@ -70,7 +70,7 @@ def budgets_of(points: Points, asked: int | tuple[float, ...] | None = None) -> 
         nearest = np.abs(log_c[:, None] - at).argmin(1)
         near = np.abs(log_c - at[nearest]) <= math.log(_FAR)
         groups = [(float(each), np.flatnonzero((nearest == k) & near)) for k, each in enumerate(at)]
-        how = "each row belongs to the nearest budget of --budgets"
+        how = "each row belongs to the nearest budget that --budgets names"
     found = _brought_to_one([(at, rows) for at, rows in groups if n_sizes(log_n[rows]) >= SIZES], points)
     return found, how if found or how.startswith("no ") else f"no budget has rows of {SIZES} sizes"
 

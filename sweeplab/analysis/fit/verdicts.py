@@ -101,7 +101,7 @@ def gate(quantity: Quantity, points: Points, fit: Fit, optimum_ratio: float | No
         if away > math.log(NEAR):
             # A fit of noise can put its optimum at e^900 tokens per parameter, past what a float holds.
             factor = f"a factor {math.exp(away):.1f}" if away < math.log(1e6) else "more than a factor 1e6"
-            failures.append(f"no row is near the optimal tokens per parameter: the nearest is {factor} away")
+            failures.append(f"no row is near the optimum: the nearest is {factor} off in D/N")
     return failures
 
 

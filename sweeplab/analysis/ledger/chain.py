@@ -165,7 +165,7 @@ def _refuse_torn(path: Path, tail: bytes, before: Sequence[Entry], head: tuple[i
     if isinstance(_checked(tail, before), Entry):
         raise BadInput(f"{line} lacks only the newline at its end; to mend it: printf '\\n' >> {path}")
     remove = f"truncate -s {path.stat().st_size - len(tail)} {path}"
-    cut = f"is cut off after {len(tail)} bytes, as if the process was killed while writing it"
+    cut = f"is cut off after {len(tail)} bytes, as after a kill while it was written"
     raise BadInput(f"{line} {cut}; it was never sealed; to remove it: {remove}")
 
 

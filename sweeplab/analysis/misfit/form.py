@@ -306,7 +306,7 @@ def _flag(law: str, kinds: Sequence[Kind]) -> tuple[str, ...]:
 def _sentences(law: str, kinds: Sequence[Kind], lacking: str) -> list[str]:
     said = [*_flag(law, kinds)]
     if lacking:
-        why = f"this design cannot show a misfit: {lacking}"
+        why = f"this design cannot show {'smaller misfits' if said else 'a misfit'}: {lacking}"
         return [*said, why if said else f"{why}; this is no evidence that {law} is right"]
     power = f"one that makes the {_FORECAST} {MATTERS:.0%} wrong would be flagged in "
     for status, words in ((NOT_SEEN, "is not seen"), (UNSEEABLE, "cannot be seen on this design")):
