@@ -1,6 +1,6 @@
-"""A law, a table, and what may be said: every number with its interval and verdict, and whether the form is right.
+"""The assessment of a law on a table: every number with its interval and verdict, and whether the form fits.
 
-It is the one assessment: the terminal, `--json`, pages, the ledger and Python say what stands here.
+The terminal, `--json`, pages, the ledger and the Python API all report this one assessment.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from sweeplab.formatting import listed
 
 DELTAS = {"auto": None, "1e-3": LITERATURE, "least-squares": LEAST_SQUARES}
 _FEW_GROUPS = 8
-_UNEQUAL = 1.5  # of the largest sd of a row to the smallest: beyond it is worth a warning
-_APART = 1.5  # of the two errors of a number
+_UNEQUAL = 1.5  # the ratio of the largest to the smallest sd of a row above which to warn
+_APART = 1.5  # the ratio of a number's robust to its modelled error above which to warn
 _TARGETS = ("params", "tokens", "flops")
-_UNSEEN = {"power-n": "tokens", "power-d": "params"}  # what a law does not read
+_UNSEEN = {"power-n": "tokens", "power-d": "params"}  # the column that a law does not use
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A quantity with its interval and verdict; `refits` is the bootstrap's interval, if one was asked for.
+    """A quantity with its interval and verdict; `refits` is the bootstrap interval, if there is one.
 
     `others` are the values under the other objectives.
     """
@@ -53,7 +53,7 @@ class Estimate:
         return self.verdict.identified
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values. No value where it is not identified; an open end is null."""
+        """Return it as plain values; the value is null if it is not identified, and so is an open end."""
         shown, ends = self.quantity.shown, self.interval
         open_low = 0.0 if self.quantity.is_log else None
         low = open_low if math.isinf(ends.low) else shown(ends.low)
@@ -67,7 +67,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Assessment:
-    """All that is said about one law and one table; `doubt` says why no number of it is more than weak, if none is."""
+    """The assessment of one law on one table; `doubt` says why every number is weak at best, if that is so."""
 
     points: Points
     fit: Fit
@@ -84,7 +84,7 @@ class Assessment:
     refits: Refits | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values; what is not identified has none."""
+        """Return it as plain values; numbers that are not identified have no value."""
         found, law, shared, refits = self.fit, self.fit.law, self.shared, self.refits
         logs = [f"log {name}" if name in law.scales else name for name in law.parameters]
         entries: dict[bool, dict[str, Any]] = {False: {}, True: {}}
@@ -178,7 +178,7 @@ def checked_budget(budget: float | None, points: Points) -> float:
         BadInput: it is not positive.
     """
     if budget is not None and not 0 < budget < math.inf:
-        raise BadInput(f"--flops {budget:g} is no budget; it takes a positive number")
+        raise BadInput(f"--flops {budget:g} is not a budget; it must be positive")
     return budget or float(points.columns["flops"].max() if "flops" in points.columns else math.nan)
 
 
@@ -192,11 +192,11 @@ def assess(
     others: Collection[str] = DELTAS.keys(),
     say: Callable[[str], None] = lambda text: None,
 ) -> Assessment:
-    """Fit a law to a table and return every number with its interval and verdict, and what is said of the form.
+    """Fit a law to a table and return every number with its interval and verdict, and the test of the form.
 
-    `budget` is what the optimum is asked for, in FLOPs (the largest of the table when None); `target` a point
-    {"params": …, "tokens": …} to give the loss at; `n_refits` how many bootstrap refits stand beside the profiles;
-    `others` the objectives whose values stand beside those of `delta`. `say` hears what is begun.
+    `budget` is the compute of the optimum, in FLOPs (the largest of the table when None); `target` is a point
+    {"params": …, "tokens": …} at which to give the loss; `n_refits` is the number of bootstrap refits; `others` are the
+    objectives whose values are given beside those of `delta`. `say` is called with each step that begins.
 
     Raises:
         BadInput: a table or a setting that allows no fit.
@@ -217,13 +217,13 @@ def assess(
         ratio = math.log(budget / k) - 2 * forms.log_optimum(law, found.theta, found.center, budget, k)
     if target:
         if missing := [name for name in law.columns if name not in target]:
-            raise BadInput(f"the loss at a target takes {' and '.join(missing)} too; {law.name} reads it")
+            raise BadInput(f"the loss at a target needs {' and '.join(missing)} too; {law.name} uses it")
         quantities.append(forms.loss_at(law, found.center, target))
-    say("looking for a misfit")
+    say("testing the form")
     form, form_error = misfit(points, found), FormError(points, law)
     doubt = _doubt(found, form)
     estimates = []
-    say("following the profiles of its numbers, and back-testing it")
+    say("computing the profile intervals, and back-testing")
     profiled = intervals.profiles(found, quantities, shared, noise)
     for quantity, interval in zip(quantities, profiled, strict=True):
         interval = form_error.widened(found, quantity, interval)
@@ -238,13 +238,13 @@ def assess(
 
 
 def _doubt(found: Fit, form: Misfit) -> str:
-    """Return why no number of a fit is more than weak; nothing where all may be identified."""
+    """Return why every number of a fit is weak at best; empty if numbers may be identified."""
     if form.status == FLAGGED:
         return "identified within this form, which does not fit"
     if above_a_loss(found):
         return "its interval is narrow, but the best fit has E above the smallest loss of the table"
     if bound := found.at_bound():
-        return f"its interval is narrow, but the best fit has {listed(bound)} at the end of the range"
+        return f"its interval is narrow, but the best fit has {listed(bound)} at the bound of its range"
     return ""
 
 
@@ -258,18 +258,18 @@ def _warnings(
 ) -> list[str]:
     law, said = found.law, []
     if not found.converged:
-        said.append("the fit did not come to rest: its numbers may move with more steps")
-    said += [f"{name} stands at the end of the range that a fit may reach" for name in found.at_bound()]
+        said.append("the fit did not converge: its numbers may change with more steps")
+    said += [f"{name} is at the bound of the range that a fit may reach" for name in found.at_bound()]
     if above_a_loss(found):
         smallest = float(points.columns["loss"].min())
         said.append(f"the best fit has E above the smallest loss of the table, {smallest:.4g}")
     column = points.columns.get(unseen := _UNSEEN.get(law.name, ""))
     if column is not None and np.ptp(np.log(column)) > math.log(2):
         factor = column.max() / column.min()
-        said.append(f"{law.name} does not see {unseen}, which vary by a factor {factor:.3g}")
+        said.append(f"{law.name} does not use {unseen}, which vary by a factor {factor:.3g}")
     said += doubts(points, found)
     said += _moved_by_delta(estimates)
-    sds = found.sigma * noise.relative  # of one seed: points may have unlike numbers of them
+    sds = found.sigma * noise.relative  # per seed: points may have different numbers of seeds
     if sds.max() > _UNEQUAL * sds.min():
         ways = (
             f"{'falls' if slope < 0 else 'grows'} with {name}"
@@ -280,7 +280,7 @@ def _warnings(
         said.append(f"noise {listed([*ways])}, {ends}; intervals allow for it")
     if wide := [each.quantity.name for each in estimates if each.identified and each.interval.apart > _APART]:
         it, are = ("it", "is") if len(wide) == 1 else ("them", "are")
-        much = f"more than {_APART:g} times as uncertain as noise that is smooth in size makes {it}"
+        much = f"more than {_APART:g} times as uncertain as by the variance function of the noise"
         said.append(
             f"by the residuals of the rows that decide {it}, {listed(wide)} {are} {much}; the wider interval counts"
         )
@@ -289,15 +289,15 @@ def _warnings(
         said.append(f"{part} is shared within a group; intervals allow for it")
     if refits and refits.missed >= 0.01:
         part = f"{refits.missed:.0%} of the bootstrap refits"
-        said.append(f"{part} missed their optimum: take its intervals as narrow")
+        said.append(f"{part} missed their optimum: its intervals may be too narrow")
     if refits and shared and shared.n_groups < _FEW_GROUPS:
-        few = f"{shared.n_groups} groups are too few to draw from"
-        said.append(f"{few}: the bootstrap's intervals are only a hint")
+        few = f"{shared.n_groups} groups are too few to resample"
+        said.append(f"{few}: the bootstrap intervals are only a rough guide")
     return said
 
 
 def _moved_by_delta(estimates: list[Estimate]) -> list[str]:
-    """Return which numbers another objective puts outside of their intervals: once for each objective."""
+    """Return a warning for each objective that puts numbers outside of their intervals."""
     names: dict[str, list[str]] = {}
     for each in estimates:
         ends = each.interval

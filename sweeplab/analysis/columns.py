@@ -1,9 +1,9 @@
-"""A table's columns by what they mean: which stands for which role, in which unit, and what its cells hold.
+"""A table's columns: which one has which role, in which unit, and the numbers in its cells.
 
-The unit of a count is, the first that there is:
-  COLUMN*1e9   what a person says; with *1 at the end, as in COLUMN*1, the numbers are meant and not asked about
+The unit of a count is the first of these that is given:
+  COLUMN*1e9   a factor from the user; *1 at the end, as in COLUMN*1, confirms the numbers, so that no check asks
   the cell's   1.3B is 1.3e9 in any column
-  the name's   a last word that is a unit: params_M, "tokens (B)", D_tokens_billions, flops_E, PF_days
+  the name's   a unit as the last word: params_M, "tokens (B)", D_tokens_billions, flops_E, PF_days
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ ROLES = {
 }
 NUMBERS = ("params", "tokens", "flops", "loss")
 COUNTS = ("params", "tokens", "flops")
-# What else a role's column is called, the surest name first; a letter is a capital, as d is a width and l a depth.
+# Other names of a role's column, the most certain first; single letters are capitals: d is a width and l a depth.
 OTHER_NAMES = {
     "params": "N n_params num_params n_parameters num_parameters parameters model_params total_params",
     "tokens": "D train_tokens n_tokens num_tokens training_tokens total_tokens tokens_seen",
     "flops": "C train_flops n_flops training_flops total_flops flop compute training_compute",
     "loss": "L val_loss valid_loss validation_loss best_val_loss final_val_loss eval_loss test_loss",
 }
-# What follows from the two others, where --columns asks for it: what it is called, and of which role.
+# Roles that --columns can derive from FLOPs and another role: the name of the formula, and the other role.
 FOLLOWING = {"tokens": ("C/6N", "params"), "params": ("C/6D", "tokens")}
-# Names of what comes of a run: no cause of it, and nothing that it was given.
+# Names of results of a run, which are not settings of it.
 _MEASURED = re.compile(
     "loss|ppl|perplexity|acc|accuracy|bpb|bits|error|err|scores?|nll|entropy|reward|time|seconds|hours|days|date|id|index|"
     "unnamed"
@@ -71,7 +71,7 @@ _NOTHING = ("", "nan", "none", "null", "na", "n/a", "inf", "-inf", "+inf")
 
 @dataclass(frozen=True)
 class Column:
-    """A role's numbers, [n], NaN where there is none; `said` is what it is, `meant` how to say that it is meant."""
+    """A role's numbers, [n], NaN if missing; `said` describes it, `meant` is how --columns confirms its numbers."""
 
     name: str
     said: str
@@ -90,13 +90,13 @@ def parse_columns(text: str) -> dict[str, str]:
     """Return {"params": "N", …} of "params=N,tokens=D*1e9,…"; a factor may follow the column's name.
 
     Raises:
-        BadInput: what is no pair, a role that there is not, a role named twice.
+        BadInput: a part that is not a pair, an unknown role, a role named twice.
     """
     found: dict[str, str] = {}
     problems = []
     for pair, role, column in pairs_of(text):
         if not column:
-            problems.append(Problem(f"--columns {pair!r} is no ROLE=COLUMN", ", ".join(ROLES)))
+            problems.append(Problem(f"--columns {pair!r} is not ROLE=COLUMN", ", ".join(ROLES)))
         elif role not in ROLES:
             problems.append(Problem(f"--columns has no {role!r}", ", ".join(ROLES), nearest(role, ROLES)))
         elif role in found:
@@ -108,7 +108,7 @@ def parse_columns(text: str) -> dict[str, str]:
 
 
 def own_columns(known: Sequence[str]) -> dict[str, str]:
-    """Return the columns whose names say a role, with or without a unit: {"params": "Params_M", …}."""
+    """Return the columns named like a role, with or without a unit: {"params": "Params_M", …}."""
     found: dict[str, str] = {}
     for name in known:
         for role in ROLES:
@@ -118,7 +118,7 @@ def own_columns(known: Sequence[str]) -> dict[str, str]:
 
 
 def guessed_columns(known: Sequence[str], taken: Collection[str] = ()) -> dict[str, str]:
-    """Return the columns that are called by another name of a role, but those that are taken."""
+    """Return the columns with another name of a role, except those that are taken."""
     found: dict[str, str] = {}
     for role, others in OTHER_NAMES.items():
         called = {_called(_unit(name, role)[0]): name for name in reversed(known) if name not in taken}
@@ -132,7 +132,7 @@ def _called(name: str) -> str:
 
 
 def is_measured(name: str) -> bool:
-    """Return whether a column's name says that it was measured of a run, or only tells runs apart."""
+    """Return whether a column, by its name, was measured on a run or only labels runs."""
     words = re.split(r"[^a-z]+", name.lower())
     return any(_MEASURED.fullmatch(word) for word in words) or "loss" in name.lower()
 
@@ -141,7 +141,7 @@ def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -
     """Return the numbers of each role, and the texts of `group`'s column under its name alone.
 
     Raises:
-        BadInput: every column that is missing, stands for two roles, is no number or has one that is not positive.
+        BadInput: every column that is missing, has two roles, or has a cell that is not a positive number.
     """
     known = [str(name) for name in frame]
     problems: list[Problem] = []
@@ -164,7 +164,7 @@ def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -
             problems += [Problem(f"{source}: column {name!r} ({role}): {each}") for each in bad]
     for role, other in following.items():
         if lacks := [each for each in ("flops", other) if each not in found]:
-            what = f"{source}: {role}={columns[role]} takes {' and '.join(lacks)}; --columns says where"
+            what = f"{source}: {role}={columns[role]} needs {' and '.join(lacks)}; name it with --columns"
             problems.append(Problem(what, ", ".join(known)))
         else:
             values = found["flops"].values / (6 * found[other].values)
@@ -175,7 +175,7 @@ def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -
 
 
 def named_column(asked: str, known: Sequence[str]) -> tuple[str, float | None, str]:
-    """Return a column's name, the factor behind it if there is one, and what is wrong with it."""
+    """Return a column's name, its factor if one is given, and an error text, or an empty one."""
     if is_meant := _is_meant(asked, known):
         asked = asked.rpartition("*")[0].strip()
     name, star, factor_text = asked.rpartition("*")
@@ -187,7 +187,7 @@ def named_column(asked: str, known: Sequence[str]) -> tuple[str, float | None, s
     except ValueError:
         number = np.nan
     if not 0 < number < np.inf:
-        return name, None, f"{factor_text!r} is no factor of column {name!r}"
+        return name, None, f"{factor_text!r} is no factor for column {name!r}"
     return name, number, "" if name in known else f"no column {name!r}"
 
 
@@ -196,7 +196,7 @@ def _is_meant(asked: str, known: Sequence[str]) -> bool:
 
 
 def _unit(name: str, role: str) -> tuple[str, float]:
-    """Return a column's name without its unit, and the unit: 1 where the name says none."""
+    """Return a column's name without its unit, and the unit: 1 if the name has none."""
     if role not in COUNTS:
         return name, 1.0
     if role == "flops" and (match := _PF_DAYS.fullmatch(name)):
@@ -216,14 +216,14 @@ def _unit(name: str, role: str) -> tuple[str, float]:
 
 
 def numbers(frame: pd.DataFrame, name: str) -> Array:
-    """Return a column's numbers, true as 1, NaN where there is none, or no such column: [n]."""
+    """Return a column's numbers, [n]; true is 1, missing cells or a missing column are NaN."""
     if name not in frame:
         return np.full(len(frame), np.nan)
     return np.asarray(frame[name].astype("Float64").to_numpy(float, na_value=np.nan), np.float64)
 
 
 def _numbers(frame: pd.DataFrame, name: str, unit: float) -> tuple[Array, list[str]]:
-    """Return a column's numbers, what is missing as NaN, and what is wrong in it: once a kind of fault."""
+    """Return a column's numbers, NaN where missing, and its errors: one text for each kind."""
     import pandas as pd
 
     column, bad = frame[name], list[str]()
@@ -243,7 +243,7 @@ def _numbers(frame: pd.DataFrame, name: str, unit: float) -> tuple[Array, list[s
 
 
 def _number(text: str, unit: float) -> float | None:
-    """Return the number a cell holds, 1.3B as 1.3e9, NaN for an empty one, None for what is no number."""
+    """Return the number in a cell: 1.3B is 1.3e9, an empty cell NaN, any other text None."""
     if text.strip().lower() in _NOTHING:
         return np.nan
     match = _CELL.fullmatch(text.strip())
@@ -256,7 +256,7 @@ def _number(text: str, unit: float) -> float | None:
 def _fault(text: str) -> str:
     if text.rstrip().endswith("%"):
         return "a percentage; write the number itself"
-    return "no number; write a decimal point" if _DECIMAL_COMMA.fullmatch(text.strip()) else "no number"
+    return "not a number; write a decimal point" if _DECIMAL_COMMA.fullmatch(text.strip()) else "not a number"
 
 
 def _first(found: pd.Series[Any], word: str, what: str) -> list[str]:
@@ -270,7 +270,7 @@ def _first(found: pd.Series[Any], word: str, what: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Plausible:
-    """What one number of a role may be, in the words of a person, and by which factors rows may be off."""
+    """The plausible range of a role's numbers, questions to the user, and factors between likely units."""
 
     least: float
     most: float
@@ -298,7 +298,7 @@ _FLOPS_OFF = 1e3  # C / (6 N D): attention, embeddings and experts account for l
 
 
 def check_plausible(columns: Mapping[str, Column], keep: NDArray[np.bool_], source: str) -> None:
-    """Ask about all that is hardly meant in the rows that `keep` has, [n].
+    """Ask about implausible numbers in the rows of `keep`, [n].
 
     Raises:
         BadInput: one line per question.
@@ -309,16 +309,16 @@ def check_plausible(columns: Mapping[str, Column], keep: NDArray[np.bool_], sour
         for role, values in asked_about.items():
             if words := question(values, role):
                 of = f"column {columns[role].name!r} ({role})"
-                yield f"{of}: {words} {columns[role].meant} in --columns says that it is meant"
+                yield f"{of}: {words} If it is meant so, write {columns[role].meant} in --columns"
 
-    # In turn: what is wrong in one column shows in all that is asked after it.
+    # One kind of question at a time: an error in one column causes the questions that follow.
     for questions in (each(_mixed), _swapped(asked_about), each(_unlikely), _unlike_6nd(asked_about)):
         if asked := [f"{source}: {question}" for question in questions]:
             raise BadInput(*asked)
 
 
 def _mixed(values: Array, role: str) -> str:
-    """Ask about rows that are in another unit than the rest: apart from it, and among it when scaled."""
+    """Ask about rows in another unit: they lie apart from the rest, and among it once scaled."""
     logs = np.unique(np.log(values))
     if len(logs) < 2:
         return ""
@@ -354,7 +354,7 @@ def _unlikely(values: Array, role: str) -> str:
 def _swapped(columns: Mapping[str, Array]) -> Iterator[str]:
     if {"params", "tokens"} <= columns.keys():
         ratio = float(np.median(columns["params"] / columns["tokens"]))
-        meant = "A factor of 1, as in params=COLUMN*1, says that it is meant"
+        meant = "If it is meant so, add a factor of 1, as in params=COLUMN*1"
         if ratio > _SWAPPED:
             asked = "are params and tokens swapped in --columns?"
             yield f"{ratio:,.0f} parameters for each token; {asked} {meant}"
@@ -369,17 +369,17 @@ def _unlike_6nd(columns: Mapping[str, Array]) -> Iterator[str]:
         if off.any():
             yield (
                 f"the FLOPs of {off.sum()} of {len(off)} rows are {ratio[off][0]:.2g} times 6 N D; in which units are "
-                "params, tokens and flops? A factor of 1, as in flops=COLUMN*1, says that it is meant"
+                "params, tokens and flops? If it is meant so, add a factor of 1, as in flops=COLUMN*1"
             )
 
 
 def rows_where(frame: pd.DataFrame, where: str, source: str) -> pd.DataFrame:
-    """Return the rows in which an expression holds; one with a missing number holds in no comparison.
+    """Return the rows in which an expression holds; comparisons with a missing number are false.
 
-    A name is a column's, with an underscore for what no name can have, or `line` (`row` without lines).
+    Names are columns, with underscores for characters that names cannot have, or `line` (`row` without lines).
 
     Raises:
-        BadInput: what is no expression, a name that is no column's, a row in which it has no value, or no row at all.
+        BadInput: an invalid expression, an unknown column, a row in which it has no value, or no row that matches.
     """
     try:
         expression = Expression(where)

@@ -1,18 +1,18 @@
-"""Cells compared by their best trials, with the choice of the best repeated in the null.
+"""Compare cells by their best trials; the null distribution repeats the choice of the best trial.
 
-Studies of cells that are alike are drawn, and analyzed as the real one is; the likeliest difference of each draw says
-how likely one has to be to count (a parametric bootstrap of the maximal studentized difference; White 2000, A reality
+Studies whose cells do not differ are simulated and analyzed like the real one. The most significant difference of each
+simulation sets the threshold (a parametric bootstrap of the maximal studentized difference; White 2000, A reality
 check for data snooping).
 
 Legend: C cells, P pairs of them, R means of a cell's trials under one seed, B draws.
 
-Loss = cell + trial + seed + rest; the trials of a cell are normal draws. `spread`, the variance of trials, is
-estimated from the lower half of a cell's trials alone: a high learning rate that spoils some says nothing of the best,
-and trials that were pruned or diverged count as the highest. `rest`, the variance that seeds show around what a seed
-does to all cells alike, stays however many trials share these seeds.
-A cell's own variance is pooled with all cells' at a weight of PRIOR degrees of freedom (after Smyth 2004, Linear models
-and empirical Bayes methods, with a fixed weight) and never taken for less than the cell shows. Degrees of freedom are
-Welch's and Satterthwaite's.
+Model: loss = cell + trial + seed + rest; the trials of a cell are normal draws. `spread`, the variance of trials, is
+estimated from the lower half of a cell's trials only: trials spoiled by a high learning rate say nothing about the
+best ones, and trials that were pruned or diverged count as the highest. `rest` is the residual variance between seeds,
+after the effect of a seed on all cells; it does not shrink with the number of trials that share these seeds.
+A cell's own variance is pooled with that of all cells at a weight of PRIOR degrees of freedom (after Smyth 2004, Linear
+models and empirical Bayes methods, with a fixed weight), but never below the cell's own estimate. Degrees of freedom
+are Welch's and Satterthwaite's.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _MOST_READ = 10  # trials of a cell: the lowest
 _MOST_DRAWS, _FEWEST_DRAWS, _MOST_NUMBERS = 1999, 199, 2_000_000
 _NORMALS = 20_000
 _NOT_CHOSEN = "each cell's one trial, without a search"
-_CHOSEN = ", which chose it: the choice is in the null"
+_CHOSEN = ", which chose it: the null allows for the choice"
 
 
 @dataclass(frozen=True)
 class Tried:
-    """The losses of a cell's trials that ended, each by seed, and how many were drawn with those cut short."""
+    """The losses of a cell's trials that ended, by seed; `n_trials` counts pruned and diverged trials too."""
 
     losses: Sequence[Mapping[int, float]]
     n_trials: int
 
     @classmethod
     def of(cls, runs: DataFrame, loss: str, n_trials: int) -> Tried:
-        """Return the trials of a cell's runs that ended; `n_trials` counts those cut short too."""
+        """Return the trials of a cell's runs that ended; `n_trials` counts pruned and diverged trials too."""
         losses: dict[tuple[str, int], dict[int, float]] = {}
         for cell, trial, seed, each in runs[["cell", "trial", "seed", loss]].itertuples(index=False):
             losses.setdefault((str(cell), int(trial)), {})[int(seed)] = float(each)
@@ -65,10 +65,10 @@ class Tried:
 class Compared:
     """The cells' best losses, [C], and intervals of the pairs' differences, the second minus the first, each [P].
 
-    `best` is as if each had had all seeds; `owed`, [P], is what of a difference comes of one cell's more trials (0
-    where the spread of trials is unknown). Intervals are NaN where nothing can be told. One holds the difference as it
-    is, and as it is without what the best trials owe to chance: it leaves 0 out only where both do. `level` is that of
-    one interval; all together err in one table of twenty.
+    `best` is adjusted to all seeds; `owed`, [P], is the part of a difference that is due to one cell having more trials
+    (0 if the spread of trials is unknown). Intervals are NaN where nothing can be told. Each covers the difference both
+    as it is and without its part that is due to the choice of the best: it excludes 0 only if both do. `level` is that
+    of one interval; together they err in one table of twenty.
     """
 
     best: Array
@@ -79,7 +79,7 @@ class Compared:
     evidence: Evidence
 
     def of(self, at: int) -> Evidence:
-        """Return what stands behind one pair's difference."""
+        """Return the evidence for one pair's difference."""
         verdict = self.evidence.verdict
         if verdict != UNKNOWN:
             verdict = DIFFERENT if self.told[at] else NOT_SEEN
@@ -87,12 +87,12 @@ class Compared:
 
     @property
     def told(self) -> NDArray[np.bool_]:
-        """Say of each pair whether it differs by more than chance, [P]."""
+        """Return whether each pair differs by more than chance, [P]."""
         return np.asarray((self.low > 0) | (self.high < 0))
 
 
 class _Estimates(NamedTuple):
-    """What is estimated of a table or of each draw, [C] or [B, C]."""
+    """The estimates for a table or for each draw, [C] or [B, C]."""
 
     best: Array
     spread: Array
@@ -100,7 +100,7 @@ class _Estimates(NamedTuple):
 
 
 class _Comparison:
-    """What is one for a table and for every draw: how many trials, which seeds, which pairs."""
+    """What the table and every draw have in common: numbers of trials, seeds and pairs."""
 
     def __init__(self, cells: Sequence[Tried], pairs: Sequence[tuple[int, int]], is_searched: bool) -> None:
         self.n = len(cells)
@@ -134,14 +134,14 @@ class _Comparison:
         self.leans = contrasts**2 @ self.member  # [P, C]
 
     def _design(self, seeds: Sequence[int]) -> Array:
-        """Return a column for each cell, and each seed but the first where cells stay comparable."""
+        """Return the design: a column for each cell, and for each seed but the first if cells stay comparable."""
         of_seeds = [[float(own == seed) for seed in self.seeds[1:]] for own in seeds]
         both = np.hstack([self.member, np.array(of_seeds).reshape(len(seeds), -1)])
         is_paired = len(self.seeds) > 1 and np.linalg.matrix_rank(both) == both.shape[1] < len(seeds)
         return both if is_paired else self.member
 
     def estimates(self) -> _Estimates:
-        """Return the table's own: what a seed does to all cells alike is taken out of the best trials' means."""
+        """Return the table's estimates; the effect of a seed on all cells is removed from the best trials' means."""
         effects = dict.fromkeys(self.seeds, 0.0)
         effects |= dict(zip(self.seeds[1:], (self.solve @ self.means)[self.n :], strict=False))
         center = float(np.mean([effects[seed] for seed in self.seed_of]))
@@ -154,7 +154,7 @@ class _Comparison:
         return _Estimates(np.array(best), self._spread(np.array(gaps)), self._rest(self.means))
 
     def drawn(self, random: np.random.Generator, spread: Array, rest: Array) -> _Estimates:
-        """Return those of draws whose cells are alike, where each has its own variances, [B, C]."""
+        """Return the estimates of simulated tables whose cells do not differ; variances are [B, C]."""
         n = len(spread)
         seen = random.standard_normal((n, len(self.means))) * np.sqrt(rest @ self.member.T)
         best, gaps = seen @ self.solve[: self.n].T, np.zeros((n, self.n))
@@ -176,7 +176,7 @@ class _Comparison:
         return np.asarray(np.divide(squares, self.seed_freedom, out=np.zeros_like(squares), where=known))
 
     def owed(self, found: _Estimates) -> Array:
-        """Return what of each pair's difference comes of how many trials each cell had, [..., P]."""
+        """Return the part of each pair's difference that is due to the numbers of trials, [..., P]."""
         if not self.is_searched or not self.freedom.any():
             return np.zeros((*found.best.shape[:-1], len(self.first)))
         return self._owed(_pooled(found.spread, self.freedom)[0])
@@ -186,7 +186,7 @@ class _Comparison:
         return np.asarray(luck[..., self.second] - luck[..., self.first])
 
     def judge(self, found: _Estimates) -> tuple[Array, Array, Array, Array]:
-        """Return each pair's difference, what of it is owed to chance, its error and its freedom, each [..., P]."""
+        """Return each pair's difference, its part due to chance, its error and degrees of freedom, each [..., P]."""
         rest, of_rest = _pooled(found.rest, self.seed_freedom)
         error = rest @ self.leans.T
         part = (rest**2 / of_rest) @ self.leans.T**2
@@ -202,7 +202,7 @@ class _Comparison:
         return apart, owed, np.sqrt(error), freedom
 
     def tails(self, found: _Estimates) -> Array:
-        """Return how unlikely each pair's difference is by itself, two-sided, [..., P]."""
+        """Return the two-sided p-value of each pair by itself, [..., P]."""
         from scipy.special import stdtr
 
         apart, owed, error, freedom = self.judge(found)
@@ -213,7 +213,7 @@ class _Comparison:
         return np.asarray(2 * stdtr(freedom, -sizes))
 
     def rate(self, found: _Estimates) -> float:
-        """Return at which rate of false alarms each pair is tried, so that one in twenty tables has any."""
+        """Return the false-alarm rate of each pair such that one table in twenty has any false alarm."""
         random = np.random.default_rng(0)
         n = int(np.clip(_MOST_NUMBERS // len(self.first), _FEWEST_DRAWS, _MOST_DRAWS))
 
@@ -227,9 +227,9 @@ class _Comparison:
 
 
 def compare(cells: Sequence[Tried], pairs: Sequence[tuple[int, int]], is_searched: bool = False) -> Compared:
-    """Return which pairs of cells differ; all pairs together have one rate of false alarms.
+    """Return which pairs of cells differ; all pairs together have one false-alarm rate.
 
-    `is_searched` says that a cell's one trial was drawn from a search. The answer is one for one table.
+    `is_searched` says that a cell's one trial was drawn from a search. The result is deterministic.
     """
     from scipy.special import stdtrit
 
@@ -261,7 +261,7 @@ def compare(cells: Sequence[Tried], pairs: Sequence[tuple[int, int]], is_searche
 
 
 def _pooled(variance: Array, freedom: Array) -> tuple[Array, Array]:
-    """Return each cell's variance, pooled in part with all cells', and its degrees of freedom."""
+    """Return each cell's variance, partly pooled over all cells, and its degrees of freedom."""
     whole = float(freedom.sum())
     shared = (variance @ freedom / whole)[..., None]
     pooled = (PRIOR * shared + freedom * variance) / (PRIOR + freedom)
@@ -269,7 +269,7 @@ def _pooled(variance: Array, freedom: Array) -> tuple[Array, Array]:
 
 
 def _draw_lowest(n_trials: int, read: int, n: int, random: np.random.Generator) -> Array:
-    """Return the lowest of so many standard normals in rising order, [n, read] (Renyi 1953, by exponential gaps)."""
+    """Draw the `read` lowest of `n_trials` standard normals in rising order, [n, read] (Renyi 1953)."""
     from scipy.special import ndtri
 
     gaps = random.standard_exponential((n, read)) / (n_trials - np.arange(read))
@@ -278,9 +278,9 @@ def _draw_lowest(n_trials: int, read: int, n: int, random: np.random.Generator) 
 
 @cache
 def _lowest(n_trials: int, read: int) -> tuple[float, ...]:
-    """Return of the lowest of m standard normals mean and variance; of the sum of their gaps how it measures a spread.
+    """Return mean and variance of the lowest of n standard normals, and moments of the sum of gaps above it.
 
-    That is its mean, its mean square over the squared mean, and its degrees of freedom.
+    The moments are its mean, its mean square over the squared mean, and its degrees of freedom as a spread estimate.
     """
     drawn = _draw_lowest(n_trials, read, _NORMALS, np.random.default_rng(0))
     first = drawn[:, 0]

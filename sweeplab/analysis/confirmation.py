@@ -1,8 +1,8 @@
-"""What fresh seeds and the test split say of a study: its cells, their differences, and the optimism of its search.
+"""The results of fresh seeds and the test split: a study's cells, their differences, and the search's optimism.
 
-The winner of each cell was chosen without the losses that are read here: means, intervals and differences are those of
-a sample, with Student's t, and hold after the selection. Differences are from the cell that the search held for the
-best, seed by seed. Which of them count is `compare`'s answer, with one rate of false alarms for all.
+The losses used here did not choose the winner of a cell, so means, intervals and differences are those of a sample,
+with Student's t, and valid after the selection. Differences are paired by seed, from the cell that was best in the
+search. `compare` decides which of them are significant, with one false-alarm rate for all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LEVEL = 0.9
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over seeds, in its objective's unit, and its interval; NaN where one seed gives none."""
+    """A mean over seeds, in its objective's unit, and its interval; NaN if there is only one seed."""
 
     value: float
     low: float
@@ -30,7 +30,7 @@ class Interval:
 
     @classmethod
     def of(cls, values: Array) -> Interval:
-        """Return the interval of a mean that holds it in LEVEL of cases."""
+        """Return the mean of some values with its interval at LEVEL."""
         from scipy.special import stdtrit
 
         n, mean = len(values), float(np.mean(values))
@@ -42,11 +42,11 @@ class Interval:
 
 @dataclass(frozen=True)
 class CellConfirmed:
-    """One cell: its winner's test loss, and what the search saw above it.
+    """One cell: its winner's test loss, and the optimism of the search.
 
-    `optimism` is the test loss less the loss that the search found; of it `selection_bias` is what fresh seeds take
-    back, on the same split. `apart` is the difference from the reference's test loss, `evidence` what stands behind
-    it; both are None for the reference, and where a seed diverged there is no test loss.
+    `optimism` is the test loss minus the loss that the search found; `selection_bias` is the part of it that appears
+    with fresh seeds on the same split. `apart` is the difference from the reference's test loss, with its `evidence`;
+    both are None for the reference. There is no test loss if a seed diverged.
     """
 
     cell: str

@@ -1,6 +1,6 @@
-"""How a table counts: which parameters are N, which operations C, in what the loss is measured, and when.
+"""Counting conventions: which parameters are N, which operations C, the unit of the loss, and its evaluation.
 
-Exponents depend on it, so each choice is made in one place and recorded with the points.
+Exponents depend on them, so each choice is made in one place and recorded with the points.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from sweeplab.records.runs import RunState
 if TYPE_CHECKING:
     import pandas as pd
 
-# What each may be, and what that is; the first is the default. `rows` is for a file: a study's point is its best trial.
+# The choices with their meaning; the first is the default. `rows` is for files: a study's point is its best trial.
 CHOICES: dict[str, dict[str, str]] = {
     "params": {
         "total": "all parameters, tied ones once",
-        "active": "parameters that a token meets: all but the experts that it is not given to",
-        "non-embedding": "parameters without the embeddings, nor a head tied to them",
+        "active": "parameters active for a token: all but the experts it is not routed to",
+        "non-embedding": "parameters without the embeddings and without a head tied to them",
         "with-head": "parameters without the embeddings, with the head's matrix, tied or not",
     },
     "flops": {"counted": "matrix products and attention, the head's too", "6nd": "6ND"},
@@ -33,14 +33,14 @@ CHOICES: dict[str, dict[str, str]] = {
     "at": {"best": "the lowest evaluation of a run", "final": "the last evaluation of a run"},
     "rows": {"best": "the best row of each point", "mean": "the mean of its rows", "all": "every row"},
 }
-# Where a study's table has what a law reads, by default.
+# The default columns of a study's table for the roles of a law.
 STUDY_COLUMNS = {
     "params": "n_params",
     "tokens": "train_tokens",
     "loss": "best_val_loss",
     "flops": "train_flops",
 }
-# A head of its own is among the parameters without embeddings already.
+# An untied head is already among the parameters without embeddings.
 _PARAMS = {
     "total": "n_params",
     "active": "n_params_active",
@@ -49,13 +49,13 @@ _PARAMS = {
 }
 _HEAD = ("vocab_size", "n_embd", "tie_weights")
 _LOSSES = {"best": STUDY_COLUMNS["loss"], "final": "final_val_loss"}
-# The same weights' on the whole validation split: better, where all runs that ended have it.
+# The loss of the same weights on the whole validation split: preferred if all runs that ended have it.
 _WHOLE = {"best": "best_whole_", "final": "final_whole_"}
 
 
 @dataclass(frozen=True)
 class Conventions:
-    """One choice of each of CHOICES; empty where none was made."""
+    """One choice of each of CHOICES; empty means the default."""
 
     params: str = ""
     flops: str = ""
@@ -64,7 +64,7 @@ class Conventions:
     rows: str = ""
 
     def chosen(self, name: str) -> str:
-        """Return a choice, the default where none was made."""
+        """Return a choice, or its default."""
         return str(getattr(self, name)) or next(iter(CHOICES[name]))
 
 
@@ -72,7 +72,7 @@ def parse_conventions(text: str) -> Conventions:
     """Return the conventions of "params=non-embedding,flops=6nd,…".
 
     Raises:
-        BadInput: what is no convention, a choice that there is not, a convention named twice.
+        BadInput: an unknown convention or choice, or a convention named twice.
     """
     found: dict[str, str] = {}
     problems = []
@@ -96,9 +96,9 @@ def unit_of(runs: pd.DataFrame) -> str:
 
 
 def check_of_a_file(conventions: Conventions, source: str, columns: Mapping[str, str]) -> None:
-    """Refuse what a file's columns cannot be turned into: they count as their author did.
+    """Refuse conventions that a file's columns cannot be converted to: they count as their author did.
 
-    A unit of the loss is not refused but taken as what the column has.
+    A unit of the loss is not refused; it is taken as the unit of the column.
 
     Raises:
         BadInput: one line per convention that only a study's runs can follow.
@@ -116,10 +116,10 @@ def check_of_a_file(conventions: Conventions, source: str, columns: Mapping[str,
 
 
 def counted(runs: pd.DataFrame, conventions: Conventions) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Return a study's runs with the columns params, tokens, flops (unless it is 6ND) and loss, and what they are.
+    """Return a study's runs with the columns params, tokens, flops (unless it is 6ND) and loss, and their meanings.
 
     Raises:
-        BadInput: bits per byte are asked for where a token's bytes are not known; a column is missing.
+        BadInput: bits per byte are asked for but the bytes per token are not known; a column is missing.
     """
     at, params = conventions.chosen("at"), conventions.chosen("params")
     if conventions.chosen("rows") != "best":
@@ -134,7 +134,7 @@ def counted(runs: pd.DataFrame, conventions: Conventions) -> tuple[pd.DataFrame,
         said["loss"] = unit_of(runs).replace("/", " per ")
     else:
         if "best_bits_per_byte" not in runs:
-            raise BadInput("bits per byte need the bytes of a token, and nothing says them of the runs")
+            raise BadInput("bits per byte need the bytes per token, which the runs do not record")
         loss = loss * numbers(runs, "best_bits_per_byte") / numbers(runs, _LOSSES["best"])
         whole = numbers(runs, f"{_WHOLE[at]}bits_per_byte") if whole is not None else None
     n = numbers(runs, _PARAMS[params])
@@ -148,13 +148,13 @@ def counted(runs: pd.DataFrame, conventions: Conventions) -> tuple[pd.DataFrame,
         said["loss"] += (
             f", its weights on the whole validation split (or {MOST_WHOLE:,} targets of a larger one)"
         )
-    return runs.assign(**made), said | {"tokens": "read in training, sources' and repeated ones too"}
+    return runs.assign(**made), said | {"tokens": "read in training, with source and repeated tokens"}
 
 
 def _whole_losses(runs: pd.DataFrame, at: str) -> Array | None:
     """Return the runs' losses on the whole validation split; None unless all that ended with a loss have one.
 
-    A law of both kinds would read their difference, a percent or so, as one of the models.
+    A law fitted to both kinds would attribute their difference, about a percent, to the models.
     """
     name = f"{_WHOLE[at]}val_loss"
     if name not in runs or "state" not in runs:

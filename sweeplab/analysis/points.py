@@ -33,22 +33,21 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
-_SEPARATORS = (",", ";", "\t", "|")  # blanks too, where there is none of these
+_SEPARATORS = (",", ";", "\t", "|")  # or blanks, if none of these occurs
 SHAPE = ("n_layer", "n_embd")
 _DEPTHS = ("n_encoder_layer", "n_decoder_layer")
 
 
 @dataclass(frozen=True)
 class Points:
-    """The rows that a law is fitted to, by what they mean; `weights` is 1 or the number of seeds averaged.
+    """The rows that a law is fitted to, with columns by role; `weights` is 1 or the number of seeds averaged.
 
-    `dropped` counts the rows left out, by the reason; `conventions` says what each column is. `names` say which
-    row of the file or which trial a point is. `shape` has n_layer and n_embd where the table has them, `spare` the
-    other numbers that a file has of its runs and no role takes, NaN where there is none.
-    `known` are the columns of the file that they were read from.
-    `seed_spread` is the standard deviation of one seed's log loss, None where no point has a second seed: no law
-    can leave residuals smaller than seed_spread / sqrt(weight). `tried` are the trials that each is the best of, and
-    `is_searched` whether these were drawn from a search; of a table nobody knows.
+    `dropped` counts the rows left out, by reason; `conventions` describes each column. `names` name the row of the file
+    or the trial of each point. `shape` has n_layer and n_embd if the table has them, `spare` the other numeric columns
+    of a file without a role, NaN where missing. `known` are all columns of the file.
+    `seed_spread` is the standard deviation of one seed's log loss, None if no point has a second seed: no law
+    can leave residuals smaller than seed_spread / sqrt(weight). `tried` are the trials from which each point is the
+    best, and `is_searched` says whether these were drawn from a search; both are unknown for a table.
     """
 
     columns: dict[str, Array]
@@ -71,32 +70,32 @@ class Points:
 
     @property
     def varied(self) -> set[str]:
-        """Return the columns that are not the same in all rows."""
+        """Return the columns that vary."""
         return {name for name, column in self.columns.items() if np.ptp(np.log(column)) > 1e-9}
 
     @property
     def flops_per_param_token(self) -> float:
-        """Return C / (N D), the mean over rows: what a budget is divided by. 6 where C is taken as 6ND."""
+        """Return C / (N D), the mean over rows, by which a budget is divided; 6 if C is taken as 6ND."""
         if self.conventions.get("flops", "6ND") == "6ND":
             return float(np.exp(np.log(6.0)))
         k = self.columns["flops"] / self.columns["params"] / self.columns["tokens"]
         return float(np.exp(np.log(k).mean()))
 
     def lacks(self, reader: str, role: str) -> Problem:
-        """Return that a reader needs a role which the table has not, and where it could come from."""
+        """Return the problem that `reader` needs a missing role, and where it could come from."""
         word, other = FOLLOWING.get(role, ("", ""))
-        offered = f" (--columns {role}={word} takes them from flops and {other})"
+        offered = f" (--columns {role}={word} computes them from flops and {other})"
         if not {"flops", other} <= self.columns.keys():
             offered = " (tokens would do)" if role == "flops" else ""
-        what = f"{reader} reads {role!r}, which the table has not{offered}; --columns says where it stands"
+        what = f"{reader} needs {role!r}, which the table lacks{offered}; name its column with --columns"
         return Problem(what, ", ".join(self.known))
 
     def left_out(self, why: str, count: int) -> Points:
-        """Return the points with rows that were left out before, and why, said of them."""
+        """Return the points with a count of rows that were left out before, and why."""
         return replace(self, dropped=self.dropped | {why: count}) if count else self
 
     def only(self, keep: NDArray[np.bool_] | NDArray[np.intp]) -> Points:
-        """Return the points of some rows, by their truth values or by their places."""
+        """Return the points of some rows, given as a mask or as indices."""
         at = np.arange(self.n)[keep]
         return replace(
             self,
@@ -118,11 +117,11 @@ def read_points(
 ) -> Points:
     """Return the points of a .csv, .tsv or .parquet file; a role that `columns` does not name is found by its name.
 
-    A file that `study export` wrote is read as the study's runs, unless `columns` name others. `where` says in an
-    expression over the columns which rows count.
+    A file that `study export` wrote is read as the study's runs, unless `columns` name others. `where` is an expression
+    over the columns that selects rows.
 
     Raises:
-        BadInput: no such file or column, what is no number or not positive, and what is hardly meant.
+        BadInput: no such file or column, a cell that is not a positive number, and implausible numbers.
     """
     return points_of_frame(read_frame(path), str(path), columns, conventions, where)
 
@@ -134,10 +133,10 @@ def points_of_frame(
     conventions: Conventions | None = None,
     where: str = "",
 ) -> Points:
-    """Return the points of a table as `read_points` does of the file `source`.
+    """Return the points of a table like `read_points` of the file `source`.
 
     Raises:
-        BadInput: what `read_points` refuses.
+        BadInput: the errors of `read_points`.
     """
     if where:
         kept = rows_where(frame, where, source)
@@ -154,7 +153,7 @@ def points_of_frame(
     guessed = {role: name for role, name in guessed_columns(known, taken).items() if role not in wanted}
     wanted |= guessed
     if "loss" not in wanted:
-        what = f"{source}: which column is the loss? --columns loss=COLUMN says it"
+        what = f"{source}: which column is the loss? name it with --columns loss=COLUMN"
         raise BadInput(Problem(what, ", ".join(known), nearest("loss", known)))
     chosen = conventions or Conventions()
     check_of_a_file(chosen, source, wanted)
@@ -168,10 +167,10 @@ def points_of_frame(
 
 
 def read_frame(path: Path) -> pd.DataFrame:
-    """Return the table of a .csv, .tsv or .parquet file as it is, a text's rows by the lines that they stand in.
+    """Return the raw table of a .csv, .tsv or .parquet file; rows of a text file are indexed by line.
 
     Raises:
-        BadInput: no such file, or what is no table.
+        BadInput: no such file, or the file is not a table.
     """
     import pandas as pd
 
@@ -180,7 +179,7 @@ def read_frame(path: Path) -> pd.DataFrame:
     if read is None:
         raise BadInput(Problem(f"{path}: no table has the suffix {path.suffix!r}", ", ".join(readers)))
     if path.exists() and not path.is_file():  # a pipe would be waited for
-        raise BadInput(Problem("is no file", file=path))
+        raise BadInput(Problem("is not a file", file=path))
     try:
         return read(path)  # type: ignore[no-any-return]
     except OSError as error:
@@ -188,12 +187,12 @@ def read_frame(path: Path) -> pd.DataFrame:
     except (
         ValueError,
         csv.Error,
-    ) as error:  # pandas' and Arrow's words for what is no such table, Unicode's too
-        raise BadInput(f"{path}: is no table: {str(error).strip().splitlines()[0]}") from error
+    ) as error:  # errors of pandas, Arrow and Unicode decoding
+        raise BadInput(f"{path}: is not a table: {str(error).strip().splitlines()[0]}") from error
 
 
 def _read_text(path: Path) -> pd.DataFrame:
-    """Return the table of a text; its separator is the one that parts the first line into most names."""
+    """Return the table of a text file; its separator is the one that splits the first line into most names."""
     import pandas as pd
 
     with path.open(encoding="utf-8-sig", newline="") as file:
@@ -211,7 +210,7 @@ def _read_text(path: Path) -> pd.DataFrame:
 
 
 def _lines(path: Path, separator: str, n_rows: int) -> range | list[int]:
-    """Return the lines that a text's rows begin in: the second and so on, but for empty lines and cells of several."""
+    """Return the line in which each row begins: consecutive but for empty lines and cells with line breaks."""
     with path.open("rb") as file:
         blocks = iter(lambda: file.read(1 << 20), b"")
         counts = [(block.count(b"\n"), block[-1:] != b"\n") for block in blocks]
@@ -234,12 +233,12 @@ def study_points(
 ) -> Points:
     """Return the points of the runs of one study or several: the best trial of each model and token count.
 
-    A point is the mean of its k seeds and weighs k: the variance of one seed is taken as one for all points, so
-    that of the mean is a kth of it. Runs that did not reach an end are left out, and counted. `columns` name
-    others than the conventions would.
+    A point is the mean of its k seeds and has weight k: all points are assumed to have the same variance of one seed,
+    so the variance of the mean is a kth of it. Runs that did not end are left out, and counted. `columns` replace
+    those of the conventions.
 
     Raises:
-        BadInput: no run has ended, or what `points_of` refuses.
+        BadInput: no run has ended, or the errors of `points_of`.
     """
     return points_of_trials(*select_trials(runs, columns, conventions))
 
@@ -249,7 +248,7 @@ def select_trials(
     columns: Mapping[str, str] | None = None,
     conventions: Conventions | None = None,
 ) -> tuple[Selection, dict[str, str], dict[str, str]]:
-    """Return which trials are points, the columns of their roles, and what the conventions say of these.
+    """Return the trials that are points, the columns of their roles, and the descriptions of these.
 
     Raises:
         BadInput: no run has ended, a column is missing, or a convention cannot be followed.
@@ -264,10 +263,10 @@ def select_trials(
 
 
 def points_of_trials(chosen: Selection, columns: Mapping[str, str], said: Mapping[str, str]) -> Points:
-    """Return the points of the trials that were selected.
+    """Return the points of the selected trials.
 
     Raises:
-        BadInput: what `points_of` refuses.
+        BadInput: the errors of `points_of`.
     """
     names = chosen.table["point"].tolist()
     points = points_of(chosen.table, columns, "the study", chosen.weights, names, is_counted=True)
@@ -275,8 +274,8 @@ def points_of_trials(chosen: Selection, columns: Mapping[str, str], said: Mappin
     if chosen.freedom:
         notes["weights"] = "the number of seeds: a mean of k has 1/k of the variance of one"
         notes["seeds"] = (
-            f"one differs by {chosen.spread:.2%} of the loss from the next, pooled over "
-            f"{int((chosen.weights > 1).sum())} points with several: no law explains less"
+            f"the standard deviation of one is {chosen.spread:.2%} of the loss, pooled over "
+            f"{int((chosen.weights > 1).sum())} points with several: no law can fit closer"
         )
     return replace(
         points,
@@ -296,13 +295,13 @@ def points_of(
     is_counted: bool = False,
     rows: str = "",
 ) -> Points:
-    """Return the points of a table by the columns' names, checked; what a program counted is not questioned.
+    """Return the checked points of a table by the columns' names; `is_counted` skips the plausibility checks.
 
-    `rows` says what stands for rows at one point, as in `one_of_each`.
+    `rows` says how rows at one point are combined, as in `one_of_each`.
 
     Raises:
-        BadInput: every column that is missing, is no number or has a number that is not positive; what is hardly
-            meant, such as N and D swapped or rows in two units; no row that can be used.
+        BadInput: every column that is missing or has a cell that is not a positive number; implausible numbers, such
+            as N and D swapped or rows in two units; no usable row.
     """
     found = read_columns(frame, columns, source)
     group = None
@@ -350,7 +349,7 @@ def points_of(
 
 
 def _shape(frame: pd.DataFrame, keep: NDArray[np.bool_]) -> dict[str, Array]:
-    """Return the columns of a shape; the depth of an encoder with a decoder is that of both."""
+    """Return the columns of a shape; the depth of an encoder-decoder is the sum of both."""
     import pandas as pd
 
     if {"family", *_DEPTHS} <= {*frame}:
@@ -361,7 +360,7 @@ def _shape(frame: pd.DataFrame, keep: NDArray[np.bool_]) -> dict[str, Array]:
 
 
 def _spare(frame: pd.DataFrame, taken: Set[str]) -> dict[str, Array]:
-    """Return the other columns of numbers that differ among rows, but what was measured."""
+    """Return the other numeric columns that vary between rows, except measured ones."""
     import pandas as pd
 
     kept = [name for name in frame if name not in taken and not is_measured(str(name))]
@@ -374,7 +373,7 @@ def _spare(frame: pd.DataFrame, taken: Set[str]) -> dict[str, Array]:
 
 
 def _kept(columns: Mapping[str, Array], group: Any) -> tuple[NDArray[np.bool_], dict[str, int]]:
-    """Return which rows are used, and how many are not, by the reason."""
+    """Return which rows are used, and the number of the others by reason."""
     import pandas as pd
 
     table = pd.DataFrame(dict(columns))

@@ -1,7 +1,7 @@
-"""Rows of a file at one N and D: the seeds of a run, whose mean counts, or a search, of which a law is of the best.
+"""Rows of a file at one N and D: the seeds of a run, whose mean counts, or a search, whose best row counts.
 
-Which of the two is read off the other columns: a column that differs within a point, and is no seed and nothing that
-was measured, was searched. Where no column says it and most points have several rows, a person is asked.
+The other columns decide: a column that differs within a point, and is neither a seed nor measured, was searched. If no
+column decides and most points have several rows, the user is asked.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BEST, MEAN, ALL = "best", "mean", "all"
-_MANY = 2  # rows a point, on average: then it is no accident
+_MANY = 2  # rows per point, on average: then it is no accident
 _MOST_NAMED = 4
 _SEED = re.compile(r"(.*[^a-z])?(seed|seeds|replicate|repeat|repetition)([^a-z].*)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Reduced:
-    """One row of each point: the `places` of their rows, [m], their losses and weights, and what is said of it."""
+    """One row per point: the indices `places` of the rows, [m], their losses and weights, and descriptions."""
 
     places: NDArray[np.intp]
     loss: Array
@@ -42,10 +42,10 @@ class Reduced:
 def one_of_each(
     frame: pd.DataFrame, columns: Mapping[str, Array], group: Any, roles: Sequence[str], how: str, source: str
 ) -> Reduced | None:
-    """Return the best row of each N, D, C and group, or the mean of its seeds; None where every row stands for itself.
+    """Return the best row of each N, D, C and group, or the mean of its seeds; None if every row is its own point.
 
-    `columns` are the numbers by role, [n]; `roles` the names of their columns in `frame`. Rows that differ in
-    a seed alone are averaged, and k of them weigh k. `how` is BEST, MEAN, ALL or nothing, which leaves it to the table.
+    `columns` are the numbers by role, [n]; `roles` the names of their columns in `frame`. Rows that differ only in
+    a seed are averaged, and k of them have weight k. `how` is BEST, MEAN, ALL, or empty to decide by the table.
 
     Raises:
         BadInput: most points have several rows, and no column says why.
@@ -87,7 +87,7 @@ def one_of_each(
     else:
         own = [frame[name].to_numpy() for name in searched] if seeds else [np.arange(n)]
         run = _numbered([point, *own])
-        said = f"the best at each point{f' over {names}' if names else ''}, as a law is of the best ({where})"
+        said = f"the best at each point{f' over {names}' if names else ''}, as a law describes the best ({where})"
     weights = np.bincount(run).astype(float)
     loss = np.bincount(run, columns["loss"]) / weights
     first = np.unique(run, return_index=True)[1]
@@ -101,7 +101,7 @@ def one_of_each(
 
 
 def _numbered(keys: Sequence[Any]) -> NDArray[np.intp]:
-    """Return which of the different tuples of keys each row has, [n]."""
+    """Return the number of each row's distinct tuple of keys, [n]."""
     import pandas as pd
 
     found = np.zeros(len(keys[0]), np.intp)
@@ -112,7 +112,7 @@ def _numbered(keys: Sequence[Any]) -> NDArray[np.intp]:
 
 
 def _is_a_setting(frame: pd.DataFrame, name: Any) -> bool:
-    """Return whether a column was chosen before the run: by its name, or since its values come again."""
+    """Return whether a column is a setting of the run: by its name, or because its values repeat."""
     if is_measured(str(name)):
         return False
     return str(name) in {*TABLE, "lr", "wd", "bs"} or 2 * frame[name].nunique() <= len(frame)

@@ -1,4 +1,4 @@
-"""The runs of one study or several as one table, and what of the studies it takes to count them."""
+"""The runs of one study or several as one table, with the specs and data needed to count them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Studies:
-    """The runs of the studies, one row per run, and each study's own file, data and baselines (by cell) by its name."""
+    """The runs of the studies, one row per run, and each study's spec, data and baselines (by cell) by name."""
 
     runs: pd.DataFrame
     specs: Mapping[str, StudySpec]
@@ -35,7 +35,7 @@ class Studies:
 
     @property
     def designs(self) -> dict[str, StudyDesign]:
-        """Return each study's grid, and what is searched in a cell."""
+        """Return each study's grid and search space."""
         return {
             name: StudyDesign.of(spec, self.data[name].get("train_tokens"))
             for name, spec in self.specs.items()
@@ -43,7 +43,7 @@ class Studies:
 
     @property
     def design(self) -> StudyDesign:
-        """Return what any of the studies has in its grid, and searches."""
+        """Return the union of the studies' grids and search spaces."""
         designs = self.designs.values()
         grid = dict.fromkeys(name for each in designs for name in each.grid)
         return StudyDesign(tuple(grid), dict(ChainMap(*(dict(each.search) for each in designs))))
@@ -54,16 +54,16 @@ class Studies:
         """Return the points of all studies, counted by the conventions.
 
         Raises:
-            BadInput: what `study_points` refuses, and what `settled` does.
+            BadInput: the errors of `study_points` and of `settled`.
         """
         chosen = self.settled(conventions)
         return replace(study_points(self.runs, columns, chosen), is_searched=self.is_searched)
 
     def only(self, where: str) -> Studies:
-        """Return the studies with the runs in which an expression holds; with all of them where it is empty.
+        """Return the studies with the runs in which an expression holds; all of them if it is empty.
 
         Raises:
-            BadInput: what `rows_where` refuses.
+            BadInput: the errors of `rows_where`.
         """
         return replace(self, runs=rows_where(self.runs, where, " and ".join(self.specs))) if where else self
 
@@ -74,7 +74,7 @@ class Studies:
         return any(not isinstance(each, Derived) for each in entries)
 
     def settled(self, conventions: Conventions | None = None) -> Conventions:
-        """Return the conventions with the studies' own choice of best or final, where none was made.
+        """Return the conventions, completed by the studies' own choice of best or final.
 
         Raises:
             BadInput: the studies choose differently, or were trained on different text or tokens.
@@ -90,7 +90,7 @@ class Studies:
         return chosen if chosen.at else replace(chosen, at=own.pop())
 
     def curves(self, lab: Path, metric: str) -> pd.DataFrame:
-        """Return the curves of a metric; those of several studies say whose they are.
+        """Return the curves of a metric; for several studies with a column `study`.
 
         Raises:
             TrackingUnavailable: tracking does not answer.
@@ -104,7 +104,7 @@ class Studies:
         return pd.concat([table.assign(study=name) for name, table in named], ignore_index=True)
 
     def loss_curves(self, lab: Path, conventions: Conventions) -> Curves:
-        """Return the validation curves of the one study; of several, that there are none in common.
+        """Return the validation curves of a single study; several studies have no curves in common.
 
         Raises:
             BadInput: no run has ended.
@@ -118,7 +118,7 @@ class Studies:
         return curves_of_study(self.runs, table, conventions)
 
     def check_comparable(self) -> None:
-        """Make sure that the studies' losses may be compared.
+        """Raise unless the studies' losses may be compared.
 
         Raises:
             BadInput: they were trained on different text, or on other tokens of it, or value trials by other metrics
@@ -133,7 +133,7 @@ class Studies:
     def _check_comparable(
         self, conventions: Conventions, otherwise: str = "--count loss=bits-per-byte can"
     ) -> None:
-        """Refuse losses of different text; of one text, tokens may differ where the loss is by bytes."""
+        """Refuse losses on different text; on one text, tokens may differ if the loss is per byte."""
         digest = "text_digest" if conventions.loss == "bits-per-byte" else "token_digest"
         first, *others = self.data
         for name in others:
@@ -151,7 +151,7 @@ def read_studies(lab: Path | None, names: Sequence[str]) -> Studies:
     """Return the studies of these names, each once.
 
     Raises:
-        BadInput: there is no such study, or tracking has not what it should have.
+        BadInput: there is no such study, or its tracking is incomplete.
         TrackingUnavailable: tracking does not answer.
     """
     import pandas as pd

@@ -1,4 +1,4 @@
-"""Runs as tables: what every law, figure and export reads. Columns and their types are data, in one place."""
+"""Runs as tables, the input of every law, figure and export. Columns and their types are defined in one place."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ COLUMNS = {
     "iterations": "Int64",
     "run_id": "string",
 }  # one row per run; whole numbers are Int64, which knows a missing one
-# Columns that are there where a run has them.
+# Columns that a table has if any run has them.
 MEASURED = dict.fromkeys((*BEST_MEASURES, *END_MEASURES), "float64")
 METRICS = tuple(name for name in COLUMNS if name not in {*KEY, "state", "run_id"})
 
@@ -61,7 +61,7 @@ CURVES = {
 }  # one row per point
 
 _NOTHING = ("", "None", "nan")
-# Types whose every value is one of the column's: most columns of most tables, and nothing to be read.
+# Types that need no parsing for a column's type: most columns of most tables.
 _AT_ONCE = {"int64": {"Int64", "float64"}, "Int64": {"Int64"}, "float64": {"float64"}}
 _AT_ONCE |= {"bool": {"boolean"}, "boolean": {"boolean"}}
 _TRUTH = {True: True, False: False, "True": True, "False": False}
@@ -71,10 +71,10 @@ _WORDS = {"Int64": "a whole number", "float64": "a number", "boolean": "True or 
 def runs_table(lab: Path, name: str, uri: str | None = None) -> pd.DataFrame:
     """Return a study's runs from tracking, one row per run in any state: COLUMNS, MEASURED, then the hyperparameters.
 
-    What tracking has no value of, for it says nothing of a run, is as the run's own record has it, or missing.
+    Values that tracking omits because they do not apply to a run come from the run's own record, or are missing.
 
     Raises:
-        BadInput: tracking has no such study, or something in it is not what it should be.
+        BadInput: tracking has no such study, or has invalid values.
         TrackingUnavailable: tracking does not answer.
     """
     import pandas as pd
@@ -95,7 +95,7 @@ def runs_table(lab: Path, name: str, uri: str | None = None) -> pd.DataFrame:
 
 
 def _not_said(folder: StudyFolder, run: TrackedRun) -> dict[str, Any]:
-    """Return the values of a run, by its record in the lab, that say nothing of it; nothing where there is none."""
+    """Return the values of a run that do not apply to it, from its record in the lab; empty without a record."""
     try:
         values = folder.run(run.cell, run.trial, run.seed).read_start().values
     except DamagedFile:
@@ -133,7 +133,7 @@ def curves_table(
 
 
 def _tokens_at(texts: Mapping[str, str]) -> Callable[[int], int]:
-    """Return how many tokens a run of these values has read, by iteration."""
+    """Return a function from iteration to tokens read, for a run of these values."""
     kinds: Mapping[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
     names = ("batch_size", "batch_warmup_iters", *SETTINGS)
     given = {name: texts[name] for name in names if texts.get(name, "None") not in _NOTHING}
@@ -142,10 +142,10 @@ def _tokens_at(texts: Mapping[str, str]) -> Callable[[int], int]:
 
 
 def validate(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return `frame` with every known column in its type and place; unknown columns stay, as the last.
+    """Return `frame` with every known column in its type and place; unknown columns stay, at the end.
 
-    No row and no column is dropped. Text is read as the type its column has, so a table that went through a
-    CSV comes out as it was.
+    No row and no column is dropped. Text is parsed to the column's type, so a table survives a round trip through
+    CSV unchanged.
 
     Raises:
         BadInput: every column that is missing or has a wrong value, unknown states, two rows of one run.
@@ -176,7 +176,7 @@ def validate(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def pairs_of(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table for Python, with pairs such as betas as tuples; no file has a column of them."""
+    """Return a table for Python, with pairs such as betas as tuples instead of text."""
     names = [name for name, row in TABLE.items() if row.kind == "floats" and name in frame]
     texts = {name: frame[name].astype(object) for name in names}
     return frame.assign(
@@ -185,10 +185,10 @@ def pairs_of(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def export(frame: pd.DataFrame, path: Path) -> None:
-    """Write a table to a .csv or .parquet file, all of it or nothing.
+    """Write a table to a .csv or .parquet file, atomically.
 
     Raises:
-        BadInput: another suffix, or a place that cannot be written.
+        BadInput: another suffix, or a path that cannot be written.
     """
     content = _CONTENTS.get(path.suffix)
     if content is None:
@@ -210,7 +210,7 @@ def _in_order(tracker: MLflowTracker) -> list[TrackedRun]:
 
 
 def _typed(column: pd.Series[Any], dtype: str) -> tuple[pd.Series[Any], pd.Series[bool]]:
-    """Return the column in its type, and which of its values could not be read as that."""
+    """Return the column in its type, and which of its values could not be parsed."""
     import pandas as pd
 
     if dtype in _AT_ONCE.get(str(column.dtype), ()):
@@ -239,6 +239,6 @@ def _wrong(column: pd.Series[Any], wrong: pd.Series[bool], where: str, allowed: 
 
 
 def _natural(text: str) -> list[tuple[float, str]]:
-    """Order numbers inside of a text as numbers: n_embd=32 before n_embd=128."""
+    """Return a key that sorts numbers within a text as numbers: n_embd=32 before n_embd=128."""
     parts = re.split(r"(\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)", text)
     return [(float(part), "") if at % 2 else (0.0, part) for at, part in enumerate(parts)]

@@ -1,6 +1,6 @@
-"""Runs as trials: what of a study stands for a loss, what its design is, and which of its trials are points of a law.
+"""Runs as trials: the losses of a study, its design, and the selection of trials as points of a law.
 
-Only trials that ended (complete or stopped) stand for a loss; a trial is the mean of its seeds. A law's points are
+Only trials that ended (complete or stopped) have a loss; a trial is the mean of its seeds. A law's points are
 the best trial of each model and length of training.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sweeplab.study.search import SearchSpec
     from sweeplab.study.spec import StudySpec
 
-# The state of a trial is that of its seed which stands first here.
+# The state of a trial is the one among its seeds' states that comes first here.
 WORST_FIRST = ("failed", "diverged", "pruned", "running", "waiting", "stopped", "complete")
 VALUED = [str(state) for state in RunState if state.has_value]
 COUNTED = [str(state) for state in RunState if state.counts_towards_budget]
@@ -37,17 +37,17 @@ WHY_DROPPED = {"pruned": "pruned before the end", "running": "has not ended", "w
 FEW = 10
 TRIAL = ["cell", "trial"]
 POINT = ["study", "model", "planned_tokens"]
-# Iterations are whole numbers: trainings planned on one number of tokens differ by so much, at most, of it.
+# Iterations are whole numbers: runs planned on the same number of tokens differ by at most this share.
 ROUNDING = 0.01
-# What makes another model; cells that differ in anything else differ in how it is trained.
+# Hyperparameters that define a model; cells that differ in others differ in how it is trained.
 _MODEL = [name for name, row in TABLE.items() if row.shape and row.category in ("data", "model")]
 
 
 @dataclass(frozen=True)
 class StudyDesign:
-    """What a study's own file says of its trials: the hyperparameters of its grid, and what a cell searches, and where.
+    """The design in a study's own file: the hyperparameters of its grid, and the search space of a cell.
 
-    `grid` is in the order in which a cell is named; `train_tokens` is how many its training text has.
+    `grid` has the order of the names in a cell; `train_tokens` is the number of tokens of its training text.
     """
 
     grid: tuple[str, ...]
@@ -64,8 +64,8 @@ class StudyDesign:
 def grid_of(runs: DataFrame, design: StudyDesign | None = None) -> list[str]:
     """Return the hyperparameters of the study's grid.
 
-    A table without a record of its study has for them what is one in each cell and differs between cells, what
-    differs between the fewest neighbors first.
+    For a table without a record of its study these are the columns that are constant in each cell and differ between
+    cells, in ascending order of changes between neighboring cells.
     """
     if design:
         return [name for name in design.grid if name in TABLE and name in runs]
@@ -78,7 +78,7 @@ def grid_of(runs: DataFrame, design: StudyDesign | None = None) -> list[str]:
 def searched_of(runs: DataFrame, design: StudyDesign | None = None) -> list[str]:
     """Return the searched hyperparameters that vary inside of a cell, whether sampled or derived.
 
-    A table without a record of its study has for them all that vary so, but what only follows from others.
+    For a table without a record of its study these are all that vary so, except those that follow from others.
     """
     names = [name for name in _known(runs) if not design or name in design.search]
     by_cell = runs[names].astype(str).where(runs[names].notna()).groupby(runs["cell"])
@@ -91,14 +91,14 @@ def _known(runs: DataFrame) -> list[str]:
 
 
 def _settled_in_cells(runs: DataFrame, names: Sequence[str]) -> list[str]:
-    """Return which columns have one value in every cell, and several in all."""
+    """Return the columns that are constant in every cell and vary between cells."""
     texts = runs[list(names)].astype(object).map(str)
     several = texts.loc[:, texts.nunique() > 1]
     return [str(name) for name, most in several.groupby(runs["cell"]).nunique().max().items() if most <= 1]
 
 
 def only_follows(runs: DataFrame, name: str) -> bool:
-    """Say whether a hyperparameter has in every run the value that follows from others, such as head_dim's."""
+    """Return whether a hyperparameter has in every run the value derived from others, such as head_dim."""
     if name not in SETTLED:
         return False
     columns = [each for each in (name, *SETTLED[name][0]) if each in runs]
@@ -109,7 +109,7 @@ def only_follows(runs: DataFrame, name: str) -> bool:
 def plain(table: DataFrame, columns: Sequence[str] = ()) -> DataFrame:
     """Return the table with NumPy's types, whose missing value is NaN or None, and with all of `columns`.
 
-    A pair, such as betas, becomes text, as it is in a table that was read.
+    A pair, such as betas, becomes text, as in a table read from a file.
     """
     from pandas import DataFrame, Series
     from pandas.api.types import is_bool_dtype, is_float_dtype, is_numeric_dtype
@@ -126,7 +126,7 @@ def plain(table: DataFrame, columns: Sequence[str] = ()) -> DataFrame:
 
 
 def finite(table: DataFrame, column: str) -> Series:
-    """Return a column as floats, with NaN for what is no finite number."""
+    """Return a column as floats, with NaN for anything but a finite number."""
     from pandas import Series
 
     if column not in table:
@@ -136,9 +136,9 @@ def finite(table: DataFrame, column: str) -> Series:
 
 
 def valued_losses(runs: DataFrame, loss: str) -> Series:
-    """Return each run's loss where the mean of its trial's seeds values it: at one iteration for all of them.
+    """Return each run's loss at the iteration where the mean curve of its trial's seeds is evaluated.
 
-    It is `loss` instead where a run that ended does not say it: minima of seeds have a lower mean, and agree more.
+    It is `loss` instead if any run that ended lacks it: minima of seeds have a lower mean and a smaller spread.
     """
     valued, own = finite(runs, "valued_val_loss"), finite(runs, loss)
     needed = runs["state"].isin(VALUED) & own.notna()
@@ -146,13 +146,13 @@ def valued_losses(runs: DataFrame, loss: str) -> Series:
 
 
 def marks_of(values: Series, most: int | None = FEW) -> tuple[float, ...]:
-    """Return the distinct values, smallest first; nothing where there are more than `most`."""
+    """Return the distinct values, smallest first; empty if there are more than `most`."""
     distinct = tuple(sorted(values.dropna().unique().tolist()))
     return distinct if most is None or len(distinct) <= most else ()
 
 
 def trials_table(runs: DataFrame, metric: str = "best_val_loss") -> DataFrame:
-    """Return one row per trial: the mean, lowest and highest loss of its seeds, and all else of its first run.
+    """Return one row per trial: the mean, lowest and highest loss of its seeds, and other columns of its first run.
 
     The last column, `best`, marks the trial of the lowest loss among those of a cell that ended.
     """
@@ -170,7 +170,7 @@ def trials_table(runs: DataFrame, metric: str = "best_val_loss") -> DataFrame:
 
 
 def tasks_of(runs: DataFrame) -> Series:
-    """Return in a few words what each run's loss is of: those of one task may be compared."""
+    """Return the task of each run in a few words: losses of one task may be compared."""
     from pandas import Series
 
     rows: list[dict[Any, Any]] = runs[[name for name in TASK if name in runs]].to_dict("records")
@@ -179,22 +179,22 @@ def tasks_of(runs: DataFrame) -> Series:
 
 
 def check_one_task(runs: DataFrame) -> None:
-    """Make sure that the losses of runs are of one thing.
+    """Raise unless the losses of runs are of one task.
 
     Raises:
-        BadInput: they are not; says of what they are.
+        BadInput: they are of several tasks, which it names.
     """
     if len(tasks := list(dict.fromkeys(tasks_of(runs)))) > 1:
-        raise BadInput(f"the losses are of unlike tasks, and not to be compared: {'; '.join(tasks)}")
+        raise BadInput(f"losses of different tasks cannot be compared: {'; '.join(tasks)}")
 
 
 @dataclass(frozen=True)
 class Selection:
     """The points' table, one row per point, and the runs that went in, one row per run; both name the `point`.
 
-    `dropped` counts the runs left out, by the reason. `spread` is the standard deviation of one seed's log loss
-    around its point, from `freedom` degrees of freedom; NaN without seeds. `tried` are the trials that each point is
-    the best of, by its name.
+    `dropped` counts the runs left out, by reason. `spread` is the standard deviation of one seed's log loss
+    around its point, with `freedom` degrees of freedom; NaN without seeds. `tried` are the trials from which each point
+    is the best, by its name.
     """
 
     table: DataFrame
@@ -209,11 +209,11 @@ class Selection:
 def select(runs: DataFrame, loss: str) -> Selection:
     """Return the best trial of each model and planned number of tokens, by its value, with its seeds' mean `loss`.
 
-    Cells that differ in what is tuned, such as the learning rate, are one model. A trial counts if all its
-    seeds have ended: the mean of those that did not diverge is no value of it.
+    Cells that differ in what is tuned, such as the learning rate, are one model. A trial counts only if all its
+    seeds have ended: the mean of those that did not diverge is not its value.
 
     Raises:
-        BadInput: no trial has ended, or trials are of unlike tasks.
+        BadInput: no trial has ended, or trials are of different tasks.
     """
     runs = with_models(runs)
     states = runs["state"].astype(str)
@@ -230,7 +230,7 @@ def select(runs: DataFrame, loss: str) -> Selection:
     if used.empty:
         raise BadInput("no run of the study has ended with a loss yet")
     check_one_task(used)
-    # A trial's value is the lowest of its seeds' mean curve, as Optuna was told it: the mean of their minima is lower.
+    # A trial's value is the minimum of its seeds' mean curve, as reported to Optuna: the mean of minima is lower.
     by = "value" if "value" in used and finite(used, "value").notna().all() else loss
     means = used.groupby([*POINT, *TRIAL], sort=False)[by].mean().reset_index()
     best = means.loc[means.groupby(POINT, sort=False)[by].idxmin(), own_trial]
@@ -251,10 +251,10 @@ def select(runs: DataFrame, loss: str) -> Selection:
 
 
 def with_models(runs: DataFrame) -> DataFrame:
-    """Return the runs with a mark of each one's model, and the tokens that each was to be trained on.
+    """Return the runs with a label of each one's model, and the number of tokens each was planned for.
 
-    Models differ in what is one in each cell of their study; a size that is searched makes no model of its own. Runs
-    of one model whose tokens differ by ROUNDING or less were planned on as many: the median of these.
+    Models differ in values that are constant in each cell of their study; a searched size does not define a model. Runs
+    of one model whose tokens differ by ROUNDING or less count as planned for the same number: their median.
     """
     trained = runs.assign(train_tokens=numbers(runs, "train_tokens")).fillna({"train_tokens": -1.0})
     planned = [_planned_tokens(run) for run in trained.to_dict("records")]
@@ -276,7 +276,7 @@ def values_of(run: Mapping[Any, Any]) -> Hyperparameters:
     """Return the hyperparameters of a table's row.
 
     Raises:
-        KeyError: one is missing that the counts of tokens and FLOPs follow from.
+        KeyError: one that the counts of tokens and FLOPs need is missing.
     """
     needed = ["batch_size", "batch_warmup_iters", "block_size"]
     if run.get("objective") == "span":
@@ -287,18 +287,18 @@ def values_of(run: Mapping[Any, Any]) -> Hyperparameters:
 
 
 def _planned_tokens(run: Mapping[Any, Any]) -> float:
-    """Return what a run was to be trained on: one that stopped early is of its cell all the same."""
+    """Return the tokens that a run was planned for, even if it stopped early."""
     try:
         return float(train_tokens(values_of(run), run["max_iters"]))
-    except (KeyError, TypeError, ValueError):  # a table from elsewhere may lack what it follows from
+    except (KeyError, TypeError, ValueError):  # a table from elsewhere may lack the columns needed
         return float(run["train_tokens"])
 
 
 def _pooled(kept: DataFrame, loss: str, counts: Array) -> tuple[float, int]:
     """Return the spread of one seed, pooled over all points with several, and its degrees of freedom.
 
-    Pooled and not a point's own: the spread of three seeds is wrong by a factor of two in every fourth point, and
-    weights of its inverse square would give the fit to the points whose seeds happen to agree.
+    It is pooled because the spread of three seeds is wrong by a factor of two in every fourth point, and weights of
+    its inverse square would let the points whose seeds happen to agree dominate the fit.
     """
     freedom = int((counts - 1).sum())
     if freedom == 0:

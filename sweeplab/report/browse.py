@@ -1,4 +1,4 @@
-"""Studies in MLflow's own pages: what a dashboard has them show, and a server where none runs."""
+"""Studies in MLflow's own pages: the views that a dashboard asks for, and a server if none runs."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ CHARTS: dict[str, dict[str, Option]] = {
 
 @dataclass(frozen=True)
 class Shown:
-    """Pages that can be opened: their links by study and kind, and the server that we started, if we did.
+    """Pages that can be opened: their links by study and kind, and the server that sweeplab started, if any.
 
-    `empty` has the studies without runs: their pages fill as runs come.
+    `empty` has the studies without runs: their pages fill as runs start.
     """
 
     address: str
@@ -53,15 +53,15 @@ class Shown:
 def browse(
     lab: Path | None, name: str | None, port: int | None = None, dashboard: Path | None = None
 ) -> Iterator[Shown]:
-    """Show one study, or all that the lab's tracking has, in MLflow's pages as long as the context lasts.
+    """Show one study, or all that the lab's tracking has, in MLflow's pages while the context is open.
 
-    A tracking server has its own pages; of a database they are served to this machine alone, at `port` or at
-    the first one that is free. Of a database that may only be read a copy is served.
+    A tracking server has its own pages. A database is served on this machine only, at `port` or the first free port;
+    a read-only database is copied and the copy is served.
 
     Raises:
-        BadInput: there is no such study, nothing of it was run yet, the port is taken, the dashboard asks for
-            what does not exist, or the tracking server does not answer.
-        TrackingUnavailable: our own server does not start.
+        BadInput: there is no such study, it has no runs yet, the port is taken, the dashboard has unknown columns,
+            options or values, or the tracking server does not answer.
+        TrackingUnavailable: sweeplab's own server does not start.
     """
     view, place = read_view(dashboard), lab_folder(lab)
     folders = [find_study(lab, name)] if name else [StudyFolder(place, each) for each in study_names(place)]
@@ -76,13 +76,13 @@ def browse(
             count_studies(place, uri)
             links = _publish(folders, uri, view, address, bool(name), uri)
         except TrackingUnavailable as error:
-            cure = "start it, or let MLFLOW_TRACKING_URI or track: {uri: …} name another"
+            cure = "start it, or name another with MLFLOW_TRACKING_URI or track: {uri: …}"
             raise BadInput(f"{error}; {cure}") from error
         yield Shown(address, links, empty, None)
         return
     free = pages.free_port(*([] if port is None else [port]))
     if port not in (None, free):
-        raise BadInput(f"port {port} is in use; --port {free} is free, and without --port one is found")
+        raise BadInput(f"port {port} is in use; use --port {free}, which is free, or no --port")
     with writable(place, uri) as served, pages.serve(place, served, free) as server:
         links = _publish(folders, uri, view, server.url, bool(name), served)  # while the server starts
         server.wait_until_ready()
@@ -92,7 +92,7 @@ def browse(
 def _publish(
     folders: Sequence[StudyFolder], uri: str, view: pages.View, address: str, strict: bool, served: str
 ) -> dict[str, dict[str, str]]:
-    """Bring the view to every study of the tracking at `uri`, which is `served`; if strict, it must have them all."""
+    """Write the view to every study tracked at `uri`, served from `served`; `strict` raises for any that fails."""
     links = {}
     for folder in folders:
         try:
@@ -107,10 +107,10 @@ def _publish(
 
 
 def read_view(path: Path | None = None) -> pages.View:
-    """Read what MLflow is to show from a dashboard file, or from the default one.
+    """Read the view for MLflow from a dashboard file, or from the default one.
 
     Raises:
-        BadInput: the file cannot be read, or asks for what does not exist; every problem has its line.
+        BadInput: the file cannot be read, or has unknown columns, options or values; every problem has its line.
     """
     file = path or options.default_dashboard("mlflow")
     document = options.read_checked(file, ("columns", "sort", "charts"), _check)
@@ -133,7 +133,7 @@ def _check(document: Mapping[str, Any], problems: Problems) -> None:
     else:
         problems.add(("sort",), "there is nothing to sort by", "{by: best_val_loss}")
     if charts is not None and not isinstance(charts, list):
-        problems.add(("charts",), "charts is no list", "- chart: " + " | ".join(CHARTS))
+        problems.add(("charts",), "charts is not a list", "- chart: " + " | ".join(CHARTS))
         return
     options.check_items(charts or [], "chart", CHARTS, problems)
     for index, chart in enumerate(charts or []):

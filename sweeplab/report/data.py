@@ -1,4 +1,4 @@
-"""The data of a page: runs, curves and points, each worked out once, and what their columns are called."""
+"""The data of a page: runs, curves and points, each computed once, and the titles of their columns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # Columns of the runs that are measured or computed, with their axis titles; a loss has its objective's unit.
 FACTS = {
     "n_params": "parameters",
-    "n_params_active": "parameters active for each token",
+    "n_params_active": "active parameters per token",
     "n_params_non_embedding": "parameters without embeddings",
     "train_tokens": "training tokens",
     "train_flops": "training FLOPs",
@@ -48,12 +48,12 @@ CURVES = {
     "train_loss": "training loss ({unit})",
     "bits_per_byte": "validation loss (bits/byte)",
     "exact_match": "exact matches (share of targets)",
-    "accuracy": "accuracy (share of labels found)",
+    "accuracy": "accuracy (share of labels that are right)",
     "f1": "F1 (mean over labels)",
     "pearson": "Pearson's correlation with the scores",
     "spearman": "Spearman's rank correlation with the scores",
-    "reward_accuracy": "preferences ranked right (share)",
-    "reward_margin": "reward margin (chosen less rejected)",
+    "reward_accuracy": "preference accuracy (share ranked right)",
+    "reward_margin": "reward margin (chosen minus rejected)",
     "eval_train_loss": "loss on the training split ({unit})",
     "pseudo_perplexity": "pseudo-perplexity (one token masked at a time)",
     "expert_use_max": "largest share of one expert, in the worst layer",
@@ -63,10 +63,10 @@ CURVES = {
     "tokens_per_second": "tokens per second",
 }
 PROGRESS = {"train_tokens": "training tokens", "iteration": "iteration"}
-# What a law reads, from a study or any table.
+# The columns that laws use, from a study or any table.
 ROLES = {"params": "parameters N", "tokens": "training tokens D", "flops": "training FLOPs C", "loss": "loss"}
 N_REFITS = 400
-# What a study would have in its grid, so that its points differ in a role; iterations are its own.
+# Grid entries that would make a study's points differ in a role; iterations are filled in.
 _GRID_OF = {"params": "n_embd: [32, 64, 128]", "tokens": "max_iters: [{}, {}, {}]"}
 
 _RUN_COLUMNS = ("study", "cell", "trial", "seed", "state", "best_val_loss", "final_val_loss", "n_params")
@@ -83,13 +83,13 @@ def title_of(column: str) -> str:
 
 
 def states_in_words(states: Series) -> str:
-    """Say how many there are in each state: 24 complete, 3 pruned."""
+    """Return the number of runs or trials in each state: 24 complete, 3 pruned."""
     found = states.value_counts()
     return counts({state: found[state] for state in reversed(WORST_FIRST) if state in found})
 
 
 class RunPages(NamedTuple):
-    """How the address of a study's run begins in MLflow, and the command that has to run there, if any."""
+    """The start of the address of a study's runs in MLflow, and the command that must run to serve it, if any."""
 
     prefix: str
     needs: str
@@ -97,11 +97,11 @@ class RunPages(NamedTuple):
 
 @dataclass(frozen=True)
 class ReportData:
-    """The runs and curves of studies, which a page of a table does not have, and the points that laws read.
+    """The runs and curves of studies (a table's page has none), and the points that laws are fitted to.
 
-    `mlflow` says where each study's runs are in MLflow.
-    `read_curve` is called for a metric when a panel first needs its curves. `studied` has the studies themselves,
-    where they are at hand, and `lab` is where they and their ledger lie.
+    `mlflow` says where each study's runs are in MLflow. `read_curve` is called with a metric when a panel first needs
+    its curves. `studied` has the studies themselves, if they are available; `lab` is the folder with the studies and
+    their ledger.
     """
 
     runs: DataFrame
@@ -127,7 +127,7 @@ class ReportData:
 
     @classmethod
     def of_table(cls, found: Assessment) -> ReportData:
-        """Return the data of a table's page: the law that was fitted to it, and its points."""
+        """Return the data of a table's page: its points and the law fitted to them."""
         report = cls(DataFrame(), lambda metric: DataFrame(), table=found.points)
         report._kept["assess", found.fit.law.name, found.delta] = found
         return report
@@ -143,7 +143,7 @@ class ReportData:
         return str(self.runs["study"].iloc[0])
 
     def check_runs(self) -> None:
-        """Make sure that there are runs.
+        """Raise unless there are runs.
 
         Raises:
             BadInput: there are none.
@@ -162,25 +162,25 @@ class ReportData:
 
     @property
     def loss_title(self) -> str:
-        """Return the metric by which trials are valued, with its unit where it has one."""
+        """Return the title of the metric that trials are ranked by, with its unit if it has one."""
         own = {spec.objective.metric for spec in self.studied.specs.values()} if self.studied else set()
         return f"loss ({self.loss_unit})" if own <= {"val_loss"} else " or ".join(sorted(own))
 
     @property
     def objective(self) -> str:
-        """Return by which evaluation the studies value a run: one of all that may be compared."""
+        """Return which evaluation of a run counts, best or final; comparable studies agree in it."""
         own = (spec.objective.at for spec in self.studied.specs.values()) if self.studied else ()
         return next(iter(own), "best")
 
     @property
     def baselines(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the n-gram baseline of each cell; of several studies, that of the first that has the cell."""
+        """Return the n-gram baseline of each cell, from the first study that has the cell."""
         own = self.studied.baselines.values() if self.studied else ()
         return {cell: each for cells in reversed([*own]) for cell, each in cells.items()}
 
     @property
     def design(self) -> StudyDesign | None:
-        """Return what the studies have in their grids, and search; None for a table without a record."""
+        """Return the grids and search spaces of the studies; None for a table without a study's record."""
         return self.studied.design if self.studied else None
 
     def curves(self, metric: str, study: str | None = None) -> DataFrame:
@@ -207,7 +207,7 @@ class ReportData:
 
     @property
     def confirmed(self) -> list[tuple[str, CellConfirmed]]:
-        """Return what was confirmed of each study, by its name: nothing where nothing was."""
+        """Return the confirmed cells with the name of their study; empty if nothing was confirmed."""
         if not (self.lab and self.studied):
             return []
         return [
@@ -217,7 +217,7 @@ class ReportData:
         ]
 
     def audited(self, study: str) -> list[Audited]:
-        """Return the study's pruned trials that were trained to their end after all."""
+        """Return the study's pruned trials that the audit trained to the end."""
         folder = StudyFolder(self.lab, study) if self.lab and self.studied else None
         return self.once(("audited", study), lambda: audited_trials(folder) if folder else [])
 
@@ -234,7 +234,7 @@ class ReportData:
         return self.once("points", self.studied.points if self.studied else lambda: study_points(self.runs))
 
     def law(self, name: str) -> Law:
-        """Return a law by its name; `auto` is that of the table's page, else the one of what differs in the points.
+        """Return a law by its name; `auto` is the law of the table's page, else the one for the columns that vary.
 
         Raises:
             BadInput: there is no such law, or no point.
@@ -260,10 +260,10 @@ class ReportData:
         return self.once(key, lambda: assess(self.points, chosen, delta, n_refits=N_REFITS))
 
     def check_differs(self, role: str) -> None:
-        """Make sure that a study's points differ in their parameters or tokens.
+        """Raise unless a study's points differ in their parameters or tokens.
 
         Raises:
-            BadInput: they do not; says which change of the study would let them.
+            BadInput: they do not; says which grid would make them differ.
         """
         points = self.points
         if self.table is not None or role in points.varied:
@@ -271,14 +271,14 @@ class ReportData:
         longest = int(self.runs["max_iters"].max()) if "max_iters" in self.runs else 1000
         grid = _GRID_OF[role].format(*(max(1, longest * times // 2) for times in (1, 2, 4)))
         value = f"{rounded(float(points.columns[role][0]))} {ROLES[role].rpartition(' ')[0]}"
-        raise BadInput(f"every run has {value}; grid: {{{grid}}} in the study would tell")
+        raise BadInput(f"every run has {value}; grid: {{{grid}}} in the study varies it")
 
     def importances(self, sweep: Sweep, evaluator: Evaluator = "ped-anova") -> list[Importance]:
         """Return the importances of a study's hyperparameters."""
         return self.once(("importances", sweep.name, evaluator), lambda: importances(sweep, evaluator))
 
     def once(self, key: Hashable, work: Callable[[], Result]) -> Result:
-        """Return what `work` gives, or raise what it raises; the second time without working.
+        """Return the result of `work`, or raise its BadInput; later calls reuse the first outcome.
 
         Raises:
             BadInput: what the work refuses.

@@ -1,5 +1,5 @@
 "use strict";
-// What the server says, on the page: each event has how the study stands, and what is new of its runs and curves.
+// Shows the server's events on the page: each has the state of the study, and its new runs and points of curves.
 const token = document.body.dataset.token;
 const at = (id) => document.getElementById(id);
 const runs = new Map(), curves = new Map();
@@ -13,7 +13,7 @@ const time = (seconds) =>
   seconds >= 3600 ? `${Math.floor(seconds / 3600)}h${String(Math.floor((seconds % 3600) / 60)).padStart(2, "0")}m`
     : seconds >= 60 ? `${Math.floor(seconds / 60)}m${String(Math.floor(seconds % 60)).padStart(2, "0")}s` : `${Math.round(seconds)}s`;
 
-// Texts only: a study's names are never read as HTML.
+// Text only: a study's names are never interpreted as HTML.
 function fill(table, heads, rows) {
   const row = (cells, tag) => {
     const made = document.createElement("tr");
@@ -55,7 +55,7 @@ function show(said) {
   at("left").textContent = said.seconds_left === null ? "" : `about ${time(said.seconds_left)} left`;
   at("states").textContent = Object.entries(said.states).map(([state, count]) => `${count} ${state}`).join(", ");
   const { running, slots } = said.occupancy;
-  at("occupancy").textContent = slots ? `${running} of ${slots} places in stacks are taken` : "no stack is training";
+  at("occupancy").textContent = slots ? `${running} of ${slots} stack slots are in use` : "no stack is training";
   at("optuna").textContent = said.optuna;
   at("best").replaceChildren();
   if (said.best) {
@@ -88,7 +88,7 @@ function draw(said) {
     xaxis: { title: { text: x }, gridcolor: "rgba(128,128,128,.2)" },
     yaxis: { title: { text: y }, gridcolor: "rgba(128,128,128,.2)", type: log ? "log" : "linear" } });
   const color = style.getPropertyValue("--best").trim();
-  // What a run starts from is the same for all, and would press the rest together.
+  // The first loss is about the same for all runs, and would squeeze the rest of the curves.
   const traces = [...curves].sort(([a], [b]) => (a === best) - (b === best)).map(([key, points]) => {
     const run = runs.get(key), later = points.length > 2 ? points.slice(1) : points;
     const line = key === best ? { color, width: 3 } : { color: run.state === "running" ? "#3b82c4" : "#9aa4ae", width: 1 };
@@ -105,7 +105,7 @@ function draw(said) {
   Plotly.react("progress", [
     { x: numbers, y: trials.map((run) => run.value), mode: "markers", marker: { color: "#9aa4ae", size: 6 }, text: trials.map((run) => `${run.cell} #${run.trial}`), hovertemplate: "%{text}: %{y:.4f}<extra></extra>" },
     { x: numbers, y: lows, mode: "lines", line: { shape: "hv", color, width: 2 }, hoverinfo: "skip" },
-  ], layout("trials that ended by themselves", said.metric), { responsive: true, displayModeBar: false });
+  ], layout("completed trials", said.metric), { responsive: true, displayModeBar: false });
 }
 
 function follow() {
@@ -113,9 +113,9 @@ function follow() {
   runs.clear();
   curves.clear();
   source = new EventSource(url("/events"));
-  source.onopen = () => { runs.clear(); curves.clear(); };  // after a break the server tells all again
+  source.onopen = () => { runs.clear(); curves.clear(); };  // after a reconnect the server sends everything again
   source.onmessage = (event) => show(JSON.parse(event.data));
-  source.onerror = () => { at("phase").textContent = "no answer: sweeplab dashboard has ended, or starts again"; };
+  source.onerror = () => { at("phase").textContent = "no answer: sweeplab dashboard has ended or is restarting"; };
 }
 
 for (const button of document.querySelectorAll("button[data-order]")) button.onclick = () => post("/order", { order: button.dataset.order });

@@ -1,7 +1,7 @@
-"""A page that shows a study while it runs, and gives it the orders of the command line.
+"""A page that shows a study while it runs, and can pause, stop, extend and steer it.
 
-The server listens on this machine alone. Every request needs the token of the page's address, and a host that is this
-machine's: a page of somebody else's in the same browser can neither read a study nor order it.
+The server listens on this machine only. Every request needs the token from the page's address and a Host header of
+this machine, so that another site in the same browser can neither read a study nor steer it.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 HOST, FIRST_PORT = "127.0.0.1", 8050
 HOSTS = (HOST, "localhost")
 LOOK_SECONDS = 1.0
-PHASES = {"pause": "paused", "stop": "stopping", "over": "its time is over", "closing": "ending"}
-# Nothing but this page's own files and addresses; Plotly writes styles, and pictures of figures are data.
+PHASES = {"pause": "paused", "stop": "stopping", "over": "time limit reached", "closing": "ending"}
+# Only this page's own files and addresses; Plotly writes inline styles, and saves figures as data URLs.
 _POLICY = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'; img-src data: blob:"
 _HEADERS = {"Content-Security-Policy": _POLICY, "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
 
 
 @dataclass
 class _Followed:
-    """One run: what it trains, its curve as it comes, and how it ended."""
+    """One run: its start record, its growing curve, and how it ended."""
 
     start: RunStart
     curve: CurveReader
@@ -58,7 +58,7 @@ class _Followed:
 
 @dataclass
 class Follower:
-    """Follows a study from its folder and its commands, whoever runs it; each look tells what is new."""
+    """Follows a study through its folder and its commands, whichever process runs it; each look returns what is new."""
 
     folder: StudyFolder
     _runs: dict[Path, _Followed] = field(default_factory=dict)
@@ -66,9 +66,9 @@ class Follower:
     _commands: Commands | None = None
 
     def look(self) -> dict[str, Any]:
-        """Return how the study stands; of trials and points only what is new since the last look.
+        """Return the state of the study, with only those runs and points that are new since the last look.
 
-        A run has its place, state, values, iteration, latest and best loss; `points` are iterations and losses by run.
+        A run has its key, state, values, iteration, latest and best loss; `points` are iterations and losses by run.
         """
         self._commands = self._commands or Commands.open(self.folder)
         self._commands.read()
@@ -160,7 +160,7 @@ class Follower:
         return Trial(self.folder, row["cell"], row["trial"], [run])
 
 
-# The commands of the command line, by their words there, and what of a request each of them is given.
+# The commands of the command line by name, each called with its arguments from a request.
 ORDERS: dict[str, Callable[[StudyFolder, Mapping[str, Any]], Done]] = {
     "stop": lambda folder, given: steering.stop(folder),
     "pause": lambda folder, given: steering.pause(folder),
@@ -172,13 +172,13 @@ ORDERS: dict[str, Callable[[StudyFolder, Mapping[str, Any]], Done]] = {
 
 
 def give(folder: StudyFolder, order: str, given: Mapping[str, Any]) -> Done:
-    """Give a study one of the orders.
+    """Give a study one of the commands.
 
     Raises:
-        BadInput: there is no such order, or it is refused.
+        BadInput: there is no such command, or it is refused.
     """
     if order not in ORDERS:
-        raise BadInput(f"there is no order {order!r}")
+        raise BadInput(f"there is no command {order!r}")
     try:
         return ORDERS[order](folder, given)
     except (KeyError, TypeError, ValueError) as error:
@@ -186,7 +186,7 @@ def give(folder: StudyFolder, order: str, given: Mapping[str, Any]) -> Done:
 
 
 def _run(folder: StudyFolder) -> Done:
-    """Run a study that nobody runs, so that it outlives the page."""
+    """Run an idle study in a process that outlives the page."""
     words = ["study", "resume", folder.name, "--lab", str(folder.lab.absolute()), "--json"]
     by = steering.detach(folder, read_spec(folder).engine, words)
     return Done(f"{folder.name} is run by {by}", [folder.command("study stop")])
@@ -194,7 +194,7 @@ def _run(folder: StudyFolder) -> Done:
 
 @dataclass(frozen=True)
 class Live:
-    """The page's address, with its token, and what serves it until `serve` is interrupted."""
+    """The page's address with its token; `serve` serves it until interrupted."""
 
     url: str
     serve: Callable[[], None]
@@ -202,7 +202,7 @@ class Live:
 
 @contextmanager
 def live_page(lab: Path, name: str | None, port: int | None = None) -> Iterator[Live]:
-    """Open the page of a study, or of all that a lab has, at a port of this machine.
+    """Open the page of one study, or of all studies of a lab, at a port of this machine.
 
     Raises:
         BadInput: there is no such study, or the port is taken.
@@ -217,12 +217,12 @@ def live_page(lab: Path, name: str | None, port: int | None = None) -> Iterator[
         raise BadInput(f"{lab} has no study to look at yet; sweeplab study run FILE trains one")
     free = free_port(port if port is not None else FIRST_PORT)
     if port not in (None, free):
-        raise BadInput(f"port {port} is in use; --port {free} is free, and without --port one is found")
+        raise BadInput(f"port {port} is in use; use --port {free}, which is free, or no --port")
     token = secrets.token_urlsafe(24)
     with ExitStack() as stack, socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((HOST, free))
-        listening.listen()  # who asks before the server runs is answered when it does
+        listening.listen()  # requests before the server runs are answered once it does
         app = application(lab, token, free, stack)
         config = uvicorn.Config(app, log_level="critical", access_log=False, timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
@@ -231,7 +231,7 @@ def live_page(lab: Path, name: str | None, port: int | None = None) -> Iterator[
 
 
 def application(lab: Path, token: str, port: int, stack: ExitStack) -> Starlette:
-    """Return the pages of a lab's studies; `stack` ends MLflow's own server, where one was asked for."""
+    """Return the pages of a lab's studies; `stack` stops MLflow's server, if one was started."""
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
@@ -250,7 +250,7 @@ def application(lab: Path, token: str, port: int, stack: ExitStack) -> Starlette
                 return PlainTextResponse("this page is for this machine only", 403)
             if not secrets.compare_digest(request.query_params.get("token", "").encode(), token.encode()):
                 return PlainTextResponse(
-                    "the address lacks its token: sweeplab dashboard prints it whole", 403
+                    "the address lacks its token: sweeplab dashboard prints the whole address", 403
                 )
             try:
                 return await answer(request)
@@ -304,14 +304,14 @@ def application(lab: Path, token: str, port: int, stack: ExitStack) -> Starlette
 
 
 async def _stream(follower: Follower, request: Request) -> AsyncIterator[str]:
-    """Yield server-sent events: how the study stands, whenever that changes."""
+    """Yield server-sent events: the state of the study, whenever it changes."""
     from starlette.concurrency import run_in_threadpool
 
     said = ""
     while not await request.is_disconnected():
         try:
             found = json.dumps(json_ready(await run_in_threadpool(follower.look)))
-        except (BadInput, TrackingUnavailable) as error:  # such as of a study that is being removed
+        except (BadInput, TrackingUnavailable) as error:  # such as a study that is being removed
             found = json.dumps({"error": str(error)})
         yield f"data: {found}\n\n" if found != said else ": nothing new\n\n"
         said = found

@@ -1,4 +1,4 @@
-"""Pages about models: what a run attends to, its loss by position, and the coordinate check of a study's widths."""
+"""Pages about models: attention maps, the loss by position, and the coordinate check of a study's widths."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from sweeplab.report.writer import write_single_page
 from sweeplab.runs.inspecting import AttentionMap
 from sweeplab.runs.models import CoordinateCheck
 
-# A page of more weights is slow to open.
+# A page with more weights is slow to open.
 MOST_WEIGHTS = 200_000
-# At most so many steps have a figure: the start, powers of two, and the last.
+# At most this many steps have a figure: the start, powers of two, and the last.
 MOST_STEPS = 6
 _COLUMNS = 4
 _MOST_TICKS = 24
 _RGB = [",".join(map(str, each)) for each in ORDERED]
-# From nothing, whatever the ground, by the colors of all figures.
+# From transparent, on any background, through the colors of all figures.
 _SCALE = [
     [0.0, f"rgba({_RGB[0]},0)"],
     *([at, f"rgb({c})"] for at, c in zip((0.4, 0.7, 1.0), _RGB, strict=True)),
 ]
 _COORDINATE_CHECK = {
     "The coordinate check": "Models of several widths start alike and train for a few steps at the full learning "
-    "rate, without dropout and warm-up. After each layer the mean absolute activation is measured on one fixed "
-    "batch. Where the parametrization is right, it does not depend on the width after those steps, and a learning "
-    "rate that is best in a small model is best in a large one; where it grows, the best learning rate falls with "
-    "the width. Under muP the head's output falls as the root of the width before the first step, as it should. "
+    "rate, without dropout and warm-up. The mean absolute activation after each layer is measured on one fixed "
+    "batch. If the parametrization is right, it does not depend on the width after those steps, and the best "
+    "learning rate of a small model is also best for a large one; if it grows, the best learning rate falls with the "
+    "width. Under muP the head's output before the first step falls as 1/sqrt(width), as it should. "
     "Yang, Hu et al., Tensor programs V (2022), appendix D.1.",
 }
 
 
 class AttentionPanel(Panel):
-    """One field per head: one row per token that attends, one column per token that is attended to.
+    """One heat map per head: one row per attending token, one column per token that is attended to.
 
-    `data` has one row per weight that is not zero, as what follows a token is to a decoder.
+    `data` has one row per nonzero weight; in a decoder, weights on later tokens are zero.
     """
 
     layer: AttentionMap
@@ -102,9 +102,9 @@ def write_attention(run: str, prompt: str, maps: Sequence[AttentionMap], file: P
 
 
 class CoordinatesPanel(Panel):
-    """Sizes over the width under one parametrization: one field for each of `steps`, one line per layer.
+    """Activation sizes over the width under one parametrization: one plot per step of `steps`, one line per layer.
 
-    `data` has one row per width, step and layer; the axis reaches over all parametrizations, from `low` to `high`.
+    `data` has one row per width, step and layer; all parametrizations share one axis, from `low` to `high`.
     """
 
     low: float
@@ -160,15 +160,15 @@ def write_coordinates(found: CoordinateCheck, file: Path) -> None:
         for when, step in (("at the start", 0), (f"after step {found.n_steps}", found.n_steps)):
             powers[f"{name}, {when}"] = [found.powers[name, step, layer] for layer in found.layers]
     title = "Power of the width with which activations grow"
-    note = "0 is flat; 0.5 doubles the activations where the width is four times as large."
+    note = "0: no dependence on the width; 0.5: activations double when the width is four times as large."
     panels.append(TablePanel(title=title, data=powers, notes=(note,)))
     write_single_page(file, "coordinates", Summary(found.study, entries), panels)
 
 
 def steepest_in_words(found: CoordinateCheck) -> list[tuple[str, str]]:
-    """Say for each parametrization by which power of the width its activations grow at the most."""
+    """Return for each parametrization the largest power of the width with which activations grow."""
     return [
-        (name, f"activations grow as the width to the {power:.2f} after {layer}")
+        (name, f"activations grow at most as width^{power:.2f}, after {layer}")
         for name in found.parametrizations
         for layer, power in [found.steepest(name)]
     ]

@@ -1,4 +1,4 @@
-"""A study as a notebook shows it, while it runs and afterwards: a row a cell, and its best run. No script."""
+"""A study in a notebook, while it runs and afterwards: one row per cell, and the best run. Without scripts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sweeplab.lab.events import Event, RunEvaluated, Tick
 from sweeplab.sweep.work.progress import StudyProgress
 
 MOST_CELLS = 30
-# Of the text's own color, so that it reads on light and on dark.
+# In the text's own color, so that it is legible on light and dark.
 _STYLE = (
     "<style>.sweeplab td,.sweeplab th{text-align:right!important;padding:2px 10px}"
     ".sweeplab td:first-child,.sweeplab th:first-child{text-align:left!important}"
@@ -23,7 +23,7 @@ _STATES = ("complete", "stopped", "pruned", "diverged", "failed", "running", "wa
 
 
 def study_html(name: str, lab: str, shown: Mapping[str, Any] | None) -> str:
-    """Return the HTML of what `show_study` returned; of nothing, that the study has not been run."""
+    """Return the HTML for the result of `show_study`; None means that the study has not been run."""
     head = f"<div class='sweeplab'>{_STYLE}<b>{escape(name)}</b> <small>in {escape(lab)}</small>"
     if shown is None:
         return f"{head}<p>not run yet</p></div>"
@@ -33,7 +33,7 @@ def study_html(name: str, lab: str, shown: Mapping[str, Any] | None) -> str:
     lowest = min((cell["best_value"] for cell in cells if cell["best_value"] is not None), default=None)
     rows = [_row(cell, shown["trials_per_cell"], states, lowest) for cell in cells[:MOST_CELLS]]
     header = _cells(titles, "th")
-    more = f"<p>and {len(cells) - MOST_CELLS} cells more</p>" if len(cells) > MOST_CELLS else ""
+    more = f"<p>and {len(cells) - MOST_CELLS} more cells</p>" if len(cells) > MOST_CELLS else ""
     return f"{head}<table><tr>{header}</tr>{''.join(rows)}</table>{more}{_best(shown)}</div>"
 
 
@@ -57,14 +57,14 @@ def _cells(values: Iterable[str], tag: str) -> str:
 def _best(shown: Mapping[str, Any]) -> str:
     best = shown["best"]
     if not best:
-        return "<p>no trial has come to its end yet</p>"
+        return "<p>no trial has ended yet</p>"
     searched = ", ".join(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
                          for name, value in best["sampled"].items())  # fmt: skip
     return f"<p>best: {best['value']:.4f} by {escape(best['key'])} {f'with {escape(searched)}' if searched else ''}</p>"
 
 
 def live_in_notebook(name: str) -> Callable[[Event, StudyProgress], None]:
-    """Return what shows a running study in the notebook that this process serves; elsewhere it shows nothing."""
+    """Return a callback that shows a running study in this notebook; outside a notebook it does nothing."""
     ipython = sys.modules.get("IPython")
     if ipython is None or getattr(ipython.get_ipython(), "kernel", None) is None:
         return lambda event, progress: None

@@ -1,4 +1,4 @@
-"""What dashboards are made of: items of several kinds, each with its options, checked with their place in the file."""
+"""The parts of dashboards: items of several kinds with options, checked with their place in the file."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ MAX_BYTES = 2**18
 
 
 class Option(NamedTuple):
-    """What an option may be: one of the allowed values, or any text where there are none.
+    """The values of an option: one of those allowed, or any text if none are given.
 
-    An option of `many` takes a list of them too. One that is `needed` says what it takes.
+    An option with `many` also takes a list. An option that must be given says in `needed` what it takes.
     """
 
     allowed: Sequence[str] = ()
@@ -43,9 +43,9 @@ class PanelSpec:
 
 
 def default_dashboard(page: str) -> Path:
-    """Return the dashboard that a page has when nobody gives one.
+    """Return the default dashboard of a page.
 
-    The dashboards lie in the package where it is installed, and beside it in the repository.
+    The dashboards are inside the installed package, and beside the package in the repository.
     """
     package = Path(__file__).parents[1]
     folder = package / "dashboards"
@@ -55,15 +55,15 @@ def default_dashboard(page: str) -> Path:
 def read_checked(
     file: Path, parts: Sequence[str], check: Callable[[Mapping[str, Any], Problems], None]
 ) -> dict[str, Any]:
-    """Read a dashboard whose parts are checked.
+    """Read a dashboard with these top-level `parts`, and check it with `check`.
 
     Raises:
-        BadInput: the file cannot be read, or asks for what does not exist; every problem has its line.
+        BadInput: the file cannot be read, or has unknown parts, items or options; every problem has its line.
     """
     problems = Problems(SourceMap(file))
     document = parse(file_text(file, MAX_BYTES), problems)
     if not problems.found and not isinstance(document, dict):
-        problems.add((), "this is no dashboard", " ".join(f"{part}:" for part in parts))
+        problems.add((), "this is not a dashboard", " ".join(f"{part}:" for part in parts))
     if not problems.found:
         for key in document:
             if key not in parts:
@@ -78,12 +78,12 @@ def read_checked(
 def check_items(
     items: Sequence[Any], what: str, kinds: Mapping[str, Mapping[str, Option]], problems: Problems
 ) -> None:
-    """Check a list of panels or of charts: each has a kind, and options of that kind."""
+    """Check that each panel or chart of a list has a known kind, and only options of that kind."""
     for index, item in enumerate(items):
         place: Location = (f"{what}s", index)
         kind = item.get(what) if isinstance(item, dict) else None
         if kind is None:
-            problems.add(place, f"this is no {what}", f"{what}: " + " | ".join(kinds))
+            problems.add(place, f"this is not a {what}", f"{what}: " + " | ".join(kinds))
         elif kind not in list(kinds):
             near = nearest(str(kind), kinds)
             problems.add((*place, what), f"unknown {what} {kind!r}", ", ".join(kinds), near)
@@ -98,7 +98,7 @@ def check_items(
 def check_options(
     written: Mapping[str, Any], options: Mapping[str, Option], place: Location, problems: Problems
 ) -> None:
-    """Check that there are no options but these, and that each has a value that it may have."""
+    """Check that all options are known, and that each has an allowed value."""
     for name, value in written.items():
         if name not in options:
             problems.unknown((*place, name), list(options), "option")
@@ -116,5 +116,5 @@ def check_value(value: Any, option: Option, place: Location, problems: Problems)
 
 
 def listed(written: Any) -> list[Any]:
-    """Return what is written as a list."""
+    """Return a list as it is, and a single value as a list of one."""
     return written if isinstance(written, list) else [written]

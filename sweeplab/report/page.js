@@ -5,9 +5,9 @@ const figures = window.Plotly ? places : [];
 const trials = JSON.parse(document.getElementById("trials")?.textContent ?? "[]");
 const element = (tag, text = "", more = {}) => Object.assign(document.createElement(tag), { textContent: text }, more);
 
-// The page was taken from its place, without the file that it shares with others.
+// The page was moved without the plotly.js file that it shares with other pages.
 for (const place of window.Plotly ? [] : places) {
-  place.textContent = "Not drawn: plotly.js, which the lab's pages share, is not there. sweeplab report … --single-file writes a page to send.";
+  place.textContent = "Not drawn: the plotly.js file that the lab's pages share is missing. sweeplab report … --single-file writes a page to send.";
   place.className = "missing";
 }
 
@@ -69,7 +69,7 @@ async function draw(place) {
     await draws();
   }
   if (layout.legend?.yref !== "container" || !measured().height) return;
-  // The legend takes a place of its own: what is drawn stays as high as it was.
+  // The legend gets its own space, so that the plot keeps its height.
   const taken = Math.min(measured().height, 0.3 * layout.height) + 6;
   layout.legend.maxheight = taken;
   layout.height += taken;
@@ -100,7 +100,7 @@ function selectors(place) {
   if (row.children.length) { place.before(row); apply(); }
 }
 
-// What was searched stands once on the page, and is said of every mark of a trial.
+// The searched values are stored once per trial, and shown for every mark of it.
 function hovers(trace) {
   const own = trace.meta?.trials;
   if (!own || !trace.hovertemplate) return;
@@ -108,7 +108,7 @@ function hovers(trace) {
   trace.hovertemplate = trace.hovertemplate.replace("<extra>", "<br>%{text}<extra>");
 }
 
-// Of a line of several runs, each with a gap after it, the part that a point is on.
+// One trace has several runs with gaps between them: returns the run of a point.
 function run_of(trace, point) {
   let [from, to] = [point, point];
   const is_there = (at) => trace.x[at] !== null && trace.x[at] !== undefined && !Number.isNaN(trace.x[at]);
@@ -138,7 +138,7 @@ function open_trial(trial) {
   const close = element("button", "Close", { type: "button", onclick: () => dialog.close() });
   const list = element("dl");
   const said = (what, ...parts) => { const words = element("dd"); words.append(...parts); list.append(element("dt", what), words); };
-  const of = trial.runs.length > 1 ? " of the mean of its seeds' curves" : "";
+  const of = trial.runs.length > 1 ? " (of the mean curve of its seeds)" : "";
   said("State", `${trial.state}${trial.loss === null ? "" : `, ${about.loss} ${trial.loss.toFixed(4)}${of}`}`);
   for (const [name, value] of Object.entries({ ...trial.cell_values, ...trial.values })) said(name, value);
   for (const run of trial.runs) {
@@ -161,7 +161,7 @@ function open_trial(trial) {
     .map((run) => ({ x: run.curve[0], y: run.curve[1], mode: "lines+markers", name: `seed ${run.seed}`, hovertemplate: "%{x}: %{y:.4f}<extra></extra>" }));
   const layout = { height: 220, margin: { l: 56, r: 8, t: 8, b: 40 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { size: 12 },
     xaxis: { title: { text: "iteration" }, zeroline: false }, yaxis: { title: { text: "validation loss" }, zeroline: false }, showlegend: lines.length > 1 };
-  // As on the page: where runs start is far above what they come to.
+  // As on the page: the start of a run is far above the rest of its curve.
   const later = lines.flatMap((line) => line.y.slice(1)), all = lines.flatMap((line) => line.y);
   if (later.length) { const low = Math.min(...all), high = Math.max(...later), room = 0.08 * (high - low || 1); layout.yaxis.range = [low - room, high + room]; }
   if (lines.length) Plotly.newPlot(curve, lines, layout, { displayModeBar: false }); else curve.remove();
@@ -177,7 +177,7 @@ for (const place of figures) {
 addEventListener("resize", () => figures.forEach((place) => { if (place.wide !== place.clientWidth >= NARROW) draw(place); }));
 
 // Paper is narrower than the screen, and Plotly knows only the screen's width.
-// How things were computed is unfolded there, once.
+// In print the methods are unfolded.
 const methods = [...document.querySelectorAll("details.method")];
 let folded = [];
 addEventListener("beforeprint", () => {
@@ -199,7 +199,7 @@ document.addEventListener("click", ({ target }) => {
     const cell = row.children[heading.cellIndex];
     return "value" in cell.dataset ? (cell.dataset.value === "" ? null : Number(cell.dataset.value)) : cell.textContent;
   };
-  // What is missing stays last, whichever way the rest is sorted.
+  // Missing values stay last in either order.
   const order = (a, b) => a === null || b === null ? (a === null) - (b === null)
     : (down ? -1 : 1) * (typeof a === "number" ? a - b : a.localeCompare(b, "en", { numeric: true }));
   const body = heading.closest("table").tBodies[0];

@@ -1,4 +1,4 @@
-"""One HTML page out of panels: figures, their data, and all it takes to read them without a network."""
+"""Render panels as one HTML page: figures, tables and data, readable without a network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sweeplab.report.summary import Summary
 from sweeplab.report.trials import PageTrials
 from sweeplab.version import VERSION
 
-# What stands before a verdict, and the color it has: neither says more than the word does.
+# The mark before a verdict and its color; neither carries more information than the word.
 MARKS = {
     word: mark
     for mark, words in {
@@ -34,14 +34,14 @@ MARKS = {
     }.items()
     for word in words
 }
-# More rows than these make a page slow; the CSV behind the table has them all.
+# More rows make a page slow; the CSV behind the table has them all.
 MOST_ROWS = {"figure": 20, "table": 500}
 NO_TRIALS = PageTrials()
-_LONG = 28  # a column with longer words than this is prose, which may be broken into lines
+_LONG = 28  # a column with longer texts than this is prose, which may wrap
 
 
 class _Cell(NamedTuple):
-    """What a cell reads: its text, quiet words below it, and a verdict's mark and color; `value` is sorted by."""
+    """A table cell: its text, small text below it, the mark and color of a verdict, and the `value` to sort by."""
 
     text: str = ""
     value: str = ""
@@ -51,9 +51,9 @@ class _Cell(NamedTuple):
 
 
 class _Section(NamedTuple):
-    """A panel as the page has it: a figure with its data folded below it, a table that is open, or both.
+    """A panel on the page: a figure with its data folded below it, an open table, or both.
 
-    Data and methods that several panels have stand with the first of them; `csv_of` is that one.
+    Data and methods shared by several panels stand with the first of them; `csv_of` is its section.
     """
 
     id: str
@@ -74,9 +74,9 @@ def render(
     plotly: str,
     trials: PageTrials = NO_TRIALS,
 ) -> str:
-    """Return the page: it loads plotly.js alone, and stands in light, in dark and on paper.
+    """Return the page: it loads only plotly.js, and has styles for light, dark and paper.
 
-    `beside` are the files that lie in its folder, with what each has; `plotly` is where plotly.js lies from there.
+    `beside` are the files in its folder with their contents; `plotly` is the path of plotly.js relative to it.
     """
     from jinja2 import Environment, FileSystemLoader
 
@@ -98,7 +98,7 @@ def render(
 
 
 def with_plotly(page: str) -> str:
-    """Return a rendered page with plotly.js inside: it loads nothing."""
+    """Return a rendered page with plotly.js inside, so that it loads nothing."""
     from plotly.offline import get_plotlyjs
 
     return re.sub(
@@ -107,7 +107,7 @@ def with_plotly(page: str) -> str:
 
 
 def _missing(panels: Sequence[Panel]) -> dict[str, str]:
-    """Return why panels have nothing to show, each reason once, and the titles of the panels that it is for."""
+    """Return the reasons for empty panels, each once, with the titles of its panels."""
     titles: dict[str, list[str]] = {}
     for panel in panels:
         if panel.missing:
@@ -122,7 +122,7 @@ def _sections(panels: Sequence[Panel], trials: PageTrials) -> list[_Section]:
         figure = panel.figure()
         is_table = figure is None and panel.shown is None and not panel.text
         shown = panel.data if is_table else panel.shown
-        # To eight digits, for a page of thousands of trials is large enough.
+        # Eight digits, because a page of thousands of trials is large.
         data = panel.data.to_csv(index=False, float_format="%.8g").encode()
         csv = f"data:text/csv;base64,{base64.b64encode(data).decode()}"
         same = next((each for each in found if each.csv == csv), None)
@@ -139,7 +139,7 @@ def _sections(panels: Sequence[Panel], trials: PageTrials) -> list[_Section]:
 
 
 def _table(data: DataFrame, of: str) -> dict[str, Any]:
-    """Return the rows that a page shows of a table; columns are (name, kind), and cells stand beside theirs."""
+    """Return a table's rows on the page; columns are (name, kind), and each cell has the kind of its column."""
     columns = [(str(name), _kind(data[name])) for name in data.columns]
     rows = data.head(MOST_ROWS[of]).itertuples(index=False, name=None)
     cells = [
@@ -149,7 +149,7 @@ def _table(data: DataFrame, of: str) -> dict[str, Any]:
 
 
 def _json(figure: Figure, trials: PageTrials) -> str:
-    """Return the figure as JSON, each mark of a trial with the trial's place among those of the page."""
+    """Return the figure as JSON; each mark of a trial has the trial's index among those of the page."""
     settings = json.loads(figure.to_json())
     settings["layout"].pop("template", None)
     for trace in settings["data"]:
@@ -161,7 +161,7 @@ def _json(figure: Figure, trials: PageTrials) -> str:
 
 
 def _script(value: Any) -> str:
-    """Return a value as JSON that may stand inside of a script element."""
+    """Return a value as JSON that is safe inside a script element."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -1,8 +1,8 @@
-"""How every figure looks: colors, axes with round numbers, and the marks that figures share.
+"""The style of every figure: colors, axes with round numbers, and common marks.
 
-Ink, grid and ground are left to the page's style, so that a figure can be dark.
-Colors run in order of size from indigo over magenta to orange: apart for the color-blind along blue-yellow,
-and each at least 3:1 against white and against near-black. The marker's shape says the same once more.
+Text, grid and background colors are left to the page's style, so that a figure can be dark.
+Colors run in order of size from indigo over magenta to orange: color-blind readers tell them apart along blue-yellow,
+and each has a contrast of at least 3:1 against white and near-black. The marker's shape repeats the information.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GREY = "rgb(128,128,128)"
 FRONT = "rgb(214,48,49)"
 FAINT = "rgba(128,128,128,0.45)"
 SHADE = "rgba(128,128,128,0.13)"
-MOST_LINES = 12  # that a legend names: of more the best alone is told apart
+MOST_LINES = 12  # in a legend; if there are more, it names only the best
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
 
@@ -43,7 +43,7 @@ GOOD, MIDDLE, BAD = colors(3)
 
 @dataclass(frozen=True)
 class Look:
-    """What one line or group of points is called, and how it differs from the others."""
+    """The name, color and marker of one line or group of points."""
 
     name: str
     color: str
@@ -60,7 +60,7 @@ class Look:
         self._add(figure, rows, x, y, hover, mode="markers", marker=marker, **settings)
 
     def line(self, figure: Figure, rows: DataFrame, x: Any, y: Any, hover: str = "", **settings: Any) -> None:
-        """Draw a line through the rows, as `points`; with markers where their `size` is given."""
+        """Draw a line through the rows, with arguments like `points`; markers are drawn if `size` is given."""
         if size := settings.pop("size", 0):
             settings |= {"marker": {"color": self.color, "symbol": self.symbol, "size": size}}
         line = {"color": self.color, "width": 2, **settings.pop("line", {})}
@@ -68,7 +68,7 @@ class Look:
         self._add(figure, rows, x, y, hover, mode=mode, line=line, **settings)
 
     def band(self, figure: Figure, rows: DataFrame, x: str) -> None:
-        """Shade what lies between the columns low and high, under the legend's entry of the look."""
+        """Shade the band between the columns low and high; it belongs to the look's legend entry."""
         around = DataFrame({"x": [*rows[x], *rows[x][::-1]], "y": [*rows["high"], *rows["low"][::-1]]})
         faded = self.color.replace("rgb(", "rgba(").replace(")", ",0.16)")
         shade: dict[str, Any] = {"fill": "toself", "fillcolor": faded, "line": {"width": 0}}
@@ -77,7 +77,7 @@ class Look:
     def _add(self, figure: Figure, rows: DataFrame, x: Any, y: Any, hover: str, **settings: Any) -> None:
         x, y = (rows[each] if isinstance(each, str) else each for each in (x, y))
         said = hovering(hover, rows) if hover else {"hoverinfo": "skip"}
-        if {"cell", "trial"} <= set(rows):  # the page says more of a trial, and opens it
+        if {"cell", "trial"} <= set(rows):  # so that the page can show and open the trial
             of = zip(
                 rows["study"] if "study" in rows else [""] * len(rows),
                 rows["cell"],
@@ -90,7 +90,7 @@ class Look:
 
 
 def hovering(hover: str, rows: DataFrame) -> dict[str, Any]:
-    """Return Plotly's settings of a text under the cursor, which names x, y, z and columns: %{x}, %{loss:.4f}."""
+    """Return Plotly's settings of a hover text, which names x, y, z and columns: %{x}, %{loss:.4f}."""
     named = dict.fromkeys(re.findall(r"%\{(\w+)", hover))
     columns = [name for name in named if name in rows and name not in "xyz"]
     for at, name in enumerate(columns):
@@ -173,16 +173,16 @@ def marked(text: str) -> dict[str, Any]:
 
 
 def name_rows(figure: Figure, names: Sequence[str]) -> None:
-    """Name the rows of a figure from the first down."""
+    """Name the rows of a figure from top to bottom."""
     marks = {"tickvals": list(range(len(names))), "ticktext": list(names), "automargin": True}
     figure.update_yaxes(**marks, range=[len(names) - 0.5, -0.5], showgrid=False, zeroline=False)
 
 
 def spaced(name: object) -> str:
-    """Return a cell's name with a space after each comma, so that it may be broken there."""
+    """Return a cell's name with a space after each comma, so that lines can wrap there."""
     return str(name).replace(",", ", ")
 
 
 def cut(name: str, most: int) -> str:
-    """Return a name of at most so many letters."""
+    """Return a name shortened to at most `most` letters."""
     return name if len(name) <= most else f"{name[: most - 1]}…"

@@ -1,4 +1,4 @@
-"""A study in a few sentences: how many runs ended how, what was compared, which trial is best."""
+"""A study in a few sentences: how its runs ended, what was compared, which trial is best."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.style import spaced
 
-# Studies that differ in more hyperparameters than these are described by their files.
+# At most this many different settings are named.
 _MOST_SETTINGS = 8
 _N_GRAMS = "N-gram baseline"
 _EXPONENTS = ("alpha", "beta", "N_opt exponent")
@@ -39,10 +39,10 @@ Entries = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Summary:
-    """What stands on top of a report: what was asked, the answers, and the rest as (what, in words).
+    """The head of a report: the question, the answers, and further entries as (name, text).
 
-    `best` is the trial of the lowest loss, if any, and `use` the commands about it, by what they do. Of runs with
-    unlike tasks there is none.
+    `best` is the trial of the lowest loss, if any, and `use` has the commands about it, by what they do. Runs with
+    different tasks have no best trial.
     """
 
     study: str
@@ -53,7 +53,7 @@ class Summary:
     use: Mapping[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, str]:
-        """Return all that is said, by what it is."""
+        """Return all texts by their names."""
         said = {"Asked": self.asked, "Answer": " ".join(self.answers)}
         return {what: words for what, words in said.items() if words} | dict(self.entries)
 
@@ -113,8 +113,8 @@ def _use(report: ReportData, bests: Sequence[Series]) -> dict[str, str]:
 
 
 def _beside_baselines(report: ReportData, best: Mapping[str, Any]) -> Entries:
-    """Say what n-grams reach, and how far the lowest loss of a cell lies below the baseline there."""
-    # Each stands beside the name that it begins with.
+    """Describe the n-gram baselines, and how far the lowest loss is below or above the baseline of its cell."""
+    # The page shows the name beside each text, so the text drops it.
     said = [each.removeprefix(_N_GRAMS.lower()).lstrip(": ") for each in baselines_in_words(report.baselines)]
     if best and best["cell"] in report.baselines:
         own = report.baselines[best["cell"]]
@@ -135,7 +135,7 @@ def summarize_scaling(report: ReportData, panels: Sequence[Panel]) -> Summary:
     grid = grid_of(runs, report.design)
     tuned = [name for name in searched_of(runs, report.design) if name not in grid]
     of = listed(grid) if grid else "its size"
-    each = f", each the best of its trials over {listed(tuned)}" if tuned else ""
+    each = f", each by its best trial over {listed(tuned)}" if tuned else ""
     cells = several(runs["cell"].nunique(), "cell")
     asked = f"How does the loss depend on {of}? Compared: {cells}{each}."
     answers = [*_trend(runs), *([_law_in_words(law)] if law else [])]
@@ -144,7 +144,7 @@ def summarize_scaling(report: ReportData, panels: Sequence[Panel]) -> Summary:
 
 
 def _trend(runs: DataFrame) -> list[str]:
-    """Say what the lowest loss is at the smallest and the largest model, or training, and where it is lowest."""
+    """Give the lowest loss at the smallest and the largest model (or training), and where it is lowest."""
     trials = trials_table(runs)
     ended = trials[trials["state"].isin(VALUED) & trials["loss"].notna()]
     if tasks_of(ended).nunique() > 1:
@@ -161,7 +161,7 @@ def _trend(runs: DataFrame) -> list[str]:
 
 
 def _law_in_words(said: Mapping[str, Any]) -> str:
-    """Say what a law's exponents are, with their intervals, or that the points identify none."""
+    """Give a law's exponents with their intervals, or say that the points identify none."""
     entries = {
         name: each for name, each in (said["parameters"] | said["derived"]).items() if name in _ANSWERS
     }
@@ -172,14 +172,14 @@ def _law_in_words(said: Mapping[str, Any]) -> str:
     ]
     law = f"{said['law']}, {said['formula']},"
     if known:
-        return f"The law {law} has {listed(known)}: 90% intervals."
+        return f"The law {law} has {listed(known)} (90% intervals)."
     name, first = next(iter(entries.items()))
     ends = span(first["low"], first["high"])
-    return f"These {said['n_points']} points do not identify the law {law} yet: {name} {ends} by its 90% interval."
+    return f"These {said['n_points']} points do not identify the law {law} yet: the 90% interval of {name} is {ends}."
 
 
 def summarize_sweep(report: ReportData, panels: Sequence[Panel]) -> Summary:
-    """Put a study and what mattered in its search into words."""
+    """Describe a study and the hyperparameters that mattered in its search."""
     found = summarize(report)
     if report.runs.empty:
         return found
@@ -188,21 +188,19 @@ def summarize_sweep(report: ReportData, panels: Sequence[Panel]) -> Summary:
     within = f" in each of {several(len(sweep.cells), 'cell')} of {listed(grid)}" if grid else ""
     asked = f"Which of {several(len(sweep.cells), 'cell')} is best?"
     if searched:
-        asked = f"What matters of {listed(searched)}{within}, and which values are good?"
+        asked = f"Which hyperparameters matter ({listed(searched)}){within}, and which values are good?"
     ranked = next((each.notes[0] for each in panels if "choices" in each.result and each.notes), "")
     return replace(found, asked=asked, answers=[*_what_mattered(report, sweep), *filter(None, [ranked])])
 
 
 def _what_mattered(report: ReportData, sweep: Sweep) -> list[str]:
-    """Say which hyperparameters differ from chance in the trials' order, how much, and the best trials' values."""
+    """Name the hyperparameters whose importance is above chance, with their shares and good values."""
     if not sweep.dimensions:
         return []
     scope = WITHIN if len(sweep.cells) > 1 else sweep.cells[0]
     found = [each for each in report.importances(sweep) if each.scope == scope]
     if not found:
-        return [
-            f"What matters cannot be told from {several(len(sweep.trials), 'trial')}; it takes {FEWEST_TRIALS}."
-        ]
+        return [f"Importances need {FEWEST_TRIALS} trials or more; there are {len(sweep.trials)}."]
     found.sort(key=lambda each: -each.importance)
     matters = [each for each in found if each.verdict != WITHIN_CHANCE]
     others = [each.hyperparameter for each in found if each.verdict == WITHIN_CHANCE]
@@ -212,21 +210,23 @@ def _what_mattered(report: ReportData, sweep: Sweep) -> list[str]:
     ]
     if not matters:
         n = several(found[0].n_trials, "trial")
-        return [f"Nothing that was searched can be told from chance in {n}; first is {shares[0]}."]
-    told = f"; {listed(others)} cannot be told from chance" if others else ""
-    said = f"What mattered, as a share of the importance: {listed(shares)}{told}."
+        return [
+            f"No searched hyperparameter is distinguishable from chance in {n}; the first is {shares[0]}."
+        ]
+    told = f"; not distinguishable from chance: {listed(others)}" if others else ""
+    said = f"Share of the importance: {listed(shares)}{told}."
     return [said, *_good_values(sweep, [each.hyperparameter for each in matters])]
 
 
 def _good_values(sweep: Sweep, names: Sequence[str]) -> list[str]:
-    """Say which values of hyperparameters the best fifth of each cell's trials have."""
+    """Give the values of hyperparameters in the best fifth of each cell's trials."""
     best = sweep.trials[sweep.trials["standing"] <= 1 / 5]
     values = [f"{name} {_range(best[name])}" for name in names]
     return [f"The best fifth of each cell's trials have {listed(values)}."] if len(best) > 1 else []
 
 
 def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary:
-    """Put several studies into words: in what they were set differently, whether they differ, what each rests on."""
+    """Describe several studies: their different settings, whether their losses differ, and the trials behind each."""
     runs = report.runs
     if runs.empty:
         return Summary("no study", (("Runs", "none yet"),))
@@ -234,7 +234,7 @@ def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary
     differing = _set_differently(report)
     set_differently = several_named(differing, _MOST_SETTINGS) or "nothing"
     found = [(each, each.result["differences"]) for each in panels if "differences" in each.result]
-    # A note for each pair of studies; what comes after them is of single cells.
+    # The first notes are one per pair of studies; the notes after them are about single cells.
     answers = [
         note for each, rows in found for note in each.notes[: len({(row["a"], row["b"]) for row in rows})]
     ]
@@ -248,7 +248,7 @@ def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary
 
 
 def _set_differently(report: ReportData) -> list[str]:
-    """Return in what the studies' files differ, each with its values; of tables, what is one in each study."""
+    """Return the settings in which the studies' files differ, with each study's value; for tables, the columns."""
     if not report.studied:
         return [f"{name} {' / '.join(values)}" for name, values in settings(report.sweeps).items()]
     written = [spec.as_written() | {"name": None} for spec in report.studied.specs.values()]
@@ -263,7 +263,7 @@ def _set_differently(report: ReportData) -> list[str]:
 
 
 def _behind(runs: DataFrame) -> str:
-    """Say how many trials stand behind a study's losses: in all, in a cell, of how many seeds."""
+    """Count the trials behind a study's losses: in all, per cell, and their seeds."""
     trials = trials_table(runs)
     counted = trials[trials["state"].isin(COUNTED)].groupby("cell").size()
     least, most = (int(counted.min()), int(counted.max())) if len(counted) else (0, 0)
@@ -271,7 +271,7 @@ def _behind(runs: DataFrame) -> str:
     ended = trials.loc[trials["state"].isin(VALUED), "loss"]
     lowest = f"; lowest loss {ended.min():.4f}" if ended.notna().any() else ""
     seeds = several(runs["seed"].nunique(), "seed")
-    return f"{_extent(runs)}; {per_cell} behind each cell's best, {seeds}{lowest}"
+    return f"{_extent(runs)}; {per_cell} per cell, {seeds}{lowest}"
 
 
 def summarize_table(found: Assessment, source: str) -> Summary:
@@ -283,7 +283,7 @@ def summarize_table(found: Assessment, source: str) -> Summary:
 
 
 def summarize_law(said: Mapping[str, Any]) -> Entries:
-    """Put a law into words: how many of its numbers are identified, the exponents that are, a form that is wrong."""
+    """Describe a law: how many numbers are identified, its exponents, and a form that does not fit."""
     entries = said["parameters"] | said["derived"]
     found = Counter(entry["verdict"] for entry in entries.values())
     verdicts = counts({each: found[each] for each in (IDENTIFIED, WEAK, NOT_IDENTIFIED) if each in found})
@@ -292,7 +292,7 @@ def summarize_law(said: Mapping[str, Any]) -> Entries:
         for name, entry in entries.items()
         if entry["value"] is not None and name in _EXPONENTS
     )
-    law = ("Scaling law", f"{said['law']}, {said['formula']}; of its numbers {verdicts}")
+    law = ("Scaling law", f"{said['law']}, {said['formula']}; its numbers: {verdicts}")
     form = said["misfit"]
     flag = [("Form of the law", form["sentences"][0])] if form["status"] == FLAGGED else []
     return [law, *([("Exponents", exponents)] if exponents else []), *flag]
@@ -310,12 +310,12 @@ def _cells(runs: DataFrame, grid: Sequence[str]) -> str:
     sizes = f"{smallest if smallest == largest else f'{smallest} to {largest}'} parameters"
     values = (f"{name} {', '.join(written(each) for each in _sorted(runs[name]))}" for name in grid)
     is_product = runs["cell"].nunique() == math.prod(runs[name].nunique() for name in grid)
-    between = " by " if is_product else "; "  # all with all, or changed one by one
+    between = " by " if is_product else "; "  # the full product, or single changes
     return f"{between.join(values) or 'one'}; {sizes}"
 
 
 def _best(row: Series, tuned: Sequence[str], unit: str) -> str:
-    """Say in words which trial has the lowest loss, of what size it is, and with which hyperparameters."""
+    """Describe the trial of the lowest loss: its loss, cell, size and hyperparameters."""
     mean = f" (the mean of {row['seeds']} seeds)" if row["seeds"] > 1 else ""
     cell = "" if row["cell"] == "all" else f" in cell {spaced(row['cell'])}"
     values = ", ".join(f"{name} {written(row[name])}" for name in tuned)
@@ -331,7 +331,7 @@ def _range(values: Iterable[Any]) -> str:
 
 
 def _sorted(values: Iterable[Any]) -> list[Any]:
-    """Return the distinct values that are there, numbers by size and all else by what is written."""
+    """Return the distinct values without missing ones, numbers by value and the rest by their text."""
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     distinct = {str(value): value for value in plain if value is not None and value == value}
     return sorted(
@@ -340,7 +340,7 @@ def _sorted(values: Iterable[Any]) -> list[Any]:
     )
 
 
-# What stands on top of each page.
+# The head of each page.
 SUMMARIES: dict[str, Callable[[ReportData, Sequence[Panel]], Summary]] = {
     "scaling": summarize_scaling,
     "sweep": summarize_sweep,

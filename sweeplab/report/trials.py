@@ -1,4 +1,4 @@
-"""The trials of a page: what is said of one under the cursor, and what a click on it opens."""
+"""The trials of a page: the text for one under the cursor, and the details that a click opens."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.report.data import ReportData, RunPages
 
 MOST_TRIALS = 2000
-# So many points of all curves together keep a page small; a curve has some of its points where there are more.
+# All curves together have at most this many points, to keep a page small; longer curves are thinned.
 MOST_POINTS = 20_000
-# Every mark of a trial names it so: its study, where several are on the page, its cell and its number.
+# How a mark names its trial: the study (if the page has several), the cell and the number.
 Key = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
 class PageTrials:
-    """What a page has of its trials, fit for JSON, and where each is; `about` is what they share."""
+    """The trials of a page as JSON values, and the index of each; `about` has what they share."""
 
     entries: list[dict[str, Any]] = field(default_factory=list)
     about: Mapping[str, Any] = field(default_factory=dict)
     places: Mapping[Key, int] = field(default_factory=dict)
 
     def place(self, study: object, cell: object, trial: Any) -> int:
-        """Return where a trial stands among the entries; -1 where the page has none of it."""
+        """Return the index of a trial among the entries; -1 if the page does not have it."""
         number = int(float(trial)) if trial == trial and trial is not None else -1
-        # The marks of one study do not say whose they are.
+        # On a page of one study, marks do not name the study.
         own = study or (self.entries[0]["study"] if self.entries else "")
         return self.places.get((str(own), str(cell), number), -1)
 
 
 def page_trials(report: ReportData) -> PageTrials:
-    """Return the trials of a page of studies: values, curves, checkpoints, commands; the best of too many."""
+    """Return the trials of a page with values, curves, checkpoints and commands; at most MOST_TRIALS, the best."""
     runs = report.runs
     if runs.empty:
         return PageTrials()
@@ -110,7 +110,7 @@ def _run(
 
 
 def _commands(report: ReportData, study: str) -> dict[str, list[str]]:
-    """Return the commands about a trial of a study as words, with places for its cell, number and seed."""
+    """Return the commands about a trial as lists of words, with placeholders for its cell, number and seed."""
     if not (report.lab and report.studied):
         return {}
     objective = str(report.runs.loc[report.runs["study"] == study].iloc[0].get("objective", ""))

@@ -1,4 +1,4 @@
-"""Write a page of panels and the data behind it, or its figures as pictures, whole or not at all."""
+"""Write a page of panels and the data behind it, or its figures as images; each file is written atomically."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sweeplab.report.panels.base import PANELS, Panel, make_panel, read_dashboar
 from sweeplab.report.summary import SUMMARIES, Summary, summarize_table
 from sweeplab.report.trials import page_trials
 
-# A picture's width in pixels of the page, and how many of its own it has for each.
+# The width of an image in CSS pixels, and its pixels per CSS pixel.
 WIDTHS = {"full": 1000, "half": 560}
 SCALE = 2
 INK, RULE = "#1c1f24", "#e3e6ea"
@@ -40,12 +40,12 @@ def write_page(
 ) -> list[Path]:
     """Write PAGE.html, PAGE.csv (`runs`), PAGE.json and, where a panel shows them, PAGE-curves.csv.
 
-    plotly.js lies in the folder `shared`, once for all pages, and in the page itself where there is none. In another
-    form than html each figure is written as a picture instead. Returns the files to be opened.
+    plotly.js is written to the folder `shared`, once for all pages, or into the page if `shared` is None. With another
+    `form` than html each figure is written as an image instead. Returns the files to be opened.
 
     Raises:
-        BadInput: the dashboard asks for what does not exist, or pictures cannot be made, and nothing is written; or
-            the folder cannot be written to.
+        BadInput: the dashboard has unknown panels, options or values, or images cannot be made (nothing is written);
+            or the folder cannot be written to.
     """
     from plotly.offline import get_plotlyjs, get_plotlyjs_version
 
@@ -74,12 +74,12 @@ def write_page(
 
 
 def write_law_report(found: Assessment, source: str, page: Path, dashboard: Path | None = None) -> Path:
-    """Write the page of a law that was fitted to any table; return its path.
+    """Write the page of a law that was fitted to any table, and return its path.
 
-    It has the dashboard's panels that need no study, all of the one law. `source` is what the table is called.
+    It has those panels of the dashboard that need no study, all for this law. `source` is the name of the table.
 
     Raises:
-        BadInput: the dashboard asks for what does not exist, or the page cannot be written.
+        BadInput: the dashboard has unknown panels, options or values, or the page cannot be written.
     """
     asked, report = read_dashboard(dashboard), ReportData.of_table(found)
     law, panels = {"law": found.fit.law.name, "delta": found.delta}, []
@@ -93,7 +93,7 @@ def write_law_report(found: Assessment, source: str, page: Path, dashboard: Path
 
 
 def write_single_page(file: Path, title: str, summary: Summary, panels: Iterable[Panel]) -> None:
-    """Write a page that has its data in it alone.
+    """Write a page with plotly.js and all data inside, and no other files.
 
     Raises:
         BadInput: it cannot be written.
@@ -104,7 +104,7 @@ def write_single_page(file: Path, title: str, summary: Summary, panels: Iterable
 
 
 def _write_files(folder: Path, contents: Mapping[str, str]) -> None:
-    """Write texts into a folder, each whole."""
+    """Write texts into a folder, each atomically."""
     for name in contents:
         if (folder / name).is_dir():
             raise BadInput(Problem("is a folder", "the name of a file", file=folder / name))
@@ -147,7 +147,7 @@ def _write_images(panels: Sequence[Panel], folder: Path, page: str, form: str) -
 
 @contextmanager
 def _written_to(folder: Path) -> Iterator[None]:
-    """Make a folder, and say which it is where it cannot be written to."""
+    """Make a folder; an error in writing names it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
@@ -156,7 +156,7 @@ def _written_to(folder: Path) -> Iterator[None]:
 
 
 def _json(title: str, summary: Summary, panels: Sequence[Panel]) -> str:
-    """Return the panels' data as JSON; what is no number is null."""
+    """Return the panels' data as JSON; NaN and infinity become null."""
     said = ("title", "notes", "warnings", "method", "missing", "result")
     described = [
         {name: getattr(each, name) for name in said}

@@ -116,7 +116,7 @@ def test_embeddings_and_what_they_do_to_the_exponents() -> None:
     runs = clean()
     finding = look_at("embeddings", clean_evidence())
     part = 1 - runs["n_params_non_embedding"] / runs["n_params"]
-    assert f"embeddings are 0.86% to {part.max():.0%} of N, and over 10% of it in 8 of 20" in finding.sentence
+    assert f"embeddings are 0.86% to {part.max():.0%} of N; over 10% in 8 of 20" in finding.sentence
     (effect,) = finding.as_dict()["effects"]
     alpha = effect["exponents"]["alpha"]
     assert alpha["before"]["low"] < 0.4 < alpha["before"]["high"], "the truth was planted in all parameters"
@@ -146,7 +146,7 @@ BAD = {
     "warm-up": (
         lambda run: {"warmup_iters": 50},
         of_length(100, 400),
-        "the warm-up is 0.78% to 50% of a run, and over 10% of it in 10 of 20 points",
+        "the warm-up is 0.78% to 50% of a run; over 10% in 10 of 20 points",
     ),
     "decay": (
         lambda run: {"state": "stopped", "iterations": run["max_iters"] // 2} if run["n_layer"] == 2 else
@@ -154,22 +154,22 @@ BAD = {
         {"min_lr": 5e-4} if run["train_tokens"] == 102_400 else {"scheduler_type": "constant"},
         lambda name: name.startswith(("n_layer=1", "n_layer=2")),
         "12 of 20 points end with over 20% of the peak rate: 8 stopped before the cosine's end, "
-        "3 with a rate that never comes down, 1 with a min_lr near the peak",
+        "3 with a learning rate that never decays, 1 with a min_lr near the peak",
     ),
     "learning-rate": (
         lambda run: {"learning_rate": 1e-3} if run["n_layer"] == 6 else {},
         lambda name: name.startswith("n_layer=6"),
-        "learning_rate has one value in 4 of 20 points: larger models mostly want a lower one",
+        "learning_rate has one value in 4 of 20 points: larger models usually need a lower one",
     ),
     "batch-size": (
         lambda run: {"batch_size": 16, "max_iters": run["max_iters"] * run["batch_size"] // 16},
         lambda name: True,
-        "batch_size is 16 in every run: longer trainings mostly want a larger one",
+        "batch_size is 16 in every run: longer runs usually need a larger one",
     ),
     "betas": (
         lambda run: {"betas": "(0.9, 0.95)" if run["n_embd"] < 100 else "(0.9, 0.99)"},
         lambda name: True,
-        "betas goes from (0.9, 0.95) to (0.9, 0.99), and no size tried two",
+        "betas goes from (0.9, 0.95) to (0.9, 0.99), but no size tried two values",
     ),
     "betas-edge": (
         lambda run: {"betas": BETAS[(run["trial"] + 1) % 3]} if run["n_layer"] == 1 else {},
@@ -190,8 +190,8 @@ BAD = {
         lambda run: {"state": "stopped"} if run["n_layer"] == 1 else
         {"state": "pruned", "best_val_loss": 1.0} if (run["n_layer"], run["trial"]) == (6, 2) else {},
         lambda name: name.startswith(("n_layer=1", "n_layer=6")),
-        "4 of 20 points come of runs that stopped early: they were not trained on the tokens that their schedule "
-        "was made for; 4 have a loss that a pruned trial of theirs was already below: the pruner was too hasty",
+        "4 of 20 points come from runs that stopped early: they were trained on fewer tokens than their schedule was "
+        "planned for; 4 have a higher loss than one of their pruned trials already had: the pruner was too aggressive",
     ),
 }  # fmt: skip
 NARROW = {
@@ -216,7 +216,7 @@ def test_what_was_planted_is_found_where_it_was(name: str) -> None:
     assert set(finding.points) == {each for each in evidence.points.names if touched(each)}
     (effect,) = finding.effects
     if len(finding.points) == CELLS:
-        assert effect.why == "every point is touched: there is no fit without them"
+        assert effect.why == "every point is affected: there is no fit without them"
     else:
         assert effect.n_points == CELLS - len(finding.points)
         assert effect.after.keys() >= {"alpha", "beta"}
@@ -228,7 +228,7 @@ def test_a_loss_that_rose_again_was_not_got_from_all_tokens() -> None:
     )
     finding = look("best-before-end", overfitted)
     assert finding.sentence.startswith(
-        "the loss of a point is its best evaluation's, and its last one is over 0.5% higher in 4 of 20 points, "
+        "the loss of a point is that of its best evaluation; its last one is over 0.5% higher in 4 of 20 points, "
         "up to 100%"
     )
     assert all(name.startswith("n_layer=6") for name in finding.points) and finding.effects[0].n_points == 16
@@ -312,7 +312,7 @@ def test_plateau_does_not_say_where_it_ends() -> None:
     ("seeds", "state", "sentence"),
     [
         (1, FOUND, "no point has a second seed"),
-        (2, CLEAR, "one seed differs by 0."),
+        (2, CLEAR, "the standard deviation of one seed is 0."),
     ],
 )
 def test_seeds(seeds: int, state: str, sentence: str) -> None:

@@ -53,14 +53,14 @@ def test_cells(cell: str, number: float) -> None:
 
 @pytest.mark.parametrize("cell", ["1,0,0", "M", "1.3 billion", "--", "."])
 def test_cells_that_are_no_number(cell: str) -> None:
-    with pytest.raises(BadInput, match=r"is no number$"):
+    with pytest.raises(BadInput, match=r"is not a number$"):
         values("L", [cell, "3"], "loss")
 
 
 def test_truth_is_no_number_and_a_percentage_is_named() -> None:
-    with pytest.raises(BadInput, match="'True' in row 0 and 1 more is no number"):
+    with pytest.raises(BadInput, match="'True' in row 0 and 1 more is not a number"):
         values("L", [True, False], "loss")
-    with pytest.raises(BadInput, match="'3,14' in row 0 is no number; write a decimal point"):
+    with pytest.raises(BadInput, match="'3,14' in row 0 is not a number; write a decimal point"):
         values("L", ["3,14", "3"], "loss")
     with pytest.raises(BadInput, match="'31%' in row 0 is a percentage"):
         values("L", ["31%", "3"], "loss")
@@ -99,7 +99,7 @@ def test_a_cell_of_many_digits_is_read_in_one_pass() -> None:
     cells = ["9" * n + "x", "1," * n + "x", "1" + " " * n + "x", f"0.{'0' * n}", "9" * n, "1,000.5", "1.3 B"]
     with pytest.raises(BadInput) as refused:
         read_columns(pd.DataFrame({"loss": cells}), {"loss": "loss"}, "runs.csv")
-    assert f"column 'loss' (loss): '{'9' * 60}…' in row 0 and 2 more is no number" in str(refused.value)
+    assert f"column 'loss' (loss): '{'9' * 60}…' in row 0 and 2 more is not a number" in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -109,14 +109,14 @@ def test_what_follows_from_the_two_others(role: str, word: str, other: str) -> N
     frame = pd.DataFrame({"C": [6e15, 12e15], "x": [1e7, 2e7]})
     found = read_columns(frame, {"flops": "C", other: "x", role: word}, "runs.csv")[role]
     assert (list(found.values), found.said) == ([1e8, 1e8], word)
-    with pytest.raises(BadInput, match=f"{role}={word} takes flops; --columns says where; allowed: C, x"):
+    with pytest.raises(BadInput, match=f"{role}={word} needs flops; name it with --columns; allowed: C, x"):
         read_columns(frame, {other: "x", role: word}, "runs.csv")
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("params", "'params' is no ROLE=COLUMN"),
+        ("params", "'params' is not ROLE=COLUMN"),
         ("parms=N", f"no 'parms'; allowed: {', '.join(ROLES)}; did you mean 'params'?"),
         ("loss=a,loss=b", "names 'loss' twice"),
     ],

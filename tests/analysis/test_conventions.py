@@ -64,7 +64,7 @@ def test_losses_by_convention() -> None:
         np.testing.assert_allclose(bits.columns["loss"], factor * best / np.log(2) / 1.25)
     assert bits.conventions["loss"] == "bits per byte, the last evaluation of a run"
     with pytest.raises(
-        BadInput, match="bits per byte need the bytes of a token, and nothing says them of the runs"
+        BadInput, match="bits per byte need the bytes per token, which the runs do not record"
     ):
         study_points(runs, None, Conventions(loss="bits-per-byte"))
 

@@ -18,7 +18,7 @@ CHINCHILLA = LAWS["chinchilla"]
 
 
 def table(seed: int = 0, noise: float = 0.005, moved: float = 0.0, **others) -> pd.DataFrame:
-    """Return 30 runs with five columns that the law does not read; losses are `moved` by the log of the epochs."""
+    """Return 30 runs with five columns that the law does not use; losses are `moved` by the log of the epochs."""
     random = np.random.default_rng(seed)
     n, d = GOOD["30 points, 6 x 5"]
     epochs = random.choice([1, 2, 4, 8, 16], len(n))
@@ -50,8 +50,8 @@ def test_every_other_column_is_tested_and_no_measured_one(tmp_path: Path) -> Non
 def test_a_column_that_moves_the_loss_is_found_and_so_is_what_it_leaves(tmp_path: Path) -> None:
     points = read(table(moved=0.06), tmp_path)
     spread, epochs = doubts(points, fit(points, CHINCHILLA))
-    assert spread.startswith("residuals of ") and "every number is in doubt; of 5 other columns (" in spread
-    assert epochs.startswith("what is left over goes with epochs, which the law does not read: +")
+    assert spread.startswith("residuals of ") and "every number is in doubt; 1 of 5 other columns (" in spread
+    assert epochs.startswith("the residuals correlate with epochs, which the law does not use: +")
     assert epochs.endswith("of 5 columns tested)")
 
 
@@ -60,13 +60,13 @@ def test_a_column_with_holes_is_tested_on_the_rows_that_have_it(tmp_path: Path) 
     frame.loc[::5, "epochs"] = np.nan
     points = read(frame, tmp_path)
     (said,) = doubts(points, fit(points, CHINCHILLA))
-    assert "goes with epochs" in said
+    assert "correlate with epochs" in said
 
 
 def test_large_residuals_are_doubted_without_any_other_column(tmp_path: Path) -> None:
     points = read(table(noise=0.064)[["N", "D", "loss"]], tmp_path)
     (said,) = doubts(points, fit(points, CHINCHILLA))
-    assert said.endswith("every number is in doubt; no other column of the table could say what")
+    assert said.endswith("every number is in doubt; the table has no other column that could explain it")
 
 
 @pytest.mark.slow

@@ -66,7 +66,7 @@ def test_a_table_without_cuts_says_so() -> None:
     found = compare(points, [CHINCHILLA, JOINT])
     assert found.better is None and not found.cuts.cuts
     assert found.sentences[0].startswith(
-        "laws cannot be compared by what they predict: no cut in flops leaves 8"
+        "laws cannot be compared by their predictions: no cut in flops leaves 8"
     )
     assert all(each.as_dict()["backtest"].keys() == {"why_none"} for each in found.rows)
 

@@ -54,7 +54,7 @@ def test_a_minimum_that_is_not_bracketed_is_none(off: float, side: str) -> None:
     assert found.line is None
     entry = found.as_dict()["numbers"]["N_opt exponent"]
     assert (entry["value"], entry["verdict"]) == (None, "not identified")
-    assert entry["why"] == "0 of 5 budgets have a minimum; a line takes 3"
+    assert entry["why"] == "0 of 5 budgets have a minimum; a line needs 3"
 
 
 def test_an_optimum_at_the_edge_is_none() -> None:
@@ -66,7 +66,7 @@ def test_an_optimum_at_the_edge_is_none() -> None:
         for each in isoflop(plant_isoflop("steep", 0.002, rng(seed), decades=1.0, off=off)).minima
     ]
     assert np.mean([each.log_n is not None for each in found]) <= 0.05
-    assert {each.why_none.split()[-1] for each in found if each.log_n is None} <= {"ends", "noise"}
+    assert {each.why_none.split()[-1] for each in found if each.log_n is None} <= {"it", "noise"}
 
 
 def test_only_the_budgets_that_bracket_count() -> None:
@@ -196,14 +196,14 @@ def test_a_bent_line_is_said_and_widens() -> None:
     lines = [isoflop(each).line for each in (straight, bent)]
     assert lines[0].bent == 1 < lines[1].bent
     assert lines[1].half(lines[1].leans[1]) > 3 * lines[0].half(lines[0].leans[1])
-    said = "the minima do not lie on a line: their distances from it are more than noise"
+    said = "the minima do not lie on a line: they deviate from it by more than noise"
     assert [said in isoflop(each).warnings for each in (straight, bent)] == [False, True]
 
 
 def test_two_minima_make_no_line() -> None:
     found = isoflop(plant_isoflop("steep", 0.003, rng(), budgets=[1e18, 1e20]))
     assert len([each for each in found.minima if each.log_n]) == 2
-    assert "2 of 2 budgets have a minimum; a line takes 3" in found.numbers["N_opt exponent"].verdict.reason
+    assert "2 of 2 budgets have a minimum; a line needs 3" in found.numbers["N_opt exponent"].verdict.reason
 
 
 def test_budgets_within_a_decade_make_none_either() -> None:
@@ -215,7 +215,7 @@ def test_budgets_within_a_decade_make_none_either() -> None:
 def test_three_rows_a_budget_show_no_noise() -> None:
     found = isoflop(plant_isoflop("steep", 0.003, rng(), n_sizes=3))
     assert found.as_dict()["sigma"] is None or not math.isfinite(found.sigma)
-    assert all("nothing shows the noise" in each.why_none for each in found.minima)
+    assert all("the noise cannot be estimated" in each.why_none for each in found.minima)
 
 
 def test_without_tokens_there_is_no_d_opt() -> None:
@@ -235,9 +235,9 @@ def test_it_can_be_written() -> None:
 
 def test_refused() -> None:
     points = plant_isoflop("steep", 0.003, rng())
-    with pytest.raises(BadInput, match="reads 'flops', which the table has not \\(tokens would do\\)"):
+    with pytest.raises(BadInput, match="needs 'flops', which the table lacks \\(tokens would do\\)"):
         isoflop(replace(points, columns={name: points.columns[name] for name in ("params", "loss")}))
-    with pytest.raises(BadInput, match="the table has 1 size; the best of them takes 3"):
+    with pytest.raises(BadInput, match="the table has 1 size; the best size needs 3"):
         isoflop(points.only(np.array([0])))
     for text in ("many", "0", "-3", "1e17,x", "nan", "50.5", ""):
         with pytest.raises(BadInput, match="--budgets"):

@@ -75,15 +75,15 @@ def test_on_one_ray_misfit_cannot_be_seen(design: str) -> None:
     for seed in range(5):
         said = look(plant("steep", BAD[design], 0.003, np.random.default_rng(seed)))
         assert said.status == UNSEEABLE and said.p_value is None
-        assert said.sentences[0].startswith("misfit cannot be seen on this design: all rows lie near one ray")
-        assert said.sentences[0].endswith("no sign that chinchilla is right")
+        assert said.sentences[0].startswith("this design cannot show a misfit: all rows lie near one ray")
+        assert said.sentences[0].endswith("no evidence that chinchilla is right")
 
 
 def test_a_gross_misfit_is_flagged_even_there() -> None:
     ray = BAD["one ray, D = 20 N"]
     said = look(wrong_table("steep", "broken power of D", 1.5, ray, 0.001, np.random.default_rng(0)))
     assert said.status == FLAGGED
-    assert any("cannot be seen on this design" in each for each in said.sentences)
+    assert any("this design cannot show smaller misfits" in each for each in said.sentences)
 
 
 def test_three_sizes_cannot_show_a_bend_in_params() -> None:
@@ -135,7 +135,7 @@ def test_a_column_that_the_law_does_not_read() -> None:
     said = look(plant("steep", GRID, 0.003, np.random.default_rng(0)), "power-n")
     assert statuses(said)["trend with tokens"] == FLAGGED
     assert "trend with flops" not in statuses(said), "FLOPs follow from the two"
-    assert "log tokens, which the law does not read" in said.sentences[0]
+    assert "log tokens, which the law does not use" in said.sentences[0]
 
 
 def test_units_do_not_matter_and_neither_does_a_tiny_delta() -> None:
@@ -190,6 +190,6 @@ def test_what_is_left_over_goes_with_depth() -> None:
     depth_says = found["n_layer"]
     assert depth_says.swing == pytest.approx(-0.01 * np.log(4), rel=0.3)
     assert depth_says.p_value is not None and depth_says.p_value < 1e-4 and depth_says.rank < -0.5
-    said = [each for each in look(shaped).sentences if each.startswith("what is left over goes with ")]
-    assert any(" n_layer, which the law does not read: -1." in each for each in said)
+    said = [each for each in look(shaped).sentences if each.startswith("the residuals correlate with ")]
+    assert any(" n_layer, which the law does not use: -1." in each for each in said)
     assert not any(" n_embd, " in each for each in said)

@@ -123,7 +123,7 @@ def test_a_line_from_another_ledger_and_a_line_of_another_kind(ledger: Path, tmp
     assert refusal(ledger).startswith("line 2 is entry 2 and does not follow entry 1")
     for line in (b"\n", b"[]\n", b"{}\n", b"[" * 20_000 + b"\n", b"\xff\n"):
         ledger.write_bytes(lines[0] + line + b"".join(lines[1:]))
-        assert refusal(ledger).startswith("line 2 is no ")
+        assert refusal(ledger).startswith("line 2 is not ")
 
 
 def test_a_ledger_written_anew_is_not_what_its_head_says(ledger: Path, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_ledger_written_anew_is_not_what_its_head_says(ledger: Path, tmp_path:
 )
 def test_a_head_that_is_none(text: str, ledger: Path) -> None:
     head_file(ledger).write_text(text)
-    with pytest.raises(BadInput, match=r"ledger.jsonl.head: was changed: it is no head of a ledger"):
+    with pytest.raises(BadInput, match=r"ledger.jsonl.head: was changed: it is not the head of a ledger"):
         read_chain(ledger)
 
 
@@ -161,7 +161,7 @@ def test_a_torn_last_line_is_named_and_never_cut(ledger: Path) -> None:
     size = len(b"".join(lines))
     for cut in range(size + 1, len(whole) - 1):
         ledger.write_bytes(whole[:cut])
-        assert refusal(ledger).startswith(f"line 5 is cut off after {cut - size} bytes, as by a kill")
+        assert refusal(ledger).startswith(f"line 5 is cut off after {cut - size} bytes, as after a kill")
     with pytest.raises(BadInput, match="line 5 is cut off"):
         append(ledger, [{"loss": 2.0}])
     assert ledger.read_bytes() == whole[: len(whole) - 2]
@@ -235,7 +235,7 @@ def test_no_ledger_and_no_place_for_one(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be written"):
         append(tmp_path / "file" / "ledger.jsonl", [{"loss": 1.0}])
     (tmp_path / "folder").mkdir()
-    with pytest.raises(BadInput, match="is no file"):
+    with pytest.raises(BadInput, match="is not a file"):
         read_chain(tmp_path / "folder")
 
 

@@ -155,9 +155,9 @@ def test_a_ray_forecasts_along_itself_with_its_verdict() -> None:
 
 def test_no_interval_no_forecast() -> None:
     points = plant("hoffmann", BAD["one ray, D = 20 N"], 0.003, np.random.default_rng(4))
-    with pytest.raises(BadInput, match="cannot be forecast: the 12 rows set it no upper limit"):
+    with pytest.raises(BadInput, match="cannot be forecast: the 12 rows give it no upper bound"):
         predict(assess(points, CHINCHILLA), {"params": 1e12, "tokens": 1e6})
-    with pytest.raises(BadInput, match="chinchilla reads tokens too: --tokens"):
+    with pytest.raises(BadInput, match="chinchilla needs tokens too: --tokens"):
         predict(assess(points, CHINCHILLA), {"params": 1e6})
 
 

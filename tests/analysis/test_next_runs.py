@@ -253,8 +253,8 @@ def test_bad_input(pilot: Points, tmp_path: Path) -> None:
         (lambda: of_file(pilot, tmp_path / "some.csv"), "no column 'tokens'"),
         (lambda: of_points(pilot, 4.0), "too few for any candidate"),
         (lambda: find_quantity(found, pilot, "bta"), "did you mean 'beta'"),
-        (lambda: find_quantity(found, pilot, "loss-at", {"params": 1e9}), "takes --at with tokens"),
-        (lambda: next_runs(found, alpha, of_axes(pilot, AXES), Rules(-1.0)), "--flops -1 is no budget"),
+        (lambda: find_quantity(found, pilot, "loss-at", {"params": 1e9}), "needs --at with tokens"),
+        (lambda: next_runs(found, alpha, of_axes(pilot, AXES), Rules(-1.0)), "--flops -1 is not a budget"),
         (lambda: next_runs(found, alpha, of_axes(pilot, AXES), Rules(1e18, most_share=3)), "--most-share 3"),
         (
             lambda: next_runs(found, alpha, of_axes(pilot, AXES), Rules(1.0)),

@@ -70,7 +70,7 @@ def test_names_that_say_a_unit_too(tmp_path: Path) -> None:
 def test_separators_and_lines_of_a_text(name: str, text: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(text.encode())
-    with pytest.raises(BadInput, match=r"column 'L' \(loss\): ' ?x' in line 4 is no number"):
+    with pytest.raises(BadInput, match=r"column 'L' \(loss\): ' ?x' in line 4 is not a number"):
         read_points(path)
     path.write_bytes(text.replace("x", "3").encode())
     points = read_points(path)
@@ -100,17 +100,17 @@ def test_every_fault_of_a_table_is_said_at_once() -> None:
     assert refused(table, {"flops": "n"}) == [
         "runs.csv: column 'N' (params): '-1.0' in row 1 and 1 more is not positive",
         "runs.csv: column 'L' (loss): '31%' in row 1 is a percentage; write the number itself",
-        "runs.csv: column 'L' (loss): 'low' in row 2 is no number",
+        "runs.csv: column 'L' (loss): 'low' in row 2 is not a number",
         "runs.csv: no column 'n'; allowed: N, D, L; did you mean 'N'?",
     ]
-    assert refused(frame(), {"tokens": "D*big"})[0].startswith("runs.csv: 'big' is no factor of column 'D'")
+    assert refused(frame(), {"tokens": "D*big"})[0].startswith("runs.csv: 'big' is no factor for column 'D'")
 
 
 def test_params_and_tokens_that_are_swapped() -> None:
     table = frame(N=[1e9, 2e9, 4e9, 8e9], D=[1e5, 2e5, 4e5, 8e5])
     assert refused(table) == [
         "runs.csv: 10,000 parameters for each token; are params and tokens swapped in --columns?"
-        " A factor of 1, as in params=COLUMN*1, says that it is meant"
+        " If it is meant so, add a factor of 1, as in params=COLUMN*1"
     ]
     assert points_of(table, COLUMNS | {"params": "N*1"}, "runs.csv").n == 4
 
@@ -120,14 +120,14 @@ def test_params_and_tokens_that_are_swapped() -> None:
     [
         ("runs.xlsx", b"x", "no table has the suffix '.xlsx'; allowed: .csv, .tsv, .parquet"),
         ("no.csv", None, "cannot be read: No such file"),
-        ("empty.csv", b"", "is no table: No columns"),
-        ("torn.parquet", b"PAR1", "is no table: "),
-        ("binary.csv", b"\xff\xfe\x00a,b\n", "is no table: "),
+        ("empty.csv", b"", "is not a table: No columns"),
+        ("torn.parquet", b"PAR1", "is not a table: "),
+        ("binary.csv", b"\xff\xfe\x00a,b\n", "is not a table: "),
         ("other.csv", b"a,b\n1,2\n", "which column is the loss?"),
         (
             "long.csv",
             b"N,loss\n1,2,3\n2,3,4\n",
-            "is no table: its rows have more cells than its first line has names",
+            "is not a table: its rows have more cells than its first line has names",
         ),
     ],
 )

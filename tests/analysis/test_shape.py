@@ -48,7 +48,7 @@ def test_the_planted_effect_at_equal_parameters(effect: float) -> None:
     assert width.value == pytest.approx((1 + q / p) * math.log(2) * effect, abs=2e-3)
     assert depth.low < depth.value < depth.high and depth.high - depth.low < 2e-3
     assert depth.verdict.verdict == "identified"
-    assert ("cannot be told from nothing" in found.says) == (depth.low <= 0 <= depth.high)
+    assert ("cannot be told from zero" in found.says) == (depth.low <= 0 <= depth.high)
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_what_the_design_does_not_show_gets_no_number(layers, widths) -> None:
     said = found.as_dict()["numbers"]
     for name in ("depth at equal parameters", "width at equal parameters", "best aspect ratio"):
         assert (said[name]["value"], said[name]["verdict"]) == (None, "not identified")
-    assert "what shape does cannot be told from what size does" in said["depth at equal parameters"]["why"]
-    assert found.says.startswith("what depth or width buys at equal parameters is not identified")
+    assert "shape cannot be separated from that of size" in said["depth at equal parameters"]["why"]
+    assert found.says.startswith("the effect of depth or width at equal parameters is not identified")
     json.dumps(found.as_dict())
 
 
@@ -200,7 +200,7 @@ def test_shapes_that_are_not_known_are_counted() -> None:
 
 
 def test_refused() -> None:
-    with pytest.raises(BadInput, match="the shape takes n_layer and n_embd, which the table has not"):
+    with pytest.raises(BadInput, match="the shape needs n_layer and n_embd, which the table lacks"):
         shape_of(replace(plant(), shape={}))
 
 
@@ -257,4 +257,4 @@ def test_a_studys_runs() -> None:
     depth = found.numbers["depth at equal parameters"]
     p, q = found.growth or (0, 0)
     assert depth.identified and depth.value == pytest.approx(-(1 + p / q) * math.log(2) * 0.02, abs=0.006)
-    assert "at equal parameters twice the depth changes the loss by -" in found.says
+    assert "at equal parameters doubling the depth changes the loss by -" in found.says

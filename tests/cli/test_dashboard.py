@@ -130,7 +130,7 @@ def test_a_study_that_runs_is_seen_and_steered(folder: Path, tmp_path: Path) -> 
             page.wait_for(f"{points} > {seen}")  # they come by themselves
             page.wait_for("document.querySelectorAll('#curves .scatterlayer .trace path.js-line').length > 0")
             assert page.read("at('counted').textContent") == "0 of 4 trials"
-            assert "places in stacks are taken" in page.read("at('occupancy').textContent")
+            assert "stack slots are in use" in page.read("at('occupancy').textContent")
             picture = os.environ.get("SWEEPLAB_SCREENSHOTS")
             if picture:
                 page.screenshot(Path(picture) / "dashboard.png")

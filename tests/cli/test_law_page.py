@@ -27,11 +27,11 @@ def test_a_page_is_written_beside_what_is_printed(cli, table: Path) -> None:
     assert (said.code, said.err) == (0, "")
     assert said.out.splitlines()[-1] == str(page)
     text = page.read_text(encoding="utf-8")
-    assert "tied: numbers and verdicts" not in text and "chinchilla: numbers and verdicts" in text
+    assert "tied: estimates and verdicts" not in text and "chinchilla: estimates and verdicts" in text
     assert "runs.csv" in text and "Learning curves" not in text
     as_json = json.loads(cli("laws", "fit", table, *COLUMNS, "--law", "tied", "--report", page, "--json").out)
     assert as_json["report"] == str(page) and as_json["bootstrap"]["refits"] > 0
-    assert "tied: numbers and verdicts" in page.read_text(encoding="utf-8")
+    assert "tied: estimates and verdicts" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

@@ -121,7 +121,7 @@ def test_a_terminal_shows_how_far_a_long_fit_is(folder: Path, good: Path, comman
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["good.csv"], "good.csv: which column is the loss? --columns loss=COLUMN says it; allowed: N, D, val"),
+        (["good.csv"], "good.csv: which column is the loss? name it with --columns loss=COLUMN; allowed: N, D, val"),
         (["good.csv", "--columns", "params=n,tokens=D,loss=val"], "good.csv: no column 'n'; allowed: N, D, val"),
         (["good.csv", "--columns", "parms=N"], "--columns has no 'parms'"),
         (["good.csv", "--columns", "params=D,tokens=N*1e-9,loss=val"], "are params and tokens swapped"),
@@ -179,7 +179,7 @@ def test_what_speaks_against_a_file_is_said_wherever_it_is_fitted(command: str, 
         "residuals of " in said.out
         and "every number is in doubt; of 1 other column (epochs), 1 can" in said.out
     )
-    assert "what is left over goes with epochs, which the law does not read: +" in said.out
+    assert "the residuals correlate with epochs, which the law does not use: +" in said.out
     if name == "fit":
         warnings = json.loads(cli("laws", name, "runs.csv", "--json").out)["warnings"]
         assert sum("every number is in doubt" in each for each in warnings) == 1

@@ -48,7 +48,7 @@ def test_json(cli, table: Path) -> None:
     [
         (["--budgets", "some"], "--budgets 'some'; allowed: a number of bins, such as 8, or FLOPs"),
         (["--law", "power-n"], "power-n has no compute-optimal size"),
-        (["--flops", "-5"], "--flops -5 is no budget"),
+        (["--flops", "-5"], "--flops -5 is not a budget"),
     ],
 )
 def test_bad_input(arguments: list[str], said: str, cli, table: Path) -> None:
@@ -72,15 +72,15 @@ def test_the_shape_of_a_file(cli, folder: Path) -> None:
     )
     said = cli("laws", "shape", "s.csv", "--columns", "params=N,loss=val")
     assert (said.code, said.err) == (0, "")
-    assert "at equal parameters twice the depth changes the loss by -" in said.out
+    assert "at equal parameters doubling the depth changes the loss by -" in said.out
     refused = cli("laws", "shape", "s.csv", "--columns", "tokens=N,loss=val")
-    assert refused.code == 2 and "the shape takes params, which the table has not" in refused.err
+    assert refused.code == 2 and "the shape needs params, which the table lacks" in refused.err
 
 
 def test_a_real_study_of_two_cells(cli, finished) -> None:
     """Two sizes, trained for real: every approach says why it has no number, and the shape too."""
     refused = cli("laws", "isoflop", "tiny", "--lab", finished.lab)
-    assert refused.code == 2 and "the table has 2 sizes; the best of them takes 3" in refused.err
+    assert refused.code == 2 and "the table has 2 sizes; the best size needs 3" in refused.err
     found = json.loads(cli("laws", "shape", "tiny", "--lab", finished.lab, "--json").out)
     assert [(each["n_layer"], each["n_embd"]) for each in found["cells"]] == [(1, 8), (1, 16)]
     assert all(entry["value"] is None for entry in found["numbers"].values())

@@ -76,7 +76,7 @@ def test_options_say_what_the_rules_have() -> None:
     ("arguments", "said"),
     [
         (["--flops", "4"], "4 FLOPs are too few for any candidate"),
-        (["--flops", "-1"], "--flops -1 is no budget"),
+        (["--flops", "-1"], "--flops -1 is not a budget"),
         (["--flops", "1e18", "--quantity", "bta"], "did you mean 'beta'?"),
         (["--flops", "1e18", "--quantity", "loss-at"], "--at with params and tokens"),
         (["--flops", "1e18", "--candidates", "n_embd=1:2:3"], "no 'n_embd' for a table"),

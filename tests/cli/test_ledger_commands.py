@@ -85,7 +85,7 @@ def test_a_table_is_forecast_grows_and_is_scored(cli, folder: Path, table: Path)
     changed = later.read_text().replace(lines[3], lines[3].replace(",", ",1", 1))
     later.write_text(changed)
     refused = cli("laws", "verify", "--against", later)
-    assert "1 refused: 29 of the 30 rows that it was made from are in" in refused.out
+    assert "1 refused: only 29 of the 30 rows it was made from are unchanged in" in refused.out
     listed = cli("laws", "ledger")
     assert listed.code == 0 and "open" in listed.out and "chinchilla" in listed.out
 
@@ -165,9 +165,9 @@ def test_what_is_not_identified_is_sealed_with_its_verdict(cli, folder: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "which run? --params and --tokens say it, or --study FILE"),
-        (["--params", "-1"], "--params -1 is no size of a run; it takes a positive number"),
-        (["--params", "2e8"], "params 2e+08: chinchilla reads tokens too: --tokens"),
+        ([], "which run? give --params and --tokens, or --study FILE"),
+        (["--params", "-1"], "--params -1 is not the size of a run; it must be positive"),
+        (["--params", "2e8"], "params 2e+08: chinchilla needs tokens too: --tokens"),
         (
             ["--params", "2e8", "--study", "x.yaml"],
             "--study, --targets and --params with --tokens each name runs",
@@ -261,7 +261,7 @@ def test_the_cells_of_a_study_are_forecast_and_scored(cli, folder: Path, finishe
 
     known = cli("laws", "forecast", near, *columns, "--study", finished.file, "--lab", lab)
     assert (known.code, known.out) == (2, "")
-    assert len(known.err.splitlines()) == 2 and "a forecast is made before its run exists" in known.err
+    assert len(known.err.splitlines()) == 2 and "a forecast must be made before its run starts" in known.err
     study = lab / "studies" / "tiny" / "study.json"
     study.write_text(study.read_text().replace('"batch_size": 4', '"batch_size": 5'))
     other = cli("laws", "verify", "--ledger", ledger, "--lab", lab)
@@ -342,5 +342,6 @@ def test_small_cells_are_run_large_ones_forecast_run_and_scored(cli, folder: Pat
 @pytest.mark.parametrize("words", ["laws ledger", "laws verify", "laws forecast runs.csv"])
 def test_what_is_no_file_is_no_ledger(cli, table: Path, words: str) -> None:
     told = cli(*words.split(), *((*COLUMNS, *SMALL) if "forecast" in words else ()), "--ledger", "/dev/null")
-    assert (told.code, told.out) == (2, "") and told.err.startswith("error: /dev/null: is no file; allowed: ")
+    assert (told.code, told.out) == (2, "")
+    assert told.err.startswith("error: /dev/null: is not a file; allowed: ")
     assert not Path("/dev/null.head").exists() and not Path("/dev/null.lock").exists()

@@ -30,7 +30,7 @@ def test_a_sweep_of_a_real_study_is_written(cli, finished) -> None:
     share = sum(end["iteration"] for end in ends) / sum(end["slot_steps"] for end in ends)
     where = by_title["Where compute and time went"]
     assert where["result"]["occupancy"]["tiny"] == pytest.approx(share) and 0.0 < share < 1.0
-    assert f"tiny: {share:.0%} of its stacks' slots were occupied, the mean over all steps." in where["notes"]
+    assert f"tiny: {share:.0%} of its stacks' slots were occupied, averaged over all steps." in where["notes"]
     assert {path.name for path in page.parent.glob("sweep.*")} == {"sweep.html", "sweep.csv", "sweep.json"}
 
 

@@ -230,7 +230,7 @@ def test_none_is_best_of_cells_that_find_unlike_things(cli, folder: Path) -> Non
     page = (folder / "lab/studies/tiny/report/sweep.html").read_text()
     assert all(each["run"] in page for each in samples)
     said = cli("laws", "shape", "tiny")
-    assert said.code == 2 and "of unlike tasks, and not to be compared: the next token" in said.err
+    assert said.code == 2 and "losses of different tasks cannot be compared: the next token" in said.err
 
 
 @pytest.mark.slow

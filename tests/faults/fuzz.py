@@ -426,7 +426,7 @@ def _unclear(refused: Any, has_lines: bool) -> str:
 
 
 # What is wrong with a file as a whole.
-WHOLE = ("the study is empty", "this is no dashboard")
+WHOLE = ("the study is empty", "this is not a dashboard")
 
 
 @contextmanager

@@ -73,7 +73,7 @@ def test_unlike_tasks_are_not_compared(plant) -> None:
     assert "ranked separately" in warning and "bits per byte too" in warning
     assert (
         found.notes[-1]
-        == "Hidden tokens, from all around them, 15% of them: n_layer=4, n_embd=32 stands alone."
+        == "Hidden tokens, from all around them, 15% of them: n_layer=4, n_embd=32 is the only cell."
     )
     assert len(found.data) == 1
     summary = SUMMARIES["sweep"](ReportData.of_study(runs, planted.curves), [])
@@ -88,7 +88,7 @@ def test_choices_that_are_alone_in_their_tasks_are_listed(plant) -> None:
     found = ChoicesPanel.of(ReportData.of_study(runs, planted.curves))
     assert found.figure() is None and list(found.data["rank"]) == [1, 1]
     assert [note.partition(": ")[2] for note in found.notes] == [
-        f"n_layer=4, n_embd={width} stands alone." for width in sorted(set(runs["n_embd"]))
+        f"n_layer=4, n_embd={width} is the only cell." for width in sorted(set(runs["n_embd"]))
     ]
 
 
@@ -156,7 +156,7 @@ def test_what_was_confirmed_is_drawn_beside_what_was_searched(material: ReportDa
     assert list(test.x) == pytest.approx([3.05, 3.55]) and list(searched.x) == [3.2, 3.2]
     assert panel.notes == (
         "Each cell's best trial, 3 seeds, tested on fresh seeds and the test split: 1 of 1 other cell differs from the "
-        "search's best.",
+        "search's best cell.",
     )
     entries = dict(SUMMARIES["sweep"](material, []).entries)
     assert entries["Confirmed"].startswith(

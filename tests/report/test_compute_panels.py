@@ -105,7 +105,7 @@ def test_the_frontier_has_the_shapes_that_none_beats() -> None:
     found = make_panel(PanelSpec("shape"), shapes())
     on = found.data[found.data["on_frontier"].eq(True)]
     assert {8} <= set(on["n_layer"]) and found.data["what"].eq("size alone").any()
-    assert "at equal parameters twice the depth changes the loss by -10" in found.notes[1].lower()
+    assert "at equal parameters doubling the depth changes the loss by -10" in found.notes[1].lower()
     found.figure().to_json()
 
 
@@ -124,5 +124,5 @@ def test_shapes_that_cannot_be_compared_are_not() -> None:
     assert "is not identified" in make_panel(PanelSpec("shape", {"x": "n_layer"}), material).missing
     without = ReportData(DataFrame(), DataFrame(), table=replace(points, shape={}))
     assert make_panel(PanelSpec("shape"), without).missing == (
-        "the shape takes n_layer and n_embd, which the table has not"
+        "the shape needs n_layer and n_embd, which the table lacks"
     )

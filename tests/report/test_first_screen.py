@@ -27,17 +27,15 @@ def test_a_sweeps_page_opens_with_what_mattered_and_good_values() -> None:
     said = first_screen("sweep", plant_sweep(40, CELLS[:3]))
     mattered, good, ranked, *_ = said.answers
     assert said.asked.startswith(
-        "What matters of activation, dropout, learning_rate and weight_decay in each of 3 cells"
+        "Which hyperparameters matter (activation, dropout, learning_rate and weight_decay) in each of 3 cells"
     )
-    assert re.match(
-        r"What mattered, as a share of the importance: learning_rate \d+% \(\d+% to \d+%\)", mattered
-    )
-    assert mattered.endswith("cannot be told from chance.") and "activation" in mattered.split(";")[1]
+    assert re.match(r"Share of the importance: learning_rate \d+% \(\d+% to \d+%\)", mattered)
+    assert "activation" in mattered.split("; not distinguishable from chance: ")[1]
     low, high = map(float, re.search(r"learning_rate (\S+) to (\S*\d)", good).groups())
     assert low < 10**-2.5 < high < 30 * low, "the best rate that was planted, in less than half of its range"
     assert "cannot be told" in ranked, "of one seed"
     few = first_screen("sweep", plant_sweep(3, CELLS[:1])).answers
-    assert few[0] == "What matters cannot be told from 3 trials; it takes 10."
+    assert few[0] == "Importances need 10 trials or more; there are 3."
 
 
 def test_a_scaling_page_says_where_the_loss_goes_and_what_of_a_law_is_known() -> None:
@@ -46,7 +44,7 @@ def test_a_scaling_page_says_where_the_loss_goes_and_what_of_a_law_is_known() ->
     )
     said = first_screen("scaling", runs)
     assert said.asked.startswith(
-        "How does the loss depend on n_embd and n_layer? Compared: 3 cells, each the best of"
+        "How does the loss depend on n_embd and n_layer? Compared: 3 cells, each by its best trial"
     )
     n_params = sorted(runs["n_params"].unique())
     lowest = runs.groupby("n_params")["best_val_loss"].min()
@@ -63,8 +61,8 @@ def test_a_comparison_says_what_differs_and_what_stands_behind_each_side() -> No
     )
     said = first_screen("compare", ours, theirs.assign(dtype="bfloat16"))
     behind = dict(said.entries)
-    assert "12 trials behind each cell's best, 2 seeds" in behind["planted"]
-    assert "20 trials behind each cell's best, 2 seeds" in behind["other"]
+    assert "12 trials per cell, 2 seeds" in behind["planted"]
+    assert "20 trials per cell, 2 seeds" in behind["other"]
     assert behind["Set differently"] == "dtype float32 / bfloat16 (planted / other)"
     assert said.answers[0].startswith("other against planted: different, +0.")
 

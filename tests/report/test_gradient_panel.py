@@ -46,7 +46,7 @@ def test_it_shows_the_layers_of_each_cells_best_run(plant, tmp_path: Path) -> No
 
 def test_a_study_that_kept_none_is_told_how_to(plant, tmp_path: Path) -> None:
     report = ReportData.of_study(*plant(["complete"]), lab=tmp_path)
-    with pytest.raises(BadInput, match=r"track: \{gradients: true\} in the study keeps them"):
+    with pytest.raises(BadInput, match=r"track: \{gradients: true\} in the study records them"):
         GradientFlowPanel.of(report)
 
 

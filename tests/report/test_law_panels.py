@@ -80,14 +80,14 @@ def test_a_line_ends_where_the_loss_stops_being_identified() -> None:
     noisy = shown("law", of("12 points, 4 x 3", noise=0.02), x="params")
     beyond = noisy.data[noisy.data["what"] == "beyond"]
     assert beyond.empty or beyond["params"].max() < 1e9
-    assert any("there the loss is not identified (its 90% interval" in note for note in noisy.notes)
+    assert any("the loss is not identified there (its 90% interval" in note for note in noisy.notes)
 
 
 def test_a_scattered_table_has_few_lines() -> None:
     found = shown("law", of(SCATTERED), x="params")
     assert len(found.lines) == 4 and all(name.startswith("tokens about ") for name in found.lines)
     points = found.data[found.data["what"] == "measured"]
-    assert len(points) == 245 and any("brought to what their line holds" in note for note in found.notes)
+    assert len(points) == 245 and any("moves each point to the value" in note for note in found.notes)
     held = [float(name.removeprefix("tokens about ").removesuffix("G")) * 1e9 for name in points["line"]]
     np.testing.assert_allclose(points["loss"], losses(TRUTH, points["params"], np.array(held)), rtol=0.02)
     assert not np.allclose(points["loss"], points["measured loss"])
@@ -158,7 +158,7 @@ def test_misfit_says_what_could_be_seen() -> None:
     good, ray = shown("misfit", of(GRID)), shown("misfit", of(RAY))
     assert set(good.data["status"]) == {"not seen"} and (good.data["power"] > 0.5).all()
     assert set(ray.data["status"]) == {"cannot be seen"}
-    assert "misfit cannot be seen on this design" in ray.notes[0].lower()
+    assert "this design cannot show a misfit" in ray.notes[0].lower()
     assert good.shown["form"].tolist() == good.data["status"].tolist()
 
 

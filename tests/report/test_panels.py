@@ -124,7 +124,7 @@ def test_far_worse_trials_are_left_above_the_view_and_counted(plant) -> None:
 def test_bars_span_the_seeds_and_are_said(plant) -> None:
     drawn = of(LOSS, plant(["complete"], seeds=3))
     np.testing.assert_allclose(drawn.data["loss_high"] - drawn.data["loss_low"], 0.02)
-    assert any("bars span them" in note for note in drawn.notes)
+    assert any("bars span their losses" in note for note in drawn.notes)
     best = drawn.figure().data[0]
     assert best.error_y.visible
     np.testing.assert_allclose(best.error_y.array, 0.01)
@@ -175,14 +175,14 @@ def test_heat_map_has_the_lowest_loss_of_each_pair(typed, plant) -> None:
 
 def test_heat_map_of_a_grid_of_one_size_says_so(plant) -> None:
     drawn = of(PanelSpec("heat_map"), plant(["complete"], widths=[32]))
-    assert drawn.missing == "a heat map needs two sizes that vary in the grid; here n_layer does"
+    assert drawn.missing == "a heat map needs two sizes that vary in the grid; varying here: n_layer"
 
 
 def test_learning_curves_are_the_planted_ones(typed, plant) -> None:
     drawn = of(PanelSpec("learning_curves"), typed(plant(["complete", "pruned", "diverged"], seeds=2)))
     assert len(drawn.data) == 6 * 2 * 2 * len(ITERATIONS)
     assert drawn.notes[-2:] == (
-        "Above the view: where the runs start; double-click to see all.",
+        "The start of the runs is above the view; double-click to see all.",
         "Not drawn: 12 diverged.",
     )
     first = drawn.best[drawn.best["cell"] == "n_layer=1,n_embd=32"]

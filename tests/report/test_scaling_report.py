@@ -212,12 +212,12 @@ def test_a_dashboard_of_ones_own(tmp_path: Path, planted) -> None:
             ["1:1: the dashboard has no part 'panel'", "did you mean 'panels'?", "no list of panels"],
         ),
         ("panels: []\n", ["1:9: there is no list of panels"]),
-        ("panels: [3]\n", ["1:10: this is no panel"]),
-        ("- panel: loss\n", ["1:1: this is no dashboard"]),
+        ("panels: [3]\n", ["1:10: this is not a panel"]),
+        ("- panel: loss\n", ["1:1: this is not a dashboard"]),
         ("panels: [\n", ["while parsing"]),
         ("panels: [{panel: table}]\npanels: []\n", ["2:1: ", "given twice"]),
         ("a: &a [x]\npanels: *a\n", ["alias"]),
-        ("", ["this is no dashboard"]),
+        ("", ["this is not a dashboard"]),
     ],
 )
 def test_a_wrong_dashboard_is_refused_with_its_line(

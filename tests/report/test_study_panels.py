@@ -112,7 +112,7 @@ def test_a_study_of_one_token_count_has_the_law_of_its_sizes(tmp_path: Path, pla
     assert verdicts["law"] == "power-n" and alpha["verdict"] == "identified"
     assert alpha["low"] < 0.4 < alpha["high"] and alpha["high"] - alpha["low"] < 0.1
     # What takes several token counts is said once, with the change of the study that would have them.
-    change = "every run has 307k training tokens; grid: {max_iters: [150, 300, 600]} in the study would tell"
+    change = "every run has 307k training tokens; grid: {max_iters: [150, 300, 600]} in the study varies it"
     assert sum(each["missing"] == change for each in panels) == 3
     text = page.read_text()
     assert text.count(f"{change[0].upper()}{change[1:]}.") == 1

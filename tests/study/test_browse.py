@@ -54,7 +54,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", ["this is no dashboard"]),
+        ("", ["this is not a dashboard"]),
         ("columns: []\nsort: {by: n_layer}", ["1:10: there is no list of columns"]),
         ("columns: [stat]\nsort: {by: n_layer}", ["1:11: columns cannot be 'stat'", "did you mean 'state'?"]),
         ("columns: [state]", ["there is nothing to sort by; allowed: {by: best_val_loss}"]),
@@ -65,8 +65,8 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
         ),
         ("columns: [state]\nsort: {by: n_layer, descending: 1}", ["2:33: descending is true or false"]),
         (f"{GOOD}chart: []", ["has no part", "did you mean 'charts'?"]),
-        (f"{GOOD}charts: 3", ["charts is no list"]),
-        (f"{GOOD}charts: [line]", ["3:10: this is no chart; allowed: chart: line | scatter | compare"]),
+        (f"{GOOD}charts: 3", ["charts is not a list"]),
+        (f"{GOOD}charts: [line]", ["3:10: this is not a chart; allowed: chart: line | scatter | compare"]),
         (f"{GOOD}charts: [{{chart: lines}}]", ["unknown chart 'lines'", "did you mean 'line'?"]),
         (
             f"{GOOD}charts: [{{chart: line, metric: val_loss}}]",

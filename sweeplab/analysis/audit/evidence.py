@@ -1,4 +1,4 @@
-"""What the audit's checks look at: runs, their points, and the exponents under another choice; and what one finds."""
+"""The input of the audit's checks (runs, points, exponents under another choice), and their findings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHOWN = ("value", "low", "high", "verdict", "why")
 
 @dataclass(frozen=True)
 class Effect:
-    """What the exponents were and become when something is changed; `why` says why there are none."""
+    """The exponents before and after a change; `why` says why there are none."""
 
     change: str
     n_points: int = 0
@@ -40,7 +40,7 @@ class Effect:
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values: each exponent before and after, and whether the two differ by more than noise.
 
-        An exponent that is not identified has no value.
+        The value of an exponent that is not identified is null.
         """
         both = {name: (old, self.after[name]) for name, old in self.before.items() if name in self.after}
         exponents = {
@@ -52,7 +52,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check has found, in a sentence, with the points that it touches and what it does to the exponents."""
+    """The result of a check: a sentence, the points affected, and the effects on the exponents."""
 
     state: str
     sentence: str
@@ -66,9 +66,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The runs of a study, those that became points, and the means to fit these in another way.
+    """The runs of a study, its points, and a function that counts them by other conventions.
 
-    `designs` says by study what is searched in a cell; empty where nobody knows.
+    `designs` has the grid and search space of each study; empty if they are not recorded.
     """
 
     runs: pd.DataFrame
@@ -90,30 +90,30 @@ class Evidence:
         return self.chosen.table.set_index("point").loc[list(self.points.names)]
 
     def numbers(self, name: str) -> Array:
-        """Return a number of each point, [n], true as 1, NaN where there is none."""
+        """Return a column's number for each point, [n]; true is 1, missing is NaN."""
         return numbers(self.table, name)
 
     def names(self, touched: Sequence[bool] | NDArray[np.bool_]) -> tuple[str, ...]:
-        """Return the names of the points that are touched, [n]."""
+        """Return the names of the points marked in `touched`, [n]."""
         return tuple(name for name, here in zip(self.points.names, touched, strict=True) if here)
 
     def found(self, sentence: str, names: tuple[str, ...]) -> Finding:
-        """Return what is wrong at some points, and what the exponents are without these."""
+        """Return a finding about some points, with the exponents without these points."""
         keep = np.array([name not in names for name in self.points.names])
         change = f"without {(~keep).sum()} of {len(keep)} points"
         if keep.any():
             effect = self._effect(change, lambda: self.points.only(keep))
         else:
-            effect = Effect(change, why="every point is touched: there is no fit without them")
+            effect = Effect(change, why="every point is affected: there is no fit without them")
         return Finding(FOUND, sentence, names, (effect,))
 
     def counting(self, words: str, **choices: str) -> tuple[Effect, ...]:
-        """Return what the exponents are under other conventions; `words` say which."""
+        """Return the exponents under other conventions, which `words` describe."""
         return (self._effect(words, lambda: self.recount(replace(self.conventions, **choices))),)
 
     @cached_property
     def base(self) -> tuple[str, dict[str, Estimate], str]:
-        """Return the law whose exponents are looked at, these, and why there are none of either."""
+        """Return the law whose exponents are compared, its exponents, and why there are none."""
         why = []
         for name in _LAWS:
             try:
@@ -138,7 +138,7 @@ def gather(
     designs: Mapping[str, StudyDesign] | None = None,
     conventions: Conventions | None = None,
 ) -> Evidence:
-    """Return what the checks look at, of runs as `runs_table` gives them.
+    """Return the checks' input for runs as `runs_table` returns them.
 
     Raises:
         BadInput: no run has ended, or the runs are refused.
@@ -156,12 +156,12 @@ def gather(
 
 
 def share(value: float) -> str:
-    """Write a share as a person reads it: 12%, 0.4%."""
+    """Format a share: 12%, 0.4%."""
     return f"{value:.0%}" if value >= 0.1 else f"{100 * value:.2g}%"
 
 
 def ends(values: Array) -> str:
-    """Write the smallest and the largest of some shares, once where they read alike."""
+    """Format the range of some shares, as one number if both ends read the same."""
     return " to ".join(dict.fromkeys((share(float(values.min())), share(float(values.max())))))
 
 
@@ -176,9 +176,9 @@ def _shown(estimate: Estimate) -> dict[str, Any]:
 
 
 def _differs(before: Estimate, after: Estimate) -> bool | None:
-    """Say whether each value is outside of the other's interval; None where one of the two is no value.
+    """Return whether each value is outside of the other's interval; None if one of them has no value.
 
-    Of the other's too: fewer points move a number by more than the interval of all points says.
+    Both intervals count, because fewer points move a number by more than the interval of all points allows.
     """
     if not (before.identified and after.identified):
         return None

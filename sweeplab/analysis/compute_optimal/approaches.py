@@ -1,9 +1,9 @@
 """The compute-optimal size by three approaches (Hoffmann et al. 2022), and whether they disagree by more than noise.
 
-The parabolas and the parametric fit read the same rows. To first order each number of theirs is a sum of the rows'
-errors, so the error of a difference is known, with what the two have in common taken out. What a Huber fit loses to
-least squares is added as for many normal errors, which is more than it is in small tables: there the interval of a
-difference is rather too wide. The envelope reads the curves before their ends; its error is taken as one of its own.
+The parabolas and the parametric fit use the same rows. To first order each of their numbers is linear in the rows'
+errors, so the error of a difference follows, correlation included. The efficiency that a Huber fit loses to least
+squares is added at its value for many normal errors; that is too much in small tables, whose intervals of a difference
+are rather too wide. The envelope uses the curves before their ends; its error is taken as independent.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SAYS = {
 
 @dataclass(frozen=True)
 class Discrepancy:
-    """A number of one approach less that of another, or the log of their ratio where `is_ratio`, with its interval."""
+    """The difference of a number between two approaches, or the log of their ratio if `is_ratio`, with its interval."""
 
     value: float
     low: float
@@ -47,7 +47,7 @@ class Discrepancy:
 
     @property
     def more_than_noise(self) -> bool:
-        """Return whether the interval leaves out that there is no difference."""
+        """Return whether the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
     def as_dict(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class Discrepancy:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """How two approaches differ in each number that both have; `why_none` where there is none."""
+    """The differences of two approaches in each number that both have; `why_none` says why there are none."""
 
     between: tuple[str, str]
     differences: dict[str, Discrepancy]
@@ -93,9 +93,9 @@ class Disagreement:
 
 @dataclass(frozen=True)
 class Approaches:
-    """The three approaches; `numbers` has the exponents and N_opt at `budget` of each, None for what it has not.
+    """The three approaches; `numbers` has the exponents and N_opt at `budget` of each.
 
-    `parametric` is absent, and `why_none` says why, where the table allows no fit.
+    `parametric` is None, and `why_none` says why, if the table allows no fit.
     """
 
     points: Points
@@ -110,7 +110,7 @@ class Approaches:
     warnings: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values: each approach's numbers first, then what each was drawn from."""
+        """Return it as plain values: each approach's numbers first, then the details of each."""
         roads = {
             approach: {name: each.as_dict() for name, each in numbers.items()}
             for approach, numbers in self.numbers.items()
@@ -139,17 +139,17 @@ def approaches(
     budget: float | None = None,
     found: Assessment | None = None,
 ) -> Approaches:
-    """Return the three approaches to a table; `curves` are a study's, and the table's own groups when None.
+    """Return the three approaches for a table; `curves` are a study's, or the table's own groups when None.
 
-    `asked` is what `parse_budgets` returned; `budget` what N_opt is given at (the largest of the table when None);
-    `found` an assessment that has been made already, whose budget and law then count.
+    `asked` is the result of `parse_budgets`; `budget` is the compute at which to give N_opt (the largest of the table
+    when None); `found` is an assessment made before, whose budget and law are then used.
 
     Raises:
         BadInput: no such law, one without N and D, a column that is missing, fewer than three sizes.
     """
     check(points)
     if not {"params", "tokens"} <= set(find_law(law).columns):
-        raise BadInput(f"{law} has no compute-optimal size; it takes a law of N and D, such as chinchilla")
+        raise BadInput(f"{law} has no compute-optimal size; use a law of N and D, such as chinchilla")
     at, why = checked_budget(budget, points), ""
     if found is None:
         try:
@@ -182,7 +182,7 @@ def approaches(
 
 
 def _parametric(points: Points, found: Assessment) -> dict[str, Number]:
-    """Return the numbers of a fit; N_opt is what its tokens per parameter leave of the budget."""
+    """Return the numbers of a fit; N_opt follows from its tokens per parameter and the budget."""
     by_name = {each.quantity.name: _number(found.fit, each) for each in found.estimates}
     numbers = {name: by_name[name] for name in (N_OPT, D_OPT) if name in by_name}
     ratio, at = by_name[RATIO], math.log(found.budget)
@@ -196,7 +196,7 @@ def _parametric(points: Points, found: Assessment) -> dict[str, Number]:
 def _number(fit: Fit, each: Estimate) -> Number:
     quantity, interval = each.quantity, each.interval
     slope = quantity.measure(fit.theta[None])[1][0]
-    # A row that is far off pulls no harder: of errors as they are, the share that is inside of delta moves a number.
+    # The Huber loss bounds the influence of outliers: only the share of errors within delta moves a number.
     inside = float((np.abs(fit.residuals()) < fit.rows.delta).mean())
     lean = inside * slope @ inverse_curvature(fit) @ (fit.jacobian * fit.rows.weights)
     words = (quantity.name, quantity.meaning, quantity.kind, quantity.is_log)
@@ -206,9 +206,9 @@ def _number(fit: Fit, each: Estimate) -> Number:
 
 
 def _lost(k: float) -> float:
-    """Return by what share normal errors make a Huber fit vary more than least squares; delta is k of their sigmas.
+    """Return by what share a Huber fit varies more than least squares under normal errors; delta is k sigmas.
 
-    Huber 1964: E[psi^2] / E[psi']^2 - 1. It is what the fit does not have in common with an approach of least squares.
+    Huber 1964: E[psi^2] / E[psi']^2 - 1. This part of the error is not shared with a least-squares approach.
     """
     if not math.isfinite(k):
         return 0.0

@@ -1,13 +1,13 @@
-"""The compute-optimal size by the envelope of training curves: at each compute the size of the lowest curve.
+"""The compute-optimal size by the envelope of training curves: the size of the lowest curve at each compute.
 
-A curve is loss over FLOPs, one for each run, of a study or of a table's groups.
+A curve is loss over FLOPs, one for each run of a study or each group of a table.
 
-Hoffmann et al. 2022, Training compute-optimal large language models, approach 1. Departures: the line goes through
-the places where the best size changes, not through every compute: there N_opt lies between the two sizes, while
-along a tread it grows and the best of the sizes does not. The best size never shrinks as compute grows: of all such
-paths the one of lowest summed log loss is taken, so that noise does not make it jump to and fro. A change counts
-only where both sizes have a curve on both sides of it; a curve that begins or ends changes nothing. Intervals are
-those of tables whose runs are drawn with replacement.
+Hoffmann et al. 2022, Training compute-optimal large language models, approach 1. Departures: the line is fitted to
+the points where the best size changes, not to every compute: N_opt lies between the two sizes there, while between
+changes N_opt grows and the best of the given sizes stays. The best size never shrinks as compute grows: of all such
+paths the one with the lowest summed log loss is taken, so that noise does not make it jump back and forth. A change
+counts only if both sizes have a curve on both sides of it; a curve that begins or ends causes no change. Intervals
+are from a bootstrap that draws runs with replacement.
 
 Legend: T computes, R curves, S sizes, B draws.
 """
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 FEWEST_POINTS = 3  # of a curve
 N_COMPUTES = 256
 N_DRAWS = 400
-_MOST_LOST = 0.2  # of the draws may leave no line
-_FAR = 1e3  # a log loss that is none: there is no curve
-# What the rows before a run's end say, by what the learning rate did.
+_MOST_LOST = 0.2  # the largest share of draws without a line
+_FAR = 1e3  # stands for a missing log loss
+# Cautions about losses before a run's end, by the schedule of the learning rate.
 SCHEDULES = {
     "constant": "",
-    "decays": "the learning rate still decays where the curves are read: a run that had ended there would have a "
-    "lower loss, and the runs nearest to their end are favored",
-    "unknown": "whether the learning rate had decayed where the curves are read cannot be seen from a table; where "
-    "it had not, the runs nearest to their end are favored",
+    "decays": "the learning rate was still decaying where the curves are compared: a run that ended there would have a "
+    "lower loss, so the runs nearest to their end are favored",
+    "unknown": "a table does not show whether the learning rate had decayed where the curves are compared; if it had "
+    "not, the runs nearest to their end are favored",
 }
 
 
@@ -61,7 +61,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Curves:
-    """The runs' curves, `schedule` one of SCHEDULES; `why_none` says why there are none."""
+    """The runs' curves; `schedule` is one of SCHEDULES, `why_none` says why there are no curves."""
 
     runs: tuple[Curve, ...]
     schedule: str
@@ -71,7 +71,7 @@ class Curves:
 def curves_of_points(points: Points) -> Curves:
     """Return a curve for each group of a table that has one size, and a row at each of several FLOPs."""
     if not points.groups:
-        none = "no curves: a table has them where --columns group=RUN says which rows are one run"
+        none = "no curves: --columns group=COLUMN names the column that tells which rows are one run"
         return Curves((), "unknown", none)
     names = np.asarray(points.groups, object)
     log_n, log_c = np.log(points.columns["params"]), np.log(points.columns["flops"])
@@ -92,13 +92,13 @@ def curves_of_study(
 ) -> Curves:
     """Return the validation curve of each trial that is a point of a study, the mean of its seeds, in nats.
 
-    FLOPs grow with the iterations; the evaluation before the first one has none.
+    FLOPs are proportional to iterations; the evaluation before the first iteration is left out.
 
     Raises:
         BadInput: no run has ended.
     """
     if runs["study"].nunique() > 1:
-        return Curves((), "unknown", "no curves: several studies have none in common; name one")
+        return Curves((), "unknown", "no curves: they are compared within one study only; name one")
     chosen = replace(conventions or Conventions(), loss="nats")
     kept = select_trials(runs, None, chosen)[0].runs
     total = kept["flops"] if "flops" in kept else 6 * kept["params"] * kept["tokens"]
@@ -120,7 +120,7 @@ def curves_of_study(
 
 
 def _sizes_of(curves: Sequence[Curve]) -> tuple[Array, Array]:
-    """Return log N of the sizes, increasing, [sizes], and which curve is of which, [sizes, curves] of 0 and 1."""
+    """Return log N of the sizes, increasing, [sizes], and the curves of each, [sizes, curves] of 0 and 1."""
     log_n = np.log([curve.params for curve in curves])
     order = np.argsort(log_n, kind="stable")
     place = np.empty(len(log_n), int)
@@ -131,7 +131,7 @@ def _sizes_of(curves: Sequence[Curve]) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Envelope:
-    """The lowest loss at each compute and whose it is, the changes of the best size, and the line through them.
+    """The lowest loss at each compute with its size, the changes of the best size, and the line through them.
 
     `envelope` has flops, loss and params, [T]; `changes` are the FLOPs and params between two sizes.
     """
@@ -145,14 +145,14 @@ class Envelope:
     warnings: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values, with what there is to draw."""
+        """Return it as plain values, with the data of the figure."""
         numbers = {name: each.as_dict() for name, each in self.numbers.items()}
         lists = {"changes": list(self.changes), "warnings": list(self.warnings)}
         return vars(self) | {"numbers": numbers} | lists
 
 
 def envelope(curves: Curves, budget: float, n_draws: int = N_DRAWS, seed: int = 0) -> Envelope:
-    """Return the envelope of training curves and the exponents of the best sizes; N_opt at a budget in FLOPs."""
+    """Return the envelope of training curves, its exponents, and N_opt at a budget in FLOPs."""
     log_n, belongs = _sizes_of(curves.runs) if curves.runs else (np.empty(0), np.empty(0))
     about = (len(curves.runs), len(log_n), curves.schedule)
     why = curves.why_none
@@ -187,13 +187,13 @@ def envelope(curves: Curves, budget: float, n_draws: int = N_DRAWS, seed: int = 
 
 
 def _lowest(losses: Array, belongs: Array, present: NDArray[np.bool_]) -> Array:
-    """Return the lowest log loss of the curves of each size that are present, [B, S, T]."""
+    """Return the lowest log loss among the present curves of each size, [B, S, T]."""
     own = belongs.astype(bool)
     return np.stack([np.where(present[:, of, None], losses[of], _FAR).min(1) for of in own], axis=1)
 
 
 def _path(losses: Array) -> NDArray[np.intp]:
-    """Return the sizes, never smaller than before, whose summed log loss over T is lowest: [B, T]."""
+    """Return the non-decreasing path of sizes with the lowest summed log loss over T: [B, T]."""
     n_draws, n_sizes, n_computes = losses.shape
     total = losses[:, :, 0]
     came = np.zeros((n_computes, n_draws, n_sizes), int)
@@ -210,7 +210,7 @@ def _path(losses: Array) -> NDArray[np.intp]:
 
 
 def _changes(losses: Array, path: NDArray[np.intp], log_c: Array, log_n: Array) -> Array:
-    """Return log C and log N of each change between two sizes that both have curves there, [changes, 2]."""
+    """Return log C and log N of each change between two sizes with curves on both sides, [changes, 2]."""
     at = np.flatnonzero(np.diff(path))
     old, new = path[at], path[at + 1]
     both = (losses[old, at + 1] < _FAR) & (losses[new, at] < _FAR)
@@ -226,14 +226,14 @@ def _line(changes: Array) -> tuple[float, float]:
 
 def _numbers(changes: Array, draws: Array, at: float, caution: str) -> dict[str, Number]:
     if len(changes) < FEWEST:
-        why = f"the best size changes {len(changes)} times between sizes that both have curves; a line takes {FEWEST}"
+        why = f"the best size changes {len(changes)} times between sizes that both have curves; a line needs {FEWEST}"
         return lines.no_optimum(why, at)
     lacking = []
     if (decades := float(np.ptp(changes[:, 0])) / math.log(10)) < DECADES["flops"]:
         lacking = [f"the changes span {decades:.2f} decades of FLOPs and {DECADES['flops']} are needed"]
     held = draws[np.isfinite(draws[:, 0])]
     if len(held) < (1 - _MOST_LOST) * len(draws):
-        lacking.append("too few of the drawn tables have a line: the runs set it no limits")
+        lacking.append("too few bootstrap tables have a line: the runs give it no bounds")
     slope, offset = _line(changes)
     draws = held if len(held) else draws
     blank, numbers = lines.optimum_at(at), {}

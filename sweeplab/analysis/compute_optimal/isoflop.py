@@ -1,14 +1,14 @@
-"""The compute-optimal size by parabolas: at each compute budget one of the loss in log N, and its minimum.
+"""The compute-optimal size by IsoFLOP parabolas: at each compute budget a parabola of the loss in log N.
 
 Hoffmann et al. 2022, Training compute-optimal large language models, approach 2. Departures: a minimum counts only
-where the parabola bends upward, and falls and rises again between the smallest and the largest size of its budget,
-by more than the noise; the noise is one share of the loss, pooled over all budgets; the line is fitted to the rows of
-all budgets at once (`valley`), which allows for minima that lean to one side. A minimum's interval is Fieller's (1954),
-of the ratio of two coefficients: for a parabola that is its profile, and it has no end exactly where the rows set none.
+if the parabola is convex, and falls and rises again between the smallest and the largest size of its budget, by more
+than the noise; the noise is one share of the loss, pooled over all budgets; the line is fitted to the rows of all
+budgets at once (`valley`), which allows for skewed minima. A minimum's interval is Fieller's (1954), for the ratio of
+two coefficients: for a parabola it equals the profile interval, and is unbounded exactly where the rows give no bound.
 
-Which rows share a budget is as the table has them, or in bins that a person asks for. Rows of one budget are brought
-to the same FLOPs before a parabola is drawn through them: along their own ray of tokens per parameter, and along the
-line of the lowest losses. It matters in wide bins and hardly elsewhere.
+Rows share a budget if their FLOPs agree, or by bins that the user asks for. Rows of one budget are shifted to the same
+FLOPs before a parabola is fitted to them: along their own tokens per parameter, and along the line of the lowest
+losses. The shift matters in wide bins and hardly elsewhere.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from sweeplab.analysis.fit.verdicts import DECADES
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput, Problem
 
-SAME = 1.10  # rows that follow each other within this factor of FLOPs have one budget
-WIDEST = 1.25  # and all of them lie within this one
-_FAR = 1.5  # a row so far from every budget that a person names belongs to none
+SAME = 1.10  # rows whose FLOPs follow each other within this factor have one budget
+WIDEST = 1.25  # the largest factor between the FLOPs of one budget
+_FAR = 1.5  # a row further than this factor from every budget that the user names belongs to none
 _MOST_BINS = 100
 _ROUNDS = 6
 
@@ -57,20 +57,20 @@ def parse_budgets(text: str) -> int | tuple[float, ...]:
 
 
 def budgets_of(points: Points, asked: int | tuple[float, ...] | None = None) -> tuple[list[Budget], str]:
-    """Return the budgets of three sizes or more, smallest first, and how the rows came to them; or why none did."""
+    """Return the budgets with three or more sizes, smallest first, and how rows were assigned, or why none were."""
     log_c, log_n = np.log(points.columns["flops"]), np.log(points.columns["params"])
     if asked is None:
         groups, how = _shared(log_c, log_n)
     elif isinstance(asked, int):
         bins = np.array_split(np.argsort(log_c), asked)
         groups = [(float(log_c[rows].mean()), rows) for rows in bins if rows.size]
-        how = f"the rows were binned by their FLOPs into {asked} budgets, as --budgets asks"
+        how = f"the rows are binned by their FLOPs into {asked} budgets, as --budgets asks"
     else:
         at = np.log(np.array(asked))
         nearest = np.abs(log_c[:, None] - at).argmin(1)
         near = np.abs(log_c - at[nearest]) <= math.log(_FAR)
         groups = [(float(each), np.flatnonzero((nearest == k) & near)) for k, each in enumerate(at)]
-        how = "the rows nearest to the budgets that --budgets names"
+        how = "each row belongs to the nearest budget that --budgets names"
     found = _brought_to_one([(at, rows) for at, rows in groups if n_sizes(log_n[rows]) >= SIZES], points)
     return found, how if found or how.startswith("no ") else f"no budget has rows of {SIZES} sizes"
 
@@ -88,12 +88,12 @@ def _shared(log_c: Array, log_n: Array) -> tuple[list[tuple[float, Rows]], str]:
         )
     how = f"rows within {SAME - 1:.0%} of each other in FLOPs are one budget"
     if outside := len(log_c) - held:
-        how += f"; {outside} rows belong to none of {SIZES} sizes"
+        how += f"; {outside} rows belong to no budget of {SIZES} sizes"
     return [(float(log_c[rows].mean()), rows) for rows in groups], how
 
 
 def _brought_to_one(groups: Sequence[tuple[float, Rows]], points: Points) -> list[Budget]:
-    """Bring the rows of each group to its FLOPs; on one ray of tokens to params they are all of one size then."""
+    """Shift the rows of each group to its FLOPs; rows with equal tokens per parameter then have one size."""
     if not groups:
         return []
     log_c, log_n, log_loss = (np.log(points.columns[name]) for name in ("flops", "params", "loss"))
@@ -111,8 +111,8 @@ def _brought_to_one(groups: Sequence[tuple[float, Rows]], points: Points) -> lis
     return found
 
 
-# Rows whose N is further than this factor from that of the lowest loss are left out, for far from it nothing is a
-# parabola: the first of these within which a cubic fits no better.
+# Rows whose N differs by more than this factor from that of the lowest loss are left out, because the loss is
+# parabolic only near the minimum: the first of these factors within which a cubic fits no better.
 REACHES = (10.0, 5.0, 3.0)
 _BETWEEN = 25  # points of a parabola that is drawn
 _SKEWED = 0.95
@@ -120,9 +120,9 @@ _SKEWED = 0.95
 
 @dataclass(frozen=True)
 class Minimum:
-    """What one budget says: its parabola, and log N_opt with its interval, or why it has none.
+    """The result of one budget: its parabola, and log N_opt with its interval, or why it has none.
 
-    `log_d` (value, low, high) is absent where the table has no tokens.
+    `log_d` (value, low, high) is None if the table has no tokens.
     """
 
     parabola: Parabola
@@ -154,9 +154,9 @@ class Minimum:
 
 @dataclass(frozen=True)
 class IsoFlop:
-    """The minima of all budgets and what follows: `numbers` are the exponents, and N_opt at the budget asked for.
+    """The minima of all budgets; `numbers` are the exponents, and N_opt at the budget asked for.
 
-    `how` says what a budget is here, or why there is none; `sigma` is the noise, a share of the loss.
+    `how` says how rows were assigned to budgets, or why there is none; `sigma` is the noise as a share of the loss.
     """
 
     points: Points
@@ -186,10 +186,10 @@ def isoflop(
     budget: float | None = None,
     shared: Shared | None = None,
 ) -> IsoFlop:
-    """Return what parabolas at equal FLOPs say of the compute-optimal size.
+    """Return the compute-optimal size by parabolas at equal FLOPs.
 
-    `asked` is what `parse_budgets` returns; without it budgets are what the rows share. `budget` is the one to give
-    N_opt at (the largest of the table when None); `shared` what rows of one group have in common.
+    `asked` is the result of `parse_budgets`; when None, rows with equal FLOPs form budgets. `budget` is the compute at
+    which to give N_opt (the largest of the table when None); `shared` are the errors shared within groups of rows.
 
     Raises:
         BadInput: a column that is missing, fewer than three sizes.
@@ -199,13 +199,13 @@ def isoflop(
     at = math.log(budget or float(points.columns["flops"].max()))
     parabolas: list[Parabola] = []
     skewed = False
-    for reach in REACHES:  # until the rows are as many as make a parabola
+    for reach in REACHES:  # until the rows near the minimum follow a parabola
         parabolas = [parabola(points, each, reach) for each in groups]
         if not (skewed := _is_skewed(points, parabolas)):
             break
     freedom = sum(each.spare for each in parabolas)
     if not parabolas or freedom < 1:
-        why = how if not parabolas else f"no budget has more than {SIZES} rows: nothing shows the noise"
+        why = how if not parabolas else f"no budget has more than {SIZES} rows: the noise cannot be estimated"
         minima = tuple(Minimum(each, why_none=why) for each in parabolas)
         return IsoFlop(points, how, minima, math.nan, lines.no_optimum(why, at), None, ())
     sigma = math.sqrt(sum(each.squares for each in parabolas) / freedom)
@@ -214,13 +214,13 @@ def isoflop(
     line, numbers, warnings = _numbers(points, minima, wide, shared, at)
     noise = line.noise if line else Noise(sigma**2 / points.weights, freedom, shared)
     if skewed:
-        leaning = "its minima lean to one side; sizes nearer to them would tell"
-        warnings.append(f"the losses of a budget are no parabola: {leaning}")
+        skew = "a cubic fits better, so minima may be off to one side; sizes nearer to them would help"
+        warnings.append(f"the losses of a budget do not follow a parabola: {skew}")
     return IsoFlop(points, how, minima, sigma, numbers, line, tuple(warnings), noise)
 
 
 def check(points: Points) -> None:
-    """Refuse a table without N and C, or with hardly any sizes.
+    """Refuse a table without N and C, or with too few sizes.
 
     Raises:
         BadInput: one line per fault.
@@ -231,11 +231,11 @@ def check(points: Points) -> None:
     found = n_sizes(np.log(points.columns["params"]))
     if found < SIZES:
         sizes = "size" if found == 1 else "sizes"
-        raise BadInput(f"the table has {found} {sizes}; the best of them takes {SIZES}")
+        raise BadInput(f"the table has {found} {sizes}; the best size needs {SIZES}")
 
 
 def _is_skewed(points: Points, parabolas: Sequence[Parabola]) -> bool:
-    """Return whether a cubic in each budget fits better by more than noise: its minimum then leans to one side."""
+    """Return whether a cubic in each budget fits better by more than noise: minima are then skewed."""
     from scipy.special import fdtri
 
     long = [each for each in parabolas if each.spare >= 2]
@@ -263,9 +263,9 @@ def _minimum(points: Points, curve: Parabola, sigma: float, reach: float) -> Min
     for side, edge, inside in sides:
         why = ""
         if abs(lowest - edge) < 1e-9:
-            why = f"the {side} size has the lowest loss, and nothing beyond it says where that ends"
+            why = f"the {side} size has the lowest loss, so the minimum may lie beyond it"
         elif inside <= 0:
-            why = f"that the loss rises again towards the {side} size is not above the noise"
+            why = f"the rise of the loss towards the {side} size is within the noise"
         if why:
             return Minimum(curve, why_none=f"no minimum: {why}")
     if "tokens" not in points.columns:
@@ -278,19 +278,19 @@ def _minimum(points: Points, curve: Parabola, sigma: float, reach: float) -> Min
 def _numbers(
     points: Points, minima: Sequence[Minimum], wide: Sequence[Parabola], shared: Shared | None, at: float
 ) -> tuple[Line | None, dict[str, Number], list[str]]:
-    """Return the line through the minima, the numbers that follow, and what to warn of.
+    """Return the line through the minima, its numbers, and warnings.
 
-    `wide` are the parabolas of all budgets within the first of REACHES: the line allows for their skew.
+    `wide` are the parabolas of all budgets within the first of REACHES; the line allows for their skew.
     """
     found, warnings = [each.log_n is not None for each in minima], list[str]()
     if (n := sum(found)) < len(minima):
         warnings.append(f"{len(minima) - n} of {len(minima)} budgets have no minimum")
     if n < lines.FEWEST:
-        why = f"{n} of {len(minima)} budgets have a minimum; a line takes {lines.FEWEST}"
+        why = f"{n} of {len(minima)} budgets have a minimum; a line needs {lines.FEWEST}"
         return None, lines.no_optimum(why, at), warnings
     line, used = _line(points, minima, wide, shared)
     if line is None:
-        why = f"the {n} budgets with a minimum set no line together"
+        why = f"the {n} budgets with a minimum do not determine a line"
         return None, lines.no_optimum(why, at), warnings
     log_c = np.array([math.log(wide[each].budget.flops) for each in used])
     lacking = []
@@ -302,7 +302,7 @@ def _numbers(
         return replace(blank[name].of(value, value - half, value + half, lacking), lean=lean)
 
     if line.bent > 1:
-        warnings.append("the minima do not lie on a line: their distances from it are more than noise")
+        warnings.append("the minima do not lie on a line: they deviate from it by more than noise")
     numbers = {N_OPT: number(N_OPT, line.slope, line.half(line.leans[1]), line.leans[1])}
     if "tokens" in points.columns:
         x, turns = log_c - line.center, [tokens_of(points, wide[each]) for each in used]
@@ -320,9 +320,9 @@ def _numbers(
 def _line(
     points: Points, minima: Sequence[Minimum], wide: Sequence[Parabola], shared: Shared | None
 ) -> tuple[Line | None, list[int]]:
-    """Return the line, and of which budgets: those within whose sizes it passes.
+    """Return the line and the budgets it is fitted to: those within whose sizes it passes.
 
-    A budget is in by where the line of all puts its minimum, not by where its own noise does.
+    The common line decides which budgets are in, not the noisy minimum of each.
     """
     sizes = [each.budget.log_n[each.used] for each in wide]
     log_c = np.array([math.log(each.budget.flops) for each in wide])

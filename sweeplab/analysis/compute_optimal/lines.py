@@ -1,7 +1,7 @@
-"""A line through minima whose errors are known from the rows, and a number that an approach comes to.
+"""The line through minima whose errors are known from the rows, and the numbers of an approach.
 
-Legend: k minima, n rows. A number's `lean`, [n], is how it moves with the log loss of each row: two numbers of
-the same rows have their errors in common, and leans say how much of them.
+Legend: k minima, n rows. A number's `lean`, [n], is its derivative by the log loss of each row (its influence): with
+the leans of two numbers from the same rows follows the correlation of their errors.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from sweeplab.analysis.fit.intervals import Shared, student
 from sweeplab.analysis.fit.verdicts import NOT_IDENTIFIED, WEAK, Verdict, by_width
 
 N_AT = "N_opt"
-APART = 0.01  # of log N: sizes closer than this are one
-FEWEST = 3  # minima: two make any line
+APART = 0.01  # sizes closer than this in log N are one
+FEWEST = 3  # minima: any two lie on a line
 _UNSAID = Verdict(NOT_IDENTIFIED, "")
 
 
 @dataclass(frozen=True)
 class Noise:
-    """What a row's log loss is off by: `variance` [n], known to `freedom` degrees, and what groups share."""
+    """The error of the rows' log losses: `variance` [n], with `freedom` degrees, and the errors groups share."""
 
     variance: Array
     freedom: int
     shared: Shared | None = None
 
     def of(self, lean: Array) -> float:
-        """Return the variance of a number that leans on the rows like this."""
+        """Return the variance of a number with this lean."""
         own = float(lean**2 @ self.variance)
         return own * self.shared.inflation(lean) if self.shared else own
 
     def reach(self, freedom: int | None = None) -> float:
-        """Return how many standard deviations an interval ends from its value."""
+        """Return the half width of an interval in standard deviations."""
         grouped = self.shared.n_groups - 1 if self.shared and self.shared.shared > 0 else self.freedom
         return student(max(1, freedom or min(self.freedom, grouped)))
 
@@ -46,8 +46,8 @@ class Noise:
 class Line:
     """log y = at + slope (log C - center), by least squares.
 
-    `leans` [2, n] are those of `at` and `slope`. `bent` is how many times larger the minima's distances from the
-    line are than their own errors allow, in variance; 1 where they are not. `reach` is the quantile of t.
+    `leans` [2, n] are those of `at` and `slope`. `bent` is the variance of the minima about the line over the variance
+    that their errors explain; 1 if it is no larger. `reach` is the quantile of t.
     """
 
     center: float
@@ -59,12 +59,12 @@ class Line:
     reach: float
 
     def value(self, log_flops: float) -> tuple[float, float, Array]:
-        """Return log y at a budget, half of its interval, and its lean."""
+        """Return log y at a budget, the half width of its interval, and its lean."""
         lean = self.leans[0] + (log_flops - self.center) * self.leans[1]
         return self.at + (log_flops - self.center) * self.slope, self.half(lean), lean
 
     def half(self, lean: Array) -> float:
-        """Return half of the interval of what leans on the rows like this."""
+        """Return the half width of the interval of a number with this lean."""
         return self.reach * math.sqrt(self.noise.of(lean) * self.bent)
 
     def as_dict(self, flops: Array, n_drawn: int) -> dict[str, list[float]]:
@@ -80,7 +80,7 @@ class Line:
 
 
 def turning_point(slope: float, bend: float, covariance: Array, reach: float) -> tuple[float, float] | None:
-    """Return between which x slope x + bend x^2 has its minimum; None where that it bends upward is not shown.
+    """Return the interval of the x at which slope x + bend x^2 is minimal; None if it may not be convex.
 
     Fieller 1954: all x at which 2 bend x + slope may be zero. `covariance` [2, 2] is that of (slope, bend).
     """
@@ -96,10 +96,10 @@ def turning_point(slope: float, bend: float, covariance: Array, reach: float) ->
 
 @dataclass(frozen=True)
 class Number:
-    """A number of an approach with its interval and verdict; value and ends are logs where `is_log`.
+    """A number of an approach with its interval and verdict; value and ends are logs if `is_log`.
 
-    `lean` is absent where a number comes from other rows than the table's. `own` is what it varies more than its lean
-    says, a share of that variance: what it has in common with no other number.
+    `lean` is None if the number comes from other rows than the table's. `own` is its additional variance, as a share of
+    the variance by its lean, which no other number shares.
     """
 
     name: str
@@ -119,15 +119,15 @@ class Number:
         return self.verdict.identified
 
     def none(self, why: str) -> Number:
-        """Return what stands for it where there is none."""
+        """Return the number as not identified, for this reason."""
         return replace(self, verdict=Verdict(NOT_IDENTIFIED, why))
 
     def of(
         self, value: float, low: float, high: float, lacking: Sequence[str] = (), at_most: str = ""
     ) -> Number:
-        """Return it with a value and ends, and the verdict that its width allows.
+        """Return it with a value and ends, and the verdict by its width.
 
-        `lacking` is what the design lacks for it; `at_most` why it is no better than weak, however narrow it is.
+        `lacking` is what the design lacks for it; `at_most` is why it is weak at best, however narrow it is.
         """
         verdict = by_width(self.kind, value, low, high)
         if lacking:
@@ -136,29 +136,29 @@ class Number:
         return found.at_most_weak(at_most) if at_most else found
 
     def at_most_weak(self, why: str) -> Number:
-        """Return it as weak, where there is a number, and why."""
+        """Return it as weak for this reason, if it is identified."""
         return replace(self, verdict=Verdict(WEAK, why)) if self.identified else self
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values, under the names that an `Estimate` has; null where there is no number."""
+        """Return it as plain values, named as in `Estimate`; null if there is no number."""
         ends = (self.value, self.low, self.high)
         return self.verdict.entry([_shown(each, self.is_log) for each in ends], self.meaning)
 
 
 def optimum_at(log_flops: float) -> dict[str, Number]:
-    """Return the numbers of an approach, without values: the exponents, and N_opt at a budget."""
+    """Return the numbers of an approach without values: the exponents, and N_opt at a budget."""
     at = f"the parameters of lowest loss for {math.exp(log_flops):.3g} FLOPs"
     exponents = {name: Number(name, meaning) for name, meaning in MEANINGS.items()}
     return exponents | {N_AT: Number(N_AT, at, "ratio", is_log=True)}
 
 
 def no_optimum(why: str, log_flops: float) -> dict[str, Number]:
-    """Return what stands for the numbers of an approach that has none."""
+    """Return the numbers of an approach as not identified, for one reason."""
     return {name: each.none(why) for name, each in optimum_at(log_flops).items()}
 
 
 def n_sizes(log_n: Array) -> int:
-    """Return how many sizes there are, those within 1% of each other as one."""
+    """Return the number of sizes; those within 1% of each other count as one."""
     return int((np.diff(np.sort(log_n)) > APART).sum()) + 1 if log_n.size else 0
 
 

@@ -14,12 +14,12 @@ from sweeplab.analysis.fit.forms import Array
 from sweeplab.analysis.points import Points
 
 Rows = NDArray[np.intp]
-SIZES = 3  # that a parabola takes
+SIZES = 3  # that a parabola needs
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Rows of one budget: its FLOPs, the rows' places, and log N and the log loss of these at the budget."""
+    """Rows of one budget: its FLOPs, the rows' indices, and their log N and log loss shifted to the budget."""
 
     flops: float
     rows: Rows
@@ -31,7 +31,7 @@ class Budget:
 class Parabola:
     """loss = level * (c_0 + c_1 z + c_2 z^2), z = log N - center, through the used rows of one budget.
 
-    `inverse` [3, 3] is that of the normal matrix, `residuals` [m] are those of losses that are divided by the level,
+    `inverse` [3, 3] is the inverse of the normal matrix; `residuals` [m] are those of the losses divided by the level,
     times the root of the row's weight.
     """
 
@@ -45,7 +45,7 @@ class Parabola:
 
     @property
     def spare(self) -> int:
-        """Return how many more rows than coefficients there are."""
+        """Return the residual degrees of freedom."""
         return len(self.residuals) - 3
 
     @property
@@ -58,7 +58,7 @@ class Parabola:
         return np.asarray(self.level * np.polyval(self.coefficients[::-1], log_n - self.center))
 
     def vertex(self, sigma: float, reach: float) -> tuple[float, float, float] | None:
-        """Return log N where the slope is zero, and where it may be; None where the bend is not above the noise."""
+        """Return log N of the minimum and its interval; None if the curvature is not above the noise."""
         _, slope, bend = map(float, self.coefficients)
         found = lines.turning_point(slope, bend, sigma**2 * self.inverse[1:, 1:], reach)
         return found and (self.center - slope / (2 * bend), self.center + found[0], self.center + found[1])

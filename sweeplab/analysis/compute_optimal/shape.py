@@ -1,9 +1,9 @@
-"""Depth against width: what the shape of a model is worth beside its size.
+"""Depth against width: the effect of a model's shape beside that of its size.
 
 The log losses of the shapes are regressed on a curve in log N and on the log of the aspect ratio n_embd / n_layer:
-the second is what a shape buys at equal parameters. A shape that was trained for several lengths is one row, its
-mean with the effect of the tokens taken out: runs of one shape share what is good or bad about it, so that the
-number of shapes and not of runs gives the degrees of freedom.
+the second term is the effect of shape at equal parameters. A shape trained for several lengths is one row, its mean
+with the effect of the tokens removed: runs of one shape share the effect of that shape, so the degrees of freedom
+come from the number of shapes, not of runs.
 
 Legend: G shapes, N parameters, D tokens, a = log(n_embd / n_layer).
 """
@@ -29,17 +29,17 @@ from sweeplab.records.evidence import DIFFERENT, NOT_SEEN, UNKNOWN, Evidence
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-OVERLAP = 1.5  # shapes whose parameters are within this factor are compared at equal size
+OVERLAP = 1.5  # shapes whose parameters agree within this factor count as equal in size
 FEWEST_ASPECTS = 3  # at overlapping sizes
 _CURVED_ASPECTS = 4  # a parabola of them takes one more
 _STEPS = 25
 NONE_DIFFERS = "no two shapes of about equal parameters differ by more than chance"
 
 MEANINGS = {
-    "depth at equal parameters": "the loss is multiplied by this where n_layer doubles and n_embd makes up for it",
-    "width at equal parameters": "the loss is multiplied by this where n_embd doubles and n_layer makes up for it",
-    "depth at equal n_embd": "the loss is multiplied by this where n_layer doubles, and the parameters grow with it",
-    "width at equal n_layer": "the loss is multiplied by this where n_embd doubles, and the parameters grow with it",
+    "depth at equal parameters": "the factor on the loss if n_layer doubles and n_embd shrinks to compensate",
+    "width at equal parameters": "the factor on the loss if n_embd doubles and n_layer shrinks to compensate",
+    "depth at equal n_embd": "the factor on the loss if n_layer doubles and the parameters grow with it",
+    "width at equal n_layer": "the factor on the loss if n_embd doubles and the parameters grow with it",
     "best aspect ratio": "n_embd / n_layer of lowest loss at equal parameters",
 }
 DEPTH, WIDTH, DEPTH_ALONE, WIDTH_ALONE, BEST = MEANINGS
@@ -51,7 +51,7 @@ _BLANK = {name: Number(name, words, _KINDS[name], is_log=True) for name, words i
 class Rows:
     """One row per shape: logs of n_layer, n_embd, their ratio a and N, the log loss without the tokens' effect, [G].
 
-    `place` [n] says which shape a point is of, and `correction` [n] what its tokens do to its log loss.
+    `place` [n] is the shape of each point, `correction` [n] the effect of its tokens on its log loss.
     """
 
     layer: Array
@@ -76,14 +76,14 @@ class Regression:
     reach: float
 
     def along(self, **parts: float) -> tuple[float, float, float]:
-        """Return a sum of coefficients times numbers, with its interval."""
+        """Return a linear combination of the coefficients, with its interval."""
         lean = np.array([parts.get(name, 0.0) for name in self.names])
         value, half = float(lean @ self.at), self.reach * math.sqrt(float(lean @ self.covariance @ lean))
         return value, value - half, value + half
 
 
 def rows_of(points: Points) -> Rows:
-    """Return one row per shape; what tokens do, seen within the shapes that have several lengths, is taken out."""
+    """Return one row per shape; the effect of tokens, estimated within shapes of several lengths, is removed."""
     shapes = np.stack([points.shape[name] for name in SHAPE], axis=1)
     unique, place = np.unique(shapes, axis=0, return_inverse=True)
     place = place.ravel()
@@ -96,7 +96,7 @@ def rows_of(points: Points) -> Rows:
     log_d = np.log(points.columns["tokens"]) if "tokens" in points.columns else np.zeros(points.n)
     correction = np.zeros(points.n)
     inside = log_d - mean(log_d)[place]
-    if np.ptp(inside) > 1e-9:  # a shape with several lengths: what tokens do is seen within it
+    if np.ptp(inside) > 1e-9:  # a shape with several lengths shows the effect of tokens
         z = log_d - log_d.mean()
         powers = np.stack([z, z**2], axis=1)[:, : 2 if len(np.unique(log_d.round(6))) > 2 else 1]
         within = powers - np.stack([mean(each) for each in powers.T], axis=1)[place]
@@ -111,7 +111,7 @@ def rows_of(points: Points) -> Rows:
 
 
 def regress(rows: Rows, columns: dict[str, Array]) -> Regression | None:
-    """Return the regression of the log losses; None where the shapes are too few, or do not tell columns apart."""
+    """Return the regression of the log losses; None if shapes are too few or columns are collinear."""
     if np.ptp(rows.d) > 1e-9:
         columns = columns | {"d": rows.d - rows.d.mean()}
     design = np.stack([np.ones_like(rows.y), *columns.values()], axis=1)
@@ -125,7 +125,7 @@ def regress(rows: Rows, columns: dict[str, Array]) -> Regression | None:
 
 
 def growth(rows: Rows) -> tuple[float, float] | None:
-    """Return p and q of N ~ n_layer^p n_embd^q; None where the shapes do not tell."""
+    """Return p and q of N ~ n_layer^p n_embd^q; None if the shapes do not determine them."""
     design = np.stack([np.ones_like(rows.n), rows.layer, rows.embd], axis=1)
     if np.linalg.matrix_rank(design, tol=1e-6) < 3:
         return None
@@ -135,14 +135,14 @@ def growth(rows: Rows) -> tuple[float, float] | None:
 
 @dataclass(frozen=True)
 class Shape:
-    """What depth and width are worth.
+    """The effects of depth and width.
 
-    `cells` has a row for every point: name, n_layer, n_embd, aspect_ratio, params, tokens (None where the table has
-    none), loss, weight; `loss_at_equal_params`, what the loss would be at the middle size and number of tokens; and
-    `on_frontier`: no other cell with as many tokens has fewer or as many parameters and a loss as low. `numbers` are
-    those of MEANINGS. `size_law` is (N, loss) of the curve in N at the middle aspect ratio, `middle_params` the N that
-    losses are brought to. `growth` are p and q of N ~ n_layer^p n_embd^q near these shapes. `evidence` is what is known
-    of differences at equal parameters: a number that it does not bear out is no better than weak.
+    `cells` has a row for every point: name, n_layer, n_embd, aspect_ratio, params, tokens (None if the table has none),
+    loss, weight; `loss_at_equal_params`, the loss adjusted to the middle size and number of tokens; and `on_frontier`:
+    no other cell with as many tokens and at most as many parameters has a loss as low. `numbers` are those of MEANINGS.
+    `size_law` is (N, loss) of the curve in N at the middle aspect ratio; losses are adjusted to `middle_params`.
+    `growth` are p and q of N ~ n_layer^p n_embd^q near these shapes. `evidence` is that for differences at equal
+    parameters: a number that it does not support is weak at best.
     """
 
     cells: DataFrame
@@ -160,8 +160,8 @@ class Shape:
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values.
 
-        `cells` is a list of cells, `frontier` of those that none beats, by tokens and parameters; `fixed` has, for
-        n_layer and for n_embd, the lines of loss over it: {"over": "n_layer", "fixed": {"n_embd": 64, "tokens": …},
+        `cells` is a list of cells, `frontier` of those on the frontier, by tokens and parameters; `fixed` has the lines
+        of loss over n_layer and over n_embd: {"over": "n_layer", "fixed": {"n_embd": 64, "tokens": …},
         "x": […], "loss": […]}.
         """
         law, best = self.size_law, self.cells[self.cells["on_frontier"]].sort_values(["tokens", "params"])
@@ -184,7 +184,7 @@ class Shape:
         }
 
     def _lines(self, over: str, other: str) -> list[dict[str, Any]]:
-        """Return the losses over n_layer or n_embd, a line for each value of the other and of the tokens."""
+        """Return the losses over n_layer or n_embd, one line for each value of the other and of the tokens."""
         drawn = []
         rows = self.cells.sort_values([over, "loss"])
         for _, cells in rows.groupby([other, "tokens"], dropna=False):
@@ -196,14 +196,14 @@ class Shape:
 
 
 def shape_of(points: Points) -> Shape:
-    """Return what depth and width are worth in a table, at equal parameters and with each other fixed.
+    """Return the effects of depth and width in a table, at equal parameters and with the other one fixed.
 
     Raises:
         BadInput: a table without n_layer, n_embd or parameters.
     """
     there = {*points.shape, *points.columns}
     if missing := [name for name in (*SHAPE, "params") if name not in there]:
-        raise BadInput(f"the shape takes {' and '.join(missing)}, which the table has not")
+        raise BadInput(f"the shape needs {' and '.join(missing)}, which the table lacks")
     known = np.asarray(np.isfinite(np.stack([points.shape[name] for name in SHAPE])).all(0), np.bool_)
     points = points.only(known)
     if not points.n:
@@ -240,7 +240,7 @@ def shape_of(points: Points) -> Shape:
 
 
 def _evidence(points: Points, depth: Number) -> Evidence:
-    """Return what differences at equal parameters rest on: of a study its cells' comparison, of a table its fit."""
+    """Return the evidence for differences at equal parameters: a study's comparison of cells, or a table's fit."""
     if not points.tried:
         if not depth.identified:
             return Evidence(0, "rows of a table", "", UNKNOWN, depth.verdict.reason)
@@ -269,13 +269,13 @@ def _lacking(rows: Rows) -> str:
     if found >= FEWEST_ASPECTS:
         return ""
     return (
-        f"{found} aspect ratios stand beside another one of about equal parameters (within a factor {OVERLAP}), and "
-        f"{FEWEST_ASPECTS} are needed: what shape does cannot be told from what size does"
+        f"{found} aspect ratios have another one at about equal parameters (within a factor {OVERLAP}), and "
+        f"{FEWEST_ASPECTS} are needed: the effect of shape cannot be separated from that of size"
     )
 
 
 def _at_equal_parameters(rows: Rows, lacking: str) -> tuple[dict[str, Number], Regression | None]:
-    """Return the numbers at equal N, and the regression that losses are brought to one N by."""
+    """Return the numbers at equal N, and the regression by which losses are adjusted to one N."""
     x, a = rows.n - rows.n.mean(), rows.aspect - rows.aspect.mean()
     curve = {"n": x, "n2": x**2} if n_sizes(rows.n) >= 4 else {"n": x}
     bent = len(np.unique(a.round(6))) >= _CURVED_ASPECTS and not lacking
@@ -283,7 +283,7 @@ def _at_equal_parameters(rows: Rows, lacking: str) -> tuple[dict[str, Number], R
     tried += [curve | {"a": a}, {"n": x, "a": a}]
     found = next((each for each in (regress(rows, columns) for columns in tried) if each), None)
     if found is None or lacking:
-        why = lacking or f"{len(rows.y)} shapes are too few to tell shape from size"
+        why = lacking or f"{len(rows.y)} shapes are too few to separate shape from size"
         none = {name: _BLANK[name].none(why) for name in (DEPTH, WIDTH, BEST)}
         return none, found or regress(rows, {"n": x})
     p, q = growth(rows) or (1.0, 2.0)
@@ -300,11 +300,11 @@ def _best(found: Regression, rows: Rows) -> Number:
     slope, bend = map(float, found.at[where])
     ends = turning_point(slope, bend, found.covariance[np.ix_(where, where)], found.reach)
     if ends is None:
-        return best.none("over the aspect ratio the loss does not bend upward by more than noise")
+        return best.none("the loss does not bend upward over the aspect ratio by more than the noise")
     low, high = rows.aspect.min() - middle, rows.aspect.max() - middle
     if ends[0] <= low or ends[1] >= high:
         side = "smallest" if ends[0] <= low else "largest"
-        return best.none(f"that the loss rises again towards the {side} one is not above the noise")
+        return best.none(f"the rise of the loss towards the {side} aspect ratio is within the noise")
     return best.of(middle - slope / (2 * bend), middle + ends[0], middle + ends[1])
 
 
@@ -318,7 +318,7 @@ def _with_the_other_fixed(rows: Rows) -> dict[str, Number]:
             only = math.exp(float(getattr(rows, column)[0]))
             numbers[name] = _BLANK[name].none(f"all shapes have n_{column} {only:.0f}")
         elif found is None:
-            numbers[name] = _BLANK[name].none(f"{len(rows.y)} shapes do not tell n_layer from n_embd")
+            numbers[name] = _BLANK[name].none(f"{len(rows.y)} shapes do not separate n_layer from n_embd")
         else:
             numbers[name] = _BLANK[name].of(*found.along(**{column: math.log(2)}))
     return numbers
@@ -357,16 +357,16 @@ def _cells(points: Points, away: Array) -> DataFrame:
 
 
 def _says(numbers: dict[str, Number], lacking: str) -> str:
-    """Return in a sentence what shape is worth at equal parameters."""
+    """Describe the effect of shape at equal parameters in a sentence."""
     depth, best = numbers[DEPTH], numbers[BEST]
     if not depth.identified:
         why = lacking or depth.verdict.reason
-        return f"what depth or width buys at equal parameters is not identified: {why}"
+        return f"the effect of depth or width at equal parameters is not identified: {why}"
     share, low, high = (100 * math.expm1(each) for each in (depth.value, depth.low, depth.high))
-    said = f"at equal parameters twice the depth changes the loss by {share:+.2f}%"
+    said = f"at equal parameters doubling the depth changes the loss by {share:+.2f}%"
     said += f" (90% interval {low:+.2f}% to {high:+.2f}%)"
     if low <= 0 <= high:
-        said += ", which cannot be told from nothing"
+        said += ", which cannot be told from zero"
     if best.identified:
         said += f"; the best aspect ratio is about {math.exp(best.value):.3g}"
     return said

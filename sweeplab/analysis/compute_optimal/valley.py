@@ -1,14 +1,14 @@
-"""The line of the compute-optimal size, from the rows of all budgets at once.
+"""The line of the compute-optimal size, fitted to the rows of all budgets at once.
 
-A line through minima that were found one by one is wrong where sizes drift from one side of the optimum to the other:
-a minimum near the edge counts only where noise has moved it inward, and weighs most where noise has bent its parabola
-most, and both turn the line towards the middle of the sizes. Nor is a loss a parabola in log N: it leans to one side,
-the further from the minimum the more. So the line is fitted to the rows themselves (nonlinear least squares):
+A line through separately fitted minima is biased if the sizes drift from one side of the optimum to the other: a
+minimum near the edge counts only if noise moved it inward, and has the largest weight if noise made its parabola
+steep; both turn the line towards the middle of the sizes. Nor is the loss a parabola in log N: it is skewed, more so
+further from the minimum. So the line is fitted to the rows themselves (nonlinear least squares):
 
     loss_i / level_b = a_b + k_b (u^2 / 2 + skew u^3 / 6),  u = log N_i - at - slope x_b,  log k_b = bend + growth x_b
 
-with x_b = log C_b - center. The skew is one for all budgets, as it is for Hoffmann et al. 2022, equation 2, where it is
-beta - alpha at every C; what a budget's loss does else is its own a_b.
+with x_b = log C_b - center. All budgets share one skew, as in Hoffmann et al. 2022, equation 2, where it is
+beta - alpha at every C; each budget has its own level a_b.
 
 Legend: n rows of the table, m rows that are used, B budgets.
 """
@@ -28,15 +28,15 @@ from sweeplab.analysis.fit.forms import Array
 from sweeplab.analysis.fit.intervals import Shared
 
 _AT, _SLOPE, _BEND, _GROWTH, _SKEW = range(5)
-_MOST_SKEW = 1.0  # exponents are less
-_BENT = 0.95  # the quantile of F that a line's misfit has to pass to be one
+_MOST_SKEW = 1.0  # exponents are smaller
+_BENT = 0.95  # the quantile of F above which a line does not fit
 _STEPS = 200
 _STILL = 1e-10  # the share of the squares that a step has to gain
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows of all budgets, each less the mean of its budget where it is a loss: [m], `x` and `place` by row."""
+    """Rows of all budgets, [m]; `x` is the centered log budget of each row and `place` its budget."""
 
     log_n: Array
     loss: Array
@@ -47,7 +47,7 @@ class _Rows:
     weights: Array
 
     def centered(self, each: Array) -> Array:
-        """Return columns less their weighted means in each budget, times the roots of the weights: [m] or [m, p]."""
+        """Return columns minus their weighted means in each budget, times the roots of the weights: [m] or [m, p]."""
         total = np.bincount(self.place, self.weights)
         columns = each.reshape(len(self.place), -1).T
         means = np.stack([np.bincount(self.place, self.weights * one) / total for one in columns])
@@ -65,10 +65,10 @@ class _Rows:
 
 
 def valley(parabolas: Sequence[Parabola], weights: Array, begin: Array, shared: Shared | None) -> Line | None:
-    """Return the line through the minima of some budgets; None where no row is left to show the noise.
+    """Return the line through the minima of some budgets; None if too few rows are left to estimate the noise.
 
-    `begin` [B] are log N of the minima to start from; `weights` [n] those of the table's rows. `bent` of the line is
-    how much more its minima are away from it than noise allows (a score test with each free to move).
+    `begin` [B] are log N of the starting minima; `weights` [n] those of the table's rows. The line's `bent` is from a
+    score test in which each minimum may leave the line.
     """
     log_c = np.array([math.log(each.budget.flops) for each in parabolas])
     center = float(log_c.mean())
@@ -99,7 +99,7 @@ def _rows(parabolas: Sequence[Parabola], x: Array, weights: Array) -> _Rows:
 
 
 def _least(rows: _Rows, theta: Array) -> tuple[Array, Array, Array]:
-    """Return the vector of least squares by Levenberg-Marquardt, its residuals [m] and their derivatives [m, 5]."""
+    """Return the least-squares vector by Levenberg-Marquardt, its residuals [m] and their derivatives [m, 5]."""
 
     def look(at: Array) -> tuple[Array, Array]:
         value, slopes = rows.model(at)
@@ -125,7 +125,7 @@ def _least(rows: _Rows, theta: Array) -> tuple[Array, Array, Array]:
 
 
 def _bent(rows: _Rows, theta: Array, residual: Array, jacobian: Array, freedom: int) -> float:
-    """Return how many times more than noise the minima are away from the line, in variance; 1 where they are not."""
+    """Return the variance of the minima about the line over that of noise; 1 if the test does not reject."""
     from scipy.special import fdtri
 
     n_budgets = int(rows.place.max()) + 1

@@ -10,11 +10,11 @@ from sweeplab.errors import BadInput
 
 @dataclass(frozen=True)
 class Rules:
-    """How runs are chosen: `budget` in FLOPs, runs in all and by candidate, and the law's own error.
+    """The rules for choosing runs: `budget` in FLOPs, the most runs in all and per candidate, and the law's own error.
 
-    `most_share` is the most of the runs that may be at the corners. `least_share` is the least of the budget that a
-    run may cost: smaller ones lean on the law's form more than they tell. By `misfit` the law is taken as wrong from
-    one end of the rows and candidates to the other.
+    `most_share` is the largest share of the runs at the corners. `least_share` is the least share of the budget that a
+    run may cost: smaller runs depend on the law's form more than they inform. `misfit` is the assumed error of the law
+    between the ends of the rows and candidates, as a share of the loss.
     """
 
     budget: float
@@ -32,8 +32,8 @@ class Rules:
         """
         problems = []
         if not 0 < self.budget < math.inf:
-            problems.append(f"--flops {self.budget:g} is no budget; it takes a positive number")
+            problems.append(f"--flops {self.budget:g} is not a budget; it must be positive")
         if not 0 < self.most_share <= 1:
-            problems.append(f"--most-share {self.most_share:g}: it takes a share, above 0 and at most 1")
+            problems.append(f"--most-share {self.most_share:g}: it must be a share above 0 and at most 1")
         if problems:
             raise BadInput(*problems)

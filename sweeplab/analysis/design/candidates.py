@@ -1,6 +1,6 @@
-"""Runs that could be made next, each with what it costs: points of a log grid, of a file, or cells of a study.
+"""Candidates for the next runs with their cost: points of a log grid, of a file, or cells of a study.
 
-Of a study's cells also the study file that trains those that were chosen.
+For cells of a study, also the study file that trains the chosen ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _SIZES = ("params", "tokens")
 N_SIZES, N_RATIOS = 13, 9
-# Tokens per parameter differ by this factor or more among the candidates, whatever the table has.
+# The candidates' tokens per parameter span at least this factor, whatever the table's span.
 LEAST_SPAN = 30.0
 MOST = 2000
 _ROUNDING = 1e-9
@@ -39,10 +39,9 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Candidates:
-    """The runs to choose from: what a law reads of each, [m] per column, and the FLOPs that one costs, [m].
+    """The runs to choose from: the columns of the law, [m] each, and the FLOPs of one run, [m].
 
-    `cells` are their values in a study's grid; a point of a table has none. A run weighs as many rows as it has
-    seeds.
+    `cells` are their values in a study's grid; empty for points of a table. `weight` is the number of seeds of a run.
     """
 
     columns: Mapping[str, Array]
@@ -56,7 +55,7 @@ class Candidates:
         return len(self.cost)
 
     def like(self, points: Points, budget: float) -> Candidates:
-        """Return those that cost no more than a budget, with about the tokens per parameter that the table has.
+        """Return the candidates within a budget whose tokens per parameter are about those of the table.
 
         Raises:
             BadInput: there are none.
@@ -74,10 +73,10 @@ class Candidates:
 
 
 def parse_axes(text: str) -> dict[str, Array]:
-    """Return {"params": values, …} of "params=1e6:1e8:9,tokens=1e7:1e10:7": from, to and how many, evenly in logs.
+    """Return {"params": values, …} of "params=1e6:1e8:9,tokens=1e7:1e10:7": from, to and count, evenly in logs.
 
     Raises:
-        BadInput: what is no such axis, or an axis that is named twice.
+        BadInput: an invalid axis, or an axis that is named twice.
     """
     found: dict[str, Array] = {}
     for each, name, numbers in pairs_of(text):
@@ -109,7 +108,7 @@ def of_axes(points: Points, axes: Mapping[str, Array]) -> Candidates:
     """Return every combination of sizes and tokens; `ratio` in place of tokens is tokens per parameter.
 
     Raises:
-        BadInput: other axes than params with tokens or ratio, more combinations than are looked at.
+        BadInput: other axes than params with tokens or ratio, or too many combinations.
     """
     _check_sized(points)
     known = (*_SIZES, "ratio")
@@ -117,10 +116,10 @@ def of_axes(points: Points, axes: Mapping[str, Array]) -> Candidates:
         what = f"--candidates has no {unknown[0]!r} for a table"
         raise BadInput(Problem(what, ", ".join(known), nearest(unknown[0], known)))
     if "params" not in axes or len(axes) != 2:
-        raise BadInput("--candidates of a table takes params and one of tokens and ratio")
+        raise BadInput("--candidates for a table needs params and one of tokens and ratio")
     sizes, other = axes["params"][:, None], next(axes[name] for name in axes if name != "params")
     if sizes.size * other.size > MOST:
-        raise BadInput(f"--candidates are {sizes.size * other.size:,}; at most {MOST:,} are looked at")
+        raise BadInput(f"--candidates are {sizes.size * other.size:,}; at most {MOST:,} are allowed")
     return _of_columns(points, sizes, sizes * other if "ratio" in axes else other)
 
 
@@ -144,7 +143,7 @@ def of_file(points: Points, path: Path) -> Candidates:
 
 
 def _ratios(points: Points) -> tuple[float, float]:
-    """Return the least and most tokens per parameter to look at: the table's, further apart where they are close."""
+    """Return the range of tokens per parameter of candidates: the table's, widened if it is narrow."""
     ratio = points.columns["tokens"] / points.columns["params"]
     low, high = float(ratio.min()), float(ratio.max())
     widen = math.sqrt(max(1.0, LEAST_SPAN * low / high))
@@ -188,13 +187,13 @@ def study_candidates(
 def candidate_study(
     folders: Sequence[StudyFolder], taken: Sequence[str] = (), axes: Mapping[str, Array] | None = None
 ) -> StudySpec:
-    """Return the first study with another name and the grid of what could be run next.
+    """Return the first study with a new name and the grid of candidates.
 
-    That is its own sizes and lengths with values between and above, or `axes`, rounded. The seeds are as many as
-    every cell of the study has, and none that a study has used: a cell that was trained before is told anew.
+    The grid has its own sizes and lengths with values between and above, or the rounded `axes`. There are as many seeds
+    as every cell of the study has, all unused so far: a cell that was trained before gives new information.
 
     Raises:
-        BadInput: there is nothing to vary, an axis is no whole number, or there are too many cells.
+        BadInput: there is nothing to vary, an axis is not a whole number, or there are too many cells.
     """
     from sweeplab.lab.listing import read_spec
     from sweeplab.study.file.reading import read_study
@@ -209,11 +208,11 @@ def candidate_study(
     grid = {name: sorted({round(float(value)) for value in values}) for name, values in (axes or {}).items()}
     grid = grid or {name: _extended(spec.grid[name]) for name in AXES if name in spec.grid}
     if not grid:
-        what = f"the grid of {spec.name} has no size to vary; --candidates says one"
+        what = f"the grid of {spec.name} has no size to vary; name one with --candidates"
         raise BadInput(Problem(what, ", ".join(AXES)))
     count = math.prod(len(values) for values in (spec.grid | grid).values())
     if count > MOST:
-        raise BadInput(f"{count:,} cells are too many to look at: at most {MOST:,}; --candidates names fewer")
+        raise BadInput(f"{count:,} cells are too many: at most {MOST:,}; name fewer with --candidates")
     used = [seed for one in specs for seed in one.seed_numbers]
     each_cell = sum(not isinstance(each, ConditionalSeed) for each in spec.seeds)
     seeds = list(range(max(used) + 1, max(used) + 1 + each_cell))
@@ -226,12 +225,12 @@ def candidate_study(
 
 
 def cell_candidates(spec: StudySpec, sizes: Sizes, counting: Counting) -> Candidates:
-    """Return the cells of a study with N, D and C as the points have them, and the FLOPs of all runs of each.
+    """Return the cells of a study with N, D and C counted like the points, and the FLOPs of all runs of each.
 
-    Cells whose size rests on what is searched are left out.
+    Cells whose size depends on what is searched are left out.
 
     Raises:
-        BadInput: no cell is left; a column that is not known of a run before it has ended.
+        BadInput: no cell is left; a column that is unknown before a run has ended.
     """
     from sweeplab.study.rules import facts
     from sweeplab.study.space import Space, cells
@@ -256,9 +255,9 @@ def cell_candidates(spec: StudySpec, sizes: Sizes, counting: Counting) -> Candid
 def next_study_text(
     spec: StudySpec, chosen: Sequence[Mapping[str, Any]], times: Sequence[int], why: str
 ) -> str:
-    """Return the study file of some cells of a study; one that is chosen several times has as many seeds.
+    """Return the study file of some cells of a study; a cell chosen several times gets as many seeds.
 
-    Of a full grid constraints name what is meant. `why` is its first line.
+    Constraints select the cells from a full grid. `why` is its first line.
     """
     from sweeplab.study.file.template import study_file
 
@@ -276,7 +275,7 @@ def next_study_text(
 
 
 def _extended(values: Iterable[int]) -> list[int]:
-    """Return an axis with a value between each two and some above the last, all multiples of what its own share."""
+    """Return an axis with a value between each two and some above the last, all multiples of their common divisor."""
     own = sorted(set(values))
     if len(own) < 2:
         return own
@@ -288,7 +287,7 @@ def _extended(values: Iterable[int]) -> list[int]:
 
 
 def _only(chosen: Sequence[Mapping[str, Any]], grid: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Return constraints that leave exactly these cells of a grid: what may follow each beginning of a cell."""
+    """Return constraints that leave exactly these cells of a grid: the allowed values after each prefix of a cell."""
     found, names = [], list(grid)
     for depth, name in enumerate(names):
         following: dict[tuple[Any, ...], set[Any]] = defaultdict(set)
@@ -309,7 +308,7 @@ def _only(chosen: Sequence[Mapping[str, Any]], grid: Mapping[str, Sequence[Any]]
 def _more_seeds(
     spec: StudySpec, chosen: Sequence[Mapping[str, Any]], times: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Return the seeds of cells that are run more than once: as few as the length of an expression allows."""
+    """Return the seeds of cells that are run more than once: as few entries as the length of an expression allows."""
     first, each = spec.first_seed + len(spec.seeds), len(spec.seeds)
     found: list[dict[str, Any]] = []
     for repeat in range(1, max(times)):

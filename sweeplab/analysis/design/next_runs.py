@@ -1,11 +1,11 @@
-"""What to run next: the runs that make the interval of one number narrow for few FLOPs.
+"""Choose the next runs: those that narrow the interval of one number most for few FLOPs.
 
-A c-optimal choice (Elfving 1952; Atkinson, Donev and Tobias 2007, chapter 10) makes the variance of one number of
-the parameters small. For a law that is not linear this rests on the parameters, so the log of the variance is
-averaged over vectors that the table allows (Chaloner and Larntz 1989). Such a choice leans on the law's form: it
-goes to the ends, where a law that is a little wrong misleads most. So the variance has the square of a bias beside
-it (Box and Draper 1959): what departures of a given size, products of the logs of the columns, do to the number,
-over what they do to a fit of all rows and candidates alike. Departure from these: few departures, of one size.
+A c-optimal design (Elfving 1952; Atkinson, Donev and Tobias 2007, chapter 10) minimizes the variance of one function
+of the parameters. For a nonlinear law it depends on the parameters, so the log of the variance is averaged over
+vectors that the table allows (Chaloner and Larntz 1989). Such a design relies on the law's form: it goes to the ends,
+where a slightly wrong law misleads most. So a squared bias is added to the variance (Box and Draper 1959): the effect
+on the number of departures of a given size, products of the logs of the columns, beyond their effect on a fit of all
+rows and candidates alike. Departure from these sources: few departures, all of one size.
 
 Legend: B parameter vectors, p parameters, m candidates, K departures, n_k how often candidate k is run.
 """
@@ -31,15 +31,15 @@ from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput, Problem, nearest
 
 _SWEEPS = 20
-_WEIGHTS = (0.2, 1.0, 5.0)  # of a run's price in runs against that in FLOPs
-_BETTER = 1e-6  # an exchange has to gain at least this share
+_WEIGHTS = (0.2, 1.0, 5.0)  # of a run's price in runs relative to that in FLOPs
+_BETTER = 1e-6  # an exchange must gain at least this share
 
 
 @dataclass(frozen=True)
 class Prospect:
-    """What a table tells of a number, and what every candidate would add; all errors are in units of the noise.
+    """The information of a table about a number, and that of every candidate; all errors are in units of the noise.
 
-    `known` is the table's information [B, p, p] and `leaning` its pull by each departure [B, p, K]; `slope` is the
+    `known` is the table's information [B, p, p] and `leaning` its bias by each departure [B, p, K]; `slope` is the
     number's gradient [B, p]; `jacobian` [B, p, m] and `departures` [B, K, m] are the candidates'.
     """
 
@@ -56,7 +56,7 @@ class Prospect:
         return np.asarray((lean * self.slope).sum(1) + (off**2).sum(1))
 
     def variance(self, counts: Array) -> Array:
-        """Return the part of it that noise has, [B]."""
+        """Return the part of that error due to noise, [B]."""
         return np.asarray((self._state(counts)[0] * self.slope).sum(1))
 
     def after_each(self, counts: Array) -> Array:
@@ -70,7 +70,7 @@ class Prospect:
         return np.asarray((lean * self.slope).sum(1)[:, None] - told**2 / known + (off**2).sum(1))
 
     def shares(self, counts: Array) -> Array:
-        """Return the share of the number's information that the runs of each candidate have, of all rows': [m]."""
+        """Return the share of each candidate's runs in the number's information over all rows: [m]."""
         lean = self._state(counts)[0]
         each = counts * (lean[:, None, :] @ self.jacobian)[:, 0] ** 2
         return np.asarray((each / (lean * self.slope).sum(1)[:, None]).mean(0))
@@ -85,9 +85,9 @@ class Prospect:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a choice may spend by the rules on the candidates that are `allowed`, [m].
+    """The limits of a choice by the rules, among the candidates that are `allowed`, [m].
 
-    `cost` is by candidate, [m]; those at the `corners`, [m], may have only a share of the runs.
+    `cost` is per candidate, [m]; those at the `corners`, [m], get at most a share of the runs.
     """
 
     rules: Rules
@@ -109,10 +109,10 @@ class Limits:
 
 
 def choose(prospect: Prospect, limits: Limits) -> Array:
-    """Return how often each candidate is run: greedily by what a run tells for its price, then by exchanges.
+    """Return how often each candidate is run: greedily by information per price, then by exchanges.
 
-    A run's price is its share of the FLOPs that are left and of the runs that are left; how the two are weighed is
-    tried in several ways, and the best choice is taken.
+    A run's price is its share of the remaining FLOPs and of the remaining runs; several weights of the two are tried,
+    and the best choice is taken.
     """
     found = []
     for weight in _WEIGHTS:
@@ -138,7 +138,7 @@ def _greedy(prospect: Prospect, limits: Limits, weight: float) -> Array:
 
 
 def _exchanged(prospect: Prospect, limits: Limits, counts: Array) -> bool:
-    """Put every run where it tells most, in place, and a further one where there is room; return whether any moved."""
+    """Move every run to its most informative place, add one if there is room, and return whether any moved."""
     any_moved = False
     for here in [*np.flatnonzero(counts), None]:
         now = np.log(prospect.error(counts)).mean()
@@ -155,7 +155,7 @@ def _exchanged(prospect: Prospect, limits: Limits, counts: Array) -> bool:
 
 
 N_VECTORS = 64
-# The sd of the log of a scale and of an exponent: what is known where no row tells it.
+# Prior sd of the log of a scale and of an exponent.
 _SCALE_PRIOR, _EXPONENT_PRIOR = 5.0, 1.0
 _WORDS = {"exponent": "N_opt exponent", "loss-at": "loss at target"}
 _FEW_SPARE, _FAR, _MUCH_LEFT = 4, 30.0, 0.1
@@ -164,7 +164,7 @@ _CORNER = 0.2  # the outermost fifth, in logs, of the sizes or the tokens per pa
 
 @dataclass(frozen=True)
 class Widths:
-    """How far the ends of the interval are from the value, at the fit and for 10% and 90% of the vectors."""
+    """The half width of the interval, at the fit and as the 10% and 90% quantiles over the vectors."""
 
     at_fit: float
     low: float
@@ -173,9 +173,9 @@ class Widths:
 
 @dataclass(frozen=True)
 class NextRuns:
-    """The chosen runs, and what they and a grid of equal cost would do to the interval of the quantity.
+    """The chosen runs, and the interval of the quantity now, after them, and after a grid of equal cost.
 
-    `counts` is how often each candidate is run, `shares` which part of the number's information it will have.
+    `counts` is how often each candidate is run, `shares` its share of the number's information.
     """
 
     quantity: Quantity
@@ -190,8 +190,8 @@ class NextRuns:
     warnings: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values; a width is a factor where the quantity is a log, and null where it is too wide
-        for the number to be told at all.
+        """Return it as plain values; a width is a factor if the quantity is a log, and null if it is so wide
+        that the number would not be identified.
         """
         return {
             "quantity": self.quantity.name,
@@ -237,9 +237,9 @@ class NextRuns:
 
 
 def find_quantity(fit: Fit, points: Points, name: str, at: Mapping[str, float] | None = None) -> Quantity:
-    """Return what is to be told: exponent (of N_opt), loss-at (`at` says where), or any number of the law.
+    """Return the quantity of interest: exponent (of N_opt), loss-at (the point `at`), or any number of the law.
 
-    What is the best for a budget is so for `at`'s flops, else for the table's largest.
+    Quantities at a budget are for the flops of `at`, or else the table's largest.
 
     Raises:
         BadInput: the law has no such number; loss-at without all that the law reads.
@@ -253,12 +253,12 @@ def find_quantity(fit: Fit, points: Points, name: str, at: Mapping[str, float] |
     wanted = _WORDS.get(name, name)
     if wanted == _WORDS["loss-at"] and missing:
         lacking = " and ".join(missing)
-        raise BadInput(f"the loss at a point takes --at with {lacking} too; {law.name} reads it")
+        raise BadInput(f"the loss at a point needs --at with {lacking} too; {law.name} uses it")
     names = [each.name for each in known]
     if wanted not in names:
         words = [short for short, long in _WORDS.items() if long in names or short == "loss-at"]
         allowed = [*words, *(each for each in names if each not in _WORDS.values())]
-        what = f"{law.name} has no {name!r} to tell"
+        what = f"{law.name} has no number {name!r}"
         raise BadInput(Problem(what, ", ".join(allowed), nearest(name, allowed)))
     return known[names.index(wanted)]
 
@@ -267,7 +267,7 @@ def next_runs(fit: Fit, quantity: Quantity, candidates: Candidates, rules: Rules
     """Return the candidates whose runs shrink the quantity's interval most, under the rules.
 
     Raises:
-        BadInput: no candidate costs between the least share of the budget and all of it, or tells anything.
+        BadInput: no candidate costs between the least share of the budget and all of it, or adds information.
     """
     allowed = (candidates.cost >= rules.least_share * rules.budget) & (candidates.cost <= rules.budget)
     if not allowed.any():
@@ -280,7 +280,7 @@ def next_runs(fit: Fit, quantity: Quantity, candidates: Candidates, rules: Rules
     if not counts.any():
         others = "other --candidates may, or a larger --most-share, or a smaller --misfit"
         raise BadInput(f"no candidate that may be run makes {quantity.name} more certain; {others}")
-    even = allowed / float(candidates.cost[allowed].sum())  # of a grid, for each of its FLOPs
+    even = allowed / float(candidates.cost[allowed].sum())  # runs of an even grid per FLOP
     after = _widths(fit, prospect, counts)
 
     def grid(budget: float) -> Widths:
@@ -317,7 +317,7 @@ def likely_vectors(fit: Fit, count: int = N_VECTORS, seed: int = 0) -> Array:
 def prospect_of(
     fit: Fit, quantity: Quantity, vectors: Array, candidates: Candidates, misfit: float
 ) -> Prospect:
-    """Return what the table tells of a quantity and what a run of each candidate would add."""
+    """Return the table's information about a quantity and that of a run of each candidate."""
     law, n = fit.law, fit.n_points
     logs = {
         name: np.concatenate([fit.rows.logs[name], np.log(candidates.columns[name]) - fit.center[name]])
@@ -325,7 +325,7 @@ def prospect_of(
     }  # the rows, then the candidates: the range where the law is used
     jacobian = law.derivatives(vectors, logs)[1]
     bend = _departures(logs)
-    # What of a departure the law takes up when all of them are fitted alike is no error of the number.
+    # The part of a departure that the law absorbs in a fit to all rows and candidates is not an error of the number.
     taken = np.linalg.pinv(jacobian.transpose(0, 2, 1)) @ bend.T
     left = bend - taken.transpose(0, 2, 1) @ jacobian
     here, there, left_here, left = jacobian[:, :, :n], jacobian[:, :, n:], left[:, :, :n], left[:, :, n:]
@@ -373,23 +373,23 @@ def _warnings(fit: Fit, candidates: Candidates, counts: Array, rules: Rules) -> 
     said = []
     if fit.spare < _FEW_SPARE:
         few = f"{fit.n_points} rows for {len(fit.theta)} parameters"
-        said.append(f"{few}: the choice rests on a rough fit; choose again when part of the runs are done")
+        said.append(f"{few}: the choice rests on a rough fit; choose again when some of the runs have ended")
     for name in fit.law.columns:
         largest = float(np.log(candidates.columns[name][counts > 0].max()))
         beyond = largest - fit.center[name] - float(fit.rows.logs[name].max())
         if beyond > math.log(_FAR):
             times = f"{math.exp(beyond):.0f} times the {name} of any row"
-            said.append(f"the largest run has {times}: no row says that the law holds there")
+            said.append(f"the largest run has {times}: no row shows that the law holds there")
     left = 1 - float(counts @ candidates.cost) / rules.budget
     if left > _MUCH_LEFT:
         full = counts.sum() >= rules.most_runs
-        why = "there may be no more runs" if full else "no other candidate may be run, or tells more"
+        why = "no more runs are allowed" if full else "no other candidate is allowed, or adds information"
         said.append(f"{left:.0%} of the budget is left: {why}")
     return said
 
 
 def _flops_for(enough: Callable[[float], bool], start: float) -> float | None:
-    """Return the least budget, within a hundredth, that is enough; None where a thousand times the start is not."""
+    """Return the least sufficient budget, to 1%; None if a thousand times the start is not enough."""
     low, high = start / 1e3, start * 1e3
     if not enough(high):
         return None

@@ -1,4 +1,4 @@
-"""What speaks against a fit whatever its form: residuals that are large, or go with a column that it does not read."""
+"""Doubts about a fit of any form: large residuals, or residuals that correlate with a column it does not use."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from sweeplab.analysis.points import Points
 from sweeplab.formatting import several
 
 SURE = 0.05  # over all columns together
-LARGE = 0.03  # of the loss: tuned runs of one recipe on one text lie within 1 or 2% of their law
+LARGE = 0.03  # of the loss: tuned runs of one recipe on one text are within 1 or 2% of their law
 _FEWEST = 3
-_NOTHING = 1e-6  # what is left of a direction, as a share: the law has it already
+_NOTHING = 1e-6  # the share of a direction left after projection below which the law contains it
 _MOST_NAMED = 6
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """How the residuals go with a column: their rank correlation, and a parabola's swing and bend.
+    """The pattern of residuals over a column: rank correlation, and the swing and bend of a fitted parabola.
 
-    `swing` is how much more of the loss is left over at the column's high end than at its low one; `bend` how much
-    more at both ends than in the middle. `p_value` is how often errors alone leave such a parabola; None where
-    the column takes too few values, or the law has such a parabola already.
+    `swing` is the difference of the residual between the column's high and low end, as a share of the loss; `bend` is
+    that between both ends and the middle. `p_value` is the chance of such a parabola under noise alone; None if the
+    column has too few values, or the law already contains such a parabola.
     """
 
     column: str
@@ -36,30 +36,28 @@ class Pattern:
 
 
 def doubts(points: Points, fit: Fit) -> list[str]:
-    """Return a line for a spread of the residuals above LARGE, and one for each column that they surely go with."""
+    """Return a warning for residuals above LARGE, and one for each column that they correlate with significantly."""
     found = [each for name, column in unread(points).items() if (each := _pattern(name, column, fit))]
     sure, names = surely(found), [each.column for each in found]
     said = []
     if fit.sigma > LARGE:
-        tested = "no other column of the table could say what"
+        tested = "the table has no other column that could explain it"
         if names:
             listed = ", ".join(names[:_MOST_NAMED]) + (" …" if len(names) > _MOST_NAMED else "")
-            tested = (
-                f"of {several(len(names), 'other column')} ({listed}), {len(sure)} can be seen to go with it"
-            )
+            tested = f"{len(sure)} of {several(len(names), 'other column')} ({listed}) can be seen to correlate with it"
         said.append(
-            f"residuals of {fit.sigma:.1%}: a law of runs of one recipe hardly leaves over {LARGE:.0%}, so more than "
-            f"{' and '.join(fit.law.columns)} moves the loss or the form is wrong: every number is in doubt; {tested}"
+            f"residuals of {fit.sigma:.1%}: runs of one recipe rarely leave over {LARGE:.0%}, so more than "
+            f"{' and '.join(fit.law.columns)} affects the loss or the form is wrong: every number is in doubt; {tested}"
         )
     return said + [
-        f"what is left over goes with {each.column}, which the law does not read: {each.swing:+.1%} of the loss from "
-        f"its low end to its high one (p {each.p_value:.2g}, of {several(len(names), 'column')} tested)"
+        f"the residuals correlate with {each.column}, which the law does not use: {each.swing:+.1%} of the loss from "
+        f"its low end to its high end (p {each.p_value:.2g}, {several(len(names), 'column')} tested)"
         for each in sure
     ]
 
 
 def unread(points: Points) -> dict[str, Array]:
-    """Return the columns that may be causes: those of the shape, the aspect ratio, what else the file has."""
+    """Return the columns that may be causes: the shape, the aspect ratio, other columns of the file."""
     found = {name: column for name, column in points.shape.items() if np.isfinite(column).all()}
     if {"n_layer", "n_embd"} <= found.keys():
         found["n_embd / n_layer"] = found["n_embd"] / found["n_layer"]
@@ -67,14 +65,14 @@ def unread(points: Points) -> dict[str, Array]:
 
 
 def patterns(points: Points, fit: Fit) -> list[Pattern]:
-    """Return the pattern against each column that varies: params, tokens, flops, and all that the law does not read."""
+    """Return the pattern over each column that varies: params, tokens, flops, and all that the law does not use."""
     columns = {name: points.columns[name] for name in ("params", "tokens", "flops") if name in points.columns}
     found = [_pattern(name, column, fit) for name, column in (columns | unread(points)).items()]
     return [each for each in found if each]
 
 
 def surely(found: Sequence[Pattern]) -> list[Pattern]:
-    """Return the patterns that errors alone would hardly leave, however many were looked at (Holm 1979)."""
+    """Return the significant patterns, corrected for the number of columns tested (Holm 1979)."""
     tested = [(each.p_value, each) for each in found if each.p_value is not None]
     tested.sort(key=lambda one: one[0])
     too_large = (at for at, (p, _) in enumerate(tested) if p > SURE / (len(tested) - at))
@@ -82,7 +80,7 @@ def surely(found: Sequence[Pattern]) -> list[Pattern]:
 
 
 def _pattern(name: str, column: Array, fit: Fit) -> Pattern | None:
-    """Return the pattern against a column, of the rows that have it: against its log where all are positive."""
+    """Return the pattern over a column, for the rows that have it; over its log if all values are positive."""
     from pandas import Series
     from scipy.special import fdtrc
 
@@ -101,7 +99,7 @@ def _pattern(name: str, column: Array, fit: Fit) -> Pattern | None:
     curves = root * np.stack([u, u**2][: 1 + has_bend], 1)
     bent = root * np.clip(residual, -delta, delta)[:, None]
     line = np.linalg.lstsq(np.column_stack([root, curves]), bent, rcond=None)[0][:, 0]
-    # The law's own slopes are taken out of both, so that what it could follow is no pattern.
+    # The law's own gradient is projected out of both, so that what it could fit is no pattern.
     taken = np.linalg.qr(root * jacobian.T)[0]
     left = curves - taken @ (taken.T @ curves)
     base, lengths, _ = np.linalg.svd(left, full_matrices=False)

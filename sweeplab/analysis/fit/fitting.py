@@ -1,7 +1,7 @@
-"""One law fitted to one table: Levenberg-Marquardt from many starts at once, and how the optimum was found.
+"""Fit one law to one table: Levenberg-Marquardt from many starts at once.
 
-What is lowest is a sum of Huber losses of log residuals, within bounds. Starts are a grid of exponents, with the
-scales that are best for each in closed form: for given exponents and g a form is linear in the scales (variable
+The objective is the sum of Huber losses of log residuals, within bounds. Starts are a grid of exponents, with the
+best scales for each in closed form: for given exponents and g a form is linear in the scales (variable
 projection, Golub and Pereyra 1973).
 
 Legend: S parameter vectors at once, p parameters, n rows.
@@ -30,27 +30,27 @@ _SMALLEST_DELTA = 1e-9
 
 MAX_STEPS = 300
 STILL = 1e-13
-_NEAR = 1e-8  # of the objective: how near to rest a start goes before the best is polished
+_NEAR = 1e-8  # of the objective: how far each start converges before the best is polished
 _AT_ONCE = 16_384  # rows times vectors
-_EXACT = 1e-14  # log residuals of this size are rounding
+_EXACT = 1e-14  # log residuals of this size are rounding errors
 _LEAST = 1e-12
-_FREE = 1e-9  # damping that holds no step back: a damped one promises little along a flat valley
-_SAME = 1e-6  # starts within this share of the lowest objective have reached it
+_FREE = 1e-9  # damping too small to shorten a step: a shortened step promises little along a flat valley
+_SAME = 1e-6  # a start within this share of the lowest objective has reached it
 _ROUNDS = 3
 _POLISHES = 10
-_KEPT, _ROWS_KEPT = 256, 10_000  # fits of this process, and the most rows of one
+_KEPT, _ROWS_KEPT = 256, 10_000  # the size of the cache, and the most rows of a cached fit
 
 GRID = np.geomspace(0.03, 1.8, 12)
 POWERS = (0.5, 1.0, 2.0)
-BLOCK = 3  # of 3 x 3 exponents the best is a start, so that starts lie in different valleys
-ENOUGH = 1000  # rows to choose starts by
-_SEEN = 1e-2  # of the loss: what a steep term is at the smallest row
+BLOCK = 3  # the best of each 3 x 3 exponents is a start, so that starts lie in different valleys
+ENOUGH = 1000  # the most rows used to choose starts
+_SEEN = 1e-2  # of the loss: the size of a steep term at the smallest row
 _ABSENT = 1e-3  # of the mean loss: the start of a term whose best scale is zero
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What is fitted: centered logs of the columns, logs of the losses and weights, each [n] or [S, n], and delta.
+    """The data of a fit: centered logs of the columns, logs of the losses and weights, each [n] or [S, n], and delta.
 
     delta is where the Huber loss turns from a square into a line; infinite is least squares.
     """
@@ -66,7 +66,7 @@ class Rows:
         return np.asarray((self.weights * (inside * (size - 0.5 * inside))).sum(1))
 
     def blocks(self, n_vectors: int) -> Iterator[Rows]:
-        """Yield the rows in blocks that stay in a core's cache with so many vectors."""
+        """Yield the rows in blocks that fit into a core's cache with this number of vectors."""
         n, size = self.log_loss.shape[-1], max(1, _AT_ONCE // n_vectors)
         if n <= size:
             yield self
@@ -77,7 +77,7 @@ class Rows:
             yield replace(self, logs=logs, log_loss=self.log_loss[part], weights=self.weights[part])
 
     def of(self, chosen: NDArray[np.bool_]) -> Rows:
-        """Return the rows as the chosen vectors see them."""
+        """Return the rows with the weights and losses of the chosen vectors."""
         if self.weights.ndim == 1:
             return self
         log_loss = self.log_loss if self.log_loss.ndim == 1 else self.log_loss[chosen]
@@ -85,10 +85,10 @@ class Rows:
 
 
 class Pull(NamedTuple):
-    """A spring between a quantity and a target, 0.5 * strength * (quantity - target)^2, for every vector.
+    """A quadratic penalty (a spring), 0.5 * strength * (quantity - target)^2, for every vector.
 
-    Where such a sum is lowest, the objective is lowest among all vectors with the same value of the quantity:
-    every solution is a point of its profile, however strong the spring is.
+    At the minimum of the penalized objective, the objective is lowest among all vectors with the same value of the
+    quantity: every solution is a point of its profile, however strong the penalty is.
     """
 
     measures: Sequence[Measure]
@@ -110,7 +110,7 @@ class Pull(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """Vectors [S, p], their objectives [S] without any spring, and which of them came to rest."""
+    """Vectors [S, p], their objectives [S] without penalty, and which of them converged."""
 
     theta: Array
     objective: Array
@@ -118,16 +118,16 @@ class Solution(NamedTuple):
 
 
 def solve(law: Law, theta: Array, rows: Rows, pull: Pull | None = None, still: float = STILL) -> Solution:
-    """Return the vectors of lowest objective that are reached from `theta`, [S, p], each on its own.
+    """Minimize the objective from each vector of `theta`, [S, p], independently.
 
-    A step that is not held back and promises less than the share `still` of the objective is the last.
+    An undamped step that promises to gain less than the share `still` of the objective is the last.
     """
     low, high = law.bounds(rows.log_loss)
     theta = np.clip(theta, low, high)
     found = Solution(theta.copy(), np.empty(len(theta)), np.zeros(len(theta), bool))
     damping, beyond = np.full(len(theta), 1e-3), np.ones(len(theta))
     rounding = np.broadcast_to(_EXACT**2 * rows.weights.sum(-1) / 2, len(theta))
-    live = np.arange(len(theta))  # where each vector that still moves stands in what is found
+    live = np.arange(len(theta))  # the index in `found` of each vector that still moves
     spring, here = pull, _look(law, theta, rows, beyond, pull)
     for left in reversed(range(MAX_STEPS)):
         step, promised = _step(here, theta, damping, low, high)
@@ -161,20 +161,20 @@ def solve(law: Law, theta: Array, rows: Rows, pull: Pull | None = None, still: f
 
 
 class _View(NamedTuple):
-    """What is seen from vectors: the objective, with the spring too, its slope, curvature and steps' scale."""
+    """The objective at some vectors, without and with the penalty, its gradient, curvature and step scale."""
 
     objective: Array  # [S]
     value: Array  # [S]
     gradient: Array  # [S, p]
     hessian: Array  # [S, p, p]
-    scale: Array  # [S, p]: what damping is a share of
+    scale: Array  # [S, p]: the unit of the damping
 
 
 def _look(law: Law, theta: Array, rows: Rows, beyond: Array, pull: Pull | None) -> _View:
-    """Return what is seen from `theta`; `beyond` is the share of the curvature of rows beyond delta, [S].
+    """Evaluate the objective at `theta`; `beyond` is the share of the curvature of rows beyond delta, [S].
 
-    Beyond delta the Huber loss is a line and has no curvature. With that of the parabola that touches it (share 1)
-    no step overshoots, but where many rows lie beyond, steps creep; so the share is let go as steps succeed.
+    Beyond delta the Huber loss is linear and has no curvature. With the curvature of the parabola that touches it
+    (share 1) no step overshoots, but steps are tiny if many rows are beyond; so the share falls as steps succeed.
     """
     sums = [_sums(law, theta, block, beyond) for block in rows.blocks(len(theta))]
     objective, gradient, hessian, scale = (np.asarray(sum(parts)) for parts in zip(*sums, strict=True))
@@ -189,7 +189,7 @@ def _look(law: Law, theta: Array, rows: Rows, beyond: Array, pull: Pull | None) 
 
 
 def _sums(law: Law, theta: Array, rows: Rows, beyond: Array) -> tuple[Array, Array, Array, Array]:
-    """Return what some rows add to the objective, its slope, its curvature and the steps' scale."""
+    """Return the contributions of some rows to the objective, gradient, curvature and step scale."""
     fitted, jacobian = law.derivatives(theta, rows.logs)
     residual = rows.log_loss - fitted
     size = np.abs(residual)
@@ -205,8 +205,8 @@ def _sums(law: Law, theta: Array, rows: Rows, beyond: Array) -> tuple[Array, Arr
 
 
 def _step(view: _View, theta: Array, damping: Array, low: Array, high: Array) -> tuple[Array, Array]:
-    """Return a damped step of each vector, [S, p], and how much lower it promises to be, [S]."""
-    # A parameter at its bound that would go beyond it stays where it is in this step.
+    """Return a damped step of each vector, [S, p], and the decrease that it promises, [S]."""
+    # A parameter at its bound that would leave the range stays fixed in this step.
     held = ((theta <= low) & (view.gradient > 0)) | ((theta >= high) & (view.gradient < 0))
     gradient = np.where(held, 0.0, view.gradient)
     diagonal = np.arange(theta.shape[1])
@@ -220,7 +220,7 @@ def _step(view: _View, theta: Array, damping: Array, low: Array, high: Array) ->
 
 
 def starts(law: Law, rows: Rows, block: int = BLOCK) -> Array:
-    """Return the vectors to start from, best first: [S, p]. The rows' weights are those of one table, [n].
+    """Return the starting vectors, best first: [S, p]. The rows' weights are those of one table, [n].
 
     The best of each block of `block` x `block` exponents is a start.
     """
@@ -247,10 +247,10 @@ def starts(law: Law, rows: Rows, block: int = BLOCK) -> Array:
 
 
 def _turns(law: Law, theta: Array, rows: Rows) -> Array:
-    """Return a vector, [p], and what it may have missed, [S, p], for a design that hardly tells terms apart.
+    """Return a vector, [p], and alternatives that it may have missed, [S, p], for designs that barely separate terms.
 
-    Valleys in which a term fades out are long and bent: one vector for each term has it gone. A term as steep as may
-    be, seen by the smallest rows alone, is a valley of its own; and two terms may have taken each other's place.
+    Valleys in which a term vanishes are long and curved: one alternative per term has it gone. A term of the steepest
+    exponent, visible only in the smallest rows, is a valley of its own; and two terms may have swapped places.
     """
     low, high = law.bounds(rows.log_loss)
     scale = {term: law.index(term.scale) for term in law.terms}
@@ -262,7 +262,7 @@ def _turns(law: Law, theta: Array, rows: Rows) -> Array:
         if term not in powers:
             found.append(gone)
             continue
-        for other in powers.keys() - {term}:  # takes its part
+        for other in powers.keys() - {term}:  # takes over its share
             gone[scale[other]] = np.logaddexp(theta[scale[other]], theta[at])
         steep = gone.copy()
         steep[powers[term]] = high[powers[term]]
@@ -283,7 +283,7 @@ def _best_scales(law: Law, theta: Array, rows: Rows) -> Array:
     for k, term in enumerate(law.terms):
         if term.exponent:
             columns[:, k] = np.exp(-theta[:, law.index(term.exponent), None] * rows.logs[term.column] / g)
-    # Divided by L^(1/g), residuals are those of the log of the loss, to first order and up to g.
+    # After division by L^(1/g), residuals equal those of the log loss, to first order and up to the factor g.
     columns *= np.exp(-rows.log_loss / g)[:, None, :]
     normal = (columns * rows.weights) @ columns.transpose(0, 2, 1)
     aim = (columns * rows.weights).sum(2)
@@ -305,7 +305,7 @@ def _best_scales(law: Law, theta: Array, rows: Rows) -> Array:
 
 @dataclass(frozen=True)
 class Fit:
-    """The vector of lowest objective, and all that says how it was found.
+    """The vector of lowest objective, and how it was found.
 
     `theta` [p] is at the `center` of the table (the mean logs of the columns); `sigma` is the robust scale of
     the residuals, in shares of the loss; `objective` is the sum of Huber losses.
@@ -328,12 +328,12 @@ class Fit:
 
     @property
     def spare(self) -> int:
-        """Return how many more rows than parameters there are."""
+        """Return the residual degrees of freedom: rows minus parameters."""
         return self.n_points - len(self.theta)
 
     @property
     def variance(self) -> float:
-        """Return the variance of a row of weight 1 about the law; residuals count as they are, outliers too."""
+        """Return the variance of a row of weight 1 about the law, from the raw residuals, outliers included."""
         return float(self.rows.weights @ self.residuals() ** 2) / self.spare
 
     @cached_property
@@ -346,14 +346,14 @@ class Fit:
         return np.asarray(self.rows.log_loss - self.law.log_loss(self.theta[None], self.rows.logs)[0])
 
     def at_bound(self) -> tuple[str, ...]:
-        """Return the parameters that stand at the end of what a fit may reach."""
+        """Return the parameters at a bound of their range."""
         low, high = self.law.bounds(self.rows.log_loss)
         margin = 1e-6 * (high - low)
         at = (self.theta <= low + margin) | (self.theta >= high - margin)
         return tuple(name for name, bound in zip(self.law.parameters, at, strict=True) if bound)
 
     def minimizer(self) -> dict[str, float]:
-        """Return the parameters as the law's formula has them. No estimate: that takes an interval."""
+        """Return the parameters as in the law's formula, without intervals."""
         natural = dict(zip(self.law.parameters, map(float, self.theta), strict=True))
         for term in self.law.terms:
             shift = natural[term.exponent] * self.center[term.column] if term.exponent else 0.0
@@ -361,11 +361,11 @@ class Fit:
         return natural
 
     def centered(self, columns: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the logs of the columns that the law reads, as its vector has them."""
+        """Return the centered logs of the columns that the law uses."""
         return {name: np.log(np.asarray(columns[name])) - self.center[name] for name in self.law.columns}
 
     def predict(self, columns: Mapping[str, Array]) -> Array:
-        """Return the law's loss at rows of the columns it reads, [n]."""
+        """Return the law's loss at rows of the columns it uses, [n]."""
         return np.asarray(np.exp(self.law.log_loss(self.theta[None], self.centered(columns))[0]))
 
 
@@ -373,8 +373,8 @@ def fit(points: Points, law: Law, delta: float | None = None) -> Fit:
     """Return the law's fit; `delta` in log units, infinite for least squares, None for 1.345 robust sigmas.
 
     Raises:
-        BadInput: fewer rows than the law has parameters and one to spare, a column that is missing or never
-            varies, losses that are all equal.
+        BadInput: no more rows than the law has parameters, a column that is missing or does not vary, or losses
+            that are all equal.
     """
     _check(points, law)
     columns = tuple(points.columns[name].tobytes() for name in (*law.columns, "loss"))
@@ -384,7 +384,7 @@ def fit(points: Points, law: Law, delta: float | None = None) -> Fit:
 
 @lru_cache(maxsize=_KEPT)
 def _fitted(law: Law, delta: float | None, columns: tuple[bytes, ...], weights: bytes) -> Fit:
-    """Return the fit to the bytes of the law's columns and the loss: a page and its back-test share many fits."""
+    """Return the fit to the bytes of the law's columns and the loss; cached, as a page repeats many fits."""
     *own, log_loss = (np.log(np.frombuffer(column)) for column in columns)
     logs = dict(zip(law.columns, own, strict=True))
     center = {name: float(column.mean()) for name, column in logs.items()}
@@ -406,13 +406,13 @@ def _fitted(law: Law, delta: float | None, columns: tuple[bytes, ...], weights: 
 
 
 def robust_sigma(residuals: Array, n_params: int) -> float:
-    """Return 1.4826 times the median of the n - p largest sizes: a fit brings about p residuals near zero."""
+    """Return 1.4826 times the median of the n - p largest sizes, because a fit makes about p residuals near zero."""
     sizes = np.sort(np.abs(residuals))[n_params:]
     return float(1.4826 * np.median(sizes))
 
 
 def _polished(law: Law, solution: Solution, rows: Rows) -> Solution:
-    """Return the best vector alone, [1, p], at rest, after looking where starts hardly lead."""
+    """Return the best vector alone, [1, p], converged, after trying alternatives that starts rarely reach."""
     for _ in range(_POLISHES):
         best = np.argmin(solution.objective)
         before = float(solution.objective[best])
@@ -424,7 +424,7 @@ def _polished(law: Law, solution: Solution, rows: Rows) -> Solution:
 
 
 def _noise(law: Law, rows: Rows, begin: Array) -> tuple[Array, float]:
-    """Return a fit and the scale of its residuals that agree with each other, from least squares on."""
+    """Return a fit and the scale of its residuals, iterated to agree with each other from least squares on."""
     sigma = math.inf
     for _ in range(_ROUNDS):
         bent = replace(rows, delta=max(EFFICIENT * sigma, _SMALLEST_DELTA))
@@ -440,13 +440,13 @@ def _check(points: Points, law: Law) -> None:
     n_params = len(law.parameters)
     if points.n <= n_params:
         few = f"{points.n} rows for the {n_params} parameters of {law.name}"
-        problems.append(f"{few}; it takes {n_params + 1} or more")
+        problems.append(f"{few}; it needs {n_params + 1} or more")
     for name in law.columns:
         if name not in points.columns:
             problems.append(points.lacks(law.name, name))
         elif points.n and np.ptp(np.log(points.columns[name])) < 1e-9:
             problems.append(f"all rows have {name} {points.columns[name][0]:.4g}; {law.name} needs several")
     if points.n and np.ptp(np.log(points.columns["loss"])) < 1e-12:
-        problems.append(f"all losses are {points.columns['loss'][0]:.4g}; no law can be told from that")
+        problems.append(f"all losses are {points.columns['loss'][0]:.4g}; no law can be fitted to that")
     if problems:
         raise BadInput(*problems)

@@ -1,4 +1,4 @@
-"""The published forms of a scaling law, as one table, and the numbers that follow: a form that is added is a row.
+"""The published forms of a scaling law, as one table, and the quantities derived from them.
 
 Legend: N parameters, D tokens, C FLOPs, L loss; S parameter vectors at once, p parameters, n rows. N_opt and D_opt
 are the parameters and tokens of lowest loss for a budget C = k N D, with k = 6 unless FLOPs were counted.
@@ -32,9 +32,9 @@ Measure = Callable[[Array], tuple[Array, Array]]  # vectors [S, p] to values [S]
 
 EXPONENT_BOUNDS = (0.005, 3.0)
 POWER_BOUNDS = (0.2, 5.0)
-SCALE_REACH = 25.0  # a term that is exp(-25) of the loss is no term
+SCALE_REACH = 25.0  # a term of exp(-25) of the loss is negligible
 N_OPT, D_OPT, RATIO = "N_opt exponent", "D_opt exponent", "tokens per parameter"
-MEANINGS = {N_OPT: "N_opt goes as C to this", D_OPT: "D_opt goes as C to this"}
+MEANINGS = {N_OPT: "N_opt grows as C to this power", D_OPT: "D_opt grows as C to this power"}
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ D, C = Term("B", "beta", "tokens"), Term("A", "alpha", "flops")
 
 @dataclass(frozen=True)
 class Law:
-    """A form: what it says, where it comes from, and its terms; `power` names the parameter g, if it is not 1."""
+    """A form: its formula, source and terms; `power` names the parameter g, if it is not 1."""
 
     name: str
     formula: str
@@ -69,7 +69,7 @@ class Law:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Return the columns of a table that the form reads, besides the loss."""
+        """Return the columns of a table that the form uses, besides the loss."""
         return tuple(dict.fromkeys(term.column for term in self.terms if term.column))
 
     @cached_property
@@ -152,7 +152,7 @@ LAWS: dict[str, Law] = {
             "joint",
             "L = (E^(1/gamma) + (A/N^alpha)^(1/gamma) + (B/D^beta)^(1/gamma))^gamma",
             "Droppo and Elibol 2021, Scaling laws for acoustic models",
-            "the challenger: at gamma 1 it is chinchilla, else N and D act on each other",
+            "equals chinchilla at gamma 1; otherwise N and D interact",
             (E, N, D),
             "gamma",
         ),
@@ -167,8 +167,8 @@ LAWS: dict[str, Law] = {
 class Quantity:
     """A number of the law; `measure` gives its value, or its log where `is_log`, and the gradient.
 
-    `kind` names its tolerances. `needs` are the columns whose spread it stands on. Of a loss `size` says how large the
-    run is: the sum of the centered logs of the columns that the law reads, for N and D the log of compute.
+    `kind` names its tolerances. `needs` are the columns whose spread it depends on. For a loss, `size` is that of the
+    run: the sum of the centered logs of the columns that the law uses; for N and D, the log of compute.
     """
 
     name: str
@@ -181,12 +181,12 @@ class Quantity:
     size: float | None = None
 
     def shown(self, measured: float) -> float:
-        """Return the number itself of what `measure` gives."""
+        """Return the number itself for a value of `measure`."""
         return math.exp(min(measured, 700.0)) if self.is_log else measured
 
 
 def parameters_of(law: Law, center: Mapping[str, float]) -> list[Quantity]:
-    """Return the law's own parameters, as its formula has them."""
+    """Return the law's own parameters, as in its formula."""
     found = []
     for name in law.parameters:
         terms = [term for term in law.terms if name in (term.scale, term.exponent)]
@@ -198,13 +198,13 @@ def parameters_of(law: Law, center: Mapping[str, float]) -> list[Quantity]:
                 slope[law.index(term.exponent)] += center[term.column]
         is_log, columns = name in law.scales, " and ".join(needs)
         if name == "E":
-            words = ("irreducible", "the loss that no size and no data take away")
+            words = ("irreducible", "the irreducible loss, at infinite size and data")
         elif is_log:
-            words = ("scale", f"the scale of the term of {columns}")
+            words = ("scale", f"the scale of the {columns} term")
         elif terms:
             words = ("exponent", f"the exponent of {columns}")
         else:
-            words = ("power", "how the terms are joined; 1 is a plain sum")
+            words = ("power", "the power that joins the terms; 1 is a plain sum")
         found.append(Quantity(name, *words, _linear(slope), needs, is_log, derived=False))
     return found
 
@@ -216,7 +216,7 @@ def _linear(slope: Array) -> Measure:
 def optimum_of(
     law: Law, center: Mapping[str, float], budget: float, per_param_token: float
 ) -> list[Quantity]:
-    """Return what follows for the best use of compute; nothing for a law without both N and D."""
+    """Return the quantities of the compute-optimal point; empty for a law without both N and D."""
     if not {"params", "tokens"} <= set(law.columns):
         return []
     both = ("params", "tokens")
@@ -242,9 +242,9 @@ def optimum_of(
     def loss(theta: Array) -> tuple[Array, Array]:
         n = _log_n_opt(law, theta, total)[0][:, None]
         value, jacobian = law.derivatives(theta, {"params": n, "tokens": total - n})
-        return value[:, 0], jacobian[:, :, 0]  # at the optimum it does not depend on where that is
+        return value[:, 0], jacobian[:, :, 0]  # at the optimum its gradient does not depend on the location
 
-    # Of a tied law both are one half, whatever the data say.
+    # In a tied law both are one half, whatever the data.
     shares = {N_OPT: share, D_OPT: other_share} if n_at != d_at else {}
     at = f"{budget:.3g} FLOPs"
     return [
@@ -255,7 +255,7 @@ def optimum_of(
 
 
 def loss_at(law: Law, center: Mapping[str, float], target: Mapping[str, float]) -> Quantity:
-    """Return the loss at one point of the columns that the law reads."""
+    """Return the loss at one point of the columns that the law uses."""
     logs = {name: np.array([math.log(target[name]) - center[name]]) for name in law.columns}
 
     def measure(theta: Array) -> tuple[Array, Array]:

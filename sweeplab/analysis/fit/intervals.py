@@ -1,14 +1,14 @@
-"""How wide a number is: its profile, calibrated for few rows, or the spread of refits of resampled tables.
+"""Intervals of a number: its profile, calibrated for few rows, or the bootstrap.
 
-A value of a quantity belongs to the interval if the law, held to it, fits not much worse: the objective may rise
-until 2 dF E[psi'] / E[psi^2] reaches the quantile of F(1, n - p), and not of chi-squared, which is too narrow for
-small tables. For least squares that is the classical profile of the residual variance with n - p degrees. Where the
-noise is not taken as equal, E[psi^2] / E[psi'] is that of the rows which the number leans on (see `noise`).
+A value of a quantity belongs to the interval if the law, refitted with the quantity fixed there, fits not much worse:
+the objective may rise until 2 dF E[psi'] / E[psi^2] reaches the quantile of F(1, n - p), and not of chi-squared, which
+is too narrow for small tables. For least squares that is the classical profile of the residual variance with n - p
+degrees. If the noise is not equal, E[psi^2] / E[psi'] is that of the rows with influence on the number (see `noise`).
 
-Rows may share an error: all runs of one size, or all points of one curve. The errors are taken as e_i + s_group(i),
+Rows may share an error: all runs of one size, or all points of one curve. The errors are modelled as e_i + s_group(i),
 each independent. Their two variances come from two moments of the residuals r = M (e + s): E[r'r] and E[r'Z Z'r],
-with M what the fit leaves of an error and Z the groups' columns (Henderson's method). What a shared error does to a
-number then follows from how the number leans on the rows.
+with M the residual projection and Z the groups' columns (Henderson's method). The effect of a shared error on a
+number follows from its `lean`, the influence of each row on the number.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from sweeplab.analysis.points import Points
 from sweeplab.train.devices import n_cores
 
 LEVEL = 0.9
-_FIRM = 100.0  # the spring against the profile's own curvature
-# How far a profile is followed, in units of its half width where it is a parabola; beyond 2.5 only if it must be.
+_FIRM = 100.0  # the penalty's strength relative to the profile's own curvature
+# Distances at which a profile is evaluated, in half widths of a parabola; beyond 2.5 only if needed.
 _REACHES = (np.geomspace(0.4, 2.5, 5), np.geomspace(0.4, 40.0, 10))
 _STILL = 1e-8
-_PARTS = np.array([0.25, 0.5, 0.75])  # of a gap, to look at
+_PARTS = np.array([0.25, 0.5, 0.75])  # of a gap, to evaluate
 _ROUNDS = 20
 _CLOSE = 1e-3
 _Steps = Generator[tuple[Array, Array], tuple[Array, Array, Array], float]
 
-N_STARTS = 3  # of a refit besides the optimum: from it alone up to a third end in another valley
+N_STARTS = 3  # of a refit, besides the optimum: from the optimum alone up to a third end in another valley
 N_CHECKED = 64
-_APART = 4  # steps of the grid of exponents: far starts, since few
+_APART = 4  # steps of the grid of exponents: few starts, so far apart
 _SAME = 1e-4
 _AT_REST = 1e-8  # an objective this close to its lowest moves no number by a hundredth of its spread
 _BATCH = 65_536  # rows times vectors at once: about what stays in a core's cache
 
 
 def student(freedom: float, level: float = LEVEL) -> float:
-    """Return how many standard deviations a two-sided interval of Student's t ends from its value."""
+    """Return the half width of a two-sided Student's t interval, in standard deviations."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, (1 + level) / 2))
 
 
 def share_interval(hits: int, n: int) -> tuple[float, float]:
-    """Return the interval at LEVEL of a share of which `hits` of `n` were seen (Clopper and Pearson 1934)."""
+    """Return the interval at LEVEL of a share, seen as `hits` of `n` (Clopper and Pearson 1934)."""
     from scipy.special import betaincinv
 
     tail = (1 - LEVEL) / 2
@@ -63,10 +63,10 @@ def share_interval(hits: int, n: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Shared:
-    """The variances of the rows' own errors and of the shared ones, and which group each row is in, [n].
+    """The variances of the rows' own and of their shared errors, and the group of each row, [n].
 
-    A row that weighs w has 1/w of the variance of its own error, and all of the shared one. `seeming` is the own
-    variance as it seems when all errors are taken as independent.
+    A row of weight w has 1/w of the own variance, and all of the shared one. `seeming` is the own variance as estimated
+    when all errors are treated as independent.
     """
 
     own: float
@@ -87,9 +87,9 @@ class Shared:
         return self.shared / total if total > 0 else 0.0
 
     def inflation(self, lean: Array) -> float:
-        """Return how much larger the variance of a number is than it seems with independent errors; 1 or more.
+        """Return the variance of a number over that with independent errors; 1 or more.
 
-        `lean` is how the number moves with each row's error, [n].
+        `lean` is the derivative of the number by each row's error, [n].
         """
         each, together = self._moved(lean)
         if self.shared == 0 or each == 0:
@@ -97,9 +97,9 @@ class Shared:
         return max(1.0, (self.own + self.shared * together / each) / self.seeming)
 
     def freedom(self, lean: Array, spare: float) -> float:
-        """Return the degrees of freedom that a number's variance is known to; `spare` if nothing is shared.
+        """Return the degrees of freedom of a number's variance; `spare` if nothing is shared.
 
-        The own variance is known to `spare`, the shared one to one less than there are groups (Satterthwaite).
+        The own variance has `spare`, the shared one the number of groups minus one (Satterthwaite).
         """
         each, together = self._moved(lean)
         own, shared = self.own * each, self.shared * together
@@ -108,22 +108,22 @@ class Shared:
         return (own + shared) ** 2 / (own**2 / spare + shared**2 / self.grouped(spare))
 
     def grouped(self, spare: float) -> float:
-        """Return the degrees of freedom of what is shared: one less than there are groups."""
+        """Return the degrees of freedom of the shared variance: the number of groups minus one."""
         return max(1, min(self.n_groups - 1, spare))
 
     def _moved(self, lean: Array) -> tuple[float, float]:
-        """Return a number's variance by own errors of variance 1, and by shared ones."""
+        """Return a number's variance under own errors of variance 1, and under shared ones."""
         return float(lean @ (lean / self.weights)), float((np.bincount(self.place, lean) ** 2).sum())
 
 
 def shared_errors(fit: Fit, groups: Sequence[str], beside: Array | None = None) -> Shared:
-    """Return the two variances; nothing is shared where a group has one row or the moments say so.
+    """Return the two variances; the shared one is 0 if groups have one row or the moments imply it.
 
-    `beside` is a change of the log loss, [n], that may be there and is no error: it counts as the law's.
+    `beside` is a possible systematic change of the log loss, [n]: it counts as part of the law, not as an error.
     """
     names, place = np.unique(np.asarray(groups, object).astype(str), return_inverse=True)
     weights, root = fit.rows.weights, np.sqrt(fit.rows.weights)
-    if fit.n_points <= len(fit.jacobian) + 1:  # no row is left to tell such a change from errors
+    if fit.n_points <= len(fit.jacobian) + 1:  # too few rows to separate such a change from errors
         beside = None
     slopes = fit.jacobian if beside is None else np.vstack([fit.jacobian, beside])
     base = np.linalg.qr((slopes * root).T)[0]  # M = I - base base'
@@ -146,10 +146,10 @@ def shared_errors(fit: Fit, groups: Sequence[str], beside: Array | None = None) 
 
 
 def groups_of(points: Points) -> tuple[tuple[str, ...] | None, str]:
-    """Return each row's group, and what the groups are: the table's own, or else the sizes.
+    """Return each row's group, and the name of the grouping: the table's own column, or else the sizes.
 
-    A column with one value in all rows groups nothing: then it is the sizes too. None where hardly any size has two
-    rows, or there are only two sizes.
+    A group column with a single value is ignored in favor of the sizes. None if few sizes have two rows, or there are
+    only two sizes.
     """
     if points.groups and len(set(points.groups)) > 1:
         return points.groups, points.conventions.get("group", "group")
@@ -159,16 +159,16 @@ def groups_of(points: Points) -> tuple[tuple[str, ...] | None, str]:
 
 
 def shared_of(points: Points, fit: Fit, beside: Array | None = None) -> Shared | None:
-    """Return what rows of one group share; None where the table has no groups."""
+    """Return the variances of own and shared errors; None if the table has no groups."""
     groups = groups_of(points)[0]
     return shared_errors(fit, groups, beside) if groups else None
 
 
 @dataclass(frozen=True)
 class Interval:
-    """The lowest and highest value at LEVEL; an end is infinite where the data set no limit on that side.
+    """The lowest and highest value at LEVEL; an end is infinite if the data give no bound on that side.
 
-    `apart` is how many times larger the value's robust error is than the modelled one; 1 where noise is taken as equal.
+    `apart` is the ratio of the value's robust error to the modelled one; 1 if noise is treated as equal.
     """
 
     value: float
@@ -178,21 +178,21 @@ class Interval:
 
     @property
     def open_ends(self) -> list[str]:
-        """Return the sides that have no limit, of lower and upper."""
+        """Return the unbounded sides, of lower and upper."""
         return [side for side, end in (("lower", self.low), ("upper", self.high)) if math.isinf(end)]
 
 
 def profiles(
     fit: Fit, quantities: Sequence[Quantity], shared: Shared | None = None, noise: Noise | None = None
 ) -> list[Interval]:
-    """Return the quantities' profile intervals, each in what its `measure` gives (logs where it is a log).
+    """Return the quantities' profile intervals, in the units of `measure` (logs if it is a log).
 
-    Errors that are `shared` widen them by what they add to a quantity's variance, with fewer degrees of freedom.
-    Without a `noise` all rows are taken as equally noisy. They are followed side by side: much faster than one by one.
+    Shared errors widen them by their part of a quantity's variance, with fewer degrees of freedom. Without `noise` all
+    rows are treated as equally noisy. The profiles are computed together, much faster than one by one.
     """
     inverse = inverse_curvature(fit)
     values: list[float] = []
-    # By quantity and side: the search for an end, what it wants solved next and with which spring; and the ends.
+    # By quantity and side: the search for an end, its next targets and penalty; and the ends found.
     searches: dict[tuple[int, int], _Steps] = {}
     wanted: dict[tuple[int, int], tuple[Array, Array]] = {}
     springs: dict[tuple[int, int], float] = {}
@@ -234,9 +234,9 @@ def profiles(
 
 
 def allowed_rises(fit: Fit, slopes: Array, shared: Shared | None, noise: Noise | None) -> tuple[Array, Array]:
-    """Return how much higher the objective may be inside of the intervals of quantities of these slopes [q, p]: [q].
+    """Return the allowed rise of the objective within the intervals of quantities with these gradients [q, p]: [q].
 
-    The second is how many times larger the robust errors are than the modelled ones, [q].
+    The second result is the ratio of the robust to the modelled errors, [q].
     """
     from scipy.special import fdtri
 
@@ -261,9 +261,9 @@ def allowed_rises(fit: Fit, slopes: Array, shared: Shared | None, noise: Noise |
 
 
 def _spread(fit: Fit, slope: Array, inverse: Array, allowed: float) -> tuple[float, Array]:
-    """Return the quantity's inverse curvature, and how the parameters move with it near the optimum, [p].
+    """Return the quantity's inverse curvature, and the derivative of the parameters by it near the optimum, [p].
 
-    Where the optimum is flat, as with a term that is none, it is only as large as the bounds leave room for.
+    If the optimum is flat, as with a term that vanishes, it is limited by the bounds.
     """
     low, high = fit.law.bounds(fit.rows.log_loss)
     room = float(np.abs(slope) @ (high - low)) / _REACHES[0][-1]
@@ -278,7 +278,7 @@ def _mean_size(fit: Fit) -> float:
     """Return E[psi^2] / E[psi'] over all rows."""
     residual, delta, weights = fit.residuals(), fit.rows.delta, fit.rows.weights
     bent = np.clip(residual, -delta, delta)
-    squares = float(weights @ bent**2) / fit.spare  # a row that weighs w has 1/w of the variance
+    squares = float(weights @ bent**2) / fit.spare  # a row of weight w has 1/w of the variance
     inside = max(float(weights @ (np.abs(residual) < delta)) / float(weights.sum()), 1 / fit.n_points)
     return squares / inside
 
@@ -299,9 +299,9 @@ def correlations(fit: Fit) -> Array:
 
 
 def _end(fit: Fit, side: int, value: float, lean: Array, spread: float, allowed: float) -> _Steps:
-    """Return where the profile crosses `allowed` on one side of `value`; infinite where it never does.
+    """Return where the profile crosses `allowed` on one side of `value`; infinite if it never does.
 
-    Yields targets and starts, and is sent their solutions: quantity, root of the rise in objective, vectors.
+    The generator yields targets and starts, and is sent their solutions: quantity, root of the rise, vectors.
     """
     limit = math.sqrt(allowed)
     for reaches in _REACHES:
@@ -316,7 +316,7 @@ def _end(fit: Fit, side: int, value: float, lean: Array, spread: float, allowed:
             break
     if not beyond.size:
         return side * math.inf
-    # The last crossing counts: a profile may dip again behind the first.
+    # The last crossing counts: a profile may dip again after the first.
     within = np.flatnonzero(height < limit)
     last = within[-1] if within.size else -1
     if last > beyond[-1]:
@@ -324,7 +324,7 @@ def _end(fit: Fit, side: int, value: float, lean: Array, spread: float, allowed:
     inner = (away[last], height[last], theta[last]) if within.size else (0.0, 0.0, fit.theta)
     outer = (away[last + 1], height[last + 1])
     for _ in range(_ROUNDS):
-        # Where the profile is nearly a parabola the guess is right; where it is not, a quarter of the gap is left.
+        # If the profile is nearly a parabola, the guess is right; if not, a quarter of the gap is left.
         gap = outer[0] - inner[0]
         ahead = np.sort(np.r_[_between(inner, outer, limit), inner[0] + gap * _PARTS])
         at, high, here = yield value + side * ahead, np.tile(inner[2], (len(ahead), 1))
@@ -350,12 +350,12 @@ def _between(inner: tuple[float, float, Array], outer: tuple[float, float], limi
 def run_noise(
     fit: Fit, shared: Shared | None, noise: Noise | None, logs: Mapping[str, Array], seeds: Array
 ) -> tuple[Array, float]:
-    """Return the sd of the log losses of runs about the law, means of `seeds` [n], and the quantile of t that belongs.
+    """Return the sd of the log losses of runs about the law, each a mean of `seeds` [n], and the quantile of t.
 
-    Residuals count as they are, outliers too: a run to come may be one.
+    Raw residuals count, outliers included: a future run may be one.
     """
     variance, freedom = fit.variance / seeds, float(fit.spare)
-    if shared and shared.shared > 0:  # a run to come may be of a group of its own
+    if shared and shared.shared > 0:  # a future run may be of a new group
         variance, freedom = np.maximum(variance, shared.own / seeds + shared.shared), shared.grouped(freedom)
     relative = noise.at(logs) if noise else 1.0
     return np.asarray(np.sqrt(variance) * relative), student(freedom)
@@ -365,15 +365,15 @@ def run_noise(
 class Refits:
     """The vectors of the refits, [refits, p], and the share of them that missed their lowest objective.
 
-    `missed` is measured on the first refits, by starting these from all over the grid. To miss is to end higher
-    by 1e-4 of the objective, or of the mean refit's: a sample of few rows may be fitted exactly.
+    `missed` is measured on the first refits, by repeating them from starts over the whole grid. A refit has missed if
+    it ends higher by 1e-4 of the objective, or of the mean refit's: a sample of few rows may be fitted exactly.
     """
 
     theta: Array
     missed: float
 
     def interval(self, quantity: Quantity) -> tuple[float, float]:
-        """Return between which values the middle LEVEL of the refits have a quantity."""
+        """Return the interval with the middle LEVEL of the refits' values of a quantity."""
         low, high = np.quantile(quantity.measure(self.theta)[0], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
         return float(low), float(high)
 
@@ -386,9 +386,9 @@ def bootstrap(
     n_checked: int = N_CHECKED,
     say: Callable[[str], None] = lambda text: None,
 ) -> Refits:
-    """Return refits of tables drawn with replacement, whole groups where there are groups; `say` hears how many.
+    """Return refits of tables drawn with replacement, by whole groups if there are groups; `say` gets the progress.
 
-    It asks nothing of the errors but that rows, or groups, are alike.
+    It only assumes that rows, or groups, are exchangeable.
     """
     names = np.arange(fit.n_points) if groups is None else np.unique(groups, return_inverse=True)[1]
     n_groups = int(names.max()) + 1
@@ -406,7 +406,7 @@ def bootstrap(
 def _lowest(
     fit: Fit, weights: Array, begin: Array, say: Callable[[str], None] = lambda text: None
 ) -> tuple[Array, Array]:
-    """Return the best of several starts for every row of weights; batches go to threads, NumPy holds no lock."""
+    """Return the best of several starts for every row of weights; batches run in threads, as NumPy frees the GIL."""
     size = max(1, _BATCH // (fit.n_points * len(begin)))
 
     def of(at: int) -> tuple[Array, Array]:

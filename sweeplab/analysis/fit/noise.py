@@ -1,15 +1,15 @@
-"""How large the rows' errors are: a variance function of the law's columns, and what it does to a number's error.
+"""The size of the rows' errors: a variance function of the law's columns, and its effect on a number's error.
 
-Errors of published tables are no larger than one another by chance: they fall with D, and have heavy tails. So the log
-of their sd is taken as linear in the logs of the columns, and fitted to the residuals by the likelihood of Student's t,
-which outliers hardly move (Lange, Little and Taylor 1989). What chance would give of such slopes is taken off them, as
-by James and Stein: without evidence the noise is equal.
+Errors in published tables are not equal: they fall with D, and have heavy tails. So the log of their sd is modelled as
+linear in the logs of the columns, and fitted to the residuals by the likelihood of Student's t, on which outliers have
+little influence (Lange, Little and Taylor 1989). The slopes are shrunk by what chance would give, as by James and
+Stein: without evidence the noise is equal.
 
 The error of a number is that of an M-estimator, the sandwich A^-1 B A^-1 (Huber 1967), with A the curvature and B the
-sum of the squared pulls of the rows. It is taken twice. The modelled one expects both from the variance function; it is
-steady, and wrong where the noise goes another way. The robust one takes the pulls as they are, each divided by what the
-fit leaves of it (HC2, MacKinnon and White 1985), and knows its variance to as many degrees of freedom as Bell and
-McCaffrey 2002 count. The wider interval of the two counts.
+sum of squares of the rows' scores (`pulls`: residuals clipped at delta). It is computed twice. The modelled error takes
+both from the variance function; it is stable, but wrong if the noise varies in another way. The robust error takes the
+observed scores, corrected for leverage (HC2, MacKinnon and White 1985), with the degrees of freedom of Bell and
+McCaffrey 2002. The wider interval of the two counts.
 
 Legend: n rows, p parameters, q quantities, s the quantities' slopes.
 """
@@ -26,7 +26,7 @@ import numpy as np
 from sweeplab.analysis.fit.fitting import Fit, robust_sigma
 from sweeplab.analysis.fit.forms import Array
 
-OBSERVED = 0.75  # of a row's curvature; the rest is the expected one, without which few rows may have none
+OBSERVED = 0.75  # weight of a row's observed curvature; the rest is expected, as few rows may have none
 _TAILS = 5.0  # degrees of freedom of the t likelihood
 _FEWEST = 4  # spare rows for each slope
 _EXACT = 1e-14
@@ -37,7 +37,7 @@ _MOST_LEVERAGE = 0.95
 
 @dataclass(frozen=True)
 class Noise:
-    """The errors of a fit's rows; `slopes` are those of the log of their sd, by column, 0 where the noise is equal."""
+    """The errors of a fit's rows; `slopes` are those of the log of their sd, by column, 0 if the noise is equal."""
 
     fit: Fit
     slopes: Mapping[str, float]
@@ -48,7 +48,7 @@ class Noise:
         return np.asarray(np.exp(self._log_sd(self.fit.rows.logs) - self._middle))
 
     def at(self, logs: Mapping[str, Array]) -> Array:
-        """Return the same at other points; beyond the table's columns it is that of their ends."""
+        """Return the same at other points; beyond the table's range the value at its end."""
         ends = {name: np.clip(logs[name], own.min(), own.max()) for name, own in self.fit.rows.logs.items()}
         return np.asarray(np.exp(self._log_sd(ends) - self._middle))
 
@@ -62,7 +62,7 @@ class Noise:
 
     @cached_property
     def leverage(self) -> Array:
-        """Return which part of each row's error the fit takes up, [n]."""
+        """Return the leverage of each row: the share of its error that the fit absorbs, [n]."""
         return np.asarray((self._base**2).sum(1))
 
     @cached_property
@@ -71,9 +71,9 @@ class Noise:
 
     @cached_property
     def _expected(self) -> tuple[Array, Array]:
-        """Return each row's expected curvature and squared pull, E[psi'] and E[psi^2] of a normal error, [n].
+        """Return each row's expected curvature and squared score, E[psi'] and E[psi^2] of a normal error, [n].
 
-        Both are scaled to agree with what the residuals show over all rows.
+        Both are scaled to agree with the residuals over all rows.
         """
         from scipy.special import ndtr
 
@@ -94,7 +94,7 @@ class Noise:
 
     @cached_property
     def squares(self) -> float:
-        """Return the mean squared pull of a row of weight 1, with the degrees of freedom that the fit leaves."""
+        """Return the mean squared score of a row of weight 1, with the residual degrees of freedom."""
         return float(self.fit.rows.weights @ self._pulls**2) / self.fit.spare
 
     @cached_property
@@ -102,18 +102,18 @@ class Noise:
         return np.clip(self.fit.residuals(), -self.fit.rows.delta, self.fit.rows.delta)
 
     def modelled(self, slopes: Array) -> tuple[Array, Array]:
-        """Return E[psi^2] / E[psi'] of quantities of these slopes [q, p] by the variance function, and leans, [q, n].
+        """Return E[psi^2] / E[psi'] of quantities with gradients [q, p] by the variance function, and leans, [q, n].
 
-        A quantity's lean is how it moves with each row's pull.
+        A quantity's lean is its derivative by each row's score.
         """
         leans, spread = self._moved(slopes, self._expected[0])
         return np.asarray(leans**2 @ self._expected[1] / spread), leans
 
     def robust(self, slopes: Array) -> tuple[Array, Array]:
-        """Return the same by the residuals as they are, [q], and the degrees of freedom that it is known to, [q]."""
+        """Return the same by the observed residuals, [q], and its degrees of freedom, [q]."""
         weights, inside = self.fit.rows.weights, np.abs(self.fit.residuals()) < self.fit.rows.delta
         leans, spread = self._moved(slopes, OBSERVED * inside + (1 - OBSERVED) * self._expected[0])
-        each = leans**2 / weights  # what an error of variance 1 / weight does
+        each = leans**2 / weights  # the effect of an error of variance 1 / weight
         over = each / (1 - np.minimum(self.leverage, _MOST_LEVERAGE))
         crossed = np.einsum("np,qn,nr->qpr", self._base, over, self._base, optimize=True)
         known = (over**2 * (1 - 2 * self.leverage)).sum(1) + (crossed**2).sum((1, 2))
@@ -128,7 +128,7 @@ class Noise:
 
 
 def noise_of(fit: Fit) -> Noise:
-    """Return the variance function of a fit's residuals; equal noise where they are too few to show another."""
+    """Return the variance function of a fit's residuals; equal noise if they are too few."""
     logs, weights = fit.rows.logs, fit.rows.weights
     names = list(logs)
     equal = Noise(fit, dict.fromkeys(names, 0.0))
@@ -149,7 +149,7 @@ def noise_of(fit: Fit) -> Noise:
             break
     slopes = found[1:]
     among = np.linalg.pinv(np.linalg.pinv(information)[1:, 1:])
-    # Under equal noise it is as chi-squared, of as many degrees as there are slopes.
+    # Under equal noise this is chi-squared with one degree of freedom per slope.
     evidence = float(slopes @ among @ slopes)
     kept = max(0.0, 1 - len(names) / evidence) if evidence > 0 else 0.0
     return Noise(fit, dict(zip(names, map(float, kept * slopes), strict=True)))

@@ -1,6 +1,6 @@
-"""What may be said of a number: a verdict by the design's gate, the interval's width and the fit's own state.
+"""The verdict on a number, by the gate on the design, the width of its interval and the state of the fit.
 
-Gate and width are both needed (see README); condition numbers do not tell a bad design from a good one.
+Gate and width are both needed (see README); condition numbers do not separate bad designs from good ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ IDENTIFIED, WEAK, NOT_IDENTIFIED = "identified", "weak", "not identified"
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far the ends of a 90% interval may be from the value to be `identified`, and to be `weak`.
+    """The largest distance of a 90% interval's ends from the value for `identified`, and for `weak`.
 
     A factor where `is_factor`: 3 is a third to three times the value. Otherwise a difference.
     """
@@ -40,16 +40,16 @@ TOLERANCES = {
     "irreducible": Tolerance(1.1, 1.3, True),
     "loss": Tolerance(1.03, 1.1, True),
 }
-DECADES = {"params": 0.8, "tokens": 0.8, "flops": 1.0}  # that a column has to span
-SPREAD = 0.5  # of log(D/N), or across any other line of log D against log N: under it the rows lie near one
-STANDS = 2 / 3  # of these that has to be left without any one row
-DISTINCT = 3  # values of a column: E, a scale and an exponent
-NEAR = 3.0  # a row's tokens per parameter within this factor of the optimum's is near it
+DECADES = {"params": 0.8, "tokens": 0.8, "flops": 1.0}  # that a column must span
+SPREAD = 0.5  # the least sd of log(D/N), or across any other line of log D against log N
+STANDS = 2 / 3  # the share of these that must remain without any one row
+DISTINCT = 3  # the fewest values of a column: E, a scale and an exponent need three
+NEAR = 3.0  # a row is near the optimum if its tokens per parameter are within this factor
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A verdict, and why, in words that follow it."""
+    """A verdict and its reason."""
 
     verdict: str
     reason: str
@@ -60,16 +60,16 @@ class Verdict:
         return self.verdict != NOT_IDENTIFIED
 
     def entry(self, shown: Sequence[float | None], meaning: str) -> dict[str, Any]:
-        """Return a number's value, low and high with this verdict; no value where it is not identified."""
+        """Return a number's value, low and high with this verdict; the value is None if it is not identified."""
         value, low, high = shown
         ends = {"value": value if self.identified else None, "low": low, "high": high}
         return ends | {"verdict": self.verdict, "why": self.reason, "meaning": meaning}
 
 
 def design(points: Points, columns: tuple[str, ...]) -> dict[str, float]:
-    """Return what the gate looks at: decades, distinct values, and how far the rows lie from one line.
+    """Return the measures of the gate: decades, distinct values, and the spread of the rows across one line.
 
-    "but for one row" is what is left without the row that matters most.
+    "but for one row" is the measure without the row that matters most.
     """
     found = {}
     for name in columns:
@@ -91,17 +91,17 @@ def gate(quantity: Quantity, points: Points, fit: Fit, optimum_ratio: float | No
         if decades < DECADES[name]:
             failures.append(f"{name} span {decades:.2f} decades and {DECADES[name]} are needed")
         elif without < STANDS * DECADES[name]:
-            failures.append(f"{name} span {without:.2f} decades but for one row: all hangs on that row")
+            failures.append(f"{name} span {without:.2f} decades without one row: all depends on that row")
         if seen[f"distinct {name}"] < DISTINCT:
             failures.append(f"{name} have only {seen[f'distinct {name}']:.0f} distinct values")
     if line := _near_one_line(seen):
-        failures.append(f"{line}: which of the two lowers the loss cannot be told")
+        failures.append(f"{line}: the effects of the two on the loss cannot be separated")
     if optimum_ratio is not None:
         away = float(np.abs(_log_ratio(points.columns) - optimum_ratio).min())
         if away > math.log(NEAR):
             # A fit of noise can put its optimum at e^900 tokens per parameter, past what a float holds.
             factor = f"a factor {math.exp(away):.1f}" if away < math.log(1e6) else "more than a factor 1e6"
-            failures.append(f"no row is near the optimum: the nearest is {factor} from it")
+            failures.append(f"no row is near the optimum: the nearest is {factor} off in D/N")
     return failures
 
 
@@ -113,12 +113,12 @@ def _near_one_line(seen: Mapping[str, float]) -> str:
         if (sd := seen.get(name, math.inf)) < SPREAD:
             return f"all rows lie near one {line} ({what} is {sd:.2f}, {SPREAD} is needed)"
     if seen.get("sd across the line but for one row", math.inf) < STANDS * SPREAD:
-        return "but for one row all lie near one line of log tokens against log params"
+        return "all rows but one lie near one line of log tokens against log params"
     return ""
 
 
 def _across(columns: Mapping[str, Array]) -> tuple[float, float]:
-    """Return how far rows lie from the line that fits log N and log D best, and the same but for one row.
+    """Return the spread of rows across the best line of log D against log N, and the least without one row.
 
     It is sqrt(2) times the sd across the line: on a ray of tokens per parameter, the sd of log(D/N).
     """
@@ -141,27 +141,27 @@ def _log_ratio(columns: Mapping[str, Array]) -> Array:
 def judge(
     quantity: Quantity, interval: Interval, fit: Fit, lacking: Sequence[str], doubt: str = ""
 ) -> Verdict:
-    """Return the verdict on a quantity, with the reason that weighs most; `lacking` is what `gate` returned.
+    """Return the verdict on a quantity, with the most important reason; `lacking` is the result of `gate`.
 
     With a `doubt` about the whole fit it is weak at best.
     """
     if lacking:
         return Verdict(NOT_IDENTIFIED, "; ".join(lacking))
     if not quantity.derived and quantity.name in fit.at_bound():
-        return Verdict(NOT_IDENTIFIED, "the best fit has it at the end of its range")
+        return Verdict(NOT_IDENTIFIED, "the best fit has it at the bound of its range")
     if open_ends := interval.open_ends:
-        ends = "limits" if len(open_ends) == 2 else f"{open_ends[0]} limit"
-        return Verdict(NOT_IDENTIFIED, f"the rows set it no {ends}")
+        ends = "bounds" if len(open_ends) == 2 else f"{open_ends[0]} bound"
+        return Verdict(NOT_IDENTIFIED, f"the rows give it no {ends}")
     found = by_width(quantity.kind, interval.value, interval.low, interval.high)
     return Verdict(WEAK, doubt) if found.verdict == IDENTIFIED and doubt else found
 
 
 def by_width(kind: str, value: float, low: float, high: float) -> Verdict:
-    """Return the verdict that an interval's width allows, of logs where the kind has a factor."""
+    """Return the verdict by an interval's width, in logs if the kind has a factor."""
     tolerance = TOLERANCES[kind]
     far = max(high - value, value - low)
     if not math.isfinite(far):
-        return Verdict(NOT_IDENTIFIED, "the rows set it no limits")
+        return Verdict(NOT_IDENTIFIED, "the rows give it no bounds")
     if tolerance.is_factor:
         far = math.exp(min(far, 50))
         width, wanted = f"a factor {far:.3g} from the value", f"a factor {tolerance.identified:g}"
@@ -170,7 +170,7 @@ def by_width(kind: str, value: float, low: float, high: float) -> Verdict:
     ends = f"its 90% interval ends {width}"
     if far <= tolerance.identified:
         return Verdict(IDENTIFIED, ends)
-    return Verdict(WEAK if far <= tolerance.weak else NOT_IDENTIFIED, f"{ends}; within {wanted} is wanted")
+    return Verdict(WEAK if far <= tolerance.weak else NOT_IDENTIFIED, f"{ends}; {wanted} or less is needed")
 
 
 def above_a_loss(fit: Fit) -> bool:

@@ -1,1 +1,1 @@
-"""Forecasts that are sealed before their runs exist, and scored once these have ended."""
+"""Forecasts that are sealed before their runs start, and scored once these have ended."""

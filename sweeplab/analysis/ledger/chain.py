@@ -1,9 +1,9 @@
-"""The ledger's file: JSON lines, only ever appended to, each bound to all lines before it.
+"""The ledger's file: append-only JSON lines, each chained by hash to all lines before it.
 
-An entry holds the sha256 of the entry before it and its own, over its canonical JSON. So a byte that was changed, a
-line that was removed, moved or put in shows. Lines removed from the end show by the file beside it, `<name>.head`,
-which says how many entries there were and the sha256 of the last: whoever publishes that line, in git for example,
-also shows that the whole file was not written anew.
+An entry holds the sha256 of the entry before it and its own, over its canonical JSON. So a changed byte and a removed,
+moved or inserted line are detected. Lines removed from the end are detected by the file beside it, `<name>.head`, with
+the number of entries and the sha256 of the last one: publishing that line, for example in git, also proves that the
+whole file was not rewritten.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOCK_SECONDS = 60
 
 @dataclass(frozen=True)
 class Entry:
-    """One sealed forecast; `sealed` is the time in UTC, `forecast` what was said."""
+    """One sealed forecast; `sealed` is the time in UTC, `forecast` its content."""
 
     number: int
     sealed: datetime
@@ -40,7 +40,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Chain:
-    """A ledger whose every line is as it was written; `has_head` says whether its end is known too."""
+    """A ledger whose chain is intact; `has_head` says whether its head file confirms its end too."""
 
     path: Path
     entries: tuple[Entry, ...]
@@ -48,7 +48,7 @@ class Chain:
 
     @property
     def head(self) -> str:
-        """Return the sha256 of the last entry, which stands for all of the ledger."""
+        """Return the sha256 of the last entry, which covers the whole ledger."""
         return self.entries[-1].sha256 if self.entries else _BEFORE_THE_FIRST
 
 
@@ -63,14 +63,14 @@ def read_chain(path: Path) -> Chain:
     _check_file(path)
     try:
         is_torn = path.exists() and path.read_bytes()[-1:] not in (b"", b"\n")
-        with _lock(path) if is_torn else nullcontext():  # perhaps it is being written just now
+        with _lock(path) if is_torn else nullcontext():  # it may be being written right now
             return _read(path)
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def append(path: Path, forecasts: Sequence[Mapping[str, Any]]) -> tuple[Entry, ...]:
-    """Seal forecasts, plain finite values, at the ledger's end with the time of now; all are on disk when it returns.
+    """Append forecasts (plain finite values) to the ledger with the current time; all are on disk on return.
 
     Raises:
         BadInput: the ledger's chain is broken, or it cannot be written.
@@ -102,22 +102,20 @@ def append(path: Path, forecasts: Sequence[Mapping[str, Any]]) -> tuple[Entry, .
 
 def _check_file(path: Path) -> None:
     if path.exists() and not path.is_file():
-        raise BadInput(
-            Problem("is no file", "the name of a file that is a ledger, or of a new one", file=path)
-        )
+        raise BadInput(Problem("is not a file", "the name of a ledger file, or of a new one", file=path))
 
 
 def canonical(content: Any) -> bytes:
-    """Return the one way in which plain values are written: sorted keys, no spaces, ASCII.
+    """Return plain values as canonical JSON: sorted keys, no spaces, ASCII.
 
     Raises:
-        ValueError: a number that JSON does not have.
+        ValueError: a number that JSON cannot express.
     """
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _read(path: Path) -> Chain:
-    # The head first: it is written after the lines it speaks of.
+    # The head first: it is written after its lines.
     head = _head(path)
     *lines, tail = path.read_bytes().split(b"\n") if path.exists() else [b""]
     entries: list[Entry] = []
@@ -142,9 +140,9 @@ def _checked(line: bytes, before: Sequence[Entry]) -> Entry | str:
     try:
         content = json.loads(line)
     except (ValueError, RecursionError):
-        return "is no JSON: it was changed"
+        return "is not JSON: it was changed"
     if not isinstance(content, dict) or content.keys() != FIELDS:
-        return "is no entry of a ledger"
+        return "is not an entry of a ledger"
     try:
         if content["sha256"] != _digest(content):
             return "was changed: its content has another sha256 than it says"
@@ -152,11 +150,11 @@ def _checked(line: bytes, before: Sequence[Entry]) -> Entry | str:
             return "was changed: it says the same in other bytes"
         entry = _entry(content)
     except (ValueError, TypeError):
-        return "is no entry of a ledger"
+        return "is not an entry of a ledger"
     previous = before[-1].sha256 if before else _BEFORE_THE_FIRST
     if entry.previous != previous or entry.number != len(before) + 1:
         expected = f"follow entry {len(before)}" if before else "begin a ledger"
-        return f"is entry {entry.number} and does not {expected}: lines were removed, moved or put in"
+        return f"is entry {entry.number} and does not {expected}: lines were removed, moved or inserted"
     return entry
 
 
@@ -167,8 +165,8 @@ def _refuse_torn(path: Path, tail: bytes, before: Sequence[Entry], head: tuple[i
     if isinstance(_checked(tail, before), Entry):
         raise BadInput(f"{line} lacks only the newline at its end; to mend it: printf '\\n' >> {path}")
     remove = f"truncate -s {path.stat().st_size - len(tail)} {path}"
-    cut = f"is cut off after {len(tail)} bytes, as by a kill while it was written"
-    raise BadInput(f"{line} {cut}; it was never sealed, and is yours to remove: {remove}")
+    cut = f"is cut off after {len(tail)} bytes, as after a kill while it was written"
+    raise BadInput(f"{line} {cut}; it was never sealed; to remove it: {remove}")
 
 
 def _write(path: Path, lines: bytes) -> None:
@@ -192,7 +190,7 @@ def _head(path: Path) -> tuple[int, str] | None:
             raise ValueError(count)
         return count, str(said["sha256"])
     except (ValueError, TypeError, KeyError) as error:
-        raise BadInput(f"{file}: was changed: it is no head of a ledger") from error
+        raise BadInput(f"{file}: was changed: it is not the head of a ledger") from error
 
 
 def _entry(content: Mapping[str, Any]) -> Entry:

@@ -1,10 +1,10 @@
-"""What has come of sealed forecasts, how good they were, and whether they say how far they may be believed.
+"""The outcomes of sealed forecasts, their scores, and the calibration of their intervals.
 
-A study's runs say when they started, and a forecast is before all of them. A table has no times: there the rows of
-then are found by their digests, and have to be all there, unchanged, with the forecast's own row not among them.
+The runs of a study have start times, and a forecast must be earlier than all of them. A table has no times: the rows of
+that time are found by their digests, and must all be there, unchanged, without the forecast's own row among them.
 
-The continuous ranked probability score is in log units, like an absolute error, which it is for a forecast without
-a spread; lower is better. Of a normal distribution, with z = (x - mean) / sd, it is (Gneiting and Raftery 2007,
+The continuous ranked probability score is in log units; for a forecast without a spread it is the absolute error, and
+lower is better. For a normal distribution, with z = (x - mean) / sd, it is (Gneiting and Raftery 2007,
 Strictly proper scoring rules, prediction, and estimation, equation 21, with the sign turned)
 
     CRPS = sd * (z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi))
@@ -36,11 +36,11 @@ from sweeplab.formatting import counts
 from sweeplab.lab.listing import read_spec
 from sweeplab.records.folders import StudyFolder
 
-VERSION: Final = 1  # of what an entry says of a forecast
+VERSION: Final = 1  # of the format of a forecast
 SCORED: Final = "scored"
 OPEN: Final = "open"  # its run has not ended
 VOID: Final = "void"  # its runs ended without a loss that could be scored
-REFUSED: Final = "refused"  # it was made after, or that it was not cannot be shown
+REFUSED: Final = "refused"  # it was made after its run started, or the opposite cannot be proved
 LAW, LAST_POINT, LOG_LINE = "law", "last point", "log-linear line"  # who forecasts
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 _STANDARD = NormalDist()
@@ -70,10 +70,10 @@ class Normal:
 
 @dataclass(frozen=True)
 class Score:
-    """What came of a forecast: `error_log` is log(outcome / predicted), `error_nats` outcome - predicted; None where
-    the law did not identify the loss, and so predicted no value.
+    """The score of a forecast: `error_log` is log(outcome / predicted), `error_nats` outcome - predicted; None if the
+    law did not identify the loss, and so predicted no value.
 
-    `crps` has the law's and the naive forecasters' that could be made, in log units.
+    `crps` has the scores of the law and of the naive forecasts that could be made, in log units.
     """
 
     outcome: float
@@ -85,7 +85,7 @@ class Score:
 
 
 def score(predicted: Mapping[str, Any], naive: Mapping[str, Any], outcome: float) -> Score:
-    """Return the score of a sealed prediction, given the loss that came of it."""
+    """Return the score of a sealed prediction for the measured loss."""
     at, loss = math.log(outcome), predicted["loss"]
     law = Normal(**predicted["log_loss"])
     others = {name: Normal(**said["log_loss"]) for name, said in naive.items() if said["log_loss"]}
@@ -101,7 +101,7 @@ def score(predicted: Mapping[str, Any], naive: Mapping[str, Any], outcome: float
 
 @dataclass(frozen=True)
 class Outcome:
-    """A sealed forecast and what came of it; `why` says in words what there is to say besides a score."""
+    """A sealed forecast and its outcome; `why` explains a state without a score, or adds to the score."""
 
     entry: Entry
     state: str
@@ -109,7 +109,7 @@ class Outcome:
     score: Score | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values: the entry as it was sealed, then what came of it."""
+        """Return it as plain values: the entry as it was sealed, then its outcome."""
         entry = self.entry
         return {
             "number": entry.number,
@@ -123,7 +123,7 @@ class Outcome:
 
 
 class Runs:
-    """The studies of a lab as far as they have been run; each is read once."""
+    """The runs of a lab's studies so far; each study is read once."""
 
     def __init__(self, lab: Path) -> None:
         self._lab = lab
@@ -131,7 +131,7 @@ class Runs:
         self._read: dict[str, tuple[list[StartedRun], Points | str]] = {}
 
     def outcome(self, entry: Entry, place: Place) -> Outcome:
-        """Return what came of a forecast of a study's run.
+        """Return the outcome of a forecast of a study's run.
 
         Raises:
             TrackingUnavailable: tracking does not answer.
@@ -160,14 +160,14 @@ class Runs:
         return Outcome(entry, VOID, f"its runs have ended ({states}), but: {why}")
 
     def _digest_now(self, name: str) -> str | None:
-        """Return the digest of a study; None where it has not been run."""
+        """Return the digest of a study; None if it has not been run."""
         folder = StudyFolder(self._lab, name)
         if not (folder.canonical_file.exists() and folder.data_file.exists()):
             return None
         return targets.study_digest(read_spec(folder), folder.data.text_digest)
 
     def _reading(self, names: Sequence[str], counting: Counting) -> tuple[list[StartedRun], Points | str]:
-        """Return the runs that have started, the first first, and the points, or why there are none."""
+        """Return the started runs in the order of their start, and the points, or why there are none."""
         from sweeplab.analysis.studies import read_studies
 
         key = repr((sorted(names), counting))
@@ -185,7 +185,7 @@ class Runs:
 
 
 def _of_table(entry: Entry, path: Path, points: Points) -> Outcome:
-    """Return what came of a forecast that was made from an earlier state of a file; it may have grown since."""
+    """Return the outcome of a forecast made from an earlier state of a file, which may have grown since."""
     found = targets.rows_at(points, entry.forecast["at"])
     if not found.size:
         return Outcome(entry, OPEN, f"{path} has no row of it")
@@ -194,21 +194,21 @@ def _of_table(entry: Entry, path: Path, points: Points) -> Outcome:
     if then[found].any():
         return Outcome(entry, REFUSED, "made after: its row was in the table when it was sealed")
     if targets.data_digest(points.only(then)) != data["digest"]:
-        why = f"{then.sum()} of the {data['n_points']} rows that it was made from are in {path} unchanged"
-        return Outcome(entry, REFUSED, f"{why}: that its own was not among them cannot be shown")
+        why = f"only {then.sum()} of the {data['n_points']} rows it was made from are unchanged in {path}"
+        return Outcome(entry, REFUSED, f"{why}, so its own row may have been among them")
     return _scored(entry, points, found)
 
 
 def outcomes(
     entries: Sequence[Entry], lab: Path, against: Path | None = None, counting: Counting | None = None
 ) -> tuple[Outcome, ...]:
-    """Return what came of each entry; those about a file's rows are scored `against` its later state.
+    """Return the outcome of each entry; forecasts about a file's rows are scored `against` its later state.
 
-    Without a counting the file is read as it was then; which of its rows count, always.
+    Without a `counting` the file is read as for the forecast; its filter of rows is always that of the forecast.
 
     Raises:
-        BadInput: the file cannot be read, with the columns given or with those of then; another version of sweeplab
-            wrote an entry, in another way.
+        BadInput: the file cannot be read with the given columns or those of the forecast; an entry has an unknown
+            format version.
         TrackingUnavailable: tracking does not answer.
     """
     runs = Runs(lab)
@@ -216,7 +216,7 @@ def outcomes(
     found = []
     for entry in entries:
         if entry.forecast.get("version") != VERSION:
-            raise BadInput(f"entry {entry.number} of the ledger is of another version of it than {VERSION}")
+            raise BadInput(f"entry {entry.number} of the ledger has a format other than version {VERSION}")
         run = entry.forecast["run"]
         if run["studies"]:
             found.append(runs.outcome(entry, Place(run["studies"], _counting(run["counting"]))))
@@ -228,7 +228,9 @@ def outcomes(
             found.append(_of_table(entry, against, tables[key]))
         else:
             name = entry.forecast["source"]["names"][0]
-            found.append(Outcome(entry, OPEN, f"laws verify --against FILE scores it: {name}, with its row"))
+            found.append(
+                Outcome(entry, OPEN, f"laws verify --against FILE scores it when {name} has its row")
+            )
     return tuple(found)
 
 
@@ -248,7 +250,7 @@ def of_study(entries: Sequence[Entry], name: str) -> list[Entry]:
 
 
 def _scored(entry: Entry, points: Points, rows: NDArray[np.intp], why: str = "") -> Outcome:
-    """Return the score by the geometric mean of the losses of some rows."""
+    """Return the outcome scored by the geometric mean loss of some rows."""
     logs = np.log(points.columns["loss"][rows])
     loss = math.exp(float(np.average(logs, weights=points.weights[rows])))
     return Outcome(entry, SCORED, why, score(entry.forecast["predicted"], entry.forecast["naive"], loss))
@@ -260,9 +262,9 @@ def _counting(said: Mapping[str, Any]) -> Counting:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How many outcomes, and which share of them, were inside of the central intervals of one level.
+    """The number and share of outcomes inside the central intervals of one level.
 
-    `low` and `high` bound the share that forecasts like these would reach (Clopper and Pearson 1934, 90%).
+    `low` and `high` are the 90% interval of the share (Clopper and Pearson 1934).
     """
 
     level: float
@@ -275,9 +277,9 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Skill:
-    """The mean CRPS of the law and of a naive forecaster, over the forecasts that have both, in log units.
+    """The mean CRPS of the law and of a naive forecast, over the forecasts that have both, in log units.
 
-    `ratio` is the law's part of the naive CRPS: under 1 the law is the better forecaster.
+    `ratio` is the law's CRPS over the naive one: under 1 the law is better.
     """
 
     n: int
@@ -288,10 +290,10 @@ class Skill:
 
 @dataclass(frozen=True)
 class Calibration:
-    """All scored forecasts together; `pit` has the probability of less than the outcome, one value per forecast.
+    """All scored forecasts together; `pit` has the predicted probability of a loss below the outcome, per forecast.
 
-    `by_verdict` has the coverage of those intervals that were sealed. Forecasts of one run, or from one fit, err
-    together: `n_runs` and `n_fits` say how many there are of each.
+    `by_verdict` has the coverage of the sealed intervals by verdict. Forecasts of one run, or from one fit, have
+    correlated errors: `n_runs` and `n_fits` count distinct runs and fits.
     """
 
     n: int
@@ -304,7 +306,7 @@ class Calibration:
 
 
 def calibrate(found: Iterable[Outcome]) -> Calibration:
-    """Return the calibration of those outcomes that have a score; without any, it has no coverage."""
+    """Return the calibration over the outcomes with a score; without any, coverage is empty."""
     scored = [(each.entry.forecast, each.score) for each in found if each.score]
     pit = np.array([own.pit for _, own in scored])
     runs = {

@@ -1,7 +1,7 @@
-"""From a law and a table to sealed forecasts: an interval for a run's loss, and what is refused before it is said.
+"""Seal forecasts from a law and a table: an interval for a run's loss, and the checks before it is sealed.
 
-METHOD says what the interval is made of. Without the form's error, for a linear law with normal errors, it is the
-classical prediction interval. Where a table is too small for a back-test, that is said.
+METHOD says how the interval is computed. Without the form's error, for a linear law with normal errors, it is the
+classical prediction interval. A table that is too small for a back-test gets a warning.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _FEWEST_FOR_A_LINE = 3
 
 @dataclass(frozen=True)
 class Prediction:
-    """The loss that a law predicts of a run, with its prediction interval at `level`; None where it is not identified.
+    """The loss that a law predicts for a run (None if not identified), with its prediction interval at `level`.
 
-    `log_loss` is the normal distribution of the log loss whose interval this is; `law_low` and `law_high` bound
-    the law alone, `noise` is the sd of a run's log loss about the law, and `form` that of the law's form there.
+    `log_loss` is the normal distribution of the log loss with this interval; `law_low` and `law_high` bound the law
+    alone, `noise` is the sd of a run's log loss about the law, and `form` the sd of the form's error there.
     """
 
     loss: float | None
@@ -65,20 +65,20 @@ class Naive:
 
 
 def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> Prediction:
-    """Return what the law says of the mean loss of `seeds` runs at a point {"params": …, "tokens": …}.
+    """Predict the mean loss of `seeds` runs at a point {"params": …, "tokens": …}.
 
     Raises:
-        BadInput: the law reads what the point does not say, or the rows leave the loss there without a limit.
+        BadInput: the point lacks a column that the law uses, or the rows do not bound the loss there.
     """
     points, fit, shared = assessment.points, assessment.fit, assessment.shared
     if missing := [name for name in fit.law.columns if name not in at]:
-        raise BadInput(f"{fit.law.name} reads {' and '.join(missing)} too: --{' and --'.join(missing)}")
+        raise BadInput(f"{fit.law.name} needs {' and '.join(missing)} too: --{' and --'.join(missing)}")
     quantity = loss_at(fit.law, fit.center, at)
     (interval,) = profiles(fit, [quantity], shared, assessment.noise)
     if interval.open_ends:
-        why = f"the {fit.n_points} rows set it no {interval.open_ends[0]} limit, so there is no interval to seal"
+        why = f"the {fit.n_points} rows give it no {interval.open_ends[0]} bound, so there is no interval to seal"
         raise BadInput(f"{quantity.meaning} cannot be forecast: {why}")
-    # The mean of several seeds is quieter only as far as the rows of the table are such means.
+    # The mean of several seeds is less noisy only up to the number of seeds of the table's rows.
     few = np.minimum([float(seeds)], np.median(fit.rows.weights))
     logs = fit.centered({name: np.array([at[name]]) for name in fit.law.columns})
     (noise,), quantile = run_noise(fit, shared, assessment.noise, logs, few)
@@ -104,9 +104,9 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> 
 
 
 def naive_forecasts(points: Points, at: Mapping[str, float]) -> dict[str, Naive]:
-    """Return what is said without a law: the loss of the next smaller run, and the line of log loss on log C.
+    """Return the forecasts without a law: the loss of the next smaller run, and a line of log loss over log C.
 
-    Without FLOPs in the table, the line is on what the table has of N and D.
+    Without FLOPs in the table, the line is over N or D.
     """
     known = points.columns.keys() & at.keys()
     x_name = next((name for name in ("flops", "params", "tokens") if name in known), "")
@@ -124,7 +124,7 @@ def naive_forecasts(points: Points, at: Mapping[str, float]) -> dict[str, Naive]
 
 
 def _line(points: Points, x_name: str, where: float) -> Naive:
-    """Return the prediction of a weighted straight line of log loss on the log of one column."""
+    """Return the prediction of a weighted straight line of log loss over the log of one column."""
     x, y, weights = np.log(points.columns[x_name]), np.log(points.columns["loss"]), points.weights
     total = float(weights.sum())
     center = float(weights @ x) / total
@@ -143,7 +143,7 @@ def _line(points: Points, x_name: str, where: float) -> Naive:
 
 @dataclass(frozen=True)
 class Source:
-    """Where the points come from: the names of studies or that of a file, and how it was counted."""
+    """Where the points come from: the names of studies or of a file, and how it was counted."""
 
     names: tuple[str, ...]
     is_file: bool
@@ -152,7 +152,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Sealed:
-    """What was sealed, and what was not, by the reason."""
+    """The sealed entries, and the reason of each target that was left out."""
 
     entries: tuple[Entry, ...]
     left_out: Mapping[str, str]
@@ -167,9 +167,9 @@ def seal(
     wanted: Sequence[targets.Target],
     left_out: Mapping[str, str] | None = None,
 ) -> Sealed:
-    """Seal a forecast of every target but those that have started, or that the law cannot forecast.
+    """Seal a forecast of every target, except those that have started or that the law cannot forecast.
 
-    The runs will be in studies of `lab`, as far as these have been run; `left_out` says what else is no target.
+    Started runs are looked up in the studies of `lab`; `left_out` has reasons for targets left out before.
 
     Raises:
         BadInput: no target is left, with the reason for each; the ledger is broken or cannot be written.
@@ -180,7 +180,7 @@ def seal(
             runs += targets.started_runs(StudyFolder(lab, name), place.counting)
     forecasts, left_out, warnings = [], dict(left_out or {}), list(assessment.warnings)
     if why := assessment.form_error.test.why:
-        warnings.append(f"intervals take the form for right: {why} for a back-test")
+        warnings.append(f"intervals assume that the form is right: {why} for a back-test")
     for target in wanted:
         try:
             _refuse_known(target, assessment.points, source, runs)
@@ -201,17 +201,17 @@ def _refuse_known(
     target: targets.Target, points: Points, source: Source, runs: Sequence[targets.StartedRun]
 ) -> None:
     if started := [run for run in runs if targets.same_point(run.at, target.at)]:
-        raise BadInput(f"{targets.started_in_words(started)}; a forecast is made before its run exists")
+        raise BadInput(f"{targets.started_in_words(started)}; a forecast must be made before its run starts")
     known = targets.rows_at(points, target.at)
     if known.size and (target.place is None or set(target.place.studies) & set(source.names)):
         loss = points.columns["loss"][known[0]]
-        raise BadInput(f"{source.names[0]} has its loss already, {loss:.4g}; a forecast is made before")
+        raise BadInput(f"{source.names[0]} has its loss already, {loss:.4g}; a forecast must be made before")
 
 
 def _forecast(
     source: Source, assessment: Assessment, target: targets.Target, predicted: Prediction
 ) -> dict[str, Any]:
-    """Return all that is sealed of one forecast, as plain values."""
+    """Return the sealed content of one forecast, as plain values."""
     points, fit, place = assessment.points, assessment.fit, target.place
     said = {each.quantity.name: each for each in assessment.estimates}
     largest = {role: float(points.columns[role].max()) for role in COUNTS if role in points.columns}
@@ -246,7 +246,7 @@ def _forecast(
             "n_points": points.n,
             "dropped": dict(points.dropped),
             "conventions": dict(points.conventions),
-            # A file has no times of its own: its rows say what was in it.
+            # A file has no times of its own: digests of its rows record what was in it.
             "rows": sorted(targets.row_marks(points)) if not place else None,
         },
         # The commit, and whether it is dirty, where the code lies in a repository of its own.

@@ -1,6 +1,6 @@
-"""What is forecast: a point that a person names, or every cell of a study file; and which of its runs have started.
+"""The targets of forecasts: points named by the user, or every cell of a study file; and runs that have started.
 
-A forecast is made before all runs at its point. Two points are the same where they agree in N and D.
+A forecast is made before all runs at its point. Two points are the same if they agree in N and D.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from sweeplab.records.folders import StudyFolder
     from sweeplab.study.spec import StudySpec
 
-SAME = 1e-6  # two numbers within this share are one
+SAME = 1e-6  # two numbers within this relative distance are the same
 _MARK_BYTES = 8
-_DRAWS = 64  # of a cell's space, to see whether its size depends on what is searched
+_DRAWS = 64  # from a cell's search space, to see whether its size depends on what is searched
 
 
 @dataclass(frozen=True)
 class Counting:
-    """How a table counts: its conventions, the columns that were named instead of theirs, and which rows count."""
+    """How a table is counted: its conventions, the columns named by the user, and the filter of rows."""
 
     conventions: Conventions = field(default_factory=Conventions)
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -41,10 +41,10 @@ class Counting:
 
 
 def sizes_of(runs: Sequence[Mapping[str, Any]], counting: Counting) -> list[dict[str, float]]:
-    """Return N, D and C of runs from their hyperparameters and facts, counted as a study's points are.
+    """Return N, D and C of runs from their hyperparameters and facts, counted like a study's points.
 
     Raises:
-        BadInput: a column that is not known of a run before it has ended.
+        BadInput: a column that is unknown before a run has ended.
     """
     import pandas as pd
 
@@ -61,7 +61,7 @@ def sizes_of(runs: Sequence[Mapping[str, Any]], counting: Counting) -> list[dict
 
 
 def same_point(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
-    """Return whether two points agree in N and D, as far as both say them; in C where neither does."""
+    """Return whether two points agree in N and D, as far as both have them; in C if neither is in both."""
     both = [role for role in COUNTS if role in one and role in other]
     decisive = [role for role in both if role != "flops"] or both
     return bool(both) and all(math.isclose(one[role], other[role], rel_tol=SAME) for role in decisive)
@@ -75,7 +75,7 @@ def rows_at(points: Points, at: Mapping[str, float]) -> NDArray[np.intp]:
 
 
 def _row_digests(points: Points) -> list[bytes]:
-    """Return the sha256 of what each row says, its weight and its group."""
+    """Return the sha256 of each row's numbers, weight and group."""
     values = (points.columns[role] for role in NUMBERS if role in points.columns)
     table = np.column_stack([*values, points.weights]).astype("<f8")
     rows = zip(table, points.groups or ("",) * points.n, strict=True)
@@ -89,12 +89,12 @@ def data_digest(points: Points) -> str:
 
 
 def row_marks(points: Points) -> list[str]:
-    """Return a short digest of each row, in order: to tell later whether a table had that row."""
+    """Return a short digest of each row, in order, to check later whether a table had that row."""
     return [row[:_MARK_BYTES].hex() for row in _row_digests(points)]
 
 
 def study_digest(spec: StudySpec, text_digest: str) -> str:
-    """Return the sha256 of what makes a study the one it is: all but where its data lie, and what may change."""
+    """Return the sha256 of a study's identity, without the path of its data and the settings that may change."""
     identity = spec.identity()
     identity["data"] = identity["data"] | {"path": None, "text": text_digest}
     return hashlib.sha256(canonical(identity)).hexdigest()
@@ -102,7 +102,7 @@ def study_digest(spec: StudySpec, text_digest: str) -> str:
 
 @dataclass(frozen=True)
 class StartedRun:
-    """A run that has started: its key, its size when it is whole, when it started, how and when it ended, in UTC."""
+    """A run that has started: its key, its full planned size, its start, end and state; times in UTC."""
 
     key: str
     at: Mapping[str, float]
@@ -112,7 +112,7 @@ class StartedRun:
 
 
 def started_runs(folder: StudyFolder, counting: Counting) -> list[StartedRun]:
-    """Return the runs of a study in the order of their starts; it may not have been run at all."""
+    """Return the runs of a study in the order of their starts; empty if it has not been run."""
     runs = [(run.read_start(), run.read_end()) for run in folder.runs()]
     sizes = sizes_of([{**start.values.as_dict(), **start.facts} for start, _ in runs], counting)
     found = []
@@ -124,7 +124,7 @@ def started_runs(folder: StudyFolder, counting: Counting) -> list[StartedRun]:
 
 
 def started_in_words(runs: Sequence[StartedRun]) -> str:
-    """Say what the first to end of some runs has come to, or that the first of them has started."""
+    """Describe the first run that ended, or else the first that started."""
     ended = sorted((run for run in runs if run.ended), key=lambda run: run.ended or run.started)
     first = (ended or runs)[0]
     said = f"its run {first.key} started at {time_in_words(first.started)}"
@@ -132,7 +132,7 @@ def started_in_words(runs: Sequence[StartedRun]) -> str:
 
 
 def time_in_words(time: datetime) -> str:
-    """Write a time as people read it."""
+    """Format a time for reading."""
     return f"{time:%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -146,9 +146,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Target:
-    """A point to forecast, by role; where its run will be, if it is a study's, and the cells that are there.
+    """A point to forecast, by role; the study of its run, if there is one, and the cells at the point.
 
-    `seeds` is of how many runs the loss will be the mean.
+    `seeds` is the number of runs whose mean loss is forecast.
     """
 
     at: Mapping[str, float]
@@ -158,32 +158,32 @@ class Target:
 
     @property
     def words(self) -> str:
-        """Return the point as a person reads it."""
+        """Return the point in words."""
         roles = [role for role in ("params", "tokens") if role in self.at] or ["flops"]
         numbers = ", ".join(f"{role} {self.at[role]:.6g}" for role in roles)
         return f"{self.cells[0]} ({numbers})" if self.cells else numbers
 
 
 def point_target(points: Points, asked: Mapping[str, float | None], place: Place | None) -> Target:
-    """Return the target that a person names by its numbers; C is that of the table's rows unless it is given.
+    """Return the target with the given numbers; C is computed as in the table's rows unless it is given.
 
     Raises:
-        BadInput: a number that is not positive; a study's run that is not named by both N and D.
+        BadInput: a number that is not positive; a study's run without both N and D.
     """
     at = {role: float(number) for role, number in asked.items() if number is not None}
     if wrong := [f"--{role} {number:g}" for role, number in at.items() if not 0 < number < math.inf]:
-        raise BadInput(*(f"{each} is no size of a run; it takes a positive number" for each in wrong))
+        raise BadInput(*(f"{each} is not the size of a run; it must be positive" for each in wrong))
     if place and not {"params", "tokens"} <= at.keys():
-        raise BadInput("which run of the study? --params and --tokens together say it, or --study FILE")
+        raise BadInput("which run of the study? give --params and --tokens together, or --study FILE")
     if not at:
-        raise BadInput("which run? --params and --tokens say it, or --study FILE")
+        raise BadInput("which run? give --params and --tokens, or --study FILE")
     if "flops" not in at and {"params", "tokens"} <= at.keys() & points.columns.keys():
         at["flops"] = points.flops_per_param_token * at["params"] * at["tokens"]
     return Target(at, place, seeds=round(float(np.median(points.weights))))
 
 
 def file_targets(points: Points, path: Path, place: Place | None) -> list[Target]:
-    """Return a target for each row of a file, by its columns of params, tokens and flops as far as it has them.
+    """Return a target for each row of a file, by those of the columns params, tokens and flops that it has.
 
     Raises:
         BadInput: no such file, none of the columns, or a row that `point_target` refuses.
@@ -208,9 +208,9 @@ def file_targets(points: Points, path: Path, place: Place | None) -> list[Target
 def cell_targets(
     spec: StudySpec, lab: Path, counting: Counting
 ) -> tuple[Sequence[Target], Mapping[str, str]]:
-    """Return the points of a study's cells, and by cell why others are none: their size is sampled.
+    """Return the points of a study's cells, and the reason for each cell without one: its size is sampled.
 
-    Cells that differ only in what is tuned, such as the learning rate, are one point: the law is of the best.
+    Cells that differ only in what is tuned, such as the learning rate, are one point: a law describes the best.
 
     Raises:
         BadInput: the study could not start, or another of its name stands in the lab.

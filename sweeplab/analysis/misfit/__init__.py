@@ -1,1 +1,1 @@
-"""Whether the form of a law is right."""
+"""Tests of the form of a law."""

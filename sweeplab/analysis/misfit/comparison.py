@@ -1,13 +1,13 @@
-"""Laws compared by how they predict larger runs, and not by how they fit.
+"""Compare laws by their predictions of larger runs, not by their goodness of fit.
 
-A fit to all rows says how well a law follows them; what it is wanted for lies beyond them. So in a back-test each law
-predicts every row from rows of less compute only, for several cuts, and its errors there are what laws are compared by.
+Goodness of fit measures how well a law follows the rows, but laws are used beyond them. So in a back-test each law
+predicts every row from rows of less compute only, for several cuts, and laws are compared by these errors.
 
-A challenger predicts better only if its lead over the first law is more than noise brings about: the lead is the mean
-over all held-out rows of how much smaller its errors are, and is held against the leads on tables that are drawn from
-the first law's own fit, with its noise (that of the law which follows the rows best), and back-tested by both in the
-same way. Errors above one cut all come from one fit, and rows stand above several cuts: a test that took them for
-independent would name a challenger too often.
+A challenger predicts better only if its lead over the first law is larger than noise explains. The lead is the mean
+reduction of the errors over all held-out rows. It is compared with the leads on tables that are simulated from the
+first law's fit, with noise (of the law that follows the rows best), and back-tested by both laws in the same way.
+Errors above one cut all come from one fit, and rows lie above several cuts, so a test that treated them as independent
+would prefer a challenger too often.
 
 Legend: k cuts, h rows above a cut, S drawn tables, n rows.
 """
@@ -44,7 +44,7 @@ from sweeplab.formatting import listed
 N_CUTS = 4
 SPARE = 2  # more rows below a cut than the largest law has parameters
 FEWEST_ABOVE = 2
-# Of the rows: a law that saw less says more of its noise than of its form.
+# Shares of the rows: with fewer, the errors reflect noise more than the form.
 SHARE_BELOW, SHARE_ABOVE = 0.35, 0.1
 _BY = ("flops", "tokens", "params")
 N_TABLES = 200
@@ -57,7 +57,7 @@ _ROUNDING = 1e-16
 
 @dataclass(frozen=True)
 class Cut:
-    """Rows up to `at` of the column and those above it, as places in the table."""
+    """Rows with the column up to `at` and those above it, as row indices."""
 
     at: float
     below: NDArray[np.intp]
@@ -66,7 +66,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Cuts:
-    """The cuts of a table by the column that they are made in; none, and `why`, where there can be none."""
+    """The cuts of a table in the column `by`; `why` says why there are none."""
 
     by: str
     cuts: tuple[Cut, ...]
@@ -91,16 +91,16 @@ class Errors:
 
     @property
     def held(self) -> NDArray[np.bool_]:
-        """Return which losses the intervals hold."""
+        """Return which losses lie inside the intervals."""
         return np.abs(self.errors) <= self.half
 
 
 @dataclass(frozen=True)
 class Backtest:
-    """A law's errors above every cut; none, and `why`, where it cannot be tested.
+    """A law's errors above every cut; `why` says why it cannot be tested.
 
-    Means over cuts of the mean above a cut: `error`, the size of the errors in log loss; `bias`, the errors, above
-    zero where it predicts too much; `coverage`, the share of losses that the prediction intervals hold.
+    Means over cuts of the mean above a cut: `error`, the absolute errors in log loss; `bias`, the signed errors,
+    positive if predictions are too high; `coverage`, the share of losses inside the prediction intervals.
     """
 
     cuts: tuple[Errors, ...] = ()
@@ -110,7 +110,7 @@ class Backtest:
     coverage: float = math.nan
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values; nothing but the reason where there are no errors."""
+        """Return it as plain values; only the reason if there are no errors."""
         if self.why:
             return {"why_none": self.why}
         by_cut = [
@@ -123,7 +123,7 @@ class Backtest:
 
 
 def cuts_of(points: Points, laws: Sequence[Law]) -> Cuts:
-    """Return up to N_CUTS cuts, even in the log of compute, that leave every law enough rows below them."""
+    """Return up to N_CUTS cuts, evenly spaced in log compute, with enough rows below them for every law."""
     by = next(name for name in _BY if name in points.columns)
     logs = np.log(points.columns[by])
     fewest = max(SPARE + max(len(law.parameters) for law in laws), math.ceil(SHARE_BELOW * points.n))
@@ -147,7 +147,7 @@ def cuts_of(points: Points, laws: Sequence[Law]) -> Cuts:
 
 
 def backtest(points: Points, law: Law, cuts: Cuts) -> Backtest:
-    """Return how far a law that saw the rows below each cut is off above it."""
+    """Return the errors above each cut of a law fitted to the rows below it."""
     if not cuts.cuts:
         return Backtest(why=cuts.why)
     try:
@@ -173,7 +173,7 @@ def _above(points: Points, law: Law, cut: Cut) -> Errors:
 
 
 def _half_intervals(points: Points, found: Fit, columns: dict[str, Array], weights: Array) -> Array:
-    """Return half the width of each prediction interval, in log loss: the law's own, to first order, and a run's."""
+    """Return half the width of each prediction interval, in log loss: of the law, to first order, and of a run."""
     logs = found.centered(columns)
     slopes = found.law.derivatives(found.theta[None], logs)[1][0].T
     spread = ((slopes @ inverse_curvature(found)) * slopes).sum(1)
@@ -186,12 +186,12 @@ def _half_intervals(points: Points, found: Fit, columns: dict[str, Array], weigh
 
 @dataclass(frozen=True)
 class FormError:
-    """How far a form may be off beyond its table: in log loss, in proportion to the lead in log compute.
+    """The error of a form beyond its table: in log loss, in proportion to the distance in log compute.
 
-    Errors of the back-test are taken as normal, with the variance of the law, of noise, and of a growth times the lead
-    over the largest row that was seen. The growth is the median of what the errors leave likely, with all growths alike
-    before: what they cannot rule out counts, and not only what they show. It is never under 1.3% for ten times the
-    compute: a bend in one column that a back-test cannot see is often as large.
+    Errors of the back-test are modelled as normal, with the variance of the law, of noise, and of a growth times the
+    distance from the largest fitted row. The growth is its posterior median under a flat prior, so that growths which
+    the errors cannot rule out count too. It is at least 1.3% at ten times the compute, because a bend in one column
+    that a back-test cannot see is often as large.
     """
 
     points: Points
@@ -204,7 +204,7 @@ class FormError:
 
     @cached_property
     def growth(self) -> float:
-        """Return the sd of the error for each unit of lead; the least there is where there is no back-test."""
+        """Return the sd of the error per unit of log compute; without a back-test, its minimum."""
         if not self.test.cuts:
             return _LEAST_GROWTH
         sizes = np.asarray(sum(np.log(self.points.columns[name]) for name in self.law.columns))
@@ -221,7 +221,7 @@ class FormError:
         return max(median, _LEAST_GROWTH)
 
     def sd(self, fit: Fit, quantity: Quantity) -> float:
-        """Return the sd of the form's error in a quantity; 0 for all but losses of larger runs than the table has."""
+        """Return the sd of the form's error in a quantity; nonzero only for losses of runs larger than the table's."""
         if quantity.size is None:
             return 0.0
         lead = quantity.size - float(np.max(sum(fit.rows.logs.values())))
@@ -237,10 +237,10 @@ class FormError:
 
 @dataclass(frozen=True)
 class Lead:
-    """How much smaller a challenger's errors are than the first law's, in log loss, and what noise brings about.
+    """How much smaller a challenger's errors are than the first law's, in log loss, and the effect of noise.
 
-    `chance` is how often a table of the first law gives a lead as large, `spread_by_noise` the sd of such leads; None
-    where there is no lead.
+    `chance` is the share of tables simulated from the first law with a lead as large, `spread_by_noise` the sd of their
+    leads; None if there is no lead.
     """
 
     value: float
@@ -295,9 +295,9 @@ class Comparison:
 def compare(
     points: Points, laws: Sequence[Law] | None = None, say: Callable[[str], None] = lambda text: None
 ) -> Comparison:
-    """Return laws side by side, the first as what the others are held against; without `laws`, what the table suits.
+    """Compare laws with the first one; without `laws`, all that suit the table.
 
-    `say` hears what is begun.
+    `say` is called with each step that begins.
 
     Raises:
         BadInput: the table allows none of them.
@@ -318,7 +318,7 @@ def compare(
         say(f"back-testing {each.law.name}")
         tests.append(backtest(points, each.law, cuts))
     leads = _leads(points, fits, tests, say) if not tests[0].why else {}
-    say("looking for misfits")
+    say("testing the forms")
     rows = tuple(
         Row(found, misfit(points, found), test, leads.get(found.law.name))
         for found, test in zip(fits, tests, strict=True)
@@ -330,7 +330,7 @@ def compare(
 
 
 def suited(points: Points) -> list[Law]:
-    """Return the laws that read all that differs in the table: not N alone where D does too."""
+    """Return the laws that use every column that varies in the table: not N alone if D varies too."""
     there = {"params", "tokens", "flops"} & (points.varied or points.columns.keys())
     both = {"params", "tokens"} <= there
     suited = [law for law in LAWS.values() if set(law.columns) <= there]
@@ -340,13 +340,13 @@ def suited(points: Points) -> list[Law]:
 def _leads(
     points: Points, fits: Sequence[Fit], tests: Sequence[Backtest], say: Callable[[str], None]
 ) -> dict[str, Lead]:
-    """Return each challenger's lead over the first law; only one that is above zero is held against noise."""
+    """Return each challenger's lead over the first law; only positive leads are compared with noise."""
     first, *others = zip(fits, tests, strict=True)
     leads = {found.law.name: Lead(first[1].error - test.error) for found, test in others if not test.why}
     ahead = [both for both in others if not both[1].why and leads[both[0].law.name].value > 0]
     if not ahead:
         return leads
-    # Outliers count as noise, so that they name no challenger.
+    # Outliers count as noise, so that they cannot favor a challenger.
     drawn = _drawn(points, first[0], min(math.sqrt(each.variance) for each in fits))
     back_testing = f"back-testing {{}} on {N_TABLES} drawn tables".format
     say(back_testing(first[0].law.name))
@@ -361,7 +361,7 @@ def _leads(
 
 
 def _drawn(points: Points, first: Fit, noise: float, seed: int = 0) -> Array:
-    """Return log losses of tables for which the first law is right, [S, n], with noise that groups share."""
+    """Simulate log losses of tables for which the first law is right, [S, n], with noise shared in groups."""
     random = np.random.default_rng(seed)
     shared = shared_errors(first, points.groups) if points.groups else None
     own, common = (math.sqrt(1 - shared.share), math.sqrt(shared.share)) if shared else (1.0, 0.0)
@@ -372,15 +372,15 @@ def _drawn(points: Points, first: Fit, noise: float, seed: int = 0) -> Array:
 
 
 def _simulated(points: Points, tested: Fit, test: Backtest, drawn: Array, truth: Fit) -> Array:
-    """Return the size of a law's back-test errors on each of the drawn tables, as `Backtest.error` has it, [S].
+    """Return `Backtest.error` of a law on each of the simulated tables, [S].
 
-    Each refit starts where the law is when it follows the truth without noise.
+    Each refit starts at the law's fit to the noise-free table.
     """
     law, means, sizes = tested.law, truth.predict(points.columns), []
     for each in test.cuts:
         below, above, rows = each.cut.below, each.cut.above, each.fit.rows
         clean = points.only(below)
-        # Through its log, which is what tables are drawn around.
+        # Through its log, around which tables are drawn.
         clean = replace(clean, columns=clean.columns | {"loss": np.exp(np.log(means)[below])})
         start = fit(clean, law, LEAST_SQUARES).theta
         weights = np.broadcast_to(rows.weights, (len(drawn), len(below)))
@@ -396,13 +396,13 @@ def _sentences(rows: Sequence[Row], cuts: Cuts, better: str | None) -> list[str]
     name, why = first.fit.law.name, cuts.why or first.backtest.why
     said = [each.misfit.sentences[0] for each in rows]
     if why:
-        return [f"laws cannot be compared by what they predict: {why}", *said]
+        return [f"laws cannot be compared by their predictions: {why}", *said]
     off = f"{name} is off by {first.backtest.error:.2%} of the loss on larger runs"
     best = next((each for each in others if each.fit.law.name == better), None)
     if best and best.lead:
         off = (
             f"{better} predicts larger runs better than {name}: it is off by {best.backtest.error:.2%} of the "
-            f"loss where {name} is off by {first.backtest.error:.2%}; were {name} right, noise would give such a "
+            f"loss where {name} is off by {first.backtest.error:.2%}; if {name} were right, noise would give such a "
             f"lead in {best.lead.chance:.1%} of tables"
         )
     elif others:

@@ -1,9 +1,9 @@
-"""Is the form of a law right? What residuals follow, and what this design could not have shown.
+"""Test whether the form of a law fits: which departures the residuals follow, and the power to see them.
 
-Residuals are tested (see `residuals`) in directions in which a form may be wrong, to first order: how each departure
-moves the log loss at the rows and beyond them. A direction that the design shows with a power under SEEN only raises
-the bar for the others, and so do more directions than half of what the law leaves free: such are looked at for gross
-misfits alone. A departure is as large as it matters: what makes the law's forecast at ten times the compute 5% wrong.
+Residuals are tested (see `residuals`) in directions in which a form may be wrong, to first order: the change of the log
+loss at the rows and beyond them by each departure. A direction with a power under SEEN only raises the threshold for
+the others, and so do more directions than half of the residual degrees of freedom: these are tested for gross misfits
+only. The power is for a departure that matters: one that makes the law's forecast at ten times the compute 5% wrong.
 
 Legend: n rows, p parameters, x and y centered log N and log D, s_N and s_D the shares of the loss that are N's and D's.
 
@@ -13,7 +13,7 @@ Legend: n rows, p parameters, x and y centered log N and log D, s_N and s_D the 
   about a factor 3 of a break b, for breaks all over the column's range (Caballero et al. 2023, Broken neural scaling
   laws, equation 1, to first order in the change of the exponent).
 - a bend in N and D together: both exponents change at one share of their ranges.
-- a trend with a column that the law does not read.
+- a trend with a column that the law does not use.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from sweeplab.analysis.misfit import residuals
 from sweeplab.analysis.misfit.residuals import Draws, Space
 from sweeplab.analysis.points import Points
 
-BEYOND = 10.0  # times the largest compute: where a departure has to matter
+BEYOND = 10.0  # times the largest compute: where the size of a departure is measured
 INTERACTION, TOGETHER = "interaction of params and tokens", "bend in params and tokens together"
 BEND = "bend in {}"
-# Of a column's range of logs; the first is the one that power is given for.
+# Shares of a column's log range; power is given for the first one.
 _BREAKS = (0.5, 0.2, 0.35, 0.65, 0.8)
 _SHARPNESS = 2.0
 _FOLLOWS = 1e-3
@@ -44,18 +44,18 @@ _BOTH = {"params", "tokens"}
 
 FLAGGED, NOT_SEEN, UNSEEABLE = "flagged", "not seen", "cannot be seen"
 MATTERS = 0.05  # of the loss at BEYOND times the compute
-FALSE_ALARM = 0.07  # over all directions that are tried
-GROSS = 0.01  # over all directions there are
+FALSE_ALARM = 0.07  # over all directions that are tested
+GROSS = 0.01  # over all directions, for gross misfits
 MOST_ROWS = 3000  # errors are drawn for each row thousands of times
-SEEN = 0.5  # the power from which on a departure can be seen
+SEEN = 0.5  # the power above which a departure can be seen
 _EFFECT = math.log1p(MATTERS)
 _FORECAST = f"forecast at {BEYOND:g} times the compute"
-_MOST = 0.5  # of the loss: beyond that, an effect to first order is no number
+_MOST = 0.5  # of the loss: larger first-order effects are not reported
 
 
 @dataclass(frozen=True)
 class Departure:
-    """A direction of a kind: `rows` [n] and `beyond` are changes of the log loss of one size, at rows and target."""
+    """A direction of a kind: `rows` [n] and `beyond` are its changes of the log loss at the rows and the target."""
 
     kind: str
     words: str
@@ -64,9 +64,9 @@ class Departure:
 
 
 def departures(points: Points, fit: Fit) -> tuple[list[Departure], dict[str, float], Array]:
-    """Return the directions, of each kind the typical one first, and where they have to matter.
+    """Return the directions, the typical one of each kind first, the target, and the law's gradient there [p].
 
-    That is a point at BEYOND times the table's largest compute, with the law's slopes there [p].
+    The target is a point at BEYOND times the table's largest compute.
     """
     where = _target(points, fit)
     logs = {
@@ -77,7 +77,7 @@ def departures(points: Points, fit: Fit) -> tuple[list[Departure], dict[str, flo
     value, jacobian = (each[0] for each in fit.law.derivatives(fit.theta[None], logs))
     shares = {term.column: jacobian[fit.law.index(term.scale)] for term in fit.law.terms}
     parts = [_interactions(fit, logs, shares, value), _bends(fit, logs, shares), _unread(fit, logs)]
-    # Such a law is first of all wrong in that it does not read the other column.
+    # The first suspect for such a law is the column that it does not use.
     if not set(fit.law.columns) >= _BOTH:
         parts = [parts[2], parts[1]]
     found = [
@@ -122,7 +122,7 @@ def _bend(x: Array, part: float) -> Array:
 
 
 def _unread(fit: Fit, logs: Mapping[str, Array]) -> Named:
-    """Yield the columns that the law does not read, unless they follow from those before, as 6ND does."""
+    """Yield the columns that the law does not use, unless they follow from earlier ones, as 6ND does."""
     known = [np.ones_like(next(iter(logs.values()))), *(logs[name] for name in fit.law.columns)]
     for name, x in logs.items():
         if name in fit.law.columns:
@@ -131,15 +131,15 @@ def _unread(fit: Fit, logs: Mapping[str, Array]) -> Named:
         rest = x[:-1] - base @ np.linalg.lstsq(base, x[:-1], rcond=None)[0]
         if rest.std() > _FOLLOWS * x[:-1].std():
             known.append(x)
-            yield f"trend with {name}", f"log {name}, which the law does not read", x
+            yield f"trend with {name}", f"log {name}, which the law does not use", x
 
 
 def _target(points: Points, fit: Fit) -> dict[str, float]:
-    """Return the best point at the larger budget, no further from the rows in tokens per parameter than they go."""
+    """Return the best point at the larger budget, within the rows' range of tokens per parameter."""
     columns = {name: column for name, column in points.columns.items() if name != "loss"}
     most = {name: float(column.max()) for name, column in columns.items()}
     if not columns.keys() >= _BOTH or not set(fit.law.columns) >= _BOTH:
-        # Without both, tokens and parameters are taken to grow alike: each as the root of compute.
+        # Without both, tokens and parameters are assumed to grow alike: each as the square root of compute.
         further = {name: BEYOND if name == "flops" else math.sqrt(BEYOND) for name in most}
         return {name: value * further[name] for name, value in most.items()}
     k = points.flops_per_param_token
@@ -153,11 +153,11 @@ def _target(points: Points, fit: Fit) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Kind:
-    """What is said about one kind of departure.
+    """The result for one kind of departure.
 
-    `power` is how often one that matters would be flagged, for the kind's typical direction. `share` of the
-    residuals lies in the `strongest` direction; were that what is wrong, the true loss at the target would be
-    `effect` above the law's, in shares: None where the kind is not flagged.
+    `power` is how often one that matters would be flagged, for the kind's typical direction. `share` of the squared
+    residuals lies in the `strongest` direction; if that were the cause, the true loss at the target would be above the
+    law's by the share `effect`: None if the kind is not flagged.
     """
 
     kind: str
@@ -170,9 +170,9 @@ class Kind:
 
 @dataclass(frozen=True)
 class Misfit:
-    """Whether a law's form is flagged on its table; `p_value` is over all directions that were tried.
+    """Whether a law's form is flagged on its table; `p_value` is over all directions that were tested.
 
-    `doubts` are of the fit whatever its form; they are among the `sentences` too.
+    `doubts` concern fits of any form; they are among the `sentences` too.
     """
 
     law: str
@@ -186,7 +186,7 @@ class Misfit:
 
     @property
     def flag(self) -> tuple[str, ...]:
-        """Return in what the form does not fit, and what that does to a forecast; nothing where it is not flagged."""
+        """Return how the form does not fit, and the effect on a forecast; empty if it is not flagged."""
         return _flag(self.law, self.kinds)
 
     def as_dict(self) -> dict[str, Any]:
@@ -196,15 +196,15 @@ class Misfit:
 
 
 def misfit(points: Points, found: Fit) -> Misfit:
-    """Return whether the form of a fitted law is flagged, and what its table could have shown.
+    """Return whether the form of a fitted law is flagged, and the power of the test on its table.
 
     Raises:
-        BadInput: what `fit` refuses.
+        BadInput: the errors of `fit`.
     """
     if found.rows.delta < found.sigma:
-        found = fit(points, found.law)  # bent that much, residuals are hardly more than signs
+        found = fit(points, found.law)  # with so small a delta, clipped residuals are hardly more than signs
     beside = doubts(points, found)
-    if points.n > MOST_ROWS:  # drawn at random, but the same every time; they show all that matters
+    if points.n > MOST_ROWS:  # drawn at random, but the same every time; enough to show what matters
         points = points.only(np.random.default_rng(0).choice(points.n, MOST_ROWS, replace=False))
         found = fit(points, found.law, found.rows.delta)
     directions, target, slopes = departures(points, found)
@@ -221,7 +221,7 @@ def misfit(points: Points, found: Fit) -> Misfit:
         bars[tried] = np.minimum(bars[tried], draws.bar(tried, FALSE_ALARM))
     kinds = _kinds(directions, space, draws, tried, bars)
     there = {each.status for each in kinds}
-    # What is said of the form as a whole: `not seen` takes a kind that could have been.
+    # The status of the whole form: `not seen` needs a kind that could have been seen.
     status = next((each for each in (FLAGGED, NOT_SEEN) if each in there), UNSEEABLE)
     told = [tried] * bool(tried) + [list(everything)] * (status == FLAGGED)
     law = found.law.name
@@ -238,7 +238,7 @@ def misfit(points: Points, found: Fit) -> Misfit:
 
 
 def _lacking(points: Points, found: Fit, space: Space) -> str:
-    """Return why no misfit at all can be seen; nothing where some can."""
+    """Return why no misfit can be seen at all; empty if some can."""
     seen = design(points, found.law.columns)
     spread = seen.get("sd across the line", math.inf)
     if spread < SPREAD:
@@ -265,7 +265,7 @@ def _tried(directions: Sequence[Departure], space: Space, draws: Draws) -> list[
 
 
 def _power(space: Space, draws: Draws, at: int, tried: Sequence[int]) -> float:
-    """Return how often a direction that matters is flagged, with the noise that is left when it is taken out."""
+    """Return how often a direction that matters is flagged, with the noise that is left without it."""
     share = min(float(space.shares()[at]), 1.0)
     noise = space.noise * math.sqrt(max(1 - share, 0.0) * space.freedom / max(space.freedom - 1, 1))
     bar = draws.bar(tried, FALSE_ALARM)
@@ -295,19 +295,19 @@ def _flag(law: str, kinds: Sequence[Kind]) -> tuple[str, ...]:
         return ()
     first, *others = flagged
     squares = f"{first.share:.0%} of its residuals' squares"
-    alike = f"; {_listed(others)} would look alike, or is there too" if others else ""
+    alike = f"; {_listed(others)} would look alike, or is present too" if others else ""
     said = f"{law} does not fit: {squares} follow {_listed([first])} ({first.strongest}){alike}"
     if first.effect is None:
         return (said,)
     off = f"{abs(first.effect):.1%} too {'low' if first.effect > 0 else 'high'}"
-    return said, f"if that is what is wrong, its {_FORECAST} is about {off}"
+    return said, f"if that is the cause, its {_FORECAST} is about {off}"
 
 
 def _sentences(law: str, kinds: Sequence[Kind], lacking: str) -> list[str]:
     said = [*_flag(law, kinds)]
     if lacking:
-        why = f"misfit cannot be seen on this design: {lacking}"
-        return [*said, why if said else f"{why}; this is no sign that {law} is right"]
+        why = f"this design cannot show {'smaller misfits' if said else 'a misfit'}: {lacking}"
+        return [*said, why if said else f"{why}; this is no evidence that {law} is right"]
     power = f"one that makes the {_FORECAST} {MATTERS:.0%} wrong would be flagged in "
     for status, words in ((NOT_SEEN, "is not seen"), (UNSEEABLE, "cannot be seen on this design")):
         if there := [each for each in kinds if each.status == status]:

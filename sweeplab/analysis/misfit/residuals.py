@@ -1,17 +1,17 @@
-"""Which part of the residuals lies in each of many directions, against what errors alone would give.
+"""The share of the residuals in each of many directions, compared with noise alone.
 
-A right law leaves errors in all directions alike. A wrong one leaves a part of its departure: what remains of the
-departure's direction z once the law's own slopes J are projected off it. The score of a direction is the share of
-the residuals that lies in it, cos^2 = (z'r)^2 / (z'z r'r): F(1, n - p - 1) in another coat (Rao's score test). The
-test takes the largest over all directions, as where a bend is, is not known before (Davies 1987), and holds it
-against errors drawn many times, as unequal as they are, through the same projection, bending and maximum. So the
-chance of a false alarm is that of the whole test, however many directions there are and however alike they are.
+A law of the right form leaves noise in all directions alike. A wrong form leaves a part of its departure: the
+departure's direction z after projecting out the law's gradient J. The score of a direction is the share of the squared
+residuals that lies in it, cos^2 = (z'r)^2 / (z'z r'r), a transform of F(1, n - p - 1) (Rao's score test). The test
+takes the largest score over all directions, because the place of a bend is unknown beforehand (Davies 1987), and
+compares it with simulated errors of the same unequal size, through the same projection, clipping and maximum. So the
+false-alarm rate holds for the whole test, however many directions there are and however correlated they are.
 
-The power is the share of such draws that are flagged when a departure is there: the noncentral F at the projected
+The power is the share of simulations that are flagged when a departure is present: the noncentral F at the projected
 norm, and the same for a maximum, for which there is no formula.
 
-Departures from the textbook: residuals are bent at Huber's delta as the fit has them; errors that rows of a group
-share are drawn as shared; a parameter at its bound takes no direction away.
+Departures from the textbook: residuals are clipped at Huber's delta as in the fit; errors that rows of a group share
+are simulated as shared; a parameter at its bound takes no direction away.
 
 Legend: n rows, p parameters free to move, k directions, S draws.
 """
@@ -33,17 +33,18 @@ from sweeplab.analysis.points import Points
 N_DRAWS = 2000
 _BATCH = 250
 _SEVERAL = 5  # sizes
-_NOTHING = 1e-6  # what is left of a direction, as a share: the law has it already
-EXACT = 1e-9  # residuals of this size are rounding
+_NOTHING = 1e-6  # the share of a direction left after projection below which the law contains it
+EXACT = 1e-9  # residuals of this size are rounding errors
 
 
 @dataclass(frozen=True)
 class Space:
-    """What is left once the law is projected off, in rows that weigh alike.
+    """Residuals and directions after projecting out the law, in rows of equal weight.
 
-    `taken` [n, p] is an orthonormal base of the law's slopes; `directions` [n, k] have length 1, or 0 where nothing is
-    left; `gains` [k] say what a length of 1 of a direction does to the forecast; `noise` is the errors' size.
-    `color` [n, n] makes independent errors those of the rows; None where they are. `root` are the roots of weights.
+    `taken` [n, p] is an orthonormal basis of the law's gradient; `directions` [n, k] have length 1, or 0 if nothing is
+    left; `gains` [k] are the changes of the forecast per unit length of a direction; `noise` is the errors' size.
+    `color` [n, n] turns independent errors into the rows' errors; None if these are independent. `root` are the roots
+    of the weights.
     """
 
     taken: Array
@@ -57,19 +58,19 @@ class Space:
 
     @property
     def freedom(self) -> int:
-        """Return how many directions the law leaves."""
+        """Return the residual degrees of freedom."""
         return len(self.residual) - int(self.taken.shape[1])
 
     def lengths(self) -> Array:
-        """Return how far the residuals go in each direction, [k], with sign."""
+        """Return the signed length of the residuals in each direction, [k]."""
         return np.asarray(self.residual @ self.directions)
 
     def shares(self) -> Array:
-        """Return the share of the residuals that lies in each direction, [k]."""
+        """Return the share of the squared residuals in each direction, [k]."""
         return np.asarray(self.lengths() ** 2 / max(float(self.residual @ self.residual), 1e-300))
 
     def left(self, rows: Array) -> Array:
-        """Return what the law leaves of rows, [..., n]."""
+        """Project the law out of rows, [..., n]."""
         return np.asarray(rows - (rows @ self.taken) @ self.taken.T)
 
 
@@ -78,11 +79,11 @@ def space_of(
 ) -> Space:
     """Return the space of changes `rows` [n, k], which are `beyond` [k] at a target where the law has `slopes` [p].
 
-    `bend` [n] is that of them which errors of a size look like.
+    `bend` [n] is the one among them that errors shared by a size resemble.
     """
     bound = fit.at_bound()
     free = [at for at, name in enumerate(fit.law.parameters) if name not in bound]
-    root = np.sqrt(fit.rows.weights)  # a row that weighs w has 1/w of the variance
+    root = np.sqrt(fit.rows.weights)  # a row of weight w has 1/w of the variance
     jacobian = fit.jacobian.T[:, free] * root[:, None]
     changes = rows * root[:, None]
     taken, triangle = np.linalg.qr(jacobian)
@@ -108,17 +109,17 @@ def space_of(
 
 @dataclass(frozen=True)
 class Draws:
-    """Errors that a right law leaves: how far they go in each direction [S, k], and their squared lengths [S]."""
+    """Residuals simulated under the right form: their lengths in each direction [S, k], and squared norms [S]."""
 
     lengths: Array
     squares: Array
 
     def bar(self, chosen: Sequence[int], alarm: float) -> float:
-        """Return the share of the residuals that the strongest of some directions passes by chance in `alarm`."""
+        """Return the share of the residuals that the strongest of some directions exceeds with chance `alarm`."""
         return float(np.quantile(self._largest(chosen), 1 - alarm))
 
     def p_value(self, chosen: Sequence[int], share: float) -> float:
-        """Return how often errors alone have a share this large in the strongest of some directions."""
+        """Return how often noise alone has a share this large in the strongest of some directions."""
         return float((1 + (self._largest(chosen) >= share).sum()) / (1 + len(self.squares)))
 
     def _largest(self, chosen: Sequence[int]) -> Array:
@@ -126,7 +127,7 @@ class Draws:
 
 
 def draw(space: Space, seed: int = 0) -> Draws:
-    """Return what errors alone leave: normal, projected and bent as the residuals were."""
+    """Simulate residuals under noise alone: normal, projected and clipped like the real ones."""
     random = np.random.default_rng(seed)
     n, n_params = space.taken.shape
     lengths, squares = [], []
@@ -146,7 +147,7 @@ def draw(space: Space, seed: int = 0) -> Draws:
 
 
 def power(space: Space, draws: Draws, at: int, effect: float, chosen: Sequence[int], bar: float) -> float:
-    """Return how often some of the chosen directions pass the bar if direction `at` moves the forecast by `effect`."""
+    """Return how often a chosen direction passes the bar if direction `at` changes the forecast by `effect`."""
     if not space.directions[:, at].any():
         return 0.0
     size = abs(effect) / max(abs(float(space.gains[at])), 1e-12) / max(space.noise, EXACT)
@@ -157,10 +158,10 @@ def power(space: Space, draws: Draws, at: int, effect: float, chosen: Sequence[i
 
 
 def _color(points: Points, fit: Fit, bend: Array | None) -> Array | None:
-    """Return what makes independent errors those of the rows [n, n], up to a factor; None where they are alike.
+    """Return the matrix that turns independent errors into the rows' errors [n, n], up to a factor; None if not needed.
 
-    Without groups in the table, rows of one size may share an error. A bend in the size looks like that: what they
-    share is what is left without it. Of few sizes nothing is, and the two cannot be told apart.
+    Without groups in the table, rows of one size may share an error. A bend in the size resembles that, so the shared
+    error is estimated without the bend. With few sizes the two cannot be separated.
     """
     shared = shared_of(points, fit, None if points.groups else bend)
     relative = noise_of(fit).relative

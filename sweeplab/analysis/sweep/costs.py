@@ -1,6 +1,6 @@
-"""What a sweep cost: where its compute and time went, what pruning saved, and where in the space trials failed.
+"""The cost of a sweep: where compute and time went, what pruning saved, and where in the space trials failed.
 
-Many ranges are tried, so the smallest of their p-values is small by chance: each is multiplied by the number of
+Many ranges are tested, so the smallest of their p-values is small by chance: each is multiplied by the number of
 ranges (Bonferroni).
 """
 
@@ -28,7 +28,7 @@ _RUN = [*TRIAL, "seed"]
 
 @dataclass(frozen=True)
 class Spent:
-    """What the runs that ended in one state took in one phase; NaN where it is not known."""
+    """The cost of the runs that ended in one state, in one phase; NaN if unknown."""
 
     study: str
     state: str
@@ -39,11 +39,11 @@ class Spent:
 
 
 def spent(sweep: Sweep, speeds: DataFrame, val_tokens: int | None = None) -> list[Spent]:
-    """Return what each state's runs took in training and in evaluation.
+    """Return the cost of each state's runs in training and in evaluation.
 
-    Seconds are those that a worker had a run for: runs of one stack share them. Training's follow from
-    `speeds`, the curves of tokens_per_second; the rest of a run's time is evaluation. `val_tokens` are those of the
-    validation text, which `eval_full` reads whole.
+    Seconds are the worker time of a run; runs of one stack share them. Training seconds follow from `speeds`, curves of
+    tokens_per_second; the rest of a run's time is evaluation. `val_tokens` is the size of the validation text, which
+    `eval_full` reads whole.
     """
     runs = sweep.runs
     if runs.empty:
@@ -64,7 +64,7 @@ def spent(sweep: Sweep, speeds: DataFrame, val_tokens: int | None = None) -> lis
 
 
 def occupancy(sweep: Sweep) -> float | None:
-    """Return the share of its stacks' slots that a study's runs were in, the mean over all steps; None if not known."""
+    """Return the share of stack slots occupied by a study's runs, the mean over all steps; None if unknown."""
     runs = sweep.runs
     if "slot_steps" not in runs:
         return None
@@ -95,9 +95,9 @@ def _evaluation_flops(runs: DataFrame, val_tokens: int | None) -> Series:
 
 @dataclass(frozen=True)
 class Saved:
-    """What a cell's pruned trials took, and what their rest would have taken at their own pace.
+    """The cost of a cell's trials, and what its pruned trials would still have cost at their own speed.
 
-    `share` is that of the FLOPs that the cell would have taken without pruning.
+    `share` is the saved share of the FLOPs that the cell would have cost without pruning.
     """
 
     study: str
@@ -120,7 +120,7 @@ def saved(sweep: Sweep) -> list[Saved]:
         own = trials[trials["cell"] == cell]
         pruned = own[own["state"] == "pruned"]
         flops = (pruned["planned_flops"] - pruned["train_flops"].fillna(0)).clip(lower=0)
-        # A trial that was pruned before its first step has no pace of its own.
+        # A trial that was pruned before its first step has no speed of its own.
         paces = (pruned["wall_seconds"] / pruned["train_flops"].replace(0, np.nan)).fillna(pace)
         took, rest = float(own["train_flops"].sum()), float(flops.sum())
         seconds = (float(own["wall_seconds"].sum()), float((flops * paces).sum()))
@@ -131,7 +131,7 @@ def saved(sweep: Sweep) -> list[Saved]:
 
 @dataclass(frozen=True)
 class Cost:
-    """What the audit of a study's pruning says.
+    """The result of the audit of a study's pruning.
 
     `audited` has one row per audited trial: cell, trial, iteration (where it was pruned), value_then, value (at its
     end; missing where it diverged), best (the cell's best value) and `is_better`; `n_better` counts these. `low` and
@@ -148,7 +148,7 @@ class Cost:
 
 
 def cost(sweep: Sweep, audited: Sequence[Audited]) -> Cost:
-    """Return what audited trials say of the study's pruning."""
+    """Return the cost of the study's pruning by its audited trials."""
     best = sweep.ended.groupby("cell")["loss"].min()
     names = ["cell", "trial", "iteration", "value_then", "value"]
     frame = DataFrame([[getattr(each, name) for name in names] for each in audited], columns=names)
@@ -161,17 +161,17 @@ def cost(sweep: Sweep, audited: Sequence[Audited]) -> Cost:
 
 STATES_LOOKED_AT = ("diverged", "failed")
 FOUND, NOT_FOUND = "crowds here", "spread evenly"
-# A p-value that is this small is no accident of the sweep.
+# Ranges with a smaller p-value are significant.
 ALPHA = 0.05
 CUTS = np.linspace(0, 1, 11)[1:-1]
 
 
 @dataclass(frozen=True)
 class Region:
-    """The range of one hyperparameter where trials of a state are most out of proportion.
+    """The range of one hyperparameter where trials of a state are most overrepresented.
 
-    `inside` of the `n_inside` trials in it ended so, `outside` of the `n_outside` others. `p` is that of Fisher's
-    exact test, one-sided, times the number of ranges; `verdict` says whether this is more than what chance gives.
+    `inside` of the `n_inside` trials in it ended in this state, `outside` of the `n_outside` others. `p` is the p-value
+    of the one-sided Fisher's exact test times the number of ranges; `verdict` says whether it is significant.
     """
 
     study: str
@@ -187,7 +187,7 @@ class Region:
 
 
 def regions(sweep: Sweep) -> list[Region]:
-    """Return the range of each hyperparameter in which most trials diverged, or failed; the surest first."""
+    """Return the range of each hyperparameter in which trials diverged or failed most; smallest p first."""
     ended = sweep.trials[sweep.trials["state"].isin({*WORST_FIRST} - {"running", "waiting"})]
     both = {each.name: each for each in (*sweep.dimensions, *sweep.grid)}
     found = []
@@ -209,7 +209,7 @@ def regions(sweep: Sweep) -> list[Region]:
 
 
 def _parts(dimension: Dimension, trials: DataFrame) -> Iterator[tuple[str, Series]]:
-    """Yield the ranges to look at, in words, and which trials lie in each: each choice, or either side of a cut."""
+    """Yield the ranges to test, in words, and the trials in each: each choice, or either side of a cut."""
     column = trials[dimension.name]
     if dimension.choices:
         for choice in dimension.choices:
@@ -224,7 +224,7 @@ def _parts(dimension: Dimension, trials: DataFrame) -> Iterator[tuple[str, Serie
 
 
 def _p_values(hit: Series, insides: Sequence[Series]) -> NDArray[np.float64]:
-    """Return for each range the chance of as many hits inside, or more, were they spread over all trials alike."""
+    """Return for each range the chance of as many hits inside, or more, if they were spread evenly."""
     from scipy.stats import hypergeom
 
     n, is_hit = len(hit), hit.to_numpy(bool)

@@ -1,9 +1,9 @@
-"""Whether losses differ by more than luck: one study's from another's, and a study's cells from each other.
+"""Whether losses differ by more than chance: between studies, and between the cells of a study.
 
-The best trial of a cell is luck in two ways: which hyperparameters were drawn, and what the seed did. `comparing` has
-both in its null. Over several cells that two studies share, the spread of the differences has both by itself.
+Chance enters the best trial of a cell in two ways: by the hyperparameters drawn, and by the seed. The null distribution
+of `comparing` contains both. Over several cells that two studies share, the spread of the differences contains both.
 
-Losses of different tasks, such as the next token's and a hidden one's, are ranked apart: they are of unlike things.
+Losses of different tasks, such as predicting the next token or a masked one, are ranked separately.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ MEASURES = {"best": "best_val_loss", "final": "final_val_loss"}
 
 @dataclass(frozen=True)
 class LossDifference:
-    """How far study (or cell) `b` lies above `a`, in its objective's unit, with an interval of `level`.
+    """The loss of study (or cell) `b` minus that of `a`, in its objective's unit, with an interval of `level`.
 
-    `low` and `high` are NaN where it cannot be told: `evidence` says why.
+    `low` and `high` are NaN if the difference cannot be tested: `evidence` says why.
     """
 
     a: str
@@ -51,12 +51,12 @@ class LossDifference:
 
     @property
     def difference(self) -> float:
-        """Return by how much the second study's loss is higher."""
+        """Return the second loss minus the first."""
         return self.loss_b - self.loss_a
 
     @property
     def verdict(self) -> str:
-        """Say whether the difference is one."""
+        """Return whether the difference is significant, in words."""
         return self.evidence.verdict
 
 
@@ -71,7 +71,7 @@ class SeedSpread:
 def differences(sweeps: Sequence[Sweep], at: str = "best") -> list[LossDifference]:
     """Return the differences of every pair of studies: over all cells they share, then cell by cell.
 
-    `at` is the evaluation that values a run. Several pairs share one rate of false alarms (Bonferroni).
+    `at` is the evaluation of a run that counts, best or final. All pairs share one false-alarm rate (Bonferroni).
 
     Raises:
         BadInput: there are fewer than two studies.
@@ -101,7 +101,7 @@ def differences(sweeps: Sequence[Sweep], at: str = "best") -> list[LossDifferenc
 
 
 def seed_spread(sweep: Sweep, at: str = "best") -> SeedSpread:
-    """Return how far the seeds of a study's trials lie apart; NaN where no trial has two."""
+    """Return the standard deviation of a seed around its trial's mean; NaN if no trial has two seeds."""
     losses = _losses(sweep, at)
     by_trial = losses.groupby(TRIAL)["loss"]
     freedom = int((by_trial.count() - 1).clip(lower=0).sum())
@@ -112,7 +112,7 @@ def seed_spread(sweep: Sweep, at: str = "best") -> SeedSpread:
 
 
 def settings(sweeps: Sequence[Sweep]) -> dict[str, list[str]]:
-    """Return the hyperparameters that are one in each study and not the same in all, with each study's value."""
+    """Return the hyperparameters that are constant in each study but differ between studies, with their values."""
     found = {}
     for name in TABLE:
         values = [{str(each) for each in sweep.runs.get(name, ())} for sweep in sweeps]
@@ -131,7 +131,7 @@ def _between(
     pair: tuple[int, int],
     k: int,
 ) -> LossDifference:
-    """Return what was found of the k-th pair of cells."""
+    """Return the difference of the k-th pair of cells."""
     loss_a, loss_b = (float(compared.best[each]) for each in pair)
     low, high = float(compared.low[k]), float(compared.high[k])
     n = min(len(cells[each].best) for each in pair)
@@ -143,8 +143,8 @@ def _over_all(
 ) -> LossDifference:
     """Return the mean difference over the cells that two studies share, by Student's t over cells.
 
-    As for one cell, the interval holds the difference as it is, and as it is without what one study `owed` to having
-    had more trials.
+    As for one cell, the interval covers the difference both as it is and without the part `owed` to one study having
+    more trials.
     """
     if not cells:
         evidence = Evidence(0, "nothing in common", "", UNKNOWN, _NO_CELL)
@@ -172,7 +172,7 @@ def _is_searched(*sweeps: Sweep) -> bool:
 
 
 def _tried(sweep: Sweep, at: str) -> dict[str, Tried]:
-    """Return the losses of each cell's trials, of cells with one that ended; those cut short are counted."""
+    """Return the losses of the trials of each cell with one that ended; pruned and diverged trials are counted."""
     drawn = sweep.trials.loc[sweep.trials["state"].isin(COUNTED), "cell"].value_counts()
     by_cell = _losses(sweep, at).groupby("cell", sort=False)
     return {str(cell): Tried.of(own, "loss", int(drawn.get(cell, 0))) for cell, own in by_cell}
@@ -195,9 +195,9 @@ def _losses(sweep: Sweep, at: str) -> DataFrame:
 
 @dataclass(frozen=True)
 class RankedCell:
-    """A cell by its best trial: the mean of its seeds' losses, and how far they lie apart.
+    """A cell by its best trial: the mean and the standard deviation of its seeds' losses.
 
-    `group` has the number of each group (from 0) that it is in: cells that share one are not told apart.
+    `group` has the number of each group (from 0) that it is in: cells that share a group do not differ significantly.
     """
 
     cell: str
@@ -211,9 +211,9 @@ class RankedCell:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The cells of one task, the best first, and the difference of every two: the later above the earlier.
+    """The cells of one task, the best first, and the difference of every pair: the later minus the earlier.
 
-    `evidence` is what all differences rest on; its verdict says whether there is any.
+    `evidence` is that of all differences; its verdict says whether any is significant.
     """
 
     task: str
@@ -222,7 +222,7 @@ class Ranking:
     evidence: Evidence
 
     def between(self, one: str, other: str) -> LossDifference:
-        """Return how far `other` lies above `one`."""
+        """Return the difference of `other` minus `one`."""
         known = {(each.a, each.b): each for each in self.differences}
         if (one, other) in known:
             return known[one, other]
@@ -232,7 +232,7 @@ class Ranking:
 
 
 def rankings(sweep: Sweep, at: str = "best") -> list[Ranking]:
-    """Return a ranking for each task of the study, each by the cells' best trials; `at` values a run, best or final."""
+    """Return a ranking of the cells' best trials for each task of the study; `at` is best or final."""
     kept = _of_best_trials(sweep, at)
     if kept.empty:
         return []
@@ -242,7 +242,7 @@ def rankings(sweep: Sweep, at: str = "best") -> list[Ranking]:
 
 
 def bits_per_byte(ranked: RankedCell) -> float:
-    """Return a cell's loss in bits per byte of what its runs were evaluated on; NaN where they do not say it."""
+    """Return a cell's loss in bits per byte of its evaluation text; NaN if its runs do not record it."""
     bits, nats = (
         float(ranked.values.get(name, math.nan)) for name in ("best_bits_per_byte", MEASURES["best"])
     )
@@ -274,7 +274,7 @@ def _ranking(task: str, runs: DataFrame, tried: Mapping[str, Tried], is_searched
 
 
 def _groups(cells: Sequence[str], differences: Sequence[LossDifference]) -> Iterator[tuple[str, ...]]:
-    """Yield the longest stretches of the ranking in which no two cells are told apart."""
+    """Yield the longest stretches of the ranking in which no two cells differ significantly."""
     told = {(each.a, each.b) for each in differences if each.verdict == DIFFERENT}
     reached = 0
     for first in range(len(cells)):

@@ -1,7 +1,7 @@
-"""How much each hyperparameter mattered, by Optuna's evaluators, with its spread and with what chance alone gives.
+"""The importance of each hyperparameter by Optuna's evaluators, with its spread and its level under chance.
 
 An importance says nothing by itself: with ten trials and five hyperparameters one of them always looks important. So
-each stands beside its spread over the trials, and beside the importance it has when losses are shuffled.
+each has its spread over the trials, and the importance under shuffled losses beside it.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ ABOVE_CHANCE, WITHIN_CHANCE = "above chance", "within chance"
 FEWEST_TRIALS = 10
 LEVEL = 0.9
 CHANCE = 0.95
-# The best tenth, as Optuna has it, but never fewer than its documentation asks for.
+# The best tenth, as in Optuna, but never fewer than its documentation asks for.
 BEST_SHARE, FEWEST_BEST = 0.1, 5
 # Repeats of either kind: of 19 the largest is exceeded by a fresh one in one case of twenty, of 39 the second largest.
 # fANOVA grows a forest each time: Optuna's own of 64 full trees takes seconds for 200 trials.
 N_REPEATS: Mapping[Evaluator, int] = {"ped-anova": 39, "fanova": 19}
 N_TREES, DEPTH = 16, 6
 EVALUATORS: Mapping[Evaluator, str] = {
-    "ped-anova": "PED-ANOVA (Watanabe et al. 2023): how far the best tenth of the trials (at least 5) is spread "
-    "otherwise than all of them. Trials cut short count as worse than those of their cell that ended.",
+    "ped-anova": "PED-ANOVA (Watanabe et al. 2023): how far the distribution of the best tenth of trials (at least 5) "
+    "differs from that of all. Trials without a final loss rank below those of their cell that ended.",
     "fanova": f"fANOVA (Hutter et al. 2014): the share of the losses' variance, in a forest of {N_TREES} trees; "
-    "trials cut short are left out.",
+    "trials without a final loss are left out.",
 }
 _PLACES = FloatDistribution(0.0, 1.0)
 WITHIN, OVER_ALL = "within cells", "over all, sizes too"
@@ -55,11 +55,11 @@ WITHIN, OVER_ALL = "within cells", "over all, sizes too"
 
 @dataclass(frozen=True)
 class Importance:
-    """A hyperparameter's share of all importance in one scope, with its interval and what chance gives.
+    """A hyperparameter's share of all importance in one scope, with its interval and its level under chance.
 
-    `scope` is a cell, WITHIN (each trial by where it stands in its cell) or OVER_ALL (losses as they are, and the
-    grid's hyperparameters beside the others). `chance` is exceeded by one shuffle in twenty: `verdict` says whether
-    this is more.
+    `scope` is a cell, WITHIN (each trial by its rank in its cell) or OVER_ALL (the losses themselves, with the grid's
+    hyperparameters beside the others). `chance` is exceeded by one shuffle in twenty; `verdict` says whether the
+    importance is higher.
     """
 
     study: str
@@ -76,15 +76,15 @@ class Importance:
 def importances(sweep: Sweep, evaluator: Evaluator = "ped-anova") -> list[Importance]:
     """Return the importances of every scope with enough trials: within all cells, over all, and each cell.
 
-    fANOVA judges only what every trial of a scope has: a hyperparameter with a condition is left out there. Trials of
-    one point count as one, with their mean: copies would make any of their values look important.
+    fANOVA needs values in every trial of a scope, so it leaves out hyperparameters with a condition. Trials of one
+    point count as one, with their mean: copies would make any of their values look important.
     """
-    # What a cell's trials are compared by: their losses, or their order where some have no end.
+    # Trials are compared by their losses, or by their rank if some did not end.
     by = "loss" if evaluator == "fanova" else "standing"
     trials = sweep.ended if evaluator == "fanova" else sweep.trials[sweep.trials["standing"].notna()]
     scopes = [(cell, trials[trials["cell"] == cell], [*sweep.dimensions], by) for cell in sweep.cells]
     if len(scopes) > 1:
-        if tasks_of(sweep.runs).nunique() <= 1:  # losses of unlike tasks have no common scale
+        if tasks_of(sweep.runs).nunique() <= 1:  # losses of different tasks have no common scale
             both = {each.name: each for each in (*sweep.grid, *sweep.dimensions)}
             scopes.insert(0, (OVER_ALL, sweep.ended, [*both.values()], "loss"))
         scopes.insert(0, (WITHIN, trials, [*sweep.dimensions], "standing"))
@@ -121,7 +121,7 @@ def _importances(
     def judged(chosen: NDArray[np.int_], losses: Array, seed: int) -> dict[str, float]:
         given.trials_given = [trials[at] for at in chosen]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that few trials say little is what the spread is for
+            warnings.simplefilter("ignore")  # the spread already shows that few trials say little
             made: BaseImportanceEvaluator
             if evaluator == "fanova":
                 from optuna.importance import FanovaImportanceEvaluator
@@ -159,7 +159,7 @@ def _importances(
 
 @cache
 def _ped_anova() -> Callable[..., BaseImportanceEvaluator]:
-    """Return Optuna's PED-ANOVA without the package that it is in, which imports scikit-learn for fANOVA: a second."""
+    """Return Optuna's PED-ANOVA without importing its package, which takes a second to load scikit-learn for fANOVA."""
     package = "optuna.importance"
     own = f"{package}._ped_anova.evaluator"
     if package in sys.modules or not (spec := find_spec(package)):
@@ -168,7 +168,7 @@ def _ped_anova() -> Callable[..., BaseImportanceEvaluator]:
     try:
         return import_module(own).PedAnovaImportanceEvaluator  # type: ignore[no-any-return]
     finally:
-        del sys.modules[package]  # whoever imports it gets the whole
+        del sys.modules[package]  # later imports get the whole package
 
 
 def _share(raw: Array) -> Array:
@@ -177,7 +177,7 @@ def _share(raw: Array) -> Array:
 
 
 class _Given(optuna.Study):
-    """A study of trials that are at hand, which evaluators read and nothing stores."""
+    """A study of given trials for the evaluators, which stores nothing."""
 
     def __init__(self) -> None:
         storage = optuna.storages.InMemoryStorage()
@@ -190,7 +190,7 @@ class _Given(optuna.Study):
 
 
 def _frozen(table: DataFrame, dimensions: Sequence[Dimension]) -> list[FrozenTrial]:
-    """Return the rows as Optuna's trials; their numbers are their places in the table."""
+    """Return the rows as Optuna trials; their numbers are their row indices."""
     rows: list[dict[str, Any]] = [{} for _ in range(len(table))]
     distributions: dict[str, BaseDistribution] = {}
     for each in dimensions:

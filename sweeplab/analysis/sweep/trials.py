@@ -1,4 +1,4 @@
-"""A study's trials as a sweep sees them: their values, where they stand in their cell, what space they are from."""
+"""A study's trials as a sweep: their values, their rank in their cell, and their search space."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from sweeplab.study.rules import wanted
 from sweeplab.study.search import Choices, Derived, Divisors, Range, SearchSpec
 from sweeplab.train.run import row_flops, train_flops
 
-# A number with no more values than these, such as a size, is laid out by its logarithm: they tend to be doublings.
+# A number with at most this many values, such as a size, gets a log scale: the values tend to be doublings.
 FEW = 6
 COSTS = ("train_flops", "wall_seconds", "planned_flops")
-# Trials that did not come to their end stand behind those that did, in this order.
+# Trials that did not end rank behind those that did, in this order.
 _BEHIND = {"pruned": 1, "diverged": 2, "failed": 2}
 
 
@@ -43,7 +43,7 @@ class Dimension:
     choices: tuple[str, ...] = ()
 
     def coordinates(self, column: Series) -> Series:
-        """Return the values as places from 0 to 1, choices at equal distances; NaN where there is none."""
+        """Return the values as places from 0 to 1, choices at equal distances; NaN where missing."""
         if self.choices:
             places = {choice: at / max(1, len(self.choices) - 1) for at, choice in enumerate(self.choices)}
             return column.map(lambda value: places.get(str(value), np.nan)).astype(float)
@@ -61,9 +61,9 @@ class Dimension:
 
 
 def searched_dimensions(runs: DataFrame, design: StudyDesign | None = None) -> list[Dimension]:
-    """Return what was sampled inside of the cells and came out differently.
+    """Return the searched hyperparameters that vary within cells.
 
-    Without the study's own design, ranges are those of the values that came out.
+    Without the study's own design, ranges are those of the observed values.
     """
     if design is None:
         grid = grid_of(runs)
@@ -92,7 +92,7 @@ def dimension_of(name: str, column: Series, entry: SearchSpec | None = None) -> 
 
 
 def merged(dimensions: Iterable[Dimension]) -> dict[str, Dimension]:
-    """Return each hyperparameter once, as wide as all studies have it."""
+    """Return each hyperparameter once, with the range of all studies."""
     found: dict[str, Dimension] = {}
     for each in dimensions:
         known = found.get(each.name, each)
@@ -110,10 +110,10 @@ def _has_several(runs: DataFrame, name: str) -> bool:
 class Sweep:
     """The trials of one study, one row per trial, and the space that they were drawn from.
 
-    Columns of `trials`: cell, trial, state, seeds; `loss`, the trial's value as Optuna was told it;
+    Columns of `trials`: cell, trial, state, seeds; `loss`, the trial's value as reported to Optuna;
     `above`, that minus the best of its cell; `standing`, its rank in the cell from 0 (best) to 1; the sums over its
-    seeds of train_flops, wall_seconds and planned_flops; `share`, how much of its iterations it was trained; the
-    grid's hyperparameters and each dimension's, missing where it was not sampled.
+    seeds of train_flops, wall_seconds and planned_flops; `share`, the share of its iterations that was trained; the
+    hyperparameters of the grid and of each dimension, missing where not sampled.
     """
 
     name: str
@@ -134,12 +134,12 @@ class Sweep:
 
 
 def has_ended(trials: DataFrame) -> Series:
-    """Say of each trial whether it came to its end with a value."""
+    """Return whether each trial ended with a value."""
     return trials["state"].isin(VALUED) & trials["loss"].notna()
 
 
 def sweep_of(runs: DataFrame, design: StudyDesign | None = None) -> Sweep:
-    """Return the sweep that a study's runs are; `design` is what its file says of its grid and its space."""
+    """Return a study's runs as a sweep; `design` has the grid and search space of its file."""
     runs = plain(runs, ("study", *TRIAL, "seed", "state", "value", "iterations", "max_iters"))
     runs["planned_flops"] = _counted(runs, lambda run: train_flops(values_of(run), run["max_iters"]))
     runs["row_flops"] = _counted(runs, lambda run: row_flops(values_of(run)))
@@ -147,7 +147,7 @@ def sweep_of(runs: DataFrame, design: StudyDesign | None = None) -> Sweep:
     for name, entry in design.search.items() if design else ():
         is_dimension = any(each.name == name for each in dimensions)
         if is_dimension and isinstance(entry, Range | Choices | Divisors) and entry.when is not None:
-            # Where the condition of a hyperparameter does not hold, it was not sampled and has its default.
+            # A hyperparameter whose condition does not hold was not sampled and has its default.
             rows: Sequence[dict[Any, Any]] = runs.to_dict("records")
             runs[name] = runs[name].where(Series([wanted(entry, row) for row in rows], index=runs.index))
     trials = trials_table(runs, "value").drop(columns=["loss_low", "loss_high", "best"])
@@ -166,7 +166,7 @@ def sweep_of(runs: DataFrame, design: StudyDesign | None = None) -> Sweep:
 
 
 def _standing(trials: DataFrame) -> Series:
-    """Rank the trials of each cell that have ended in any state; those cut short share the last places."""
+    """Rank the trials of each cell that ended in any state; those without a final loss share the last places."""
     order = trials["loss"].where(has_ended(trials))
     worst = float(order.max()) if order.notna().any() else 0.0
     by_cell = order.fillna(worst + trials["state"].map(_BEHIND)).groupby(trials["cell"])
@@ -174,7 +174,7 @@ def _standing(trials: DataFrame) -> Series:
 
 
 def _counted(runs: DataFrame, count: Callable[[Mapping[Any, Any]], float]) -> list[float]:
-    """Count for each run; a table from elsewhere may lack what that follows from."""
+    """Count for each run; NaN if the table lacks the columns needed."""
     found = []
     for run in runs.to_dict("records"):
         try:

@@ -1,4 +1,4 @@
-"""What every panel is, what it shows, how it is drawn, and the dashboards that ask for panels of a page."""
+"""The base class of all panels, and the dashboards that list the panels of a page."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sweeplab.study.problems import Problems
 if TYPE_CHECKING:
     from sweeplab.report.data import ReportData
 
-# What a panel is made from: the runs of one study, the points of any table, the trials of one study or several, or
+# The data of a panel: the runs of one study, the points of any table, the trials of one study or several, or
 # several studies.
 Source = Literal["runs", "points", "sweeps", "studies"]
 NO_AXIS = Axis("", "")
-# Every panel that can stand in a dashboard, by its name there.
+# Every panel that a dashboard can list, by its name there.
 PANELS: dict[str, type[Panel]] = {}
-# What the panels of each page may be made from.
+# The sources of the panels that each page can show.
 PAGES: dict[str, tuple[Source, ...]] = {
     "scaling": ("runs", "points", "sweeps"),
     "sweep": ("runs", "points", "sweeps"),
@@ -37,16 +37,16 @@ _RENAMED = {"roads": "compute_optimal"}
 @typing.dataclass_transform(frozen_default=True, kw_only_default=True)
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """What every panel has; `missing` says why there is nothing to draw, and is empty otherwise.
+    """The fields of every panel; `missing` says why there is nothing to draw, and is empty otherwise.
 
-    A class is abstract or final, and a dataclass as this one is. One with a `name` can be asked for in a dashboard:
-    `of` makes its panel from the report's data, its `source`, and its options: those keywords of `of` that are
-    annotated with an `Option`. `heading` is the title of a panel that has no other.
+    Subclasses are abstract or final, and become dataclasses like this one. A dashboard can list a subclass that has a
+    `name`: `of` makes the panel from the report's data and from its options, the keywords of `of` that are annotated
+    with an `Option`. `source` says which data it needs; `heading` is the title of a panel without its own.
 
-    `data` is all that is drawn, one row per mark, and what a reader gets to download; `shown` is a table that stands
-    on the page, and for a table what is read of its data. `text` is to be read: its parts, each with whether a model
-    wrote it. `warnings` are notes that a reader must not pass over; `method` are paragraphs by heading, for who wants
-    to know how; `result` is what the analysis said, as plain values.
+    `data` has one row per mark that is drawn, and is what a reader can download. `shown` is the table on the page; a
+    table panel without it shows `data`. `text` is a text in parts, each with a flag that is true where a model wrote
+    it. `warnings` are notes that a reader must not miss, `method` explains the computation in paragraphs by heading,
+    and `result` is the result of the analysis as plain values.
     """
 
     name: ClassVar[str] = ""
@@ -68,7 +68,7 @@ class Panel:
     y: Axis = NO_AXIS
 
     def __init_subclass__(cls, name: str = "", heading: str = "", source: Source | None = None) -> None:
-        """Take what a class says of its panels, and make a panel with a name known to dashboards."""
+        """Store the options of a subclass, and register a subclass with a name for dashboards."""
         dataclass(frozen=True, kw_only=True)(cls)
         cls.name, cls.heading = name, heading or name.replace("_", " ").capitalize()
         cls.source = source or cls.source
@@ -84,11 +84,11 @@ class Panel:
         raise NotImplementedError
 
     def _draw(self, figure: Figure) -> None:
-        """Draw the data on an empty figure, which has the height of most figures and their legend."""
+        """Draw the data on an empty figure, which has the default height and legend."""
         raise NotImplementedError
 
     def figure(self) -> Figure | None:
-        """Return the figure, as all figures look; None where there is nothing to draw."""
+        """Return the figure in the common style; None if there is nothing to draw."""
         if self.missing:
             return None
         import plotly.graph_objects as go
@@ -114,10 +114,10 @@ _LEGENDS = {
 
 
 class TablePanel(Panel):
-    """A table to read and to sort."""
+    """A table that a reader can sort."""
 
     def figure(self) -> None:
-        """Return no figure: a table or a text is not drawn."""
+        """Return no figure: the page shows the table or the text itself."""
 
 
 class MissingPanel(TablePanel):
@@ -125,7 +125,7 @@ class MissingPanel(TablePanel):
 
 
 def make_panel(asked: PanelSpec, report: ReportData) -> Panel:
-    """Return the panel that a dashboard asks for; one that cannot be made says why."""
+    """Return the panel that a dashboard asks for, or one that says why it cannot be made."""
     kind = PANELS[asked.panel]
     try:
         found = kind.of(report, **asked.options)
@@ -147,10 +147,10 @@ def panels_of(page: str) -> list[str]:
 
 
 def read_dashboard(path: Path | None = None, page: str = "scaling") -> Dashboard:
-    """Read a dashboard of a page, or its default one.
+    """Read the dashboard of a page from a file, or the page's default dashboard.
 
     Raises:
-        BadInput: the file cannot be read, or asks for what does not exist; every problem has its line.
+        BadInput: the file cannot be read, or has unknown panels, options or values; every problem has its line.
     """
     kinds = {name: PANELS[name].options for name in panels_of(page)}
 

@@ -1,4 +1,4 @@
-"""Which differences are real: between studies, and between the choices of one study."""
+"""Significant differences: between studies, and between the cells of one study."""
 
 from __future__ import annotations
 
@@ -26,35 +26,36 @@ _MOST_NAMED = 6
 _LONGEST = 56
 _SHORT = 30
 _STUDIES = {
-    "Seed spread": "The standard deviation of one seed's loss around its trial's mean, pooled over all trials with "
-    "several.",
+    "Seed spread": "The standard deviation of a seed's loss around the mean of its trial, pooled over all trials with "
+    "several seeds.",
 }
 _DIFFERENCES = {
-    "All shared cells": "The mean difference of the cells' best losses, with Student's t over the cells: its spread "
-    "has both the luck of tuning and that of the seed.",
-    "One cell": "The best trials of one cell in two studies, compared as the choices of one study are: which trials "
-    "were drawn is luck too. In one report of twenty any cell differs by chance.",
+    "All shared cells": "The mean difference of the cells' best losses, with a Student t interval over the cells: "
+    "the spread over cells contains both the luck of tuning and the luck of the seed.",
+    "One cell": "The best trials of one cell in two studies, compared like the cells of one study: which trials the "
+    "search drew counts as chance too. In one report of twenty, some cell differs by chance alone.",
 }
-_LEVEL = "{:.1%}: several pairs share one rate of false alarms (Bonferroni)."
+_LEVEL = "{:.1%}: all pairs of studies share one false-alarm rate (Bonferroni)."
 _CHOICES = {
-    "A choice": "A cell by its best trial: the mean of its seeds' losses.",
-    "Differences": "Studies of cells that are alike are drawn at random and analyzed as this one is: trials are drawn, "
-    "the best is chosen, variances are estimated. A difference is real if it is larger, beside its error, than the "
-    f"largest of a study is in all but {FALSE_ALARM:.0%} of the draws. So the luck of the best of several trials is "
-    "allowed for, and that of more trials in one cell than in another.",
-    "Errors": "Loss = cell + trial + seed + rest: what a seed does to all cells alike is left out where they share "
-    "seeds. The spread of trials is that of the lower half of each cell's trials, those cut short being the highest; "
-    f"the rest is seen between seeds. A cell's variances are pooled with all cells' at a weight of {PRIOR:.0f} degrees "
-    "of freedom, and are no less than the cell shows; degrees of freedom are Welch's.",
-    "Intervals": "All intervals of a task together miss a difference in one study of twenty. One leaves 0 out where, "
-    "and only where, the difference is significant. No difference seen is not none.",
-    "N-grams": "The loss of the n-gram baseline on the same batches, and by how much the choice's loss differs.",
-    "Groups": "Choices that share a letter do not differ significantly from each other.",
+    "Cells": "Each cell is represented by its best trial: the mean loss of that trial's seeds.",
+    "Differences": "Studies whose cells do not differ are simulated and analyzed like this one: trials are drawn, the "
+    "best one is chosen, variances are estimated. A difference is significant if its ratio to its standard error is "
+    f"larger than the largest such ratio of a simulated study in all but {FALSE_ALARM:.0%} of the simulations. So the "
+    "test corrects for choosing the best of several trials, and for cells with more trials than others.",
+    "Errors": "Model: loss = cell + trial + seed + residual. The effect of a seed on all cells alike cancels where "
+    "cells share seeds. The variance of trials is estimated from the lower half of each cell's trials (those that "
+    "did not end count as the highest), the residual variance from differences between seeds. A cell's "
+    f"variances are pooled with those of all cells at a weight of {PRIOR:.0f} degrees of freedom, but never below the "
+    "cell's own estimate; degrees of freedom are Welch's.",
+    "Intervals": "In 19 of 20 studies all intervals of a task cover the true differences at once. An interval excludes "
+    "0 exactly where the difference is significant. A difference that is not seen may still exist.",
+    "N-grams": "The loss of the n-gram baseline on the same batches, and how far the cell's loss is above it.",
+    "Groups": "Cells that share a letter do not differ significantly from each other.",
 }
 
 
 class StudiesPanel(TablePanel, name="studies", source="studies"):
-    """What each study took and reached, and the spread of its seeds."""
+    """The cost of each study, its best loss, and the spread of its seeds."""
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
@@ -92,7 +93,7 @@ class IntervalsPanel(Panel):
 
 
 class DifferencesPanel(IntervalsPanel, name="differences", source="studies"):
-    """Whether the best losses of studies differ, over the cells that they share and in each."""
+    """Differences between the best losses of studies, over all shared cells and in each cell."""
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
@@ -104,14 +105,14 @@ class DifferencesPanel(IntervalsPanel, name="differences", source="studies"):
         untold = {each.evidence.why for each in found if each.verdict == UNKNOWN and each.cell != ALL_CELLS}
         shown = DataFrame([_shown_difference(each, len(untold) > 1) for each in found])
         if len(first) == 1:  # both are named once, at the head
-            named = {"loss of the other": f"loss of {found[0].a}", "loss": f"loss of {found[0].b}"}
+            named = {"reference loss": f"loss of {found[0].a}", "loss": f"loss of {found[0].b}"}
             shown = shown.drop(columns="studies").rename(columns=named)
         return cls(
             data=DataFrame(rows).drop(columns="evidence").assign(line=lines),
             shown=shown,
             notes=(
                 *(_in_words(each, report.loss_unit) for each in reversed(first.values())),
-                *(f"In single cells it {UNKNOWN}: {why}." for why in untold if why and len(untold) == 1),
+                *(f"For single cells it {UNKNOWN}: {why}." for why in untold if why and len(untold) == 1),
             ),
             method=_DIFFERENCES | {"Level": _LEVEL.format(found[0].level)},
             result={"differences": rows},
@@ -119,10 +120,10 @@ class DifferencesPanel(IntervalsPanel, name="differences", source="studies"):
         )
 
 
-class ChoicesPanel(IntervalsPanel, name="choices", source="sweeps"):
-    """The choices of a study in order of their losses, and which differences between them are real.
+class ChoicesPanel(IntervalsPanel, name="choices", heading="Cells ranked by loss", source="sweeps"):
+    """The cells of a study in order of their losses, and the significant differences between them.
 
-    Where each choice is alone in its task there is nothing to draw, and the data are the choices.
+    If each cell is the only one of its task, nothing is drawn and `data` lists the cells.
     """
 
     @classmethod
@@ -133,7 +134,7 @@ class ChoicesPanel(IntervalsPanel, name="choices", source="sweeps"):
         ]
         tasks = [ranking for _, ranking in found]
         if sum(len(each.cells) for each in tasks) < 2:
-            raise BadInput("choices are ranked where two cells or more have a trial that ended")
+            raise BadInput("a ranking needs two cells or more with a trial that ended")
         of_studies, of_tasks = len(report.sweeps) > 1, len({each.task for each in tasks}) > 1
         varying = ["study"] * of_studies + ["task"] * of_tasks
         rows = [_choice(study, each, ranking, report) for study, ranking in found for each in ranking.cells]
@@ -144,7 +145,7 @@ class ChoicesPanel(IntervalsPanel, name="choices", source="sweeps"):
             for each in _from_reference(ranking)
         ]
         reference, *others = {_reference(each) for each in tasks}
-        of = "the choice it is compared with" if others or len(reference) > _SHORT else spaced(reference)
+        of = "the cell it is compared with" if others or len(reference) > _SHORT else spaced(reference)
         return cls(
             data=DataFrame(lines or rows).drop(columns="evidence", errors="ignore"),
             shown=_told(DataFrame([_shown_choice(row, varying) for row in rows])),
@@ -160,7 +161,7 @@ class ChoicesPanel(IntervalsPanel, name="choices", source="sweeps"):
         )
 
     def figure(self) -> Figure | None:
-        """Return the figure; None where no choice is compared with another."""
+        """Return the figure; None if no cell is compared with another."""
         return super().figure() if "line" in self.data else None
 
 
@@ -174,7 +175,7 @@ def _study(sweep: Sweep, at: str) -> dict[str, Any]:
         "trials": f"{len(sweep.trials)}\n{states_in_words(sweep.trials['state'])}",
         "seeds": int(sweep.trials["seeds"].max()),
         "lowest value": None if best is None else float(best["loss"]),
-        "of cell": "" if best is None else str(best["cell"]),
+        "in cell": "" if best is None else str(best["cell"]),
         "seed spread (loss)": losses.seed_spread(sweep, at).sd,
         "FLOPs": float(flops),
         "run seconds": round(float(sum(each.seconds_spent for each in cells)), 1),
@@ -192,13 +193,13 @@ def _row(found: LossDifference) -> dict[str, Any]:
 
 
 def _shown_difference(found: LossDifference, says_why: bool) -> dict[str, Any]:
-    """Return a row as it is read; a reason that all single cells share is said beside the table, once."""
+    """Return a row of the shown table; a reason shared by all single cells stands beside the table, once."""
     known = found.verdict != UNKNOWN
     why = found.evidence.why if says_why or found.cell == ALL_CELLS else ""
     return {
         "studies": f"{found.b} against {found.a}",
         "cell": f"{found.cell}\n{found.n} cells" if found.cell == ALL_CELLS else found.cell,
-        "loss of the other": found.loss_a,
+        "reference loss": found.loss_a,
         "loss": found.loss_b,
         "difference": "–" if math.isnan(found.difference) else f"{found.difference:+.4f}",
         "interval": f"{found.low:+.4f} to {found.high:+.4f}" if known else "–",
@@ -215,7 +216,7 @@ def _in_words(found: LossDifference, unit: str) -> str:
 
 
 def _reference(ranking: Ranking) -> str:
-    """Return the cell that others are compared with: the one that changes nothing, or else the best."""
+    """Return the cell that others are compared with: the base, or else the best."""
     cells = [each.cell for each in ranking.cells]
     return BASE if BASE in cells else cells[0]
 
@@ -250,12 +251,12 @@ def _choice(study: str, choice: losses.RankedCell, ranking: Ranking, report: Rep
 
 
 def _shown_choice(row: dict[str, Any], varying: Sequence[str]) -> dict[str, Any]:
-    """Return a row as it is read: the result first, what it rests on last; a second line is a quiet one."""
+    """Return a row of the shown table: the result first, its evidence last; a second line is set in small type."""
     own, known = row["choice"] == row["against"], row["verdict"] not in ("", UNKNOWN)
     shown = {
         **{name: row[name] for name in varying},
         "rank": row["rank"],
-        "choice": spaced(row["choice"]),
+        "cell": spaced(row["choice"]),
         "loss": row["loss"],
         "difference": "–" if own else f"{row['difference']:+.4f}",
         "interval": f"{row['low']:+.4f} to {row['high']:+.4f}" if known else "–",
@@ -274,26 +275,26 @@ def _shown_choice(row: dict[str, Any], varying: Sequence[str]) -> dict[str, Any]
 
 
 def _told(shown: DataFrame) -> DataFrame:
-    """Return the table without what no row can tell: the notes say once why there is no verdict."""
+    """Return the table without columns that are empty in all rows: the notes say once why there is no verdict."""
     if not shown["verdict"].isin(["", UNKNOWN]).all():
         return shown
     return shown.drop(columns=["interval", "verdict", "group"])
 
 
 def _ranked(study: str, ranking: Ranking, varying: Sequence[str]) -> list[str]:
-    """Say which choice is best, what does not differ from it, and what is better or worse than the base."""
+    """Say which cell is best, which do not differ from it, and which are better or worse than the base."""
     ours = ", ".join({"study": study, "task": ranking.task}[name] for name in varying)
     of = f"{sentence(ours)[:-1]}: " if ours else ""
     cells = [each.cell for each in ranking.cells]
     first = spaced(cells[0])
     if len(cells) == 1:
-        return [f"{of}{first} stands alone."]
+        return [f"{of}{first} is the only cell."]
     evidence = ranking.evidence.in_words()
     if ranking.evidence.verdict == UNKNOWN:
-        return [f"{of}{first} has the lowest loss; whether by more than chance {evidence}."]
+        return [f"{of}{first} has the lowest loss; whether by more than chance, {evidence}."]
     best, *alike = [each.cell for each in ranking.cells if 0 in each.group]
     if len(alike) + 1 == len(cells):
-        said = f"{'no' if of else 'No'} two of the {len(cells)} choices differ significantly."
+        said = f"{'no' if of else 'No'} two of the {len(cells)} cells differ significantly."
     elif alike:
         said = f"{_names([best, *alike])} are best and do not differ significantly from each other."
     else:
@@ -316,11 +317,11 @@ def _against_base(ranking: Ranking) -> list[str]:
 
 
 def _unlike_tasks(found: Sequence[Ranking]) -> str:
-    tasks = "; ".join(f"{each.task} ({several(len(each.cells), 'choice')})" for each in found)
+    tasks = "; ".join(f"{each.task} ({several(len(each.cells), 'cell')})" for each in found)
     return (
-        f"Losses of {len(found)} tasks, ranked separately: {tasks}. Losses of different tasks are of different tokens, "
-        "predicted from different context, in bits per byte too: what a masked token costs once all around it is known "
-        "says nothing of what a text costs. Compare each with the n-gram baseline of its own task"
+        f"Losses of {len(found)} tasks, ranked separately: {tasks}. Losses of different tasks cannot be compared, not "
+        "even in bits per byte: they score different tokens, predicted from different context. The loss of a masked "
+        "token with known surroundings says nothing about the loss of a text. Compare each with its own n-gram baseline"
     )
 
 
@@ -331,5 +332,5 @@ def _names(cells: Sequence[str]) -> str:
 
 
 def _cut(cell: str) -> str:
-    """Return a cell's name that leaves a figure room."""
+    """Return a cell's name, shortened so that the figure keeps its width."""
     return cut(spaced(cell), _LONGEST)

@@ -1,4 +1,4 @@
-"""The best use of compute: its parabolas, the three approaches side by side, and depth against width."""
+"""The best use of compute: IsoFLOP parabolas, the three approaches side by side, and depth against width."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _USUAL = "chinchilla"
 _SYMBOLS = {PARAMETRIC: "circle", ISOFLOP: "star", ENVELOPE: "square"}
 _HOFFMANN = "Hoffmann et al. 2022, Training compute-optimal large language models"
 _ISOFLOP = {
-    "IsoFLOP": f"{_HOFFMANN}, approach 2: a parabola of the loss in log N through the rows of one budget.",
-    "Departures": "A minimum counts only where the parabola bends upward and the loss rises again on both sides of "
-    "it, inside of the sizes, by more than the noise; its interval is Fieller's (1954); the line through the minima "
-    "weighs each by its variance.",
+    "IsoFLOP": f"{_HOFFMANN}, approach 2: a parabola in log N, fitted to the losses of each compute budget.",
+    "Departures": "A minimum counts only if the parabola is convex and the loss rises by more than the noise on both "
+    "sides of it, within the sizes of the budget. Its interval is Fieller's (1954). The line of best sizes is fitted "
+    "to the rows of all budgets at once.",
 }
 _APPROACHES = {
     **_ISOFLOP,
-    "Envelope": f"{_HOFFMANN}, approach 1: at each compute the size of the lowest training curve. The line goes "
-    "through the places where the best size changes, and the best size never shrinks as compute grows.",
+    "Envelope": f"{_HOFFMANN}, approach 1: the size of the lowest training curve at each amount of compute. The "
+    "line is fitted to the points where the best size changes; the best size never shrinks as compute grows.",
     "Parametric": f"{_HOFFMANN}, approach 3: the optimum of the fitted law.",
-    "Difference": "The parabolas and the law read the same rows: what their errors have in common is taken out of "
-    "the interval of a difference.",
+    "Difference": "The parabolas and the law use the same rows, so their errors are correlated; the interval of a "
+    "difference allows for that.",
 }
 _EQUAL = "loss_at_equal_params"
 _SIZE_ALONE = "size alone"
@@ -54,9 +54,10 @@ _TITLES = {
     "aspect_ratio": "Aspect ratio at equal parameters",
 }
 _SHAPES = {
-    "Comparison": "The log losses of the shapes are regressed on a curve in log N and on log(n_embd / n_layer): the "
-    "second is what shape buys at equal parameters. A shape that was trained for several lengths is one row.",
-    "Frontier": "A shape is on it if none with as many tokens has fewer or as many parameters and a loss as low.",
+    "Comparison": "The log losses are regressed on a curve in log N and on log(n_embd / n_layer); the second term is "
+    "the effect of shape at equal parameters. A shape that was trained for several lengths counts as one row.",
+    "Frontier": "A shape is on the frontier if no other shape with as many tokens and at most as many parameters has a "
+    "loss as low.",
 }
 
 
@@ -70,7 +71,7 @@ class IsoFlopPanel(Panel, name="isoflop", heading="IsoFLOP", source="points"):
 
     @classmethod
     def of(cls, report: ReportData, law: Law = AUTO, delta: Delta = AUTO) -> Panel:
-        """Draw what each budget's sizes reach, and the minimum where there is one."""
+        """Draw the losses of each budget's sizes, and the minimum if there is one."""
         found = _approaches(report, law, delta).isoflop.as_dict()
         budgets = found["budgets"]
         if not budgets:
@@ -163,7 +164,7 @@ class ComputeOptimalPanel(Panel, name="compute_optimal", heading="Compute-optima
 
 
 def _entries(approaches: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, Mapping[str, Any]]:
-    """Return the approaches' numbers by name, side by side; one that has none for one reason is one entry."""
+    """Return the approaches' numbers by name, side by side; one entry for an approach without any."""
     empty = {
         approach: {**next(iter(numbers.values())), "meaning": f"{', '.join(numbers)}: none"}
         for approach, numbers in approaches.items()
@@ -184,7 +185,7 @@ def _approaches(report: ReportData, law: str, delta: str) -> Approaches:
     law = chosen.name if {"params", "tokens"} <= set(chosen.columns) else _USUAL
 
     def work() -> Approaches:
-        points, studied = report.points, report.studied  # what has no points at all is refused here
+        points, studied = report.points, report.studied  # raises where there are no points at all
         found: Assessment | None = None
         curves: Curves | None = None  # the groups of a table may be curves
         with suppress(BadInput):
@@ -234,7 +235,7 @@ def _best_sizes(found: Approaches, said: Mapping[str, Any]) -> Iterator[Mapping[
 
 
 def _best_size(found: Assessment, budget: float, per_param_token: float) -> Quantity:
-    """Return N_opt at a budget: what the tokens per parameter leave of it."""
+    """Return N_opt at a budget, from the best tokens per parameter."""
     fit = found.fit
     quantities = optimum_of(fit.law, fit.center, budget, per_param_token)
     ratio = next(each for each in quantities if each.kind == "ratio")
@@ -249,7 +250,7 @@ def _best_size(found: Assessment, budget: float, per_param_token: float) -> Quan
 class ShapePanel(Panel, name="shape", heading="Loss by depth and width", source="points"):
     """Losses of shapes. `data`: what (shape, size alone), name, n_layer, n_embd, aspect_ratio, params, tokens, loss, …
 
-    `y` is the loss itself over params, and otherwise what it would be at `middle` parameters; `line` is the column
+    `y` is the loss itself over params, and otherwise the loss adjusted to equal parameters; `line` is the column
     that names the lines.
     """
 
@@ -257,14 +258,14 @@ class ShapePanel(Panel, name="shape", heading="Loss by depth and width", source=
 
     @classmethod
     def of(cls, report: ReportData, x: Annotated[str, Option(tuple(_TITLES))] = "params") -> Panel:
-        """Show what depth and width buy: over parameters as they are, or over either at equal parameters."""
+        """Show the effect of depth and width: over parameters, or over either one at equal parameters."""
         found, cells = _shapes(report, at_equal_params=x != "params")
         if x != "params":
             return cls(
                 title=_TITLES[x],
                 data=cells,
                 notes=(
-                    f"Each loss is brought to {rounded(found.middle_params)} parameters by the curve in N.",
+                    f"Each loss is adjusted to {rounded(found.middle_params)} parameters by the curve in N.",
                 ),
                 method=_SHAPES,
                 x=Axis(x, title_of(x), True, marks_of(cells[x])),
@@ -273,7 +274,7 @@ class ShapePanel(Panel, name="shape", heading="Loss by depth and width", source=
             )
         said = found.as_dict()
         law = DataFrame(said["size_law"]).assign(what=_SIZE_ALONE) if said["size_law"] else DataFrame()
-        shapes = f"{several(found.n_shapes, 'shape')}. Large: on the frontier."
+        shapes = f"{several(found.n_shapes, 'shape')}. Large marks: on the frontier."
         return cls(
             title=_TITLES[x],
             data=concat([cells, law], ignore_index=True),
@@ -318,7 +319,7 @@ class ShapeMapPanel(
         lowest = sorted(cells.groupby(["n_layer", "n_embd"])[_EQUAL].idxmin())
         best = cells.loc[lowest, ["n_layer", "n_embd", _EQUAL, "name"]].rename(columns={_EQUAL: "loss"})
         level = rounded(found.middle_params)
-        note = f"The effect of size is taken out: each loss is brought to {level} parameters."
+        note = f"The effect of size is removed: each loss is adjusted to {level} parameters."
         return cls._over("n_embd", "n_layer", best.reset_index(drop=True), note, method=_SHAPES)
 
 

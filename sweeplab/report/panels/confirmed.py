@@ -1,4 +1,4 @@
-"""What fresh seeds and the test split say of each cell's best configuration."""
+"""The losses of each cell's best configuration with fresh seeds, on the test split."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sweeplab.report.panels.base import Panel
 from sweeplab.report.style import GREY, MIDDLE, Axis, Figure, Look, bars, name_rows, spaced
 
 _METHOD = {
-    "Confirmed": "The best trials of each cell race on fresh seeds: two each, then more for those whose order is open. "
-    "The winner is trained with other seeds again, and scored once on the test split, which nothing else reads.",
-    "Intervals": f"A mean over these seeds with Student's t, at {LEVEL:.0%}: what was read chose nothing.",
-    "Searched": "The loss of the trial that the search found, on the whole validation split. Optimism is the test loss "
-    "less this; the selection bias is the part of it that fresh seeds take back on the same split.",
-    "Differences": "From the cell that the search held for the best, seed by seed. A verdict shares one rate of false "
-    "alarms with those of all cells.",
+    "Confirmed": "The best trials of each cell are trained with fresh seeds: two each, then more while their order is "
+    "undecided. The winner is trained again with other seeds and evaluated once on the test split, unused before.",
+    "Intervals": f"Student's t at {LEVEL:.0%} of the mean over these seeds, whose losses did not choose the winner.",
+    "Searched": "The loss that the search measured for the trial, on the whole validation split. Optimism is the test "
+    "loss minus this loss; selection bias is the part of it that fresh seeds show on the same split.",
+    "Differences": "From the cell that was best in the search, paired by seed. The verdicts of all cells share one "
+    "false-alarm rate.",
 }
 
 
@@ -43,7 +43,7 @@ class ConfirmedPanel(Panel, name="confirmed", heading="Confirmed on fresh seeds"
         n = sum(evidence.verdict == DIFFERENT for evidence in told)
         others = f"{n} of {several(len(told), 'other cell')}"
         note = (
-            f"{told[0].basis}: {others} {'differs' if len(told) == 1 else 'differ'} from the search's best."
+            f"{told[0].basis}: {others} {'differs' if len(told) == 1 else 'differ'} from the search's best cell."
             if told
             else ""
         )

@@ -1,4 +1,4 @@
-"""A law's fit: its numbers with their verdicts, its residuals, whether its form is right, and how it predicts."""
+"""A law's fit: its estimates with verdicts, its residuals, the test of its form, and its back-test."""
 
 from __future__ import annotations
 
@@ -35,35 +35,35 @@ _FEW_TICKS = 3  # of a figure a third as wide
 _MOST_COLORS = 12
 _ERROR = "error (%)"
 _TEST = {
-    "Test": "Rao's score test in many directions: what a departure from the law's form would leave in the "
-    "residuals, once the law's own slopes are projected off. The largest is compared with what errors alone give, "
-    "drawn many times (Davies 1987).",
-    "Power": "The share of such draws that would be flagged if the departure were there, in a size that makes the "
-    "law's forecast at ten times the compute 5% wrong. Where it is small, that nothing was flagged says nothing.",
+    "Test": "Rao's score test in many directions. A direction is what a departure from the law's form leaves in the "
+    "residuals after the law's own gradient is projected out. The largest score is compared with those of simulated "
+    "noise alone (Davies 1987).",
+    "Power": "The share of simulated tables that would be flagged if the departure were present, at a size that makes "
+    "the law's forecast at ten times the compute 5% wrong. If the power is low, the absence of a flag says nothing.",
 }
 _BACKTEST = {
-    "Back-test": f"A law is fitted to the rows below a compute cut, {SHARE_BELOW:.0%} of them or more, and predicts "
-    f"those above, {SHARE_ABOVE:.0%} or more; for several cuts. Laws are compared by these errors, not by how they "
-    "fit.",
-    "Lead": "A challenger predicts better only if its errors are smaller by more than they are on tables drawn from "
-    "the first law's own fit, with its noise; the share of such tables with a lead as large stands below the lead.",
+    "Back-test": f"A law is fitted to the rows below a compute cut (at least {SHARE_BELOW:.0%} of all rows) and "
+    f"predicts the rows above it (at least {SHARE_ABOVE:.0%}), for several cuts. Laws are compared by these prediction "
+    "errors, not by their goodness of fit.",
+    "Lead": "How much smaller a challenger's errors are than the first law's. It counts only if it is larger than on "
+    "tables simulated from the first law's fit with its noise; below it: the share of tables with a lead as large.",
 }
 
 
 class VerdictsPanel(TablePanel, name="verdicts", source="points"):
-    """Every number of a law: its value, or a dash where the points do not identify one."""
+    """Every estimate of a law: its value, or a dash if the points do not identify it."""
 
     @classmethod
     def of(cls, report: ReportData, law: Law = AUTO, delta: Delta = AUTO) -> Panel:
-        """List the numbers of a law."""
+        """List the estimates of a law."""
         found = report.assessment(law, delta)
         said = found.as_dict()
         entries = said["parameters"] | said["derived"]
-        objectives = "The last columns have the same fit under each objective."
+        objectives = "The last columns show the fit under the other objectives."
         if not any(each.identified for each in found.estimates):
-            objectives = "These rows identify no number of it."
+            objectives = "These rows identify none of its numbers."
         return cls(
-            title=f"{said['law']}: numbers and verdicts",
+            title=f"{said['law']}: estimates and verdicts",
             data=data_of(entries),
             shown=shown_of(entries),
             notes=(f"{said['formula']}, fitted to {several(said['n_points'], 'row')}. {objectives}",),
@@ -74,9 +74,9 @@ class VerdictsPanel(TablePanel, name="verdicts", source="points"):
 
 
 class ResidualsPanel(Panel, name="residuals", source="points"):
-    """Residuals over each of `axes`. `data`: the columns that are there, loss, fitted, residual.
+    """Residuals over each of `axes`. `data`: the columns that the table has, loss, fitted, residual.
 
-    A residual is the log of loss over fitted in percent; `sigma` is their robust scale, in percent too.
+    A residual is 100 log(loss / fitted), in percent; `sigma` is their robust scale, in percent too.
     """
 
     axes: tuple[Axis, ...]
@@ -90,20 +90,20 @@ class ResidualsPanel(Panel, name="residuals", source="points"):
         delta: Delta = AUTO,
         against: _Sizes = ROLES_OF_SIZE,
     ) -> Panel:
-        """Show how far each point is from the law."""
+        """Show the distance of each point from the law."""
         found = report.assessment(law, delta)
         columns, fit = found.points.columns, found.fit
         shown = [name for name in against if name in columns and np.ptp(np.log(columns[name])) > 1e-9]
         if not shown:
-            raise BadInput(f"nothing of {', '.join(against)} varies in the table")
+            raise BadInput(f"none of {', '.join(against)} varies in the table")
         residuals = fit.residuals()
         data = DataFrame({name: columns[name] for name in (*ROLES_OF_SIZE, "loss") if name in columns})
         data = data.assign(fitted=columns["loss"] / np.exp(residuals), residual=100 * residuals)
-        scale = f"log(loss / law) in percent; the shade is twice their robust scale, {fit.sigma:.2%}."
+        scale = f"log(loss / law) in percent; shaded: within twice their robust scale, {fit.sigma:.2%}."
         return cls(
             title=f"{fit.law.name}: residuals",
             data=data,
-            notes=(f"{scale} A right law leaves no pattern.",),
+            notes=(f"{scale} A law of the right form leaves no pattern.",),
             method=about_fit(found),
             axes=tuple(Axis(name, ROLES[name], True) for name in shown),
             sigma=100 * fit.sigma,
@@ -113,7 +113,7 @@ class ResidualsPanel(Panel, name="residuals", source="points"):
         data = self.data
         figure.set_subplots(1, len(self.axes), shared_yaxes=True, horizontal_spacing=0.03)
         reach = 1.1 * max(float(data["residual"].abs().max()), 2 * self.sigma)
-        # One color a size, where sizes are few, so that a pattern of one size in another's plot is seen.
+        # One color per size if there are few, so that a pattern of one size shows in every plot.
         sizes = set(data["params"]) if "params" in data else set()
         groups = [(f"params {short(size)}", data[data["params"] == size]) for size in sorted(sizes)]
         if not 1 < len(groups) <= _MOST_COLORS:
@@ -140,10 +140,10 @@ class ResidualsPanel(Panel, name="residuals", source="points"):
 
 
 def data_of(entries: Entries) -> DataFrame:
-    """Return one row per number, with all that is known of it; null where there is none.
+    """Return one row per number with all its fields; null where a value is missing.
 
-    An entry is what an estimate's or an approach's `as_dict` says: value, low, high, verdict, why and meaning, and
-    what stands beside them: the bootstrap's interval, the value under each objective.
+    An entry is from `as_dict` of an estimate or of an approach: value, low, high, verdict, why and meaning, and for
+    an estimate also the bootstrap interval and the value under each objective.
     """
     rows = []
     for name, entry in entries.items():
@@ -157,9 +157,9 @@ def data_of(entries: Entries) -> DataFrame:
 
 
 def shown_of(entries: Entries) -> DataFrame:
-    """Return one row per number as a person reads it: a dash for a number that is not identified.
+    """Return one row per number of the shown table: a dash for a number that is not identified.
 
-    What is in a cell's second line is said more quietly.
+    The second line of a table cell is set in small type.
     """
     rows = []
     for name, entry in entries.items():
@@ -182,27 +182,27 @@ def about_fit(found: Assessment) -> dict[str, str]:
     delta = "least squares" if math.isinf(fit.rows.delta) else f"delta {written(fit.rows.delta)} in log units"
     asked = " (auto)" if found.delta == "auto" else ""
     reached = f"{fit.n_reached} of {fit.n_starts} starts reached this optimum"
-    shared = "Rows are taken as independent."
+    shared = "Rows are treated as independent."
     if found.shared is not None:
         groups = f"{found.grouped_by}; {found.shared.n_groups} groups"
-        shared = f"Rows of one group ({groups}) may share an error: {found.shared.share:.0%} of the variance."
+        shared = f"Rows of one group ({groups}) share {found.shared.share:.0%} of the error variance."
     matrix, names = np.tril(correlations(fit), -1), law.parameters
     row, column = np.unravel_index(np.abs(matrix).argmax(), matrix.shape)
     pair = f"{names[column]} and {names[row]}"
     said = {
         "Law": f"{law.name}: {law.formula}",
         "Source": f"{law.source}. Departures: {law.departures}.",
-        "Objective": "The sum of Huber losses of the log residuals is least at these numbers (log-sum-exp form and "
-        "analytic derivatives, Levenberg-Marquardt); Hoffmann et al. 2022 fit so, with delta 1e-3. Here "
+        "Objective": "The estimates minimize the sum of Huber losses of the log residuals (log-sum-exp form, analytic "
+        "derivatives, Levenberg-Marquardt), as in Hoffmann et al. 2022, who use delta 1e-3. Here: "
         f"{delta}{asked}, sum {written(fit.objective)}; residuals of {fit.sigma:.2%}; {reached}.",
-        "Intervals": "An interval holds the values at which the law, held to them, fits not much worse: a "
-        f"{LEVEL:.0%} profile, with the F distribution in place of chi-squared, which is too narrow for few rows. "
-        "Noise may differ from row to row: a variance function of the columns, or the residuals of rows that decide "
-        f"the number, whichever is wider. The bootstrap stands beside it. {shared}",
+        "Intervals": f"{LEVEL:.0%} profile intervals: the values at which the law, refitted with the number fixed, "
+        "fits not much worse. The threshold is from the F distribution; chi-squared is too narrow for few rows. "
+        "Noise may differ from row to row: it is estimated by a variance function of the columns and from the "
+        f"residuals of the rows that decide the number, and the wider interval counts. {shared}",
         "Verdicts": "A number is identified if the design can determine it (decades of N and D, spread of D/N, points "
-        "near the optimum) and its interval is narrow; none is more than weak where the form does not fit. A "
+        "near the optimum) and its interval is narrow. If the form does not fit, no number is better than weak. A "
         "number that is not identified is not shown.",
-        "Correlation": f"the closest pair of parameters is {pair}, at {matrix[row, column]:.2f}",
+        "Correlation": f"the most correlated pair of parameters is {pair}, at {matrix[row, column]:.2f}",
         "Conventions": "; ".join(f"{name}: {what}" for name, what in points.conventions.items()),
         "Rows": f"{fit.n_points:,} fitted; left out: {counts(points.dropped) or 'none'}",
     }
@@ -210,7 +210,7 @@ def about_fit(found: Assessment) -> dict[str, str]:
 
 
 class MisfitPanel(TablePanel, name="misfit", source="points"):
-    """What a law's form may be wrong in, whether it was flagged, and whether it could have been seen."""
+    """Possible departures from a law's form: whether each is flagged, and the power to see it."""
 
     @classmethod
     def of(cls, report: ReportData, law: Law = AUTO, delta: Delta = AUTO) -> Panel:
@@ -219,9 +219,9 @@ class MisfitPanel(TablePanel, name="misfit", source="points"):
         table = DataFrame(said["kinds"])
         shown = {
             "departure": table["kind"],
-            "form": table["status"],
+            "verdict": table["status"],
             "power": table["power"].map("{:.0%}".format),
-            "share of the residuals": table["share"].map("{:.0%}".format),
+            "share of squared residuals": table["share"].map("{:.0%}".format),
             "strongest direction": table["strongest"],
         }
         return cls(
@@ -245,7 +245,7 @@ class BacktestPanel(Panel, name="backtest", heading="Back-test", source="points"
 
     @classmethod
     def of(cls, report: ReportData, law: Law = AUTO, delta: Delta = AUTO, laws: _Laws = ()) -> Panel:
-        """Show how laws that saw the smaller runs predict the larger ones."""
+        """Show how laws that were fitted to the smaller runs predict the larger ones."""
         found = _comparison(report, law, delta, laws)
         if not found.cuts.cuts:
             raise BadInput(found.cuts.why)
@@ -290,20 +290,20 @@ class BacktestPanel(Panel, name="backtest", heading="Back-test", source="points"
 def _comparison(report: ReportData, name: str, delta: str, others: Sequence[str]) -> Comparison:
     law = report.law(name)
     laws = tuple(dict.fromkeys((law.name, *(others or (each.name for each in suited(report.points))))))
-    report.assessment(name, delta)  # what has no law is refused as elsewhere on the page
+    report.assessment(name, delta)  # raises the same error as elsewhere on the page if no law can be fitted
     return report.once(("compare", laws), lambda: compare(report.points, [LAWS[each] for each in laws]))
 
 
 def _predictions(said: Mapping[str, Any]) -> dict[str, str]:
     test, lead = said["backtest"], said["lead"]
     tested = not test["why_none"]
-    chance = "" if lead is None or lead["chance"] is None else f"\nnoise: {lead['chance']:.1%}"
+    chance = "" if lead is None or lead["chance"] is None else f"\nby chance: {lead['chance']:.1%}"
     return {
         "law": said["law"],
         "error on larger runs": f"{test['error']:.2%}" if tested else "–",
         "bias": f"{test['bias']:+.2%}" if tested else "–",
-        f"inside of {LEVEL:.0%} intervals": f"{test['coverage']:.0%}" if tested else "–",
-        "residuals of all": f"{said['in_sample']:.2%}",
+        f"inside {LEVEL:.0%} intervals": f"{test['coverage']:.0%}" if tested else "–",
+        "residuals, all rows": f"{said['in_sample']:.2%}",
         "form": said["misfit"]["status"],
         "lead": "" if lead is None else f"{lead['value']:+.2%}{chance}",
     }

@@ -1,4 +1,4 @@
-"""How large gradients and updates are by layer while the best runs train."""
+"""The size of gradients and updates by layer while the best runs train."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _SHOWN = {"gradient": "gradient norm", "relative_update": "update / weights"}
 # In pixels: a layer's row, and the scale of colors above each of the two maps.
 _ROW, _SCALE = 24, 72
 _METHOD = (
-    "At each point of the curve: the norm of a layer's gradient in that step, before clipping; and the norm of what "
-    "the step changed in its weights, over that of the weights before it. Where the first blocks have much smaller "
-    "gradients than the last, these vanish on their way; updates of about a thousandth of the weights are usual."
+    "At each point of the curve: the norm of a layer's gradient in that step, before clipping; and the norm of the "
+    "step's weight update, divided by the norm of the weights before it. If the first blocks have much smaller "
+    "gradients than the last, gradients vanish on the way back; updates of about a thousandth of the weights are usual."
 )
 
 
@@ -34,7 +34,7 @@ class GradientFlowPanel(Panel, name="gradient_flow", heading="Gradient flow by l
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """Follow the layers of the best run of each cell; of a cell in which none has ended, of its first one."""
+        """Plot the layers of the best run of each cell, or of its first run if none has ended."""
         study, lab = report.study, report.lab or Path()
         trials = trials_table(report.runs).sort_values("best", ascending=False, kind="stable")
         best = trials.drop_duplicates("cell").sort_values("loss")[["cell", "trial", "seed"]]
@@ -48,13 +48,13 @@ class GradientFlowPanel(Panel, name="gradient_flow", heading="Gradient flow by l
                     rows.append({**run, "iteration": point.iteration, "layer": layer, **norms})
         if not rows:
             raise BadInput(
-                "no run has kept the norms of its layers; track: {gradients: true} in the study keeps them"
+                "no run has recorded the norms of its layers; track: {gradients: true} in the study records them"
             )
         data = DataFrame(rows).astype({"gradient": float, "update": float, "weights": float})
         data["relative_update"] = data["update"] / data["weights"].where(data["weights"] > 0)
         return cls(
             data=data,
-            notes=("The best run of each cell; layers from the first down. Colors are logarithmic.",),
+            notes=("The best run of each cell; the first layer is on top. The color scale is logarithmic.",),
             method={"Gradient flow": _METHOD},
             x=Axis("iteration", PROGRESS["iteration"]),
         )
@@ -68,7 +68,7 @@ class GradientFlowPanel(Panel, name="gradient_flow", heading="Gradient flow by l
             layers = list(dict.fromkeys(rows["layer"]))
             for (column, title), (axis, top) in zip(_SHOWN.items(), tops.items(), strict=True):
                 table = rows.pivot(index="layer", columns="iteration", values=column).loc[layers]
-                known = self.data[column][self.data[column] > 0]  # one scale for all cells
+                known = self.data[column][self.data[column] > 0]  # one color scale for all cells
                 low, high = (float(each) for each in (known.min(), known.max())) if len(known) else (1.0, 1.0)
                 ticks = ticks_of(low, high, log=True) if high > low else [low]
                 figure.add_heatmap(

@@ -1,4 +1,4 @@
-"""A law over one of its columns: the points, the law through them with its band, and where it ends."""
+"""A law over one of its columns: the measured points, the fitted line with its band, and where the line ends."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from sweeplab.report.panels.base import Panel
 from sweeplab.report.panels.fit import Delta, Law, Size, about_fit
 from sweeplab.report.style import GREY, SHADE, Axis, Figure, Look, looks
 
-BEYOND = 10.0  # how far a line goes on beyond the points, as a factor, while it is identified
+BEYOND = 10.0  # a line is extended beyond the points by at most this factor, while it is identified
 MOST_LINES = 7
-_SOME_LINES = 4  # of a table in which nothing is held
+_SOME_LINES = 4  # if no column has few values
 _OTHER = {"params": "tokens", "tokens": "params"}
 _OPTIMAL = "compute-optimal"
-_KNOTS = 4  # where the band is computed inside of the points; between them its width is interpolated
+_KNOTS = 4  # where the band is computed within the points; its width is interpolated in between
 _MORE_KNOTS = 3
 _STEPS = 8  # points of the line from one knot to the next
 
@@ -36,10 +36,10 @@ _STEPS = 8  # points of the line from one knot to the next
 class LawPanel(Panel, name="law", heading="Scaling law", source="points"):
     """A law over a column. `data`: what (measured, law, beyond), line, x, loss, low, high, measured loss.
 
-    A line belongs to one value of what is held; over FLOPs the sizes on it are the compute-optimal ones.
-    Where no column has few values, a point's `loss` is brought to what its line holds, with its residual kept.
-    `low` and `high` are the band at each x by itself; `lines` are the groups of the points, in order; `edge` is
-    the largest x of the points.
+    Each line holds the other column, or the tokens per parameter, fixed; over FLOPs it follows the compute-optimal
+    sizes. If no column has few values, a point's `loss` is moved by the law to the value that its line holds fixed, and
+    keeps its residual. `low` and `high` are the pointwise band; `lines` are the groups of the points, in order; `edge`
+    is the largest x of the points.
     """
 
     lines: tuple[str, ...]
@@ -71,7 +71,7 @@ class LawPanel(Panel, name="law", heading="Scaling law", source="points"):
         ).sort_values([x, "loss"])
         notes = [f"Lines: {found.fit.law.formula}. Band: the pointwise {LEVEL:.0%} interval of the loss."]
         if groups.moved:
-            notes.append("Points are brought to what their line holds by the law, each with its residual.")
+            notes.append("The law moves each point to the value that its line holds, with its residual.")
         return cls(
             title=f"{found.fit.law.name}: loss against {ROLES[x]}",
             data=concat([measured, *lines], ignore_index=True),
@@ -94,7 +94,7 @@ class LawPanel(Panel, name="law", heading="Scaling law", source="points"):
             hover = f"{look.name}<br>{x} %{{x:.4s}}: %{{y:.4f}}"
             for what, dash in (("law", "solid"), ("beyond", "4px 4px")):
                 part = line[line["what"] == what]
-                if what == "beyond" and len(part):  # from the last point on
+                if what == "beyond" and len(part):  # starts at the last point
                     part = line.loc[[part.index[0] - 1, *part.index]]
                 if len(part) > 1:
                     ends = f"{hover} (%{{low:.4f}} to %{{high:.4f}})"
@@ -127,7 +127,7 @@ def lines_of(report: ReportData, found: Assessment, x: str) -> dict[str, tuple[D
 class _Lines(NamedTuple):
     """The points' groups by name, the group of each point, and the lines: name, lowest and highest x, the loss.
 
-    `moved` says that points have to be brought to their line.
+    `moved` says that points have to be moved to the value that their line holds fixed.
     """
 
     names: Sequence[str]
@@ -146,7 +146,7 @@ def _lines(found: Assessment, x: str) -> _Lines:
         line = (_OPTIMAL, *ends, lambda at: optimum_of(law, center, at, per_param_token)[-1])
         return _Lines(names, belongs, [line])
     if x not in law.columns:
-        raise BadInput(f"{law.name} does not read {x}")
+        raise BadInput(f"{law.name} does not use {x}")
     if law.columns == (x,):
         line = (law.name, *ends, lambda at: loss_at(law, center, {x: at}))
         return _Lines(["measured"], np.zeros(found.points.n, np.intp), [line])
@@ -164,7 +164,7 @@ def _lines(found: Assessment, x: str) -> _Lines:
 
 
 def _at_lines(found: Assessment, groups: _Lines, x: str) -> Array:
-    """Return the loss of each point as if it held what its line holds, [n]."""
+    """Return the loss of each point at the value that its line holds fixed, [n]."""
     fit, column = found.fit, found.points.columns[x]
     at_line = [
         groups.lines[group][3](float(value)).measure(fit.theta[None])[0][0]
@@ -174,7 +174,7 @@ def _at_lines(found: Assessment, groups: _Lines, x: str) -> Array:
 
 
 def _held(columns: Mapping[str, Array], x: str) -> tuple[str, Array, Callable[[float, float], float]]:
-    """Return what a line holds: the other column, or tokens per parameter where these have fewer values."""
+    """Return what a line holds fixed: the other column, or tokens per parameter if that has fewer values."""
     other = columns[_OTHER[x]]
     ratio = columns["tokens"] / columns["params"]
     if len(_distinct(ratio)) < len(_distinct(other)):
@@ -184,7 +184,7 @@ def _held(columns: Mapping[str, Array], x: str) -> tuple[str, Array, Callable[[f
 
 
 def _groups(label: str, values: Array) -> tuple[list[str], NDArray[np.intp], list[float]]:
-    """Return groups of near values: their names, the group of each value, and the value that stands for each."""
+    """Return groups of near values: their names, the group of each value, and the value of each group."""
     levels = _distinct(values)
     about = ""
     if len(levels) > MOST_LINES:
@@ -200,7 +200,7 @@ def _distinct(values: Array) -> Array:
 
 
 def _ended(bands: Mapping[str, tuple[DataFrame, str]], x: str) -> list[str]:
-    """Say which lines end early, and where; of lines that end at one place the first one's reason is given."""
+    """Say which lines end early and where; lines that end at one place get the reason of the first."""
     places: dict[str, list[str]] = {}
     for name, (line, ends) in bands.items():
         if ends:
@@ -209,8 +209,8 @@ def _ended(bands: Mapping[str, tuple[DataFrame, str]], x: str) -> list[str]:
             at = f"{x} {short(reached)}" if last["what"] == "beyond" else "the points"
             places.setdefault(f"beyond {at}", []).append(name)
     return [
-        f"No line goes {far}{'' if len(names) == len(bands) else f' at {listed(names)}'}: "
-        f"there the loss is not identified ({bands[names[0]][1]})."
+        f"{'No line' if len(names) == len(bands) else f'No line at {listed(names)}'} goes {far}: "
+        f"the loss is not identified there ({bands[names[0]][1]})."
         for far, names in places.items()
     ]
 
@@ -218,11 +218,11 @@ def _ended(bands: Mapping[str, tuple[DataFrame, str]], x: str) -> list[str]:
 def band(
     found: Assessment, at: Callable[[float], Quantity], low: float, high: float, limit: float
 ) -> tuple[DataFrame, str]:
-    """Return the line of a loss, or of another log, from `low` to `high`, where the points are, and on to `limit`.
+    """Return the line of a loss, or of another log quantity, from `low` to `high`, the points' range, up to `limit`.
 
-    Returns what (law, beyond), x, value, low and high, the pointwise band: the profile's interval at each x by itself.
-    Where the design cannot hold the law it is that of the bootstrap, and the line stays with the points. The text
-    says why the line stops before `limit`, and is empty where it does not.
+    The columns are what (law, beyond), x, value, low and high: the pointwise profile interval. If the design does not
+    identify the loss, the band is from the bootstrap and the line does not leave the points' range. The text says why
+    the line stops before `limit`; it is empty if it does not.
     """
     fit = found.fit
     lacking = gate(at(high), found.points, fit)
@@ -254,7 +254,7 @@ def band(
 
 
 def _sides(found: Assessment, quantity: Quantity, interval: Interval | None) -> tuple[float, float]:
-    """Return how far an interval goes below and above the log; one without a limit is the bootstrap's."""
+    """Return the distances below and above the log value; an unbounded interval is replaced by the bootstrap's."""
     if interval and not interval.open_ends:
         return interval.value - interval.low, interval.high - interval.value
     if found.refits is None:

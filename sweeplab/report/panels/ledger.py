@@ -1,4 +1,4 @@
-"""A study's book-keeping: forecasts sealed before their runs, what came of them, and the audit of its conventions."""
+"""Forecasts sealed before their runs, their outcomes and calibration, and the audit of a study's conventions."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ HELD, MISSED = "held", "missed"
 _LOOKS = {HELD: Look("outcome, held", GOOD, "diamond"), MISSED: Look("outcome, missed", BAD, "x")}
 _METHOD = {
     "Ledger": "A forecast is sealed before its run starts, in a file in which every entry holds the sha256 of the "
-    "one before: a change, or an entry that was removed, shows. One made after its run had started is refused.",
-    "Interval": "The uncertainty of the law there (its profile), a run's noise, and how far the form may be off by its "
-    "back-test, added in quadrature in log loss; 90%.",
-    "Score": "CRPS in log loss (Gneiting and Raftery 2007), beside that of two naive forecasters: the loss of the "
-    "next smaller run, and the line of log loss on log FLOPs.",
+    "entry before it: changed or removed entries are detected. A forecast made after its run started is refused.",
+    "Interval": "90%: the uncertainty of the law at that point (profile), the noise of a run, and the error of the "
+    "law's form estimated from the back-test, added in quadrature in log loss.",
+    "Score": "CRPS in log loss (Gneiting and Raftery 2007), compared with two naive forecasts: the loss of the next "
+    "smaller run, and a straight line of log loss over log FLOPs.",
 }
 
 
@@ -36,7 +36,7 @@ class LedgerPanel(Panel, name="ledger", heading="Forecasts"):
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """Show each forecast about the study with what came of it."""
+        """Show each forecast about the study with its outcome."""
         found = _outcomes(report)
         states = counts(Counter(_state(each) for each in found))
         out = [each for each in found if each.state in (REFUSED, VOID)]
@@ -52,7 +52,7 @@ class LedgerPanel(Panel, name="ledger", heading="Forecasts"):
 
     def _draw(self, figure: Figure) -> None:
         data = self.data.assign(line=[f"{row.number}: {row.what}" for row in self.data.itertuples()])
-        # Without a value there is the interval alone.
+        # A forecast without a value shows its interval alone.
         tick = {"symbol": "line-ns-open", "size": data["loss"].notna() * 12, "line": {"width": 2}}
         drawn = data.assign(loss=data["loss"].fillna((data["low"] * data["high"]) ** 0.5))
         interval = bars(drawn, "loss", thickness=5, width=0, color=FAINT)
@@ -67,11 +67,11 @@ class LedgerPanel(Panel, name="ledger", heading="Forecasts"):
 
 
 class CalibrationPanel(Panel, name="calibration"):
-    """How often intervals held. `data`: level, covered, n, share, low, high."""
+    """The coverage of the forecast intervals. `data`: level, covered, n, share, low, high."""
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """Show how often the intervals of scored forecasts held, at each level, over the whole study."""
+        """Show the share of scored forecasts whose interval contained the outcome, at each level, over the study."""
         found = calibrate(_outcomes(report))
         if not found.n:
             raise BadInput("no forecast of the study has been scored yet")
@@ -83,11 +83,11 @@ class CalibrationPanel(Panel, name="calibration"):
         return cls(
             title="Calibration of the forecasts",
             data=DataFrame(said["coverage"])[["level", "covered", "n", "share", "low", "high"]],
-            notes=(f"{many}; bars: the 90% interval of a share of so many.", *skill),
+            notes=(f"{many}; bars: 90% intervals of the share.", *skill),
             method=_METHOD,
             result=said,
-            x=Axis("level", "level of the interval"),
-            y=Axis("share", "share of outcomes inside"),
+            x=Axis("level", "nominal level of the interval"),
+            y=Axis("share", "share of outcomes inside the interval"),
         )
 
     def _draw(self, figure: Figure) -> None:
@@ -103,7 +103,7 @@ def _outcomes(report: ReportData) -> Sequence[Outcome]:
     def read() -> Sequence[Outcome]:
         study = report.study
         if report.lab is None:
-            raise BadInput("there is no lab, and so no ledger")
+            raise BadInput("there is no lab, so there is no ledger")
         path = report.lab / FILE_NAME
         if not path.exists():
             raise BadInput("no forecast was sealed; sweeplab laws forecast seals one")
@@ -134,7 +134,7 @@ def _state(outcome: Outcome) -> str:
 
 
 class AuditPanel(TablePanel, name="audit"):
-    """What each check of the conventions says, and what it does to the exponents."""
+    """The finding of each check of the conventions, and its effect on the exponents."""
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
@@ -142,7 +142,7 @@ class AuditPanel(TablePanel, name="audit"):
         found = report.once("audit", lambda: audit(_evidence(report)))
         rows = sorted(found["findings"], key=lambda each: bool(each["state"] != FOUND))
         states = counts(Counter(each["state"] for each in rows))
-        law = f"Exponents of {found['law']}." if found["law"] else "The points allow no law and no exponents."
+        law = f"Exponents of {found['law']}." if found["law"] else "No law can be fitted to the points."
         return cls(
             title="Audit of the conventions",
             data=DataFrame([_finding(each) | {"points": "; ".join(each["points"])} for each in rows]),
@@ -171,12 +171,12 @@ def _finding(finding: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _effect(effect: Mapping[str, Any]) -> str:
-    """Say what a change does to each exponent; where it has no number, its verdict stands for it."""
+    """Say what a change does to each exponent; an exponent without a value shows its verdict."""
     if effect["why"]:
         return f"{effect['change']}: no exponents: {effect['why']}"
     changes = (
         f"{name} {_number(both['before'])} → {_number(both['after'])}"
-        + (", outside of its interval" if both["differs"] else "")
+        + (", each outside the interval of the other" if both["differs"] else "")
         for name, both in effect["exponents"].items()
     )
     return f"{effect['change']}: {', '.join(changes)}"

@@ -1,4 +1,4 @@
-"""What a sweep took: what pruning saved and cost, where trials were lost, and where compute and time went."""
+"""The cost of a sweep: what pruning saved and cost, where trials failed, and where compute and time went."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel, TablePanel
 from sweeplab.report.style import BAD, FAINT, GOOD, GREY, MIDDLE, Axis, Figure, hovering, name_rows, spaced
 
-# What came of the compute, by color, as bars are stacked; evaluation is hatched.
+# The color of each state, in the order of the stacked bars; evaluation is hatched.
 _COLORS = {
     "complete": GOOD,
     "stopped": "rgb(110,150,220)",
@@ -40,34 +40,34 @@ _COLORS = {
 }
 _SUMS = ("n_trials", "n_pruned", "flops_spent", "flops_saved", "seconds_spent", "seconds_saved")
 _METHOD = {
-    "Saved": "FLOPs to the end of each pruned trial, and the seconds of these at the trial's own pace.",
-    "Cost": "A sample of the pruned trials, trained to their end outside of the study and its budget. The share of "
-    f"all pruned trials has a {LEVEL:.0%} interval (Clopper and Pearson).",
+    "Saved": "The FLOPs that each pruned trial would still have needed, and their seconds at the trial's own speed.",
+    "Cost": "A sample of the pruned trials is trained to the end, outside the study and its budget. The share of all "
+    f"pruned trials has a {LEVEL:.0%} interval (Clopper and Pearson).",
 }
 _TEST = {
-    "Test": "Fisher's exact test, one-sided, of the range (cut at deciles of the trials) or choice where they are most "
-    f"frequent; p times the number of ranges looked at, reported below {ALPHA}.",
+    "Test": "One-sided Fisher's exact test of the range (bounded by a decile of the trials) or choice where they are "
+    f"most frequent. p is multiplied by the number of ranges tested (Bonferroni); significant below {ALPHA}.",
 }
 _AUDITED = {
     "cell": "cell",
     "trial": "trial",
     "iteration": "pruned at",
-    "value_then": "loss then",
-    "value": "loss at its end",
+    "value_then": "loss when pruned",
+    "value": "loss at the end",
     "best": "best loss of its cell",
 }
-_NO_AUDIT = "What it cost: sweeplab report sweep NAME --audit-pruning N trains some to their end."
+_NO_AUDIT = "What pruning cost: sweeplab report sweep NAME --audit-pruning N trains N of them to the end."
 
 
 class PruningPanel(Panel, name="pruning", heading="What pruning saved", source="sweeps"):
-    """What was trained and what was not. `data`: line, n_trials, n_pruned, flops_spent, flops_saved, seconds_…, share.
+    """The compute spent and saved. `data`: line, n_trials, n_pruned, flops_spent, flops_saved, seconds_…, share.
 
-    A line is a cell, or of several studies a study.
+    A line is a cell, or a study if there are several.
     """
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """Show what pruning saved by cell, and what the audited trials say of what it cost."""
+        """Show what pruning saved in each cell, and what it cost according to the audited trials."""
         sweeps = report.sweeps
         by_study = [cells for sweep in sweeps if (cells := saved(sweep))]
         found = [each for cells in by_study for each in cells]
@@ -121,18 +121,18 @@ class ComputePanel(Panel, name="compute", heading="Where compute and time went",
             raise BadInput("no run has trained a step yet")
         states = report.runs.groupby("study")["state"]
         notes = [
-            f"{study}: {short(float(row['flops']))} FLOPs, {written(round(float(row['seconds']), 1))} s of runs "
+            f"{study}: {short(float(row['flops']))} FLOPs, {written(round(float(row['seconds']), 1))} s of run time "
             f"({states_in_words(states.get_group(study))})."
             for study, row in table.groupby("study", sort=False)[["flops", "seconds"]].sum().iterrows()
         ]
         for sweep in report.sweeps:
             if (share := occupancy(sweep)) is not None:
                 notes.append(
-                    f"{sweep.name}: {share:.0%} of its stacks' slots were occupied, the mean over all steps."
+                    f"{sweep.name}: {share:.0%} of its stacks' slots were occupied, averaged over all steps."
                 )
         return cls(
             data=table,
-            notes=(*notes, "Runs that share a stack share its seconds."),
+            notes=(*notes, "The seconds of a stack are divided among its runs."),
             result={"occupancy": {sweep.name: occupancy(sweep) for sweep in report.sweeps}},
             x=Axis("share", "share of the study"),
         )
@@ -174,15 +174,15 @@ class RegionsPanel(TablePanel, name="regions", heading="Where trials diverged or
         names = [*(["study"] if len(sweeps) > 1 else []), "state", "hyperparameter", "range"]
         shown = [
             {name: getattr(each, name) for name in names}
-            | {"in it": f"{each.inside} of {each.n_inside}"}
-            | {"elsewhere": f"{each.outside} of {each.n_outside}"}
+            | {"inside": f"{each.inside} of {each.n_inside}"}
+            | {"outside": f"{each.outside} of {each.n_outside}"}
             | {"p": written(each.p), "verdict": each.verdict}
             for each in found
         ]
         return cls(
             data=DataFrame([asdict(each) | {"verdict": each.verdict} for each in found]),
             shown=DataFrame(shown),
-            notes=(f"{n_found or 'None'} of {len(found)} hyperparameters predict where.",),
+            notes=(f"{n_found or 'None'} of {len(found)} hyperparameters predict where trials go wrong.",),
             method=_TEST,
         )
 
@@ -198,15 +198,15 @@ def _saved_in_words(total: Mapping[str, Any]) -> str:
     seconds = written(round(total["seconds_saved"], 1))
     return (
         f"{total['study']}: {trials} pruned, which saved {total['share']:.0%} of the training: "
-        f"{short(total['flops_saved'])} FLOPs, {seconds} s of runs."
+        f"{short(total['flops_saved'])} FLOPs, {seconds} s of run time."
     )
 
 
 def _cost_in_words(found: Cost) -> str:
     n, cells = len(found.audited), "its cell" if found.n_better == 1 else "their cells"
     return (
-        f"{found.study}: of {several(n, 'pruned trial')} trained to the end, {found.n_better} would have become "
-        f"the best of {cells}: {found.low:.0%} to {found.high:.0%} of all {found.n_pruned} pruned."
+        f"{found.study}: of {several(n, 'pruned trial')} trained to the end, {found.n_better} would have become the "
+        f"best of {cells}; among all {found.n_pruned} pruned trials this share is {found.low:.0%} to {found.high:.0%}."
     )
 
 

@@ -1,4 +1,4 @@
-"""The runs of a study: learning curves, all runs as a table, what the best one writes, and losses over sizes."""
+"""The runs of a study: learning curves, a table of runs, a sample of the best one, and losses over sizes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from sweeplab.report.style import (
 )
 from sweeplab.runs.generating import read_samples
 
-# With more points than these a curve is drawn by WebGL, which stays quick but prints as pixels.
+# Above this number of points curves are drawn by WebGL, which stays quick but prints as pixels.
 MANY = 20_000
 _RUN = [*TRIAL, "seed"]
 _MOST_BASELINES = 4
@@ -63,10 +63,10 @@ _Metric = Annotated[str, Option(tuple(LOSSES))]
 
 
 class CurvesPanel(Panel, name="learning_curves"):
-    """A metric while training. `data`: cell, trial, seed, x, value, best.
+    """A metric over training. `data`: cell, trial, seed, x, value, best.
 
     `best` has the best trial of each cell, the mean of its seeds: cell, trial, n_params, x, value. `baselines` are
-    the losses that n-grams reach, `view` the range of losses to show at first: where all runs start is far above it.
+    the losses of n-grams, `view` is the range of losses shown at first: the start of the runs is far above it.
     """
 
     best: DataFrame
@@ -77,7 +77,7 @@ class CurvesPanel(Panel, name="learning_curves"):
     def of(
         cls, report: ReportData, x: _Progress = "train_tokens", metric: _Curve = "val_loss", log: Log = ()
     ) -> Panel:
-        """Follow a metric of every run while it trains."""
+        """Plot a metric of every run over its training."""
         runs = report.runs
         kept = runs[~runs["state"].isin(("diverged", "failed"))]
         drawn = report.curves(metric).merge(kept[_RUN], on=_RUN)
@@ -90,9 +90,9 @@ class CurvesPanel(Panel, name="learning_curves"):
         if drawn.empty:
             raise BadInput(f"no run has a {metric} yet" + (f" ({left_out})" if left_out else ""))
         by_x = drawn[drawn["best"]].groupby([*TRIAL, "n_params", "x"], sort=False)
-        note = "Boldest: the best trial; colored: each cell's, the mean of its seeds; faint: every run, pruned too."
+        note = "Bold: the best trial; colored: the best of each cell, mean of its seeds; faint: every run, pruned too."
         view = _after_the_start(drawn) if metric.endswith("loss") and "y" not in log else None
-        above = ("Above the view: where the runs start; double-click to see all.",) if view else ()
+        above = ("The start of the runs is above the view; double-click to see all.",) if view else ()
         return cls(
             data=drawn[[*_RUN, "x", "value", "best"]],
             notes=(note, *above, *((f"Not drawn: {left_out}.",) if left_out else ())),
@@ -108,10 +108,10 @@ class CurvesPanel(Panel, name="learning_curves"):
         ends = self.data.drop_duplicates(_RUN, keep="last").assign(x=np.nan, value=np.nan)
         joined = concat([self.data, ends]).sort_index(kind="stable")  # with a gap after each run
         every, faint = Look("every run", GREY), {"width": 1}
-        # Of many cells the best alone is told apart.
+        # Of many cells the legend names only the best.
         many = self.best["cell"].nunique() > style.MOST_LINES
         ends_of = self.best.groupby("cell", sort=False)["value"].min()
-        # There is none where the study was stopped at once.
+        # There is none if the study was stopped at once.
         winner = ends_of.idxmin() if len(ends_of) else None
         of_run = (
             "%{cell}, trial %{trial}, seed %{seed}<br>%{x:.4s}: %{y:.4f}" if len(self.data) <= MANY else ""
@@ -125,7 +125,7 @@ class CurvesPanel(Panel, name="learning_curves"):
             own = {"opacity": 0.4, "showlegend": False} if many and not is_best else {}
             looked = replace(look, name=f"{named} (best)" if is_best else named)
             looked.line(figure, rows, "x", "value", hover, size=size, type=kind, line=line, **own)
-        # What is under the cursor is drawn here once more, over all others.
+        # The run under the cursor is drawn here again, over all others.
         front = {"width": 3, "color": style.FRONT}
         Look("", GREY).line(
             figure,
@@ -143,7 +143,7 @@ class CurvesPanel(Panel, name="learning_curves"):
 
 
 def _after_the_start(drawn: DataFrame) -> tuple[float, float] | None:
-    """Return the range of the losses after each run's first one, but for a few of the worst; None where that is all."""
+    """Return the range of losses without each run's first and a few of the worst; None if that is the whole range."""
     later = drawn[drawn["x"] > drawn.groupby(_RUN)["x"].transform("min")]
     if later.empty:
         return None
@@ -153,11 +153,11 @@ def _after_the_start(drawn: DataFrame) -> tuple[float, float] | None:
 
 
 class RunsPanel(TablePanel, name="table", heading="Runs"):
-    """Every run with what varies among them, the best first."""
+    """Every run with the columns that vary among runs, the best first."""
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """List the runs with what varies among them."""
+        """List the runs with the columns that vary among them."""
         report.check_runs()
         runs, grid = report.runs, grid_of(report.runs, report.design)
         tuned = [name for name in searched_of(runs, report.design) if name not in grid]
@@ -167,22 +167,22 @@ class RunsPanel(TablePanel, name="table", heading="Runs"):
 
 
 class SamplePanel(TablePanel, name="sample", heading="What the best run writes"):
-    """A text to read: its parts in order, each with whether the model wrote it."""
+    """A generated text: its parts in order, each with a flag that is true where the model wrote it."""
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """Show the best run's text, the prompt and what was written marked as such."""
+        """Show the best run's text, with prompt and generated parts told apart."""
         study = report.study
         samples = read_samples(StudyFolder(report.lab, study)) if report.lab else []
         if not samples:
-            raise BadInput("no run with a saved checkpoint has written a text")
+            raise BadInput("no run with a saved checkpoint has generated a text")
         text: list[tuple[bool, str]] = []
         notes: list[str] = []
         where = "prompted with the beginning of the validation split"
         for said in samples:
             asked = {name: said[name] for name in ("temperature", "top_k", "top_p", "seed")}
             how = ", ".join(f"{name} {rounded(each)}" for name, each in asked.items() if each is not None)
-            notes.append(f"Run {said['run']}, {where}: dark is what it wrote, with {how}.")
+            notes.append(f"Run {said['run']}, {where}: generated text is dark, with {how}.")
             text += [(False, "\n\n\n")] if text else []
             text += [(False, f"{said['run']}\n\n")] if len(samples) > 1 else []
             text += parts(said["prompt"], said["text"])
@@ -211,8 +211,8 @@ def _positive(data: DataFrame, log: Sequence[str], y: str) -> DataFrame:
 
 
 def _baselines(report: ReportData) -> tuple[float, ...]:
-    """Return the different losses of n-grams, lowest first; none where there are too many to distinguish."""
-    # As their labels have them: two that differ by less would stand twice at one place.
+    """Return the different losses of n-grams, lowest first; none if there are too many to distinguish."""
+    # Rounded as in their labels, so that no label is drawn twice.
     found = sorted({round(each["loss"], 3) for each in report.baselines.values()})
     return tuple(found) if len(found) <= _MOST_BASELINES else ()
 
@@ -220,10 +220,10 @@ def _baselines(report: ReportData) -> tuple[float, ...]:
 class LossPanel(Panel, name="loss"):
     """Loss against a size. `data`: cell, trial, state, seeds, x, loss, loss_low, loss_high, line, best.
 
-    `view` is the range of losses to show at first where far worse trials would press the others together. `lines` are
-    columns of what differs between lines, one for each combination: the first is told by color, the second by dash, a
-    third by a selector; `joined` where one size alone changes along a line. `law` is the line of the law of N alone,
-    where that is the study's: x, value, low, high.
+    `view` is the range of losses shown at first if far worse trials would squeeze the others. `lines` are the columns
+    whose combinations are drawn as lines: the first column sets the color, the second the dash, a third has a selector.
+    `joined` says that one size alone changes along each line. `law` is the line of the law of N alone, if that is the
+    study's law: x, value, low, high.
     """
 
     lines: tuple[str, ...] = ()
@@ -235,7 +235,7 @@ class LossPanel(Panel, name="loss"):
     def of(
         cls, report: ReportData, x: _Any, lines: Params = (), metric: _Metric = "best_val_loss", log: Log = ()
     ) -> Panel:
-        """Compare the trials' losses over one size."""
+        """Compare the trials' losses over one column, such as a size."""
         runs = report.runs
         trials = trials_table(runs, metric)
         shown = trials[trials["state"].isin((*VALUED, "pruned")) & trials["loss"].notna()].copy()
@@ -245,7 +245,7 @@ class LossPanel(Panel, name="loss"):
         grid = [name for name in grid_of(runs, report.design) if name in runs]
         lines, joined = _lines_over(x, [name for name in lines if name in runs], grid, shown)
         shown["line"] = _labels(shown, lines)
-        # In a study of one cell the sizes are searched: there the best trial of each size makes the line.
+        # In a study of one cell the sizes are searched: the line joins the best trial of each size.
         by = ["cell"] if runs["cell"].nunique() > 1 else ["line", "x"]
         ended = shown[shown["state"].isin(VALUED)]
         shown["best"] = shown.index.isin(ended.groupby(by)["loss"].idxmin())
@@ -267,7 +267,7 @@ class LossPanel(Panel, name="loss"):
 
     def _draw(self, figure: Figure) -> None:
         hover = f"%{{cell}}<br>trial %{{trial}}, %{{state}}<br>{self.x.column} %{{x}}<br>loss %{{y:.4f}}"
-        # Many trials fade, so that the best ones stay in front of them.
+        # Many trials are drawn faintly, so that the best ones stand out.
         crowd = max(0.3, min(1.0, (200 / len(self.data)) ** 0.5))
         for look, dash, rows, own in self._combinations():
             others = rows[~rows["best"]]
@@ -301,7 +301,7 @@ class LossPanel(Panel, name="loss"):
         figure.update_layout(xaxis=self.x.around(self.data["x"]), yaxis=y, showlegend=named)
 
     def _encoded(self) -> list[dict[str, Any]]:
-        """Return the values of each of the first two names with what tells them: a look, then a dash and a symbol."""
+        """Return the encoding of the values of the first two columns: a look each, then a dash and symbol each."""
         values = [sorted(set(self.data[name]), key=_order) for name in self.lines[:2]]
         first = dict(zip(values[0], looks(values[0]), strict=True)) if values else {}
         second = (
@@ -328,13 +328,13 @@ class LossPanel(Panel, name="loss"):
             yield Look(str(name), color, symbol), dash, rows, own
 
     def _shown(self) -> dict[str, str]:
-        """Return what the selectors show at first of what neither color nor dash tells: the best trial's values."""
+        """Return the first values of the selectors, for columns shown by neither color nor dash: the best trial's."""
         ended = self.data[self.data["best"]]
         best = ended.nsmallest(1, "loss").iloc[0]
         return {name: str(best[name]) for name in self.lines[2:]}
 
     def _legend(self, figure: Figure) -> None:
-        """Say what each color, dash and symbol is, and which values may be selected of the rest."""
+        """Explain each color, dash and symbol, and set the values of the selectors."""
         first, second = self._encoded()
         nothing = DataFrame({"x": [np.nan], "y": [np.nan]})
         for value, look in first.items():
@@ -351,7 +351,7 @@ class LossPanel(Panel, name="loss"):
 
 
 def _law_of_size(report: ReportData) -> DataFrame | None:
-    """Return the line of the law of N alone over the study's sizes; None where its points have none, or one of D."""
+    """Return the line of the law of N alone over the study's sizes; None if its points allow no such law."""
     with suppress(BadInput):
         found = report.assessment(AUTO)
         if found.fit.law.columns == ("params",):
@@ -361,7 +361,7 @@ def _law_of_size(report: ReportData) -> DataFrame | None:
 
 
 class LossMap(Panel):
-    """The lowest loss at each pair of two sizes. `data`: one column for each size, loss, and what it is of."""
+    """The lowest loss at each pair of two sizes. `data`: one column for each size, loss, and its cell and trial."""
 
     @classmethod
     def _over(cls, x: str, y: str, data: DataFrame, note: str, **more: Any) -> Panel:
@@ -370,7 +370,7 @@ class LossMap(Panel):
         return cls(data=data, notes=(note,), x=next(axes), y=next(axes), **more)
 
     def _draw(self, figure: Figure) -> None:
-        # Fields too small for their number are read by a scale of colors.
+        # Fields too small to hold their number get a color scale.
         crowded = len(self.data) > 80
         x, y = self.x.column, self.y.column
         table = self.data.pivot_table(index=y, columns=x, values="loss", aggfunc="min")
@@ -408,7 +408,7 @@ class HeatMapPanel(LossMap, name="heat_map", heading="Best loss of each cell"):
         check_one_task(ended)
         if len(runs) and not (x and y):
             only = grid[0] if grid else "none"
-            raise BadInput(f"a heat map needs two sizes that vary in the grid; here {only} does")
+            raise BadInput(f"a heat map needs two sizes that vary in the grid; varying here: {only}")
         for name in (x, y):
             _check_comparable(name, runs, ended, metric)
         lowest = ended.groupby([x, y])["loss"].idxmin()
@@ -419,7 +419,7 @@ class HeatMapPanel(LossMap, name="heat_map", heading="Best loss of each cell"):
 
 
 def _check_comparable(column: str, runs: DataFrame, shown: DataFrame, metric: str) -> None:
-    """Make sure that there are losses to compare over a column: a number, and not the same in every run."""
+    """Raise BadInput unless there are losses to compare over a column of numbers that differ between runs."""
     if runs.empty:
         raise BadInput("the study has no runs yet")
     if column not in runs:
@@ -434,17 +434,17 @@ def _check_comparable(column: str, runs: DataFrame, shown: DataFrame, metric: st
 
 
 def _notes(trials: DataFrame, shown: DataFrame) -> Iterator[str]:
-    yield "Large: the best trial of each cell; small: the others that ended."
+    yield "Large marks: the best trial of each cell; small: the others that ended."
     if (shown["state"] == "pruned").any():
         yield "Hollow: pruned trials, at the best loss they reached."
     if (shown["seeds"] > 1).any():
-        yield "A trial is the mean of its seeds; bars span them."
+        yield "A trial is the mean of its seeds; bars span their losses."
     if left_out := states_in_words(trials.loc[~trials.index.isin(shown.index), "state"]):
         yield f"Not drawn: {left_out}."
 
 
 def _view(shown: DataFrame) -> tuple[tuple[float, float] | None, list[str]]:
-    """Return the range of losses that shows the best trials well, and how many lie outside of it."""
+    """Return the range of losses that shows the best trials well, and a note on trials outside of it."""
     best = shown[shown["best"]]
     low, high = best["loss"].min(), best["loss"].max()
     top = high + max(1.5 * (high - low), 0.15 * abs(high))
@@ -459,12 +459,12 @@ def _view(shown: DataFrame) -> tuple[tuple[float, float] | None, list[str]]:
 def _lines_over(
     x: str, asked: Sequence[str], grid: Sequence[str], shown: DataFrame
 ) -> tuple[list[str], bool]:
-    """Return what names the lines, those asked for first, and whether one size alone changes along each.
+    """Return the columns that distinguish lines, those asked for first, and whether one size alone changes along each.
 
-    All others of the grid name a line over one of its sizes; over a fact all but the last one that moves it. So a line
-    has one cell at each place, however many dimensions the grid has.
+    Over a size of the grid these are all other columns of the grid; over a fact such as n_params, all but the last
+    column that changes it. So each line has one cell at each x, however many dimensions the grid has.
     """
-    # Sizes first: they are what a reader looks for, and have the colors.
+    # Sizes first: readers look for them, and they get the colors.
     free = sorted(
         (name for name in grid if name != x and name not in asked), key=lambda name: name not in SHAPE
     )
@@ -483,7 +483,7 @@ def _lines_over(
 
 
 def _order(value: Any) -> tuple[Any, ...]:
-    """Return what sorts values of one kind: numbers by size, all else by what is written."""
+    """Return a sort key: numbers by value, everything else by its text."""
     return (0, value) if isinstance(value, int | float) else (1, str(value))
 
 

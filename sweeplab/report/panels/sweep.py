@@ -1,6 +1,6 @@
-"""Panels of a sweep's trials, by Optuna's names of its plots: history, EDF, importances, slice, rank …
+"""Panels of a sweep's trials, named like Optuna's plots: history, EDF, importances, slice, rank …
 
-Places of a hyperparameter run from 0 to 1 over its range, so that numbers, logarithms and choices are drawn alike.
+A hyperparameter's range is mapped to 0 to 1, so that linear, logarithmic and categorical ones are drawn alike.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from sweeplab.report.style import (
     ticks_of,
 )
 
-# A page draws no more trials than these: half are the best, the others evenly chosen. The CSV has all.
+# A page draws at most this many trials: half are the best, the rest is evenly chosen. The CSV has all.
 MOST_DRAWN = 800
 MOST_PAIRED = 4
 MOST_MARKS = 10
@@ -50,10 +50,10 @@ _LONGEST = 12  # letters of a choice on an axis
 
 _Evaluator = Annotated[Evaluator, Option(get_args(Evaluator))]
 _IMPORTANCES = {
-    "Within cells": "All cells together; a trial counts by its rank in its cell, so sizes do not matter.",
-    "Over all": "Losses as they are, of trials that ended; sizes compete with what was tuned.",
-    "Spread": "Halves of the trials, drawn without repetition: the delete-half jackknife.",
-    "Chance": "The same with losses shuffled among the trials.",
+    "Within cells": "Trials of all cells, ranked within their cell, so that the cells' sizes do not matter.",
+    "Over all": "The losses themselves, of trials that ended; the grid's sizes are compared with what was tuned.",
+    "Spread": "The delete-half jackknife: importances of halves of the trials, drawn without replacement.",
+    "Chance": "Importances after the losses were shuffled among the trials.",
 }
 
 
@@ -62,7 +62,7 @@ class HistoryPanel(Panel, name="optimization_history", source="sweeps"):
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """Follow the best loss so far, in each cell, or of several studies its mean over the cells."""
+        """Plot the best loss so far: of each cell, or for several studies the mean over their shared cells."""
         tables = [_history(sweep) for sweep in report.sweeps]
         note, where = "One line per cell; dots are trials that ended.", ""
         if len(tables) > 1:
@@ -77,7 +77,7 @@ class HistoryPanel(Panel, name="optimization_history", source="sweeps"):
 
     def _draw(self, figure: Figure) -> None:
         data, best = self.data, self.data["best"]
-        # Of many cells the best alone is told apart.
+        # Of many cells the legend names only the best.
         many, winner = data["line"].nunique() > style.MOST_LINES, data["line"].iloc[int(best.argmin())]
         for look, rows in by_look(data, "line"):
             ended, hover = rows[rows["loss"].notna()], f"{look.name}<br>trial %{{x}}: %{{y:.4f}}"
@@ -105,7 +105,7 @@ class EdfPanel(Panel, name="edf", heading="Empirical distribution function", sou
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """Show how the losses of all counted trials are distributed; those cut short never reach one."""
+        """Show the distribution of the losses of all counted trials; those without a final loss never reach one."""
         trials = _trials(report)
         trials = trials[trials["standing"].notna()]
         x = _loss_axis(report, trials)
@@ -117,7 +117,7 @@ class EdfPanel(Panel, name="edf", heading="Empirical distribution function", sou
             raise BadInput("no trial has ended yet")
         return cls(
             data=data[["study", "cell", "trial", "loss", "share"]].reset_index(drop=True),
-            notes=("Trials that were cut short count, and never reach a loss.",),
+            notes=("Trials that were pruned, diverged or failed count in the total and never reach a loss.",),
             x=x,
             y=Axis("share", "share of trials"),
         )
@@ -137,7 +137,7 @@ class ImportancePanel(
 ):
     """Importances with their spread. `data`: study, scope, hyperparameter, importance, low, high, chance, verdict.
 
-    `scopes` are those to be drawn in front, by (study, scope), with what they are called.
+    `scopes` are those drawn in front, by (study, scope), with their names.
     """
 
     scopes: Mapping[tuple[str, str], str]
@@ -148,14 +148,12 @@ class ImportancePanel(
         sweeps = report.sweeps
         found = [each for sweep in sweeps for each in report.importances(sweep, evaluator)]
         if not found:
-            raise BadInput(
-                f"importances need {FEWEST_TRIALS} trials that differ in what was searched, or more"
-            )
+            raise BadInput(f"importances need {FEWEST_TRIALS} or more trials with different searched values")
         data = DataFrame([asdict(each) | {"verdict": each.verdict} for each in found])
         scopes = {key: name for sweep in sweeps for key, name in _scopes(sweep, len(sweeps) > 1).items()}
         known = data[["study", "scope"]].drop_duplicates()
         notes = [
-            f"Bars: {LEVEL:.0%} interval. Ticks: what {1 - importance.CHANCE:.0%} of shuffled losses exceed."
+            f"Bars: {LEVEL:.0%} intervals. Ticks: exceeded by {1 - importance.CHANCE:.0%} of shuffles of the losses."
         ]
         if len(scopes) < len(known):
             n_cells = (~known["scope"].isin((WITHIN, OVER_ALL))).sum()
@@ -198,19 +196,19 @@ class ImportancePanel(
 
 
 class SpacePanel(Panel, source="sweeps"):
-    """Trials in the space that was searched. `data` as a sweep's trials, with `study` and `drawn`."""
+    """Trials in the search space. `data` has a sweep's trials, with `study` and `drawn`."""
 
     dimensions: tuple[Dimension, ...]
 
     @classmethod
     def _by_rank(cls, trials: tuple[DataFrame, Axis], dimensions: Sequence[Dimension], note: str) -> Panel:
-        """Return the panel of all trials that were counted, in fifths by their rank."""
+        """Return the panel of all counted trials, in fifths by their rank."""
         data, y = trials
         said = (f"Colored by a trial's rank in its cell; {note}", *_thinned(data))
         return cls(data=data[data["standing"].notna()], notes=said, dimensions=tuple(dimensions), y=y)
 
     def _grid(self, figure: Figure, count: int, share_y: bool) -> list[dict[str, int]]:
-        """Make room for so many small figures, and return the place of each."""
+        """Lay out a number of small figures, and return the place of each."""
         n_rows, n_columns = math.ceil(count / _COLUMNS), min(_COLUMNS, count)
         spacing = {"horizontal_spacing": (0.03 if share_y else 0.27) / n_columns}
         spacing["vertical_spacing"] = 0.36 / max(2, n_rows)
@@ -220,7 +218,7 @@ class SpacePanel(Panel, source="sweeps"):
 
 
 class SlicePanel(SpacePanel, name="slice"):
-    """Loss over one hyperparameter after the other; `top` is the highest that is shown."""
+    """Loss over each hyperparameter in turn; `top` is the highest loss shown."""
 
     top: float
 
@@ -235,8 +233,8 @@ class SlicePanel(SpacePanel, name="slice"):
         cut_short, pruned = int(data["state"].isin(CUT_SHORT).sum()), (data["state"] == "pruned").any()
         notes = {
             f"Above the view: {several(above, 'trial')}; double-click to see all.": above,
-            f"Crosses on top: {several(cut_short, 'trial')} that diverged or failed.": cut_short,
-            "Pruned trials are left out: their losses are of earlier iterations.": pruned,
+            f"Crosses at the top: {several(cut_short, 'trial')} that diverged or failed.": cut_short,
+            "Pruned trials are left out: their losses were measured earlier in training.": pruned,
         }
         said = (*(note for note, holds in notes.items() if holds), *_thinned(data))
         return cls(data=data, notes=said, dimensions=tuple(dimensions), y=y, top=top)
@@ -269,21 +267,21 @@ class SlicePanel(SpacePanel, name="slice"):
 
 
 class ParallelPanel(SpacePanel, name="parallel_coordinate", heading="Parallel coordinates"):
-    """Each trial as a line through the values that it had."""
+    """Each trial as a line through its values."""
 
     @classmethod
     def of(cls, report: ReportData, params: Params = ()) -> Panel:
-        """Draw every trial that was counted through its hyperparameters, the best in front."""
+        """Draw a line through the hyperparameters of every trial that ended, the best in front."""
         sweep = _only(report, "parallel coordinates")
         data, y = _drawn_trials(report)
         ended = data[has_ended(data)]
         dimensions = [*(() if params else sweep.grid), *_dimensions(params, [sweep])]
         left = len(data) - len(ended)
-        out = f" {several(left, 'trial')} without a loss at the end left out." if left else ""
+        out = f" Left out: {several(left, 'trial')} without a final loss." if left else ""
         return cls._by_rank((ended, y), dimensions, f"drag along an axis to select.{out}")
 
     def _draw(self, figure: Figure) -> None:
-        # Plotly's own, so that each axis takes a selection by brushing.
+        # Plotly's own parallel coordinates let the reader brush a range on each axis.
         data = self.data[self.data["drawn"]]
         axes = [{"label": each.name, **_scale(each, data[each.name])} for each in self.dimensions]
         loss = data[self.y.column]
@@ -311,7 +309,7 @@ class ParallelPanel(SpacePanel, name="parallel_coordinate", heading="Parallel co
 
 
 def _scale(dimension: Dimension, column: Series) -> dict[str, Any]:
-    """Return an axis of parallel coordinates: places from 0 to 1, marked at its values where they are few."""
+    """Return an axis of parallel coordinates from 0 to 1, marked at its values if they are few."""
     labels = dict(_ticks(dimension))
     if not dimension.choices and column.nunique() <= FEW:
         known = column.dropna().drop_duplicates()
@@ -333,14 +331,16 @@ class RankPanel(SpacePanel, name="rank", heading="Rank of the trials over pairs 
         dimensions = _dimensions(params, [sweep])
         if len(dimensions) < 2:
             only = dimensions[0].name
-            raise BadInput(f"pairs need two searched hyperparameters; here there is {only} alone")
+            raise BadInput(f"pairs need two searched hyperparameters; here only {only} was searched")
         if not params:
             scope = WITHIN if len(sweep.cells) > 1 else sweep.cells[0]
             own = [each for each in report.importances(sweep) if each.scope == scope]
             shares = {each.hyperparameter: each.importance for each in own}
             dimensions.sort(key=lambda each: -shares.get(each.name, 0.0))
             dimensions = dimensions[:MOST_PAIRED]
-        return cls._by_rank(_drawn_trials(report), dimensions, "those cut short rank last.")
+        return cls._by_rank(
+            _drawn_trials(report), dimensions, "trials that were pruned, diverged or failed rank last."
+        )
 
     def _draw(self, figure: Figure) -> None:
         pairs = list(combinations(self.dimensions, 2))
@@ -366,7 +366,7 @@ def _trials(report: ReportData) -> DataFrame:
 
 
 def _loss_axis(report: ReportData, trials: DataFrame) -> Axis:
-    """Return the axis of losses, which over cells of different sizes compare by how far they lie above the best."""
+    """Return the axis of losses; for several cells it is the distance above the best loss of the cell."""
     if trials["cell"].nunique() == 1:
         return Axis("loss", report.loss_title)
     return Axis("above", f"{report.loss_title.partition(' (')[0]} above the cell's best")
@@ -395,7 +395,7 @@ def _mean_history(table: DataFrame) -> DataFrame:
 def _only(report: ReportData, what: str) -> Sweep:
     sweep, *others = report.sweeps
     if others:
-        raise BadInput(f"{what} are drawn for one study")
+        raise BadInput(f"{what} are drawn for one study only")
     return sweep
 
 
@@ -407,12 +407,12 @@ def _dimensions(params: Sequence[str], sweeps: Sequence[Sweep]) -> list[Dimensio
     searched = dict.fromkeys(each.name for sweep in sweeps for each in sweep.dimensions)
     found = [known[name] for name in params or searched]
     if not found:
-        raise BadInput("no hyperparameter was searched that came out differently")
+        raise BadInput("no searched hyperparameter has different values in the trials")
     return found
 
 
 def _drawn_trials(report: ReportData) -> tuple[DataFrame, Axis]:
-    """Return the trials, `drawn` all or the best and an even choice of the others, and the axis of their losses."""
+    """Return the trials and the axis of their losses; `drawn` marks all, or the best and an even choice of the rest."""
     data = _trials(report)
     if not has_ended(data).any():
         raise BadInput("no trial has ended with a value yet")
@@ -425,13 +425,13 @@ def _drawn_trials(report: ReportData) -> tuple[DataFrame, Axis]:
 
 
 def _by_importance(data: DataFrame) -> list[str]:
-    """Return the hyperparameters, those first that matter most in the first scope that has them."""
+    """Return the hyperparameters in descending order of importance in the first scope that has them."""
     first = data.assign(order=data.groupby("scope", sort=False).ngroup()).drop_duplicates("hyperparameter")
     return list(first.sort_values(["order", "importance"], ascending=[True, False])["hyperparameter"])
 
 
 def _scopes(sweep: Sweep, with_others: bool) -> dict[tuple[str, str], str]:
-    """Return the scopes of a study that are drawn in front: of several studies only that inside of cells."""
+    """Return the scopes of a study that are drawn in front; with other studies only the one within cells."""
     own = sweep.cells[0] if len(sweep.cells) == 1 else WITHIN
     if with_others:
         return {(sweep.name, own): sweep.name}
@@ -443,7 +443,7 @@ def _thinned(data: DataFrame) -> tuple[str, ...]:
     drawn = int(data["drawn"].sum())
     if drawn == len(data):
         return ()
-    return (f"Drawn are {drawn:,} of {len(data):,} trials: the best, and an even choice of the others.",)
+    return (f"Drawn: {drawn:,} of {len(data):,} trials, the best and an even choice of the others.",)
 
 
 def _fifths(data: DataFrame) -> Iterator[tuple[Look, Series]]:
@@ -462,7 +462,7 @@ def _axis(dimension: Dimension) -> dict[str, Any]:
 
 
 def _ticks(dimension: Dimension) -> Iterator[tuple[float, str]]:
-    """Yield the places that are marked on an axis, with what stands there."""
+    """Yield the marked places of an axis with their labels."""
     if dimension.choices:
         last = max(1, len(dimension.choices) - 1)
         for at, choice in enumerate(dimension.choices):
