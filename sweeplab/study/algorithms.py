@@ -34,7 +34,7 @@ WORDS = {
     "int": (int, "a whole number", "integer"),
     "float": (int | float, "a number", "number"),
     "bool": (bool, "true or false", "boolean"),
-    "str": (str, "a text", "string"),
+    "str": (str, "a string", "string"),
     "None": (type(None), "null", "null"),
 }
 

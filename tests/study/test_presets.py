@@ -182,7 +182,7 @@ def test_a_study_has_a_model_a_cell(tmp_path: Path) -> None:
     ("line", "place", "words"),
     [
         ("preset: gpt2-smal", "a.yaml:3:9", "did you mean 'gpt2-xl'?"),
-        ("preset: [gpt2]", "a.yaml:3:9", "allowed: a text"),
+        ("preset: [gpt2]", "a.yaml:3:9", "allowed: a string"),
         ("preset: nanogpt-char\nfixed: {n_embd: 100}", "a.yaml:3:9", "n_embd is 100, n_head is 6"),
     ],
 )
