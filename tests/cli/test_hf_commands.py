@@ -75,7 +75,7 @@ def test_a_study_goes_on_from_it(cli, finished, lab: Path) -> None:
     assert cli("study", "plan", "more.yaml", "-o", "n_embd=8", "-o", "d_ff=32").code == 0
     said = cli("study", "plan", "more.yaml", "-o", "n_embd=192")
     assert said.code == 2 and said.err.count("\n") == 1
-    assert "has n_embd 8, not 192; allowed: a model as the run's" in said.err
+    assert "has n_embd 8, not 192; allowed: the run's values" in said.err
 
 
 @pytest.mark.parametrize(
