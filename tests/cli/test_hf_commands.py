@@ -210,13 +210,13 @@ def _sharded_by_half_a_character(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (_deep, "out/config.json: no JSON: maximum recursion depth exceeded"),
-        (_half_a_character, "out/config.json: no JSON: 'utf-8' codec can't encode character"),
+        (_deep, "out/config.json: not JSON: maximum recursion depth exceeded"),
+        (_half_a_character, "out/config.json: not JSON: 'utf-8' codec can't encode character"),
         (
             _without_dimensions,
-            "the sizes of transformer.ln_f.weight [] are not those that config.json speaks of",
+            "the sizes of transformer.ln_f.weight [] do not match config.json",
         ),
-        (_sharded_by_half_a_character, "out/model.safetensors.index.json: no JSON: 'utf-8' codec"),
+        (_sharded_by_half_a_character, "out/model.safetensors.index.json: not JSON: 'utf-8' codec"),
     ],
 )
 def test_a_harmed_folder_is_refused_in_one_line(

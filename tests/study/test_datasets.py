@@ -37,7 +37,8 @@ def data(corpus: str = "python-docs", tokenizer: str = "char", **more: Any) -> D
 @pytest.mark.parametrize(
     ("corpus", "values", "says"),
     [
-        ("python-docs", {"objective": "pairs"}, "no cell meets 'objective is next_token or masked or span, because corpus"),
+        ("python-docs", {"objective": "pairs"},
+         "no cell meets 'objective is next_token or masked or span, because corpus"),
         ("copy", {"objective": "masked", "family": "encoder"}, "objective is pairs, because corpus copy has"),
         ("python-docs", {"objective": "span"}, 'objective suits family .*family is "decoder", objective is "span"'),
         ("python-docs", {"objective": "masked", "family": "encoder_decoder"}, "masked: encoder, span: encoder_decoder"),

@@ -253,5 +253,7 @@ def test_a_run_that_exceeds_the_memory_is_said_or_refused_before_training(planne
         f"a run takes about {bytes_in_words(needed)} of memory, but there are only {there}: fewer"
     )
     memory(4 * COPIES * planned().cells[0].n_params - 1)
-    with pytest.raises(BadInput, match=r"a run of cell all takes .* for its weights .* alone, and there are"):
+    with pytest.raises(
+        BadInput, match=r"a run of cell all needs .* for its weights.* alone, but there are only"
+    ):
         planned()

@@ -95,10 +95,7 @@ def _search(row: Hyperparameter) -> Schema:
     """Return the schema of all forms that a row may have under `search`."""
     keys: dict[str, Schema] = {
         "expr": _EXPRESSION,
-        "when": {
-            **_EXPRESSION,
-            "description": "Sampled only where this holds; otherwise the default is used",
-        },
+        "when": {**_EXPRESSION, "description": "Sampled only where this holds; else the default is used"},
         "choices": _values(row),
         "min": _number(row),
         "max": _number(row),
