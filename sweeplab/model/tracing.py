@@ -163,8 +163,8 @@ def trace_token(
 ) -> list[TracedStep]:
     """Return the steps of a pass over a sequence with the token at a position; a seed draws the others.
 
-    A decoder's sequence ends with the token. For an encoder_decoder it is in the source too, at the same position. Steps
-    with heads or experts show the numbers of the first one.
+    A decoder's sequence ends with the token. For an encoder_decoder it is in the source too, at the same position.
+    Steps with heads or experts show the numbers of the first one.
 
     Raises:
         BadInput: the model has no such token, position or source.

@@ -140,8 +140,7 @@ def far(library: Library) -> None:
         (byte_level(), far, "its ids are not consecutive from 0, or more than 65,536"),
         (byte_level(dropout=0.1), lambda library: None, "its BPE has dropout"),
         (Library(models.BPE({"a": 0}, [])), lambda library: None, "does not cut words"),
-        (Library(models.WordLevel({"a": 0, "b": 1})), lambda library: None, "its type is WordLevel; supported are BPE,
-         "),
+        (Library(models.WordLevel({"a": 0, "b": 1})), lambda library: None, "its type is WordLevel; supported are BPE"),
     ],
 )  # fmt: skip
 def test_what_none_of_ours_is(library: Library, change: Any, said: str) -> None:

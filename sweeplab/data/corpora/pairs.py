@@ -66,9 +66,8 @@ class PairCorpus(AnyCorpus):
         for split in TENTHS:
             own = [pair for pair in pairs if split_of[pair.group] == split and pair.source not in taken]
             if not own:
-                raise BadInput(
-                    f"{self._called(files)} repeats its sources: no pair is left for the {split} split"
-                )
+                what = f"repeats its sources: no pair is left for the {split} split"
+                raise BadInput(f"{self._called(files)} {what}")
             taken |= {pair.source for pair in own}
             texts.append([text for pair in own for text in pair[:2]])
         train, val, test = texts
