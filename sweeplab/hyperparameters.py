@@ -1,6 +1,6 @@
-"""The hyperparameter table: a frozen dataclass whose fields are its rows, the only home of names, types and defaults.
+"""The hyperparameter table: a frozen dataclass whose fields are its rows; names, types and defaults live only here.
 
-An instance holds the effective values of one run. Imports nothing but the standard library, so that a command
+An instance holds the effective values of one run. Imports only the standard library, so that a command
 that only prints the table starts in milliseconds.
 """
 
@@ -32,11 +32,11 @@ CATEGORIES = {
 class Hyperparameter:
     """One row of the table.
 
-    `suggested` is written as a study file writes it: `{"min":…, "max":…, "log": True}` or a list of choices.
-    `low` and `high` are inclusive, `above` and `below` exclusive bounds. `optional` rows take null, which
-    switches the thing off, and is the default of one that is `off`. `automatic` rows take "auto", settled by the data
-    or the machine; a row that is automatic has "auto" as its default, whatever its sample value. `shape` rows fix the tensors or the
-    program: runs that differ in one cannot share a stack.
+    `suggested` is written as in a study file: `{"min":…, "max":…, "log": True}` or a list of choices.
+    `low` and `high` are inclusive bounds, `above` and `below` exclusive ones. An `optional` row accepts null, which
+    switches it off; with `off` null is also its default. An `automatic` row accepts "auto", which the data, other rows
+    or the machine replace by a value; "auto" is its default, whatever its sample value. A `shape` row determines
+    tensor shapes or the compiled program: runs that differ in it cannot share a stack.
     """
 
     name: str
@@ -58,13 +58,13 @@ class Hyperparameter:
 
     @property
     def default(self) -> Any:
-        """Return the value a study takes when it says nothing."""
+        """Return the value that a run has where a study does not set the row."""
         return AUTO if self.automatic else None if self.off else self.sample
 
     @property
     def allowed(self) -> str:
-        """Say in words which values the row takes."""
-        words = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
+        """Describe the values that the row accepts."""
+        words = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a string"}
         text = words.get(self.kind, "two numbers, such as [0.9, 0.95]")
         if self.choices:
             text = " | ".join(self.choices)
@@ -86,7 +86,7 @@ class Hyperparameter:
         """Return `value` as the row's own type.
 
         Raises:
-            ValueError: the value has another type or lies outside of the bounds; says what is allowed.
+            ValueError: the value has another type or is out of bounds; the message says what is allowed.
         """
         if (value is None and self.optional) or (self.automatic and value == AUTO):
             return value
@@ -105,7 +105,7 @@ class Hyperparameter:
     def _number(self, value: Any, wrong: ValueError) -> float | int:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise wrong
-        # Of a whole number's digits there is no end, and of a float's range there is.
+        # A whole number in YAML may be larger than any float.
         is_whole = isinstance(value, int) or value.is_integer()
         if not -sys.float_info.max <= value <= sys.float_info.max or (self.kind == "int" and not is_whole):
             raise wrong
@@ -127,7 +127,7 @@ def _bound(value: float | None) -> str:
 
 
 def row(category: str, sample: Any, meaning: str, **rest: Any) -> Any:
-    """Declare a row of the table as a field; its name and type are those of the field."""
+    """Declare a row of the table as a dataclass field, which gives the row its name and type."""
     default = AUTO if rest.get("automatic") else None if rest.get("off") else sample
     said = {"category": category, "sample": sample, "meaning": meaning, **rest}
     return field(default=default, metadata=said)
@@ -135,66 +135,66 @@ def row(category: str, sample: Any, meaning: str, **rest: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelHyperparameters:
-    """What fixes a model, its sizes and parts: all are `shape` rows. A run's values have them too."""
+    """The hyperparameters that determine a model's sizes and parts; all are `shape` rows and part of a run's values."""
 
     # fmt: off
     # data
     block_size: int = row("data", 192, "Context length", unit="tokens", low=1, high=2**20, suggested=(64, 128, 192, 256))
-    vocab_size: int = row("data", AUTO, "Vocabulary size; the tokenizer's and the objective's own tokens, unless it is to be larger",
+    vocab_size: int = row("data", AUTO, "Vocabulary size; auto: the tokenizer's tokens and the objective's special tokens; may be set larger",
         unit="tokens", low=2, high=2**20, automatic=True)
 
     # model
-    family: str = row("model", "decoder", "Transformer family: predicts the next token, masked tokens, or one text from another",
+    family: str = row("model", "decoder", "Transformer family: decoder predicts the next token, encoder masked tokens, encoder_decoder one text from another",
         choices=("decoder", "encoder", "encoder_decoder"))
     n_embd: int = row("model", 192, "Width of the residual stream", low=1, high=2**16, suggested=(64, 96, 128, 192, 256))
     n_head: int = row("model", 6, "Attention heads per layer; must divide n_embd unless head_dim is given",
         low=1, high=2**10, suggested={"min": 1, "max": 16, "divides": "n_embd"})
     n_layer: int = row("model", 3, "Number of transformer blocks", low=1, high=2**10, suggested={"min": 1, "max": 8})
-    n_encoder_layer: int = row("model", 3, "Blocks of the encoder of an encoder_decoder; n_layer, unless given",
+    n_encoder_layer: int = row("model", 3, "Blocks in the encoder of an encoder_decoder; auto: n_layer",
         low=1, high=2**10, automatic=True)
-    n_decoder_layer: int = row("model", 3, "Blocks of the decoder of an encoder_decoder; n_layer, unless given",
+    n_decoder_layer: int = row("model", 3, "Blocks in the decoder of an encoder_decoder; auto: n_layer",
         low=1, high=2**10, automatic=True)
-    head_dim: int = row("model", 32, "Width of one attention head; n_embd // n_head, unless given", low=1, high=2**12, automatic=True)
-    n_kv_head: int = row("model", 6, "Key and value heads, each shared by some of n_head (grouped-query attention); n_head, unless given",
+    head_dim: int = row("model", 32, "Width of one attention head; auto: n_embd // n_head", low=1, high=2**12, automatic=True)
+    n_kv_head: int = row("model", 6, "Key and value heads, each shared by n_head / n_kv_head query heads (grouped-query attention); auto: n_head",
         low=1, high=2**10, automatic=True)
-    d_ff: int = row("model", 768, "Width of the feed-forward layers; unless given 4 n_embd, or 8/3 n_embd for a gated activation",
+    d_ff: int = row("model", 768, "Width of the feed-forward layers; auto: 4 n_embd, or 8/3 n_embd for a gated activation",
         low=1, high=2**18, automatic=True)
-    tie_weights: bool = row("model", True, "The head uses the token embedding's weights", suggested=(True, False))
-    tie_scale: bool = row("model", False, "Multiply the logits of a tied head by n_embd^-0.5")
+    tie_weights: bool = row("model", True, "The output head uses the token embedding's weights", suggested=(True, False))
+    tie_scale: bool = row("model", False, "Multiply the logits of a tied output head by n_embd^-0.5")
     share_embeddings: bool = row("model", True, "Source and target of an encoder_decoder share their token embeddings")
     scale_embedding: bool = row("model", False, "Multiply token embeddings by the square root of n_embd")
-    n_token_types: int = row("model", 0, "Token types with an embedding of their own, as BERT's two", low=0, high=2**10)
+    n_token_types: int = row("model", 0, "Number of token types, each with its own embedding; BERT has two", low=0, high=2**10)
     embedding_norm: bool = row("model", False, "Normalize the embeddings")
     activation: str = row("model", "gelu", "Activation of the feed-forward layers",
         choices=("gelu", "relu", "relu2", "swiglu", "geglu", "gelu_tanh", "geglu_tanh"), suggested=("gelu", "relu"))
     norm: str = row("model", "layernorm", "Normalization of each sub-layer", choices=("layernorm", "rmsnorm"))
-    norm_eps: float = row("model", 1e-5, "Term that a norm adds to the mean square before its root", above=0.0)
-    norm_position: str = row("model", "pre", "Norm before each sub-layer, or after its residual is added", choices=("pre", "post"))
-    final_norm: bool = row("model", True, "A norm after the last block; unless given where norm_position is pre", automatic=True)
-    parallel_block: bool = row("model", False, "Attention and feed-forward read the same norm and are added together")
+    norm_eps: float = row("model", 1e-5, "Epsilon that a norm adds to the mean square before taking the square root", above=0.0)
+    norm_position: str = row("model", "pre", "Norm before each sub-layer (pre), or after its residual is added (post)", choices=("pre", "post"))
+    final_norm: bool = row("model", True, "A norm after the last block; auto: true where norm_position is pre", automatic=True)
+    parallel_block: bool = row("model", False, "Attention and feed-forward read the same norm's output, and their results are added")
     positions: str = row("model", "learned", "Positional encoding",
         choices=("learned", "sinusoidal", "relative", "rotary", "alibi", "none"))
-    rotary_base: float = row("model", 10_000.0, "Longest wavelength of rotary positions, over 2 pi", above=1.0)
-    relative_buckets: int = row("model", 32, "Buckets of distances that relative positions distinguish; an even number", low=4, high=2**12)
-    relative_max_distance: int = row("model", 128, "Distance from which relative positions share one bucket",
+    rotary_base: float = row("model", 10_000.0, "Base of rotary positions: their longest wavelength divided by 2 pi", above=1.0)
+    relative_buckets: int = row("model", 32, "Number of distance buckets of relative positions; even", low=4, high=2**12)
+    relative_max_distance: int = row("model", 128, "Distance from which on all relative positions share one bucket",
         unit="tokens", low=2, high=2**20)
     attention: str = row("model", "full", "Kind of attention", choices=("full", "local", "strided", "linear"))
-    attention_window: int = row("model", 64, "Local attention sees positions less than this distance away", unit="tokens", low=1, high=2**20)
-    attention_stride: int = row("model", 16, "Strided attention sees this far, and beyond that every position a multiple of this away",
+    attention_window: int = row("model", 64, "Local attention sees positions that are less than this far away", unit="tokens", low=1, high=2**20)
+    attention_stride: int = row("model", 16, "Strided attention sees positions less than this far away, and all at a multiple of this distance",
         unit="tokens", low=1, high=2**20)
-    attention_scale: str = row("model", "head_dim", "What the products of queries and keys are divided by the root of", choices=("head_dim", "n_embd"))
-    qk_norm: bool = row("model", False, "RMS norm of each head's queries and keys")
-    n_expert: int = row("model", 1, "Experts per block: feed-forward layers among which a router chooses", low=1, high=2**10)
-    n_expert_active: int = row("model", 1, "Experts per token", low=1, high=2**10)
+    attention_scale: str = row("model", "head_dim", "Attention scores are divided by the square root of this width", choices=("head_dim", "n_embd"))
+    qk_norm: bool = row("model", False, "Apply an RMS norm to each head's queries and keys")
+    n_expert: int = row("model", 1, "Experts per block: feed-forward layers from which a router chooses", low=1, high=2**10)
+    n_expert_active: int = row("model", 1, "Experts chosen for each token", low=1, high=2**10)
     bias: bool = row("model", True, "Biases in the linear layers and the norms", suggested=(True, False))
-    qkv_bias: bool = row("model", True, "Biases in query, key and value too, where bias is true")
-    out_bias: bool = row("model", True, "A bias in attention's output projection, where bias is true")
-    head_bias: bool = row("model", False, "A bias in the head; an encoder's follows bias")
-    init: str = row("model", "normal", "Initialization: normal as GPT-2's, BERT's, T5's, xavier, Glorot and Bengio's, as the original's, or that of torch's Linear and Embedding",
+    qkv_bias: bool = row("model", True, "Biases in the query, key and value projections; has an effect only where bias is true")
+    out_bias: bool = row("model", True, "A bias in attention's output projection; has an effect only where bias is true")
+    head_bias: bool = row("model", False, "A bias in the output head; an encoder's head follows bias")
+    init: str = row("model", "normal", "Initial weights: normal (GPT-2's), bert, t5, xavier (Glorot and Bengio's, used by the original transformer), or torch (defaults of its Linear and Embedding)",
         choices=("normal", "bert", "t5", "xavier", "torch"))
 
     # optimizer
-    parametrization: str = row("optimizer", "standard", "How initialization and learning rates scale with the width; mup goes with adamw or lion",
+    parametrization: str = row("optimizer", "standard", "How initial weights and learning rates scale with the width; mup requires adamw or lion",
         choices=("standard", "mup"), suggested=("standard", "mup"))
     mup_base_width: int = row("optimizer", 64, "The n_embd at which mup's factors are 1", low=1, high=2**16)
     # fmt: on
@@ -202,16 +202,16 @@ class ModelHyperparameters:
 
 @dataclass(frozen=True, kw_only=True)
 class Hyperparameters(ModelHyperparameters):
-    """The effective values of one run: every row of the table, with the type that its field says.
+    """The effective values of one run: every row of the table, with the type of its field.
 
-    What is automatic is settled in an instance, but for device, dtype and compile before a machine is known.
+    No value of an instance is "auto", except device, dtype and compile before a machine is known.
     """
 
     # fmt: off
     # data
-    data_limit: int | None = row("data", 100_000, "How much of the training split runs learn from, evenly spread over it; null is all of it",
+    data_limit: int | None = row("data", 100_000, "Tokens of the training split that runs learn from, spread evenly over it; null: all of it",
         unit="tokens", low=2, off=True, shape=True)
-    objective: str = row("data", "next_token", "Training objective; auto: what suits corpus and family",
+    objective: str = row("data", "next_token", "Training objective; auto: the one that fits corpus and family",
         choices=("next_token", "masked", "span", "pairs", "classification", "tagging", "similarity", "preference"), shape=True, automatic=True)
     n_labels: int | None = row("data", 2, "Labels of `classification` and `tagging`; null: as many as the data have", low=2, high=1000, off=True, shape=True)
     mask_share: float = row("data", 0.15, "Share of tokens that `masked` and `span` hide",
@@ -222,11 +222,11 @@ class Hyperparameters(ModelHyperparameters):
     # model
     dropout: float = row("model", 0.2, "Share of embeddings, attention weights and residuals dropped in training",
         low=0.0, below=1.0, suggested={"min": 0.0, "max": 0.4, "step": 0.05})
-    embedding_dropout: float = row("model", 0.2, "Share of the embeddings dropped in training; dropout, unless given",
+    embedding_dropout: float = row("model", 0.2, "Share of the embeddings dropped in training; auto: dropout",
         low=0.0, below=1.0, automatic=True)
-    attention_dropout: float = row("model", 0.2, "Share of attention weights dropped in training; dropout, unless given; linear attention has none",
+    attention_dropout: float = row("model", 0.2, "Share of attention weights dropped in training; auto: dropout; linear attention has none",
         low=0.0, below=1.0, automatic=True)
-    residual_dropout: float = row("model", 0.2, "Share of each sub-layer's output dropped in training; dropout, unless given",
+    residual_dropout: float = row("model", 0.2, "Share of each sub-layer's output dropped in training; auto: dropout",
         low=0.0, below=1.0, automatic=True)
     stochastic_depth: float = row("model", 0.0, "Probability that the last block's sub-layers are skipped for a sequence in training; it rises linearly with depth",
         low=0.0, below=1.0)
@@ -236,30 +236,30 @@ class Hyperparameters(ModelHyperparameters):
 
     # training
     batch_size: int = row("training", 48, "Sequences per training step", unit="sequences", low=1, high=2**16, shape=True, suggested=(16, 32, 48, 64))
-    grad_accum: int = row("training", 1, "Gradient accumulation: equal parts of a batch; must divide batch_size. Experts are balanced within each",
+    grad_accum: int = row("training", 1, "Gradient accumulation: number of equal parts of a batch; must divide batch_size. Experts are balanced within each part",
         low=1, high=2**16, shape=True)
-    batch_warmup_iters: int = row("training", 0, "Steps over which the rows of a batch that are used rise to batch_size, through its divisors",
+    batch_warmup_iters: int = row("training", 0, "Steps over which the sequences used of each batch grow to batch_size, through its divisors",
         unit="iterations", low=0)
     max_iters: int = row("training", 300, "Training steps of a run", unit="iterations", low=1, high=10**9)
-    epochs: float | None = row("training", 3.0, "Passes over the training split, as many of its tokens or pairs as it has; max_iters follows from it, unless null",
+    epochs: float | None = row("training", 3.0, "Passes over the training split's tokens or pairs; sets max_iters; null: max_iters is used as given",
         unit="passes", above=0.0, high=10**6, off=True)
-    grad_clip: float | None = row("training", 1.0, "Gradient clipping: largest norm of the gradient; a longer one is scaled down",
+    grad_clip: float | None = row("training", 1.0, "Gradient clipping: largest norm of the gradient; a larger gradient is scaled down to it",
         above=0.0, suggested={"min": 0.3, "max": 3.0, "log": True})
-    beta: float = row("training", 0.1, "DPO's beta, of `preference`: how strongly a run is held to what it was at its start",
+    beta: float = row("training", 0.1, "DPO's beta, for `preference`: how strongly a run is kept close to the model it starts from",
         above=0.0, suggested={"min": 0.01, "max": 1.0, "log": True})
-    ema: float = row("training", 0.0, "Decay of an exponential moving average of the weights, which evaluations use; 0 is none",
+    ema: float = row("training", 0.0, "Decay of an exponential moving average of the weights, which evaluations use; 0: no average",
         low=0.0, below=1.0, suggested=(0.0, 0.99, 0.999))
-    seed: int = row("training", 0, "Seed of a run; a study's `seeds` says which are trained", low=0, high=2**31 - 1)
+    seed: int = row("training", 0, "Seed of a run; a study sets it by `seeds`", low=0, high=2**31 - 1)
 
     # optimizer
     optimizer: str = row("optimizer", "adamw", "Optimizer",
         choices=("adamw", "adam", "sgd", "lion", "muon", "adafactor"), shape=True, suggested=("adamw", "lion", "muon"))
     learning_rate: float = row("optimizer", 3e-4, "The optimizer's peak learning rate", above=0.0, suggested={"min": 1e-4, "max": 1e-2, "log": True})
-    weight_decay: float = row("optimizer", 0.1, "Decay of matrices and embeddings: decoupled, in adam and sgd an L2 term of the gradient",
+    weight_decay: float = row("optimizer", 0.1, "Weight decay of matrices and embeddings: decoupled; in adam and sgd an L2 term added to the gradient",
         low=0.0, suggested={"min": 1e-3, "max": 0.3, "log": True})
     betas: tuple[float, float] = row("optimizer", (0.9, 0.95), "Decay rates of Adam's two moments (adamw, adam, and muon's AdamW), or of Lion's two means",
         low=0.0, below=1.0, suggested=((0.9, 0.95), (0.9, 0.99), (0.9, 0.999)))
-    eps: float = row("optimizer", 1e-8, "Adam's term in the denominator (adamw, adam, and muon's AdamW)",
+    eps: float = row("optimizer", 1e-8, "Adam's epsilon, added to its denominator (adamw, adam, and muon's AdamW)",
         above=0.0, suggested={"min": 1e-10, "max": 1e-6, "log": True})
     momentum: float = row("optimizer", 0.9, "Momentum of sgd and muon", low=0.0, below=1.0, suggested=(0.9, 0.95, 0.98))
 
@@ -271,18 +271,18 @@ class Hyperparameters(ModelHyperparameters):
         low=0.0, suggested={"min": 1e-6, "max": 1e-4, "log": True, "when": "lr_decay"})
     scheduler_type: str = row("scheduler", "cosine", "Shape of the decay after the warm-up",
         choices=("cosine", "linear", "constant", "plateau", "wsd", "inverse_sqrt"), suggested=("cosine", "linear", "constant"))
-    patience_lr: int = row("scheduler", 5, "Evaluations without improvement after which `plateau` lowers the rate", unit="evaluations", low=1)
-    plateau_factor: float = row("scheduler", 0.5, "What `plateau` multiplies the rate by", above=0.0, below=1.0)
-    plateau_threshold: float | None = row("scheduler", 1e-4, "Share of the loss that an improvement is to `plateau`, which then counts as torch's; null: min_delta",
+    patience_lr: int = row("scheduler", 5, "Evaluations without improvement after which `plateau` lowers the learning rate", unit="evaluations", low=1)
+    plateau_factor: float = row("scheduler", 0.5, "Factor by which `plateau` multiplies the learning rate", above=0.0, below=1.0)
+    plateau_threshold: float | None = row("scheduler", 1e-4, "Relative fall of the loss that `plateau` counts as an improvement, as torch's ReduceLROnPlateau does; null: min_delta",
         low=0.0, below=1.0, off=True)
-    decay_share: float = row("scheduler", 0.2, "Share of a run, at its end, over which `wsd` decays the rate",
+    decay_share: float = row("scheduler", 0.2, "Final share of a run, over which `wsd` decays the learning rate",
         above=0.0, high=1.0, suggested={"min": 0.1, "max": 0.5, "step": 0.1})
 
     # precision
     device: str = row("precision", "cuda", "Device that runs train on", choices=("cpu", "cuda"), automatic=True, shape=True)
-    dtype: str = row("precision", "bfloat16", "Precision of matrix products, on a CPU of large ones; weights stay float32. float16, for GPUs without bfloat16, scales its loss",
+    dtype: str = row("precision", "bfloat16", "Precision of matrix products (on a CPU: of large ones only); weights stay float32. float16, for GPUs without bfloat16, uses loss scaling",
         choices=("float32", "bfloat16", "float16"), automatic=True, shape=True)
-    compile: bool = row("precision", True, "Compile the step with torch.compile", automatic=True, shape=True)
+    compile: bool = row("precision", True, "Compile the training step with torch.compile", automatic=True, shape=True)
 
     # validation
     eval_interval: int = row("validation", 100, "Steps between evaluations", unit="iterations", low=1)
@@ -291,14 +291,14 @@ class Hyperparameters(ModelHyperparameters):
     eval_iters: int = row("validation", 20, "Size of an evaluation in batches of 1,024 targets (16 sequences of 64), whatever batch_size is",
         unit="batches", low=1, shape=True)
     eval_full: bool = row("validation", False, "Evaluate on the whole validation split instead", shape=True)
-    eval_train: bool = row("validation", False, "Evaluate on as many targets of the training split too, without dropout: eval_train_loss", shape=True)
+    eval_train: bool = row("validation", False, "Also evaluate on as many targets of the training split, without dropout: eval_train_loss", shape=True)
     patience: int | None = row("validation", 6, "Evaluations without improvement after which a run stops", unit="evaluations", low=1)
-    min_delta: float = row("validation", 1e-3, "Smallest fall of val_loss that is an improvement", unit="nats", low=0.0)
+    min_delta: float = row("validation", 1e-3, "Smallest fall of val_loss that counts as an improvement", unit="nats", low=0.0)
 
     # logging
     save_interval: int = row("logging", 100, "Steps between checkpoints to resume from", unit="iterations", low=1)
     log_interval: int = row("logging", 50, "Steps between points of the training curve", unit="iterations", low=1)
-    wandb_project: str | None = row("logging", "gpt-debug", "Project in Weights & Biases that runs are sent to as well, where wandb is installed", off=True)
+    wandb_project: str | None = row("logging", "gpt-debug", "Weights & Biases project to which runs are logged as well; requires wandb", off=True)
 
     # generation
     temperature: float = row("generation", 0.8, "Sampling temperature: above 1 flattens, below 1 sharpens the next token's distribution", above=0.0)
@@ -309,7 +309,7 @@ class Hyperparameters(ModelHyperparameters):
 
     @property
     def evaluated_tokens(self) -> int | None:
-        """Return about how many targets an evaluation has; None where it has all of the split's."""
+        """Return the approximate number of targets of an evaluation; None if it covers the whole split."""
         if self.eval_full:
             return None
         size: int | str = self.eval_tokens
@@ -317,19 +317,19 @@ class Hyperparameters(ModelHyperparameters):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Return the values by name, with the defaults of rows that are missing; other names are left out."""
-        found = cls.__new__(cls)  # a plan of many cells makes many, and __init__ sets field by field
+        """Return an instance with these values; missing rows get their defaults, unknown names are ignored."""
+        found = cls.__new__(cls)  # a plan creates many instances, and a frozen dataclass's __init__ is slow
         vars(found).update(_DEFAULTS, **{name: values[name] for name in TABLE if name in values})
         return found
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Return the values as JSON has them, where a pair is a list."""
+        """Return an instance from JSON values, where a pair is a list."""
         pairs = {name: tuple(each) for name, each in values.items() if isinstance(each, list)}
         return cls.of({**values, **pairs})
 
     def replace(self, **changes: Any) -> Self:
-        """Return the values with some changed."""
+        """Return a copy with some values changed."""
         return replace(self, **changes)
 
     def as_dict(self) -> dict[str, Any]:
@@ -337,7 +337,7 @@ class Hyperparameters(ModelHyperparameters):
         return {name: getattr(self, name) for name in TABLE}
 
     def applicable(self) -> dict[str, Any]:
-        """Return the values by name, without those that say nothing of a run like this."""
+        """Return the values by name, without those that have no effect on this run."""
         return {
             name: value
             for name, value in self.as_dict().items()
@@ -357,7 +357,7 @@ def _table() -> dict[str, Hyperparameter]:
 
 
 TABLE = _table()
-# Rows that say nothing of a run whose other values do not meet this.
+# Rows that affect a run only if its other values meet this condition.
 CONDITIONS: dict[str, Callable[[Hyperparameters], bool]] = {
     name: condition
     for names, condition in {
@@ -389,11 +389,11 @@ CONDITIONS: dict[str, Callable[[Hyperparameters], bool]] = {
     for name in names.split()
 }  # fmt: skip
 MINIMAL = ("batch_size", "block_size", "max_iters", "learning_rate", "n_embd", "n_head", "n_layer", "dropout")
-# Which dropout a run has does not matter to a stack, but whether it has any decides the program.
+# Runs of a stack may differ in their dropout, but not in whether they have any: that decides the program.
 SHAPE = tuple(name for name, each in TABLE.items() if each.shape)
 
 
-# What others call the rows; written as here, but for capitals, spaces and hyphens.
+# Names of the rows elsewhere, in lower case with underscores.
 ALIASES = {
     other: name
     for name, others in {

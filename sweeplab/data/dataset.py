@@ -1,10 +1,10 @@
-"""Tokens of a corpus, built once and memory-mapped by every process after.
+"""Tokens of a corpus, built once and then memory-mapped by every process.
 
-In the cache folder stand, each under a digest of what made it:
-  <corpus, files>.text        what names the texts that these files held, so that they are not read again
-  <tokenizer, texts>.tokens   16-bit little-endian token ids: of training, of validation, of test
-  <tokenizer, texts>.ends     of pairs where each source and each target ends, as 64-bit little-endian numbers
-  <tokenizer, texts>.json     the digest of the line below it, and there all else that a Dataset holds
+The cache folder has these files, each named by a digest of its inputs:
+  <corpus, files>.text        the key of the texts in these files, so that the files are not read again
+  <tokenizer, texts>.tokens   16-bit little-endian token ids of training, validation and test
+  <tokenizer, texts>.ends     for pairs: where each source and each target ends, as 64-bit little-endian numbers
+  <tokenizer, texts>.json     the digest of its second line, and in that line all other fields of a Dataset
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from sweeplab.hyperparameters import Hyperparameters
 FORMAT = 3  # part of every digest: raise it when the same text would give other tokens or facts
 TOKEN = np.dtype("<u2")
 END = np.dtype("<i8")
-# A file written this shortly before its text was remembered may have been written again since then
-# without its time or size showing it (git's "racy" files): its text is read once more.
+# A file written this shortly before its text was recorded may have been changed since without a change of
+# its time or size (git's "racy" files): its text is read again.
 SETTLED_NANOSECONDS = 2 * 10**9
 
 T = TypeVar("T")
@@ -45,14 +45,14 @@ Scored = Literal["val", "test"]  # the splits that losses are of
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A corpus as tokens, in three splits, which are the same text for any tokenizer.
+    """The tokens of a corpus in three splits, which have the same text for any tokenizer.
 
-    Whatever trains, prunes, chooses or searches looks at `train` and `val`; `test` is for the one who asks for it.
-    They are read-only views [n] of one memory-mapped file, or pairs over such views, each in one of the splits.
-    Digests are sha256, in hexadecimal: of the texts, and of all token ids as 16-bit little-endian numbers, where
-    the splits end, and where pairs do. `val_bytes` counts in UTF-8 what is to be found in `val`: its text, or its
-    targets. The overlaps say which share of a split's windows stand in the training text; `n_duplicates` documents
-    were left out of it.
+    Training, pruning, selection and search use only `train` and `val`; `test` is used only on explicit request.
+    The splits are read-only views [n] of one memory-mapped file, or pairs over such views.
+    Digests are sha256 in hexadecimal: of the texts; and of all token ids as 16-bit little-endian numbers with the ends
+    of splits and pairs. `val_bytes` is the size in UTF-8 of the text to predict in `val`: its text, or its targets.
+    The overlaps are the shares of a split's windows that occur in the training text; `n_duplicates` documents
+    were left out.
     """
 
     tokenizer: Tokenizer
@@ -71,18 +71,18 @@ class Dataset:
 
     @property
     def kind(self) -> Kind:
-        """Return what the corpus has to learn from."""
+        """Return the kind of the corpus' data."""
         return kind_of(self.train)
 
     @property
     def sizes(self) -> DataSizes:
-        """Return what of a study's values follows from its data."""
+        """Return the sizes of the data, from which automatic values of a study are computed."""
         n_pairs = self.train.n_pairs if isinstance(self.train, Pairs) else None
         return DataSizes(self.tokenizer.vocab_size, len(self.train), n_pairs, len(self.labels) or None)
 
     @property
     def val_targets(self) -> int:
-        """Return how many tokens there are to find in the validation split: of a pair the target's, and its end."""
+        """Return the number of targets in the validation split: for a pair, the tokens of its target and its end."""
         if isinstance(self.val, Pairs) and self.kind == "scores":
             return self.val.n_pairs
         if isinstance(self.val, Pairs):
@@ -92,19 +92,19 @@ class Dataset:
         return len(self.val)
 
     def training(self, values: Hyperparameters) -> Split:
-        """Return what a run learns from: the training split, or the part of it that its data_limit leaves."""
+        """Return what a run learns from: the training split, or the part given by its data_limit."""
         return self.train if values.data_limit is None else limited(self.train, values.data_limit)
 
     def scored(self, split: Scored) -> Split:
-        """Return a split that losses are of."""
+        """Return the split of this name."""
         return self.val if split == "val" else self.test
 
     def bits_per_byte(self, loss: float, values: Hyperparameters, split: Scored = "val") -> float | None:
-        """Return a loss (nats per evaluated target) as bits per byte of these targets; None where they are no text.
+        """Convert a loss (nats per evaluated target) to bits per byte of these targets; None if they are not text.
 
-        It is comparable over tokenizers.
+        The result is comparable across tokenizers.
 
-        Of text with hidden tokens it is what they cost once all around them is known: less than the text does.
+        For hidden tokens it is their cost given all the text around them, which is less than that of the text.
         """
         if self.kind not in ("text", "pairs"):
             return None
@@ -120,16 +120,16 @@ class Dataset:
         return loss / math.log(2) / self._bytes_per_target[asked]
 
     def check_fits(self, values: Hyperparameters) -> None:
-        """Make sure that the splits suit a run's block_size.
+        """Check that the splits fit a run's block_size.
 
         Raises:
-            BadInput: says how long it may be.
+            BadInput: they do not; the message says which block_size is allowed.
         """
         check_fits({"training": self.training(values), "validation": self.val, "test": self.test}, values)
 
 
 class WrongVocabulary(BadInput):
-    """Refuse a number of tokens that a tokenizer cannot learn, or a number for one that learns none."""
+    """The vocab_size is one that the tokenizer cannot learn, or the tokenizer learns no vocabulary."""
 
 
 def prepare(
@@ -140,10 +140,10 @@ def prepare(
     vocab_size: int | None = None,
     given: Tokenizer | None = None,
 ) -> Dataset:
-    """Return the corpus' tokens, from the cache if it has them; processes that ask together build them once.
+    """Return the corpus' tokens, from the cache if it has them; concurrent processes build them only once.
 
-    `vocab_size` is how many tokens a tokenizer learns that learns them; `given` is one that has been made already.
-    A cached file that is not whole, by its digest, is built again.
+    `vocab_size` is the size of the vocabulary that a tokenizer learns; `given` is an existing tokenizer to use.
+    A cached file that is damaged, by its digest, is built again.
 
     Raises:
         BadInput: there is no such corpus or tokenizer, the corpus cannot be read or tokenized, or the cache
@@ -178,15 +178,15 @@ def prepare(
 
 
 def cached_at(tokenizer: str, vocab_size: int | None, text_digest: str, n_duplicates: int) -> Path:
-    """Return where in this machine's cache the tokens of a text are, or would be: files of this name with a suffix."""
+    """Return the path of a text's tokens in this machine's cache, without suffix; the files need not exist."""
     return cache_folder() / _digest(_cut_by(tokenizer, vocab_size), f"{text_digest} {n_duplicates}")
 
 
 def _cut_by(tokenizer: str, vocab_size: int | None) -> str:
-    """Return what decides how a text is cut: the tokenizer, its size where it is given one, and its version."""
+    """Return the key of a tokenization: the tokenizer's name, its vocabulary size if given, and its version."""
     kind = _named(TOKENIZERS, "tokenizer", tokenizer)
     if vocab_size is not None and not issubclass(kind, LearnedTokenizer):
-        raise WrongVocabulary(f"tokenizer {tokenizer} takes no vocab_size: its tokens follow from the text")
+        raise WrongVocabulary(f"tokenizer {tokenizer} takes no vocab_size: the text determines its tokens")
     name = tokenizer if vocab_size is None else f"{tokenizer}-{vocab_size}"
     return f"{name}@{kind.version}" if kind.version else name
 
@@ -202,7 +202,7 @@ def _digest(*parts: Any) -> str:
 
 
 def _stamps(files: Sequence[Path]) -> list[tuple[str, int, int]]:
-    """Return path, size and time of each file: while these stay, its text is taken to stay."""
+    """Return path, size and time of each file: while these do not change, its text is assumed not to change."""
     try:
         states = [file.stat() for file in files]
     except OSError as error:
@@ -219,7 +219,7 @@ def _remembered(known: Path, newest: int) -> str | None:
 
 
 def open_cached(base: Path) -> Dataset | None:
-    """Map the tokens of `cached_at`; None when they are not there, or not what was written."""
+    """Map the tokens at a path of `cached_at`; return None if they are missing or damaged."""
     try:
         digest, line = base.with_suffix(".json").read_text("utf-8").split("\n")
         if hashlib.sha256(line.encode()).hexdigest() != digest:
@@ -244,7 +244,7 @@ def open_cached(base: Path) -> Dataset | None:
 
 
 def _parts(whole: NDArray[N], sizes: Sequence[int]) -> list[NDArray[N]]:
-    """Return what follows each other in an array, without a copy."""
+    """Return consecutive parts of an array, without copying."""
     ends = np.cumsum(sizes).tolist()
     return [whole[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
@@ -287,7 +287,7 @@ def _built(base: Path, texts: Texts, made: Callable[[], Tokenizer]) -> Dataset:
     line = json.dumps(facts | {"token_digest": _token_digest(sizes, *content.values())})
     for suffix, written in content.items():
         write_whole(base.with_suffix(suffix), written)
-    # Last: while it is missing, or an older one does not fit the tokens, there is no dataset.
+    # Written last: without it, or with an older one that does not match the tokens, there is no dataset.
     write_whole(base.with_suffix(".json"), f"{hashlib.sha256(line.encode()).hexdigest()}\n{line}".encode())
     dataset = open_cached(base)
     if dataset is None:
@@ -296,7 +296,7 @@ def _built(base: Path, texts: Texts, made: Callable[[], Tokenizer]) -> Dataset:
 
 
 def _encoded(tokenizer: Tokenizer, texts: Texts, split: Sequence[str]) -> Iterator[NDArray[Any]]:
-    """Yield the tokens of each text; of a label its number, of tags the number of each token's; a score after them."""
+    """Yield the tokens of each text; for a label its number, for tags one number per token; a score after its text."""
     numbers = {name: number for number, name in enumerate(texts.labels)}
     if texts.kind == "tags":
         encode = word_encoder(tokenizer)
@@ -317,7 +317,7 @@ def _encoded(tokenizer: Tokenizer, texts: Texts, split: Sequence[str]) -> Iterat
 
 
 def _trained(tokenizer: str, vocab_size: int | None, texts: Texts) -> Tokenizer:
-    """Return the tokenizer of a corpus; one that learns its tokens sees the training split alone, and labels none."""
+    """Return the tokenizer of a corpus; learned ones see only the training split, and none sees labels."""
     kind = TOKENIZERS[tokenizer]
     splits: tuple[Sequence[str], ...] = (texts.train, texts.val, texts.test)
     if texts.labels:
@@ -330,7 +330,7 @@ def _trained(tokenizer: str, vocab_size: int | None, texts: Texts) -> Tokenizer:
         splits = tuple(plain)
     if issubclass(kind, LearnedTokenizer):
         try:
-            # A line each: no token goes from one text to the next.
+            # One text per line, so that no token spans two texts.
             return kind.train("\n".join(splits[0]), vocab_size)
         except ValueError as error:
             raise (BadInput if vocab_size is None else WrongVocabulary)(str(error)) from error

@@ -1,6 +1,6 @@
-"""What a run learns: its task, and how much text there is to learn from.
+"""The task of a run, and the sizes of its data.
 
-Losses of unlike tasks cannot be compared.
+Losses of different tasks cannot be compared.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sweeplab.hyperparameters import AUTO, Hyperparameters
 
-# The hyperparameters that decide what is predicted, and how hard it is.
+# The hyperparameters that determine what is predicted, and how hard it is.
 TASK = ("family", "objective", "mask_share", "span_length", "n_labels")
 
 
@@ -25,29 +25,29 @@ class DataSizes(NamedTuple):
 
     @classmethod
     def of(cls, sizes: DataSizes | int | None) -> DataSizes | None:
-        """Return sizes of which only the vocabulary may be known, or nothing."""
+        """Return the sizes; from a single number, sizes of which only the vocabulary is known."""
         return cls(sizes) if isinstance(sizes, int) else sizes
 
     def iterations(self, values: Hyperparameters) -> int | None:
-        """Return how many steps a run's `epochs` take, the last one begun counted; None where it gives none.
+        """Return the number of steps of a run's `epochs`, rounded up; None if it has no `epochs`.
 
-        An epoch is as many sequences as the training split has: of a text its tokens over block_size, or its pairs.
+        An epoch has as many sequences as the training split: for a text its tokens / block_size, otherwise its pairs.
         """
         if values.epochs is None or self.train_tokens is None:
             return None
         tokens = min(self.train_tokens, values.data_limit or self.train_tokens)
         share = tokens / self.train_tokens
         rows = tokens / values.block_size if self.train_pairs is None else self.train_pairs * share
-        # To nine digits: 3 epochs of a third each are one.
+        # Rounded to nine digits, so that 3 epochs of a third each are exactly one.
         return max(1, math.ceil(round(values.epochs * rows / values.batch_size, 9)))
 
 
-# What is known of the data: a number is a vocabulary, and all else unknown.
+# What is known of the data: a number is the vocabulary size, with all else unknown.
 Sizes = DataSizes | int | None
 
 
 def task_of(values: Hyperparameters) -> str:
-    """Return a run's task in a few words; that of an objective which is not known is its name."""
+    """Describe a run's task in a few words; for an unknown objective, return its name."""
     from sweeplab.data.objectives import OBJECTIVES, objective_of  # with numpy, which is slow to import
 
     is_known = values.objective in (AUTO, *OBJECTIVES)
@@ -55,13 +55,13 @@ def task_of(values: Hyperparameters) -> str:
 
 
 def have_one_task(runs: Iterable[Hyperparameters]) -> bool:
-    """Say whether runs with these values learn one task."""
+    """Return whether all runs with these values learn the same task."""
     distinct = {tuple(getattr(values, name) for name in TASK): values for values in runs}
     return len(distinct) <= 1 or len({task_of(values) for values in distinct.values()}) == 1
 
 
 def loss_unit(objectives: Iterable[str]) -> str:
-    """Return the unit of losses of these objectives, that of tokens where none is known; of unlike ones `nats`."""
+    """Return the unit of these objectives' losses; that of tokens if none is given, `nats` if they differ."""
     from sweeplab.data.objectives import OBJECTIVES  # with numpy, which is slow to import
     from sweeplab.data.objectives.base import Objective
 

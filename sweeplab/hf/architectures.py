@@ -1,7 +1,7 @@
-"""The classes of `transformers` that a run can be written for, and read from: what each expresses, and its weights.
+"""The classes of `transformers` to which runs can be exported, and from which they can be imported, with their weights.
 
-What a run has not is written as zeros, such as a bias, or a type of its tokens; sinusoidal positions, or none, are
-a table like any other.
+Weights that a run lacks, such as a bias or a token type, are written as zeros; sinusoidal positions, or none, are
+written as a table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sweeplab.hf.mapping import Field, Links, Values, only
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.shape import ModelShape, Requirement, Side, requirement, settled
 
-# Where config.json has these, for which it has no keys of its own: how a text was laid out.
+# The key of config.json for our own hyperparameters that determine the layout of sequences.
 LAYOUT_KEY = "sweeplab"
 LAYOUT = ("objective", "mask_share", "span_length", "n_labels")
 
@@ -29,14 +29,14 @@ def _nothing(_: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A class of `transformers`: what it expresses, and how that is written.
+    """A class of `transformers`: the models that it can express, and how they are written.
 
-    embedding, head: the tensors of the token embeddings, and of a head that is not tied to them.
-    fixed: the hyperparameters that its runs have when they are read. constants: what config.json has to say.
+    embedding, head: the tensors of the token embeddings, and of an untied output head.
+    fixed: hyperparameters that all imported runs have. constants: required values in config.json.
     transposed: whether its matrices are [out, in]. biased: whether its linear layers and norms have biases.
-    link(links, config): add all weights of a model of this config.
-    told(shape): what of config.json follows from several hyperparameters. heard(config): the way back.
-    beside: tensors (regular expressions) that may stand in a file and belong to no logits.
+    link(links, config): add all weights of a model with this config.
+    told(shape): keys of config.json computed from several hyperparameters. heard(config): the inverse.
+    beside: regular expressions of tensors that may be in a file but do not affect the logits.
     """
 
     model_type: str
@@ -56,17 +56,17 @@ class Architecture:
     beside: Sequence[str] = ()
 
     def links(self, shape: ModelShape, config: Values) -> Links:
-        """Return where the weights of a model of this config are."""
+        """Return the links between the weights and tensors of a model with this config."""
         found = Links(shape, self.embedding, self.head, self.transposed, self.biased)
         self.link(found, config)
         return found
 
     def unmet(self, shape: ModelShape) -> list[Requirement]:
-        """Return what it cannot express of a model of its family."""
+        """Return the requirements of the class that a model of its family does not meet."""
         return [each for each in (*self.requires, *mapping.COMMON) if not each.holds(shape)]
 
     def config(self, values: Hyperparameters) -> dict[str, Any]:
-        """Return config.json of a run that it can express, by all of its effective hyperparameters."""
+        """Return config.json for a run that the class can express, from its effective hyperparameters."""
         shape = ModelShape.of(values)
         known = settled({**values.as_dict(), **vars(shape)})
         written = {each.key: each.write(known) for each in self.fields}
@@ -80,14 +80,14 @@ class Architecture:
         }
 
     def values(self, config: Values) -> dict[str, Any]:
-        """Return the hyperparameters that a config.json says.
+        """Return the hyperparameters of a config.json.
 
         Raises:
-            BadInput: it says what no run here has.
+            BadInput: a value is not supported.
         """
         for key, wanted in self.constants.items():
             if (value := config.get(key, wanted)) != wanted:
-                problem = Problem(f"config.json has {key} {value!r}, which no run here has", str(wanted))
+                problem = Problem(f"config.json has {key} {value!r}, which is not supported", str(wanted))
                 raise BadInput(problem)
         return {**self.fixed, **{each.name: each.read(config) for each in self.fields}, **self.heard(config)}
 
@@ -96,7 +96,7 @@ class Architecture:
 
 
 def _link_gpt2(links: Links, config: Values) -> None:
-    """Link matrices that are [in, out] as ours, query, key and value joined as ours."""
+    """Link the weights; as in ours, matrices are [in, out], and query, key and value are joined."""
     links.embeddings(("final_norm", "transformer.ln_f"))
     links.places("transformer.wpe.weight")
     for layer in range(links.shape.n_layer):
@@ -150,7 +150,7 @@ GPT2 = Architecture(
 def _told_of_llama(shape: ModelShape) -> dict[str, Any]:
     return {
         "rope_parameters": {"rope_type": "default", "rope_theta": shape.rotary_base},
-        "rope_theta": shape.rotary_base,  # where releases before 5 look for it
+        "rope_theta": shape.rotary_base,  # read by releases before 5
         "attention_bias": shape.has_qkv_bias or shape.has_out_bias,
         "mlp_bias": shape.bias,
     }
@@ -209,13 +209,13 @@ LLAMA = Architecture(
         Field("attention_dropout", "attention_dropout", 0.0),
     ),
     requires=(
-        only("positions", "rotary", "for it turns queries and keys"),
+        only("positions", "rotary", "because it rotates queries and keys"),
         *(mapping.RMSNORM, mapping.PRE_NORM),
         only(
-            "activation", " ".join(dict.fromkeys(mapping.GATES.values())), "for its feed-forward has a gate"
+            "activation", " ".join(dict.fromkeys(mapping.GATES.values())), "because its feed-forward is gated"
         ),
         requirement(
-            "n_head that divides n_embd, for it asks for that",
+            "n_head that divides n_embd, as the class requires",
             "n_head",
             lambda shape: shape.n_embd % shape.n_head == 0,
         ),
@@ -258,7 +258,7 @@ def _link_bert(links: Links, config: Values) -> None:
         links.linear(f"{ours}.feed_forward.down", f"{theirs}.output.dense")
         links.norm(f"{ours}.feed_forward_norm", f"{theirs}.output.LayerNorm")
     links.linear("head.transform", f"{head}.transform.dense")
-    # An untied decoder has a bias of its own, and the other one is left over.
+    # An untied decoder has its own bias; the other one is unused.
     copies = () if shape.tie_weights else (f"{head}.decoder.bias",)
     links.bias("head.bias", f"{head}.bias", *copies)
 
@@ -292,8 +292,8 @@ BERT = Architecture(
     constants={"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"},
     requires=(
         *(mapping.PLACES, mapping.LAYERNORM),
-        only("norm_position", "post", "for norms come after its sub-layers"),
-        only("embedding_norm", "true", "for a norm follows its embeddings"),
+        only("norm_position", "post", "because its norms follow the sub-layers"),
+        only("embedding_norm", "true", "because a norm follows its embeddings"),
         *(mapping.NO_GATE, mapping.HEADS_FILL, mapping.ALL_KEYS),
     ),
     beside=(
@@ -309,7 +309,7 @@ BERT = Architecture(
 
 # ------------------------------------------------------------------ T5
 
-# A gated gelu is read as the approximation there: the exact one has to be called by its other name.
+# T5 reads "gated-gelu" as the tanh approximation; the exact one needs another name.
 ACTS = (
     mapping.PLAIN
     | {f"gated-{name}": ours for name, ours in mapping.GATES.items()}
@@ -323,7 +323,7 @@ def _told_of_t5(shape: ModelShape) -> dict[str, Any]:
         "tie_word_embeddings": shape.tie_weights,
         "scale_decoder_outputs": shape.tie_weights,
     }
-    if shape.positions == "none":  # of its table of zeros
+    if shape.positions == "none":  # the class gets a table of zeros
         found |= {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}
     return found
 
@@ -335,15 +335,15 @@ def _heard_of_t5(config: Values) -> dict[str, Any]:
         "n_decoder_layer": config.get("num_decoder_layers") or n_layer,
         "embedding_dropout": dropout,
         "attention_dropout": dropout,
-        "tie_scale": _scales(config),  # a head of its own tells by being there
+        "tie_scale": _scales(config),  # an untied head is recognized by its tensor
     }
 
 
 def _link_t5(links: Links, config: Values) -> None:
-    """Link attention that does not divide scores by the root of head_dim: that goes into the queries' weights.
+    """Link the weights; T5 does not divide scores by the root of head_dim, so the queries' weights include the factor.
 
-    Where the head has the embeddings' weights its logits are multiplied by n_embd^-0.5, unless its config says that
-    they are not.
+    If the output head has the embeddings' weights, T5 multiplies its logits by n_embd^-0.5, unless its config says
+    otherwise.
     """
     shape = links.shape
     last_norm = ("final_norm", "decoder.final_layer_norm")
@@ -360,12 +360,12 @@ def _link_t5(links: Links, config: Values) -> None:
 
 
 def _scales(config: Values) -> bool:
-    """Say whether logits are multiplied by n_embd^-0.5: without a word of its own, where embeddings are tied."""
+    """Return whether logits are multiplied by n_embd^-0.5: by default, if embeddings are tied."""
     return bool(config.get("scale_decoder_outputs", config.get("tie_word_embeddings") is not False))
 
 
 def _link_block(links: Links, side: Side, ours: str, theirs: str) -> None:
-    """Link the sub-layers of a block, which theirs numbers."""
+    """Link the sub-layers of a block, which T5 numbers."""
     queries, *keys = links.heads(links.shape.head_dim**-0.5)
     for index, part in enumerate(side.sub_layers):
         links.norm(f"{ours}.{part}_norm", f"{theirs}.{index}.layer_norm")
@@ -398,7 +398,7 @@ T5 = Architecture(
     fixed={"family": "encoder_decoder", "positions": "relative", "norm": "rmsnorm", "bias": False},
     fields=(
         Field("vocab_size", "vocab_size", 32128),
-        Field("n_positions", "block_size", 512),  # no limit there, and how long its texts were
+        Field("n_positions", "block_size", 512),  # not a limit in T5, but the length of its training texts
         Field("d_model", "n_embd", 512),
         Field("d_kv", "head_dim", 64),
         Field("d_ff", "d_ff", 2048),
@@ -412,10 +412,10 @@ T5 = Architecture(
     ),
     constants={"is_encoder_decoder": True},
     requires=(
-        only("positions", "relative none", "for it shifts scores by the distance"),
+        only("positions", "relative none", "because it shifts scores by the distance"),
         *(mapping.RMSNORM, mapping.PRE_NORM),
-        only("bias", "false", "for it has none"),
-        only("share_embeddings", "true", "for source and target share theirs"),
+        only("bias", "false", "because it has no biases"),
+        only("share_embeddings", "true", "because source and target share their embeddings"),
         *(mapping.ALL_KEYS, mapping.NO_TYPES, mapping.NO_EMBEDDING_NORM),
     ),
     beside=(

@@ -1,4 +1,4 @@
-"""Folders of the package `transformers`: written so that `from_pretrained` opens them, read as checkpoints."""
+"""Export runs to folders that `from_pretrained` of `transformers` opens, and import such folders as checkpoints."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from sweeplab.train.devices import settle_devices
 
 
 def architecture_of(shape: ModelShape) -> Architecture:
-    """Return the class that expresses a model.
+    """Return the class that can express a model.
 
     Raises:
-        BadInput: none does; says which choices the closest one of its family cannot express, and what it can.
+        BadInput: no class can; the message says which values the closest one of its family does not allow.
     """
     of_family = (each for each in ARCHITECTURES.values() if each.fixed["family"] == shape.family)
     found = min(of_family, key=lambda each: len(each.unmet(shape)))
@@ -55,11 +55,11 @@ def export_run(run: LoadedRun, folder: Path, force: bool = False) -> Architectur
     """Write config.json, model.safetensors, generation_config.json, tokenizer.json and tokenizer_config.json.
 
     Raises:
-        BadInput: no class expresses the run, or the folder holds a model and is not to be replaced.
+        BadInput: no class can express the run, or the folder already has a model and `force` is not set.
     """
     architecture = architecture_of(run.model.shape)
     if (folder / "config.json").exists() and not force:
-        raise BadInput(Problem("the folder holds a model already", "--force to replace it", file=folder))
+        raise BadInput(Problem("the folder already has a model", "--force to replace it", file=folder))
     tokens, layout = _token_ids(run), {name: getattr(run.values, name) for name in LAYOUT}
     config = architecture.config(run.values) | tokens | _labels(run) | {LAYOUT_KEY: layout}
     links, weights = architecture.links(run.model.shape, config), run.model.weights
@@ -79,8 +79,8 @@ def export_run(run: LoadedRun, folder: Path, force: bool = False) -> Architectur
     return architecture
 
 
-# What the package's own class for it has between the last block and the logits, where an encoder has a norm after
-# its activation: so none of them can be written.
+# How the class of `transformers` for a task differs from our encoders between the last block and the logits, where
+# ours have an activation and a norm: so these classes cannot be written.
 _NO_CLASS: Mapping[Kind, str] = {
     "labels": "BertForSequenceClassification has a tanh and no norm there",
     "tags": "BertForTokenClassification has no layer there",
@@ -89,9 +89,9 @@ _NO_CLASS: Mapping[Kind, str] = {
 
 
 def without_class(run: LoadedRun) -> str:
-    """Say why an encoder of labels or scores is written with its head for tokens, and which of its logits they are.
+    """Explain why an encoder of labels or scores is exported with its head for tokens, and which logits to use.
 
-    Empty for every other run.
+    Returns an empty string for every other run.
     """
     kind = objective_of(run.values).learns
     if not run.model.shape.of_family.transforms or kind not in _NO_CLASS:
@@ -105,7 +105,7 @@ def without_class(run: LoadedRun) -> str:
 
 
 def _token_ids(run: LoadedRun) -> dict[str, int | None]:
-    """Return the special tokens that config.json names; what a target starts with there pads as well."""
+    """Return the special tokens for config.json; without a padding token, the start of a target also pads."""
     special = run.special
     found = {f"{name}_token_id": special.get(name) for name in (BOS, EOS, PAD)}
     if run.model.shape.of_family.reads_source:
@@ -125,7 +125,7 @@ def _labels(run: LoadedRun) -> dict[str, Any]:
 
 
 def _tokenizer_files(run: LoadedRun) -> dict[str, Definition]:
-    """Return the tokenizer's two files; a run of bare ids has none."""
+    """Return the tokenizer's two files; none for a run without a tokenizer."""
     if isinstance(run.tokenizer, IdsTokenizer):
         return {}
     definition = write_tokenizer(run.tokenizer, run.special, run.model.shape.vocab_size)
@@ -137,7 +137,7 @@ def _tokenizer_files(run: LoadedRun) -> dict[str, Definition]:
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
         "model_max_length": run.model.shape.block_size,
-        # Without it types of tokens are among them, which GPT-2 would take for more tokens.
+        # The default includes token types, which GPT-2 would take for further tokens.
         "model_input_names": ["input_ids", "attention_mask"],
         **named,
         **({"extra_special_tokens": sentinels} if sentinels else {}),
@@ -146,7 +146,7 @@ def _tokenizer_files(run: LoadedRun) -> dict[str, Definition]:
 
 
 def _sampling(run: LoadedRun) -> dict[str, Any]:
-    """Return how the run's hyperparameters say that it is to be sampled from; 0 and 1 switch off there."""
+    """Return the run's sampling settings for generation_config.json, where top_k 0 and top_p 1 mean off."""
     if run.model.shape.of_family.transforms:
         return {}
     values = run.values
@@ -159,13 +159,13 @@ def _sampling(run: LoadedRun) -> dict[str, Any]:
     }
 
 
-# What releases before 4 called a norm's gain and bias.
+# Names of a norm's gain and bias in releases before 4.
 RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What was brought in; `without` says why the tokenizer is not the folder's own, where it is not."""
+    """Facts about an imported model; `without` is the reason if the folder's tokenizer could not be used."""
 
     family: str
     n_params: int
@@ -177,15 +177,15 @@ def import_folder(source: Path, target: Path, name: str, force: bool = False) ->
     """Write a checkpoint of a folder's model.
 
     Raises:
-        BadInput: the folder lacks something, or holds what no run here can be; or there is a checkpoint already.
+        BadInput: the folder is incomplete, its model is not supported, or the target already has a checkpoint.
     """
     if (target / "model.json").exists() and not force:
         allowed = "--name for another name, --force to replace it"
-        raise BadInput(Problem("there is a run already", allowed, file=target))
+        raise BadInput(Problem("there is already a run", allowed, file=target))
     config = _json(source / "config.json")
     kind = str(config.get("model_type"))
     if kind not in ARCHITECTURES:
-        what = f"config.json is of the model_type {kind!r}"
+        what = f"config.json has the unsupported model_type {kind!r}"
         raise BadInput(Problem(what, " | ".join(ARCHITECTURES), nearest(kind, ARCHITECTURES)))
     architecture = ARCHITECTURES[kind]
     tensors = _tensors(source, architecture)
@@ -215,7 +215,7 @@ def _label_names(config: Mapping[str, Any], n_labels: int | None) -> list[str]:
     if wanted and is_whole and all(isinstance(each, str) for each in named.values()):
         return [*named.values()]
     allowed = f"names of the labels 0 to {len(wanted) - 1}" if wanted else "n_labels of them"
-    raise BadInput(Problem("config.json is of a classifier, and id2label does not name its labels", allowed))
+    raise BadInput(Problem("config.json is of a classifier, but id2label does not name its labels", allowed))
 
 
 def _json(file: Path) -> dict[str, Any]:
@@ -223,22 +223,23 @@ def _json(file: Path) -> dict[str, Any]:
     try:
         text = file.read_text("utf-8")
         content = json.loads(text)
-        json.dumps(content, ensure_ascii=False).encode()  # an escape can write what is half of a character
+        json.dumps(content, ensure_ascii=False).encode()  # escapes can produce half of a surrogate pair
     except (OSError, RecursionError, ValueError) as error:
-        raise BadInput(Problem(getattr(error, "strerror", None) or f"no JSON: {error}", file=file)) from error
+        reason = getattr(error, "strerror", None) or f"not JSON: {error}"
+        raise BadInput(Problem(reason, file=file)) from error
     if not isinstance(content, dict):
-        raise BadInput(Problem("no object in it", file=file))
+        raise BadInput(Problem("not a JSON object", file=file))
     return content
 
 
 def _check_file(file: Path) -> None:
-    # The methods of paths raise where a name is longer than a file's may be.
-    if os.path.exists(file) and not os.path.isfile(file):  # noqa: PTH110, PTH113 - a pipe would be waited for
+    # The methods of Path raise for a name that is too long.
+    if os.path.exists(file) and not os.path.isfile(file):  # noqa: PTH110, PTH113 - reading a pipe would block
         raise BadInput(Problem("is no file", file=file))
 
 
 def _tensors(source: Path, architecture: Architecture) -> dict[str, Tensor]:
-    """Return the folder's tensors, named as the class with its head names them."""
+    """Return the folder's tensors, with the names that the class with its output head uses."""
     index = source / "model.safetensors.index.json"
     files = ["model.safetensors"]
     if index.exists():
@@ -252,7 +253,7 @@ def _tensors(source: Path, architecture: Architecture) -> dict[str, Tensor]:
         try:
             found |= load_file(source / file)
         except (OSError, SafetensorError) as error:
-            what = f"cannot be read as safetensors, the one format that is ({error})"
+            what = f"cannot be read as safetensors, the only supported format ({error})"
             raise BadInput(Problem(what, file=source / file)) from error
     for old, new in RENAMED.items():
         found = {name.replace(old, new): tensor for name, tensor in found.items()}
@@ -264,9 +265,9 @@ def _tensors(source: Path, architecture: Architecture) -> dict[str, Tensor]:
 def _values(
     architecture: Architecture, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> dict[str, Any]:
-    """Return effective hyperparameters: what config.json says, and the table's defaults.
+    """Return effective hyperparameters: those of config.json, and the table's defaults.
 
-    A head that is not the embeddings is none that is tied to them, whatever config.json says of it.
+    If the head's weights differ from the embeddings, the head is not tied, whatever config.json says.
     """
     tied: dict[str, Any] = {}
     head, embedding = (tensors.get(name) for name in (architecture.head, architecture.embedding))
@@ -278,29 +279,29 @@ def _values(
         known = {name: TABLE[name].check(value) for name, value in read.items()}
         values = settled(settle_devices(Hyperparameters.of(known)).as_dict())
     except ValueError as error:
-        raise BadInput(f"of config.json, {error}") from error
+        raise BadInput(f"config.json: {error}") from error
     except (ArithmeticError, AttributeError, TypeError) as error:
-        raise BadInput("config.json has what is no value of a model's") from error
+        raise BadInput("config.json has a value of the wrong type") from error
     if reason := why_not(ModelShape.named(values)):
-        raise BadInput(f"config.json is of a model that cannot be: {reason}")
+        raise BadInput(f"config.json describes a model that is not possible here: {reason}")
     return {name: values[name] for name in TABLE}
 
 
 def _objective(values: Mapping[str, Any], special: Mapping[str, int]) -> str:
-    """Return what a model has learned: as an export says it, else as its family and its special tokens do."""
+    """Return a model's objective: from our export, else inferred from its family and special tokens."""
     found = settled_objective(Hyperparameters.of(values), "text")
     if values["family"] not in OBJECTIVES[found].families:
-        raise BadInput(f"config.json is of the objective {found}, which is none of a {values['family']}'s")
-    # Without a token that stands for a span it can only find one text from another.
+        raise BadInput(f"config.json has objective {found}, which family {values['family']} cannot learn")
+    # Without sentinel tokens for spans it can only predict one text from another.
     return PairsObjective.name if found == Span.name and sentinel(0) not in special else found
 
 
 def _special_tokens(values: Mapping[str, Any]) -> dict[str, int]:
-    """Return the special tokens that a run of these values has where it came with none of its own."""
+    """Return the special tokens that a run with these values has by default."""
     try:
         return special_tokens(Hyperparameters.of(values)).ids
     except ValueError as error:  # a block_size may have no room for them
-        raise BadInput(f"of config.json, {error}") from error
+        raise BadInput(f"config.json: {error}") from error
 
 
 def _weights(
@@ -308,31 +309,31 @@ def _weights(
 ) -> dict[str, Tensor]:
     links = architecture.links(shape, config)
     if missing := sorted(links.names - tensors.keys()):
-        raise BadInput(f"the folder's tensors lack {missing[0]}, which {architecture.class_name} has")
+        raise BadInput(f"the folder lacks the tensor {missing[0]}, which {architecture.class_name} needs")
     beside = re.compile("|".join((re.escape(architecture.head), *architecture.beside)))
     if others := sorted(name for name in tensors.keys() - links.names if not beside.fullmatch(name)):
-        raise BadInput(f"the folder's tensors have {others[0]}, for which no run here has a place")
+        raise BadInput(f"the folder has the tensor {others[0]}, which is not supported")
     return {link.ours: link.take(tensors) for link in links.found}
 
 
 def _tokenizer(definition: Definition | None, shape: ModelShape) -> tuple[Tokenizer, str]:
-    """Return the tokenizer, or that of bare ids and the reason."""
+    """Return the folder's tokenizer and ""; if it cannot be used, a tokenizer of plain ids and the reason."""
     why = "there is no tokenizer.json"
     if definition is not None:
         try:
             found = read_tokenizer(definition)
             if found.vocab_size <= shape.vocab_size:
                 return found, ""
-            why = f"tokenizer.json has {found.vocab_size:,} tokens, and the model {shape.vocab_size:,}"
+            why = f"tokenizer.json has {found.vocab_size:,} tokens, but the model only {shape.vocab_size:,}"
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            why = f"tokenizer.json is none that we have: {error}"
+            why = f"tokenizer.json is not supported: {error}"
     return IdsTokenizer(shape.vocab_size), why
 
 
 def _special(
     source: Path, config: Mapping[str, Any], definition: Definition | None, shape: ModelShape
 ) -> dict[str, int]:
-    """Return the ids of special tokens by our names, as config.json and the tokenizer's own files tell them."""
+    """Return the ids of special tokens by our names, from config.json and the tokenizer's files."""
     listed = (definition or {}).get("added_tokens")
     added = {
         each["content"]: each.get("id")

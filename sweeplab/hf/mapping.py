@@ -1,6 +1,6 @@
-"""How a model of theirs is one of ours: what its config.json says, which tensors hold which weight, what none has.
+"""The mapping between models of `transformers` and ours: fields of config.json, tensors, and unsupported features.
 
-Each mapping is one, read in one direction or the other.
+Each mapping is written once and used in both directions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sweeplab.model.shape import ModelShape, Requirement, requirement
 
 Values = Mapping[str, Any]
 
-# Their names of activations; where several mean one of ours, the first is written.
+# Names of activations in `transformers`, and ours; if several mean the same, the first is written.
 PLAIN = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -37,9 +37,9 @@ GATES = {"silu": "swiglu", "swish": "swiglu"} | {
 
 @dataclass(frozen=True)
 class Field:
-    """A key of config.json and the hyperparameter that it says; `default` is what theirs takes without it.
+    """A key of config.json and its hyperparameter; `default` is the default of `transformers`.
 
-    `words` are their names of its values. A null there is what is `auto` here.
+    `words` maps their names of values to ours. A null there is `auto` here.
     """
 
     key: str
@@ -48,21 +48,21 @@ class Field:
     words: Mapping[str, str] | None = None
 
     def write(self, values: Values) -> Any:
-        """Return their value of ours."""
+        """Return the value for config.json."""
         value = values[self.name]
         return next(theirs for theirs, ours in self.words.items() if ours == value) if self.words else value
 
     def read(self, config: Values) -> Any:
-        """Return our value of theirs.
+        """Return our value for that of config.json.
 
         Raises:
-            BadInput: there is none.
+            BadInput: we have no such value.
         """
         value = config.get(self.key, self.default)
         if self.words is None:
             return AUTO if value is None else value
         if value not in self.words:
-            what = f"config.json has {self.key} {value!r}, which no {self.name} here is"
+            what = f"config.json has {self.key} {value!r}, which is not supported as {self.name}"
             raise BadInput(Problem(what, " | ".join(self.words)))
         return self.words[value]
 
@@ -74,37 +74,37 @@ def only(name: str, allowed: str, why: str) -> Requirement:
     return requirement(text, name, lambda shape: str(getattr(shape, name)).lower() in values)
 
 
-# What none of the classes has.
+# The requirements of all classes.
 COMMON = (
-    only("attention", "full", "for every position attends to all that it may see"),
-    only("n_expert", "1", "for it has no experts"),
-    only("qk_norm", "false", "for queries and keys are not normed"),
-    only("parallel_block", "false", "for attention comes before feed-forward"),
+    only("attention", "full", "because every position attends to all visible ones"),
+    only("n_expert", "1", "because it has no experts"),
+    only("qk_norm", "false", "because it does not normalize queries and keys"),
+    only("parallel_block", "false", "because attention comes before feed-forward"),
     requirement(
-        "final_norm auto, for it has one where norms come first",
+        "final_norm auto, because it has a final norm only with norms before the sub-layers",
         "final_norm",
         lambda shape: shape.final_norm == (shape.norm_position == "pre"),
     ),
     requirement(
-        "head_bias false, for its head has none",
+        "head_bias false, because its output head has no bias",
         "head_bias",
         lambda shape: shape.of_family.transforms or not shape.has_head_bias,
     ),
 )
-# What several of them have.
-PLACES = only("positions", "learned sinusoidal none", "for it adds a table of positions to the embeddings")
-LAYERNORM, RMSNORM = (only("norm", name, "for it has no other") for name in ("layernorm", "rmsnorm"))
-PRE_NORM = only("norm_position", "pre", "for norms come before its sub-layers")
-NO_GATE = only("activation", " ".join(dict.fromkeys(PLAIN.values())), "for its feed-forward has no gate")
-NO_TYPES = only("n_token_types", "0", "for all tokens are of one type")
-NO_EMBEDDING_NORM = only("embedding_norm", "false", "for the first norm is a block's")
+# The requirements of several classes.
+PLACES = only("positions", "learned sinusoidal none", "because it adds a table of positions to embeddings")
+LAYERNORM, RMSNORM = (only("norm", name, "because it has no other norm") for name in ("layernorm", "rmsnorm"))
+PRE_NORM = only("norm_position", "pre", "because its norms precede the sub-layers")
+NO_GATE = only("activation", " ".join(dict.fromkeys(PLAIN.values())), "because its feed-forward is not gated")
+NO_TYPES = only("n_token_types", "0", "because it has no token types")
+NO_EMBEDDING_NORM = only("embedding_norm", "false", "because no norm follows its embeddings")
 ALL_KEYS = requirement(
-    "n_kv_head as n_head, for every head has keys of its own",
+    "n_kv_head equal to n_head, because every head has its own keys",
     "n_kv_head",
     lambda shape: shape.n_kv_head == shape.n_head,
 )
 HEADS_FILL = requirement(
-    "head_dim n_embd / n_head, for its heads share out n_embd",
+    "head_dim equal to n_embd / n_head, because its heads divide n_embd",
     "head_dim",
     lambda shape: shape.n_head * shape.head_dim == shape.n_embd,
 )
@@ -112,15 +112,15 @@ HEADS_FILL = requirement(
 
 # ------------------------------------------------------------------ weights
 
-# Neighboring columns of a weight: how many, and what theirs are in units of ours.
+# Groups of adjacent columns of a weight: their number, and the factor from our values to theirs.
 Columns = Sequence[tuple[int, float]]
 
 
 @dataclass(frozen=True)
 class Link:
-    """A weight of ours and the tensors of theirs that have its columns side by side, each times its factor.
+    """One of our weights and the `transformers` tensors that together hold its columns, each times its factor.
 
-    One that theirs lacks, such as a bias, is zeros here.
+    A weight without such a tensor, such as a bias, is zeros.
     """
 
     ours: str
@@ -130,7 +130,7 @@ class Link:
     transposed: bool = False
 
     def give(self, weight: Tensor) -> dict[str, Tensor]:
-        """Return the tensors of theirs by name."""
+        """Return the tensors for `transformers`, by name."""
         weight = weight * self._factors
         widths = [width for width, _ in self.columns]
         parts = weight.split_with_sizes(widths, dim=-1) if len(self.theirs) > 1 else [weight]
@@ -140,10 +140,10 @@ class Link:
         }
 
     def take(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Return our weight out of theirs.
+        """Return our weight from their tensors.
 
         Raises:
-            BadInput: they are of another size.
+            BadInput: the tensors have another size.
         """
         if not self.theirs:
             return torch.zeros(self.size)
@@ -153,7 +153,7 @@ class Link:
         fit = {(part.dim(), *part.shape[:-1]) for part in parts} == {(len(self.size), *self.size[:-1])}
         if not fit or sum(part.shape[-1] for part in parts) != self.size[-1]:
             sizes = ", ".join(f"{name} {list(tensors[name].shape)}" for name in self.theirs)
-            raise BadInput(f"the sizes of {sizes} are not those that config.json speaks of")
+            raise BadInput(f"the sizes of {sizes} do not match config.json")
         return (torch.cat(parts, dim=-1) / self._factors).contiguous()
 
     @property
@@ -163,7 +163,7 @@ class Link:
 
 @dataclass
 class Links:
-    """The links of one model, as its architecture makes them, and what theirs has besides (`constant`).
+    """The links of one model, and constant tensors that only `transformers` has (`constant`).
 
     The fields from `embedding` to `biased` are those of the architecture.
     """
@@ -181,7 +181,7 @@ class Links:
 
     @property
     def names(self) -> set[str]:
-        """Return the names of all tensors of theirs."""
+        """Return the names of all `transformers` tensors."""
         return {name for link in self.found for name in link.theirs} | self.constant.keys()
 
     def table(self, ours: str, theirs: str, factor: float = 1.0) -> None:
@@ -199,7 +199,7 @@ class Links:
     def linear(
         self, ours: str, *theirs: str, columns: Columns | None = None, biased: bool | None = None
     ) -> None:
-        """Link a matrix and its bias; where theirs are several, each has the next of the columns."""
+        """Link a matrix and its bias; several tensors take consecutive groups of columns."""
         size = self._sizes[f"{ours}.weight"]
         columns = columns or [(size[-1], 1.0)]
         names = tuple(f"{each}.weight" for each in theirs)
@@ -208,12 +208,12 @@ class Links:
         self._vector(f"{ours}.bias", tuple(f"{each}.bias" for each in theirs if has_bias), columns)
 
     def bias(self, ours: str, *theirs: str) -> None:
-        """Link a bias over the vocabulary; theirs are copies of it."""
+        """Link a bias over the vocabulary to its copies."""
         for name in theirs:
             self._vector(ours, (name,), [(self.shape.vocab_size, 1.0)])
 
     def _vector(self, ours: str, theirs: tuple[str, ...], columns: Columns) -> None:
-        """Link a vector; where ours has none, theirs is zeros."""
+        """Link a vector; if we have none, write zeros."""
         if ours in self._sizes:
             self.found.append(Link(ours, self._sizes[ours], theirs, columns))
             return
@@ -221,16 +221,16 @@ class Links:
         self.constant |= {name: torch.zeros(width) for name, width in zip(theirs, widths, strict=False)}
 
     def heads(self, factor: float = 1.0) -> Columns:
-        """Return the columns of a joined query, key and value; `factor` is what else the queries take in."""
+        """Return the columns of a joined query, key and value; `factor` is a further factor of the queries."""
         shape = self.shape
         keys = (shape.n_kv_head * shape.head_dim, 1.0)
         return [(shape.n_head * shape.head_dim, query_factor(shape) * factor), keys, keys]
 
     def embeddings(self, last_norm: tuple[str, str], scale: float = 1.0) -> None:
-        """Link token embeddings, the norm before the head, and the head where it has weights of its own.
+        """Link token embeddings, the norm before the output head, and an untied head.
 
-        Theirs have no factors, but that logits are multiplied by `scale`: ours go into the embeddings, and from
-        there out of the last norm again where the head has the embeddings' weights.
+        `transformers` has no factors except that logits are multiplied by `scale`. Our factors are multiplied into the
+        embeddings, and divided out in the last norm if the head has the embeddings' weights.
         """
         shape = self.shape
         into = shape.n_embd**0.5 if shape.scale_embedding else 1.0
@@ -241,7 +241,7 @@ class Links:
             self.table("head.weight", self.head, out)
 
     def places(self, theirs: str) -> None:
-        """Link learned positions; other ones that are added to the embeddings are written out as a table."""
+        """Link learned positions; other positions added to the embeddings are written as a constant table."""
         size = (self.shape.block_size, self.shape.n_embd)
         if self.shape.positions == "learned":
             self.table("position_embedding", theirs)

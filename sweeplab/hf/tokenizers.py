@@ -1,7 +1,7 @@
-"""Our tokenizers as the `tokenizers` library's tokenizer.json, and back where one of ours is the same.
+"""Write our tokenizers as tokenizer.json of the `tokenizers` library, and read one back if we have the same tokenizer.
 
-All but char work on bytes, each written as a printable character as GPT-2 does (Radford et al., 2019). WordPiece and
-Unigram are the library's own, and taken as they are: also BERT's and T5's, which change texts before they cut them.
+All but char work on bytes, each written as a printable character as in GPT-2 (Radford et al., 2019). WordPiece and
+Unigram are the library's own and used unchanged, including BERT's and T5's, which normalize texts before cutting them.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ if TYPE_CHECKING:
 Definition = dict[str, Any]
 
 ANY = r"[\s\S]"
-# The word tokenizer's pattern in the library's dialect, whose own \w has accents that combine, and \s no separators.
+# The word tokenizer's pattern in the library's dialect, whose \w has combining accents and whose \s lacks separators.
 WORD, BLANK = r"\p{L}\p{N}_", r"\s\x1c-\x1f"
 WORDS = rf" ?[{WORD}]+| ?[^{WORD}{BLANK}]+|[{BLANK}]+"
 OURS = re.compile(r"<\|((pad|bos|eos|mask)|(sentinel|label|unused)_\d+)\|>")  # what `write_tokenizer` adds
 GPT2_WORDS = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 
 
-# The character that stands for each byte: itself where it is printable, else one from U+0100 on.
+# The character that represents each byte: itself if printable, otherwise one from U+0100 on.
 PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 OTHERS = [byte for byte in range(N_BYTES) if byte not in PRINTABLE]
 ALPHABET = [chr(byte if byte in PRINTABLE else N_BYTES + OTHERS.index(byte)) for byte in range(N_BYTES)]
 BYTES = {character: byte for byte, character in enumerate(ALPHABET)}
 
 
-# The score of a token of Unigram that stands for no text: text is never cut into it.
+# The score of a Unigram token that represents no text, so that no text is cut into it.
 NEVER = -1e9
-# Those of ours that the library has in another form than ours.
+# Our tokenizers that have another form in the library.
 REWRITTEN = (CharTokenizer, ByteTokenizer, WordTokenizer)
-# Those that are the library's, by what it calls their models.
+# The library's own tokenizers, by the library's name of their model.
 LIBRARYS = {each.model: each for each in (BpeTokenizer, WordPieceTokenizer, UnigramTokenizer)}
 
 
 def _in_library(tokenizer: Tokenizer) -> Library:
-    """Return one of REWRITTEN as the library's: whole characters, or bytes and words that are looked up whole."""
+    """Return the library's form of one of REWRITTEN: whole characters, or bytes and words that are looked up whole."""
     from tokenizers import Regex, decoders, models, pre_tokenizers
     from tokenizers import Tokenizer as Library
 
     if isinstance(tokenizer, CharTokenizer):
-        utf8(tokenizer.characters)  # the library's own refusal names neither character nor place
+        utf8(tokenizer.characters)  # the library's own error names neither character nor position
         library = Library(models.WordLevel({each: rank for rank, each in enumerate(tokenizer.characters)}))
         library.pre_tokenizer = pre_tokenizers.Split(Regex(ANY), "isolated")
         library.decoder = decoders.Fuse()
@@ -85,12 +85,12 @@ def _from_library(kind: type[Tokenizer], tokens: list[str]) -> Tokenizer:
 
 
 def write_tokenizer(tokenizer: Tokenizer, special: Mapping[str, int], vocab_size: int) -> Definition:
-    """Return tokenizer.json: the same ids of the same text, and `vocab_size` of them in all.
+    """Return tokenizer.json, which gives every text the same ids and has `vocab_size` ids in all.
 
-    A special token that no text has is written `<|name|>`, an id that nothing stands for `<|unused_id|>`.
+    A special token is written `<|name|>`, an unused id `<|unused_id|>`.
 
     Raises:
-        BadInput: the library has nothing like it.
+        BadInput: the library cannot express the tokenizer.
     """
     definition = _library_definition(tokenizer)
     vocabulary, added = definition["model"]["vocab"], definition["added_tokens"]
@@ -115,7 +115,7 @@ def write_tokenizer(tokenizer: Tokenizer, special: Mapping[str, int], vocab_size
 
 
 def contents_of(definition: Definition) -> dict[int, str]:
-    """Return what a tokenizer.json calls its tokens, by their ids."""
+    """Return the tokens of a tokenizer.json by their ids."""
     vocabulary = definition["model"]["vocab"]
     if isinstance(vocabulary, list):
         known = {number: token for number, (token, _) in enumerate(vocabulary)}
@@ -134,14 +134,14 @@ def _library_definition(tokenizer: Tokenizer) -> Definition:
     try:
         return dict(json.loads(_in_library(tokenizer).to_str()))
     except ValueError as error:
-        raise BadInput(f"of the {tokenizer.name} tokenizer, {error}") from error
+        raise BadInput(f"tokenizer {tokenizer.name}: {error}") from error
 
 
 def read_tokenizer(definition: Definition) -> Tokenizer:
-    """Return the tokenizer of ours that gives the same ids as a tokenizer.json.
+    """Return our tokenizer that gives the same ids as a tokenizer.json.
 
     Raises:
-        ValueError: there is none; says why.
+        ValueError: we have no such tokenizer; the message says why.
     """
     added = [each for each in definition.get("added_tokens") or [] if not OURS.fullmatch(each["content"])]
     model = definition["model"]
@@ -160,7 +160,7 @@ def read_tokenizer(definition: Definition) -> Tokenizer:
     vocabulary = vocabulary | {each["content"]: each["id"] for each in added}
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     if sorted(vocabulary.values()) != list(range(len(tokens))) or len(tokens) > LARGEST_VOCABULARY:
-        raise ValueError(f"its ids are not those from 0 on, or more than {LARGEST_VOCABULARY:,}")
+        raise ValueError(f"its ids are not consecutive from 0, or more than {LARGEST_VOCABULARY:,}")
     for ours in REWRITTEN:
         try:
             candidate = _from_library(ours, tokens)
@@ -169,7 +169,7 @@ def read_tokenizer(definition: Definition) -> Tokenizer:
         if definition == _library_definition(candidate):
             return candidate
     if kind is None:
-        raise ValueError(f"it is a {model.get('type')}; known are {', '.join(LIBRARYS)}")
+        raise ValueError(f"its type is {model.get('type')}; supported are {', '.join(LIBRARYS)}")
     if kind is not BpeTokenizer:
         return kind.from_json({"definition": definition})
     if wrong := _no_bpe(definition):
@@ -178,11 +178,11 @@ def read_tokenizer(definition: Definition) -> Tokenizer:
 
 
 def _no_bpe(definition: Definition) -> str | None:
-    """Return why a definition is no byte-level BPE that cuts words as GPT-2 does, or None."""
+    """Return why a definition is not a byte-level BPE that cuts words as GPT-2 does, or None."""
     model = definition["model"]
     cut, decoder = (definition.get(part) or {} for part in ("pre_tokenizer", "decoder"))
     if definition.get("normalizer") is not None:
-        return "it changes texts before it cuts them: what it decodes is another text"
+        return "it normalizes texts before it cuts them, so that decoding gives another text"
     if {key: cut.get(key) for key in GPT2_WORDS} != GPT2_WORDS or decoder.get("type") != "ByteLevel":
         return "it does not cut words as GPT-2 does"
     odd = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")

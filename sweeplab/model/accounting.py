@@ -166,7 +166,7 @@ def side_length(shape: ModelShape, side: Side, length: int, source_length: int) 
 
 
 def is_large_product(n_rows: int, n_weights: int) -> bool:
-    """Say whether a CPU with matrix units multiplies so many rows by a weight faster in bfloat16.
+    """Return whether a CPU with matrix units multiplies so many rows by a weight faster in bfloat16.
 
     By one thread of a Xeon with AMX, in microseconds, and without the conversions to bfloat16: rows x in x out
     512x64x256 86 in float32 and 33 in bfloat16, 512x64x103 46 and 27, 512x64x64 24 and 22, 64x32x128 3 and 3.
@@ -175,6 +175,6 @@ def is_large_product(n_rows: int, n_weights: int) -> bool:
 
 
 def has_large_product(shape: ModelShape, n_rows: int) -> bool:
-    """Say whether a feed-forward layer, attention's projection or the head is a large product."""
+    """Return whether a feed-forward layer, attention's projection or the head is a large product."""
     widths = (shape.d_ff, 3 * shape.head_dim * shape.n_head, shape.vocab_size)
     return is_large_product(n_rows, shape.n_embd * max(widths))

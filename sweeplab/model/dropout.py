@@ -111,7 +111,7 @@ class Dropout:
         return [*self._dropped]
 
     def drops(self, site: str) -> bool:
-        """Say whether some run drops anything at a site."""
+        """Return whether some run drops anything at a site."""
         return site in self._dropped
 
     def mask(self, count: int, site: str) -> Float[Tensor, "K {count}"]:

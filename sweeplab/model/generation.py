@@ -1,6 +1,6 @@
-"""Text out of a trained model: sampled, searched for by beams, contrasted with another model, or filled in.
+"""Generate text with a trained model: sampling, beam search, contrastive decoding with two models, or filling holes.
 
-Everything asks which token comes next: a `Reader` of one model, or a `Contrast` of two.
+All methods ask for scores of the next token: from a `Reader` of one model, or a `Contrast` of two.
 
 Legend: B sequences that are continued side by side, T tokens found so far, V vocab_size.
 """
@@ -29,16 +29,16 @@ CONTRAST_ALPHA = 0.1  # as published
 
 
 class Reader:
-    """Scores next tokens by their log-probability under one model; what stands for no text has none.
+    """Scores next tokens by their log-probability under one model; tokens that represent no text get -inf.
 
-    With a cache no token is read twice. It ends where positions are bounded: past block_size tokens the model reads
-    the last block_size of them, each at another position than before, so all of them are read again for each token.
+    With a KV cache no token is read twice. For models with bounded positions the cache cannot be used past block_size
+    tokens: the model then reads the last block_size tokens, at new positions, again for each token.
     """
 
     def __init__(
         self, transformer: Transformer, weights: Weights, prompt: Prompt, n_tokens: int, caches: bool = True
     ) -> None:
-        """Take a lone run's weights; text is what has an id below `n_tokens`."""
+        """Take the weights of a single run; ids below `n_tokens` represent text."""
         self.transformer, self.weights = transformer, weights
         device = weights["token_embedding"].device
         self._start = torch.tensor([*prompt.start], device=device)
@@ -64,13 +64,13 @@ class Reader:
         return logits[0].log_softmax(dim=-1).masked_fill(self._barred, -torch.inf)
 
     def choose(self, rows: Int[Tensor, "b"]) -> None:
-        """Go on with these of the B sequences, each as often as it is named."""
+        """Continue with these of the B sequences, each as often as it is listed."""
         if self._cache:
             self._cache.choose(rows)
 
 
 def barred(vocab_size: int, n_tokens: int, prompt: Prompt) -> Bool[Tensor, "V"]:
-    """Return which ids stand neither for text nor for what may be found beside it."""
+    """Return a mask of the ids that may not be generated: neither text nor one of the prompt's markers."""
     ids = torch.arange(vocab_size)
     return (ids >= n_tokens) & ~torch.isin(ids, torch.tensor([*prompt.markers], dtype=torch.long))
 
@@ -79,10 +79,10 @@ def barred(vocab_size: int, n_tokens: int, prompt: Prompt) -> Bool[Tensor, "V"]:
 class Contrast:
     """Scores tokens by contrastive decoding (Li et al., 2022, "Contrastive decoding: open-ended text generation …").
 
-    A score is log p_expert - log p_amateur, of tokens that the expert finds plausible, and no others.
+    A score is log p_expert - log p_amateur for tokens that are plausible to the expert, and -inf for others.
 
-    Plausible is what has at least alpha times the probability of the expert's best token. The amateur's temperature
-    is 1, as published for OPT (GPT-2's was 0.5).
+    A token is plausible if it has at least alpha times the probability of the expert's best token. The amateur's
+    temperature is 1, as published for OPT (0.5 for GPT-2).
     """
 
     expert: Reader
@@ -93,11 +93,11 @@ class Contrast:
         """Return scores of the token after found ones."""
         expert = self.expert(found)
         worst = expert.max(dim=-1, keepdim=True).values + math.log(self.alpha)
-        # Barred tokens have no probability for either: they are not compared.
+        # Barred tokens have probability 0 in both models and are not compared.
         return torch.where(expert >= worst, expert - self.amateur(found), -torch.inf)
 
     def choose(self, rows: Int[Tensor, "b"]) -> None:
-        """Go on with these of the B sequences."""
+        """Continue with these of the B sequences."""
         self.expert.choose(rows)
         self.amateur.choose(rows)
 
@@ -109,10 +109,9 @@ Next = Reader | Contrast
 class Sampling:
     """How a token is drawn: temperature, then top-k, then top-p (Holtzman et al., "The curious case", 2020).
 
-    Greedy takes the best one, and the first of equally good ones.
+    Greedy takes the best token, and the one with the lowest id among equally good ones.
 
-    top_k keeps the k best tokens, top_p the fewest best ones whose probabilities reach p: of what top_k has kept,
-    and at least one.
+    top_k keeps the k best tokens; of these top_p keeps the fewest best ones whose probabilities sum to p, at least one.
     """
 
     temperature: float = 1.0
@@ -121,8 +120,8 @@ class Sampling:
     greedy: bool = False
 
     def probabilities(self, scores: Float[Tensor, "... V"]) -> Float[Tensor, "... V"]:
-        """Return the probabilities with which tokens of these scores are drawn; of greedy, a one."""
-        # Sorted in the order of ids where scores are equal, on any device.
+        """Return the probabilities with which tokens of these scores are drawn; greedy gives the best token 1."""
+        # A stable sort orders equal scores by id on any device.
         ranked, order = scores.double().sort(dim=-1, descending=True, stable=True)
         if self.greedy:
             kept = torch.zeros_like(ranked)
@@ -130,7 +129,7 @@ class Sampling:
         else:
             if self.top_k is not None:
                 ranked[..., self.top_k :] = -torch.inf
-            # The best score first made 0: by a temperature close to 0 it would be divided to infinity.
+            # The best score is shifted to 0, so that dividing by a tiny temperature does not overflow.
             kept = ((ranked - ranked[..., :1]) / self.temperature).softmax(dim=-1)
             if self.top_p is not None:
                 before = kept.cumsum(dim=-1) - kept
@@ -140,7 +139,7 @@ class Sampling:
 
 
 class Sampler:
-    """Draws tokens, on the CPU and by a generator of its own: a seed says what it draws on any device."""
+    """Draws tokens on the CPU with its own generator, so that a seed gives the same draws for any device."""
 
     def __init__(self, how: Sampling, seed: int = 0) -> None:
         self.how, self._generator = how, torch.Generator().manual_seed(seed)
@@ -154,7 +153,7 @@ class Sampler:
 
 
 def sample(next_: Next, sampler: Sampler, prompt: Prompt, max_new_tokens: int) -> Iterator[int]:
-    """Yield tokens as they are drawn, up to the prompt's end, its room, or so many."""
+    """Yield tokens as they are drawn, up to the prompt's end token, its room, or max_new_tokens."""
     found: list[int] = []
     while len(found) < min(max_new_tokens, prompt.room or max_new_tokens):
         token = sampler(next_(torch.tensor([found], dtype=torch.long))[0])
@@ -165,7 +164,7 @@ def sample(next_: Next, sampler: Sampler, prompt: Prompt, max_new_tokens: int) -
 
 
 class Beam(NamedTuple):
-    """A text that was found, with its log-probability and the score by which it ranks."""
+    """A generated text with its log-probability and the score by which it is ranked."""
 
     tokens: list[int]
     log_probability: float
@@ -173,22 +172,22 @@ class Beam(NamedTuple):
 
 
 def penalty(length: int) -> float:
-    """Return what a log-probability is divided by (Wu et al., "Google's neural machine translation system", 2016)."""
+    """Return the length penalty that divides a log-probability (Wu et al., "Google's neural machine …", 2016)."""
     return float(((5 + length) / 6) ** LENGTH_PENALTY)
 
 
 def beam_search(next_: Next, prompt: Prompt, n_beams: int, max_new_tokens: int) -> list[Beam]:
-    """Return the best `n_beams` texts that were found, best first, by log-probability over `penalty`.
+    """Return the best `n_beams` texts, best first, by log-probability divided by `penalty`.
 
-    A text ends with the prompt's end, or where there is no more room. As many unfinished texts as there are beams go on
-    beside the finished ones. The search is over once none of them can come to a better score: log-probabilities only
-    fall, and none is divided by more than the longest.
+    A text ends with the prompt's end token, or where there is no more room. Besides the finished texts the search
+    continues `n_beams` unfinished ones. It stops once none of these can reach a better score: log-probabilities only
+    fall, and the largest possible divisor is that of the longest text.
     """
     most = min(max_new_tokens, prompt.room or max_new_tokens)
     done: list[Beam] = []
     found, totals = torch.empty(1, 0, dtype=torch.long), torch.zeros(1, dtype=torch.float64)
     for length in range(1, most + 1):
-        # Of twice as many no more than half can end here, one for each unfinished text.
+        # Of 2 * n_beams candidates at most n_beams can end here, one for each unfinished text.
         rows, tokens, totals = _best(totals[:, None] + next_(found).double().cpu(), 2 * n_beams)
         found = torch.cat([found[rows], tokens[:, None]], dim=1)
         closed = (tokens == (-1 if prompt.end is None else prompt.end)) | (length == most)
@@ -206,7 +205,7 @@ def beam_search(next_: Next, prompt: Prompt, n_beams: int, max_new_tokens: int) 
 
 
 def _best(scores: Float[Tensor, "B V"], count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return row, token and score of the best of scores, at most `count`, and none that is barred."""
+    """Return row, token and score of the best scores, at most `count`, without barred tokens."""
     ranked, order = scores.flatten().sort(descending=True, stable=True)
     count = min(count, int(ranked.isfinite().sum()))
     return order[:count] // scores.shape[1], order[:count] % scores.shape[1], ranked[:count]
@@ -216,7 +215,7 @@ def _best(scores: Float[Tensor, "B V"], count: int) -> tuple[Tensor, Tensor, Ten
 def hole_scores(
     transformer: Transformer, weights: Weights, prompt: Prompt, n_tokens: int
 ) -> Float[Tensor, "n_holes V"]:
-    """Return the log-probabilities of what stands in each hole, given all that does not."""
+    """Return the log-probabilities of the token in each hole, given all tokens outside the holes."""
     device = weights["token_embedding"].device
     tokens = torch.tensor([[[*prompt.start]]], device=device)
     logits = transformer.logits(weights, Batch(tokens, tokens))[0, [*prompt.holes]]
@@ -227,9 +226,9 @@ def hole_scores(
 def fill(
     transformer: Transformer, weights: Weights, prompt: Prompt, n_tokens: int, sampler: Sampler
 ) -> Sequence[int]:
-    """Return the prompt's tokens with every hole of an encoder filled, the surest first: one pass for each.
+    """Return the prompt's tokens with every hole of an encoder filled, the most certain first: one pass per hole.
 
-    Each that is filled is read by those that are left, so nothing can be cached.
+    Later passes read the holes already filled, so nothing can be cached.
     """
     while prompt.holes:
         scores = hole_scores(transformer, weights, prompt, n_tokens)

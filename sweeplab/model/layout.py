@@ -82,7 +82,7 @@ class Weight:
 
     @property
     def decays(self) -> bool:
-        """Say whether weight decay applies: to matrices and embeddings, not to gains and biases."""
+        """Return whether weight decay applies: to matrices and embeddings, not to gains and biases."""
         return len(self.shape) > 1
 
     @property

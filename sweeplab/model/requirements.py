@@ -1,4 +1,4 @@
-"""Which choices of parts go together: what the parts themselves require, and what holds between them (no torch)."""
+"""Which choices of parts are compatible: the requirements of single parts, and those between parts (no torch)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sweeplab.model.shape import ModelShape, Requirement, requirement
 
 GENERAL = (
     requirement(
-        "n_kv_head divides n_head: each head of keys serves equally many of queries",
+        "n_kv_head divides n_head: each key head is shared by equally many query heads",
         "n_kv_head n_head",
         lambda shape: shape.n_head % shape.n_kv_head == 0,
     ),
@@ -31,18 +31,18 @@ GENERAL = (
         lambda shape: not shape.parallel_block or not shape.of_family.reads_source,
     ),
     requirement(
-        "tie_scale is of a head that has the embedding's weights: tie_weights must be true",
+        "tie_scale needs an output head with the embedding's weights: tie_weights must be true",
         "tie_scale tie_weights",
         lambda shape: shape.tie_weights or not shape.tie_scale,
     ),
     requirement(
-        "head_bias is not of an encoder, whose head follows bias: family must not be encoder",
+        "head_bias does not apply to an encoder, whose head follows bias: family must not be encoder",
         "head_bias family",
         lambda shape: not shape.head_bias or not shape.of_family.transforms,
     ),
     requirement(
-        "mup says itself what follows the width: init must be normal, attention_scale head_dim, scale_embedding and "
-        "tie_scale false",
+        "mup itself sets everything that scales with the width: init must be normal, attention_scale head_dim, "
+        "scale_embedding and tie_scale false",
         "parametrization init attention_scale scale_embedding tie_scale",
         lambda shape: (
             shape.parametrization == "standard"
@@ -51,17 +51,17 @@ GENERAL = (
         ),
     ),
     requirement(
-        "attention_scale is of a softmax of products: attention must not be linear",
+        "attention_scale n_embd needs attention with a softmax of scores: attention must not be linear",
         "attention_scale attention",
         lambda shape: shape.attention_scale == "head_dim" or ATTENTION[shape.attention].has_scores,
     ),
     requirement(
-        "share_embeddings false needs a source beside the target: family must be encoder_decoder",
+        "share_embeddings false needs a source and a target: family must be encoder_decoder",
         "share_embeddings family",
         lambda shape: shape.share_embeddings or shape.of_family.reads_source,
     ),
     requirement(
-        "n_encoder_layer and n_decoder_layer are an encoder_decoder's; elsewhere n_layer says it",
+        "n_encoder_layer and n_decoder_layer apply only to family encoder_decoder; use n_layer otherwise",
         "n_encoder_layer n_decoder_layer n_layer family",
         lambda shape: (
             shape.of_family.reads_source or shape.n_encoder_layer == shape.n_decoder_layer == shape.n_layer
@@ -72,12 +72,12 @@ GENERAL = (
 
 @cache
 def requirements() -> tuple[Requirement, ...]:
-    """Return all that a model's shape has to meet."""
+    """Return all requirements of a model's shape."""
     of_positions = (part.requires for part in POSITIONS.values())
     of_attention = (kind.requires for kind in ATTENTION.values())
     return (*GENERAL, *chain(*of_positions, *of_attention))
 
 
 def why_not(shape: ModelShape) -> str | None:
-    """Return why a model of this shape cannot be, or None."""
+    """Return the reason why a model of this shape is impossible, or None."""
     return next((each.text for each in requirements() if not each.holds(shape)), None)

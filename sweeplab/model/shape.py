@@ -39,7 +39,7 @@ class Family:
 
     @property
     def reads_source(self) -> bool:
-        """Say whether an encoder beside the decoder reads tokens of its own."""
+        """Return whether an encoder beside the decoder reads tokens of its own."""
         return len(self.sides) > 1
 
 
@@ -53,12 +53,12 @@ FAMILIES: dict[str, Family] = {
 
 
 def _d_ff(values: Mapping[str, Any]) -> int:
-    """Return the usual width, or for a gated activation what keeps the parameters the same."""
+    """Return the usual width, or for a gated activation the width with the same number of parameters."""
     n_embd: int = values["n_embd"]
     return round(8 * n_embd / 3) if ACTIVATIONS[values["activation"]].gated else 4 * n_embd
 
 
-# Each hyperparameter that follows from others where it is `auto`: which ones, and how; all but the last are a model's.
+# For each automatic hyperparameter, those it is computed from, and how; all but the last belong to the model.
 SETTLED: Mapping[str, tuple[frozenset[str], Callable[[Mapping[str, Any]], Any]]] = {
     "n_encoder_layer": (frozenset({"n_layer"}), lambda values: values["n_layer"]),
     "n_decoder_layer": (frozenset({"n_layer"}), lambda values: values["n_layer"]),
@@ -74,14 +74,14 @@ SETTLED: Mapping[str, tuple[frozenset[str], Callable[[Mapping[str, Any]], Any]]]
 
 
 def settled(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return hyperparameters by name with every `auto` of a model settled."""
+    """Return hyperparameters by name, with every `auto` of a model replaced by its value."""
     autos = [name for name in SETTLED if values.get(name) == AUTO]
     return {**values, **{name: SETTLED[name][1](values) for name in autos}}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape(ModelHyperparameters):
-    """Sizes and parts of a transformer, with what is automatic settled; equal shapes can share a stack."""
+    """Sizes and parts of a transformer, with automatic values replaced; runs of equal shape can share a stack."""
 
     def __post_init__(self) -> None:
         for name, value in settled(vars(self)).items():
@@ -89,13 +89,13 @@ class ModelShape(ModelHyperparameters):
 
     @classmethod
     def of(cls, values: ModelHyperparameters) -> ModelShape:
-        """Return the model of a run's effective hyperparameters."""
+        """Return the shape of the model with a run's effective hyperparameters."""
         held = vars(values)
         return _shape_of(tuple(zip(FIELDS, map(held.__getitem__, FIELDS), strict=True)))
 
     @classmethod
     def named(cls, values: Mapping[str, Any]) -> ModelShape:
-        """Return the model of hyperparameters by name; those that are missing have their defaults."""
+        """Return the shape for hyperparameters by name; missing ones get their defaults."""
         return _shape_of(tuple((name, values[name]) for name in FIELDS if name in values))
 
     @property
@@ -109,12 +109,12 @@ class ModelShape(ModelHyperparameters):
 
     @property
     def is_gated(self) -> bool:
-        """Say whether the feed-forward layers multiply two projections."""
+        """Return whether the feed-forward layers multiply two projections."""
         return ACTIVATIONS[self.activation].gated
 
     @property
     def has_norm_bias(self) -> bool:
-        """Say whether the norms carry biases: a layernorm's follow `bias`, an rmsnorm has none."""
+        """Return whether the norms carry biases: a layernorm's follow `bias`, an rmsnorm has none."""
         return self.bias and NORMS[self.norm].has_bias
 
     @property
@@ -124,22 +124,22 @@ class ModelShape(ModelHyperparameters):
 
     @property
     def has_qkv_bias(self) -> bool:
-        """Say whether query, key and value carry biases."""
+        """Return whether query, key and value carry biases."""
         return self.bias and self.qkv_bias
 
     @property
     def has_out_bias(self) -> bool:
-        """Say whether attention's output projection carries a bias."""
+        """Return whether attention's output projection carries a bias."""
         return self.bias and self.out_bias
 
     @property
     def has_head_bias(self) -> bool:
-        """Say whether the head carries a bias: an encoder's follows `bias`."""
+        """Return whether the head carries a bias: an encoder's follows `bias`."""
         return self.bias if self.of_family.transforms else self.head_bias
 
     @property
     def has_source_embedding(self) -> bool:
-        """Say whether the encoder of an encoder_decoder has token embeddings of its own."""
+        """Return whether the encoder of an encoder_decoder has token embeddings of its own."""
         return self.of_family.reads_source and not self.share_embeddings
 
 
@@ -148,13 +148,13 @@ FIELDS = tuple(field.name for field in fields(ModelHyperparameters))
 
 @lru_cache(maxsize=4096)
 def _shape_of(values: tuple[tuple[str, Any], ...]) -> ModelShape:
-    """Return the shape, kept: a plan asks for the same one thousands of times, once per rule."""
+    """Return the shape; cached, because a plan asks for the same one thousands of times, once per rule."""
     return ModelShape(**dict(values))
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """A condition on a model's shape: its reason, the names it rests on, the one to blame first, and itself."""
+    """A condition on a model's shape: its text, the names it depends on (likeliest cause first), and the test."""
 
     text: str
     names: tuple[str, ...]

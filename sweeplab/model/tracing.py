@@ -1,8 +1,8 @@
-"""The steps of a forward pass by name: what a model makes of one token, and its attention weights.
+"""Trace the steps of a forward pass by name: the values that a model computes for one token, and its attention weights.
 
-The model itself computes them, in float64, with a pass that records its steps. Attention's kernel shows no weights:
-they are what it computes with an identity matrix in place of the values; and its scores are the products that these
-are a softmax of, -inf where nothing is seen. Of experts all answer every token here.
+The model itself computes them, in float64, with a pass that records its steps. The attention kernel does not return
+weights: they are computed by calling it with an identity matrix in place of the values. Scores are the scaled products
+before the softmax, -inf for hidden keys. While tracing, all experts process every token.
 
 Legend: T positions, S keys, H n_head, C n_embd, N tokens, A n_expert_active.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from sweeplab.model.blocks import Stream
 
-# Sources are this long unless it is said, or longer where the token stands further back.
+# The default length of sources; longer if the token's position is further back.
 SOURCE_LENGTH = 10
 # The steps of a sub-layer in the order in which they are listed: the model computes some of them together.
 ORDER = (
@@ -74,7 +74,7 @@ class _RecordingPass(Pass):
         return self.note(name, super().linear(name, read))
 
     def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Tensor:
-        """Attend, and keep what the heads are multiplied as, their weights and their result."""
+        """Attend, and record the heads as they are multiplied, the weights and the result."""
         q, k, v = heads[0] * query_factor(self.shape), *(for_queries(each, self.shape) for each in heads[1:])
         shown = (q, k, v) if kind.has_scores else (feature(q), feature(k), v)
         for role, head in zip("qkv", shown, strict=True):
@@ -88,17 +88,17 @@ class _RecordingPass(Pass):
         return self.note(f"{name}.mixed", super().attend(name, kind, heads, mask))
 
     def routed(self, name: str, x: Tensor, shares: Tensor, chosen: Tensor) -> None:
-        """Keep each token's shares of all experts [1, N, E], and what every expert answers it."""
+        """Record each token's shares of all experts [1, N, E], and every expert's output for it."""
         n_expert = self.shape.n_expert
         of_all = shares.new_zeros(*x.shape[:2], n_expert).scatter(2, chosen, shares)
         self.note(f"{name}.router.shares", of_all)
-        # The experts of one run are as the dense layers of many.
+        # Compute the experts of one run like the dense layers of many runs.
         weights = {key: weight[0] for key, weight in self.w.items() if key.startswith(f"{name}.")}
         beside = _RecordingPass(self.shape, weights, n_expert, self.n_sequences, steps=self.steps)
         feed_forward(beside, name, Normed(x.expand(n_expert, -1, -1)))
 
     def added(self, x: Stream, update: Stream, branch: str) -> Stream:
-        """Add to the residual stream, and keep the sum: of a parallel block, that of both sub-layers."""
+        """Add to the residual stream, and record the sum; for a parallel block, the sum with both sub-layers."""
         found = super().added(x, update, branch)
         block, _, part = branch.rpartition(".")
         if not self.shape.parallel_block:
@@ -161,10 +161,10 @@ def trace_token(
     seed: int = 0,
     n_values: int = 5,
 ) -> list[TracedStep]:
-    """Return the steps of a pass over a sequence that has the token at a position; the seed draws the others.
+    """Return the steps of a pass over a sequence with the token at a position; a seed draws the others.
 
-    A decoder's sequence ends with the token. An encoder_decoder has it in the source too, at the same position. The
-    numbers of a step with heads or experts are the first one's.
+    A decoder's sequence ends with the token. For an encoder_decoder it is in the source too, at the same position.
+    Steps with heads or experts show the numbers of the first one.
 
     Raises:
         BadInput: the model has no such token, position or source.
@@ -200,17 +200,17 @@ def _source_length(shape: ModelShape, position: int, asked: int | None) -> int:
     if asked is None:
         return min(shape.block_size, max(position + 1, SOURCE_LENGTH))
     if shape.family == "decoder":
-        allowed = "a source's length for an encoder, encoder_decoder"
+        allowed = "a source length only for family encoder or encoder_decoder"
         raise BadInput(Problem("a decoder reads no source", allowed))
     if not position < asked <= shape.block_size:
         what = f"a source of {asked} tokens"
-        raise BadInput(Problem(what, f"{position + 1} (position {position} is in it) to {shape.block_size}"))
+        raise BadInput(Problem(what, f"{position + 1} (it has position {position}) to {shape.block_size}"))
     return asked
 
 
 def _check(what: str, number: int, end: int, name: str) -> None:
     if not 0 <= number < end:
-        raise BadInput(Problem(f"{what} {number}", f"0 to {end - 1}, for {name} is {end}"))
+        raise BadInput(Problem(f"{what} {number}", f"0 to {end - 1}, because {name} is {end}"))
 
 
 def attention_weights(shape: ModelShape, weights: Mapping[str, Any], batch: Batch) -> dict[str, Any]:

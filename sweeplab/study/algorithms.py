@@ -1,8 +1,8 @@
-"""Samplers and pruners: which there are, which options they take, and Optuna's objects for them.
+"""The samplers and pruners, their options, and Optuna's objects for them.
 
-Options are Optuna's own, by Optuna's names; what Optuna calls a resource is an iteration here, and has a
-second name that says so. What a study leaves open follows from its budget and from when runs are evaluated: how many
-of a cell's trials are spread evenly before a sampler models them, and at which iterations halving decides.
+Options are Optuna's own, with Optuna's names; Optuna's resource is an iteration here, and such options have a second
+name that says so. Defaults follow from the budget and the evaluation interval: how many of a cell's trials are spread
+evenly before a sampler models them, and at which iterations a halving pruner decides.
 """
 
 from __future__ import annotations
@@ -26,44 +26,44 @@ if TYPE_CHECKING:
 
     from sweeplab.study.space import Space
 
-# Our own option of a pruner that halves: while budget is left when all trials have ended, pruned ones go on.
+# Our own option of halving pruners: pruned trials continue if budget is left when all trials have ended.
 PROMOTE = "promote"
 
-# The words of Optuna's annotations that YAML can say: Python's types, ours, and JSON Schema's.
+# The types in Optuna's annotations that YAML can express: Python's types, our words, and JSON Schema's.
 WORDS = {
     "int": (int, "a whole number", "integer"),
     "float": (int | float, "a number", "number"),
     "bool": (bool, "true or false", "boolean"),
-    "str": (str, "a text", "string"),
+    "str": (str, "a string", "string"),
     "None": (type(None), "null", "null"),
 }
 
 
 @dataclass(frozen=True)
 class Option:
-    """One of Optuna's options: the words of its type, and whether it has to be given."""
+    """One of Optuna's options: the names in its type annotation, and whether it is required."""
 
     words: frozenset[str]
     required: bool
 
     def accepts(self, value: Any) -> bool:
-        """Say whether a value has one of the option's types."""
+        """Return whether a value has one of the option's types."""
         if isinstance(value, bool):
             return "bool" in self.words
         return any(isinstance(value, WORDS[word][0]) for word in self.words if word in WORDS)
 
     @property
     def allowed(self) -> str:
-        """Say in words which values the option takes."""
+        """Describe the values that the option accepts."""
         return " or ".join(sorted(WORDS[word][1] if word in WORDS else f"a {word}" for word in self.words))
 
 
 @dataclass(frozen=True)
 class AlgorithmRow:
-    """A sampler or pruner: Optuna's class, our names of its options, and what we give it unasked.
+    """A sampler or pruner: Optuna's class, our names for its options, and our defaults for them.
 
-    A `sequence` counts its trials through points that its seed fixes: all of a cell's trials need one seed. One that
-    `halves` decides at rungs, iterations that grow by a factor.
+    A `sequence` takes its trials one after the other from points that its seed determines: all trials of a cell need
+    the same seed. A pruner that `halves` decides at rungs, iterations that grow by a factor.
     """
 
     optuna: str
@@ -82,7 +82,7 @@ class AlgorithmRow:
         return getattr(room, self.optuna)  # type: ignore[no-any-return]
 
     def options(self) -> dict[str, Option]:
-        """Return the options that a study file can give, by Optuna's names: those that YAML has words for."""
+        """Return the options that a study file can set, by Optuna's names: those whose values YAML can express."""
         found = {}
         for name, parameter in inspect.signature(self.optuna_class.__init__).parameters.items():
             words = frozenset(re.findall(r"\w+", inspect.formatannotation(parameter.annotation)))
@@ -95,26 +95,26 @@ class AlgorithmRow:
         return found | ({PROMOTE: Option(frozenset({"bool"}), False)} if self.halves else {})
 
 
-# Of a cell's trials at most this share is spread evenly, before the sampler models what they found.
+# At most this share of a cell's trials is spread evenly, before the sampler models their results.
 STARTUP_SHARE = 0.25
 # Halving first decides when this share of a run's iterations is done, rounded up to an evaluation.
 FIRST_RUNG_SHARE = 0.2
 
-# What a sampler's model cannot hold is drawn at random; Optuna would say so at every trial.
+# Parameters that a sampler cannot model are drawn at random; Optuna would warn of it at every trial.
 _QUIET = {"warn_independent_sampling": False}
 _HYPERBAND = {"min_iters": "min_resource", "max_iters": "max_resource", "factor": "reduction_factor"}
 _HALVING = {"min_iters": "min_resource", "factor": "reduction_factor"}
 _HALVING |= {"early_stopping_rate": "min_early_stopping_rate"}
 _TPE = "Tree-structured Parzen estimator: the best all-rounder"
-_CMAES = "Covariance matrix adaptation: for many trials of numbers"
+_CMAES = "Covariance matrix adaptation: for many trials of numeric parameters"
 _GRID = "Every combination of the choices, in random order"
-_ASHA = "At growing iterations the best 1/factor go on"
-_PERCENTILE = "Ends a trial that is not in the best share of the others"
-_PATIENT = "Lets another pruner judge only a trial that gets worse"
+_ASHA = "Successive halving: at growing iterations only the best 1/factor of the trials continue"
+_PERCENTILE = "Ends a trial that is not within the best share of the others"
+_PATIENT = "Applies another pruner only to a trial that has stopped improving"
 
 SAMPLERS: dict[str, AlgorithmRow] = {
     "tpe": AlgorithmRow("TPESampler", _TPE),
-    "gp": AlgorithmRow("GPSampler", "Gaussian process: for few trials of few numbers", {}, _QUIET),
+    "gp": AlgorithmRow("GPSampler", "Gaussian process: for few trials of few numeric parameters", {}, _QUIET),
     "cmaes": AlgorithmRow("CmaEsSampler", _CMAES, {}, _QUIET),
     "qmc": AlgorithmRow("QMCSampler", "Evenly spread points, whatever the results", {}, _QUIET, True),
     "random": AlgorithmRow("RandomSampler", "Independent random points"),
@@ -126,14 +126,14 @@ PRUNERS: dict[str, AlgorithmRow] = {
     "percentile": AlgorithmRow("PercentilePruner", _PERCENTILE),
     "asha": AlgorithmRow("SuccessiveHalvingPruner", _ASHA, _HALVING, halves=True),
     "hyperband": AlgorithmRow(
-        "HyperbandPruner", "Several halvings with different starts", _HYPERBAND, halves=True
+        "HyperbandPruner", "Several successive halvings with different first rungs", _HYPERBAND, halves=True
     ),
     "patient": AlgorithmRow(
         "PatientPruner", _PATIENT, {"wrapped": "wrapped_pruner"}, {"wrapped_pruner": None}
     ),
     "threshold": AlgorithmRow("ThresholdPruner", "Ends a trial whose value leaves an interval"),
 }
-# No run has more iterations than the largest option; halving at a rate takes its factor to that power.
+# The largest value of an option; an early-stopping rate is lower, because it is an exponent.
 LARGEST = 10**9
 MOST = {"min_early_stopping_rate": 30}
 OTHER_NAMES = {"patience": "patient"}
@@ -142,7 +142,7 @@ OTHER_NAMES = {"patience": "patient"}
 def read_algorithm(
     model: type[Algorithm], written: Any, path: Location, problems: Problems
 ) -> Algorithm | None:
-    """Return a sampler or pruner as a study file writes it, typed, or None where it is wrong."""
+    """Return the typed sampler or pruner for an entry of a study file, or None where it is invalid."""
     before, rows = len(problems.found), SAMPLERS if model is Sampler else PRUNERS
     held = {"type": written} if isinstance(written, str) else written
     if not isinstance(held, Mapping) or "type" not in held:
@@ -160,7 +160,7 @@ def read_algorithm(
         try:
             _build(read)
         except (ValueError, TypeError) as error:
-            problems.add(path, f"{dotted(path)}: Optuna refuses its options: {error}")
+            problems.add(path, f"{dotted(path)}: Optuna refuses these options: {error}")
     return read if len(problems.found) == before else None
 
 
@@ -173,7 +173,7 @@ def _read_options(
         if name not in known:
             problems.unknown(at, [*known, *row.aliases], "option")
         elif name in found:
-            problems.add(at, f"{dotted(at)} is {name}, given already", at_key=True)
+            problems.add(at, f"{dotted(at)} is another name of {name}, which is already given", at_key=True)
         elif "pruner" in known[name].words and value is not None:
             found[name] = read_algorithm(Pruner, value, at, problems)
         else:
@@ -185,14 +185,14 @@ def _read_options(
             found[name] = value
     for name, option in known.items():
         if option.required and name not in found:
-            problems.add(path, f"{dotted(path)} has no {name}", option.allowed)
+            problems.add(path, f"{dotted(path)} lacks the required option {name}", option.allowed)
     return found
 
 
 def n_startup_trials(sampler: Sampler, trials_per_cell: int | None) -> int:
     """Return how many trials of a cell are spread evenly before the sampler models any; 0 where it models none.
 
-    As many as the study says; else Optuna's number, but no more than STARTUP_SHARE of the cell's trials, and 1.
+    The number that the study gives; else Optuna's default, but at most STARTUP_SHARE of the cell's trials, at least 1.
     """
     name = "n_startup_trials"
     if name in sampler.options:
@@ -206,11 +206,11 @@ def n_startup_trials(sampler: Sampler, trials_per_cell: int | None) -> int:
 def make_sampler(sampler: Sampler, seed: int, space: Space, cell_seed: int | None = None) -> BaseSampler:
     """Return Optuna's sampler for a cell.
 
-    `seed` may differ from trial to trial; `cell_seed` (else `seed`) is one for all the trials of a cell and
-    serves the samplers that count through a sequence.
+    `seed` may differ from trial to trial; `cell_seed` (default: `seed`) is the same for all trials of a cell and
+    is used by samplers that go through a sequence.
 
     Raises:
-        ValueError: Optuna refuses an option, or a grid has no end.
+        ValueError: Optuna refuses an option, or a grid is infinite.
     """
     if SAMPLERS[sampler.type].sequence and cell_seed is not None:
         seed = cell_seed
@@ -224,7 +224,7 @@ def _grid_sampler(space: Space, seed: int) -> BaseSampler:
     from optuna.samplers import GridSampler
 
     class AskedGrid(GridSampler):
-        """A grid for ask and tell: Optuna's own stops the loop of `optimize`, and there is none."""
+        """A grid for ask and tell: Optuna's own stops the loop of `optimize`, which is not used here."""
 
         def after_trial(self, *_: Any) -> None:
             pass
@@ -235,10 +235,10 @@ def _grid_sampler(space: Space, seed: int) -> BaseSampler:
 
 
 def settled_pruner(pruner: Pruner, eval_interval: int, max_iters: int) -> Pruner:
-    """Return a pruner with what Optuna would guess from the first trials: when halving decides for the first time.
+    """Return the pruner with its first rung set, which Optuna would otherwise guess from the first trials.
 
-    Left to itself Optuna takes a hundredth of a run (a single iteration for Hyperband), and an evaluation that comes
-    later decides several rungs at once, on one value.
+    By default Optuna takes a hundredth of a run (a single iteration for Hyperband); the first evaluation comes later
+    and would then decide several rungs at once, on one value.
     """
     options = {
         name: settled_pruner(value, eval_interval, max_iters) if isinstance(value, Pruner) else value
@@ -254,9 +254,9 @@ def settled_pruner(pruner: Pruner, eval_interval: int, max_iters: int) -> Pruner
 
 
 def rungs(pruner: Pruner, eval_interval: int, max_iters: int) -> list[int]:
-    """Return the iterations before the end at which a settled pruner halves, each that of an evaluation.
+    """Return the iterations before the end at which a settled pruner halves, each one that of an evaluation.
 
-    An evaluation is there as often as it decides: twice where two rungs fall between it and the one before.
+    An evaluation occurs once per rung that it decides: twice where two rungs lie between it and the one before.
     """
     if not PRUNERS[pruner.type].halves:
         return [each for inner in _inside(pruner) for each in rungs(inner, eval_interval, max_iters)]
@@ -276,7 +276,7 @@ def first_decision(pruner: Pruner) -> int | None:
 
 
 def _halving(pruner: Pruner) -> tuple[int, int]:
-    """Return by which factor the rungs of a settled pruner grow, and the first of them."""
+    """Return the factor by which the rungs of a settled pruner grow, and the first rung."""
     known = inspect.signature(PRUNERS[pruner.type].optuna_class.__init__).parameters
     factor = int(pruner.options.get("reduction_factor", known["reduction_factor"].default))
     rate = int(pruner.options.get("min_early_stopping_rate", 0))
@@ -284,7 +284,7 @@ def _halving(pruner: Pruner) -> tuple[int, int]:
 
 
 def promotes(pruner: Pruner) -> bool:
-    """Say whether pruned trials go on while budget is left when all others have ended."""
+    """Return whether pruned trials continue if budget is left when all others have ended."""
     return bool(pruner.options.get(PROMOTE)) or any(map(promotes, _inside(pruner)))
 
 
@@ -302,7 +302,7 @@ def make_pruner(pruner: Pruner) -> BasePruner:
 
 
 def _build(algorithm: Algorithm, **unasked: Any) -> Any:
-    """Return Optuna's object, without its warnings that what a study asks for by name is new, or old."""
+    """Return Optuna's object, without its warnings that a feature is experimental or deprecated."""
     from optuna.exceptions import ExperimentalWarning
 
     row = (SAMPLERS if isinstance(algorithm, Sampler) else PRUNERS)[algorithm.type]

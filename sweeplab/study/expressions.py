@@ -20,7 +20,7 @@ ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.US
 
 
 def _round(number: float, digits: int | None = None) -> float | int:
-    return round(float(number), digits)  # of a whole number, round(3, -10**9) would compute 10**10**9
+    return round(float(number), digits)  # for an int, round(3, -10**9) would compute 10**10**9
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -32,11 +32,11 @@ ALLOWED = f"names, numbers, + - * / // % **, comparisons, and, or, not, {' '.joi
 
 
 def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep texts and tuples out: Python repeats and formats them where a person meant arithmetic."""
+    """Refuse strings and tuples, for which Python's operators repeat and format instead of computing."""
 
     def checked(*operands: Any) -> Any:
         if not all(isinstance(each, int | float) for each in operands):
-            raise TypeError(f"{' and '.join(map(repr, operands))} cannot be computed with")
+            raise TypeError(f"arithmetic needs numbers, not {' and '.join(map(repr, operands))}")
         return function(*operands)
 
     return checked
@@ -50,7 +50,7 @@ _NODES = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Name, ast.Load, a
 
 
 class _Evaluator(threading.local, SimpleEval):  # type: ignore[misc]
-    """An evaluator for each thread: to make one takes longer than to evaluate most expressions."""
+    """An evaluator per thread, because creating one takes longer than evaluating most expressions."""
 
 
 _evaluator = _Evaluator(operators=_OPERATORS, functions=FUNCTIONS)
@@ -71,16 +71,16 @@ class Expression:
         object.__setattr__(self, "names", _names(self.text))
 
     def value(self, values: Mapping[str, Any]) -> Any:
-        """Return the expression's value where its names have these values.
+        """Evaluate the expression with these values of its names.
 
         Raises:
-            ValueError: it has none there (a division by zero, a comparison of a number with null …).
+            ValueError: it cannot be evaluated (a division by zero, a comparison of a number with null …).
         """
         _evaluator.names = values
         try:
             return _evaluator.eval(self.text, previously_parsed=_parse(self.text))
         except (InvalidExpression, ArithmeticError, TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"{self.text!r} has no value: {error}") from error
+            raise ValueError(f"{self.text!r} cannot be evaluated: {error}") from error
 
 
 @lru_cache(maxsize=1024)
@@ -97,7 +97,7 @@ def _parse(text: str) -> ast.expr:
 
 @lru_cache(maxsize=1024)
 def _names(text: str) -> frozenset[str]:
-    """Return the names in an expression, which is made anew for every cell."""
+    """Return the names in an expression; cached, because every cell creates its expressions anew."""
     nodes = list(ast.walk(_parse(text)))
     called = {node.func for node in nodes if isinstance(node, ast.Call)}
     compared = {
@@ -113,7 +113,7 @@ def _is_arithmetic(node: ast.AST, compared: bool) -> bool:
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS
     if isinstance(node, ast.Constant):
-        # There is no arithmetic of texts and null, but values can be compared with them.
+        # Strings and null cannot be computed with, but values can be compared with them.
         return isinstance(node.value, bool | int | float | (str | None if compared else bool))
     return isinstance(node, _NODES)
 

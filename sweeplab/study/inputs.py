@@ -1,4 +1,4 @@
-"""What a study's runs train on, and what they start from: its data, and the weights of another run (no torch)."""
+"""The inputs of a study's runs: its data, and the weights of another run that they start from (no torch)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from sweeplab.train.checkpoint import DamagedCheckpoint, read_checkpoint, read_c
 if TYPE_CHECKING:
     from torch import Tensor
 
-# What `open_start` raises for a folder without a checkpoint, or with what is none.
+# The exceptions of `open_start` for a folder without a valid checkpoint.
 NO_CHECKPOINT = (
     DamagedCheckpoint, OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError
 )  # fmt: skip
@@ -42,7 +42,7 @@ NO_CHECKPOINT = (
 
 
 def study_dataset(spec: StudySpec) -> Dataset:
-    """Return a study's data, from the cache if it has them; with the tokenizer of the run that it starts from.
+    """Return a study's data, from the cache if possible; with the tokenizer of the run in init_from, if any.
 
     Raises:
         BadInput: as `prepare` and `read_start` do.
@@ -56,7 +56,7 @@ def placed_dataset(spec: StudySpec) -> Dataset:
     """Return a study's data.
 
     Raises:
-        BadInput: there are none; points at the line of the study that names them.
+        BadInput: the data cannot be read; points at the line of the study that names them.
     """
     try:
         return study_dataset(spec)
@@ -67,10 +67,10 @@ def placed_dataset(spec: StudySpec) -> Dataset:
 
 
 def recorded_dataset(folder: StudyFolder, spec: StudySpec) -> Dataset:
-    """Return a study's data as they were when it was run.
+    """Return a study's data, checked to be the same as when it was run.
 
     Raises:
-        BadInput: they have changed since.
+        BadInput: the data have changed since.
     """
     dataset = study_dataset(spec)
     if dataset.token_digest != folder.data.token_digest:
@@ -79,13 +79,13 @@ def recorded_dataset(folder: StudyFolder, spec: StudySpec) -> Dataset:
 
 
 def cached_data(folder: StudyFolder, spec: StudySpec) -> Path:
-    """Return where in this machine's cache a study's tokens are, or would be: files of this name with a suffix."""
+    """Return the path of a study's tokens in this machine's cache, without suffix; the files need not exist."""
     data, told = spec.data, folder.data
     return cached_at(data.tokenizer, data.vocab_size, told.text_digest, told.n_duplicates)
 
 
 def describe_data(spec: StudySpec, dataset: Dataset) -> DataDescription:
-    """Return what a study records of its data, and of the weights that its runs start from."""
+    """Return the description that a study records of its data and of the weights that its runs start from."""
     start = read_start(spec)
     return DataDescription(
         corpus=spec.data.corpus,
@@ -108,18 +108,18 @@ def describe_data(spec: StudySpec, dataset: Dataset) -> DataDescription:
 
 
 def overlap_warnings(data: DataDescription) -> list[str]:
-    """Return a warning for each split of whose text much stands in the training split."""
+    """Return a warning for each split that shares much of its text with the training split."""
     shares = {"validation": data.val_overlap, "test": data.test_overlap}
     return [
-        f"{share:.1%} of the {split} split's windows of {WINDOW} characters stand word for word in the training "
-        f"split (above {MOST_OVERLAP:.0%}): a loss there is a part memory"
+        f"{share:.1%} of the {split} split's windows of {WINDOW} characters occur verbatim in the training "
+        f"split (above {MOST_OVERLAP:.0%}): a loss there is partly memorization"
         for split, share in shares.items()
         if share > MOST_OVERLAP
     ]
 
 
 def write_baselines(folder: StudyFolder, spaces: Iterable[Space], dataset: Dataset) -> None:
-    """Keep the n-gram baseline of each cell, for a typical trial of it, beside the study's results."""
+    """Write the n-gram baseline of each cell, for a typical trial of it, into the study's folder."""
     found = {}
     for space in spaces:
         if baseline := find_baseline(dataset, space.typical):
@@ -128,10 +128,10 @@ def write_baselines(folder: StudyFolder, spaces: Iterable[Space], dataset: Datas
 
 
 def check_rows(spec: StudySpec, dataset: Dataset, trials: Iterable[Hyperparameters]) -> list[str]:
-    """Make sure that every split has rows of block_size tokens; return warnings of what these cut off.
+    """Check that every split has rows of block_size tokens; return warnings about text that rows cut off.
 
     Raises:
-        BadInput: a split is too short, or rows cut off what the targets need; points at the line that says so.
+        BadInput: a split is too short, or rows cut off text that targets need; points at the line to change.
     """
     found = []
     settings = {
@@ -144,11 +144,11 @@ def check_rows(spec: StudySpec, dataset: Dataset, trials: Iterable[Hyperparamete
             train = dataset.training(values)
             if not isinstance(train, Pairs) or not (share := share_cut(train, values)):
                 continue
-            # What room a source has is the family's: a decoder has it beside the target.
+            # The room for a source depends on the family: a decoder's source shares block_size with the target.
             size = f"block_size {values.block_size} of family {values.family}"
             found.append(f"{size} cuts the source of {share:.0%} of the pairs")
             if CORPORA[spec.data.corpus].needs_whole:
-                raise BadInput(f"{found[-1]}, and their targets follow from the whole of it")
+                raise BadInput(f"{found[-1]}, but their targets depend on the whole source")
     return list(dict.fromkeys(found))
 
 
@@ -157,7 +157,7 @@ def check_rows(spec: StudySpec, dataset: Dataset, trials: Iterable[Hyperparamete
 
 @dataclass(frozen=True)
 class Start:
-    """The run in a folder with a checkpoint; `digest` is that of its weights' file."""
+    """The run in a folder with a checkpoint; `digest` is that of its file of weights."""
 
     folder: Path
     values: Hyperparameters
@@ -167,7 +167,7 @@ class Start:
 
     @cached_property
     def shape(self) -> ModelShape:
-        """Return the run's model."""
+        """Return the shape of the run's model."""
         return ModelShape.of(self.values)
 
     @cached_property
@@ -177,15 +177,15 @@ class Start:
 
     @property
     def bound(self) -> list[str]:
-        """Return the hyperparameters of a model that a trial's has to share."""
-        # Only learned positions have a weight for each place; others take any length. Trained weights have no init, and
+        """Return the model hyperparameters that must be the same in every trial."""
+        # Only learned positions have a weight per position; others allow any length. Trained weights need no init, and
         # a vocabulary may grow.
         free = {"init", "vocab_size"} | (set() if self.shape.positions == "learned" else {"block_size"})
         return [name for name in FIELDS if name not in free]
 
     @property
     def model_values(self) -> dict[str, Any]:
-        """Return what a study has to say for its model to be the run's: all that does not follow by itself."""
+        """Return the values that a study has to set to have the run's model: those that are not its defaults."""
         theirs = vars(self.shape)
         auto = {name for name in SETTLED if follows(name, theirs)}
         found = {
@@ -199,9 +199,9 @@ class Start:
         return found if has_own or is_auto else found | {"vocab_size": theirs["vocab_size"]}
 
     def vocabulary(self, values: Hyperparameters) -> list[int | None]:
-        """Return of each token of a run that starts here which of this one's it is; None where it is new.
+        """Map each token of a run that starts here to its id in this run, or None where it is new.
 
-        A study's special tokens come last: one that this run has, by its name, is taken from wherever it stands here.
+        A study's special tokens come last; each is looked up by its name, wherever its id is in this run.
         """
         new, old = special_tokens(values), special_tokens(self.values, self.special)
         n_kept = min(new.n_ordinary, old.n_ordinary)
@@ -210,8 +210,8 @@ class Start:
 
 
 def open_start(folder: Path) -> Start:
-    """Return the run in a folder; what is not there, is damaged or is no run's raises one of NO_CHECKPOINT."""
-    if not (described := folder / "model.json").is_file():  # a pipe would be waited for
+    """Return the run in a folder; raise one of NO_CHECKPOINT if it is missing, damaged or not a run."""
+    if not (described := folder / "model.json").is_file():  # reading a pipe would block
         raise FileNotFoundError(described)
     content, facts = read_content(folder, "model")
     start = Start(
@@ -221,15 +221,15 @@ def open_start(folder: Path) -> Start:
         facts["tokenizer"],
         hashlib.sha256(content).hexdigest(),
     )
-    _ = start.shape, start.tokenizer  # raise here what they raise
+    _ = start.shape, start.tokenizer  # so that their errors are raised here
     return start
 
 
 def read_start(spec: StudySpec) -> Start | None:
-    """Return what a study's runs start from, or None for random weights.
+    """Return the run that a study's runs start from, or None for random weights.
 
     Raises:
-        BadInput: the folder has no checkpoint, or a damaged one, or its tokenizer is not the one that the study names.
+        BadInput: the folder has no checkpoint, or a damaged one, or the study names another tokenizer.
     """
     if (folder := spec.init_folder) is None:
         return None
@@ -244,16 +244,16 @@ def read_start(spec: StudySpec) -> Start | None:
         what = f"the run in {folder} has tokenizer {name}"
         raise BadInput(spec.problem(("data", "tokenizer"), what, f"tokenizer: {name}"))
     if spec.data.vocab_size is not None:
-        what = f"vocab_size is the tokenizer's, which is that of the run in {folder}"
-        raise BadInput(spec.problem(("data", "vocab_size"), what, "none beside init_from"))
+        what = f"vocab_size cannot be set: the tokenizer is that of the run in {folder}"
+        raise BadInput(spec.problem(("data", "vocab_size"), what, "no vocab_size together with init_from"))
     return start
 
 
 def check_start(spec: StudySpec, start: Start | None, trials: Iterable[Hyperparameters]) -> None:
-    """Make sure that every trial's model is the one that it starts from.
+    """Check that every trial has the model of the run that it starts from.
 
     Raises:
-        BadInput: one is not; says in what.
+        BadInput: a trial's model differs; the message says in which values.
     """
     if start is None:
         return
@@ -268,17 +268,17 @@ def check_start(spec: StudySpec, start: Start | None, trials: Iterable[Hyperpara
         if different:
             what = f"init_from: the run in {start.folder} has {'; '.join(different.values())}"
             place = spec.place(*different, default=("init_from",))
-            raise BadInput(spec.problem(place, what, "a model as the run's"))
+            raise BadInput(spec.problem(place, what, "the run's values"))
 
 
-# The weights that have a row for each token.
+# The weights with one row per token.
 OF_VOCABULARY = ("token_embedding", "source_embedding", "head.weight", "head.bias")
 
 
 def start_weights(spec: StudySpec) -> Callable[[Hyperparameters], Mapping[str, Tensor] | None]:
-    """Return which weights a run of these values starts from, by name; None where they are drawn from its seed.
+    """Return a function that gives the weights, by name, from which a run starts; None for weights from its seed.
 
-    Tokens that the run before did not have are NaN there.
+    Rows of tokens that the earlier run did not have are NaN.
     """
     if (start := read_start(spec)) is None:
         return lambda values: None

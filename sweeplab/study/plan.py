@@ -1,4 +1,4 @@
-"""What a study would do, without training: its cells with sizes and costs, totals, and who would train them."""
+"""The plan of a study, computed without training: its cells with sizes and costs, totals, and workers."""
 
 from __future__ import annotations
 
@@ -27,33 +27,32 @@ from sweeplab.train.devices import cuda_count, free_memory_bytes, memory_bytes, 
 from sweeplab.train.run import row_flops, state_bytes, train_memory_bytes
 from sweeplab.train.schedule import patience_begins
 
-# So many points of a cell's space are looked at: which share is valid, and how large its models are.
+# How many points of a cell's space are sampled to estimate the share of valid trials and the model sizes.
 MOST_SAMPLES, FEWEST_SAMPLES = 128, 16
 SAMPLES_IN_ALL = 9 * MOST_SAMPLES
 
-# On a CPU a step of a small model is mostly the interpreter's time, which a stack shares; a larger one fills
-# the caches alone. Measured on two cores: 8 runs of 27k parameters train 1.9 times as fast, of 200k no faster.
+# On a CPU a step of a small model is mostly interpreter overhead, which a stack shares; a larger model fills
+# the caches by itself. Measured on two cores: 8 runs of 27k parameters train 1.9 times as fast, of 200k no faster.
 CPU_STACK = 8
 CPU_STACK_BELOW_PARAMS = 100_000
-# A GPU is busy when a step has this much to do; more runs only make the step longer.
+# A step with this many FLOPs keeps a GPU busy; more runs only make the step longer.
 CUDA_STEP_FLOPS = 2e11
 CUDA_MOST = 256
 # Attention folds runs, batch and heads into one grid dimension of the kernel.
 MOST_FOLDED = 65_535
 MEMORY_SHARE = 0.5
 MOST_SHOWN = 12
-# What a plan takes a machine elsewhere to have: each worker looks for itself, once it is there.
+# The memory that a plan assumes for remote machines; each worker checks its own once it runs.
 MEMORY_ELSEWHERE = 64 * 2**30
-# How many workers are asked for elsewhere at most, where the file leaves it open: on ray those that find no room wait
-# for nodes that join.
+# The most remote workers that are requested by default; on ray those that find no room wait for nodes that join.
 MOST_ELSEWHERE = {"slurm": 16, "ray": 256}
-# What makes a model large, the likeliest first.
+# The hyperparameters that make a model large, the likeliest first.
 SIZES = ("n_embd", "n_layer", "d_ff", "n_expert", "vocab_size", "block_size")
 
 
 @dataclass(frozen=True)
 class WorkerResources:
-    """What one worker gets: threads, and the index of its GPU where it has one."""
+    """The resources of one worker: threads, and the index of its GPU if it has one."""
 
     threads: int
     gpu: int | None = None
@@ -62,7 +61,7 @@ class WorkerResources:
 def divide_machine(workers: int | str, n_stacks: int, n_cpus: int, n_gpus: int) -> list[WorkerResources]:
     """Divide the machine among workers: one per GPU, else one per core with a single thread.
 
-    With fewer stacks than cores the cores are divided among as many workers, so a lone run gets them all.
+    With fewer stacks than cores there is one worker per stack and they share all cores: a single run gets all.
     """
     if n_gpus:
         count = min(n_stacks, n_gpus if workers == "auto" else int(workers))
@@ -72,9 +71,9 @@ def divide_machine(workers: int | str, n_stacks: int, n_cpus: int, n_gpus: int) 
 
 
 def stack_capacity(wanted: int | str, values: Hyperparameters, n_seeds: int, memory_bytes: float) -> int:
-    """Return K for runs like `values`: as wanted, or what pays on their device and fits its memory.
+    """Return K, the number of runs per stack, for runs like `values`: as wanted, or what pays on the device.
 
-    The seeds of a trial share a stack where memory allows.
+    K is limited by the device's memory. The seeds of a trial share a stack where memory allows.
     """
     shape = ModelShape.of(values)
     at_once = values.batch_size // values.grad_accum
@@ -91,12 +90,12 @@ def stack_capacity(wanted: int | str, values: Hyperparameters, n_seeds: int, mem
 
 @dataclass(frozen=True)
 class CellPlan:
-    """One cell as it would be trained; sizes and costs are those of the median valid sample, of one run.
+    """The plan of one cell; sizes and costs are per run, for the median valid sample.
 
-    `max_iters` and `epochs`, if some are given, are None where trials differ in them, `n_points` (how many different
-    trials there are) where they cannot be counted. `startup_trials` are spread evenly before the sampler models what
-    they found. `rungs` are the iterations at which halving decides, in a run of typical length. `stack_rates` are the
-    trial-steps a second of all workers by the runs in a stack, where `stack` is chosen by them.
+    `max_iters` and `epochs` are None where trials differ in them; `n_points`, the number of different trials, where
+    they cannot be counted. `startup_trials` are spread evenly before the sampler models their results. `rungs` are the
+    iterations at which halving decides, in a run of typical length. `stack_rates` maps runs per stack to the
+    trial-steps per second of all workers, if `stack` was chosen by timing.
     """
 
     cell: str
@@ -120,17 +119,17 @@ class CellPlan:
 
     @property
     def stack_gain(self) -> float | None:
-        """Return how many times as many trial-steps the stack takes as one run alone; None where it was not timed."""
+        """Return the stack's speedup in trial-steps per second over single runs; None if it was not timed."""
         return self.stack_rates[self.stack] / self.stack_rates[1] if self.stack in self.stack_rates else None
 
     def n_trials(self, per_cell: int) -> int:
-        """Return how many trials the cell has under a budget: no more than it has points."""
+        """Return the number of trials of the cell under a budget: at most its number of points."""
         return per_cell if self.n_points is None else min(per_cell, self.n_points)
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """A source of known trials: how many fit the study, and why others do not."""
+    """A source of earlier trials: how many fit the study, and why others do not."""
 
     source: Annotated[str, Field(alias="from")]
     trials: int
@@ -139,10 +138,10 @@ class WarmStart:
 
 @dataclass(frozen=True)
 class Plan:
-    """A study's preview; `trials` and `runs` are None where only time or FLOPs end it.
+    """The plan of a study; `trials` and `runs` are None if only time or FLOPs end it.
 
-    `reaches` is what the study file names outside of its own folder and the lab: files, resolved, and tracking.
-    `mirror` says in words what else is sent the runs; empty where nothing is.
+    `reaches` lists what the study file uses outside its own folder and the lab: resolved files, and tracking.
+    `mirror` describes where else the runs are sent; empty if nowhere.
     """
 
     name: str
@@ -175,12 +174,12 @@ class Plan:
         for cell in self.cells[:MOST_SHOWN]:
             lines.append(f"  {cell.cell}: {cell.n_params:,} parameters, {cell.train_flops:.2e} FLOPs a run")
         if (more := len(self.cells) - MOST_SHOWN) > 0:
-            lines.append(f"  and {more} cells more")
+            lines.append(f"  and {more} more cells")
         return "\n".join([*lines, *(f"  warning: {each}" for each in self.warnings)]) + ">"
 
     @property
     def reach_in_words(self) -> str:
-        """Say what the study file names outside of its own folder and the lab; nothing where that is nothing."""
+        """Describe what the study file uses outside its own folder and the lab; empty if nothing."""
         return f"outside of its folder and the lab: {several_named(self.reaches)}" if self.reaches else ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -189,7 +188,7 @@ class Plan:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Plan:
-        """Return a plan that was written as JSON."""
+        """Return the plan from its JSON data."""
         return TypeAdapter(cls).validate_python(plain)
 
     def with_budget(self, budget: Budget) -> Plan:
@@ -198,7 +197,7 @@ class Plan:
 
 
 def totals(plans: Sequence[CellPlan], per_cell: int | None) -> dict[str, Any]:
-    """Return trials, runs, tokens and FLOPs of a whole study; None where no number of trials ends it."""
+    """Return trials, runs, tokens and FLOPs of a whole study; None each if no number of trials ends it."""
     if per_cell is None:
         return dict.fromkeys(("trials", "runs", "train_tokens", "train_flops"))
 
@@ -217,12 +216,12 @@ def totals(plans: Sequence[CellPlan], per_cell: int | None) -> dict[str, Any]:
 
 
 def has_cuda(engine: Engine) -> bool:
-    """Say whether an engine's workers have a GPU: of machines elsewhere no more is known than what is asked for."""
+    """Return whether an engine's workers have a GPU; of remote machines only the requested GPUs are known."""
     return cuda_count() > 0 if engine.type == "local" else engine.gpus_per_worker > 0
 
 
 def worker_resources(spec: StudySpec, cells: Sequence[CellPlan], device: str) -> list[WorkerResources]:
-    """Return what each worker would get: of this machine, or of machines elsewhere what the engine asks for."""
+    """Return the resources of each worker: a share of this machine, or what the engine requests of remote ones."""
     n_cpus = n_cores()
     per_cell, threads = spec.budget.trials_per_cell, spec.engine.threads
     n_stacks = n_cpus
@@ -238,27 +237,27 @@ def worker_resources(spec: StudySpec, cells: Sequence[CellPlan], device: str) ->
 
 
 def memory_shortage(cells: Sequence[CellPlan], workers: Sequence[WorkerResources], device: str) -> str:
-    """Say by how much the largest runs of workers that share a memory exceed it; empty where they fit."""
+    """Describe by how much the largest runs of workers that share a memory exceed it; empty if they fit."""
     n_sharing = max(Counter(worker.gpu for worker in workers).values())
     needed, there = n_sharing * max(each.memory_bytes for each in cells), memory_bytes(device)
     if needed <= there:
         return ""
     runs = "a run takes" if n_sharing == 1 else f"runs of {n_sharing} workers at once take"
-    return f"{runs} about {bytes_in_words(needed)} of memory, and there are {bytes_in_words(there)}"
+    return f"{runs} about {bytes_in_words(needed)} of memory, but there are only {bytes_in_words(there)}"
 
 
 def check_memory(spec: StudySpec, cells: Sequence[Samples]) -> None:
-    """Refuse a run whose weights and what updates them need more memory than its device has."""
+    """Refuse a run whose weights, gradients and moments need more memory than its device has."""
     for cell in cells if spec.engine.type == "local" else ():
         needed, there = state_bytes(cell.median), memory_bytes(settle_devices(cell.median).device)
         if needed > there:
-            takes = f"takes {bytes_in_words(needed)} for its weights and their gradients and moments alone"
-            what = f"a run of cell {cell.space.cell.key} {takes}, and there are {bytes_in_words(there)} of memory"
+            takes = f"needs {bytes_in_words(needed)} for its weights, gradients and moments alone"
+            what = f"a run of cell {cell.space.cell.key} {takes}, but there are only {bytes_in_words(there)} of memory"
             raise BadInput(spec.problem(spec.place(*SIZES), what, "a smaller model, or another machine"))
 
 
 def check_grid_sampler(spec: StudySpec, spaces: list[Space]) -> None:
-    """Refuse more trials of a cell than its grid of searched values has points: the rest would be repetitions."""
+    """Refuse more trials per cell than the grid sampler has points: the rest would be repetitions."""
     if spec.sampler.type != "grid":
         return
     fewest = min(space.n_valid or space.n_points or 1 for space in spaces)
@@ -270,7 +269,7 @@ def check_grid_sampler(spec: StudySpec, spaces: list[Space]) -> None:
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples of a cell's space that meet its rules, and the share of all drawn ones that do."""
+    """Samples of a cell's space that meet its rules, and their share among all drawn samples."""
 
     space: Space
     share: float
@@ -283,10 +282,10 @@ class Samples:
 
 
 def sample_cell(spec: StudySpec, space: Space, count: int) -> Samples:
-    """Draw samples of a cell's space, always the same ones; all of its trials where they are no more than `count`.
+    """Draw samples of a cell's space, always the same ones; all of its trials if there are at most `count`.
 
     Raises:
-        BadInput: none meets the rules; says which rules they break.
+        BadInput: none meets the rules; the message says which rules they break.
     """
     is_small = space.n_points is not None and space.n_points <= count
     drawn = list(space.trials() if is_small else space.draws(count))
@@ -302,7 +301,7 @@ def sample_cell(spec: StudySpec, space: Space, count: int) -> Samples:
 
 
 def sample_cells(spec: StudySpec, spaces: Sequence[Space]) -> list[Samples]:
-    """Draw samples of every cell, fewer where there are many cells, so that a plan takes seconds.
+    """Draw samples of every cell, fewer if there are many cells, so that a plan takes seconds.
 
     Raises:
         BadInput: no sample of a cell meets the rules.
@@ -312,7 +311,7 @@ def sample_cells(spec: StudySpec, spaces: Sequence[Space]) -> list[Samples]:
 
 
 def plan_cell(spec: StudySpec, samples: Samples) -> CellPlan:
-    """Return what each run of a cell takes."""
+    """Return the plan of a cell: what each of its runs takes."""
     space = samples.space
     settled = settle_devices(samples.median, has_cuda(spec.engine))
     known = [facts(values) for values in samples.valid]
@@ -320,7 +319,7 @@ def plan_cell(spec: StudySpec, samples: Samples) -> CellPlan:
     free = free_memory_bytes(settled.device) if spec.engine.type == "local" else MEMORY_ELSEWHERE
     iterations, epochs = ({getattr(each, name) for each in samples.valid} for name in LENGTHS)
     every, last = space.typical.eval_interval, space.typical.max_iters
-    # Only a few points are worth looking at one by one: rules rarely matter where there are more than trials.
+    # Valid points are counted only if there are few: the count rarely matters where there are more than trials.
     is_small = (space.n_points or MOST_LISTED) < MOST_LISTED
     return CellPlan(
         cell=space.cell.key,
@@ -344,7 +343,7 @@ def plan_cell(spec: StudySpec, samples: Samples) -> CellPlan:
 
 
 def warnings(spec: StudySpec, cells: Sequence[Samples]) -> list[str]:
-    """Return what a person may not have meant, from samples of every cell."""
+    """Return warnings of what the user may not have intended, from samples of every cell."""
 
     def varies(name: str) -> bool:
         return any(len({getattr(each, name) for each in cell.valid}) > 1 for cell in cells)
@@ -357,36 +356,36 @@ def warnings(spec: StudySpec, cells: Sequence[Samples]) -> list[str]:
         found.append(f"a cell has only {fewest}, and none is trained twice: more seeds measure the noise")
     if promotes(spec.pruner) and spec.budget.time is None and spec.budget.flops is None:
         found.append(
-            "the pruner promotes while time or FLOPs are left, and the budget limits neither: it never does"
+            "the pruner never promotes: it does so while time or FLOPs are left, and the budget limits neither"
         )
     varying = set(filter(varies, spec.search.keys() & set(SHAPE)))
     if not all(have_one_task(cell.valid) for cell in cells):
         tasks = ", ".join(sorted(varying & {*TASK}))
-        found.append(f"{tasks} searched: sampling and pruning compare losses of unlike tasks")
+        found.append(f"{tasks} searched: sampling and pruning compare losses of different tasks")
     if sizes := sorted(name for name in varying - {*TASK} if TABLE[name].kind == "int"):
-        found.append(f"{', '.join(sizes)} searched: sampling and pruning compare unlike sizes inside a cell")
+        found.append(f"{', '.join(sizes)} searched: sampling and pruning compare different sizes in a cell")
     values = [each for cell in cells for each in cell.valid]
     if any(each.warmup_iters >= each.max_iters for each in values):
-        found.append("warmup_iters reaches max_iters: the learning rate never gets to its peak")
+        found.append("warmup_iters is not below max_iters: the learning rate never reaches its peak")
     if any(each.lr_decay and each.min_lr > each.learning_rate for each in values):
-        found.append("min_lr is above learning_rate: such runs keep their learning rate")
+        found.append("min_lr is above learning_rate: such runs do not decay their learning rate")
     if spec.place("patience") != NOWHERE and values and not any(map(_can_stop, values)):
         each = values[0]
         n_iters = (each.patience or 0) * each.eval_interval
         takes = f"{each.patience} evaluations without improvement take {n_iters} iterations"
-        found.append(f"patience never stops a run: {takes}, and a run has {each.max_iters}")
+        found.append(f"patience never stops a run: {takes}, but a run has {each.max_iters}")
     typical = cells[0].space.typical
     settled = settled_pruner(spec.pruner, typical.eval_interval, typical.max_iters)
     first = first_decision(settled)
     if first is not None and first >= typical.max_iters:
         found.append(
-            f"the pruner never prunes: it first decides at iteration {first}, and a run has {typical.max_iters}"
+            f"the pruner never prunes: it first decides at iteration {first}, but a run has {typical.max_iters}"
         )
     return found
 
 
 def _can_stop(values: Hyperparameters) -> bool:
-    """Say whether patience may end a run before its last iteration, where it has some."""
+    """Return whether patience may end a run before its last iteration; True for a run without patience."""
     if values.patience is None:
         return True
     begins = patience_begins(values) // values.eval_interval

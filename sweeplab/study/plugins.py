@@ -1,7 +1,7 @@
-"""The Python files that a study names: imported when the user says so, and never by reading a study.
+"""The Python files that a study names: imported only if the user allows it, never by reading a study.
 
-A study that was run keeps, beside each file, its digest and what it registered. So the study can be looked at
-afterwards, with the names of its parts known, while its files are left alone, or are gone.
+A study that was run records the digest of each file and the names that it registered. So the study can be read
+afterwards, with the names of its parts known, without importing the files, even if they are gone.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from sweeplab.study.problems import Location, Problems, shown
 from sweeplab.study.spec import Plugin, StudySpec, beside
 
 HOW = "--allow-plugins, or allow_plugins=True from Python, if you trust it"
-# What was imported by this process, by file and digest, and the parts that came of it.
+# The parts registered by each file that this process has imported, by file and digest.
 _imported: dict[tuple[str, str], list[tuple[str, str, Any]]] = {}
 
 
 def import_plugins(document: dict[str, Any], problems: Problems, allowed: bool) -> None:
-    """Import the plugins of a study's document and note their digests there; or know only the names of their parts.
+    """Import the plugins of a study's document and record their digests in it; if not allowed, only register names.
 
-    A file that the user has not allowed, that is not there, is not the one whose digest the document has, or raises
-    is a problem. What is no plugin at all is left to the reader of the document.
+    Adds a problem for a file that is not allowed, is missing, has another digest than the document says, or raises.
+    Entries that are not plugins are left to the reader of the document.
     """
     written = document.get("plugins")
     if isinstance(written, list):
@@ -41,7 +41,7 @@ def check_imported(spec: StudySpec) -> None:
     """Refuse to train a study whose plugins this process has not imported.
 
     Raises:
-        BadInput: with every file of which that is true.
+        BadInput: lists every plugin that is not imported.
     """
     problems = [
         spec.problem(("plugins", index), _not_allowed(each.file), HOW)
@@ -94,10 +94,10 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
 
 
 def _import(file: Path, content: bytes, digest: str) -> list[tuple[str, str, Any]]:
-    """Execute a file, once, and return the parts that it registers: the very bytes that have the digest."""
+    """Execute a file once and return the parts that it registers; executes exactly the bytes with this digest."""
     known = _imported.get((str(file), digest))
     if known is not None:
-        for part in known:  # another study's file may have taken a name since
+        for part in known:  # another study's file may have replaced a name since
             plugins.add(*part)
         return known
     module = ModuleType(f"sweeplab_plugin_{digest[:12]}")

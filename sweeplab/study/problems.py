@@ -1,4 +1,4 @@
-"""Where in a study file a thing stands, and the problems found in it, each at its place.
+"""Locations in a study file, and the problems found there.
 
 A location is a path in the document: `("search", "learning_rate", "max")`; list items are numbers.
 """
@@ -17,16 +17,16 @@ from sweeplab.formatting import without_passwords
 Location = tuple[str | int, ...]
 Mark = tuple[int, int]
 
-# Where the hyperparameters of a study stand.
+# The sections of a study file that set hyperparameters.
 SECTIONS = ("fixed", "grid", "search")
-# How long runs train: one of them is given.
+# The length of training; a study sets only one of them.
 LENGTHS = ("max_iters", "epochs")
-# Longer lists of allowed names would drown the one that was meant.
+# A longer list of allowed names is not printed.
 MOST_NAMED = 20
 
 
 def dotted(path: Location) -> str:
-    """Write a location as a person writes it: `search.learning_rate.max`, `seeds[0]`."""
+    """Format a location: `search.learning_rate.max`, `seeds[0]`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -34,18 +34,18 @@ def dotted(path: Location) -> str:
 
 
 def shown(value: Any) -> str:
-    """Write a value about as YAML writes it, cut to what fits in a line."""
+    """Format a value roughly as in YAML, shortened to fit on a line."""
     written = without_passwords(json.dumps(value, default=str, ensure_ascii=False))
-    # What ends a line, or moves the cursor, is written as its number.
+    # Characters that would end the line or move the cursor are escaped.
     text = "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in written)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 @dataclass
 class SourceMap:
-    """Lines and columns, from 1, of every key and value of a document; and the overrides laid over it.
+    """Lines and columns (from 1) of every key and value of a document, and the overrides applied to it.
 
-    `overrides` holds the words of the command line that gave a location its value.
+    `overrides` maps a location to the command-line option that set it.
     """
 
     file: Path | None = None
@@ -54,7 +54,7 @@ class SourceMap:
     overrides: dict[Location, str] = field(default_factory=dict)
 
     def forget(self, path: Location) -> None:
-        """Drop what is known of a location and all below it."""
+        """Drop the entries of a location and of all below it."""
         for known in (self.keys, self.values, self.overrides):
             for each in [each for each in known if each[: len(path)] == path]:
                 del known[each]
@@ -62,7 +62,7 @@ class SourceMap:
     def problem(
         self, path: Location, what: str, allowed: str = "", nearest: str = "", *, at_key: bool = False
     ) -> Problem:
-        """Return a problem at the value of `path` (or its key), or at the nearest place around it."""
+        """Return a problem placed at the value of `path` (or its key), or at the nearest enclosing place."""
         for length in range(len(path), -1, -1):
             around = path[:length]
             if words := self._override(around):
@@ -74,7 +74,7 @@ class SourceMap:
         return Problem(what, allowed, nearest, self.file)
 
     def _override(self, path: Location) -> str:
-        """Return the words that gave a location its value, or made it where the file has none."""
+        """Return the option that set a location's value, or one below it if the file does not have it."""
         if path in self.overrides or path in self.values or not path:
             return self.overrides.get(path, "")
         return next((words for laid, words in self.overrides.items() if laid[: len(path)] == path), "")
@@ -82,7 +82,7 @@ class SourceMap:
 
 @dataclass
 class Problems:
-    """Collects every problem of a document, to be said together."""
+    """Collects all problems of a document, so that they are reported together."""
 
     source: SourceMap
     found: list[Problem] = field(default_factory=list)
@@ -94,10 +94,10 @@ class Problems:
         self.found.append(self.source.problem(path, what, allowed, nearest, at_key=at_key))
 
     def unknown(self, path: Location, known: Sequence[str], kind: str) -> None:
-        """Add that the last name of `path` is none of `known`."""
+        """Add the problem that the last name of `path` is not one of `known`."""
         name = str(path[-1])
         near = nearest(name, known)
         allowed = ", ".join(known)
         if len(known) > MOST_NAMED:
             allowed = "" if near else "`sweeplab hyperparameters` lists them"
-        self.add(path, f"{dotted(path[:-1])} has no {kind} {shown(name)}", allowed, near, at_key=True)
+        self.add(path, f"{dotted(path[:-1])}: unknown {kind} {shown(name)}", allowed, near, at_key=True)

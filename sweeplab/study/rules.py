@@ -1,4 +1,4 @@
-"""What expressions see, in which order they are computed, and what every trial has to meet."""
+"""The names that expressions can use, the order in which they are computed, and the rules for every trial."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Values = Mapping[str, Any]
 
 
 class Facts(NamedTuple):
-    """What follows from a run's hyperparameters: parameters of its model, tokens and FLOPs of its training."""
+    """Numbers computed from a run's hyperparameters: parameters of its model, tokens and FLOPs of its training."""
 
     n_params: int
     n_params_active: int
@@ -32,7 +32,7 @@ class Facts(NamedTuple):
     train_flops: int
 
 
-# What each fact follows from.
+# The hyperparameters that each fact depends on.
 _SIZES = frozenset(FIELDS)
 _TOKENS = frozenset(
     {"objective", "family", "block_size", "mask_share", "span_length"}
@@ -45,12 +45,12 @@ FACTS: dict[str, frozenset[str]] = {
     "train_tokens": _TOKENS,
     "train_flops": _TOKENS | _SIZES,
 }
-# Not for expressions: a trial is the same for every seed and on every machine.
+# Expressions may not use these: a trial is the same for every seed and on every machine.
 UNSEEN = frozenset(row.name for row in TABLE.values() if row.name == "seed" or row.category == "precision")
 
 
 def facts(values: Hyperparameters) -> Facts:
-    """Return what follows from a run's effective hyperparameters."""
+    """Compute the facts of a run from its effective hyperparameters."""
     shape = ModelShape.of(values)
     return Facts(
         accounting.n_params(shape),
@@ -61,15 +61,15 @@ def facts(values: Hyperparameters) -> Facts:
     )
 
 
-# Those of the last values: each constraint asks for them in turn.
+# Caches the facts of the last values: each constraint asks for them in turn.
 _last_facts = lru_cache(maxsize=2)(facts)
 
 
 def evaluate(expression: Expression, values: Values) -> Any:
-    """Return the value of an expression over hyperparameters and what follows from them.
+    """Evaluate an expression over hyperparameters and facts.
 
     Raises:
-        ValueError: it has none.
+        ValueError: it cannot be evaluated.
     """
     if expression.names & SETTLED.keys():
         values = settled(values)
@@ -78,12 +78,12 @@ def evaluate(expression: Expression, values: Values) -> Any:
     try:
         known = {**values, **_last_facts(Hyperparameters.of(values))._asdict()}
     except (ArithmeticError, TypeError) as error:
-        raise ValueError(f"{expression.text!r} has no value: {error}") from error
+        raise ValueError(f"{expression.text!r} cannot be evaluated: {error}") from error
     return expression.value(known)
 
 
 def holds(expression: Expression, values: Values) -> bool:
-    """Say whether an expression is true; one that has no value is not."""
+    """Return whether an expression is true; one that cannot be evaluated is not."""
     try:
         return bool(evaluate(expression, values))
     except ValueError:
@@ -91,7 +91,7 @@ def holds(expression: Expression, values: Values) -> bool:
 
 
 def derive(name: str, entry: Derived, values: Values) -> Any:
-    """Return a derived hyperparameter, or NaN where its row allows nothing of what comes out."""
+    """Compute a derived hyperparameter; NaN where its row does not allow the result."""
     try:
         return TABLE[name].check(evaluate(entry.expr, values))
     except (ValueError, ArithmeticError):
@@ -99,33 +99,33 @@ def derive(name: str, entry: Derived, values: Values) -> Any:
 
 
 def wanted(entry: SearchSpec, values: Values) -> bool:
-    """Say whether a hyperparameter is sampled where the others have these values."""
+    """Return whether a hyperparameter is sampled when the others have these values."""
     return isinstance(entry, Derived) or entry.when is None or holds(entry.when, values)
 
 
 def expanded(names: Iterable[str], given: Set[str]) -> set[str]:
-    """Return the hyperparameters among `names` and those that its facts and autos follow from.
+    """Return the hyperparameters among `names`, and those that the facts and automatic values among them depend on.
 
-    What a study gives is not auto.
+    Hyperparameters that a study gives are not automatic.
     """
     known = {each for name in names for each in FACTS.get(name, (name,))}
     return known.union(*(SETTLED[name][0] for name in known & SETTLED.keys() - given))
 
 
 def follows(name: str, values: Values) -> bool:
-    """Say whether a hyperparameter has the value that follows from others where it is not given."""
+    """Return whether a hyperparameter has the value that it would get automatically."""
     try:
         return bool(values[name] == SETTLED[name][1](values))
-    # A table of another's lacks some, or knows other parts.
+    # Values from another version may lack some names, or name unknown parts.
     except (ArithmeticError, KeyError, TypeError, ValueError):
         return False
 
 
 def order(search: Mapping[str, SearchSpec], given: Set[str]) -> list[str]:
-    """Return the names of the search so that each comes after what it needs, else as written.
+    """Return the names of the search, each after those it depends on, otherwise in the order of the file.
 
     Raises:
-        ValueError: some need each other.
+        ValueError: some depend on each other.
     """
     ordered: list[str] = []
     waiting = {name: expanded(needs(entry), given) & search.keys() for name, entry in search.items()}
@@ -140,7 +140,7 @@ def order(search: Mapping[str, SearchSpec], given: Set[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Rule:
-    """What every trial has to meet: in words, where the study says so, and on what it rests."""
+    """A condition for every trial: its text, its place in the study, and the hyperparameters it depends on."""
 
     text: str
     path: Location
@@ -148,16 +148,16 @@ class Rule:
     holds: Callable[[Hyperparameters], bool]
 
     def why(self, values: Hyperparameters) -> str:
-        """Say why an expression has no value where the hyperparameters have these; nothing where it has one."""
+        """Return why an expression cannot be evaluated with these hyperparameters; empty where it can."""
         try:
             evaluate(Expression(self.text), vars(values))
         except ValueError as error:
-            return str(error).partition(" has no value: ")[2]
+            return str(error).partition(" cannot be evaluated: ")[2]
         return ""
 
 
 def rules(spec: StudySpec, sizes: Sizes) -> list[Rule]:
-    """Return what every trial of a study has to meet: first what is built in, then its constraints."""
+    """Return the rules that every trial of a study has to meet: first the built-in ones, then its constraints."""
     found = [
         _search_rule(name, entry)
         for name, entry in spec.search.items()
@@ -180,8 +180,8 @@ def rules(spec: StudySpec, sizes: Sizes) -> list[Rule]:
 
 
 def _data_rules(spec: StudySpec, sizes: DataSizes | None) -> Iterator[Rule]:
-    """Yield what corpus, objective, family and sizes ask of each other; of the vocabulary where it is known."""
-    # Here and not above: with it comes numpy, which is slow to import.
+    """Yield the rules between corpus, objective, family and sizes; those on the vocabulary where it is known."""
+    # Imported here because it imports numpy, which is slow.
     from sweeplab.data.batches import LABELLED
     from sweeplab.data.objectives import OBJECTIVES, SETTINGS, n_special
 
@@ -194,7 +194,7 @@ def _data_rules(spec: StudySpec, sizes: DataSizes | None) -> Iterator[Rule]:
         has = "is one text" if kind == "text" else f"has {kind}"
         suits = [name for name, each in OBJECTIVES.items() if each.learns == kind]
         yield rule(
-            f"objective is {' or '.join(suits)}, for corpus {spec.data.corpus} {has}",
+            f"objective is {' or '.join(suits)}, because corpus {spec.data.corpus} {has}",
             ["objective"],
             lambda values: values.objective in suits,
         )
@@ -206,7 +206,7 @@ def _data_rules(spec: StudySpec, sizes: DataSizes | None) -> Iterator[Rule]:
     )
     blocks = ", ".join(f"{name}: {kind.shortest_block}" for name, kind in OBJECTIVES.items())
     yield rule(
-        f"block_size is at least what objective takes ({blocks})",
+        f"block_size is at least what objective needs ({blocks})",
         ["block_size", "objective"],
         lambda values: values.block_size >= OBJECTIVES[values.objective].shortest_block,
     )
@@ -220,12 +220,12 @@ def _data_rules(spec: StudySpec, sizes: DataSizes | None) -> Iterator[Rule]:
         )
     if kind == "preferences":
         yield rule(
-            "init_from names the trained run that objective preference goes on from",
+            "init_from names the trained run that objective preference starts from",
             ["objective"],
             lambda values: spec.init_from is not None or values.objective != "preference",
         )
         yield rule(
-            "batch_size / grad_accum is even and batch_warmup_iters 0, for objective preference",
+            "batch_size / grad_accum is even and batch_warmup_iters is 0 for objective preference",
             ["batch_size", "grad_accum", "batch_warmup_iters", "objective"],
             lambda values: (
                 values.objective != "preference"
@@ -244,8 +244,8 @@ def _search_rule(name: str, entry: Derived | Divisors) -> Rule:
     def meets(values: Hyperparameters) -> bool:
         value = getattr(values, name)
         if isinstance(entry, Derived):
-            return bool(value == value)  # NaN, which is no value of the row, differs from itself
-        if not wanted(entry, vars(values)):  # and its value may be auto
+            return bool(value == value)  # NaN marks an invalid result, and differs from itself
+        if not wanted(entry, vars(values)):  # not sampled; its value may be auto
             return True
         return bool(entry.min <= value <= entry.max and getattr(values, entry.of) % value == 0)
 
@@ -257,7 +257,7 @@ def _search_rule(name: str, entry: Derived | Divisors) -> Rule:
     return Rule(text, path, needs(entry) | {name}, meets)
 
 
-# The last shapes: a dozen rules ask for each in turn.
+# Caches the last shapes: a dozen rules ask for each in turn.
 _shape_of = lru_cache(maxsize=2)(ModelShape.of)
 
 
@@ -265,7 +265,7 @@ def _shape_meets(requirement: Requirement) -> Callable[[Hyperparameters], bool]:
     def meets(values: Hyperparameters) -> bool:
         try:
             return requirement.holds(_shape_of(values))
-        except (ArithmeticError, TypeError, ValueError):  # a derived value that is none; its own rule says so
+        except (ArithmeticError, TypeError, ValueError):  # a bad derived value, reported by its own rule
             return False
 
     return meets

@@ -1,4 +1,4 @@
-"""What stands under `search`: ranges and choices that Optuna samples, divisors, and what follows from the others."""
+"""The entries of `search`: ranges and choices that Optuna samples, divisors, and derived values."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Scalar = str | int | float | bool | None
 
 
 class Entry:
-    """An entry of `search`; its fields are the keys of the study file, but for two."""
+    """An entry of `search`; its fields are the keys of the study file, except for two."""
 
     def written(self) -> dict[str, Any]:
-        """Return the entry as a study file writes it, fit for JSON."""
+        """Return the entry as in a study file, as JSON values."""
         names = {"values": "choices", "of": "divides"}
         held = {names.get(name, name): value for name, value in vars(self).items() if name != "integer"}
         given = {name: value for name, value in held.items() if value is not None and value is not False}
@@ -54,19 +54,19 @@ class Range(Entry):
         """Ask Optuna for a value; return it as the hyperparameter's own type."""
         if self.integer:
             return trial.suggest_int(name, **self._optuna)
-        # From a range of hardly any width some samplers draw a number of NumPy's.
+        # From a very narrow range some samplers return a NumPy number.
         return self.decoded(float(trial.suggest_float(name, **self._optuna)))
 
     def decoded(self, stored: Any) -> Any:
         """Return a value that Optuna stores as the hyperparameter's own type."""
-        # 3 * 0.05 is 0.15000000000000002: nobody wrote that.
+        # 3 * 0.05 is 0.15000000000000002; the user means 0.15.
         return float(f"{stored:.12g}") if self.step and not self.integer else stored
 
     def stored(self, value: Any) -> Scalar:
         """Return a value as Optuna stores it.
 
         Raises:
-            ValueError: the range has no such value; says which it has.
+            ValueError: the value is not in the range; the message describes the range.
         """
         if self.min <= value <= self.max:
             near = self.stored_at(round((value - self.min) / self._step)) if self._step else value
@@ -84,7 +84,7 @@ class Range(Entry):
         """Return the stored value at a share from 0 to 1 of the way through the range."""
         if self.count is not None and not self.log:
             return self.stored_at(min(int(share * self.count), self.count - 1))
-        # As Optuna does: a whole number stands for the interval around it.
+        # As in Optuna, a whole number represents the interval around it.
         margin = 0.5 if self.integer else 0.0
         low, high = self.min - margin, self.max + margin
         value = low * (high / low) ** share if self.log else low + share * (high - low)
@@ -132,7 +132,7 @@ class Choices(Entry):
         """Return a value as Optuna stores it.
 
         Raises:
-            ValueError: it is none of the choices; says which they are.
+            ValueError: it is not one of the choices; the message lists them.
         """
         if value in self.values:
             return self._stored[self.values.index(value)]
@@ -179,7 +179,7 @@ SearchSpec = Range | Choices | Divisors | Derived
 
 
 def needs(entry: SearchSpec) -> frozenset[str]:
-    """Return the names whose values an entry has to know first."""
+    """Return the names that an entry depends on."""
     if isinstance(entry, Derived):
         return entry.expr.names
     names = entry.when.names if entry.when else frozenset[str]()

@@ -27,27 +27,27 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import BaseTrial
 
-# Where a size is needed before the data are read; no rule rests on it.
+# A placeholder for the vocabulary size before the data are read; no rule depends on it.
 VOCABULARY_STAND_IN = 256
-# What decides how many steps an epoch has, and how many epochs there are.
+# The hyperparameters that determine the number of steps of a run with `epochs`.
 OF_EPOCHS = ("epochs", "batch_size", "block_size", "data_limit")
-# The cell of a study that has one, and the one of several that changes nothing.
+# The name of the only cell of a study, and of the cell among several that changes nothing.
 WHOLE, BASE = "all", "base"
 # A folder is named after a cell: file systems stop at 255 bytes.
 LONGEST_KEY = 150
-# Values (or combinations of them) up to which a rule is tried on every one.
+# A rule is checked on all values (or combinations) if there are at most this many.
 MOST_LISTED = 500
-# Draws of a cell's space until one meets the rules.
+# Most draws of a cell's space in search of one that meets the rules.
 N_TYPICAL = 64
-# Points of a grid up to which every one is tried.
+# All points of a grid are checked if there are at most this many.
 MOST_TRIED = 10_000
-# As many values, or names of cells, are still read.
+# A message lists at most about this many values or cells.
 FEW = 12
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One point of a study's grid, or one of its `cells`; `plain` is the name of one without values."""
+    """One point of a study's grid, or one of its `cells`; `plain` is its name if it has no values."""
 
     index: int
     values: dict[str, Any]
@@ -55,7 +55,7 @@ class Cell:
 
     @cached_property
     def key(self) -> str:
-        """Return the cell's name, such as `n_layer=1,n_embd=32`, fit for a folder; `all` without a grid."""
+        """Return the cell's name, such as `n_layer=1,n_embd=32`, usable as a folder name; `all` without a grid."""
         key = ",".join(f"{name}={_word(value)}" for name, value in self.values.items()) or self.plain
         if len(key) <= LONGEST_KEY:
             return key
@@ -69,12 +69,12 @@ def _word(value: Any) -> str:
 
 
 class Space:
-    """What is sampled, derived and required in one cell.
+    """The search space of one cell: its sampled and derived hyperparameters, and the rules for its trials.
 
-    `sizes` are the data's, of which the vocabulary may be all; before the data are read there are none, and rules that
-    rest on them are left out.
-    `given` is what every trial has where it samples nothing, `parameters` what is sampled, by Optuna's names.
-    `found` are the rules of the study, where they are known: every cell has the same.
+    `sizes` are the data's, or only the vocabulary size; before the data are read they are None, and rules that depend
+    on them are left out.
+    `given` holds the values of a trial that are not sampled, `parameters` the sampled ones, by Optuna's names.
+    `found` are the rules of the study, if already known: they are the same for every cell.
     """
 
     def __init__(
@@ -94,14 +94,14 @@ class Space:
         if self.sizes is None or self.sizes.train_tokens is None:
             self._unknown |= self._auto & {"max_iters"}
         self.given = self._settled(self.given)
-        # What may differ between trials of the cell, and the values of what does not.
+        # The names whose values differ between trials of the cell, and the values that are the same.
         self._varying = set(self._unknown)
         self._constant = dict(self.given)
         self.parameters: dict[str, Sampled] = {}
         self._names: dict[str, list[str]] = {}
         self._explicit = {*spec.fixed, *cell.values, *spec.search}
         self._order = order(spec.search, self._explicit)
-        # To settle these takes longer than most expressions.
+        # Settling automatic values takes longer than most expressions, so it is done only for these.
         self._read_auto = {
             name for name in self._order if self._expanded(needs(spec.search[name])) & self._auto
         }
@@ -114,7 +114,7 @@ class Space:
         self._rules = [rule for rule in found if not self._expanded(rule.names) & self._unknown]
 
     def _enter(self, name: str, entry: SearchSpec) -> None:
-        """Take a hyperparameter of the search in; all that it needs has been."""
+        """Add a hyperparameter of the search, after all those that it depends on."""
         needed = self._expanded(needs(entry))
         if isinstance(entry, Derived):
             self._constant = self._settled({**self._constant, name: derive(name, entry, self._constant)})
@@ -139,8 +139,8 @@ class Space:
         return expanded(names, self._explicit)
 
     def _settled(self, values: Mapping[str, Any], sampled: Container[str] = ()) -> dict[str, Any]:
-        """Return the values with what is automatic of the data as it follows from the others."""
-        # Here and not above: with it comes numpy, which is slow to import.
+        """Replace automatic values that depend on the data by values computed from the others."""
+        # Imported here because it imports numpy, which is slow.
         from sweeplab.data.batches import LABELLED
         from sweeplab.data.objectives import n_special, settled_objective
 
@@ -154,19 +154,19 @@ class Space:
         if "vocab_size" in auto:
             settled["vocab_size"] = self._n_symbols + n_special(Hyperparameters.of(settled))
         if "max_iters" in auto and self.sizes:
-            # What is derived may be no number; its own rule says so.
+            # A derived value may be invalid, which its own rule reports.
             with suppress(ArithmeticError, TypeError, ValueError):
                 found = self.sizes.iterations(Hyperparameters.of(settled))
                 settled["max_iters"] = settled["max_iters"] if found is None else found
         return settled
 
     def _label(self, name: str, entry: SearchSpec, of: Any) -> str:
-        """Return Optuna's name of a parameter: it refuses choices that change, so each list has its own."""
+        """Return Optuna's name of a parameter: Optuna refuses choices that change, so each list has its own name."""
         varies = isinstance(entry, Divisors) and entry.of in self._varying
         return f"{name}@{entry.of}={of}" if isinstance(entry, Divisors) and varies else name
 
     def _possible(self, name: str) -> list[Any] | None:
-        """Return every value that a hyperparameter can have here; None where they are too many to list."""
+        """Return every value that a hyperparameter can have in this cell; None if there are too many to list."""
         if name not in self._varying:
             return [self._constant[name]]
         own = [self.parameters[each] for each in self._names.get(name, ())]
@@ -177,7 +177,7 @@ class Space:
 
     @property
     def has_conditions(self) -> bool:
-        """Say whether some parameter is sampled in some trials only."""
+        """Return whether any parameter is sampled only in some trials."""
         return bool(self._conditional)
 
     @property
@@ -185,7 +185,7 @@ class Space:
         """Return the seeds that every trial of the cell is trained with.
 
         Raises:
-            BadInput: whether a seed is wanted rests on what varies inside of the cell, or cannot be told.
+            BadInput: the condition of a seed depends on values that vary within the cell, or cannot be evaluated.
         """
         return tuple(
             each.seed if isinstance(each, ConditionalSeed) else each
@@ -198,32 +198,32 @@ class Space:
         try:
             if not varying:
                 return bool(evaluate(when, self._constant))
-            what = f"{when.text!r} rests on {varying[0]}, which varies inside of a cell"
+            what = f"{when.text!r} depends on {varying[0]}, which varies within a cell"
         except ValueError as error:
             what = str(error)
-        allowed = "what is fixed, in the grid, or follows"
+        allowed = "names that are fixed, in the grid, or derived from these"
         raise BadInput(self._spec.problem(("seeds", index, "when"), what, allowed))
 
     @cached_property
     def n_points(self) -> int | None:
-        """Return how many different trials there are; None where they cannot be counted."""
+        """Return the number of different trials; None if they cannot be counted."""
         counts = [parameter.count for parameter in self.parameters.values()]
         return None if self.has_conditions or None in counts else math.prod(filter(None, counts))
 
     @cached_property
     def n_valid(self) -> int | None:
-        """Return how many different trials meet every rule; None where they are too many to try."""
+        """Return the number of different trials that meet every rule; None if there are too many to check."""
         if self.n_points is None or self.n_points > MOST_TRIED:
             return None
         return sum(self.broken_rule(values) is None for values in self.trials())
 
     def trials(self) -> Iterator[Hyperparameters]:
-        """Yield the effective hyperparameters of every different trial, where they can be counted."""
+        """Yield the effective hyperparameters of every different trial; requires that they can be counted."""
         for point in itertools.product(*map(stored_values, self.parameters.values())):
             yield self._resolved(dict(zip(self.parameters, point, strict=True)))
 
     def _resolved(self, stored: Mapping[str, Scalar]) -> Hyperparameters:
-        """Return the effective hyperparameters of a trial by what Optuna stores of it."""
+        """Return the effective hyperparameters of a trial from the values that Optuna stores."""
         return self.resolve(self._choose(lambda name: self.parameters[name].decoded(stored[name])), seed=0)
 
     def distributions(self) -> dict[str, BaseDistribution]:
@@ -231,11 +231,11 @@ class Space:
         return {name: parameter.distribution() for name, parameter in self.parameters.items()}
 
     def suggest(self, trial: BaseTrial) -> dict[str, Any]:
-        """Return a trial's sampled hyperparameters; asked again of the same trial, the same ones."""
+        """Return a trial's sampled hyperparameters; repeated calls for the same trial return the same ones."""
         return self._choose(lambda name: self.parameters[name].suggest(trial, name))
 
     def _choose(self, value_of: Callable[[str], Any]) -> dict[str, Any]:
-        """Return the sampled hyperparameters, each parameter's value by its name from `value_of`."""
+        """Return the sampled hyperparameters; `value_of` gives the value of a parameter by its name."""
         values, sampled = dict(self.given), dict[str, Any]()
         for name in self._order:
             entry = self._search[name]
@@ -252,7 +252,7 @@ class Space:
     def resolve(self, sampled: Mapping[str, Any], seed: int) -> Hyperparameters:
         """Return all effective hyperparameters of a run.
 
-        A derived one whose row allows nothing of what comes out is NaN, and `broken` says so.
+        A derived value that its row does not allow is NaN, which `broken` reports.
         """
         values = {**self.given, **sampled, "seed": seed}
         for name in self._order:
@@ -263,16 +263,16 @@ class Space:
         return Hyperparameters.of(settled(self._settled(values, sampled)))
 
     def broken(self, values: Hyperparameters) -> str | None:
-        """Return the first rule that effective hyperparameters do not meet, in words."""
+        """Return the text of the first rule that effective hyperparameters break, or None."""
         rule = self.broken_rule(values)
         return rule.text if rule else None
 
     def broken_rule(self, values: Hyperparameters) -> Rule | None:
-        """Return the first rule that effective hyperparameters do not meet."""
+        """Return the first rule that effective hyperparameters break, or None."""
         return next((rule for rule in self._rules if not rule.holds(values)), None)
 
     def impossible(self) -> Rule | None:
-        """Return the first rule that no trial of the cell can meet, as far as values can be listed."""
+        """Return the first rule that no trial of the cell can meet, as far as its values can be listed, or None."""
         return next((rule for rule in self._rules if not self._can_hold(rule)), None)
 
     @cached_property
@@ -295,7 +295,7 @@ class Space:
     def typical(self) -> Hyperparameters:
         """Return the effective hyperparameters of a trial that meets the rules, always the same one.
 
-        Where none of N_TYPICAL draws does, those of the last.
+        If none of N_TYPICAL draws meets them, return the last draw.
         """
         for values in self.draws(N_TYPICAL):
             if self.broken_rule(values) is None:
@@ -303,12 +303,12 @@ class Space:
         return values
 
     def quasi_random(self, point: Sequence[float]) -> dict[str, Scalar]:
-        """Map a point of the unit cube, a coordinate a distribution, to the parameters to enqueue."""
+        """Map a point of the unit cube, with one coordinate per distribution, to the parameters to enqueue."""
         pairs = zip(self.parameters.items(), point, strict=True)
         return {name: parameter.at(share) for (name, parameter), share in pairs}
 
     def point(self, at: Sequence[float]) -> tuple[dict[str, Scalar], Hyperparameters]:
-        """Map a point of the unit cube to the parameters that Optuna stores of its trial, and all that follows."""
+        """Map a point of the unit cube to a trial: the parameters that Optuna stores, and all hyperparameters."""
         stored, own = self.quasi_random(at), dict[str, Scalar]()
 
         def take(label: str) -> Any:
@@ -319,14 +319,14 @@ class Space:
         return own, self.resolve(sampled, seed=0)
 
     def stored(self, name: str, value: Any) -> dict[str, Scalar]:
-        """Return the parameters to enqueue for one searched hyperparameter of a given value.
+        """Return the parameters to enqueue so that one searched hyperparameter has a given value.
 
-        The divisors of what varies have a parameter for each of its values: all that allow the value are given.
+        Divisors of a varying hyperparameter have one parameter per value of it; returned are all that allow the value.
 
         Raises:
-            ValueError: the cell does not search it, or not there; says what it does search.
+            ValueError: the cell does not search this value; the message says what it searches.
         """
-        refusals = [f"nothing, for cell {self.cell.key} does not search it"]
+        refusals = [f"nothing: cell {self.cell.key} does not search it"]
         found: dict[str, Scalar] = {}
         for label in self._names.get(name, ()):
             try:
@@ -338,10 +338,10 @@ class Space:
         return found
 
     def fitted(self, values: Mapping[str, Any]) -> tuple[dict[str, Scalar], Hyperparameters]:
-        """Return what Optuna stores of a trial with these values of what is searched, and all that follows from them.
+        """Return what Optuna stores for a trial with these searched values, and all its hyperparameters.
 
         Raises:
-            ValueError: one that is sampled is missing, or lies outside of what is searched; says which.
+            ValueError: a sampled value is missing or outside of its search range; the message says which.
         """
         hyperparameter = {label: name for name, labels in self._names.items() for label in labels}
         stored: dict[str, Scalar] = {}
@@ -355,16 +355,16 @@ class Space:
             except ValueError as error:
                 raise ValueError(f"{name} lies outside of {error}") from error
             except TypeError:
-                raise ValueError(f"{name} is {shown(values[name])}, which is no number") from None
+                raise ValueError(f"{name} is {shown(values[name])}, which is not a number") from None
             return parameter.decoded(stored[label])
 
         sampled = self._choose(take)
         return stored, self.resolve(sampled, seed=0)
 
     def draws(self, count: int, stored: Mapping[str, Scalar] | None = None) -> Iterator[Hyperparameters]:
-        """Yield effective hyperparameters of `count` trials spread evenly over the space, always the same.
+        """Yield effective hyperparameters of `count` trials spread evenly over the space, always the same ones.
 
-        They all have the parameters that are `stored`; there is one where nothing is sampled.
+        All of them have the parameters given in `stored`; if nothing is sampled there is only one.
         """
         for point in _spread(len(self.parameters), count if self.parameters else 1):
             yield self._resolved({**self.quasi_random(point), **(stored or {})})
@@ -373,7 +373,7 @@ class Space:
 def _spread(dimensions: int, count: int) -> Iterator[list[float]]:
     """Yield points that fill the unit cube evenly, by the additive recurrence of Roberts' sequence.
 
-    Its steps are the powers of 1/g, g the root above 1 of g^(d+1) = g + 1 (M. Roberts, "The unreasonable
+    Its steps are the powers of 1/g, where g is the root above 1 of g^(d+1) = g + 1 (M. Roberts, "The unreasonable
     effectiveness of quasirandom sequences", 2018).
     """
     root = 2.0
@@ -388,11 +388,11 @@ def _spread(dimensions: int, count: int) -> Iterator[list[float]]:
 
 
 def cells(spec: StudySpec, sizes: Sizes) -> tuple[list[Cell], list[tuple[dict[str, Any], str]]]:
-    """Return the cells of a study, and the points that are none, each with the reason.
+    """Return the cells of a study, and the excluded points, each with the reason.
 
-    Points are each of the study's `cells` at each point of its grid.
+    The points are each of the study's `cells` at each point of its grid.
 
-    Before the data are read `sizes` is None, and rules that rest on them exclude nothing.
+    Before the data are read `sizes` is None, and rules that depend on them exclude nothing.
 
     Raises:
         BadInput: no cell is left.
@@ -416,7 +416,7 @@ def cells(spec: StudySpec, sizes: Sizes) -> tuple[list[Cell], list[tuple[dict[st
 
 
 def _without_value(why: str) -> str:
-    return f", which has no value: {why}" if why else ""
+    return f", which cannot be evaluated: {why}" if why else ""
 
 
 def spaces_of(spec: StudySpec, cells: Sequence[Cell], sizes: Sizes) -> list[Space]:
@@ -426,10 +426,10 @@ def spaces_of(spec: StudySpec, cells: Sequence[Cell], sizes: Sizes) -> list[Spac
 
 
 def cells_named(spec: StudySpec, sizes: Sizes, key: str | None) -> list[Cell]:
-    """Return a study's cell of this name, or all where it is None.
+    """Return the cell of this name in a list, or all cells if `key` is None.
 
     Raises:
-        BadInput: there is none; offers the nearest.
+        BadInput: the study has no such cell; suggests the nearest name.
     """
     found, _ = cells(spec, sizes)
     keys = [cell.key for cell in found]
@@ -440,9 +440,9 @@ def cells_named(spec: StudySpec, sizes: Sizes, key: str | None) -> list[Cell]:
 
 
 def unmet(spec: StudySpec, rule: Rule, what: str, sizes: Sizes, why: str = "") -> Problem:
-    """Return the problem that no cell (or trial) meets a rule, with the values that it rests on.
+    """Return the problem that no cell (or trial) meets a rule, with the values that the rule depends on.
 
-    `why` says why it has no value, where it has none.
+    `why` is the reason why the rule cannot be evaluated; empty if it can.
     """
     given = defaults() | spec.fixed | spec.grid | spec.changed
     names = sorted(rule.names & given.keys() - spec.search.keys())
@@ -453,7 +453,7 @@ def unmet(spec: StudySpec, rule: Rule, what: str, sizes: Sizes, why: str = "") -
 
 
 def _possible_there(spec: StudySpec, rule: Rule, sizes: Sizes) -> str:
-    """Return which values would do in place of the one that stands where a rule is broken, if they are few."""
+    """Describe the values that would meet the rule if set at its place, if there are few of them."""
     section, name = (*rule.path, "")[:2]
     if section != "fixed" or name not in TABLE:
         return ""

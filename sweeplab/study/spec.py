@@ -1,4 +1,4 @@
-"""A typed study: what a study file says once it has been read and checked."""
+"""A typed study: the content of a study file after it has been read and checked."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     from sweeplab.data.batches import Kind
 
 DEFAULT_TRIALS_PER_CELL = 10
-# More trials, processes or seeds are none that anyone waits for.
+# Upper limits of what a study may ask for.
 MOST_TRIALS, MOST_COUNTED, MOST_SEEDS = 10**12, 2**16, 1000
 PRESETS = files("sweeplab") / "presets"
-# A warm start of this name is a table, any other a study of the lab.
+# A warm start with this suffix is a table, any other a study of the lab.
 TABLE_SUFFIX = ".csv"
-# Where a problem stands that no line of the file is to blame for.
+# The place of a problem that no line of the file causes.
 NOWHERE: Location = ("name",)
-# What makes a study the one it is: another one of these is another study. All else may change between two runs of it.
+# The keys that identify a study: where one differs, it is another study. All others may change between two runs.
 IDENTITY = ("data", "fixed", "search", "objective", "seeds", "constraints", "init_from", "plugins")
-# How many seconds before its time is over a job leaves, and how many it has to have.
+# Seconds before its time limit at which a job saves and exits, and the shortest time limit allowed.
 LEAVE_BEFORE, SHORTEST_JOB = 90, 120
-# What a study that has none of it does not mention.
+# Keys that are left out of a written study where they are empty.
 OPTIONAL = ("cells", "first_trial", "warm_start", "init_from", "confirm", "plugins", "notify")
 
 
-class Refusal(ValueError):  # noqa: N818 - what it says is said to a person
-    """Says of one value what is wrong with it, what is allowed and which name was probably meant.
+class Refusal(ValueError):  # noqa: N818 - its text is shown to the user
+    """Report what is wrong with one value, what is allowed and which name was probably meant.
 
-    A value that `is_secret` is not repeated.
+    The message does not repeat a value that `is_secret`.
     """
 
     def __init__(self, what: str, allowed: str = "", nearest: str = "", is_secret: bool = False) -> None:
@@ -51,7 +51,7 @@ class Refusal(ValueError):  # noqa: N818 - what it says is said to a person
         self.what, self.allowed, self.nearest, self.is_secret = what, allowed, nearest, is_secret
 
 
-# ------------------------------------------------------------------ values that are written in a way of their own
+# ------------------------------------------------------------------ values with a notation of their own
 
 
 def _seconds(written: Any) -> Any:
@@ -64,7 +64,7 @@ def _seconds(written: Any) -> Any:
     except ValueError:
         amounts = []
     if not any(amounts):
-        raise Refusal("is no length of time", "30m, 2h, 90s, 1h30m, or a number of seconds")
+        raise Refusal("is not a duration", "30m, 2h, 90s, 1h30m, or a number of seconds")
     return sum(amount * unit for amount, unit in zip(amounts, (86400, 3600, 60, 1), strict=True))
 
 
@@ -72,7 +72,7 @@ def _count(written: Any) -> Any:
     if written != AUTO and (
         isinstance(written, bool) or not isinstance(written, int) or not 1 <= written <= MOST_COUNTED
     ):
-        raise Refusal("is no count", f"auto, or a whole number from 1 to {MOST_COUNTED}")
+        raise Refusal("is not a valid count", f"auto, or a whole number from 1 to {MOST_COUNTED}")
     return written
 
 
@@ -80,7 +80,7 @@ def _seed_number(written: Any) -> Any:
     try:
         return TABLE["seed"].check(written)
     except ValueError:
-        raise Refusal("is no seed", TABLE["seed"].allowed) from None
+        raise Refusal("is not a valid seed", TABLE["seed"].allowed) from None
 
 
 def _expression(written: Any) -> Expression:
@@ -105,13 +105,13 @@ Condition = Annotated[
 
 
 class Section(pydantic.BaseModel):
-    """A part of the study file: no other keys, no values of another type, never changed afterwards."""
+    """A part of the study file: refuses unknown keys and values of another type, and is immutable."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 def key(default: Any, meaning: str, **bounds: Any) -> Any:
-    """Declare a key of the file that may be left out, with what editors say of it; `dict` is an empty one."""
+    """Declare an optional key of the file, with the description that editors show; a type as default is called."""
     given = {"default_factory": default} if isinstance(default, type) else {"default": default}
     return Field(**given, description=meaning, **bounds)
 
@@ -128,7 +128,7 @@ class ConditionalSeed(Section):
     )
 
 
-# The forms of a seed, as pydantic's errors name them in a place.
+# The forms of a seed, which pydantic adds to the location of an error.
 SEED_FORMS = ("number", "conditional")
 Seed = Annotated[
     Annotated[SeedNumber, pydantic.Tag("number")] | Annotated[ConditionalSeed, pydantic.Tag("conditional")],
@@ -137,11 +137,11 @@ Seed = Annotated[
 
 
 class Plugin(Section):
-    """A Python file of the user's; a study that was run keeps its digest, and the names that it registered."""
+    """A Python file of the user; a study that was run keeps its digest and the names that it registered."""
 
     file: str = Field(min_length=1)
-    sha256: str = key("", "Refuse the file where it is another")
-    provides: dict[str, list[str]] = key({}, "What it registered when it was imported, by kind")
+    sha256: str = key("", "Expected SHA-256 of the file; a file with another one is refused")
+    provides: dict[str, list[str]] = key({}, "Names that it registered when it was imported, by kind")
 
     @model_validator(mode="before")
     @classmethod
@@ -149,7 +149,7 @@ class Plugin(Section):
         if isinstance(written, str):
             return {"file": written}
         if not isinstance(written, dict | Plugin):
-            raise Refusal("is no plugin", "a Python file such as my_parts.py, or {file, sha256}")
+            raise Refusal("is not a plugin", "a Python file such as my_parts.py, or {file, sha256}")
         return written
 
 
@@ -166,34 +166,34 @@ def _known(name: str, field: pydantic.ValidationInfo) -> str:
     return name
 
 
-# The name of a preset or a part, in a key that is called after what it names.
+# The name of a preset or part; the name of its key says which kind it is.
 Part = Annotated[str, pydantic.AfterValidator(_known)]
 
 
 class DataSpec(Section):
-    """Which text is learned, and by which tokenizer."""
+    """The corpus that runs learn from, and its tokenizer."""
 
     corpus: Part = Field(description="Name of the corpus")
     tokenizer: Part = Field(description="Name of the tokenizer")
     path: str | None = key(
         None, "File or glob of the corpus, relative to the study file's folder", min_length=1
     )
-    vocab_size: int | None = key(None, "How many tokens a tokenizer learns, where it learns them: bpe, word")
+    vocab_size: int | None = key(None, "Size of the vocabulary that a tokenizer learns, such as bpe or word")
 
 
 class ObjectiveSpec(Section):
-    """What a trial is valued by."""
+    """The value of a trial, by which Optuna compares trials."""
 
-    metric: Part = key("val_loss", "Number of an evaluation that values a trial")
-    goal: Literal["minimize"] = key("minimize", "Which way is better")
-    at: Literal["best", "final"] = key("best", "The best of a run's evaluations, or its last")
+    metric: Part = key("val_loss", "Metric of an evaluation that gives a trial its value")
+    goal: Literal["minimize"] = key("minimize", "Which direction is better")
+    at: Literal["best", "final"] = key("best", "Take the best of a run's evaluations, or its last one")
 
 
 class Budget(Section):
-    """How much is spent: totals, so that running again adds nothing. The first one used up ends the study."""
+    """How much a study may spend: totals, so that running again adds nothing. The first one used up ends the study."""
 
     trials_per_cell: int | None = key(
-        None, "Trials of each cell that ended: complete, stopped, pruned or diverged", ge=1, le=MOST_TRIALS
+        None, "Ended trials of each cell: complete, stopped, pruned or diverged", ge=1, le=MOST_TRIALS
     )
     time: Seconds | None = key(None, "Wall time: seconds, or such as 30m, 2h, 1h30m")
     flops: Positive | None = key(None, "Floating-point operations of all training")
@@ -208,7 +208,7 @@ class Budget(Section):
 
 
 class Algorithm(Section):
-    """A sampler or a pruner and Optuna's options of it; in the file the options stand beside the type."""
+    """A sampler or pruner with Optuna's options for it; in the file the options are written beside the type."""
 
     type: str
     options: dict[str, Any] = Field(default_factory=dict)
@@ -219,18 +219,18 @@ class Algorithm(Section):
 
 
 class Sampler(Algorithm):
-    """What proposes the next trial of a cell."""
+    """The sampler, which proposes the next trial of a cell."""
 
     type: str = "tpe"
 
 
 class Pruner(Algorithm):
-    """What ends a trial that falls behind the others of its cell."""
+    """The pruner, which ends a trial that falls behind the others of its cell."""
 
     type: str = "none"
 
 
-# The engines that have a key of the study file, for the keys that not all of them have.
+# For each key that not all engines have, the engines that have it.
 ENGINE_KEYS = {
     "gpus_per_worker": ("slurm", "ray"),
     "time": ("slurm",),
@@ -240,18 +240,18 @@ ENGINE_KEYS = {
 
 
 class Engine(Section):
-    """What starts the processes that train: where, how many, and what each gets; never what they train."""
+    """The engine, which starts the worker processes: where, how many, with which resources; never what they train."""
 
     type: Literal["local", "slurm", "ray"] = key(
         "local", "Processes on this machine, jobs of a Slurm cluster, or actors of a Ray cluster"
     )
     workers: Count = key(AUTO, "How many processes; auto: one per GPU, or one per core")
-    stack: Count = key(AUTO, "How many runs of one shape train as one program; auto: what pays")
-    threads: Count = key(AUTO, "Threads of each process; auto: the cores divided among them, elsewhere 1")
-    gpus_per_worker: float = key(0, "slurm, ray: GPUs of each process; ray knows fractions", ge=0)
+    stack: Count = key(AUTO, "How many runs of one shape train as one program; auto: what pays and fits")
+    threads: Count = key(AUTO, "Threads of each process; auto: the cores divided among them, not local: 1")
+    gpus_per_worker: float = key(0, "slurm, ray: GPUs of each process; on ray also a fraction", ge=0)
     time: Seconds | None = key(None, "slurm: how long a job may take before it is queued again, such as 4h")
-    partition: str | None = key(None, "slurm: where jobs are queued; the cluster's default", min_length=1)
-    address: str = key("auto", "ray: where the cluster is; auto: the one that this machine is part of")
+    partition: str | None = key(None, "slurm: partition for the jobs; default: the cluster's", min_length=1)
+    address: str = key("auto", "ray: address of the cluster; auto: the one that this machine belongs to")
 
     @field_validator(*ENGINE_KEYS, mode="before")
     @classmethod
@@ -259,21 +259,21 @@ class Engine(Section):
         engine, name = field.data.get("type"), str(field.field_name)
         if engine and engine not in ENGINE_KEYS[name]:
             known = [each for each in cls.model_fields if engine in ENGINE_KEYS.get(each, (engine,))]
-            raise Refusal(f"is no key of the engine {engine}", ", ".join(known))
+            raise Refusal(f"is not a key of engine {engine}", ", ".join(known))
         return written
 
     @field_validator("gpus_per_worker")
     @classmethod
     def _whole_on_slurm(cls, count: float, field: pydantic.ValidationInfo) -> float:
         if field.data.get("type") == "slurm" and count % 1:
-            raise Refusal("is no whole number", "whole GPUs; the engine ray knows fractions")
+            raise Refusal("is not a whole number", "whole GPUs; engine ray also accepts fractions")
         return count
 
     @field_validator("time")
     @classmethod
     def _long_enough(cls, seconds: float | None) -> float | None:
         if seconds is not None and seconds < SHORTEST_JOB:
-            raise Refusal(f"is too short: a job leaves {LEAVE_BEFORE} s before its end", "2m or more")
+            raise Refusal(f"is too short: a job stops {LEAVE_BEFORE} s before its time limit", "2m or more")
         return seconds
 
     @pydantic.model_serializer(mode="wrap")
@@ -286,14 +286,14 @@ class Engine(Section):
 
 
 class Track(Section):
-    """What is kept of a run, and where."""
+    """What a run records, and where."""
 
     checkpoints: Literal["best", "last", "all", "none"] = key(
-        "best", "Which weights are kept; all: the best, and a series, one every save_interval iterations"
+        "best", "Which weights to keep; all: the best, and a series, one every save_interval iterations"
     )
     snapshots: int = key(
         3,
-        "Pruned trials of each cell, the best, that keep a snapshot to be promoted from; others start anew",
+        "Best pruned trials of each cell that keep a snapshot to be promoted from; others start anew",
         ge=0,
     )
     gradients: bool = key(
@@ -301,14 +301,14 @@ class Track(Section):
         "Keep the norms of each layer's gradient, update and weights at the points of the curves; takes one more "
         "forward and backward pass at each",
     )
-    uri: str | None = key(None, "MLflow's tracking URI; the lab's own database if missing")
+    uri: str | None = key(None, "MLflow's tracking URI; default: the lab's own database")
 
 
 class Confirm(Section):
-    """What is done with a study's best trials when it is complete: they are trained again with fresh seeds."""
+    """The confirmation of a complete study: its best trials are trained again with fresh seeds."""
 
-    top: int = key(3, "How many configurations of each cell race", ge=1, le=MOST_SEEDS)
-    seeds: int = key(5, "Fresh seeds of each at most, and again of the winner", ge=2, le=MOST_SEEDS)
+    top: int = key(3, "How many of each cell's best configurations are trained again", ge=1, le=MOST_SEEDS)
+    seeds: int = key(5, "Most fresh seeds of each, and as many again for the winner", ge=2, le=MOST_SEEDS)
 
 
 class StudySpec(Section):
@@ -316,17 +316,15 @@ class StudySpec(Section):
 
     name: str = Field(description="Name of the study and of its folder in the lab")
     data: DataSpec
-    preset: Part | None = key(
-        None, "Published model whose values stand under fixed where the file says nothing"
-    )
+    preset: Part | None = key(None, "Published model whose values are used as fixed where the file sets none")
     fixed: dict[str, Any] = key(dict, "Hyperparameters with one value")
     grid: dict[str, list[Any]] = key(dict, "Hyperparameters whose every combination is a cell")
     cells: list[dict[str, Any]] = key(
-        list, "Cells by what each changes of fixed, such as one thing at a time"
+        list, "Cells, each given by what it changes in fixed, such as one thing at a time"
     )
     search: dict[str, SearchSpec] = key(dict, "Hyperparameters that are tuned inside each cell")
-    first_trial: dict[str, Any] = key(dict, "Values of what is searched in the first trial of each cell")
-    constraints: list[str] = key(list, "Expressions that hold for every cell and trial")
+    first_trial: dict[str, Any] = key(dict, "Values of searched names in the first trial of each cell")
+    constraints: list[str] = key(list, "Expressions that must hold for every cell and trial")
     objective: ObjectiveSpec = ObjectiveSpec()
     budget: Budget = Budget()
     sampler: Sampler = Sampler()
@@ -354,7 +352,7 @@ class StudySpec(Section):
     @classmethod
     def _fit_for_a_folder(cls, name: str) -> str:
         if not is_name(name):
-            raise Refusal("is no name of a study", NAMES)
+            raise Refusal("is not a valid study name", NAMES)
         return name
 
     @field_validator("seeds")
@@ -368,8 +366,8 @@ class StudySpec(Section):
         ]
         if isinstance(seeds[0], ConditionalSeed):
             raise Refusal(
-                "has a `when` for its first seed",
-                "a first seed for every cell, such as [0, {seed: 1, when: …}]",
+                "has a `when` on its first seed",
+                "a first seed without a condition, such as [0, {seed: 1, when: …}]",
             )
         return seeds
 
@@ -386,8 +384,8 @@ class StudySpec(Section):
         for name in names:
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
                 raise Refusal(
-                    "has what is no name of an environment variable",
-                    "names such as MY_PHONE; URLs, which may hold secrets, stand in the variables",
+                    "has an entry that is not the name of an environment variable",
+                    "names such as MY_PHONE; put the URLs, which may hold secrets, into the variables",
                     is_secret=True,
                 )
         return names
@@ -398,7 +396,7 @@ class StudySpec(Section):
 
     @property
     def seed_numbers(self) -> list[int]:
-        """Return all seeds, whether every cell is trained with them or some are."""
+        """Return all seeds, including those that only some cells are trained with."""
         return _numbers(self.seeds)
 
     @property
@@ -413,34 +411,34 @@ class StudySpec(Section):
 
     @property
     def changed(self) -> dict[str, list[Any]]:
-        """Return the hyperparameters that some of the `cells` change, each with its values in all of them."""
+        """Return the hyperparameters that any of the `cells` changes, each with its values over all cells."""
         whole = [{**defaults(), **self.fixed, **changes} for changes in self.cells]
         names = dict.fromkeys(name for changes in self.cells for name in changes)
         return {name: list(dict.fromkeys(each[name] for each in whole)) for name in names}
 
     @property
     def kind(self) -> Kind | None:
-        """Return what the corpus has to learn from; None where the file's data are wrong, and its space is checked."""
+        """Return the kind of data of the corpus; None where `data` is invalid and only the space is checked."""
         from sweeplab.data.corpora import CORPORA, PairCorpus
 
         if (data := getattr(self, "data", None)) is None:
             return None
-        corpus = CORPORA[data.corpus]  # a plugin's, which has text, may not have been imported
+        corpus = CORPORA[data.corpus]  # a plugin's corpus, which is text, may not be imported yet
         return corpus.kind if isinstance(corpus, PairCorpus) else "text"
 
     @property
     def data_path(self) -> str | None:
-        """Return the corpus' path made absolute: a relative one starts at the study file's folder."""
+        """Return the absolute path of the corpus: a relative one starts at the study file's folder."""
         return None if self.data.path is None else str(beside(self.source, self.data.path))
 
     @property
     def init_folder(self) -> Path | None:
-        """Return the folder of the run that the study's runs start from, made absolute as the corpus' path is."""
+        """Return the folder of the run that the study's runs start from, as an absolute path."""
         return None if self.init_from is None else beside(self.source, self.init_from)
 
     @property
     def warm_starts(self) -> list[str]:
-        """Return what the study starts from: names of studies, and tables' paths made absolute as the corpus' is."""
+        """Return the sources of the warm start: names of studies, and absolute paths of tables."""
         return [
             str(beside(self.source, each)) if each.endswith(TABLE_SUFFIX) else each
             for each in self.warm_start
@@ -454,7 +452,7 @@ class StudySpec(Section):
         return {*asked} or {fixed}
 
     def place(self, *names: str, default: Location = NOWHERE) -> Location:
-        """Return where the study gives the first of these hyperparameters that it gives."""
+        """Return the place of the first of these hyperparameters that the study sets."""
         sections: list[Location] = [
             (section, name) for name in names for section in SECTIONS if name in getattr(self, section)
         ]
@@ -464,7 +462,7 @@ class StudySpec(Section):
         return next(iter(sections + changes), default)
 
     def place_of(self, name: str, value: Any) -> Location | None:
-        """Return where the study gives a hyperparameter this value, or None where it does not."""
+        """Return the place where the study sets a hyperparameter to this value, or None."""
         if value in self.grid.get(name, ()):
             return ("grid", name, self.grid[name].index(value))
         for index, changes in enumerate(self.cells):
@@ -475,7 +473,7 @@ class StudySpec(Section):
 
     @contextmanager
     def blaming(self, place: Location | None) -> Iterator[None]:
-        """Give every problem raised inside this place in the file; None, or a file of its own, leaves it as it is."""
+        """Add this place to every problem raised inside, unless it is None or the problem already names a file."""
         try:
             yield
         except BadInput as error:
@@ -489,11 +487,11 @@ class StudySpec(Section):
         return self._source_map.problem(path, what, allowed, nearest)
 
     def is_overridden(self, place: Location) -> bool:
-        """Say whether the command line gave what stands at a place."""
+        """Return whether the command line set the value at a place."""
         return any(place[: len(each)] == each for each in self._source_map.overrides)
 
     def as_written(self) -> dict[str, Any]:
-        """Return the study as a study file would say it, with its paths made absolute; fit for JSON."""
+        """Return the content of a study file for this study, with absolute paths, as JSON values."""
         written = self.model_dump(mode="json", exclude={"preset"})
         written["data"]["path"] = self.data_path
         written["init_from"] = None if self.init_folder is None else str(self.init_folder)
@@ -501,13 +499,13 @@ class StudySpec(Section):
         return {name: value for name, value in written.items() if value or name not in OPTIONAL}
 
     def identity(self) -> dict[str, Any]:
-        """Return what of the study makes it the one it is."""
+        """Return the parts of the study that identify it."""
         written = self.as_written()
         return {name: written[name] for name in IDENTITY if name in written}
 
 
 def beside(file: Path | None, path: str) -> Path:
-    """Return a path that a study file names, made absolute: a relative one starts at the file's folder."""
+    """Return the absolute path for one in a study file: a relative one starts at the file's folder."""
     folder = file.absolute().parent if file else Path.cwd()
     return folder / os.path.expanduser(path)  # noqa: PTH111 - that of paths raises where there is no such user
 

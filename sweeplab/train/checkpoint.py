@@ -1,10 +1,10 @@
-"""Checkpoints and snapshots that a kill never leaves broken, and whose damage is noticed wherever it is.
+"""Checkpoints and snapshots: killing the writer never leaves a broken one, and any damage is detected.
 
-A checkpoint is safetensors beside a JSON that names them and holds their hash; they hold that of the JSON's facts. The
-tensors are written under a name of their own, then the JSON is put in place by one rename: whoever reads finds the old
-pair or the new one. A snapshot is one file of safetensors whose name has its iteration and the hash of all of it.
+A checkpoint is a safetensors file and a JSON file that has its name and hash; the safetensors file has the hash of the
+JSON's facts. The tensors are written under a new name, then the JSON is put in place by one rename, so that a reader
+finds either the old pair or the new one. A snapshot is one safetensors file with iteration and hash in its name.
 
-This module imports torch where it makes tensors: a plan checks the run that a study starts from without it.
+This module imports torch only where it creates tensors, so that a plan can check a starting run without torch.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ SNAPSHOT = re.compile(r"state-(\d+)-([0-9a-f]{64})\.safetensors")
 
 
 class DamagedCheckpoint(Exception):  # noqa: N818 - a state of a file
-    """Say that a checkpoint's tensors or facts are missing or are not the ones that were written."""
+    """A checkpoint's tensors or facts are missing or differ from those that were written."""
 
     def __init__(self, file: Path, why: str) -> None:
-        cure = "put a copy of its folder back, such as what artifact `checkpoint` of its run has in MLflow"
-        super().__init__(f"{file} is not what was written there: {why}; {cure}")
+        cure = "restore its folder from a copy, such as the artifact `checkpoint` of its run in MLflow"
+        super().__init__(f"{file} is damaged: {why}; {cure}")
 
 
 def write_checkpoint(
     folder: Path, name: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
 ) -> None:
-    """Write `<name>.json` with `facts` and the tensors beside it, in place of an earlier pair."""
+    """Write `<name>.json` with `facts` and the tensors beside it; replaces an earlier pair."""
     folder.mkdir(parents=True, exist_ok=True)
     content = _saved(tensors, {"facts_sha256": _facts_digest(facts)})
     digest = hashlib.sha256(content).hexdigest()
@@ -79,24 +79,24 @@ def read_content(folder: Path, name: str) -> tuple[bytes, dict[str, Any]]:
         path = folder / Path(facts.pop("tensors")).name
         digest = facts.pop("sha256")
     except (ValueError, TypeError, KeyError) as error:
-        raise DamagedCheckpoint(described, f"it describes no checkpoint ({error!r})") from None
+        raise DamagedCheckpoint(described, f"it does not describe a checkpoint ({error!r})") from None
     content = path.read_bytes() if path.is_file() else b""
     if hashlib.sha256(content).hexdigest() != digest:
         raise DamagedCheckpoint(path, "its hash differs from the one in its JSON")
     if _metadata(content).get("facts_sha256") != _facts_digest(facts):
-        raise DamagedCheckpoint(described, "its hash differs from the one that its tensors have")
+        raise DamagedCheckpoint(described, "its hash differs from the one in its tensors' file")
     return content, facts
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
-    """Write what a run needs to go on; the snapshot before it stays until the next one is on the disk."""
+    """Write all that a run needs to continue; the previous snapshot is kept until the next one is on disk."""
     folder.mkdir(parents=True, exist_ok=True)
     content = _saved(snapshot.rows, {"numbers": json.dumps(snapshot.numbers)})
     digest, iteration = hashlib.sha256(content).hexdigest(), snapshot.numbers["iteration"]
     name = f"state-{iteration}-{digest}.safetensors"
     write_whole(folder / name, content)
     sync_folder(folder)
-    # Later ones are those that could not be read, or the run would have gone on from there.
+    # Snapshots of later iterations were unreadable, otherwise the run would have continued from them.
     before = [file.name for at, file, _ in _snapshots(folder) if at < iteration][:1]
     for old in folder.glob("state*"):  # a killed write's temporary file among them
         if old.name not in (name, *before):
@@ -104,13 +104,13 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
 
 
 def read_snapshot(folder: Path) -> Snapshot | None:
-    """Read a run's latest snapshot that is what was written; None when there is none."""
+    """Read a run's latest undamaged snapshot, or return None."""
     from safetensors.torch import load
 
     from sweeplab.train.member import Snapshot
 
     for _, file, digest in _snapshots(folder):
-        with suppress(OSError):  # a disk that no longer reads it
+        with suppress(OSError):  # the disk can no longer read it
             content = file.read_bytes()
             if hashlib.sha256(content).hexdigest() == digest:
                 return Snapshot(load(content), json.loads(_metadata(content)["numbers"]))
@@ -118,7 +118,7 @@ def read_snapshot(folder: Path) -> Snapshot | None:
 
 
 def damaged_snapshots(folder: Path) -> list[Path]:
-    """Return the snapshots in a run's folder that are not what was written; the run goes on without them."""
+    """Return the damaged snapshots in a run's folder; the run continues without them."""
     return [file for _, file, digest in _snapshots(folder) if _digest_of(file) != digest]
 
 
@@ -130,7 +130,7 @@ def _digest_of(file: Path) -> str:
 
 
 def remove_snapshots(folder: Path, but_last: bool = False) -> None:
-    """Remove a run's snapshots once the run has ended; `but_last` all but the last, where it may go on."""
+    """Remove a run's snapshots once the run has ended; with `but_last` keep the last, if it may continue."""
     last = next((file for _, file, _ in _snapshots(folder)), None) if but_last else None
     for path in folder.glob("state*"):
         if path != last:
@@ -138,15 +138,15 @@ def remove_snapshots(folder: Path, but_last: bool = False) -> None:
 
 
 class SnapshotWriter:
-    """Writes snapshots in order on a thread beside the training, at most one of each folder at a time."""
+    """Writes snapshots in order on a thread beside training, at most one per folder at a time."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshots")
-        self._thread.submit(int)  # starts it now: later there may be no memory for its own stack
+        self._thread.submit(int)  # start the thread now: later there may be no memory for its stack
         self._written: dict[Path, Future[None]] = {}
 
     def write(self, folder: Path, snapshot: Snapshot) -> None:
-        """Let a snapshot be written; wait for the folder's last one first.
+        """Start writing a snapshot, after waiting for the folder's previous one.
 
         Raises:
             OSError: the last one could not be written.
@@ -155,7 +155,7 @@ class SnapshotWriter:
         self._written[folder] = self._thread.submit(write_snapshot, folder, snapshot)
 
     def wait(self, *folders: Path) -> bool:
-        """Wait until the snapshots of these folders are written; say whether there was one.
+        """Wait until the snapshots of these folders are written; return whether there were any.
 
         Raises:
             OSError: one of them could not be written.
@@ -166,7 +166,7 @@ class SnapshotWriter:
         return bool(futures)
 
     def close(self) -> None:
-        """Wait until all is written, whether or not it could be; what failed is told once, to who waits for it."""
+        """Wait until all writes have ended; does not raise their errors, which `wait` does."""
         self._thread.shutdown()
 
 
@@ -179,14 +179,14 @@ def _snapshots(folder: Path) -> Iterator[tuple[int, Path, str]]:
 def _saved(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
     from safetensors.torch import save
 
-    # Safetensors makes three copies, and ends the process where memory does not suffice; this raises MemoryError.
+    # Safetensors makes three copies and aborts the process if memory runs out; this line raises MemoryError instead.
     bytearray(3 * sum(tensor.nbytes for tensor in tensors.values()))
     content: bytes = save({key: tensor.contiguous() for key, tensor in tensors.items()}, metadata)
     return content
 
 
 def _metadata(content: bytes) -> dict[str, str]:
-    """Return what a safetensors file says beside its tensors: its header follows its header's length."""
+    """Return the metadata of a safetensors file, which starts with the length of its header and the header."""
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     return dict(header.get("__metadata__", {}))
 

@@ -15,15 +15,15 @@ from typing import Any
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import AUTO, Hyperparameters
 
-# Compiling costs up to a minute: shorter runs than this are over before it pays.
+# Compiling takes up to a minute, which shorter runs do not save.
 COMPILE_PAYS_FROM_ITERATIONS = 1000
-# What Linux says of a container, and of the machine.
+# Linux' files about the container, and about the machine.
 CGROUP, KERNEL_COUNTERS = Path("/sys/fs/cgroup"), Path("/proc/vmstat")
 
 
 @cache
 def cuda_count() -> int:
-    """Return the number of CUDA devices; asks torch only where a driver is, for torch is slow to import."""
+    """Return the number of CUDA devices; imports torch, which is slow, only if there is a driver."""
     if not (Path("/proc/driver/nvidia").exists() or shutil.which("nvidia-smi")):
         return 0
     import torch
@@ -38,7 +38,7 @@ def n_cores() -> int:
 
 @cache
 def has_matrix_units() -> bool:
-    """Say whether torch multiplies in bfloat16 by units of this CPU for matrices (AMX)."""
+    """Return whether torch can multiply in bfloat16 with this CPU's matrix units (AMX)."""
     if "amx_bf16" not in processor():
         return False
     import torch
@@ -48,7 +48,7 @@ def has_matrix_units() -> bool:
 
 @cache
 def processor() -> str:
-    """Return what the system says of this machine's processor: its name and what it can do."""
+    """Return the name and feature flags of this machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
@@ -64,12 +64,12 @@ def processor() -> str:
 def settle_devices(
     values: Hyperparameters, has_cuda: bool | None = None, decided: Mapping[str, Any] | None = None
 ) -> Hyperparameters:
-    """Return the values with `auto` replaced in device, dtype and compile: here, or where `has_cuda` is known.
+    """Return the values with `auto` replaced in device, dtype and compile, for this machine or one with `has_cuda`.
 
-    On a CPU `decided` has what a study's plan found out of dtype and compile; without it they are float32 and false.
+    On a CPU `decided` holds the dtype and compile that a study's plan has chosen; the default is float32 and false.
 
     Raises:
-        BadInput: `device: cuda` where there is none.
+        BadInput: device is cuda, but the machine has no CUDA device.
     """
     has_cuda = cuda_count() > 0 if has_cuda is None else has_cuda
     device = values.device
@@ -77,8 +77,8 @@ def settle_devices(
         device = "cuda" if has_cuda else "cpu"
     on_cuda = device == "cuda"
     if on_cuda and not has_cuda:
-        raise BadInput("device is cuda, but there is no CUDA device here; allowed here: cpu, auto")
-    # A router's choice waits for the device in each layer, where a compiled step would break off.
+        raise BadInput("device is cuda, but this machine has no CUDA device; allowed here: cpu, auto")
+    # A router waits for the device in each layer, which would break the compiled graph.
     pays = on_cuda and values.n_expert == 1 and values.max_iters >= COMPILE_PAYS_FROM_ITERATIONS
     usual: dict[str, Callable[[], object]] = {
         "dtype": lambda: _half() if on_cuda else (decided or {}).get("dtype", "float32"),
@@ -89,7 +89,7 @@ def settle_devices(
 
 
 def _half() -> str:
-    """Return the half precision that the GPU multiplies in: before Ampere (8.0) it has no bfloat16."""
+    """Return the half precision of the GPU: bfloat16, or float16 before Ampere (8.0)."""
     import torch
 
     return "bfloat16" if torch.cuda.get_device_capability() >= (8, 0) else "float16"
@@ -100,7 +100,7 @@ def free_memory_bytes(device: str) -> int:
     if device == "cuda":
         import torch
 
-        unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # by an earlier stack
+        unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # cached from an earlier stack
         return int(torch.cuda.mem_get_info()[0] + unused)
     import psutil
 
@@ -110,7 +110,7 @@ def free_memory_bytes(device: str) -> int:
 
 
 def memory_bytes(device: str) -> int:
-    """Return the memory of the device, or what a container may have of it."""
+    """Return the memory of the device, or the container's limit."""
     if device == "cuda":
         import torch
 
@@ -120,12 +120,12 @@ def memory_bytes(device: str) -> int:
     total = int(psutil.virtual_memory().total)
     try:
         return min(total, int((CGROUP / "memory.max").read_text()))
-    except (OSError, ValueError):  # no container, or "max"
+    except (OSError, ValueError):  # not in a container, or no limit ("max")
         return total
 
 
 def n_out_of_memory() -> int:
-    """Return how many processes the kernel has ended for want of memory, as far as it says so."""
+    """Return how many processes the kernel has killed because memory ran out, as far as its counters tell."""
     found = 0
     for file in (CGROUP / "memory.events", KERNEL_COUNTERS):
         with suppress(OSError, ValueError):
@@ -135,8 +135,8 @@ def n_out_of_memory() -> int:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Say whether an error means that the device's memory, or the machine's, did not suffice."""
-    # Torch has a class of its own for what its CUDA allocator raises alone: the rest is known by its words.
+    """Return whether an error means that the memory of the device or machine ran out."""
+    # Torch has an exception class only for its CUDA allocator; other errors are recognized by their text.
     words = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
     is_told = isinstance(error, RuntimeError) and any(each in str(error) for each in words)
     return isinstance(error, MemoryError) or is_told

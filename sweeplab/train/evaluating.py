@@ -264,18 +264,18 @@ class AtLength:
 
 
 def why_not_longer(values: Hyperparameters) -> str | None:
-    """Say why a run cannot read sequences longer than it was trained on; None where it can."""
+    """Return why a run cannot read sequences longer than it was trained on; None if it can."""
     kind = objective_of(values)
     if kind.learns == "preferences":
-        return "a preference has one loss, and none at each position"
+        return "a preference has one loss, not one per position"
     if kind.learns == "scores":
-        return "a pair of texts has one score, and none at each position"
+        return "a pair of texts has one score, not one per position"
     if POSITIONS[values.positions].is_bounded:
-        return f"{values.positions} positions end at block_size: there is nothing for the places beyond"
+        return f"{values.positions} positions end at block_size and are not defined beyond it"
     if kind.learns != "text":
-        return "pairs are as long as they are, whatever block_size is"
+        return "the length of pairs does not depend on block_size"
     if kind is Span:
-        return "block_size decides how many spans a text has, and which ids stand for them"
+        return "block_size determines how many spans a text has, and which ids represent them"
     return None
 
 

@@ -158,13 +158,13 @@ class Member:
         return {name: getattr(self, name) for name in named} | copied
 
     def is_due(self, ahead: int = 0) -> bool:
-        """Say whether an evaluation comes before the next step, or before the one after so many steps ahead."""
+        """Return whether an evaluation comes before the next step, or before the one after so many steps ahead."""
         values, iteration = self.run.values, self.iteration + ahead
         at_mark = iteration % values.eval_interval == 0 or iteration == values.max_iters
         return at_mark and self.evaluated < iteration
 
     def has_point(self, ahead: int = 0) -> bool:
-        """Say whether the step just done, or so many steps ahead, ends a stretch of the training curve."""
+        """Return whether the step just done, or so many steps ahead, ends a stretch of the training curve."""
         return (self.iteration + ahead) % self.run.values.log_interval == 0 or self.is_due(ahead)
 
     def add_point(self, loss: float, norm: float) -> None:

@@ -1,8 +1,8 @@
-"""A whole step of a stack as one compiled program on a CPU: forward, backward, clipping, update and the curve's sums.
+"""A whole training step of a stack as one compiled CPU program: forward, backward, clipping, update and curve sums.
 
-A second one finds the losses of an evaluation's batches. torch's AOTInductor compiles what `compiling.py` traces, once
-for all numbers of runs, into libraries that a process loads without compiling anything. They are kept in the user's
-cache, by shape, sources, versions, processor and threads.
+A second program computes the losses of evaluation batches. AOTInductor compiles what `compiling.py` traces, once
+for all numbers of runs, into libraries that a process loads without compiling anything. They are cached by shape,
+sources, versions, processor and threads.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from sweeplab.train.run import shape_key
 if TYPE_CHECKING:
     from torch import Tensor
 
-# The optimizers whose update is traced, number by number.
+# The optimizers with elementwise updates, which can be traced.
 COMPILED = ("adamw", "adam", "sgd", "lion")
-COMPILER_CURE = "compile: false needs none; g++ is in Debian's package g++, and CXX names another one"
+COMPILER_CURE = "set compile: false, or install g++ (Debian's package g++), or name another compiler in CXX"
 _COMPILING = "sweeplab.train.compiling"
 
-# Where `compile: auto` compiles: cells of more steps, of all trials, for compiling takes as long as 130,000 steps
-# of 27k parameters then gain; and smaller models: of 27k parameters a step takes half its time, of 0.2M, in bfloat16,
-# 0.75, of 1.4M 0.98. That the cache has a program is no reason: one file is to train the same twice.
+# Limits for `compile: auto`: cells with at least this many steps over all trials, because compiling takes as long as
+# 130,000 steps of 27k parameters save; and smaller models: a step takes 0.5 of its time for 27k parameters, 0.75 for
+# 0.2M in bfloat16, 0.98 for 1.4M. A cached program does not matter: a study file must train the same way twice.
 COMPILED_BELOW_PARAMS, COMPILED_FROM_STEPS = 1_000_000, 150_000
 
-# What an evaluation reads is no part of a step: one program serves all that differ in it alone.
+# A step does not depend on the evaluation: values that differ only in these share a program.
 _NO_EVALUATION: dict[str, Any] = {"eval_tokens": 1, "eval_iters": 1, "eval_full": False, "eval_train": False}
 
 # How often `pause` is asked while a step is compiled.
@@ -54,30 +54,30 @@ _ASK_SECONDS = 0.2
 Program = Callable[[Sequence["Tensor"]], list["Tensor"]]
 
 
-class Paused(Exception):  # noqa: N818 - no error
-    """A step was not compiled, for its caller wants to pause."""
+class Paused(Exception):  # noqa: N818 - not an error
+    """A step was not compiled, because its caller wants to pause."""
 
 
 def compiles_whole(values: Hyperparameters) -> bool:
-    """Say whether the whole step of such a run can be compiled for a CPU; elsewhere the loss alone is."""
+    """Return whether the whole step of such a run can be compiled for a CPU; otherwise only the loss is compiled."""
     one_pass = values.n_expert == 1 and values.grad_accum == 1 and values.dtype != "float16"
     return values.device == "cpu" and one_pass and values.optimizer in COMPILED
 
 
 def compiling_pays(values: Hyperparameters, n_steps: float) -> bool:
-    """Say whether `compile: auto` compiles the step of runs that take so many steps together on this machine's CPU."""
+    """Return whether `compile: auto` compiles the step of runs with `n_steps` steps in all on this machine's CPU."""
     if not compiles_whole(values) or n_params(ModelShape.of(values)) >= COMPILED_BELOW_PARAMS:
         return False
     return n_steps >= COMPILED_FROM_STEPS and compiler() is not None
 
 
 def compiler() -> str | None:
-    """Return the C++ compiler that a program is compiled with; None where there is none."""
+    """Return the path of the C++ compiler, or None if there is none."""
     return shutil.which(os.environ.get("CXX", "g++"))
 
 
 def program_file(values: Hyperparameters, threads: int) -> Path:
-    """Return where the cache has the step of a shape, or will have it."""
+    """Return the path of a shape's compiled step in the cache; the file need not exist."""
     shape = shape_key(values.replace(**_NO_EVALUATION))
     evaluated = rows_together(values.block_size)
     what = (shape, evaluated, threads, processor(), _sources(), version("torch"))
@@ -87,12 +87,12 @@ def program_file(values: Hyperparameters, threads: int) -> Path:
 def load_programs(
     values: Hyperparameters, train: Split, val: Split, pause: Callable[[], bool] = lambda: False
 ) -> list[Program]:
-    """Return the compiled step of a shape and, of dense text, its losses; compiles what the cache does not have.
+    """Return the compiled step of a shape and, for dense text, its losses; compile what is not in the cache.
 
     Raises:
         BadInput: there is no compiler.
-        Paused: `pause`, which is asked several times a second meanwhile, said so.
-        RuntimeError: it cannot be compiled; with what its process said.
+        Paused: `pause`, which is called several times a second while compiling, returned true.
+        RuntimeError: the step cannot be compiled; includes the output of the compiling process.
     """
     import torch
 
@@ -117,7 +117,7 @@ def _losses_file(step: Path) -> Path:
 
 
 def _compile(file: Path, what: tuple[Hyperparameters, Split, Split, int], pause: Callable[[], bool]) -> None:
-    """Compile a program in a process of its own: what that takes of memory goes with it."""
+    """Compile a program in a separate process, which frees its memory when it ends."""
     from filelock import FileLock, Timeout
 
     if compiler() is None:
@@ -136,23 +136,23 @@ def _compile(file: Path, what: tuple[Hyperparameters, Split, Split, int], pause:
         given, said = Path(folder) / "given", Path(folder) / "said"
         made, losses = file.with_suffix(".tmp"), _losses_file(file).with_suffix(".tmp")
         given.write_bytes(pickle.dumps(what))
-        # What Inductor keeps beside the library is of no use once that is there.
+        # Inductor's other files are not needed once the library exists.
         environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder}
         command = [sys.executable, "-m", _COMPILING, *map(str, (given, made, losses))]
         with said.open("w") as log:
             streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": log, "stderr": log}
-            # Its own group, so that its compilers end with it; it ends them all once nobody holds its input open.
+            # Its own process group, so that its compilers end with it; it ends the group once its input is closed.
             process = subprocess.Popen(command, env=environment, **streams, start_new_session=True)
         if _ended(process, pause):
             why = said.read_text(errors="replace").strip()[-2000:]
             raise RuntimeError(f"the step cannot be compiled: {why}")
         if losses.exists():
             losses.replace(_losses_file(file))
-        made.replace(file)  # which says that all is there
+        made.replace(file)  # last: its existence means that all files are complete
 
 
 def _ended(process: subprocess.Popen[bytes], pause: Callable[[], bool]) -> int:
-    """Wait until a process ends and return its exit code; end it and its group where it is not to be waited for."""
+    """Wait until a process ends and return its exit code; if `pause` returns true, end it and its group."""
     try:
         while True:
             with suppress(subprocess.TimeoutExpired):
@@ -169,7 +169,7 @@ def _ended(process: subprocess.Popen[bytes], pause: Callable[[], bool]) -> int:
 
 @cache
 def _sources() -> str:
-    """Return the digest of what a step is traced from."""
+    """Return the digest of the sources that a step is traced from."""
     found: Any = hashlib.sha256()
     for room in ("model", "train"):
         for source in sorted((Path(__file__).parents[1] / room).rglob("*.py")):

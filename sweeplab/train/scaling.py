@@ -1,10 +1,10 @@
 """Loss scaling for float16, whose smallest numbers are too large for most gradients.
 
-Each run of a stack has a scale of its own, as torch.amp.GradScaler has it (Micikevicius et al., "Mixed precision
-training", 2018): its loss is multiplied by the scale and its gradient divided by it again; a gradient that is not
-finite is no step, and halves the scale; so many steps in a row without one double it.
+Each run of a stack has its own scale, as in torch.amp.GradScaler (Micikevicius et al., "Mixed precision
+training", 2018): its loss is multiplied by the scale and its gradient divided by it; a gradient that is not finite
+skips the step and halves the scale; GROWTH_INTERVAL steps in a row without one double it.
 
-Departure: a step that was none counts as an iteration, for schedules and for Adam's correction of its moments' bias.
+Departure: a skipped step counts as an iteration, for schedules and for Adam's bias correction.
 
 Legend: K runs, P the row size. A run's row of the scale has two numbers: the scale, and its steps since it changed.
 """
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
     Scale = Float[Tensor, "K 2"]
 
-# GradScaler's own.
+# The defaults of GradScaler.
 INITIAL_SCALE, GROWTH_INTERVAL, GROWTH, BACKOFF = 2.0**16, 2000, 2.0, 0.5
 
 
 def initial_scale() -> Float[Tensor, "2"]:
-    """Return the scale of a run that starts."""
+    """Return the initial scale of a run."""
     return torch.tensor([INITIAL_SCALE, 0.0])
 
 
 def unscale_(gradient: Float[Tensor, "K P"], scale: Scale) -> Bool[Tensor, "K"]:
-    """Divide each row of a gradient by its scale; say of each run whether all of its gradient is finite."""
+    """Divide each row of a gradient by its scale; return for each run whether its whole gradient is finite."""
     gradient.div_(scale[:, :1])
     return gradient.isfinite().all(dim=1)
 
 
 def follow_(scale: Scale, finite: Bool[Tensor, "K"]) -> None:
-    """Change each run's scale by whether its gradient was finite."""
+    """Update each run's scale after a step with a finite or non-finite gradient."""
     steps = torch.where(finite, scale[:, 1] + 1, 0.0)
     grows = steps >= GROWTH_INTERVAL
     scale[:, 0] *= torch.where(finite, torch.where(grows, GROWTH, 1.0), BACKOFF)
@@ -50,7 +50,7 @@ def only(
     rows: Mapping[str, Tensor],
     update: Callable[[Mapping[str, Tensor], Sequence[int]], None],
 ) -> None:
-    """Update the rows of those runs alone whose gradient is finite, as they would be in a stack without the others."""
+    """Update only the rows of runs with a finite gradient, exactly as in a stack without the other runs."""
     kept = finite.nonzero()[:, 0]
     if len(kept) == len(finite):
         update(rows, range(len(finite)))

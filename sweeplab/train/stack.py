@@ -1,7 +1,7 @@
 """The trainer: a stack of runs of one shape, trained as one program.
 
-Where to read: `Stack.advance` is the training loop, `Stack._step` one step of it. Live runs are the first rows of every
-tensor: when a run leaves, the last one takes its row; a new one comes after the last.
+Where to start reading: `Stack.advance` is the training loop, `Stack._step` one step. Live runs are the first rows of
+every tensor: when a run leaves, the last one takes its row; a new one is added after the last.
 
 Legend: K live runs, P the row size, B sequences, T positions.
 """
@@ -45,21 +45,21 @@ from sweeplab.train.staging import StagedStep
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
-# Whether steps on a GPU are captured as CUDA graphs: not before one has shown what it gains.
+# Whether steps on a GPU are captured as CUDA graphs; off, because no gain has been measured yet.
 CAPTURES = False
 
-# What training's loss rests on besides the batch: smoothing, the routers' two weights, beta of preferences.
+# What the training loss depends on besides the batch: smoothing, the routers' two weights, beta of preferences.
 Beside = tuple[Tensor | None, tuple[Tensor, Tensor] | None, Tensor | None]
 
 
 class Stack:
     """Up to `capacity` runs of one shape on one device; `like` are the effective values of any of them.
 
-    Where it `tracks_gradients`, points of the curves have the norms of each layer: a step with a point then takes a
-    forward and a backward pass more, and what is trained stays the same to the last bit.
+    With `tracks_gradients`, points of the curves have the norms of each layer: a step with a point then takes one more
+    forward and backward pass, and training stays the same to the last bit.
 
     Raises:
-        Paused: `pause` said so while the step was compiled.
+        Paused: `pause` returned true while the step was being compiled.
     """
 
     def __init__(
@@ -84,18 +84,18 @@ class Stack:
         self._drops = any(chance > 0 for chance in drop_chances(like).values())
         self._smooths, self._routes = like.label_smoothing > 0, like.n_expert > 1
         self._prefers = isinstance(self._objective, Preference)
-        # They are by the digest of the weights that they are of.
+        # The key is the digest of the reference's weights.
         self._references: dict[str, tuple[Tensor, Tensor]] = {}
         self._losses = evaluated = self.transformer.losses
         self._program: Program | None = None
         self._on_device: StagedStep | None = None  # made by the first step, from its runs
-        # Experts ask for a number on their way: how many tokens each has.
+        # Experts are not staged, because they read from the device how many tokens each gets.
         self._is_staged = self.device.type != "cpu" and like.n_expert == 1
         if like.compile and compiles_whole(like):
             self._program, *others = load_programs(like, train, val, pause)
             evaluated = compiled_losses(others[0], self.transformer) if others else evaluated
         elif like.compile:
-            torch.compiler.reset()  # what earlier shapes compiled counts towards a limit that all share
+            torch.compiler.reset()  # programs of earlier shapes count towards a common limit
             self._losses = evaluated = torch.compile(self._losses)
         judge = make_objective(val, like)
         self._evaluation = Evaluation(self.transformer, evaluated, judge, like.evaluated_tokens)
@@ -106,12 +106,12 @@ class Stack:
         n_elements = self.transformer.most_dropped(part_size) if self._drops else 0
         self._elements = element_hashes(n_elements, self.device)
         self._members: list[Member] = []
-        self.is_whole = True  # not while a step writes to the rows: an error leaves some of it done
+        self.is_whole = True  # False while a step writes to the rows, so that an error leaves it False
         size = self.transformer.layout.row_size
         self._optimizer = OPTIMIZERS[like.optimizer](self.transformer.layout)
         self._evaluated = "mean" if like.ema > 0 else "weights"  # the rows that evaluations use
         self._initial = ("weights", "best", self._evaluated)  # the rows that start as the initial weights
-        # The last two are sums since the last point: on the device, so that a step waits for nothing.
+        # The last two are sums since the last point, kept on the device so that a step does not wait.
         sizes = dict.fromkeys(self._initial, size) | self._optimizer.buffers() | {"loss": 1, "norm": 1}
         sizes |= {"scale": 2} if self._scales else {}
         self._rows = {name: torch.zeros(capacity, n, device=self.device) for name, n in sizes.items()}
@@ -124,7 +124,7 @@ class Stack:
 
     @property
     def is_dense(self) -> bool:
-        """Say whether every position has a target, but where windows overlap."""
+        """Return whether every position has a target, except where windows overlap."""
         return self._objective.dense
 
     @property
@@ -135,13 +135,13 @@ class Stack:
     def admit(
         self, run: Run, snapshot: Snapshot | None = None, start: Mapping[str, Tensor] | None = None
     ) -> None:
-        """Admit a run: from its seed, from weights by name, or from where a snapshot left it.
+        """Add a run: from its seed, from weights by name, or from a snapshot.
 
-        What the weights lack, or have as NaN, the seed draws. A run of preferences is told the weights that it started
-        from beside its snapshot too; without any it is judged as if all answers had been as likely.
+        Weights that are missing or NaN are drawn from the seed. A run of preferences needs its initial weights together
+        with its snapshot, too; without them the reference is that all answers are equally likely.
         """
         if len(self._members) == self.capacity or shape_key(run.values) != self.key:
-            raise ValueError(f"no place for {run.key}: the stack is full or of another shape")
+            raise ValueError(f"cannot admit {run.key}: the stack is full or has another shape")
         layout, key = self.transformer.layout, generator_key(run.values.seed, "init")
         if snapshot:
             begin = snapshot.rows
@@ -156,7 +156,7 @@ class Stack:
             member.references = self._referred(None if start is None else layout.row_of(start, key))
 
     def _referred(self, row: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return what a run with this row of weights has for each sequence of both splits; computed once for all."""
+        """Return the log-probabilities of both splits' sequences under this row of weights; computed only once."""
         digest = "" if row is None else hashlib.sha256(row.numpy().tobytes()).hexdigest()
         if digest not in self._references:
 
@@ -170,7 +170,7 @@ class Stack:
         return self._references[digest]
 
     def _judged(self, rows: Sequence[int], is_train: bool = False) -> Judged | None:
-        """Return what the runs of these rows are judged by on a split, of preferences."""
+        """Return beta and the references on a split for the runs of these rows; None unless they learn preferences."""
         if not self._prefers:
             return None
         members = [self._members[row] for row in rows]
@@ -179,7 +179,7 @@ class Stack:
         return beta, torch.stack(found)
 
     def release(self, key: str) -> None:
-        """Let a run go; the last one takes its row."""
+        """Remove a run; the last run takes its row."""
         row, last = self.keys.index(key), len(self._members) - 1
         for rows in self._rows.values():
             rows[row].copy_(rows[last])
@@ -187,22 +187,22 @@ class Stack:
         self._members.pop()
 
     def snapshot(self, key: str) -> Snapshot:
-        """Return a copy of all that the run needs to go on in another stack; taken between steps."""
+        """Return a copy of all that the run needs to continue in another stack; call it between steps."""
         row = self.keys.index(key)
         rows = {name: rows[row].to("cpu", copy=True) for name, rows in self._rows.items()}
         return Snapshot(rows, self._members[row].numbers())
 
     def weights(self, key: str, best: bool = False) -> dict[str, Tensor]:
-        """Return copies of a run's weights by name, as evaluations use them: of now, or of its best."""
+        """Return copies of a run's weights by name, as evaluations use them: the current or the best ones."""
         row = self._rows["best" if best else self._evaluated][self.keys.index(key)]
         views = self.transformer.layout.views(row[None])
         return {name: view[0].cpu().clone() for name, view in views.items()}
 
     @torch.no_grad()
     def whole_losses(self, keys: Sequence[str], best: bool) -> list[float]:
-        """Return the losses of runs on the whole validation split, all in one pass: of now, or of their best.
+        """Return the losses of runs on the whole validation split, with the current or their best weights.
 
-        It changes nothing. Of a split of more than MOST_WHOLE targets so many are found.
+        The stack does not change. At most about MOST_WHOLE targets of the split are evaluated.
         """
         chosen = [self.keys.index(key) for key in keys]
         rows = self._rows["best" if best else self._evaluated][chosen]
@@ -210,7 +210,7 @@ class Stack:
             return self._whole.loss(self.transformer.layout.views(rows), self._judged(chosen))
 
     def advance(self, pause: Callable[[], bool] = lambda: False) -> list[Record]:
-        """Train until some runs are due for evaluation and return their records; none if `pause` says so."""
+        """Train until some runs are due for evaluation and return their records; none if `pause` returns true."""
         while self._members:
             if due := [row for row, member in enumerate(self._members) if member.is_due()]:
                 return self._evaluate(due)
@@ -240,7 +240,7 @@ class Stack:
         ended = [row for row, member in enumerate(members) if member.has_point()]
         at_once = torch.cat([self._rows["loss"], self._rows["norm"]], dim=1).tolist() if ended else []
         sums = {row: at_once[row] for row in ended}
-        seconds = time.perf_counter() - started  # after the sums: only they wait for the device
+        seconds = time.perf_counter() - started  # after reading the sums, which waits for the device
         for member in members:
             member.wall_seconds += seconds
         for row, (loss, norm) in sums.items():
@@ -256,9 +256,9 @@ class Stack:
             self._rows["norm"][row].zero_()
 
     def _flow(self, rows: Sequence[int]) -> dict[int, tuple[dict[str, float], Tensor]]:
-        """Return of these rows the norms of each layer's gradient in the step to come, and the weights before it.
+        """Return, for these rows, the norms of each layer's gradient in the next step, and the weights before it.
 
-        The gradient is computed for this alone: that of the step is clipped and used up, or inside of a program.
+        The gradient is computed only for this: a step clips and overwrites its gradient, or a program hides it.
         """
         n = len(self._members)
         weights, gradient = self._rows["weights"][:n], self._gradient[:n]
@@ -269,7 +269,7 @@ class Stack:
         return {row: (norms(gradient[row]), weights[row].clone()) for row in rows}
 
     def _step_by_operations(self) -> None:
-        """Take a step by torch's operations, one after the other."""
+        """Take a step by single torch operations."""
         members, n = self._members, len(self._members)
         weights, gradient = self._rows["weights"][:n], self._gradient[:n]
         losses = self._differentiate(weights, self._batches(), gradient)
@@ -301,7 +301,7 @@ class Stack:
             self._rows["norm"][:n] += norms[:, None]
 
     def _step_on_device(self) -> None:
-        """Take a step on a GPU: one copy there, and nothing that waits for it."""
+        """Take a step on a GPU with one copy to the device and without waiting for it."""
         if self._on_device is None:
             self._on_device = StagedStep(self.traceable(), self.device, CAPTURES)
         parts, fixed = self._parts()
@@ -310,19 +310,19 @@ class Stack:
         self._on_device(rows, parts, fixed, self.capacity)
 
     def staged(self) -> list[Tensor]:
-        """Return all that a step depends on, as a compiled one takes it: rows, batch, numbers of the runs, dropout."""
+        """Return the inputs of a compiled step: rows, batch, numbers of the runs, dropout."""
         parts, fixed = self._parts()
         return [*(self._rows[name][: len(self._members)] for name in self._stepped), *parts, *fixed]
 
     def _parts(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Return what is new in a step, on the host [K, …]: batch, numbers of the runs, dropout; and what never is."""
+        """Return the inputs that change in every step, on the host [K, …], and those that never change."""
         batch = stacked([self._batch(each) for each in self._members])
         parts = [torch.from_numpy(part) for part in batch if part is not None] + [self._numbers()]
         found = [dropout for part in range(self._n_parts) if (dropout := self._dropout(part, on_host=True))]
         return [*parts, *chain(*(each.columns() for each in found))], [self._elements] if found else []
 
     def traceable(self) -> Callable[..., tuple[Tensor]]:
-        """Return a step as a function of what is staged, which changes the rows in place and returns the losses."""
+        """Return a step as a function of the staged inputs; it changes the rows in place and returns the losses."""
         n_rows = len(self._stepped)
         present = [part is not None for part in self._batch(self._members[0])]
         sites = dropout.sites if (dropout := self._dropout(0, on_host=True)) else []
@@ -363,7 +363,7 @@ class Stack:
         return step
 
     def _numbers(self) -> Float[Tensor, "K n"]:
-        """Return the numbers of each run that a whole step depends on; no clipping is clipping at infinity."""
+        """Return the numbers of each run that a step depends on; without clipping the limit is infinity."""
         rows = []
         for member in self._members:
             values = member.run.values
@@ -373,7 +373,7 @@ class Stack:
         return torch.tensor(rows, dtype=torch.float64)
 
     def _batches(self) -> Batch:
-        """Return the next batch of each run, as one."""
+        """Return the next batches of all runs, stacked."""
         return changed(
             stacked([self._batch(each) for each in self._members]),
             lambda part: torch.from_numpy(part).to(self.device, non_blocking=True),
@@ -395,10 +395,10 @@ class Stack:
     def _passes(
         self, weights: Rows, batch: Batch, masks: Sequence[Dropout | None], beside: Beside, scale: Rows | None
     ) -> Iterator[tuple[Float[Tensor, "K"], Sequence[Tensor]]]:
-        """Yield of each part of a batch the runs' losses and the gradient of them, by weight, times its scale.
+        """Yield, for each part of a batch, the runs' losses and their gradients by weight, times the loss scale.
 
-        A part of the batch weighs by its number of targets, so that all parts together are the batch at once. Not so
-        the routers' losses: their balance is a product of means, taken within each part.
+        Parts are weighted by their number of targets, so that their sum equals the loss of the whole batch. Only the
+        routers' losses differ: their balance is a product of means, which are taken within each part.
         """
         views = self.transformer.layout.views(weights)
         leaves = {name: view.requires_grad_() for name, view in views.items()}
@@ -432,7 +432,7 @@ class Stack:
         return records
 
     def _batch(self, member: Member) -> Batch:
-        """Return a run's batch; while its size warms up, the first rows of it again and again."""
+        """Return a run's batch; while the batch size warms up, its first rows are repeated."""
         values = member.run.values
         batch = self._objective.training(values.seed, member.iteration)
         if member.references:
@@ -452,7 +452,7 @@ class Stack:
         )
 
     def _beside(self) -> Beside:
-        """Return what training's loss rests on besides the batch."""
+        """Return what the training loss depends on besides the batch."""
 
         def column(name: str) -> Tensor:
             found = [getattr(member.run.values, name) for member in self._members]
@@ -463,7 +463,7 @@ class Stack:
         return smoothing, routers, column("beta") if self._prefers else None
 
     def _n_losses(self, batch: Batch) -> Int[Tensor, "K"]:
-        """Return of how many losses a run's is the mean: of its targets that count, or its preferences."""
+        """Return the number of losses that a run's loss is the mean of: counted targets, or preferences."""
         n_runs, n_sequences = batch.targets.shape[:2]
         if self._prefers:
             return torch.full((n_runs,), n_sequences // 2, device=batch.targets.device)

@@ -106,7 +106,7 @@ def test_a_study_of_scores_is_run_reported_and_used(cli, folder: Path, monkeypat
         found["measures"].keys() == {"val_loss", "pearson", "spearman"} and found["unit"] == "squared error"
     )
     assert found["measures"]["val_loss"] < 0.1 and found["measures"]["pearson"] > 0.9
-    assert found["left_out"][0]["why"] == "a pair of texts has one score, and none at each position"
+    assert found["left_out"][0]["why"] == "a pair of texts has one score, not one per position"
     (folder / "pairs.tsv").write_text("a1\tc1\nb1\tc1\n")
     said = json.loads(cli("score", "kinds", "b7", "c7", "--file", "pairs.tsv", "--json").out)["pairs"]
     assert [round(each["score"]) for each in said] == [1, 0, 1]

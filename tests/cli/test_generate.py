@@ -144,7 +144,7 @@ def test_a_run_that_came_with_special_tokens_ends_and_names_them_by_its_own(runs
     run_in(runs / "none", family="encoder", special={"pad": 3})
     said = cli("generate", "none", "--prompt", "a[MASK]")
     assert said.code == 2 and said.err == (
-        "error: the run came without a token 'mask', which its objective needs\n"
+        "error: the imported run has no token 'mask', which its objective needs\n"
     )
 
 

@@ -75,7 +75,7 @@ def test_a_study_goes_on_from_it(cli, finished, lab: Path) -> None:
     assert cli("study", "plan", "more.yaml", "-o", "n_embd=8", "-o", "d_ff=32").code == 0
     said = cli("study", "plan", "more.yaml", "-o", "n_embd=192")
     assert said.code == 2 and said.err.count("\n") == 1
-    assert "has n_embd 8, not 192; allowed: a model as the run's" in said.err
+    assert "has n_embd 8, not 192; allowed: the run's values" in said.err
 
 
 @pytest.mark.parametrize(
@@ -210,13 +210,13 @@ def _sharded_by_half_a_character(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (_deep, "out/config.json: no JSON: maximum recursion depth exceeded"),
-        (_half_a_character, "out/config.json: no JSON: 'utf-8' codec can't encode character"),
+        (_deep, "out/config.json: not JSON: maximum recursion depth exceeded"),
+        (_half_a_character, "out/config.json: not JSON: 'utf-8' codec can't encode character"),
         (
             _without_dimensions,
-            "the sizes of transformer.ln_f.weight [] are not those that config.json speaks of",
+            "the sizes of transformer.ln_f.weight [] do not match config.json",
         ),
-        (_sharded_by_half_a_character, "out/model.safetensors.index.json: no JSON: 'utf-8' codec"),
+        (_sharded_by_half_a_character, "out/model.safetensors.index.json: not JSON: 'utf-8' codec"),
     ],
 )
 def test_a_harmed_folder_is_refused_in_one_line(

@@ -69,7 +69,7 @@ def test_takes_values_from_a_table_and_says_what_it_could_not(folder: Path) -> N
     assert set(spec.search) == {"learning_rate", "eps"}
     assert result.stderr.splitlines() == [
         "table.md: line 4: unknown hyperparameter 'n_layes' (3); did you mean 'n_layer'?",
-        "table.md: n_embd is 64 on line 3 and 128 on line 5; the later is taken",
+        "table.md: n_embd is 64 on line 3 and 128 on line 5; the later value is used",
     ]
 
 
@@ -100,7 +100,7 @@ def test_a_table_with_ranges_is_a_search_that_starts_at_its_own_values(folder: P
         ),
         (
             "n_layer=1,many",
-            "--grid n_layer=1,many: n_layer is written 'many'; allowed: a whole number from 1",
+            "--grid n_layer=1,many: n_layer is 'many'; allowed: a whole number from 1",
         ),
         ("max_iters", "--grid max_iters has no list of values; allowed: max_iters=A,B,C"),
     ],

@@ -44,10 +44,10 @@ def test_a_run_of_pairs_learns_which_answers_are_preferred(cli, folder: Path, mo
     planned = cli("plan", "preferred.yaml")
     assert planned.code == 0 and "beta" in planned.out
     for words, why in (
-        (("fixed.batch_size=7",), "batch_size / grad_accum is even and batch_warmup_iters 0"),
-        (("fixed.batch_warmup_iters=4",), "batch_size / grad_accum is even and batch_warmup_iters 0"),
-        (("init_from=null",), "init_from names the trained run that objective preference goes on from"),
-        (("fixed.objective=pairs",), "objective is preference, for corpus preferences has preferences"),
+        (("fixed.batch_size=7",), "batch_size / grad_accum is even and batch_warmup_iters is 0"),
+        (("fixed.batch_warmup_iters=4",), "batch_size / grad_accum is even and batch_warmup_iters is 0"),
+        (("init_from=null",), "init_from names the trained run that objective preference starts from"),
+        (("fixed.objective=pairs",), "objective is preference, because corpus preferences has preferences"),
         (("search.beta={min: 0, max: 1}",), "allowed: a number above 0"),
     ):
         refused = cli("plan", "preferred.yaml", *(part for word in words for part in ("-o", word)))

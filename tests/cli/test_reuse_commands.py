@@ -103,7 +103,7 @@ def test_a_cell_and_a_trial_can_be_asked_for(cli, lab: Path) -> None:
         ("best tiny --trial 7 --cell n_embd=8", "cell n_embd=8 has no trial 7; allowed: 0 to 1"),
         ("best tiny --output tiny.yaml", "tiny.yaml: the file exists already; allowed: --force"),
         ("clone tiny tiny", "a study 'tiny' exists in "),
-        ("clone tiny a/b", "--name a/b: name is no name of a study"),
+        ("clone tiny a/b", "--name a/b: name is not a valid study name"),
         ("clone tiny new -o max_iter=3", "-o max_iter=3: 'max_iter' is unknown; "),
         ("diff tiny tny", "no study 'tny' in "),
     ],

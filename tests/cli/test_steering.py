@@ -79,7 +79,7 @@ def undo(cli, said: str) -> None:
         ("study repair tny", "no study 'tny' in "),
         ("study show tiny --trial 9", "study tiny has no trial 9; allowed: 0 to 1"),
         ("study rename tiny tiny --yes", "a study 'tiny' exists in "),
-        ("study rename tiny a/b --yes", "--name a/b: name is no name of a study"),
+        ("study rename tiny a/b --yes", "--name a/b: name is not a valid study name"),
         ("study rm tiny", "move tiny (4 complete runs) to the trash? --yes confirms it"),
         *[(f"study {command} tny", "no study 'tny' in ") for command in ("watch", "logs", "stop", "pause", "resume")],
         *[(f"study {command} tny", "no study 'tny' in ") for command in ("extend", "retry", "work", "rm")],

@@ -231,7 +231,7 @@ def test_a_glob_goes_round_no_circle_and_has_an_end(tmp_path: Path, monkeypatch)
         "a link that is named"
     )
     monkeypatch.setattr(base, "MOST_FILES", 1)
-    with pytest.raises(BadInput, match=r"more than 1 files are at .*/\*\*; allowed: a folder's"):
+    with pytest.raises(BadInput, match=r"more than 1 files match .*/\*\*; allowed: the files of one folder"):
         user_files(f"{tmp_path}/**")
 
 
@@ -244,10 +244,10 @@ def test_text_keeps_line_ends_and_drops_a_byte_order_mark(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (None, "no file is at .*file.txt"),
+        (None, "there is no file .*file.txt"),
         (b"", "file.txt is empty"),
         (b" \n\t\n", "file.txt is empty"),
-        (b"aaaa", "file.txt has one character only, 'a'"),
+        (b"aaaa", "file.txt consists of one repeated character, 'a'"),
         (b"nine char", "file.txt has 9 characters: too few for three splits; allowed: at least 10"),
         (b"text\0more", "file.txt is not a text: byte 4 is 0"),
         ("text".encode("utf-16"), "file.txt is not a text"),
@@ -268,7 +268,7 @@ def test_text_refuses_what_is_no_text_in_one_line(tmp_path: Path, content: bytes
     [
         (None, "needs a path"),
         (".", "is a folder; name its files"),
-        ("/no/such/*.txt", "no file is at /no/such"),
+        ("/no/such/*.txt", "there is no file /no/such"),
     ],
 )
 def test_text_refuses_a_path_without_files(path: str | None, says: str) -> None:

@@ -45,7 +45,7 @@ def test_a_tokenizer_of_another_size_is_another_one(file: Path, cache: Path) -> 
 @pytest.mark.parametrize(
     ("tokenizer", "size", "says"),
     [
-        ("char", 100, "tokenizer char takes no vocab_size: its tokens follow from the text"),
+        ("char", 100, "tokenizer char takes no vocab_size: the text determines its tokens"),
         ("bpe", 200, "the bpe tokenizer has 200 tokens; it takes 256 for the bytes"),
         ("bpe", 9999, r"the bpe tokenizer finds [\d,]+ tokens in the training split, not 9,999"),
     ],

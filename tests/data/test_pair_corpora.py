@@ -91,7 +91,7 @@ def test_a_source_that_is_trained_on_is_left_out_of_the_other_splits() -> None:
     found = PairCorpus("some", "Some pairs", lambda path: [], lambda files: pairs).texts([Path("file")])
     assert "def f(): ..." in found.train[::2] and "def f(): ..." not in [*found.val[::2], *found.test[::2]]
     assert len(found.val) == len(found.test) == 2
-    with pytest.raises(BadInput, match="file repeats itself: no pair is left for its val split"):
+    with pytest.raises(BadInput, match="file repeats its sources: no pair is left for the val split"):
         PairCorpus("some", "Some pairs", lambda path: [], lambda files: pairs[:4]).texts([Path("file")])
 
 
@@ -147,17 +147,17 @@ def test_whatever_is_written_as_jsonl_is_read(
         ("a.tsv", "a\t ", "line 2 has an empty target"),
         ("a.tsv", "\t", "line 2 has an empty source"),
         ("a.tsv", "\t\r", "line 2 has an empty source"),
-        ("a.jsonl", "[" * 200_000, "line 2 has brackets within brackets, too many to read"),
-        ("a.jsonl", "{", "line 2 is no JSON: Expecting"),
+        ("a.jsonl", "[" * 200_000, "line 2 has too deeply nested brackets"),
+        ("a.jsonl", "{", "line 2 is not JSON: Expecting"),
         ("a.jsonl", "[]", "line 2 has no source and target; allowed:"),
         ("a.jsonl", '{"source": "a"}', "line 2 has no source and target"),
-        ("a.jsonl", '{"source": "a", "target": 3}', "line 2 has no text as its target"),
-        ("a.jsonl", '{"source": "a", "target": null}', "line 2 has no text as its target"),
+        ("a.jsonl", '{"source": "a", "target": 3}', "line 2 has a target that is not a string"),
+        ("a.jsonl", '{"source": "a", "target": null}', "line 2 has a target that is not a string"),
         ("a.jsonl", '{"source": "", "target": "b"}', "line 2 has an empty source"),
         (
             "a.jsonl",
             '{"source": "\\ud800", "target": "b"}',
-            "line 2 has a source that is no text: surrogates",
+            "line 2 has a source that is not valid text: surrogates",
         ),
     ],
 )
@@ -188,10 +188,10 @@ def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
         (
             "a.tsv",
             "a\tb\n",
-            "a.tsv has 1 pairs of 1 sources: too few for three splits; allowed: at least 3 sources",
+            "a.tsv has 1 pairs from 1 sources: too few for three splits; allowed: at least 3 sources",
         ),
-        ("a.tsv", "a\tb\na\tc\n", "has 2 pairs of 1 sources"),
-        ("a.csv", "a,b\n", "a.csv is no file of source and target; allowed: .tsv, .jsonl"),
+        ("a.tsv", "a\tb\na\tc\n", "has 2 pairs from 1 sources"),
+        ("a.csv", "a,b\n", "a.csv cannot hold source and target; allowed: .tsv, .jsonl"),
     ],
 )
 def test_a_file_without_pairs_to_learn_from_is_one_line(

@@ -83,7 +83,7 @@ def test_pieces_and_holes_fit_together() -> None:
             "pairs",
             "encoder",
             [[1], *[[]] * 40],
-            "no room in the block_size of 24; allowed: at least 19 .MASK. fewer",
+            "no room for the prompt in the block_size of 24; allowed: at least 19 fewer .MASK.",
         ),
         ("pairs", "encoder_decoder", [[1] * 25], "takes 25 tokens"),
     ],

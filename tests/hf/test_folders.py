@@ -84,15 +84,17 @@ def test_every_legal_shape_is_expressed_or_refused_with_its_reason() -> None:
     ("base", "changed", "said"),
     [
         (GPT2, {"positions": "alibi"}, "cannot express positions alibi; allowed: positions learned | sinusoidal"),
-        (GPT2, {"n_kv_head": 1}, "GPT2LMHeadModel cannot express n_kv_head 1; allowed: n_kv_head as n_head, for every"),
-        (GPT2, {"head_dim": 6}, "GPT2LMHeadModel cannot express head_dim 6; allowed: head_dim n_embd / n_head"),
+        (GPT2, {"n_kv_head": 1},
+         "GPT2LMHeadModel cannot express n_kv_head 1; allowed: n_kv_head equal to n_head, because every"),
+        (GPT2, {"head_dim": 6},
+         "GPT2LMHeadModel cannot express head_dim 6; allowed: head_dim equal to n_embd / n_head"),
         (LLAMA, {"norm": "layernorm"}, "LlamaForCausalLM cannot express norm layernorm; allowed: norm rmsnorm"),
         (LLAMA, {"qk_norm": True}, "LlamaForCausalLM cannot express qk_norm true; allowed: qk_norm false"),
         (BERT, {"positions": "rotary", "norm": "rmsnorm", "activation": "swiglu"},
          "BertForMaskedLM cannot express positions rotary, norm rmsnorm, activation swiglu; allowed: positions"),
-        (BERT, {"norm_position": "pre"}, "cannot express norm_position pre; allowed: norm_position post, for"),
-        (BERT, {"n_expert": 2}, "BertForMaskedLM cannot express n_expert 2; allowed: n_expert 1, for it"),
-        (T5, {"bias": True}, "T5ForConditionalGeneration cannot express bias true; allowed: bias false, for"),
+        (BERT, {"norm_position": "pre"}, "cannot express norm_position pre; allowed: norm_position post, because"),
+        (BERT, {"n_expert": 2}, "BertForMaskedLM cannot express n_expert 2; allowed: n_expert 1, because it"),
+        (T5, {"bias": True}, "T5ForConditionalGeneration cannot express bias true; allowed: bias false, because"),
         (T5, {"share_embeddings": False}, "cannot express share_embeddings false; allowed: share_embeddings true"),
         (T5, {"attention": "local", "norm": "layernorm"}, "cannot express norm layernorm, attention local; allowed: "),
     ],
@@ -107,18 +109,21 @@ def test_what_no_class_can_express(base: dict, changed: dict, said: str, tmp_pat
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"model_type": "mistral"}, "config.json is of the model_type 'mistral'; allowed: gpt2 | llama | bert | t5"),
-        ({"activation_function": "silu"}, "config.json has activation_function 'silu', which no activation here is"),
-        ({"scale_attn_by_inverse_layer_idx": True}, "config.json has scale_attn_by_inverse_layer_idx True, which no"),
-        ({"n_embd": "wide"}, "of config.json, n_embd is 'wide'; allowed: a whole number from 1 to 65536"),
-        ({"sweeplab": {"objective": "masked"}}, "config.json is of the objective masked, which is none of a decoder's"),
-        ({"sweeplab": {"objective": "maskd"}}, "of config.json, objective is 'maskd'; allowed: next_token | masked"),
-        ({"sweeplab": 5}, "config.json has what is no value of a model's"),
-        ({"sweeplab": "ab"}, "config.json has what is no value of a model's"),
-        ({"activation_function": ["gelu"]}, "config.json has what is no value of a model's"),
-        ({"n_embd": 12}, "the sizes of transformer.wte.weight [262, 8] are not those that config.json speaks of"),
-        ({"n_layer": 3}, "the folder's tensors lack transformer.h.2.attn.c_attn.bias, which GPT2LMHeadModel has"),
-        ({"n_layer": 1}, "tensors have transformer.h.1.attn.c_attn.bias, for which no run here has a place"),
+        ({"model_type": "mistral"},
+         "config.json has the unsupported model_type 'mistral'; allowed: gpt2 | llama | bert | t5"),
+        ({"activation_function": "silu"},
+         "config.json has activation_function 'silu', which is not supported as activation"),
+        ({"scale_attn_by_inverse_layer_idx": True},
+         "config.json has scale_attn_by_inverse_layer_idx True, which is not supported"),
+        ({"n_embd": "wide"}, "config.json: n_embd is 'wide'; allowed: a whole number from 1 to 65536"),
+        ({"sweeplab": {"objective": "masked"}}, "config.json has objective masked, which family decoder cannot learn"),
+        ({"sweeplab": {"objective": "maskd"}}, "config.json: objective is 'maskd'; allowed: next_token | masked"),
+        ({"sweeplab": 5}, "config.json has a value of the wrong type"),
+        ({"sweeplab": "ab"}, "config.json has a value of the wrong type"),
+        ({"activation_function": ["gelu"]}, "config.json has a value of the wrong type"),
+        ({"n_embd": 12}, "the sizes of transformer.wte.weight [262, 8] do not match config.json"),
+        ({"n_layer": 3}, "the folder lacks the tensor transformer.h.2.attn.c_attn.bias, which GPT2LMHeadModel needs"),
+        ({"n_layer": 1}, "the folder has the tensor transformer.h.1.attn.c_attn.bias, which is not supported"),
     ],
 )  # fmt: skip
 def test_folders_that_no_run_can_be_made_of(changed: dict, said: str, gpt2: Path, tmp_path: Path) -> None:
@@ -133,11 +138,11 @@ def test_files_that_are_not_there_or_not_whole(gpt2: Path, tmp_path: Path) -> No
         import_folder(tmp_path / "none", tmp_path / "run", "bad")
     (gpt2 / "model.safetensors").write_bytes(b"{}")
     with pytest.raises(
-        BadInput, match=r"model.safetensors: cannot be read as safetensors, the one format that is"
+        BadInput, match=r"model.safetensors: cannot be read as safetensors, the only supported format"
     ):
         import_folder(gpt2, tmp_path / "run", "bad")
     (gpt2 / "config.json").write_text("[")
-    with pytest.raises(BadInput, match=r"config.json: no JSON"):
+    with pytest.raises(BadInput, match=r"config.json: not JSON"):
         import_folder(gpt2, tmp_path / "run", "bad")
 
 
@@ -153,7 +158,7 @@ def test_a_tokenizer_of_another_form_leaves_ids(added, gpt2: Path, tmp_path: Pat
     file = gpt2 / "tokenizer.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"added_tokens": added}))
     found = import_folder(gpt2, tmp_path / "run", "odd")
-    assert found.tokenizer == "ids" and found.without.startswith("tokenizer.json is none that we have: ")
+    assert found.tokenizer == "ids" and found.without.startswith("tokenizer.json is not supported: ")
 
 
 def test_without_tokens_for_spans_one_text_is_found_from_another(tmp_path: Path) -> None:
@@ -198,11 +203,11 @@ def test_what_hides_a_token_is_the_same_to_read_and_to_evaluate(tmp_path: Path) 
 
 def test_nothing_is_replaced_unasked(gpt2: Path, tmp_path: Path) -> None:
     run = run_of(small(GPT2), seed=1)
-    with pytest.raises(BadInput, match="holds a model already; allowed: --force to replace it"):
+    with pytest.raises(BadInput, match="already has a model; allowed: --force to replace it"):
         export_run(run, gpt2)
     import_folder(gpt2, tmp_path / "run", "first")
     export_run(run, gpt2, force=True)
-    with pytest.raises(BadInput, match="there is a run already; allowed: --name"):
+    with pytest.raises(BadInput, match="there is already a run; allowed: --name"):
         import_folder(gpt2, tmp_path / "run", "second")
     import_folder(gpt2, tmp_path / "run", "second", force=True)
     assert torch.equal(load_checkpoint(tmp_path / "run").model.weights["token_embedding"],
@@ -239,13 +244,13 @@ def test_a_tokenizer_that_we_lack_leaves_ids(gpt2: Path, tmp_path: Path) -> None
 
 def test_a_t5_without_room_for_a_span(tmp_path: Path) -> None:
     export_run(run_of(small(T5)), tmp_path / "t5")
-    with pytest.raises(BadInput, match=r"of config.json, block_size 2 has no room for a span; it takes 3"):
+    with pytest.raises(BadInput, match=r"config.json: block_size 2 has no room for a span; it takes 3"):
         import_folder(rewritten(tmp_path / "t5", n_positions=2), tmp_path / "run", "bad")
 
 
 def test_half_a_character_cannot_be_written(tmp_path: Path) -> None:
     tokenizer = CharTokenizer.train("ab\ud800")
-    with pytest.raises(BadInput, match=r"of the char tokenizer, character .* is half of one, and no text"):
+    with pytest.raises(BadInput, match=r"tokenizer char: character .* is half of one, and no text"):
         export_run(run_of(small(GPT2), tokenizer=tokenizer), tmp_path / "hf")
 
 

@@ -134,13 +134,13 @@ def far(library: Library) -> None:
 @pytest.mark.parametrize(
     ("library", "change", "said"),
     [
-        (byte_level(), lower, "it changes texts before it cuts them"),
+        (byte_level(), lower, "it normalizes texts before it cuts them"),
         (byte_level(), with_space, "it does not cut words as GPT-2 does"),
         (byte_level(), by_blanks, "it does not cut words as GPT-2 does"),
-        (byte_level(), far, "its ids are not those from 0 on, or more than 65,536"),
+        (byte_level(), far, "its ids are not consecutive from 0, or more than 65,536"),
         (byte_level(dropout=0.1), lambda library: None, "its BPE has dropout"),
         (Library(models.BPE({"a": 0}, [])), lambda library: None, "does not cut words"),
-        (Library(models.WordLevel({"a": 0, "b": 1})), lambda library: None, "it is a WordLevel; known are BPE, "),
+        (Library(models.WordLevel({"a": 0, "b": 1})), lambda library: None, "its type is WordLevel; supported are BPE"),
     ],
 )  # fmt: skip
 def test_what_none_of_ours_is(library: Library, change: Any, said: str) -> None:

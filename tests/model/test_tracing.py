@@ -89,8 +89,8 @@ def test_attention_weights_are_shares() -> None:
 @pytest.mark.parametrize(
     ("family", "arguments", "words"),
     [
-        ("decoder", (VOCABULARY, 0), "token 11; allowed: 0 to 10, for vocab_size is 11"),
-        ("decoder", (0, 10), "position 10; allowed: 0 to 9, for block_size is 10"),
+        ("decoder", (VOCABULARY, 0), "token 11; allowed: 0 to 10, because vocab_size is 11"),
+        ("decoder", (0, 10), "position 10; allowed: 0 to 9, because block_size is 10"),
         ("decoder", (0, 0, 4), "a decoder reads no source"),
         ("encoder_decoder", (0, 4, 4), "a source of 4 tokens; allowed: 5 "),
         ("encoder", (0, 4, 99), "a source of 99 tokens; allowed: 5 "),

@@ -204,7 +204,7 @@ def test_a_dashboard_of_ones_own(tmp_path: Path, planted) -> None:
             "panels:\n  - {panel: loss, x: n_layers}\n",
             ["2:22: x cannot be 'n_layers'; did you mean 'n_layer'?"],
         ),
-        ("panels:\n  - {panel: table, lgo: [x]}\n", ['2:20: panels[0] has no option "lgo"']),
+        ("panels:\n  - {panel: table, lgo: [x]}\n", ['2:20: panels[0]: unknown option "lgo"']),
         ("panels:\n  - {panel: loss, x: n_embd, log: [x, z]}\n", ["log cannot be 'z'; allowed: x, y"]),
         ("panels:\n  - {panel: table, width: wide}\n", ["width cannot be 'wide'; allowed: full, half"]),
         (

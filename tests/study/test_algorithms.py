@@ -156,7 +156,7 @@ def test_both_names_of_an_option_mean_the_same():
 
 
 def test_optuna_words_reach_the_person():
-    with pytest.raises(BadInput, match=r"Optuna refuses its options: .*bootstrap_count"):
+    with pytest.raises(BadInput, match=r"Optuna refuses these options: .*bootstrap_count"):
         read(pruner={"type": "asha", "bootstrap_count": 1})
 
 

@@ -61,7 +61,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
         ("columns: [state]\nsort: {by: val_loss}", ["2:12: by cannot be 'val_loss'", "'best_val_loss'"]),
         (
             "columns: [state]\nsort: {by: n_layer, descend: 1}",
-            ["has no option", "did you mean 'descending'?"],
+            ["unknown option", "did you mean 'descending'?"],
         ),
         ("columns: [state]\nsort: {by: n_layer, descending: 1}", ["2:33: descending is true or false"]),
         (f"{GOOD}chart: []", ["has no part", "did you mean 'charts'?"]),
@@ -76,7 +76,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
             f"{GOOD}charts: [{{chart: scatter, x: n_parms, y: n_layer}}]",
             ["x cannot be 'n_parms'", "'n_params'?"],
         ),
-        (f"{GOOD}charts: [{{chart: compare, x: n_layer}}]", ["has no option"]),
+        (f"{GOOD}charts: [{{chart: compare, x: n_layer}}]", ["unknown option"]),
         (
             f"{GOOD}charts: [{{chart: line, metric: grad_norm, x: train_tokens}}]",
             ["MLflow has no grad_norm over tokens; allowed: iteration, time"],

@@ -90,13 +90,13 @@ def test_the_command_line_comes_before_the_cells():
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("{norms: layernorm}", "cells[1] has no hyperparameter \"norms\"; did you mean 'norm'?"),
+        ("{norms: layernorm}", "cells[1]: unknown hyperparameter \"norms\"; did you mean 'norm'?"),
         ("{norm: layer}", 'cells[1].norm is "layer"'),
         ("{norm: rmsnorm}", "cells[1] is the same as cells[0]"),
-        ("{seed: 3}", "seed is set by seeds"),
-        ("rmsnorm", 'cells[1] is "rmsnorm"; allowed: a mapping, {} for what is fixed'),
-        ("{bias: false}", "bias stands in grid and in cells; allowed: one of them"),
-        ("{betas: [0.9, 0.95]}", "betas stands in search and in cells; allowed: one of them"),
+        ("{seed: 3}", "seed is set by the key seeds"),
+        ("rmsnorm", 'cells[1] is "rmsnorm"; allowed: a mapping; {} changes nothing'),
+        ("{bias: false}", "bias is set both in grid and in cells; allowed: only one of them"),
+        ("{betas: [0.9, 0.95]}", "betas is set both in search and in cells; allowed: only one of them"),
     ],
 )
 def test_what_is_wrong_is_said_at_its_place(written, said):

@@ -37,15 +37,16 @@ def data(corpus: str = "python-docs", tokenizer: str = "char", **more: Any) -> D
 @pytest.mark.parametrize(
     ("corpus", "values", "says"),
     [
-        ("python-docs", {"objective": "pairs"}, "no cell meets 'objective is next_token or masked or span, for corpus"),
-        ("copy", {"objective": "masked", "family": "encoder"}, "objective is pairs, for corpus copy has"),
+        ("python-docs", {"objective": "pairs"},
+         "no cell meets 'objective is next_token or masked or span, because corpus"),
+        ("copy", {"objective": "masked", "family": "encoder"}, "objective is pairs, because corpus copy has"),
         ("python-docs", {"objective": "span"}, 'objective suits family .*family is "decoder", objective is "span"'),
         ("python-docs", {"objective": "masked", "family": "encoder_decoder"}, "masked: encoder, span: encoder_decoder"),
-        ("python-docs", {"family": "encoder_decoder", "block_size": 2}, r"at least what objective takes .*span: 3"),
+        ("python-docs", {"family": "encoder_decoder", "block_size": 2}, r"at least what objective needs .*span: 3"),
         ("python-docs", {"family": "encoder", "vocab_size": 103}, r"vocab_size >= 103 \+ special tokens"),
         ("copy", {"vocab_size": 29}, r"vocab_size >= 26 \+ special tokens of the objective"),
         ("copy", {"block_size": 13}, "block_size 13 is too short for the .* longest target: 12 tokens; .*at least 14"),
-        ("copy", {"block_size": 20}, "20 of family decoder cuts the source of .*% of the pairs, and their targets"),
+        ("copy", {"block_size": 20}, "20 of family decoder cuts the source of .*% of the pairs, but their targets"),
         ("copy", {"family": "encoder", "block_size": 14}, "at least 15"),
     ],
 )  # fmt: skip
@@ -94,9 +95,9 @@ def test_a_grid_over_families_has_a_vocabulary_each(planned) -> None:
 def test_unlike_tasks_in_a_cell_are_warned_of(planned) -> None:
     two = Budget(trials_per_cell=2)
     plan = planned(search={"mask_share": Choices((0.1, 0.3))}, values={"family": "encoder"}, budget=two)
-    assert plan.warnings[0] == "mask_share searched: sampling and pruning compare losses of unlike tasks"
+    assert plan.warnings[0] == "mask_share searched: sampling and pruning compare losses of different tasks"
     plan = planned(search={"family": Choices(("decoder", "encoder"))}, budget=two)
-    assert plan.warnings[0] == "family searched: sampling and pruning compare losses of unlike tasks"
+    assert plan.warnings[0] == "family searched: sampling and pruning compare losses of different tasks"
 
 
 def test_a_study_says_how_many_tokens_its_tokenizer_learns(planned) -> None:
@@ -139,7 +140,7 @@ def test_text_that_is_trained_on_and_validated_with_is_told_and_warned_of(planne
         plan = planned(data=data("text", path=f"{folder}/*.txt"))
         assert plan.data.n_duplicates == 1
         assert plan.data.train_tokens > 7 * plan.data.test_tokens > 0
-        warned = [each for each in plan.warnings if "stand word for word in the training split" in each]
+        warned = [each for each in plan.warnings if "occur verbatim in the training split" in each]
         assert len(warned) == n_shared
         for found in (plan.data.val_overlap, plan.data.test_overlap):
             assert abs(found - n_shared / 12 * (200 - 63) / 200) < 0.03

@@ -67,7 +67,9 @@ def test_rules_of_max_iters_hold_for_what_follows() -> None:
     ],
 )
 def test_one_of_the_two_says_how_long(parts: dict) -> None:
-    with pytest.raises(BadInput, match="max_iters and epochs both say how long runs train; allowed: one of"):
+    with pytest.raises(
+        BadInput, match="max_iters and epochs both set how long runs train; allowed: only one of"
+    ):
         read_plain(written(**parts))
     assert read_plain(written(fixed={"epochs": None, "max_iters": 5})).fixed["max_iters"] == 5
 

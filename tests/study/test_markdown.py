@@ -206,14 +206,14 @@ def test_the_later_table_wins_and_a_contradiction_is_said() -> None:
     tables = parse_tables(USUAL + later)
     assert tables.values["n_embd"] == 64 and tables.lines["n_embd"] == 22
     (said,) = tables.notices
-    assert said == "n_embd is 192 on line 10 and 64 on line 22; the later is taken"
+    assert said == "n_embd is 192 on line 10 and 64 on line 22; the later value is used"
 
 
 def test_a_refused_value_leaves_the_earlier_one() -> None:
     tables = parse_tables("|Name|Value|\n|-|-|\n|n_layer|3|\n|n_layer|many|\n", Path("t.md"))
     assert tables.values == {"n_layer": 3}
     (problem,) = tables.problems
-    assert str(problem).startswith("t.md:4: n_layer is written 'many'; allowed: a whole number from 1")
+    assert str(problem).startswith("t.md:4: n_layer is 'many'; allowed: a whole number from 1")
 
 
 def test_says_unknown_rows_with_the_nearest_name() -> None:

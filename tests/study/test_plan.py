@@ -58,7 +58,7 @@ def test_a_seed_with_a_condition_is_trained_where_it_holds(planned) -> None:
     plan = planned(grid={"n_embd": [16, 32]}, seeds=seeds, budget=Budget(trials_per_cell=3))
     assert {each.cell: each.seeds for each in plan.cells} == {"n_embd=16": [0], "n_embd=32": [0, 7]}
     assert (plan.trials, plan.runs) == (6, 3 + 6)
-    with pytest.raises(BadInput, match="rests on learning_rate, which varies inside of a cell"):
+    with pytest.raises(BadInput, match="depends on learning_rate, which varies within a cell"):
         planned(seeds=[0, {"seed": 7, "when": "learning_rate > 0"}])
 
 
@@ -117,21 +117,21 @@ def test_iterations_that_differ_between_trials_are_not_one_number(planned) -> No
     [
         (
             {"search": {"n_layer": Choices((1, 2))}, "budget": Budget(trials_per_cell=2)},
-            "n_layer searched: sampling and pruning compare unlike sizes",
+            "n_layer searched: sampling and pruning compare different sizes",
         ),
-        ({"values": {"warmup_iters": 20}}, "warmup_iters reaches max_iters"),
+        ({"values": {"warmup_iters": 20}}, "warmup_iters is not below max_iters"),
         ({"values": {"min_lr": 1e-2}}, "min_lr is above learning_rate"),
         (
             {"values": {"patience": 2}},
-            "patience never stops a run: 2 evaluations without improvement take 20 iterations, and a run has 20",
+            "patience never stops a run: 2 evaluations without improvement take 20 iterations, but a run has 20",
         ),
         (
             {"pruner": Pruner(type="asha", options={"min_resource": 20})},
-            "the pruner never prunes: it first decides at iteration 20, and a run has 20",
+            "the pruner never prunes: it first decides at iteration 20, but a run has 20",
         ),
         (
             {"pruner": Pruner(type="median", options={"n_warmup_steps": 30})},
-            "the pruner never prunes: it first decides at iteration 30, and a run has 20",
+            "the pruner never prunes: it first decides at iteration 30, but a run has 20",
         ),
     ],
 )
@@ -165,7 +165,7 @@ def test_all_problems_are_said_at_once_and_nothing_is_written(tiny, tmp_path) ->
     tracking, lab, corpus = map(str, refused.value.problems)
     assert "'ftp://x' is unknown to MLflow" in tracking
     assert lab.startswith(f"{tmp_path / 'lab'} cannot be written (Not a directory)")
-    assert corpus == f"no file is at {tmp_path / 'nowhere.txt'}"
+    assert corpus == f"there is no file {tmp_path / 'nowhere.txt'}"
     assert [path.name for path in tmp_path.iterdir()] == ["lab"]
 
 
@@ -244,14 +244,16 @@ def test_a_run_that_exceeds_the_memory_is_said_or_refused_before_training(planne
     memory(2 * needed - 1)
     (warning,) = [each for each in planned().warnings if "of memory" in each]
     assert warning.startswith(
-        f"runs of 2 workers at once take about {bytes_in_words(2 * needed)} of memory, and"
+        f"runs of 2 workers at once take about {bytes_in_words(2 * needed)} of memory, but there are only"
     )
     memory(needed - 1)
     (warning,) = [each for each in planned(engine=Engine(workers=1)).warnings if "of memory" in each]
     there = bytes_in_words(needed - 1)
     assert warning.startswith(
-        f"a run takes about {bytes_in_words(needed)} of memory, and there are {there}: use fewer"
+        f"a run takes about {bytes_in_words(needed)} of memory, but there are only {there}: use fewer"
     )
     memory(4 * COPIES * planned().cells[0].n_params - 1)
-    with pytest.raises(BadInput, match=r"a run of cell all takes .* for its weights .* alone, and there are"):
+    with pytest.raises(
+        BadInput, match=r"a run of cell all needs .* for its weights.* alone, but there are only"
+    ):
         planned()

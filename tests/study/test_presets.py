@@ -182,7 +182,7 @@ def test_a_study_has_a_model_a_cell(tmp_path: Path) -> None:
     ("line", "place", "words"),
     [
         ("preset: gpt2-smal", "a.yaml:3:9", "did you mean 'gpt2-xl'?"),
-        ("preset: [gpt2]", "a.yaml:3:9", "allowed: a text"),
+        ("preset: [gpt2]", "a.yaml:3:9", "allowed: a string"),
         ("preset: nanogpt-char\nfixed: {n_embd: 100}", "a.yaml:3:9", "n_embd is 100, n_head is 6"),
     ],
 )
@@ -214,5 +214,5 @@ def test_a_study_file_of_a_preset_plans(name: str, tmp_path: Path) -> None:
     text = study_text("mine", minimal=True, search=[], values=preset(name).values)
     plan, *_ = make_plan(read_text(text, tmp_path / "mine.yaml"), tmp_path / "lab")
     assert plan.cells[0].n_params > 10_000_000
-    warmed = "warmup_iters reaches max_iters: the learning rate never gets to its peak"
+    warmed = "warmup_iters is not below max_iters: the learning rate never reaches its peak"
     assert (warmed in plan.warnings) == (name == "transformer-base")

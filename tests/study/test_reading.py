@@ -112,7 +112,7 @@ def test_scalars_are_yaml_1_2(write):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("§bugdet: {time: 30m}", "no key \"bugdet\".*did you mean 'budget'"),
+        ("§bugdet: {time: 30m}", "unknown key \"bugdet\".*did you mean 'budget'"),
         ("fixed: {§block_sise: 64}", "hyperparameter \"block_sise\"; did you mean 'block_size'"),
         ("grid: {§n_layers: [1]}", "did you mean 'n_layer'"),
         ("search: {§lr: suggested}", "did you mean 'learning_rate'"),
@@ -122,20 +122,20 @@ def test_scalars_are_yaml_1_2(write):
         ("fixed: {learning_rate: §0}", "a number above 0"),
         ("fixed: {learning_rate: §.nan}", "a number above 0"),
         ("fixed: {max_iters: §" + "9" * 400 + "}", "a whole number"),
-        ("fixed: {max_iters: §" + "9" * 5000 + "}", "no value"),
+        ("fixed: {max_iters: §" + "9" * 5000 + "}", "is not a valid value"),
         (
             "fixed: {activation: §rellu}",
             "gelu . relu . relu2 . swiglu . geglu . gelu_tanh . geglu_tanh; did you mean 'relu'",
         ),
         ("fixed: {betas: §[0.9]}", "two numbers"),
-        ("fixed: {dropout: §{min: 0, max: 0.1}}", "stand under search"),
-        ("fixed: {§seed: 3}", "set by seeds"),
+        ("fixed: {dropout: §{min: 0, max: 0.1}}", "put ranges and expressions under search"),
+        ("fixed: {§seed: 3}", "set by the key seeds"),
         ("fixed: §[1]", "a mapping of hyperparameters"),
         ("grid: {n_layer: §2}", "a list"),
         ("grid: {n_layer: §[]}", "a list of one or more"),
         ("grid: {n_layer: [1, §x]}", "a whole number"),
         ("grid: {n_layer: [1, 2, §1]}", "has 1 twice"),
-        ("fixed: {n_layer: 1}\ngrid: {§n_layer: [1]}", "n_layer stands in fixed and in grid"),
+        ("fixed: {n_layer: 1}\ngrid: {§n_layer: [1]}", "n_layer is set both in fixed and in grid"),
         ("search: {learning_rate: §{min: 1e-2, max: 1e-3}}", "inverted: min 0.01 is above max 0.001"),
         ("search: {learning_rate: §{min: 1e-3, max: 1e-3}}", "empty"),
         ("search: {weight_decay: {min: §0, max: 1, log: true}}", "logarithmic and starts at 0"),
@@ -151,17 +151,17 @@ def test_scalars_are_yaml_1_2(write):
         ("search: {dropout: {min: 0, max: 0.2, log: §1}}", "true or false"),
         ("search: {dropout: {min: 0, max: 0.2, §stp: 0.1}}", "did you mean 'step'"),
         ("search: {dropout: §{choice: [0.1]}}", "did you mean 'choices'"),
-        ("search: {activation: §{min: 1, max: 2}}", "activation has no range"),
+        ("search: {activation: §{min: 1, max: 2}}", "activation takes no range"),
         ("search: {activation: [gelu, §reul]}", "did you mean 'relu'"),
         ("search: {activation: §[]}", "a list of one or more"),
         ("search: {dropout: §0.1}", "under fixed"),
         ("search: {dropout: §sugested}", "did you mean 'suggested'"),
         ("search: {norm: §suggested}", "suggests no range"),
-        ("search: {§device: [cpu]}", "the machine's"),
-        ("grid: {§eval_tokens: [1024, 2048]}", "losses are compared on the same tokens"),
-        ("search: {§eval_iters: [10, 20]}", "losses are compared on the same tokens"),
+        ("search: {§device: [cpu]}", "cannot be searched: it depends on the machine"),
+        ("grid: {§eval_tokens: [1024, 2048]}", "the same in the whole study"),
+        ("search: {§eval_iters: [10, 20]}", "the same in the whole study"),
         ("search: {n_head: {divides: §n_emb}}", "did you mean 'n_embd'"),
-        ("search: {dropout: {divides: §n_embd}}", "dropout divides nothing"),
+        ("search: {dropout: {divides: §n_embd}}", "dropout is not a whole number, so it divides nothing"),
         ("search: {n_head: {divides: §n_embd}, n_embd: {min: 8, max: 512}}", "505 values"),
         ("search: {n_head: {divides: §n_embd}, n_embd: {expr: 8 * n_layer}}", "derived"),
         ("search: {dropout: {min: 0, max: 0.2, when: §bais}}", "did you mean 'bias'"),
@@ -169,7 +169,7 @@ def test_scalars_are_yaml_1_2(write):
         ("search: {warmup_iters: {expr: §'open(1)'}}", "not arithmetic"),
         ("search: {warmup_iters: {expr: §'1 +'}}", "not an expression"),
         ("search: {warmup_iters: {expr: §10}}", "an expression, such as"),
-        ("search: {warmup_iters: {expr: §seed}}", "not the same for every run"),
+        ("search: {warmup_iters: {expr: §seed}}", "may differ between the runs of a trial"),
         ("search: {§top_k: {expr: patience}, patience: {expr: top_k}}", "top_k needs patience needs top_k"),
         ("search: {§n_layer: {expr: n_params // 1000}}", "n_layer needs n_params needs n_layer"),
         ("search: {§min_lr: {min: 0, max: 1, when: min_lr > 0}}", "min_lr needs min_lr"),
@@ -197,20 +197,20 @@ def test_scalars_are_yaml_1_2(write):
         ("sampler: §{n_startup_trials: 3}", "type: …"),
         ("sampler: {type: tpe, §n_startup: 3}", "did you mean 'n_startup_trials'"),
         ("sampler: {type: tpe, n_startup_trials: §x}", "a whole number"),
-        ("sampler: {type: tpe, §seed: 3}", 'no option "seed"'),
+        ("sampler: {type: tpe, §seed: 3}", 'unknown option "seed"'),
         ("pruner: {type: asha, §min_itres: 3}", "did you mean 'min_iters'"),
-        ("pruner: {type: asha, min_iters: 3, §min_resource: 3}", "given already"),
-        ("pruner: §{type: asha, factor: 1}", "Optuna refuses its options: .*reduction_factor"),
-        ("pruner: §{type: patient}", "has no patience"),
-        ("pruner: §percentile", "has no percentile"),
-        ("pruner: §threshold", "Optuna refuses its options"),
+        ("pruner: {type: asha, min_iters: 3, §min_resource: 3}", "is already given"),
+        ("pruner: §{type: asha, factor: 1}", "Optuna refuses these options: .*reduction_factor"),
+        ("pruner: §{type: patient}", "lacks the required option patience"),
+        ("pruner: §percentile", "lacks the required option percentile"),
+        ("pruner: §threshold", "Optuna refuses these options"),
         ("pruner: {type: patient, patience: 1, wrapped: §medin}", "did you mean 'median'"),
         (
             "search: {dropout: suggested}\nfirst_trial: {dropout: §0.9}",
-            "not searched there; allowed: 0 to 0.4",
+            "which the search does not contain; allowed: 0 to 0.4",
         ),
         ("search: {dropout: suggested}\nfirst_trial: {§dropuot: 0.1}", "did you mean 'dropout'"),
-        ("first_trial: §3", "a mapping of what is searched"),
+        ("first_trial: §3", "a mapping of names to values"),
         ("search: {dropout: §{min: 0, max: 0.3}}\nsampler: grid", "cannot count the values of dropout"),
         (
             "search: {top_k: [1, 2], top_p: {choices: [0.5], when: top_k > 1}}\nsampler: §grid",
@@ -227,18 +227,18 @@ def test_scalars_are_yaml_1_2(write):
         ("seeds: [0, {seed: 1, when: §n_embdd > 4}]", "did you mean 'n_embd'"),
         ("seeds: [0, {seed: 1, when: §n_embd >}]", "is not an expression"),
         ("seeds: [0, {seed: 1, §where: n_embd > 4}]", "did you mean 'when'"),
-        ("seeds: §[{seed: 1, when: n_embd > 4}]", "a first seed for every cell"),
+        ("seeds: §[{seed: 1, when: n_embd > 4}]", "a first seed without a condition"),
         ("engine: {workers: §0}", "auto, or a whole number"),
         ("engine: {type: §lokal}", "local"),
         ("track: {checkpoints: §some}", "best . last . all . none"),
         ('"§seeds": [1]\n§seeds: [0]', "given twice, first on line"),
         ("seeds: §!!python/name:os.system x", "tag"),
-        ("seeds:\n  §? [a]\n  : b", "a key that is no text"),
-        ("fixed:\n§\tn_layer: 1", "a tab; allowed: YAML indents with spaces"),
-        ("seeds: [&a 0, §*a]", "the alias .a is not read"),
+        ("seeds:\n  §? [a]\n  : b", "a key that is not a string"),
+        ("fixed:\n§\tn_layer: 1", "a tab character; allowed: spaces"),
+        ("seeds: [&a 0, §*a]", "the alias .a is not supported"),
         ("fixed: §]", "expected the node content"),
-        ("track: §\0", "is no text"),
-        ("seeds: " + "[" * (MAX_DEPTH - 1) + "§[", "maximum depth"),
+        ("track: §\0", "is not allowed"),
+        ("seeds: " + "[" * (MAX_DEPTH - 1) + "§[", "nested too deeply"),
         ("§---\nname: other", "another document"),
     ],
     ids=lambda text: text[:60],
@@ -302,7 +302,7 @@ def test_what_is_no_study_is_said_in_a_line(problems, content, said):
 def test_an_alias_bomb_is_refused_at_once(problems):
     layers = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
     assert "1:5: " not in problems("a0: &a0 [x]\n" + "\n".join(layers))[0]
-    assert "the alias *a0 is not read" in problems("a0: &a0 [x]\n" + "\n".join(layers))[0]
+    assert "the alias *a0 is not supported" in problems("a0: &a0 [x]\n" + "\n".join(layers))[0]
 
 
 def test_a_missing_file_is_named_with_its_neighbor(write, tmp_path):
@@ -346,17 +346,17 @@ def test_a_short_form_takes_an_option(write):
     ("override", "said"),
     [
         ("learning_rte=3", "'learning_rte' is unknown; allowed: .*did you mean 'learning_rate'"),
-        ("learning_rate", "has no value; allowed: name=value"),
+        ("learning_rate", "no value is given; allowed: name=value"),
         ("learning_rate=fast", 'fixed.learning_rate is "fast"; allowed: a number above 0'),
         ("budget.trials_per_cel=3", "did you mean 'trials_per_cell'"),
-        ("budgt.time=3", "no key \"budgt\".*did you mean 'budget'"),
+        ("budgt.time=3", "unknown key \"budgt\".*did you mean 'budget'"),
         ("seeds=[0, 0]", "0 more than once"),
-        ("seeds.0=1", "seeds holds no keys"),
-        ("seed=1", "set by seeds"),
+        ("seeds.0=1", "seeds has no keys to set"),
+        ("seed=1", "set by the key seeds"),
         ("max_iters=[", "expected the node content"),
         ("n_head=7", "no cell meets 'n_embd % n_head == 0'"),
         ("constraints=[n_layer > 9]", "no cell meets"),
-        ("a..b=1", 'no key "a"'),
+        ("a..b=1", 'unknown key "a"'),
     ],
 )
 def test_a_wrong_override_is_named_in_place_of_a_line(problems, override, said):
@@ -367,7 +367,7 @@ def test_a_wrong_override_is_named_in_place_of_a_line(problems, override, said):
 
 def test_a_wrong_name_from_the_command_line_is_named(problems):
     assert problems(SMALL, name="a b") == [
-        '--name a b: name is no name of a study: "a b"; allowed: letters, digits, . _ and -, at most 100'
+        '--name a b: name is not a valid study name: "a b"; allowed: letters, digits, . _ and -, at most 100'
     ]
 
 

@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_said_before_the_first_trial(tiny, trained: Path, t
         assert "\n" not in str(problem)
         return str(problem)
 
-    assert "has n_embd 16, not 32; allowed: a model" in refused(grid={"n_embd": [16, 32]})
+    assert "has n_embd 16, not 32; allowed: the run's values" in refused(grid={"n_embd": [16, 32]})
     assert 'has activation "gelu", not "relu"' in refused(search={"activation": Choices(("gelu", "relu"))})
     assert "block_size 16, not 8" in refused(values={"block_size": 8})
     assert "there is no checkpoint in" in refused(init_from=str(tmp_path / "none"))
@@ -118,10 +118,10 @@ def test_what_does_not_fit_is_said_before_the_first_trial(tiny, trained: Path, t
         whole.replace(b'"weight_decay": 0.', b'"weight_decay": 1.'),
     ):
         facts.write_bytes(damaged)
-        assert damaged != whole and "model.json is not what was written there" in refused()
+        assert damaged != whole and "model.json is damaged" in refused()
     facts.write_bytes(whole)
     tensors.write_bytes(b"")
-    assert "is not what was written there: its hash differs" in refused()
+    assert "is damaged: its hash differs" in refused()
 
 
 STUDY = """
@@ -156,7 +156,9 @@ def test_a_study_takes_the_model_where_it_says_no_other(changed: dict, tmp_path:
     (space,) = (Space(spec, cell, tokenizer.vocab_size) for cell in cells(spec, tokenizer.vocab_size)[0])
     check_start(spec, start, space.draws(1))
     other = read_study(file, ["n_layer=3"])
-    with pytest.raises(BadInput, match=rf"has n_layer {start.shape.n_layer}, not 3; allowed: a model as"):
+    with pytest.raises(
+        BadInput, match=rf"has n_layer {start.shape.n_layer}, not 3; allowed: the run's values"
+    ):
         make_plan(other, tmp_path / "lab")
     assert "n_layer" not in read_study(file, ["grid.n_layer=[1, 2]"]).fixed
 
@@ -167,9 +169,7 @@ def test_a_folder_without_a_run_says_nothing_of_a_model(tmp_path: Path) -> None:
     file.write_text(STUDY)
     for content in ("[]", "{", '{"values": 5, "tensors": "a"}'):
         (tmp_path / "run/model.json").write_text(content)
-        with pytest.raises(
-            BadInput, match=r"init_from: .*/run/model.json is not what was written there"
-        ) as error:
+        with pytest.raises(BadInput, match=r"init_from: .*/run/model.json is damaged") as error:
             make_plan(read_study(file), tmp_path / "lab")
         assert "\n" not in str(error.value)
 

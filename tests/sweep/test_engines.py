@@ -39,8 +39,8 @@ def test_each_engine_has_its_keys() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{partition: gpu}", "study.yaml:3:21: engine.partition is no key of the engine local"),
-        ("{type: slurm, address: auto}", "engine.address is no key of the engine slurm"),
+        ("{partition: gpu}", "study.yaml:3:21: engine.partition is not a key of engine local"),
+        ("{type: slurm, address: auto}", "engine.address is not a key of engine slurm"),
         ("{type: slurm, partitoin: gpu}", "did you mean 'partition'?"),
         ("{type: slrum}", "did you mean 'slurm'?"),
         ("{type: slurm, gpus_per_worker: 0.5}", "allowed: whole GPUs"),

@@ -66,8 +66,11 @@ def test_longer_sequences_are_read_as_they_are(positions: str, longer, tokens) -
     ("changed", "said"),
     [
         ({"positions": "learned"}, "learned positions end at block_size"),
-        ({"objective": "pairs"}, "pairs are as long as they are"),
-        ({"objective": "span", "family": "encoder_decoder"}, "block_size decides how many spans a text has"),
+        ({"objective": "pairs"}, "the length of pairs does not depend on block_size"),
+        (
+            {"objective": "span", "family": "encoder_decoder"},
+            "block_size determines how many spans a text has",
+        ),
     ],
 )
 def test_why_nothing_longer_can_be_read(changed: dict[str, str], said: str, longer) -> None:

@@ -138,11 +138,11 @@ def test_the_measures_are_those_of_a_plain_count(data: Dataset) -> None:
             "text,lable\na,b\n",
             "a.csv:1: there is no column label; allowed: a first line with text and",
         ),
-        ("a.csv", "text,label\na,b,c\n", "a.csv:2: line 2 has 3 fields; allowed: 2, as the first line has"),
+        ("a.csv", "text,label\na,b,c\n", "a.csv:2: line 2 has 3 fields; allowed: 2, as in the first line"),
         ("a.csv", 'text,label\n"a\nb",\n', "a.csv:3: line 3 has an empty label"),
         ("a.jsonl", '{"text": "a"}\n', 'line 1 has no text and label; allowed: {"text": "…", "label": "…"}'),
         ("a.tsv", "a\tx\nb\tx\nc\tx\n", "a.tsv has 1 labels; allowed: 2 to 1,000"),
-        ("a.txt", "a", "a.txt is no file of text and label; allowed: .csv, .tsv, .jsonl"),
+        ("a.txt", "a", "a.txt cannot hold text and label; allowed: .csv, .tsv, .jsonl"),
     ],
 )
 def test_a_file_that_has_no_labels_is_one_line(tmp_path: Path, name: str, text: str, said: str) -> None:

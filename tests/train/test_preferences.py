@@ -244,14 +244,14 @@ def test_a_part_of_the_data_has_whole_preferences(data: Dataset) -> None:
         (
             "a.jsonl",
             '{"prompt": "a", "chosen": "b", "rejected": "b"}',
-            "line 1 has the same chosen and rejected",
+            "line 1 has the same answer as chosen and rejected",
         ),
         (
             "a.csv",
             "prompt,chosen,worse\n",
             "a.csv:1: there is no column rejected; allowed: a first line with",
         ),
-        ("a.tsv", "a\tb\tc", "a.tsv is no file of prompt, chosen and rejected; allowed: .jsonl, .csv"),
+        ("a.tsv", "a\tb\tc", "a.tsv cannot hold prompt, chosen and rejected; allowed: .jsonl, .csv"),
     ],
 )
 def test_a_file_without_preferences_is_one_line(tmp_path: Path, name: str, text: str, said: str) -> None:

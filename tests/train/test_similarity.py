@@ -161,7 +161,7 @@ def test_scores_may_be_any_numbers_and_come_from_csv(tmp_path: Path) -> None:
         ),
         ("a.jsonl", '{"sentence1": "a", "sentence2": "b", "score": NaN}\n', "line 1 has 'nan' as its score"),
         ("a.jsonl", '{"sentence1": "a", "sentence2": "", "score": 1}\n', "line 1 has an empty sentence2"),
-        ("a.tsv", "a", "a.tsv is no file of sentence1, sentence2 and score; allowed: .jsonl, .csv"),
+        ("a.tsv", "a", "a.tsv cannot hold sentence1, sentence2 and score; allowed: .jsonl, .csv"),
     ],
 )
 def test_a_file_that_has_no_scores_is_one_line(tmp_path: Path, name: str, text: str, said: str) -> None:

@@ -155,15 +155,15 @@ def test_the_measures_are_those_of_a_plain_count(data: Dataset) -> None:
             '{"tokens": ["a", "b"], "tags": ["x"]}\n',
             "line 1 has 2 tokens and 1 tags; allowed: a tag for",
         ),
-        ("a.jsonl", '{"tokens": "a b", "tags": ["x"]}\n', "line 1 has no list of texts as its tokens"),
+        ("a.jsonl", '{"tokens": "a b", "tags": ["x"]}\n', "line 1 has tokens that are not a list of strings"),
         (
             "a.jsonl",
             '{"tokens": ["a b"], "tags": ["x"]}\n',
-            "line 1 has 'a b' among its tokens; allowed: what",
+            "line 1 has 'a b' among its tokens; allowed: strings without spaces",
         ),
-        ("a.jsonl", '{"tokens": [], "tags": []}\n', "line 1 has no list of texts as its tokens"),
+        ("a.jsonl", '{"tokens": [], "tags": []}\n', "line 1 has tokens that are not a list of strings"),
         ("a.conll", "a x\n\nb\n", "a.conll:3: line 3 has no tag beside 'b'; allowed: a token and its tag"),
-        ("a.csv", "a", "a.csv is no file of tokens and tags; allowed: .jsonl, .conll"),
+        ("a.csv", "a", "a.csv cannot hold tokens and tags; allowed: .jsonl, .conll"),
     ],
 )
 def test_a_file_that_has_no_tags_is_one_line(tmp_path: Path, name: str, text: str, said: str) -> None:

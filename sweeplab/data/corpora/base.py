@@ -1,4 +1,4 @@
-"""What a corpus is: files, and the texts in them by split."""
+"""The corpus interface: its files, and their texts by split."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from sweeplab.data.batches import Kind
 from sweeplab.data.corpora.splits import overlaps
 from sweeplab.errors import BadInput, Problem, nearest
 
-# A glob from a disk's root goes through the files of the system, which have no end.
+# A glob from the root of a disk would list the files of the whole system.
 MOST_FILES = 100_000
 
 
 @dataclass(frozen=True)
 class Texts:
-    """A corpus' texts by split: one of running text; of pairs the source and the target of each in turn.
+    """A corpus' texts by split: one text of running text; for pairs, source and target of each pair in turn.
 
-    `n_duplicates` near-duplicate documents were left out. Where there are `labels` each target is one of them. Of
-    preferences a pair with the chosen target and one with the rejected follow each other.
+    `n_duplicates` near-duplicate documents were left out. If there are `labels`, each target is one of them. For
+    preferences the pair with the chosen target is followed by the one with the rejected target.
     """
 
     train: Sequence[str]
@@ -38,7 +38,7 @@ class Texts:
 
     @property
     def of_pairs(self) -> bool:
-        """Say whether there is a source for each target."""
+        """Return whether the texts are pairs of a source and a target."""
         return self.kind != "text"
 
     @cached_property
@@ -53,22 +53,22 @@ class Texts:
 
     @property
     def val_bytes(self) -> int:
-        """Return the length in UTF-8 of what is to be found in the validation split: of pairs the targets."""
+        """Return the bytes in UTF-8 of the text to predict in the validation split; for pairs, of the targets."""
         found = self.val[1::2] if self.of_pairs else self.val
         return sum(len(text.encode()) for text in found)
 
     @property
     def overlaps(self) -> list[float]:
-        """Return which shares of the windows of validation and test stand in training; of pairs the sources'."""
+        """Return the shares of the windows of validation and test that occur in training; for pairs, of the sources."""
         step = 2 if self.of_pairs else 1
         return overlaps(*(split[::step] for split in (self.train, self.val, self.test)))
 
 
 @dataclass(frozen=True)
 class AnyCorpus(ABC):
-    """A corpus: finds its files, which tell whether its texts may have changed, and reads them.
+    """A corpus: finds its files, which show whether its texts may have changed, and reads them.
 
-    `needs_whole`: what is to be found does not follow from a part of its source.
+    `needs_whole`: a target cannot be predicted from a part of its source.
     """
 
     name: str
@@ -79,10 +79,10 @@ class AnyCorpus(ABC):
     needs_whole: bool = field(default=False, kw_only=True)
 
     def files(self, path: str | None = None) -> list[Path]:
-        """Return the files that the texts are made of, absolute, in the order in which they are read.
+        """Return the absolute paths of the corpus' files, in the order in which they are read.
 
         Raises:
-            BadInput: there are none, or none can be fetched; or a path is given to a corpus that takes none.
+            BadInput: there are no files, or they cannot be fetched, or the corpus takes no path but one is given.
         """
         if path is not None and not self.takes_path:
             reader = "text" if self.kind == "text" else "pairs"
@@ -94,7 +94,7 @@ class AnyCorpus(ABC):
         """Return the texts of the files, by split.
 
         Raises:
-            BadInput: a file is not what it should be, or there is nothing to learn from.
+            BadInput: a file is invalid, or there is nothing to learn from.
         """
 
     def _called(self, files: Sequence[Path]) -> str:
@@ -102,9 +102,9 @@ class AnyCorpus(ABC):
 
 
 def document(file: Path) -> str:
-    """Read one file as it is: no translation of line ends; only a byte order mark is dropped."""
+    """Read one file unchanged, without translating line ends; only a byte order mark is dropped."""
     try:
-        # No more than it has now: a file of the system's has no size, and some of them wait for what comes next.
+        # Read only its current size: system files such as pipes have size 0, and reading some of them blocks.
         with file.open("rb") as opened:
             content = opened.read(os.fstat(opened.fileno()).st_size)
     except OSError as error:
@@ -122,7 +122,7 @@ def user_files(path: str | None, corpus: str = "text", suffix: str = ".txt") -> 
     """Return the files at a path or glob.
 
     Raises:
-        BadInput: there are none.
+        BadInput: no path is given, or there are no files.
     """
     if path is None:
         raise BadInput(f"corpus {corpus} needs a path: a file, or a glob such as notes/**/*{suffix}")
@@ -130,24 +130,24 @@ def user_files(path: str | None, corpus: str = "text", suffix: str = ".txt") -> 
     try:
         is_folder = given.is_dir()
     except OSError as error:  # such as a name that is too long
-        raise BadInput(f"no file can be at {path[:60]}…: {error.strerror}") from error
+        raise BadInput(f"{path[:60]}… cannot be a file: {error.strerror}") from error
     if is_folder:
         raise BadInput(f"{path} is a folder; name its files, such as {given / '**' / f'*{suffix}'}")
     if given.is_file():
         return [given.resolve()]
     found = sorted({*islice(filter(os.path.isfile, _matches(path)), MOST_FILES + 1)})
     if len(found) > MOST_FILES:
-        what = f"more than {MOST_FILES:,} files are at {path}"
-        raise BadInput(Problem(what, "a folder's, such as notes/**/*.txt"))
+        what = f"more than {MOST_FILES:,} files match {path}"
+        raise BadInput(Problem(what, "the files of one folder, such as notes/**/*.txt"))
     if not found:
         beside = [each.name for each in given.parent.glob("*") if each.is_file()]
-        raise BadInput(Problem(f"no file is at {path}", nearest=nearest(given.name, beside)))
+        raise BadInput(Problem(f"there is no file {path}", nearest=nearest(given.name, beside)))
     return [Path(match).absolute() for match in found]
 
 
 def _matches(path: str) -> Iterator[str]:
-    """Yield what matches a glob as `glob` does, but `**` follows no links, which may lead round in circles."""
-    # Not Path.glob: that one descends into hidden folders, .git among them.
+    """Yield the matches of a glob as `glob` does, but `**` does not follow links, which may form cycles."""
+    # Path.glob would descend into hidden folders, such as .git.
     parts = Path(path).parts
     if "**" not in parts:
         yield from glob.iglob(path)  # noqa: PTH207

@@ -1,4 +1,4 @@
-"""Corpora of pairs: files of the user's, functions with their docstrings, and pairs made by rule."""
+"""Corpora of pairs: the user's files, functions with their docstrings, and synthetic pairs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed
 
 _DOCUMENT = "-DOCSTART-"  # begins a document in the files of the CoNLL tasks
-# So many bad lines are named; a file of another kind has thousands.
+# At most this many bad lines are reported; a file of another format has thousands.
 MOST_NAMED = 10
 TAG_KEYS = ("tokens", "tags")
 MOST_LABELS = 1_000
 
 
 class Pair(NamedTuple):
-    """A source and the target that follows from it; pairs of one `group` stay in one split."""
+    """A source and its target; pairs of the same `group` are in the same split."""
 
     source: str
     target: str
@@ -49,7 +49,7 @@ class PairCorpus(AnyCorpus):
     pairs: Callable[[Sequence[Path]], Iterable[Pair]]
 
     def texts(self, files: Sequence[Path]) -> Texts:
-        """Return the pairs by split; one whose source stands in an earlier split is left out."""
+        """Return the pairs by split; a pair whose source is in an earlier split is left out."""
         pairs = list(self.pairs(files))
         groups = sorted(
             {pair.group for pair in pairs}, key=lambda name: hashlib.sha256(name.encode()).digest()
@@ -57,7 +57,7 @@ class PairCorpus(AnyCorpus):
         if not pairs:
             raise BadInput(f"{self._called(files)} is empty")
         if len(groups) < len(TENTHS):
-            what = f"{self._called(files)} has {len(pairs)} pairs of {len(groups)} sources: too few for three splits"
+            what = f"{self._called(files)} has {len(pairs)} pairs from {len(groups)} sources: too few for three splits"
             raise BadInput(Problem(what, f"at least {len(TENTHS)} sources"))
         split_of = dict.fromkeys(groups, "train")
         tenth = max(1, len(groups) // sum(TENTHS.values()))
@@ -66,7 +66,8 @@ class PairCorpus(AnyCorpus):
         for split in TENTHS:
             own = [pair for pair in pairs if split_of[pair.group] == split and pair.source not in taken]
             if not own:
-                raise BadInput(f"{self._called(files)} repeats itself: no pair is left for its {split} split")
+                what = f"repeats its sources: no pair is left for the {split} split"
+                raise BadInput(f"{self._called(files)} {what}")
             taken |= {pair.source for pair in own}
             texts.append([text for pair in own for text in pair[:2]])
         train, val, test = texts
@@ -81,7 +82,7 @@ class PairCorpus(AnyCorpus):
             what = f"{self._called(files)} has {len(labels):,} labels"
             raise BadInput(Problem(what, f"2 to {MOST_LABELS:,}"))
         if new := sorted(labels_of((val + test)[1::2]) - labels_of(train[1::2])):
-            what = f"no text of label {new[0]!r} is left for the training split"
+            what = f"the training split has no text with label {new[0]!r}"
             raise BadInput(f"{self._called(files)}: {what}")
         return Texts(train, val, test, self.kind, labels=labels)
 
@@ -95,13 +96,13 @@ def _parts(line: str, suffix: str, keys: Sequence[str]) -> Sequence[object]:
     try:
         found = json.loads(line)
     except ValueError as error:
-        raise ValueError(f"is no JSON: {error}") from None
+        raise ValueError(f"is not JSON: {error}") from None
     except RecursionError:
-        raise ValueError("has brackets within brackets, too many to read") from None
+        raise ValueError("has too deeply nested brackets") from None
     if not isinstance(found, dict) or not found.keys() >= set(keys):
         allowed = ", ".join(f'"{key}": "…"' for key in keys)
         raise ValueError(f"has no {listed(keys)}; allowed: {{{allowed}}}")
-    # Labels are often numbers, and scores always.
+    # Labels are often numbers, scores always are.
     numbers = {"label": int, "score": int | float}
     return [str(found[key]) if isinstance(found[key], numbers.get(key, ())) else found[key] for key in keys]
 
@@ -109,22 +110,22 @@ def _parts(line: str, suffix: str, keys: Sequence[str]) -> Sequence[object]:
 def _texts(parts: Sequence[object], keys: Sequence[str]) -> list[str]:
     for key, text in zip(keys, parts, strict=True):
         if not isinstance(text, str):
-            raise ValueError(f"has no text as its {key}")
+            raise ValueError(f"has a {key} that is not a string")
         if not text.strip():
             raise ValueError(f"has an empty {key}")
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise ValueError(f"has a {key} that is no text: {error.reason}") from None
+            raise ValueError(f"has a {key} that is not valid text: {error.reason}") from None
     return [*map(str, parts)]
 
 
 def _lines(file: Path, keys: Sequence[str]) -> Iterator[tuple[int, Callable[[], Sequence[object]]]]:
-    """Yield the number of each line that has something, and what reads its texts; of a .conll of each sentence."""
+    """Yield the number of each non-empty line and a function that reads its texts; in a .conll, of each sentence."""
     if file.suffix == ".conll":
         yield from _sentences(file)
         return
-    if file.suffix == ".csv":  # whose fields may go over several lines
+    if file.suffix == ".csv":  # its fields may span several lines
         reader = csv.reader(document(file).splitlines(keepends=True))
         header = [each.strip() for each in next(reader, [])]
         if missing := [key for key in keys if key not in header]:
@@ -135,20 +136,20 @@ def _lines(file: Path, keys: Sequence[str]) -> Iterator[tuple[int, Callable[[], 
             if row:
                 yield reader.line_num, partial(_fields, row, columns, len(header))
         return
-    # Not splitlines: that one ends a line at characters that may stand in a text.
+    # splitlines would also split at characters that may occur in a text.
     for number, line in enumerate(document(file).split("\n"), start=1):
-        if line.strip(" \r"):  # a tab makes it a pair
+        if line.strip(" \r"):  # a line with only a tab is a pair
             yield number, partial(_parts, line.removesuffix("\r"), file.suffix, keys)
 
 
 def _fields(row: Sequence[str], columns: Sequence[int], n_columns: int) -> Sequence[object]:
     if len(row) != n_columns:
-        raise ValueError(f"has {len(row)} fields; allowed: {n_columns}, as the first line has")
+        raise ValueError(f"has {len(row)} fields; allowed: {n_columns}, as in the first line")
     return [row[at] for at in columns]
 
 
 def _sentences(file: Path) -> Iterator[tuple[int, Callable[[], Sequence[object]]]]:
-    """Yield the sentences of a file with a token and its tag, the first and the last word, in each line."""
+    """Yield the sentences of a file whose lines start with a token and end with its tag."""
     rows: list[list[str]] = []
     for number, line in enumerate([*document(file).split("\n"), ""], start=1):
         row = line.split()
@@ -168,14 +169,14 @@ def _untagged(word: str) -> Sequence[object]:
 
 
 def _tagged(tokens: object, tags: object) -> list[Pair]:
-    """Return a sentence and its tags, with a space between each two."""
+    """Return a sentence and its tags, each joined by spaces."""
     for key, words in zip(TAG_KEYS, (tokens, tags), strict=True):
         if not isinstance(words, list) or not words or not all(isinstance(each, str) for each in words):
-            raise ValueError(f"has no list of texts as its {key}")
+            raise ValueError(f"has {key} that are not a list of strings")
         if odd := next((each for each in words if len(each.split()) != 1), None):
-            raise ValueError(f"has {odd!r} among its {key}; allowed: what has no space in it")
+            raise ValueError(f"has {odd!r} among its {key}; allowed: strings without spaces")
         if "" in words:
-            raise ValueError(f"has an empty text among its {key}")
+            raise ValueError(f"has an empty string among its {key}")
     assert isinstance(tokens, list) and isinstance(tags, list)
     if len(tokens) != len(tags):
         raise ValueError(f"has {len(tokens)} tokens and {len(tags)} tags; allowed: a tag for each token")
@@ -183,7 +184,7 @@ def _tagged(tokens: object, tags: object) -> list[Pair]:
 
 
 def _scored(first: str, second: str, score: str) -> list[Pair]:
-    """Return the first text, and the second one behind the score."""
+    """Return the first text as source; the target is the score, a tab and the second text."""
     try:
         value = float(score)
     except ValueError:
@@ -200,9 +201,9 @@ def _pair(source: str, target: str) -> list[Pair]:
 
 
 def _preference(prompt: str, chosen: str, rejected: str) -> list[Pair]:
-    """Return the prompt with each of the two answers."""
+    """Return two pairs: the prompt with each of the two answers."""
     if chosen == rejected:
-        raise ValueError("has the same chosen and rejected")
+        raise ValueError("has the same answer as chosen and rejected")
     return [Pair(prompt, answer, group=prompt) for answer in (chosen, rejected)]
 
 
@@ -213,13 +214,13 @@ def _of_files(
     suffixes: Sequence[str],
     made: Callable[..., list[Pair]] = _pair,
 ) -> PairCorpus:
-    """Return the corpus of files of the user's that have these keys; the first suffix is the usual one."""
+    """Return the corpus for the user's files with these keys; messages suggest the first suffix."""
 
     def read(files: Sequence[Path]) -> list[Pair]:
         pairs, problems = list[Pair](), []
         for file in files:
             if file.suffix not in suffixes:
-                raise BadInput(Problem(f"{file} is no file of {listed(keys)}", ", ".join(suffixes)))
+                raise BadInput(Problem(f"{file} cannot hold {listed(keys)}", ", ".join(suffixes)))
             for number, parts in _lines(file, keys):
                 try:
                     pairs += made(*(parts() if made is _tagged else _texts(parts(), keys)))
@@ -237,35 +238,35 @@ def _of_files(
 OF_FILES = (
     _of_files(
         "pairs",
-        "Pairs of yours: a .tsv or .jsonl, or the files of a glob, a pair a line",
+        "Your pairs: a .tsv or .jsonl, or the files of a glob, one pair per line",
         ("source", "target"),
         (".tsv", ".jsonl"),
     ),
     _of_files(
         "labels",
-        "Texts of yours and their labels, for `classification`: a .csv, .tsv or .jsonl, or the files of a glob",
+        "Your texts and their labels, for `classification`: a .csv, .tsv or .jsonl, or the files of a glob",
         ("text", "label"),
         (".csv", ".tsv", ".jsonl"),
     ),
     _of_files(
         "tags",
-        "Sentences of yours, a tag for each token, for `tagging`: a .jsonl of tokens and tags, a .conll, or a glob's "
-        "files",
+        "Your sentences with a tag for each token, for `tagging`: a .jsonl of tokens and tags, a .conll, or the "
+        "files of a glob",
         TAG_KEYS,
         (".jsonl", ".conll"),
         _tagged,
     ),
     _of_files(
         "scores",
-        "Pairs of texts of yours and how alike they are, for `similarity`: a .jsonl or .csv, or the files of a glob",
+        "Your pairs of texts and how alike they are, for `similarity`: a .jsonl or .csv, or the files of a glob",
         ("sentence1", "sentence2", "score"),
         (".jsonl", ".csv"),
         _scored,
     ),
     _of_files(
         "preferences",
-        "Prompts of yours, each with a chosen and a rejected answer, for `preference`: a .jsonl or .csv, or a glob's "
-        "files",
+        "Your prompts, each with a chosen and a rejected answer, for `preference`: a .jsonl or .csv, or the files "
+        "of a glob",
         ("prompt", "chosen", "rejected"),
         (".jsonl", ".csv"),
         _preference,
@@ -276,14 +277,14 @@ OF_FILES = (
 def functions_of(text: str) -> Iterator[tuple[str, str]]:
     """Yield each function's source without its docstring, and the docstring's first line.
 
-    Left out are functions without a docstring or with nothing else, and those whose docstring shares a line with
+    Skips functions without a docstring or with nothing else, and those whose docstring shares a line with
     other code.
 
     Raises:
-        SyntaxError, ValueError: the text is no source of this Python.
+        SyntaxError, ValueError: the text is not valid source for this Python.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of other people's escape sequences
+        warnings.simplefilter("ignore")  # warnings of invalid escape sequences
         tree = ast.parse(text)
     lines = text.split("\n")
     for node in ast.walk(tree):
@@ -301,13 +302,13 @@ def functions_of(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _pairs(files: Sequence[Path]) -> list[Pair]:
-    """Return the pairs of all files, grouped by module: what is alike in one, no split shares."""
+    """Return the pairs of all files, grouped by module, so that similar functions are not in different splits."""
     library = sysconfig.get_path("stdlib")
     found: dict[tuple[str, str], str] = {}
     for file in files:
         try:
             pairs = list(functions_of(document(file)))
-        except (BadInput, SyntaxError, ValueError):  # in another encoding, or broken on purpose
+        except (BadInput, SyntaxError, ValueError):  # another encoding, or deliberately broken source
             continue
         for pair in pairs:
             found.setdefault(pair, file.relative_to(library).as_posix())
@@ -316,7 +317,7 @@ def _pairs(files: Sequence[Path]) -> list[Pair]:
 
 DOCSTRINGS = PairCorpus(
     "python-docstrings",
-    "Functions of Python's standard library, and the first line of their docstrings; always there",
+    "Functions of Python's standard library, and the first line of their docstrings; always available",
     python_source_files,
     _pairs,
     takes_path=False,
@@ -326,7 +327,7 @@ DOCSTRINGS = PairCorpus(
 N_PAIRS = 20_000
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SHORTEST, LONGEST = 4, 12
-# Numbers to be added have so many digits or fewer.
+# The summands have at most this many digits.
 N_DIGITS = 3
 
 
@@ -359,8 +360,8 @@ def _sum(text: str) -> str:
 
 
 RULES = (
-    _rule("copy", "the same again", str),
+    _rule("copy", "the same word again", str),
     _rule("reverse", "their letters from last to first", lambda word: word[::-1]),
     _rule("sort", "their letters in order", lambda word: "".join(sorted(word))),
-    _rule("addition", f"Sums of two numbers of up to {N_DIGITS} digits, and what they come to", _sum, _sums),
+    _rule("addition", f"Additions of two numbers of up to {N_DIGITS} digits, and their sums", _sum, _sums),
 )

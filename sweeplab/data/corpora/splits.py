@@ -1,6 +1,6 @@
-"""Documents into three splits: near-duplicates go, long documents are cut into sections, and these are dealt out.
+"""Divide documents into three splits: drop near-duplicates, cut long documents into sections, and deal these out.
 
-All of it is a function of the documents alone: the same on every machine.
+The result depends only on the documents: it is the same on every machine.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from numpy.typing import NDArray
 
 from sweeplab.data.generators import Noise, generator_key
 
-# Of ten parts: a tenth for validation keeps room in a small corpus for evaluations of 20,000 targets, and a test
-# split of the same size is as sure.
+# Tenths of the corpus: a tenth of a small corpus is enough for an evaluation of 20,000 targets, and a test split of
+# the same size is as precise.
 TENTHS = {"train": 8, "val": 1, "test": 1}
 BETWEEN_DOCUMENTS = "\n\n"
-# Text that is found elsewhere word for word is found in windows of so many characters.
+# Verbatim repetitions are detected by windows of this many characters.
 WINDOW = 64
-# A document of whose windows more than this share stand in longer ones is a near-duplicate. Of Python's sources a
-# half would leave 4% of the test split in the training text, where this leaves 2%.
+# A document is a near-duplicate if more than this share of its windows occurs in longer ones. For Python's sources a
+# limit of one half would leave 4% of the test split in the training text; this limit leaves 2%.
 MOST_SHARED = 0.3
-# Validation text that stands in training text is worth a warning above this share: of what comes with Python at most
-# 4% does, of its documentation 8% did with near-duplicates in it and its end for validation.
+# Above this share of validation text in the training text there is a warning: for the corpora of Python it is at most
+# 4%; for its documentation it was 8% with near-duplicates left in and the end of the text for validation.
 MOST_OVERLAP = 0.05
-# Of a longer corpus about so many windows are looked at, chosen by their hashes, so wherever one stands.
+# For a longer corpus about this many windows are checked, chosen by their hashes and so independent of their place.
 MOST_WINDOWS = 2**20
-# A document longer than this part of its corpus is cut: ten sections or so are validated on.
+# A document longer than this fraction of its corpus is cut, so that validation has about ten sections.
 N_SECTIONS = 100
 SHORTEST_SECTION = 1024
-# What is above a heading or a definition, a paragraph, a line, a word.
+# Preferred places for a cut: before a heading or definition, a paragraph, a line, a word.
 BOUNDARIES = ("\n\n\n", "\n\n", "\n", " ")
 
-_CHUNK = 2**20  # characters whose hashes are made at once
+_CHUNK = 2**20  # characters hashed at once
 _BASE = 0x9E3779B97F4A7C15
 _INVERSE = pow(_BASE, -1, 2**64)
 Hashes = NDArray[np.uint64]
@@ -47,9 +47,9 @@ def _powers(base: int) -> Hashes:
 
 
 def _hashes(text: str) -> Iterator[Hashes]:
-    """Yield hashes of a text's windows, chunk by chunk; a shorter text has none.
+    """Yield hashes of a text's windows, chunk by chunk; a text shorter than a window has none.
 
-    Rolling hashes (Karp and Rabin 1987) modulo 2**64, mixed so that all of their bits depend on all characters.
+    Rolling hashes (Karp and Rabin 1987) modulo 2**64, mixed so that all their bits depend on all characters.
     """
     for start in range(0, len(text) - WINDOW + 1, _CHUNK):
         chunk = text[start : start + _CHUNK + WINDOW - 1]
@@ -62,16 +62,16 @@ def _hashes(text: str) -> Iterator[Hashes]:
 
 
 def _windows(texts: Sequence[str], n_characters: int) -> list[Hashes]:
-    """Return the hashes of each text's windows: all, or those that are chosen of a corpus of so many characters."""
+    """Return the hashes of each text's windows; in a corpus of many characters, only those of the chosen sample."""
     below = np.uint64(min(2**64 - 1, 2**64 * MOST_WINDOWS // max(n_characters, 1)))
     none = np.zeros(0, np.uint64)
     return [np.concatenate([none, *(each[each <= below] for each in _hashes(text))]) for text in texts]
 
 
 def without_near_duplicates(documents: Sequence[str]) -> list[str]:
-    """Return the documents in their order, without those most of whose windows stand in longer ones that stay.
+    """Return the documents in order, without near-duplicates of longer ones that are kept.
 
-    Those shorter than a window go where they are the same.
+    Documents shorter than a window are dropped only if they are identical.
     """
     documents = list(dict.fromkeys(documents))
     order = sorted(range(len(documents)), key=lambda index: -len(documents[index]))
@@ -79,7 +79,7 @@ def without_near_duplicates(documents: Sequence[str]) -> list[str]:
     everything = np.sort(np.concatenate(windows))  # np.unique is several times slower
     seen, kept = np.zeros(len(everything), np.bool_), []
     for index, own in zip(order, windows, strict=True):
-        places = np.searchsorted(everything, own)  # the first of those that are alike stands for all
+        places = np.searchsorted(everything, own)  # the first of equal hashes represents them all
         if not len(places) or seen[places].mean() <= MOST_SHARED:
             seen[places] = True
             kept.append(index)
@@ -87,7 +87,7 @@ def without_near_duplicates(documents: Sequence[str]) -> list[str]:
 
 
 def overlaps(train: Sequence[str], *held_out: Sequence[str]) -> list[float]:
-    """Return which share of the windows of each of the splits held out stand word for word in training texts."""
+    """Return, for each held-out split, the share of its windows that occur verbatim in the training texts."""
     n_characters = sum(map(len, train))
     trained, *found = (np.concatenate(_windows(each, n_characters)) for each in (train, *held_out))
     trained.sort()
@@ -95,18 +95,18 @@ def overlaps(train: Sequence[str], *held_out: Sequence[str]) -> list[float]:
 
 
 def _share(hashes: Hashes, among: Hashes) -> float:
-    """Return which share of hashes is among sorted ones."""
+    """Return the share of hashes that occur among sorted ones."""
     if not len(hashes) or not len(among):
         return 0.0
     return float((among[np.searchsorted(among, hashes).clip(max=len(among) - 1)] == hashes).mean())
 
 
 def deal(documents: Sequence[str]) -> dict[str, str]:
-    """Return the text of each split; every one has sections from all over the corpus.
+    """Return the text of each split; every split has sections from all over the corpus.
 
-    A section goes to the split that lacks most of its share so far, give or take a few sections by chance: else of
-    documents that are all of two sections validation would have beginnings, or ends, alone. Sections of one document
-    follow each other in a split as they do in it, and documents are set apart by BETWEEN_DOCUMENTS.
+    A section goes to the split that is furthest below its share so far, with some random variation: without it, if all
+    documents had two sections, validation would get only beginnings, or only ends. Sections of a document keep their
+    order within a split, and documents are separated by BETWEEN_DOCUMENTS.
     """
     n_characters = sum(map(len, documents))
     length = max(n_characters / N_SECTIONS, min(SHORTEST_SECTION, n_characters / sum(TENTHS.values())))
@@ -127,7 +127,7 @@ def deal(documents: Sequence[str]) -> dict[str, str]:
 
 
 def _sections(document: str, length: float) -> Iterable[str]:
-    """Yield a document in sections of about this length, cut at the best boundary that is near."""
+    """Yield a document in sections of about this length, cut at the best boundary nearby."""
     count, start = max(1, round(len(document) / length)), 0
     reach = len(document) // (4 * count)
     for index in range(1, count):

@@ -1,4 +1,4 @@
-"""Corpora of running text: files of the user's, and what comes with Python or is fetched."""
+"""Corpora of running text: the user's files, texts that come with Python, and downloads."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ TINYSHAKESPEARE_URL = (
 )
 TINYSHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
-# Of the standard library: what is not its own, what is not source, and tests, some of them broken on purpose.
+# Skipped in the standard library's folder: third-party packages, caches, and tests, some of them deliberately broken.
 SKIPPED_FOLDERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 
 
 def of_readable_files(files: Sequence[Path]) -> list[str]:
-    """Return the text of each file that is text."""
+    """Return the text of each file that is readable as text."""
     texts = []
     for file in files:
         with suppress(BadInput):  # a distribution may ship a file in another encoding
@@ -36,7 +36,7 @@ def of_readable_files(files: Sequence[Path]) -> list[str]:
 
 @dataclass(frozen=True)
 class Corpus(AnyCorpus):
-    """A corpus of running text, which its documents are cut into three splits of."""
+    """A corpus of running text, whose documents are cut into three splits."""
 
     read: Callable[[Sequence[Path]], Sequence[str]] = lambda files: [*map(document, files)]
 
@@ -51,13 +51,13 @@ class Corpus(AnyCorpus):
         """Return the documents of the files, without empty ones.
 
         Raises:
-            BadInput: a file is not UTF-8 text, or the text is too short or has nothing to learn from.
+            BadInput: a file is not UTF-8 text, or the text is too short or consists of one repeated character.
         """
         found = [text for text in self.read(files) if text.strip()]
         if not found:
             raise BadInput(f"{self._called(files)} is empty")
         if not any(text.strip(found[0][0]) for text in found):
-            what = f"has one character only, {found[0][0]!r}: nothing can be learned from it"
+            what = f"consists of one repeated character, {found[0][0]!r}: nothing can be learned from it"
             raise BadInput(f"{self._called(files)} {what}")
         if (length := sum(map(len, found))) < (fewest := sum(TENTHS.values())):
             what = f"{self._called(files)} has {length} characters: too few for three splits"
@@ -68,12 +68,12 @@ class Corpus(AnyCorpus):
 def download(
     url: str, target: Path, sha256: str, largest_bytes: int = 2**24, timeout_seconds: float = 30
 ) -> Path:
-    """Fetch a file once: return `target`, which has this digest, without a request if it is there already.
+    """Download a file to `target`, unless a file with this digest is already there, and return `target`.
 
-    Processes that ask together make one request. Nothing is written before the digest is checked.
+    Concurrent processes make only one request. Nothing is written before the digest is checked.
 
     Raises:
-        OSError: it cannot be fetched or written, is larger or slower than allowed, or has another digest.
+        OSError: the file cannot be fetched or written, is larger or slower than allowed, or has another digest.
     """
     from filelock import FileLock
 
@@ -82,7 +82,7 @@ def download(
         if not target.exists() or _sha256(target.read_bytes()) != sha256:
             content = _fetch(url, largest_bytes, timeout_seconds)
             if _sha256(content) != sha256:
-                raise OSError(f"its sha256 is {_sha256(content)} and should be {sha256}")
+                raise OSError(f"its sha256 is {_sha256(content)} but should be {sha256}")
             write_whole(target, content)
     return target
 
@@ -96,7 +96,7 @@ def _fetch(url: str, largest_bytes: int, timeout_seconds: float) -> bytes:
     content = bytearray()
     try:
         with urllib.request.urlopen(url, timeout=timeout_seconds) as response:
-            # read1 returns with whatever has come, so that a server that drips meets the deadline too.
+            # read1 returns whatever has arrived, so that the deadline also holds for a slow server.
             while piece := response.read1(2**16):
                 content += piece
                 if len(content) > largest_bytes:
@@ -121,7 +121,7 @@ def _tinyshakespeare_files(path: str | None) -> list[Path]:
     except OSError as error:
         raise BadInput(
             f"tinyshakespeare is not on this machine and cannot be fetched ({error}); "
-            f"get {TINYSHAKESPEARE_URL} and set {TINYSHAKESPEARE_VARIABLE}, or path in the study, to the file"
+            f"download {TINYSHAKESPEARE_URL} and set {TINYSHAKESPEARE_VARIABLE}, or path in the study, to the file"
         ) from error
 
 
@@ -146,12 +146,12 @@ def python_source_files(path: str | None) -> list[Path]:
     return sorted(found)
 
 
-_DOCS = "Python's language reference, as its help() ships it; always there"
+_DOCS = "Python's language reference, from the texts of help(); always available"
 _SOURCES = "The sources of Python's standard library, without its tests"
 _SHAKESPEARE = f"40,000 lines of Shakespeare: path, or ${TINYSHAKESPEARE_VARIABLE}, or fetched once"
 TEXTS = (
     Corpus("python-docs", _DOCS, _python_docs_files, _python_docs, takes_path=False),
     Corpus("python-source", _SOURCES, python_source_files, of_readable_files, takes_path=False),
     Corpus("tinyshakespeare", _SHAKESPEARE, _tinyshakespeare_files),
-    Corpus("text", "A text file of yours, or the files of a glob, one document each", user_files),
+    Corpus("text", "Your text file, or the files of a glob, one document each", user_files),
 )

@@ -25,7 +25,7 @@ class _Linear(AttentionKind):
     has_scores = False
     requires = (
         requirement(
-            "linear attention has no scores that relative or alibi positions could shift",
+            "relative and alibi positions shift attention scores, which linear attention does not have",
             "attention positions",
             lambda shape: shape.attention != "linear" or shape.positions not in ("relative", "alibi"),
         ),

@@ -1,4 +1,4 @@
-"""A document, as read from a study file, to a typed study; and everything that is wrong with it, at once."""
+"""Turn a document, as read from a study file, into a typed study; report everything that is wrong with it at once."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from sweeplab.study.space import Space, cells, spaces_of, unmet
 from sweeplab.study.spec import SEED_FORMS, ConditionalSeed, Pruner, Refusal, Sampler, StudySpec
 
 MOST_CELLS = 1000
-# Every draw is held against all of them: more take minutes before the first trial.
+# Every draw is checked against all constraints: more of them take minutes before the first trial.
 MOST_CONSTRAINTS = 100
 MOST_DIVIDED = 64
-# Draws in all, over the cells, until one meets every rule.
+# Total draws over all cells in search of one that meets every rule.
 MOST_DRAWS = 2000
-# A grid with more points is none that anyone finishes.
+# No study finishes a grid with more points.
 LARGEST_GRID = 100_000
-# What pydantic's errors mean in our words; in braces the bounds that it names.
+# What is allowed, by the type of pydantic's error; braces hold the bounds of its context.
 ALLOWED = {
     "greater_than_equal": "at least {ge:g}",
     "greater_than": "a number above {gt:g}",
     "less_than_equal": "at most {le:g}",
     "finite_number": "a number",
-    "string_type": "a text",
-    "string_too_short": "a text",
+    "string_type": "a string",
+    "string_too_short": "a string",
     "int_type": "a whole number",
     "float_type": "a number",
     "list_type": "a list",
@@ -50,13 +50,13 @@ def study_from(document: Any, problems: Problems) -> StudySpec:
     """Return the typed study that a document of plain values describes.
 
     Raises:
-        BadInput: with everything that is wrong, each at its place, and what is among the problems already.
+        BadInput: lists everything that is wrong, each at its place, including the problems found before.
     """
     if not isinstance(document, Mapping):
         problems.add((), "a study is a mapping of keys to values, such as `name: small`")
         raise BadInput(*problems.found)
     before = len(problems.found)
-    # Before the work that each of them takes.
+    # Checked first, because each entry takes work.
     for key, most in (("cells", MOST_CELLS), ("constraints", MOST_CONSTRAINTS)):
         if isinstance(given := document.get(key), list) and len(given) > most:
             problems.add((key,), f"{key} has {len(given):,} entries", f"at most {most:,}")
@@ -76,7 +76,7 @@ def study_from(document: Any, problems: Problems) -> StudySpec:
     except ValidationError as error:
         for each in error.errors():
             _retell(each, problems)
-    # Where only another part is wrong, the space is checked too: what is wrong is said all at once.
+    # Check the space even if another part is wrong, so that all problems are reported at once.
     draft = spec or StudySpec.model_construct(**parts, sampler=study.get("sampler", Sampler()))
     draft._source_map = problems.source
     for index, seed in enumerate(spec.seeds if spec else ()):
@@ -90,7 +90,7 @@ def study_from(document: Any, problems: Problems) -> StudySpec:
 
 
 def _retell(error: Any, problems: Problems) -> None:
-    """Say one of pydantic's errors in our words."""
+    """Translate one of pydantic's errors into a problem."""
     path = tuple(part for part in error["loc"] if part not in SEED_FORMS)
     kind, value = error["type"], error["input"]
     refusal = error.get("ctx", {}).get("error")
@@ -121,7 +121,7 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _hyperparameters(document: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
-    """Return fixed, grid, cells, search and constraints typed, without what is wrong in them."""
+    """Return fixed, grid, cells, search and constraints typed, without their invalid entries."""
     fixed: dict[str, Any] = {}
     grid: dict[str, list[Any]] = {}
     search: dict[str, SearchSpec] = {}
@@ -141,8 +141,8 @@ def _hyperparameters(document: Mapping[str, Any], problems: Problems) -> dict[st
             for value in written.literal():
                 held[name] = value
     if len(lengths) == len(LENGTHS) and fixed.get("epochs", 0) is not None:
-        what = f"{' and '.join(LENGTHS)} both say how long runs train"
-        problems.add(lengths["epochs"], what, "one of them", at_key=True)
+        what = f"{' and '.join(LENGTHS)} both set how long runs train"
+        problems.add(lengths["epochs"], what, "only one of them", at_key=True)
     read: dict[Location, Expression | None] = {}
     for index, each in enumerate(_listed(document, "constraints", "a list of expressions", problems)):
         read["constraints", index] = expression(each, ("constraints", index), problems)
@@ -164,10 +164,10 @@ def _hyperparameters(document: Mapping[str, Any], problems: Problems) -> dict[st
 
 
 def _first_trial(held: Any, search: Mapping[str, SearchSpec], problems: Problems) -> dict[str, Any]:
-    """Return the values of the first trial typed, each in its range; without those of what is not searched."""
+    """Return the values of the first trial typed and checked; names that are not searched are left out."""
     found: dict[str, Any] = {}
     if not isinstance(held, Mapping):
-        problems.add(("first_trial",), f"first_trial is {shown(held)}", "a mapping of what is searched")
+        problems.add(("first_trial",), f"first_trial is {shown(held)}", "a mapping of names to values")
         return found
     for name, value in held.items():
         path, entry = ("first_trial", name), search.get(name)
@@ -182,7 +182,9 @@ def _first_trial(held: Any, search: Mapping[str, SearchSpec], problems: Problems
                 found[name] = each
             except (ValueError, TypeError) as error:
                 problems.add(
-                    path, f"first_trial.{name} is {shown(value)}, which is not searched there", str(error)
+                    path,
+                    f"first_trial.{name} is {shown(value)}, which the search does not contain",
+                    str(error),
                 )
     return found
 
@@ -197,7 +199,7 @@ def _listed(document: Mapping[str, Any], key: str, allowed: str, problems: Probl
 
 
 def _written(document: Mapping[str, Any], changes: Sequence[Any], problems: Problems) -> Iterator[Written]:
-    """Yield what is written for every hyperparameter that may stand where it stands."""
+    """Yield the entry of every hyperparameter that is allowed at its place."""
     places: list[tuple[Location, Any]] = [((section,), document.get(section)) for section in SECTIONS]
     places += [(("cells", index), each) for index, each in enumerate(changes)]
     seen: dict[str, str] = {}
@@ -206,7 +208,7 @@ def _written(document: Mapping[str, Any], changes: Sequence[Any], problems: Prob
         if section != "cells" and held is None:
             continue
         if not isinstance(held, Mapping):
-            held_there = ", {} for what is fixed" if section == "cells" else " of hyperparameters"
+            held_there = "; {} changes nothing" if section == "cells" else " of hyperparameters"
             problems.add(place, f"{dotted(place)} is {shown(held)}", f"a mapping{held_there}")
             continue
         for name, value in held.items():
@@ -214,16 +216,16 @@ def _written(document: Mapping[str, Any], changes: Sequence[Any], problems: Prob
             if name not in TABLE:
                 problems.unknown(path, list(TABLE), "hyperparameter")
             elif name == "seed":
-                problems.add(path, "seed is set by seeds, such as `seeds: [0, 1]`", at_key=True)
+                problems.add(path, "seed is set by the key seeds, such as `seeds: [0, 1]`", at_key=True)
             elif first != section and (first, section) != ("fixed", "cells"):
-                what = f"{name} stands in {first} and in {section}"
-                problems.add(path, what, "one of them", at_key=True)
+                what = f"{name} is set both in {first} and in {section}"
+                problems.add(path, what, "only one of them", at_key=True)
             elif name in EVALUATED and section != "fixed":
-                what = f"{name} is the study's: losses are compared on the same tokens"
-                problems.add(path, what, "fixed", at_key=True)
+                what = f"{name} must be the same in the whole study, so that losses are comparable"
+                problems.add(path, what, "under fixed", at_key=True)
             elif section == "search" and not is_searched(TABLE[name]):
-                what = f"{name} is not searched: it is the machine's"
-                problems.add(path, what, "fixed or grid", at_key=True)
+                what = f"{name} cannot be searched: it depends on the machine"
+                problems.add(path, what, "under fixed or grid", at_key=True)
             else:
                 yield Written(TABLE[name], value, path, problems)
 
@@ -232,15 +234,15 @@ def _check_names(found: Expression, path: Location, problems: Problems) -> None:
     known = [*TABLE, *FACTS]
     for name in sorted(found.names):
         if name in UNSEEN:
-            what = f"{found.text!r} rests on {name}, which is not the same for every run of a trial"
+            what = f"{found.text!r} uses {name}, which may differ between the runs of a trial"
             problems.add(path, what)
         elif name not in known:
             near = nearest(name, [*known, "True", "False", "None"])
-            problems.add(path, f"{found.text!r} names {name!r}, which is unknown", "", near)
+            problems.add(path, f"{found.text!r} uses the unknown name {name!r}", "", near)
 
 
 def _check_cycles(search: Mapping[str, SearchSpec], problems: Problems) -> None:
-    """Refuse entries that need each other, a circle at a time."""
+    """Report each cycle of entries that depend on each other."""
     graph = {name: sorted(needs(entry)) for name, entry in search.items()}
     graph |= {name: sorted(behind) for name, behind in FACTS.items()}
     while True:
@@ -258,7 +260,7 @@ def _check_cycles(search: Mapping[str, SearchSpec], problems: Problems) -> None:
 
 
 def _check_space(spec: StudySpec, problems: Problems) -> None:
-    """Refuse a study where nothing can be trained: too many cells, none, or no trial that meets the rules."""
+    """Report why a study cannot be trained: too many cells, no cell, or no trial that meets the rules."""
     before = len(problems.found)
     n_cells = math.prod(map(len, spec.grid.values())) * max(1, len(spec.cells))
     if n_cells > MOST_CELLS:
@@ -266,10 +268,10 @@ def _check_space(spec: StudySpec, problems: Problems) -> None:
     for name, entry in spec.search.items():
         if not isinstance(entry, Divisors):
             continue
-        # The divisors are listed before it is sampled.
+        # The divisors are listed before the divided hyperparameter is sampled.
         path, of = ("search", name, "divides"), spec.search.get(entry.of)
         if isinstance(of, Derived):
-            what = f"{name} divides {entry.of}, which is derived"
+            what = f"{name} divides {entry.of}, which is derived by an expression"
             problems.add(path, what, "a hyperparameter that is sampled or fixed")
         elif isinstance(of, Range) and (count := of.count or 0) > MOST_DIVIDED:
             what = f"{name} divides {entry.of}, which has {count:,} values"
@@ -305,9 +307,9 @@ def _check_grid_sampler(space: Space, problems: Problems) -> None:
     for name, parameter in space.parameters.items():
         if parameter.count is None:
             what = f"the grid sampler cannot count the values of {name}"
-            problems.add(("search", name), what, "a step, a list, or another sampler")
+            problems.add(("search", name), what, "a range with a step, a list, or another sampler")
     if space.has_conditions:
-        what = "the grid sampler needs every parameter in every trial, and some have conditions"
-        problems.add(("sampler",), what, "no `when` or `divides` on what is searched, or another sampler")
+        what = "the grid sampler needs every parameter in every trial, but some have conditions"
+        problems.add(("sampler",), what, "a search without `when` and `divides`, or another sampler")
     elif (space.n_points or 0) > LARGEST_GRID:
         problems.add(("sampler",), f"the grid has {space.n_points:,} points", f"at most {LARGEST_GRID:,}")

@@ -1,7 +1,7 @@
-"""YAML 1.2 to plain values, with the line and column of every key and value, and values to YAML text.
+"""Read YAML 1.2 into plain values, with the line and column of every key and value, and edit values in YAML text.
 
-A study comes from anyone: nothing in it may run, grow without end, or silently replace something else. So
-there are no tags, no aliases, no second key of one name, and limits of depth and number.
+A study may come from anyone: nothing in it may run code, expand without limit, or silently replace something else.
+So tags, aliases and duplicate keys are refused, and depth and number of values are limited.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from sweeplab.study.problems import Location, Mark, Problems, shown
 MAX_DEPTH = 20
 MAX_NODES = 20_000
 _TAG = "tag:yaml.org,2002:"
-# A date is a text here, and so is the key of a merge.
+# Dates and merge keys are read as strings.
 _TEXTS = {_TAG + name for name in ("str", "timestamp", "merge")}
 _CONSTRUCTED = {_TAG + name for name in ("int", "float", "bool", "null")}
-# In place of a value: take the key out.
+# Given in place of a value: remove the key.
 REMOVED: Final = object()
 
 _Entry = tuple[Node, Node]
 
 
 def file_text(path: Path, most_bytes: int) -> str:
-    """Return the text of a file that a person wrote.
+    """Return the text of a file that the user wrote.
 
     Raises:
         BadInput: it cannot be read, is too large, or is not UTF-8.
@@ -58,10 +58,10 @@ def file_text(path: Path, most_bytes: int) -> str:
 
 
 def parse(text: str, problems: Problems) -> Any:
-    """Return a YAML document as plain values and note where each stands; None where it is empty.
+    """Return a YAML document as plain values and record the place of each; None where it is empty.
 
-    A key given twice is a problem, and the last one is taken. What is not YAML, or is not read, is a problem, and
-    None is returned.
+    Adds a problem for a duplicate key and takes the last one. Where the text is not YAML, or uses unsupported YAML,
+    adds a problem and returns None.
     """
     yaml = YAML(typ="safe", pure=True)
     yaml.Composer = _Composer
@@ -84,20 +84,20 @@ def _problem(error: YAMLError, text: str, problems: Problems) -> Problem:
     mark: Mark = (1, 1)
     what, allowed = str(error), ""
     if isinstance(error, ReaderError):
-        mark, what = _position(text, int(error.position)), f"character {error.character!r} is no text"
+        mark, what = _position(text, int(error.position)), f"character {error.character!r} is not allowed"
     elif isinstance(error, MarkedYAMLError):
         what = " ".join(filter(None, (error.context, error.problem)))
         if found := error.problem_mark or error.context_mark:
             mark = found.line + 1, found.column + 1
     if "'\\t'" in what:
-        what, allowed = "a tab", "YAML indents with spaces"
+        what, allowed = "a tab character", "spaces, with which YAML indents"
     elif what.startswith("maximum depth"):
-        what, allowed = "a value beyond the maximum depth", f"at most {MAX_DEPTH} levels"
+        what, allowed = "values are nested too deeply", f"at most {MAX_DEPTH} levels"
     return Problem(what, allowed, "", problems.source.file, *mark)
 
 
 class _Composer(Composer):
-    """Composes nodes, but no aliases, which can stand for more than memory holds, and not without end."""
+    """Composes nodes up to a limit and refuses aliases, which can expand to more than memory holds."""
 
     n_nodes = 0
 
@@ -106,7 +106,7 @@ class _Composer(Composer):
         self.n_nodes += 1
         event = self.parser.peek_event()
         if isinstance(event, AliasEvent):
-            what = f"the alias *{event.anchor} is not read: write its value out"
+            what = f"the alias *{event.anchor} is not supported: write its value out"
             raise ComposerError(None, None, what, event.start_mark)
         if self.n_nodes > MAX_NODES:
             raise ComposerError(None, None, f"more than {MAX_NODES:,} values", event.start_mark)
@@ -131,13 +131,13 @@ class _Reader:
             try:
                 return self._constructor.construct_object(node)
             except (KeyError, ValueError, YAMLError):  # a KeyError: of !!bool
-                return self._fail(path, f"{shown(node.value)} is no value")
-        return self._fail(path, f"the tag {node.tag} is not read")
+                return self._fail(path, f"{shown(node.value)} is not a valid value")
+        return self._fail(path, f"the YAML tag {node.tag} is not supported")
 
     def _text(self, text: str, path: Location) -> str:
-        # An escape can write them, and no file has such a name or can hold such a text.
+        # Escapes can produce these characters, but neither file names nor files can contain them.
         if odd := next((each for each in text if each == "\0" or "\ud800" <= each <= "\udfff"), ""):
-            self._fail(path, f"character {odd!r} is no text")
+            self._fail(path, f"character {odd!r} is not allowed")
         return text
 
     def _fail(self, path: Location, what: str) -> None:
@@ -148,7 +148,7 @@ class _Reader:
         source, found = self._problems.source, dict[str, Any]()
         for key_node, value_node in node.value:
             if not isinstance(key_node, ScalarNode):
-                self._fail(path, "a key that is no text")
+                self._fail(path, "a key that is not a string")
                 continue
             key = self._text(str(key_node.value), path)
             below = (*path, key)
@@ -169,9 +169,9 @@ def _start(node: Node) -> Mark:
 
 
 def edited(text: str, changes: Mapping[Location, Any]) -> str:
-    """Return a study file's text with values set, or removed where they are REMOVED; every other letter stays.
+    """Return a study file's text with values set, or removed where they are REMOVED; all other text stays as it is.
 
-    Places are one or two keys deep, and a first key's value is a mapping where there is a second one.
+    Paths have one or two keys; the value of the first key of two is a mapping.
     """
     for path, value in changes.items():
         text = _edited(text, YAML(typ="safe", pure=True).compose(text), path, value)
@@ -186,7 +186,7 @@ def _edited(text: str, holder: MappingNode, path: Location, value: Any) -> str:
         if value is not REMOVED or [each.value for each, _ in inner.value] != below:
             return _edited(text, inner, tuple(below), value)
         value = {}
-    elif below and value is not REMOVED:  # there is no such part, or as in `search:` nothing in it
+    elif below and value is not REMOVED:  # the section is missing or, as in `search:`, empty
         value = {below[0]: value}
     elif below:
         return text
@@ -199,7 +199,7 @@ def _replaced(text: str, entry: _Entry, value: Any) -> str:
     node = entry[1]
     start, end = node.start_mark.index, _end(text, node)
     if start == end or (isinstance(node, CollectionNode) and not node.flow_style):
-        # Nothing, or a block that begins on a line of its own: the key's line keeps its comment.
+        # No value, or a block that begins on the next line: the comment on the key's line stays.
         colon = text.index(":", entry[0].end_mark.index) + 1
         line_end = text.find("\n", colon)
         kept = text[colon:line_end] if start < end else text[colon:]
@@ -231,7 +231,7 @@ def _without(text: str, holder: MappingNode, entry: _Entry) -> str:
 
 
 def _end(text: str, node: Node) -> int:
-    """Return where a value ends: YAML's own mark of a block lies after the comments that follow it."""
+    """Return where a value ends; YAML's own end mark of a block comes after the comments that follow it."""
     if isinstance(node, CollectionNode) and not node.flow_style:
         last = node.value[-1]
         return _end(text, last[1] if isinstance(node, MappingNode) else last)

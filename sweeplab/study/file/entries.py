@@ -1,4 +1,4 @@
-"""One hyperparameter's value, range or choices as a study file writes them, checked against the table."""
+"""The value, range or choices of one hyperparameter in a study file, checked against the table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sweeplab.study.search import Choices, Derived, Divisors, Range, SearchSpec
 
 SUGGESTED = "suggested"
 _RANGE = ("min", "max", "log", "step", "when")
-# The forms of an entry of `search`: what each is known by, and the keys that it may have.
+# The forms of an entry of `search`: the key that identifies each, and the keys that it may have.
 FORMS: dict[str, tuple[str, ...]] = {
     "expr": ("expr",),
     "divides": ("divides", "min", "max", "when"),
@@ -28,19 +28,19 @@ FORMS: dict[str, tuple[str, ...]] = {
 _FORMS_IN_WORDS = "{min, max, log, step, when} | [a, list] | {choices, when} | {divides, min, max} | {expr}"
 
 
-# Optuna counts steps in decimals, and no number tells more of them apart.
+# A float cannot distinguish more steps than this.
 MOST_STEPS = 2**53
-# What runs are evaluated on is one for all of a study: their losses are compared.
+# All runs of a study are evaluated on the same targets, because their losses are compared.
 EVALUATED = ("eval_tokens", "eval_iters", "eval_full", "eval_train")
 
 
 def is_searched(row: Hyperparameter) -> bool:
-    """Say whether a hyperparameter may stand under `search`: the machine's own may not."""
+    """Return whether a hyperparameter may be searched: those that depend on the machine may not."""
     return row.name not in ("seed", *EVALUATED) and row.category != "precision"
 
 
 def expression(written: Any, path: Location, problems: Problems) -> Expression | None:
-    """Return a text as an expression, or None where it is none."""
+    """Parse an expression; add a problem and return None where it is invalid."""
     if not isinstance(written, str):
         problems.add(path, f"{dotted(path)} is {shown(written)}", "an expression, such as max_iters // 10")
         return None
@@ -53,7 +53,7 @@ def expression(written: Any, path: Location, problems: Problems) -> Expression |
 
 @dataclass(frozen=True)
 class Written:
-    """What a study file has at one place for a hyperparameter; what is wrong with it is added to the problems."""
+    """The entry of a hyperparameter at one place of a study file; its methods add what is wrong to `problems`."""
 
     row: Hyperparameter
     value: Any
@@ -61,7 +61,7 @@ class Written:
     problems: Problems
 
     def wrong(self, allowed: str, near: str = "", what: str = "") -> None:
-        """Add a problem: that the value is what it is, unless `what` says more."""
+        """Add the problem `what`; by default, that the value is not allowed."""
         self.problems.add(self.path, what or f"{self} is {shown(self.value)}", allowed, near)
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ class Written:
             yield self.row.check(self.value)
         except ValueError:
             near = nearest(self.value, self.row.choices) if isinstance(self.value, str) else ""
-            under_search = "; ranges and expressions stand under search"
+            under_search = "; put ranges and expressions under search"
             self.wrong(self.row.allowed + (under_search if isinstance(self.value, Mapping) else ""), near)
 
     def literals(self) -> tuple[Any, ...]:
@@ -126,7 +126,7 @@ class Written:
     def _no_form(self) -> None:
         allowed, near = _FORMS_IN_WORDS, ""
         if self.value == SUGGESTED:
-            self.wrong(allowed, what=f"the table suggests no range of {self.row.name}")
+            self.wrong(allowed, what=f"the table suggests no range for {self.row.name}")
             return
         if self.row.suggested is not None:
             allowed = f"{SUGGESTED} | {allowed}"
@@ -135,7 +135,7 @@ class Written:
         elif isinstance(self.value, str):
             near = nearest(self.value, [SUGGESTED])
         else:
-            allowed += "; a single value stands under fixed"
+            allowed += "; put a single value under fixed"
         self.wrong(allowed, near)
 
     def _expression(self, key: str) -> Expression | None:
@@ -147,17 +147,17 @@ class Written:
             name for name, each in TABLE.items() if each.kind == "int" and name not in (row.name, "seed")
         ]
         if row.kind != "int":
-            of.wrong(row.allowed, what=f"{row.name} divides nothing")
+            of.wrong(row.allowed, what=f"{row.name} is not a whole number, so it divides nothing")
             return None
         if of.value not in whole:
             near = nearest(str(of.value), whole)
-            of.wrong("the name of a hyperparameter that is a whole number", near)
+            of.wrong("the name of a whole-number hyperparameter", near)
         ends = replace(self, value={"min": row.low, "max": row.high, **self.value})._ends()
         return Divisors(of.value, int(ends[0]), int(ends[1]), when) if ends else None
 
     def _range(self, when: Expression | None) -> Range | None:
         if self.row.kind not in ("int", "float"):
-            self.wrong(f"a list of choices: {self.row.allowed}", what=f"{self.row.name} has no range")
+            self.wrong(f"a list of choices: {self.row.allowed}", what=f"{self.row.name} takes no range")
             return None
         log, step = self.value.get("log", False), self.value.get("step")
         if not isinstance(log, bool):
@@ -167,7 +167,7 @@ class Written:
         low, high = ends
         if low == high:
             what = f"{self} is empty: min and max are both {low:g}"
-            self.wrong("a single value stands under fixed", what=what)
+            self.wrong("a max above min; put a single value under fixed", what=what)
         if log is True and low <= 0:
             what = f"{self} is logarithmic and starts at {low:g}"
             self._at("min").wrong("a min above 0, or no log", what=what)
@@ -200,12 +200,12 @@ class Written:
             what = f"{dotted(self.path[:-1])} is logarithmic and has a step"
             self.wrong("either log or step", what=what)
         elif (span := Fraction(str(high)) - Fraction(str(low))) / (exact := Fraction(str(step))) > MOST_STEPS:
-            self.wrong(f"a step of which the range has at most {MOST_STEPS:,}, or none")
+            self.wrong(f"a step that divides the range into at most {MOST_STEPS:,} steps, or no step")
         elif span % exact:
             steps = span // exact
             ends = [Fraction(str(low)) + count * exact for count in (steps, steps + 1) if count]
             near = " or ".join(f"{float(each):g}" for each in ends if each <= sys.float_info.max)
-            what = f"{self}: max {high:g} is no whole number of steps above min {low:g}"
+            what = f"{self}: max {high:g} is not a whole number of steps above min {low:g}"
             self.wrong(f"such as max {near}" if near else "no step, or one that ends at max", what=what)
         else:
             return int(step) if whole else float(step)

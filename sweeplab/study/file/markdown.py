@@ -1,4 +1,4 @@
-"""Tables of hyperparameters, out of a Markdown document that a person wrote."""
+"""Read tables of hyperparameters from a Markdown document."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sweeplab.study.file.values import NOT_SAID, NOTE, RANGES, parse_value, plai
 
 MAX_BYTES = 2**20
 
-# Headings, lower case and without marks. Of several columns of values the first pattern that fits decides.
+# Headings in lower case, without markup. Among several columns of values the first matching pattern decides.
 _NAME_HEADING = re.compile(r"(hyper[- ]?)?param(eter)?s?( name)?|names?|keys?|settings?|options?|arguments?")
 _VALUE_HEADINGS = (
     re.compile(r"(sample|example|chosen|our|used|my)( (values?|settings?))?"),
@@ -26,7 +26,7 @@ _RANGE_HEADING = re.compile(
     r"((search|tuning|sweep|suggested|typical)[- ])?(ranges?|space)|(values )?to try|candidates"
 )
 
-# A block of code: to a line with the fence that opened it, or a longer one, and nothing else; else to the end.
+# A code block: up to a line with only its opening fence or a longer one; without such a line, up to the end.
 _FENCED = re.compile(r"^ {0,3}(([`~])\2{2,}+).*?(?:^ {0,3}\1\2*\s*?$|\Z)", re.MULTILINE | re.DOTALL)
 _COLUMN_EDGE = re.compile(r"(?<!\\)\|")
 _RULE = re.compile(r":?-+:?")
@@ -34,11 +34,11 @@ _RULE = re.compile(r":?-+:?")
 
 @dataclass(frozen=True)
 class MarkdownTables:
-    """What a document's tables of hyperparameters say, all of them merged.
+    """The merged content of a document's tables of hyperparameters.
 
-    `ranges` are what a column of ranges says, as an entry of `search` is written. `lines` has the line of each of the
-    `values`; `problems` are the values that the table refuses; `notices` say which rows were passed over: names that
-    are unknown, and values that a later row replaces.
+    `ranges` holds the column of ranges as entries of `search`. `lines` has the line of each of the `values`;
+    `problems` are the values that the hyperparameter table refuses; `notices` report skipped rows: unknown names,
+    and values that a later row replaces.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -48,13 +48,13 @@ class MarkdownTables:
     problems: list[Problem] = field(default_factory=list)
 
     def for_any_machine(self) -> MarkdownTables:
-        """Return the tables with the machine's own hyperparameters left to the machine that trains, and said so."""
+        """Return the tables with machine-dependent hyperparameters set to auto, and a notice for each."""
         own = {
             name: value
             for name, value in self.values.items()
             if TABLE[name].category == "precision" and value != AUTO
         }
-        best = f"{AUTO} is written, the best of the machine that trains"
+        best = f"the study file has {AUTO} instead, the best for the machine that trains"
         said = [f"line {self.lines[name]}: {name} is {value}; {best}" for name, value in own.items()]
         return replace(self, values=self.values | dict.fromkeys(own, AUTO), notices=[*self.notices, *said])
 
@@ -73,15 +73,15 @@ def read_tables(path: Path) -> MarkdownTables:
 
 
 def parse_tables(text: str, file: Path | None = None) -> MarkdownTables:
-    """Merge the tables of hyperparameters in `text`; other tables, prose and code are passed over.
+    """Merge the tables of hyperparameters in `text`; other tables, prose and code are skipped.
 
-    A table counts when its header row has a column of names and one of values, wherever they stand.
+    A table counts if its header row has a column of names and one of values, at any position.
     `file` is named in the problems.
     """
     tables = MarkdownTables()
     values, lines = tables.values, tables.lines
     for line, name, written, searched in _rows(text):
-        # As the table spells it: `Learning rate (peak)` is learning_rate, and so is `LR`.
+        # Normalize the spelling: `Learning rate (peak)` and `LR` are learning_rate.
         key = re.sub(r"[\s-]+", "_", NOTE.sub("", plain(name)).lower())
         row = TABLE.get(key := ALIASES.get(key, key))
         if row is None:
@@ -96,14 +96,14 @@ def parse_tables(text: str, file: Path | None = None) -> MarkdownTables:
             continue
         if key in values and values[key] != value:
             both = f"{values[key]!r} on line {lines[key]} and {value!r} on line {line}"
-            tables.notices.append(f"{key} is {both}; the later is taken")
+            tables.notices.append(f"{key} is {both}; the later value is used")
         values[key], lines[key] = value, line
         if (cell := plain(searched)).lower() not in NOT_SAID:
             if (entry := read_range(row, cell)) is not None:
                 tables.ranges[key] = entry
             else:
-                passed = f"line {line}: the range of {key} is passed over: {cell!r}"
-                tables.notices.append(f"{passed}; ranges are read such as {RANGES}")
+                passed = f"line {line}: the range of {key} is not understood and is skipped: {cell!r}"
+                tables.notices.append(f"{passed}; allowed: {RANGES}")
     return tables
 
 
@@ -121,7 +121,7 @@ def _rows(text: str) -> Iterator[tuple[int, str, str, str]]:
         elif columns is not None and len(cells) > max(columns[:2]):
             name, value = (cells[index] for index in columns[:2])
             at = columns[2]
-            # A row with nothing but its name is a heading between rows: | **Model** | | |
+            # A row with only a name is a heading between rows: | **Model** | | |
             if plain(name) and sum(cell != "" for cell in cells) > 1:
                 yield number, name, value, cells[at] if at is not None and at < len(cells) else ""
         above = cells
@@ -133,7 +133,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _columns(header: Sequence[str]) -> tuple[int, int, int | None] | None:
-    """Return the index of the column of names, of that of values and of that of ranges; None where they are missing."""
+    """Return the indices of the columns of names, values and ranges; None where they are missing."""
     headings = [NOTE.sub("", plain(cell)).lower() for cell in header]
     names, *values = (
         [index for index, heading in enumerate(headings) if pattern.fullmatch(heading)]

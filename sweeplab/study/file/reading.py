@@ -1,4 +1,4 @@
-"""A study file to a typed study: overrides laid over it, a preset and the model it starts from laid under it."""
+"""Read a study file into a typed study: overrides replace its values, a preset and the starting run add to them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, Sourc
 from sweeplab.study.spec import ENGINE_KEYS, PRESETS, StudySpec, beside, preset_names
 
 MAX_BYTES = 1_000_000
-# What may be written as the name of its type alone.
+# Keys whose value may be just the name of the type.
 SHORT_FORMS = ("sampler", "pruner")
 
 
 def read_study(
     path: Path, overrides: Sequence[str] = (), name: str | None = None, allow_plugins: bool = False
 ) -> StudySpec:
-    """Read a study file, lay `name=value` overrides over it, and check it.
+    """Read a study file, apply `name=value` overrides to it, and check it.
 
     An override names a hyperparameter, which is then fixed, or a place, such as `budget.time`. `name` gives
-    the study another name. The study's plugins are imported with `allow_plugins` only.
+    the study another name. The study's plugins are imported only with `allow_plugins`.
 
     Raises:
-        BadInput: with everything that is wrong, each with its file, line and column, or its override.
+        BadInput: lists everything that is wrong, each with its file, line and column, or its override.
     """
     return read_text(file_text(path, MAX_BYTES), path, overrides, name, allow_plugins)
 
@@ -40,7 +40,7 @@ def read_study(
 def read_text(
     text: str, path: Path, overrides: Sequence[str] = (), name: str | None = None, allow_plugins: bool = False
 ) -> StudySpec:
-    """Read a study file's text as `read_study` does; `path` is where it stands, or would."""
+    """Read a study file's text as `read_study` does; `path` is its file, which need not exist."""
     problems = Problems(SourceMap(path))
     document = parse(text, problems)
     if document is None:
@@ -51,21 +51,21 @@ def read_text(
 
 
 def said_name(path: Path) -> str:
-    """Return the name that a study file says.
+    """Return the study's name in a study file.
 
     Raises:
-        BadInput: it cannot be read, or says none.
+        BadInput: the file cannot be read, or has no name.
     """
     problems = Problems(SourceMap(path))
     document = parse(file_text(path, MAX_BYTES), problems)
     name = document.get("name") if isinstance(document, dict) else None
     if not isinstance(name, str):
-        raise BadInput(*(problems.found or [Problem("the file says no name of a study", file=path)]))
+        raise BadInput(*(problems.found or [Problem("the file gives no study name", file=path)]))
     return name
 
 
 def read_plain(document: dict[str, Any], overrides: Sequence[str] = ()) -> StudySpec:
-    """Read a study of plain values, in no file, as `read_study` does."""
+    """Read a study from plain values instead of a file, as `read_study` does."""
     return _read(document, Problems(SourceMap()), overrides, None, False)
 
 
@@ -80,7 +80,7 @@ def _read(
             problems.source.overrides["name",] = f"--name {name}"
         before = len(problems.found)
         import_plugins(document, problems, allow_plugins)
-        if len(problems.found) > before:  # the names of their parts are not known
+        if len(problems.found) > before:  # without the plugins, the names of their parts are unknown
             raise BadInput(*problems.found)
         if document.get("preset") in preset_names():
             _lay_under("preset", preset(document["preset"]).values, document, problems.source)
@@ -88,14 +88,14 @@ def _read(
     return study_from(document, problems)
 
 
-# ------------------------------------------------------------------ what is laid under a study
+# ------------------------------------------------------------------ defaults from a preset or a starting run
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A published model: its values by hyperparameter, and what its file's head says of it, line by line.
+    """A published model: its values by hyperparameter, and the lines of the comment at the top of its file.
 
-    `vocab_size` is that of its data where its values leave it to a study's own.
+    `vocab_size` is that of the model's own data, if its values leave the size to the study's data.
     """
 
     values: Mapping[str, Any]
@@ -113,7 +113,7 @@ def preset(name: str) -> Preset:
     """Return a preset.
 
     Raises:
-        BadInput: there is none of that name; offers the nearest.
+        BadInput: there is no preset of this name; suggests the nearest.
     """
     if name not in (known := preset_names()):
         raise BadInput(Problem(f"unknown preset {name!r}", " | ".join(known), nearest(name, known)))
@@ -125,19 +125,19 @@ def preset(name: str) -> Preset:
 
 
 def _lay_start_under(document: dict[str, Any], source: SourceMap) -> None:
-    """Write into a study's document, under `fixed`, the model that its runs start from, where it says no other."""
+    """Add to `fixed` the model values of the run in `init_from`, except those that the document sets itself."""
     if not isinstance(document.get("init_from"), str):
         return
-    # Here and not above: with it comes numpy, which is slow to import.
+    # Imported here because it imports numpy, which is slow.
     from sweeplab.study.inputs import NO_CHECKPOINT, open_start
 
-    with suppress(*NO_CHECKPOINT):  # said once the study is planned
+    with suppress(*NO_CHECKPOINT):  # reported when the study is planned
         start = open_start(beside(source.file, document["init_from"]))
         _lay_under("init_from", start.model_values, document, source)
 
 
 def _lay_under(key: str, values: Mapping[str, Any], document: dict[str, Any], source: SourceMap) -> None:
-    """Write into a document, under `fixed`, the values that follow from its key and that no section gives."""
+    """Add to `fixed` the values that the document's `key` implies, except those that a section sets itself."""
     fixed = document.get("fixed") or {}
     if not isinstance(fixed, dict):
         return
@@ -154,17 +154,17 @@ def _lay_under(key: str, values: Mapping[str, Any], document: dict[str, Any], so
         source.overrides |= dict.fromkeys(paths, source.overrides[key,])
 
 
-# ------------------------------------------------------------------ what is laid over a study
+# ------------------------------------------------------------------ overrides
 
 
 def _lay_over(document: dict[str, Any], override: str, problems: Problems) -> None:
-    """Set what `name=value` says in the document, and note that it came from there."""
+    """Apply `name=value` to the document, and record that the value came from this override."""
     name, equals, text = override.partition("=")
     path, own = _place(name.strip()), Problems(SourceMap())
     words = without_passwords(f"-o {override}")
     value = parse(text, own)
     if not equals:
-        own.add((), "has no value", "name=value")
+        own.add((), "no value is given", "name=value")
     elif path is None:
         near = nearest(name, [*TABLE, *StudySpec.model_fields])
         own.add((), f"{name!r} is unknown", "a hyperparameter, or a place such as budget.time", near)
@@ -180,7 +180,7 @@ def _lay_over(document: dict[str, Any], override: str, problems: Problems) -> No
 
 
 def _drop_keys_of_others(document: dict[str, Any], engine: str) -> None:
-    """Take out of a document the keys that another engine has and this one has not: they do not hold any more."""
+    """Remove from a document the keys that this engine does not have."""
     written = document.get("engine")
     if isinstance(written, dict):
         for name in [each for each, engines in ENGINE_KEYS.items() if engine not in engines]:
@@ -188,7 +188,7 @@ def _drop_keys_of_others(document: dict[str, Any], engine: str) -> None:
 
 
 def _place(name: str) -> Location | None:
-    """Return where an override is to be set: a bare hyperparameter is fixed."""
+    """Return the location that an override sets: a bare hyperparameter is set under `fixed`."""
     if "." in name:
         return tuple(name.split("."))
     if name in StudySpec.model_fields:
@@ -205,19 +205,19 @@ def _set(document: dict[str, Any], path: Location, value: Any, problems: Problem
         elif depth == 1 and part in SHORT_FORMS and isinstance(held, str):
             held = {"type": held}
         elif not isinstance(held, dict):
-            problems.add((), f"{dotted(path[:depth])} holds no keys")
+            problems.add((), f"{dotted(path[:depth])} has no keys to set")
             return
         inner[part] = held
         inner = held
     inner[path[-1]] = value
     if path[0] in SECTIONS and len(path) > 1:
-        # A hyperparameter stands in one section: the override moves it.
+        # A hyperparameter is set in only one section: the override moves it.
         cells = document.get("cells")
         others = [document.get(section) for section in SECTIONS if section != path[0]]
         for held in [*others, *(cells if isinstance(cells, list) else ())]:
             if isinstance(held, dict):
                 held.pop(path[1], None)
-        # How long runs train is said in one unit.
+        # The length of training is set by only one hyperparameter: remove the other.
         if path[1] in LENGTHS and value is not None:
             for held in [document.get(path[0]), *others, *(cells if isinstance(cells, list) else ())]:
                 for rival in LENGTHS:

@@ -1,4 +1,4 @@
-"""The study file as JSON Schema, from which editors complete and explain."""
+"""The JSON Schema of the study file, which editors use for completion and explanations."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from sweeplab.study.problems import shown
 from sweeplab.study.spec import StudySpec, preset_names
 
 Schema = dict[str, Any]
-# The dialect that editors' YAML support knows best.
+# The dialect that YAML support in editors handles best.
 DIALECT = "http://json-schema.org/draft-07/schema#"
 _BOUNDS = {"low": "minimum", "high": "maximum", "above": "exclusiveMinimum", "below": "exclusiveMaximum"}
 _EXPRESSION: Schema = {"type": "string", "description": "Arithmetic over hyperparameters and model facts"}
 
 
 def study_schema() -> Schema:
-    """Return the JSON Schema of a study file; names, types, choices and meanings are the table's."""
+    """Return the JSON Schema of a study file; names, types, choices and meanings come from the table."""
     from sweeplab.data.corpora import CORPORA
     from sweeplab.data.tokenizers import TOKENIZERS
     from sweeplab.train.run import METRICS
@@ -50,7 +50,7 @@ def study_schema() -> Schema:
 
 
 def _rows(rows: Iterable[Hyperparameter], write: Callable[[Hyperparameter], Schema]) -> Schema:
-    """Return the schema of a section that holds hyperparameters, each as `write` has it."""
+    """Return the schema of a section of hyperparameters; `write` gives the schema of each."""
     written = {}
     for row in rows:
         unit = f" [{row.unit}]" if row.unit else ""
@@ -92,16 +92,16 @@ def _values(row: Hyperparameter) -> Schema:
 
 
 def _search(row: Hyperparameter) -> Schema:
-    """Return the schema of everything that may stand for a row under `search`."""
+    """Return the schema of all forms that a row may have under `search`."""
     keys: dict[str, Schema] = {
         "expr": _EXPRESSION,
-        "when": {**_EXPRESSION, "description": "Sampled only where this holds; else the default is taken"},
+        "when": {**_EXPRESSION, "description": "Sampled only where this holds; else the default is used"},
         "choices": _values(row),
         "min": _number(row),
         "max": _number(row),
-        "log": {"type": "boolean", "description": "Even over the logarithm"},
+        "log": {"type": "boolean", "description": "Sample evenly over the logarithm"},
         "step": {"type": _number(row)["type"], "exclusiveMinimum": 0},
-        "divides": {"type": "string", "description": "A divisor of this hyperparameter"},
+        "divides": {"type": "string", "description": "Sample a divisor of this hyperparameter"},
     }
     forms: dict[str, tuple[str, ...]] = {"expr": ("expr",), "choices": ("choices",)}
     forms |= {"min": ("min", "max")} if row.kind in ("int", "float") else {}
@@ -128,13 +128,13 @@ def _algorithms(rows: Mapping[str, AlgorithmRow]) -> Schema:
 
 
 def _option(option: Option) -> Schema:
-    # What is no plain value, a pruner in a pruner, is left to the reader of the file.
+    # An option that is not a plain value (a pruner in a pruner) is checked by the reader of the file.
     plain = option.words <= WORDS.keys()
     return {"type": [WORDS[word][2] for word in sorted(option.words)]} if plain else {}
 
 
 def _inlined(schema: Any, parts: Mapping[str, Schema]) -> Any:
-    """Put the parts that pydantic refers to in their places, and drop the titles that it makes of names."""
+    """Inline the parts that pydantic refers to, and drop the titles that it makes from names."""
     if isinstance(schema, list):
         return [_inlined(each, parts) for each in schema]
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""Study files as text: one to start from, with every hyperparameter and its meaning, and that of any study."""
+"""Write study files: a template with every hyperparameter and its meaning, and the file of any study."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sweeplab.study.problems import Problems, SourceMap
 from sweeplab.study.search import Derived, Divisors
 
 SEARCHED = ("learning_rate", "weight_decay", "dropout", "warmup_iters")
-# Where n_embd is searched heads keep this width.
+# If n_embd is searched, heads keep this width.
 HEAD_DIM = 32
-# In the order of a study file.
+# The keys in the order of a study file.
 PARTS = (
     *("name", "plugins", "data", "fixed", "grid", "cells", "search", "constraints"),
     *("first_trial", "objective", "budget", "sampler", "pruner", "seeds", "engine", "track"),
@@ -34,12 +34,12 @@ def study_text(
     ranges: Mapping[str, Any] | None = None,
     grid: Mapping[str, Sequence[Any]] | None = None,
 ) -> str:
-    """Write a commented study file, valid as it stands; of one cell, unless `grid` has more.
+    """Return the text of a valid, commented study file; it has one cell, unless `grid` gives more.
 
     The file has every hyperparameter, or with `minimal` the eight that matter most and those of `values` and
-    `search`. `values` stand in place of the table's defaults. The names in `search` are tuned in their `ranges`, or in
-    the table's suggested one; None tunes what has a range, or what is usual. What is searched starts at the values that
-    it would have without a search, where these are in its range.
+    `search`. `values` replace the table's defaults. The names in `search` are tuned in their `ranges`, or in
+    the table's suggested ones; None tunes the names in `ranges`, or the usual ones. The first trial has the values that
+    the searched hyperparameters would have without a search, if these are in range.
 
     Raises:
         BadInput: a name to search is unknown or has no range, or n_head does not divide n_embd.
@@ -59,41 +59,41 @@ def study_text(
     derived = {"n_head"} if "n_embd" in varied and "n_head" not in varied else set()
     changed = {row for row, value in effective.items() if value != TABLE[row].default}
     kept = {*MINIMAL, *given, *search, *changed} if minimal else {*TABLE}
-    # One of them says how long runs train.
+    # Keep only the one that sets the length of training.
     kept -= {"max_iters"} if {*search, *grid} & {"epochs"} or effective["epochs"] is not None else set()
     kept -= {"epochs"} if {*search, *grid} & {"max_iters"} else set()
     tuned = [TABLE[row] for row in TABLE if row in kept & {*search, *derived}]
     fixed = [row for row in TABLE.values() if row.name in kept - {"seed", *grid} and row not in tuned]
     unit = loss_unit([effective["objective"]])
     return f"""\
-# Check with `sweeplab study plan`, train with `sweeplab study run`; `sweeplab hyperparameters` has them all.
+# Check with `sweeplab study plan`, train with `sweeplab study run`; `sweeplab hyperparameters` lists them all.
 name: {yaml_text(name)}
 
 data:
-  corpus: python-docs  # {" | ".join(CORPORA)}; text and pairs take a path
+  corpus: python-docs  # {" | ".join(CORPORA)}; text and pairs need a path
   tokenizer: char  # {" | ".join(TOKENIZERS)}
 {_fixed(fixed, effective)}{_searched(tuned, derived, given, ranges)}
-{_grid(grid)}# cells: [{{}}, {{norm: rmsnorm}}, {{positions: rotary}}]  # or each cell by what it changes of fixed
+{_grid(grid)}# cells: [{{}}, {{norm: rmsnorm}}, {{positions: rotary}}]  # or: each cell changes these values of fixed
 
 {_first(tuned, derived, effective, ranges)}\
-objective: {{metric: val_loss, goal: minimize}}  # {unit}; the best evaluation, or with at: final the last
-budget: {{trials_per_cell: 20}}  # a total: running again adds nothing; time: 30m and flops: 1e15 end it too
+objective: {{metric: val_loss, goal: minimize}}  # {unit}; value of the best evaluation, with at: final of the last
+budget: {{trials_per_cell: 20}}  # a total: running again adds nothing; also possible: time: 30m, flops: 1e15
 sampler: tpe  # {" | ".join(SAMPLERS)}
 pruner: {{type: asha, min_iters: {effective["eval_interval"]}, factor: 3}}  # {" | ".join(PRUNERS)}
-seeds: {yaml_text([effective["seed"]])}  # a trial trains once per seed, and its value is their mean
+seeds: {yaml_text([effective["seed"]])}  # a trial is trained once per seed; its value is the mean
 engine: {{type: local, workers: auto}}  # worker processes; auto: one per GPU, or one per core
 track: {{checkpoints: best}}  # best | last | all | none
 """
 
 
 def study_file(written: Mapping[str, Any], comments: Iterable[str] = ()) -> str:
-    """Return the study file of a study as its `as_written` gives it, with comments above it."""
+    """Return the text of a study file from a study's `as_written`, with comments at the top."""
     lines = [f"# {comment}\n" for comment in comments]
     return "".join([*lines, *(_part(name, written.get(name)) for name in PARTS)])
 
 
 def range_in_words(suggested: Mapping[str, Any] | Iterable[Any] | None) -> str:
-    """Say a suggested range as a person would: "1e-4 to 1e-2, log", "gelu or relu"."""
+    """Describe a suggested range: "1e-4 to 1e-2, log", "gelu or relu"."""
     if suggested is None:
         return ""
     if not isinstance(suggested, Mapping):
@@ -125,7 +125,7 @@ def _check(search: Sequence[str], ranges: Mapping[str, Any]) -> None:
 
 
 def _consistent(given: Mapping[str, Any], search: Sequence[str]) -> dict[str, Any]:
-    """Return every hyperparameter, with defaults that go with what is given."""
+    """Return every hyperparameter, with defaults that are consistent with the given values."""
     values = {row.name: given.get(row.name, row.default) for row in TABLE.values()}
     n_embd, n_head = values["n_embd"], values["n_head"]
     if n_embd % n_head and not {"n_embd", "n_head"} & set(search):
@@ -153,7 +153,7 @@ def _fixed(rows: Sequence[Hyperparameter], values: Mapping[str, Any]) -> str:
 
 def _grid(grid: Mapping[str, Sequence[Any]]) -> str:
     if not grid:
-        hint = "every combination is a cell with its own trials; take n_layer out of fixed"
+        hint = "every combination is a cell with its own trials; remove n_layer from fixed"
         return f"# grid: {{n_layer: [1, 2, 4]}}  # {hint}\n"
     lines = [(f"{name}: {yaml_text(list(values))}", _meaning(TABLE[name])) for name, values in grid.items()]
     return f"grid:  # every combination is a cell with its own trials\n{_aligned(lines)}"
@@ -162,7 +162,7 @@ def _grid(grid: Mapping[str, Sequence[Any]]) -> str:
 def _first(
     rows: Sequence[Hyperparameter], derived: Set[str], values: Mapping[str, Any], ranges: Mapping[str, Any]
 ) -> str:
-    """Return the line of the first trial: the values that what is searched would have else, where they are in range."""
+    """Return the line of the first trial: the values without a search, for those in range."""
     found = {}
     for row in rows:
         written = Written(
@@ -173,7 +173,7 @@ def _first(
         with suppress(ValueError, TypeError):  # out of range, or null or auto
             entry.stored(values[row.name])
             found[row.name] = values[row.name]
-    return f"first_trial: {yaml_text(found)}  # of each cell; the others are the sampler's\n" if found else ""
+    return f"first_trial: {yaml_text(found)}  # of each cell; the sampler chooses the rest\n" if found else ""
 
 
 def _searched(
@@ -193,7 +193,7 @@ def _searched(
 def _meaning(row: Hyperparameter) -> str:
     unit = f" ({row.unit})" if row.unit and row.unit not in row.meaning.lower() else ""
     choices = f": {' | '.join(row.choices)}" if len(row.choices) > 1 else ""
-    automatic = "; auto: the best of this machine" if row.category == "precision" else ""
+    automatic = "; auto: the best for this machine" if row.category == "precision" else ""
     return f"{row.meaning}{unit}{choices}{automatic}"
 
 
@@ -203,8 +203,8 @@ def _aligned(lines: Sequence[tuple[str, str]]) -> str:
 
 
 def _part(name: str, value: Any) -> str:
-    """Write one part of a study file, on one line where it is short; nothing for what is empty."""
-    if isinstance(value, dict) and name not in ("fixed", "grid", "search"):  # there null switches a thing off
+    """Write one part of a study file, on one line if it is short; return "" for an empty part."""
+    if isinstance(value, dict) and name not in ("fixed", "grid", "search"):  # in these, null is a value
         value = {key: each for key, each in value.items() if each is not None}
     if value in (None, [], {}):
         return ""

@@ -1,4 +1,4 @@
-"""Values, ranges and choices as people write them: `3×10⁻⁴`, `1e-4 to 3e-3, log`, `{64, 128, 256}`, `[0.0, 0.3]`."""
+"""Parse hand-written values, ranges and choices: `3×10⁻⁴`, `1e-4 to 3e-3, log`, `{64, 128, 256}`, `[0.0, 0.3]`."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _BRACKETED = re.compile(r"[(\[{]([^()\[\]{}]*)[)\]}]")
 
 
 def parse_value(row: Hyperparameter, written: str) -> Any:
-    """Return the value of `row` that a person wrote: `**3e-4**`, `10,000`, `(0.9, 0.95)`, `*(auto)*`.
+    """Parse a hand-written value of `row`: `**3e-4**`, `10,000`, `(0.9, 0.95)`, `*(auto)*`.
 
-    A note in brackets after the value is passed over: `0.1 (or 0.2)` is 0.1.
+    A note in brackets after the value is ignored: `0.1 (or 0.2)` is 0.1.
 
     Raises:
-        ValueError: it is no value, or none that the row takes; says what was written.
+        ValueError: the row does not accept the value; the message quotes the text.
     """
     text = plain(written)
     for value in _readings(row, NOTE.sub("", text)):
@@ -47,12 +47,12 @@ def parse_value(row: Hyperparameter, written: str) -> Any:
             return row.check(value)
         except ValueError:
             continue
-    raise ValueError(f"{row.name} is written {text!r}" if text else f"{row.name} has no value")
+    raise ValueError(f"{row.name} is {text!r}" if text else f"{row.name} has no value")
 
 
 def plain(cell: str) -> str:
     """Return a cell's text without emphasis, back-ticks and escapes."""
-    # Escaped characters hide in the private use area, so that an escaped star is no emphasis.
+    # Escaped characters are moved to the private use area, so that an escaped star is not taken for emphasis.
     text = _ESCAPED.sub(lambda match: chr(0xE000 + ord(match[1])), cell).replace("`", "").strip()
     while text != (stripped := _EMPHASIS.sub(r"\2", text)):
         text = stripped
@@ -60,7 +60,7 @@ def plain(cell: str) -> str:
 
 
 def _readings(row: Hyperparameter, text: str) -> Iterator[Any]:
-    """Yield what the text may mean for this kind of row, the likeliest first."""
+    """Yield the possible values of the text for this kind of row, the likeliest first."""
     word = text.strip("()[] ").lower()
     if word in NOT_SAID:
         return
@@ -82,7 +82,7 @@ def _readings(row: Hyperparameter, text: str) -> Iterator[Any]:
 
 
 def _number(text: str) -> float:
-    """Return the number that is written, or NaN, which no row takes."""
+    """Parse a number; return NaN, which no row accepts, if it is not one."""
     text = re.sub("[\u00a0\u2009\u202f]", " ", text.strip().replace("−", "-"))
     text = _SUPERSCRIPT.sub(lambda match: "^" + match[0].translate(_UNRAISED), text)
     if _NUMBER.fullmatch(text):
@@ -93,9 +93,9 @@ def _number(text: str) -> float:
 
 
 def read_range(row: Hyperparameter, text: str) -> Any:
-    """Return what a text says is searched of a row, as a study file writes it; None where it says nothing of the kind.
+    """Parse a range or choices of a row into an entry of `search`; return None if the text is neither.
 
-    Of two ends without a word on it the range is logarithmic where the table's own is.
+    Two ends without "log" or "linear" give a logarithmic range if the table's suggested range is one.
     """
     if not is_searched(row):
         return None
@@ -130,10 +130,10 @@ def _entry(row: Hyperparameter, text: str) -> Any:
 
 
 def values_of(row: Hyperparameter, text: str) -> list[Any]:
-    """Return the values that a list names: `1,2,4`, `{gelu, relu}`, `(0.9, 0.95), (0.9, 0.99)`, `true/false`.
+    """Parse a list of values: `1,2,4`, `{gelu, relu}`, `(0.9, 0.95), (0.9, 0.99)`, `true/false`.
 
     Raises:
-        ValueError: the row does not take one of them; says which.
+        ValueError: the row does not accept one of them; the message says which.
     """
     if row.kind == "floats":
         return [parse_value(row, each) for each in _BRACKETED.findall(text)]
@@ -142,12 +142,12 @@ def values_of(row: Hyperparameter, text: str) -> list[Any]:
 
 
 def read_search(words: Sequence[str]) -> dict[str, Any]:
-    """Return what a command line searches, as a study file writes it: `learning_rate=1e-4..1e-2`, `dropout,eps`.
+    """Parse the options `--search learning_rate=1e-4..1e-2`, `--search dropout,eps` into entries of `search`.
 
-    A name alone has the table's range.
+    A name alone gets the table's suggested range.
 
     Raises:
-        BadInput: a hyperparameter is unknown, or does not take such a range.
+        BadInput: a hyperparameter is unknown, or does not accept such a range.
     """
     found = dict[str, Any]()
     for word in words:
@@ -157,16 +157,16 @@ def read_search(words: Sequence[str]) -> dict[str, Any]:
         if equals:
             row = rows[0] if rows else _row(names, f"--search {word}")
             if len(rows) > 1 or (entry := read_range(row, written)) is None:
-                raise BadInput(Problem(f"--search {word} is no range of {row.name}", RANGES))
+                raise BadInput(Problem(f"--search {word} is not a range of {row.name}", RANGES))
             found[row.name] = entry
     return found
 
 
 def read_grid(words: Sequence[str], ranges: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return a grid that is written `n_layer=1,2,4` each, or `n_layer`, whose values are those of its range.
+    """Parse the options `--grid n_layer=1,2,4` into a grid; a name alone gets the values of its range.
 
     Raises:
-        BadInput: a hyperparameter is unknown, takes no such value, or has no list of values.
+        BadInput: a hyperparameter is unknown, does not accept a value, or has no list of values.
     """
     grid: dict[str, list[Any]] = {}
     for word in words:
@@ -183,7 +183,7 @@ def read_grid(words: Sequence[str], ranges: Mapping[str, Any]) -> dict[str, list
 
 
 def overrides_of(grid: Sequence[str], search: Sequence[str]) -> list[str]:
-    """Return what a command line's words of a grid and of a search change of a study file.
+    """Return the overrides of a study file that the options --grid and --search stand for.
 
     Raises:
         BadInput: as `read_grid` and `read_search` do.
@@ -201,7 +201,7 @@ def overrides_of(grid: Sequence[str], search: Sequence[str]) -> list[str]:
 
 
 def _row(name: str, word: str) -> Hyperparameter:
-    """Return the row of a name, or of another of the field's for it."""
+    """Return the row with this name or alias."""
     known = ALIASES.get(name.strip(), name.strip())
     if known not in TABLE:
         raise BadInput(Problem(f"{word}: unknown hyperparameter {name!r}", "", nearest(known, TABLE)))
