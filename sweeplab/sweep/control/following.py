@@ -98,7 +98,9 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
                 started.add(event.place)
                 known.append((event.started, "trial", f"{event.cell} trial {event.trial} started"))
             elif isinstance(event, TrialEnded):
-                known.append((event.ended, "trial", f"{event.cell} trial {event.trial} {_ended(event, metric)}"))
+                known.append(
+                    (event.ended, "trial", f"{event.cell} trial {event.trial} {_ended(event, metric)}")
+                )
         for at, source, text in sorted(known, key=lambda each: each[0]):
             yield LogLine(time=at, source=source, text=text)
         now = {each.worker: _where(each) for each in folder.workers}
