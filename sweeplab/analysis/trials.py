@@ -154,7 +154,7 @@ def marks_of(values: Series, most: int | None = FEW) -> tuple[float, ...]:
 def trials_table(runs: DataFrame, metric: str = "best_val_loss") -> DataFrame:
     """Return one row per trial: the mean, lowest and highest loss of its seeds, and other columns of its first run.
 
-    The last column, `best`, marks the trial of the lowest loss among those of a cell that ended.
+    The last column, `best`, marks the best trial of each cell.
     """
     ranks = [WORST_FIRST.index(state if state in WORST_FIRST else "running") for state in runs["state"]]
     grouped = runs.assign(loss=finite(runs, metric), rank=ranks).groupby(TRIAL, sort=False)
@@ -164,9 +164,19 @@ def trials_table(runs: DataFrame, metric: str = "best_val_loss") -> DataFrame:
     for name, how in (("loss", "mean"), ("loss_low", "min"), ("loss_high", "max")):
         trials[name] = grouped["loss"].agg(how)
     trials = trials.reset_index()
-    ended = trials[trials["state"].isin(VALUED) & trials["loss"].notna()]
-    trials["best"] = trials.index.isin(ended.groupby("cell")["loss"].idxmin())
+    trials["best"] = are_best(trials, ["cell"])
     return trials
+
+
+def are_best(trials: DataFrame, by: Sequence[str]) -> Series:
+    """Mark the best trial of each group of trials: that of the lowest value, by which its study ranks it.
+
+    Trials that have not ended are not marked. In a table without values the lowest loss is the best.
+    """
+    ended = trials[trials["state"].isin(VALUED) & trials["loss"].notna()]
+    values = finite(ended, "value")
+    ranked = ended["loss"] if values.isna().any() else values
+    return trials.index.to_series().isin(ranked.groupby([ended[name] for name in by]).idxmin())
 
 
 def tasks_of(runs: DataFrame) -> Series:

@@ -222,13 +222,20 @@ def read_trials(folder: StudyFolder) -> list[Trial]:
     return [Trial(folder, *place, sorted(own, key=lambda run: run.seed)) for place, own in runs.items()]
 
 
+def ranked(trials: Iterable[Trial]) -> list[Trial]:
+    """Return the trials that have a value, the best first."""
+    return sorted(
+        (trial for trial in trials if trial.has_value),
+        key=lambda trial: (trial.value, trial.cell, trial.number),
+    )
+
+
 def best_by_task(folder: StudyFolder, trials: Iterable[Trial]) -> list[list[Trial]]:
     """Return the trials that have a value, the lowest first, in one list per task.
 
     Start records are read only if the study's plan lets tasks differ.
     """
-    valued = [trial for trial in trials if trial.has_value]
-    valued.sort(key=lambda trial: (trial.value, trial.cell, trial.number))
+    valued = ranked(trials)
     if not _tasks_may_differ(folder):
         return [valued] if valued else []
     by_task: dict[str, list[Trial]] = defaultdict(list)

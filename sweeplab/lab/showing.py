@@ -20,6 +20,7 @@ from sweeplab.lab.listing import (
     best_by_task,
     has_one_task,
     pick_trial,
+    ranked,
     read_trials,
 )
 from sweeplab.lab.storage import TrialCounts, count_trials
@@ -406,11 +407,13 @@ def _results(a: StudyFolder, b: StudyFolder, measure: str, is_one_text: bool) ->
 
 
 def _best_by_cell(folder: StudyFolder, measure: str) -> dict[str, tuple[float, str]]:
-    """Return by cell the lowest final value of `measure`, and the task of that run."""
-    best: dict[str, tuple[float, str]] = {}
-    for trial in read_trials(folder):
-        values = [getattr(end, measure) for end in trial.ends if trial.has_value]
-        lowest = min((value for value in values if value is not None), default=math.inf)
-        if lowest < best.get(trial.cell, (math.inf, ""))[0]:
-            best[trial.cell] = lowest, task_of(trial.start.values)
-    return best
+    """Return a number of each cell's best trial, the mean over its seeds, and the task that it is of."""
+    best: dict[str, Trial] = {}
+    for trial in ranked(read_trials(folder)):
+        best.setdefault(trial.cell, trial)
+    numbers = {cell: _mean_over_seeds(trial, measure) for cell, trial in best.items()}
+    return {
+        cell: (number, task_of(best[cell].start.values))
+        for cell, number in numbers.items()
+        if number is not None
+    }

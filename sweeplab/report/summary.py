@@ -18,7 +18,7 @@ from sweeplab.analysis.misfit.form import FLAGGED
 from sweeplab.analysis.sweep.differences import settings
 from sweeplab.analysis.sweep.importance import FEWEST_TRIALS, WITHIN, WITHIN_CHANCE
 from sweeplab.analysis.sweep.trials import Sweep
-from sweeplab.analysis.trials import COUNTED, VALUED, grid_of, searched_of, tasks_of, trials_table
+from sweeplab.analysis.trials import COUNTED, VALUED, are_best, grid_of, searched_of, tasks_of, trials_table
 from sweeplab.data.task import loss_unit
 from sweeplab.formatting import counts, listed, rounded, several, several_named, span, written
 from sweeplab.lab.identity import differences
@@ -67,14 +67,15 @@ def summarize(report: ReportData) -> Summary:
     tuned = [name for name in searched_of(runs, report.design) if name not in grid]
     entries: Entries = []
     trials = trials_table(runs)
-    ended = trials[trials["state"].isin(VALUED) & trials["loss"].notna()]
-    bests = [own.iloc[0] for _, own in ended.sort_values("loss").groupby(tasks_of(ended), sort=False)]
+    tasks = trials.assign(task=tasks_of(trials))
+    bests = [row for _, row in tasks[are_best(tasks, ["task"])].sort_values("loss").iterrows()]
     if not bests:
         entries.append(("Best trial", "no trial has ended with a loss yet"))
-    for task, row in zip(tasks_of(DataFrame(bests)), bests, strict=True):
+    for row in bests:
+        task = row["task"]
         of = f"{task}: " if len(bests) > 1 else ""
-        counted = trials[trials["state"].isin(COUNTED)]
-        evidence = chosen_best(int(row["seeds"]), int((tasks_of(counted) == task).sum()))
+        counted = tasks[tasks["state"].isin(COUNTED)]
+        evidence = chosen_best(int(row["seeds"]), int((counted["task"] == task).sum()))
         unit = loss_unit([row["objective"]] if "objective" in row else ())
         said = f"{_best(row, tuned, unit)}; {evidence.in_words()}"
         entries.append(("Best trial", of + said))

@@ -19,7 +19,7 @@ import numpy as np
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_whole
-from sweeplab.lab.listing import Trial, read_spec, read_trials
+from sweeplab.lab.listing import Trial, ranked, read_spec, read_trials
 from sweeplab.records.confirmed import Confirmed, Found, Losses
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
@@ -144,15 +144,10 @@ def in_race(cells: Sequence[Mapping[Found, Losses]]) -> set[Found]:
 
 def _best_of_cells(folder: StudyFolder, top: int) -> list[list[Trial]]:
     by_cell: dict[str, list[Trial]] = {}
-    for trial in sorted(
-        filter(lambda trial: trial.has_value, read_trials(folder)), key=lambda trial: trial.number
-    ):
+    for trial in ranked(read_trials(folder)):
         by_cell.setdefault(trial.cell, []).append(trial)
     order = [cell["cell"] for cell in folder.read(folder.plan_file)["cells"]]
-    ranked = {
-        cell: sorted(trials, key=lambda trial: trial.value or 0.0)[:top] for cell, trials in by_cell.items()
-    }
-    return [ranked[cell] for cell in sorted(ranked, key=order.index)]
+    return [by_cell[cell][:top] for cell in sorted(by_cell, key=order.index)]
 
 
 def _check_seeds(folder: StudyFolder, wanted: Mapping[str, int]) -> None:

@@ -1,11 +1,12 @@
-"""The grid of a study is what its record says, however long its cells' names are."""
+"""A study's grid is what its record says, however long its cells' names are, and its best trial what it values best."""
 
 from __future__ import annotations
 
 from analysis.planted_sweep import DESIGN, SEARCH, plant_sweep
+from pandas import DataFrame
 
 from sweeplab.analysis.sweep.trials import sweep_of
-from sweeplab.analysis.trials import StudyDesign, grid_of, searched_of, with_models
+from sweeplab.analysis.trials import StudyDesign, grid_of, searched_of, trials_table, with_models
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.space import LONGEST_KEY, Cell
 
@@ -48,3 +49,17 @@ def test_a_design_is_what_the_study_file_says(tmp_path) -> None:
     design = StudyDesign.of(read_study(file))
     assert design.grid == ("n_head", *DESIGN.grid)
     assert list(design.search) == ["learning_rate", "dropout"]
+
+
+def test_the_best_trial_is_the_one_that_its_study_values_best() -> None:
+    """With two seeds the mean of their minima is not the minimum of their mean curve, which Optuna was told."""
+    losses = {0: ((1.0, 3.0), 2.5), 1: ((2.1, 2.1), 2.1), 2: ((0.5, 0.5), 0.4)}
+    rows = [
+        {"cell": "all", "trial": trial, "seed": seed, "state": "pruned" if trial == 2 else "complete",
+         "best_val_loss": loss, "value": value}
+        for trial, (of_seeds, value) in losses.items() for seed, loss in enumerate(of_seeds)
+    ]  # fmt: skip
+    table = trials_table(DataFrame(rows))
+    assert table["loss"].tolist() == [2.0, 2.1, 0.5] and table["best"].tolist() == [False, True, False]
+    without = trials_table(DataFrame(rows).drop(columns="value"))
+    assert without["best"].tolist() == [True, False, False], "of a table from elsewhere that is all there is"

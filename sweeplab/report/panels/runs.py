@@ -17,6 +17,7 @@ from sweeplab.analysis.points import SHAPE
 from sweeplab.analysis.trials import (
     TRIAL,
     VALUED,
+    are_best,
     check_one_task,
     finite,
     grid_of,
@@ -247,8 +248,7 @@ class LossPanel(Panel, name="loss"):
         shown["line"] = _labels(shown, lines)
         # In a study of one cell the sizes are searched: the line joins the best trial of each size.
         by = ["cell"] if runs["cell"].nunique() > 1 else ["line", "x"]
-        ended = shown[shown["state"].isin(VALUED)]
-        shown["best"] = shown.index.isin(ended.groupby(by)["loss"].idxmin())
+        shown["best"] = are_best(shown, by)
         view, outside = _view(shown)
         columns = [*TRIAL, "state", "seeds", "x", "loss", "loss_low", "loss_high", "line", "best", *lines]
         return cls(
@@ -411,10 +411,9 @@ class HeatMapPanel(LossMap, name="heat_map", heading="Best loss of each cell"):
             raise BadInput(f"a heat map needs two sizes that vary in the grid; varying here: {only}")
         for name in (x, y):
             _check_comparable(name, runs, ended, metric)
-        lowest = ended.groupby([x, y])["loss"].idxmin()
-        best = ended.loc[sorted(lowest), [y, x, "loss", "cell", "trial"]].reset_index(drop=True)
+        best = ended.loc[are_best(ended, [x, y]), [y, x, "loss", "cell", "trial"]].reset_index(drop=True)
         others = ", ".join(name for name in grid if name not in (x, y))
-        note = f"The lowest {report.measure_title(metric)}{f', over {others}' if others else ''}."
+        note = f"The {report.measure_title(metric)} of the best trial{f', over {others}' if others else ''}."
         return cls._over(x, y, best, note)
 
 
