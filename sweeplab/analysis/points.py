@@ -179,7 +179,7 @@ def read_frame(path: Path) -> pd.DataFrame:
     if read is None:
         raise BadInput(Problem(f"{path}: no table has the suffix {path.suffix!r}", ", ".join(readers)))
     if path.exists() and not path.is_file():  # a pipe would be waited for
-        raise BadInput(Problem("is not a file", file=path))
+        raise BadInput(Problem("is no file", file=path))
     try:
         return read(path)  # type: ignore[no-any-return]
     except OSError as error:

@@ -82,7 +82,7 @@ def browse(
         return
     free = pages.free_port(*([] if port is None else [port]))
     if port not in (None, free):
-        raise BadInput(f"port {port} is in use; use --port {free}, which is free, or no --port")
+        raise BadInput(f"port {port} is in use; --port {free} is free, and without --port one is found")
     with writable(place, uri) as served, pages.serve(place, served, free) as server:
         links = _publish(folders, uri, view, server.url, bool(name), served)  # while the server starts
         server.wait_until_ready()

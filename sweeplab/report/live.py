@@ -217,7 +217,7 @@ def live_page(lab: Path, name: str | None, port: int | None = None) -> Iterator[
         raise BadInput(f"{lab} has no study to look at yet; sweeplab study run FILE trains one")
     free = free_port(port if port is not None else FIRST_PORT)
     if port not in (None, free):
-        raise BadInput(f"port {port} is in use; use --port {free}, which is free, or no --port")
+        raise BadInput(f"port {port} is in use; --port {free} is free, and without --port one is found")
     token = secrets.token_urlsafe(24)
     with ExitStack() as stack, socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -235,7 +235,7 @@ def test_no_ledger_and_no_place_for_one(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be written"):
         append(tmp_path / "file" / "ledger.jsonl", [{"loss": 1.0}])
     (tmp_path / "folder").mkdir()
-    with pytest.raises(BadInput, match="is not a file"):
+    with pytest.raises(BadInput, match="is no file"):
         read_chain(tmp_path / "folder")
 
 

@@ -278,7 +278,7 @@ def test_a_pipe_is_not_waited_for(words: str, cli, folder: Path) -> None:
     os.mkfifo(folder / "PIPE.csv")
     said = cli(*words.split())
     assert (said.code, said.out) == (2, "")
-    assert re.fullmatch(r"error: PIPE\S+: is not a file\n", said.err)
+    assert re.fullmatch(r"error: PIPE\S+: is no file\n", said.err)
 
 
 def test_a_study_that_another_process_runs(cli, files: Path) -> None:

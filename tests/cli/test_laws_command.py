@@ -177,7 +177,7 @@ def test_what_speaks_against_a_file_is_said_wherever_it_is_fitted(command: str, 
     assert said.code == 0, said.err
     assert (
         "residuals of " in said.out
-        and "every number is in doubt; of 1 other column (epochs), 1 can" in said.out
+        and "every number is in doubt; 1 of 1 other column (epochs) can" in said.out
     )
     assert "the residuals correlate with epochs, which the law does not use: +" in said.out
     if name == "fit":

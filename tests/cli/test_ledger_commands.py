@@ -342,6 +342,5 @@ def test_small_cells_are_run_large_ones_forecast_run_and_scored(cli, folder: Pat
 @pytest.mark.parametrize("words", ["laws ledger", "laws verify", "laws forecast runs.csv"])
 def test_what_is_no_file_is_no_ledger(cli, table: Path, words: str) -> None:
     told = cli(*words.split(), *((*COLUMNS, *SMALL) if "forecast" in words else ()), "--ledger", "/dev/null")
-    assert (told.code, told.out) == (2, "")
-    assert told.err.startswith("error: /dev/null: is not a file; allowed: ")
+    assert (told.code, told.out) == (2, "") and told.err.startswith("error: /dev/null: is no file; allowed: ")
     assert not Path("/dev/null.head").exists() and not Path("/dev/null.lock").exists()

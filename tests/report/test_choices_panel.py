@@ -70,7 +70,7 @@ def test_unlike_tasks_are_not_compared(plant) -> None:
     ]  # fmt: skip
     assert [row["rank"] for row in found.result["choices"]] == [1, 2, 1]
     (warning,) = found.warnings
-    assert "ranked separately" in warning and "bits per byte too" in warning
+    assert "ranked separately" in warning and "not even in bits per byte" in warning
     assert (
         found.notes[-1]
         == "Hidden tokens, from all around them, 15% of them: n_layer=4, n_embd=32 is the only cell."

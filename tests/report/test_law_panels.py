@@ -97,7 +97,7 @@ def test_a_law_of_one_column_has_one_line() -> None:
     found = shown("law", of(RAY, "power-n"), law="power-n", x="params")
     assert found.lines == ("measured",) and set(found.data["line"]) == {"measured", "power-n"}
     assert make_panel(PanelSpec("law", {"law": "power-n", "x": "tokens"}), of(RAY, "power-n")).missing == (
-        "power-n does not read tokens"
+        "power-n does not use tokens"
     )
 
 
@@ -150,7 +150,7 @@ def test_too_few_points_are_said() -> None:
     material = ReportData(*(of(GRID).runs, of(GRID).curves), table=few)
     for kind in ("law", "verdicts", "residuals"):
         assert make_panel(PanelSpec(kind), material).missing == (
-            "5 rows for the 5 parameters of chinchilla; it takes 6 or more"
+            "5 rows for the 5 parameters of chinchilla; it needs 6 or more"
         )
 
 
@@ -159,7 +159,7 @@ def test_misfit_says_what_could_be_seen() -> None:
     assert set(good.data["status"]) == {"not seen"} and (good.data["power"] > 0.5).all()
     assert set(ray.data["status"]) == {"cannot be seen"}
     assert "this design cannot show a misfit" in ray.notes[0].lower()
-    assert good.shown["form"].tolist() == good.data["status"].tolist()
+    assert good.shown["verdict"].tolist() == good.data["status"].tolist()
 
 
 def test_a_backtest_has_an_error_for_each_law_and_row_above_a_cut() -> None:

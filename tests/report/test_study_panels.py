@@ -122,5 +122,5 @@ def test_a_study_of_one_token_count_has_the_law_of_its_sizes(tmp_path: Path, pla
 def test_a_study_too_small_for_a_law_says_so_in_one_line(tmp_path: Path, plant) -> None:
     page = write_scaling(*plant(["complete"], layers=(1, 2), widths=(32,)), tmp_path)
     text = page.read_text()
-    assert text.count("2 rows for the 3 parameters of power-n; it takes 4 or more.") == 1
+    assert text.count("2 rows for the 3 parameters of power-n; it needs 4 or more.") == 1
     assert "with its 90% band" not in text

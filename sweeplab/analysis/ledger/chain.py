@@ -102,7 +102,7 @@ def append(path: Path, forecasts: Sequence[Mapping[str, Any]]) -> tuple[Entry, .
 
 def _check_file(path: Path) -> None:
     if path.exists() and not path.is_file():
-        raise BadInput(Problem("is not a file", "the name of a ledger file, or of a new one", file=path))
+        raise BadInput(Problem("is no file", "the name of a ledger file, or of a new one", file=path))
 
 
 def canonical(content: Any) -> bytes:
