@@ -127,7 +127,7 @@ def test_refits_find_their_optimum_and_their_spread_is_that_of_new_tables() -> N
         (
             "kaplan",
             lambda table, n: {k: c for k, c in table.items() if k != "tokens"},
-            "kaplan reads 'tokens'",
+            "kaplan needs 'tokens'",
         ),
     ],
 )

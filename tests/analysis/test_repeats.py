@@ -45,7 +45,7 @@ def test_a_search_gives_the_best_of_each_point_and_says_so(tmp_path: Path) -> No
     assert points.n == len(SIZES) and set(points.weights) == {1.0}
     assert points.dropped == {"not the best of its point": 3 * len(SIZES)}
     assert points.conventions["rows"] == (
-        "the best at each point over lr, as a law is of the best (48 rows at 12 points of params and tokens); "
+        "the best at each point over lr, as a law describes the best (48 rows at 12 points of params and tokens); "
         "--count rows=all takes every row"
     )
     best, everything = (
