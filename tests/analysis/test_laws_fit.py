@@ -96,7 +96,8 @@ def test_units_do_not_matter() -> None:
     points = plant("steep", GOOD["12 points, 4 x 3"], 0.01, np.random.default_rng(8))
     scaled = replace(points, columns=points.columns | {"params": points.columns["params"] * 1e-6})
     one, other = fit(points, CHINCHILLA), fit(scaled, CHINCHILLA)
-    assert one.objective == pytest.approx(other.objective, rel=1e-9)
+    # Huber's delta follows from the residuals of starts that converge to 1e-8 of their objective.
+    assert one.objective == pytest.approx(other.objective, rel=1e-7)
     assert one.minimizer()["alpha"] == pytest.approx(other.minimizer()["alpha"], rel=1e-6)
 
 
