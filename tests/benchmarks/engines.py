@@ -1,12 +1,16 @@
 """Compare engines with local workers on the same cores: seconds until a study starts, and the time of a trial.
 
-Run: python tests/benchmarks/engines.py [rounds]. A study of 24 short trials runs on two workers: local ones, those of a
-real Slurm of two nodes, and actors of a real Ray cluster of two nodes, in turn, all with one PostgreSQL and a tracking
-database that exists already. Before timing, all must reach the same losses, bit for bit.
+Run: python tests/benchmarks/engines.py [rounds] [--same STUDY.yaml]. A study of 24 short trials runs on two workers:
+local ones, those of a real Slurm of two nodes, and actors of a real Ray cluster of two nodes, in turn, all with one
+PostgreSQL and a tracking database that exists already. Before timing, all must reach the same losses, bit for bit.
+
+With --same nothing is timed: local workers and three nodes of Slurm and of Ray run the study by random search and
+without a pruner, and all losses of all runs are compared bit for bit.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import statistics
@@ -84,5 +88,53 @@ def main(n_rounds: int) -> None:
     print_table(["engine", "to the first trial", "a trial"], rows)
 
 
+def compare(file: Path) -> None:
+    """Run a study on each engine and compare what its runs came to."""
+    print(setting(), flush=True)
+    with (
+        tempfile.TemporaryDirectory() as place,
+        database() as server,
+        slurm_cluster.started(n_nodes=3),
+        ray_cluster.started(3) as cluster,
+    ):
+        os.environ |= {"SWEEPLAB_STORAGE": server.url, "OMP_NUM_THREADS": "1"}
+        engines = {
+            "local": ["-o", "engine.workers=2"],
+            "slurm": ["--engine", "slurm", "-o", "engine.time=1h", "-o", "engine.workers=3"],
+            "ray": ["--engine", "ray", "-o", f"engine.address={cluster.address}", "-o", "engine.workers=3"],
+        }
+        found = {}
+        for name, words in engines.items():
+            command = [sys.executable, "-m", "sweeplab", "study", "run", str(file.resolve()), "--name", name]
+            command += [
+                "--lab",
+                str(Path(place) / "lab"),
+                "-o",
+                "sampler=random",
+                "-o",
+                "pruner=none",
+                *words,
+            ]
+            began = time.perf_counter()
+            done = subprocess.run(command, cwd=place, capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout + done.stderr
+            study = StudyFolder(Path(place) / "lab", name)
+            found[name] = {(each.cell, each.trial, each.seed): curve(each) for each in study.runs()}
+            nodes = {each.node or "here" for each in study.workers}
+            seconds = time.perf_counter() - began
+            print(
+                f"{name}: {len(found[name])} runs on {', '.join(sorted(nodes))}, {seconds:.0f} s", flush=True
+            )
+            assert found[name] == found["local"], f"{name} trains otherwise"
+    print("the same trials, and the same losses to the bit")
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rounds", nargs="?", type=int, default=3)
+    parser.add_argument("--same", type=Path)
+    chosen = parser.parse_args()
+    if chosen.same:
+        compare(chosen.same)
+    else:
+        main(chosen.rounds)
