@@ -175,7 +175,9 @@ def test_a_run_reads_its_words_as_init_does(cli, finished) -> None:
     a_plugins = overrides_of(["act=mine,gelu"], [])
     assert a_plugins == ["grid.activation=[mine,gelu]"], "checked once its plugin is imported"
     said = cli("plan", finished.file, "--search", "dropout=high..low")
-    assert said.code == 2 and "--search dropout=high..low is no range of dropout; allowed: 1e-4" in said.err
+    assert (
+        said.code == 2 and "--search dropout=high..low is not a range of dropout; allowed: 1e-4" in said.err
+    )
 
 
 def test_the_environment_says_where_the_lab_is(cli, finished, folder: Path, monkeypatch) -> None:
