@@ -125,7 +125,7 @@ def test_a_refused_value_writes_nothing(folder: Path) -> None:
         run("mine", "--table", "table.md")
     first, second = str(refused.value).splitlines()
     assert first.startswith("table.md:7: dropout is 'a lot'; allowed: a number from 0 to below 1")
-    assert second.startswith("table.md:8: n_layer is written '0'")
+    assert second.startswith("table.md:8: n_layer is '0'")
     assert [path.name for path in folder.iterdir()] == ["table.md"]
 
 
