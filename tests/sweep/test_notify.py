@@ -109,6 +109,6 @@ def test_what_cannot_be_told_is_said_before_the_study_starts(
 
 def test_a_url_in_the_file_is_refused_without_being_repeated(tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(STUDY.replace("OWNERS_PHONE", "'tgram://hunter2/1'"))
-    with pytest.raises(BadInput, match="no name of an environment variable") as refused:
+    with pytest.raises(BadInput, match="not the name of an environment variable") as refused:
         sweeplab.load_study(tmp_path / "tiny.yaml", lab=tmp_path)
     assert "hunter2" not in str(refused.value)

@@ -149,7 +149,7 @@ FITS = [
     ("learning_rate,val_loss\n0.5,2", "line 2: learning_rate lies outside of 0.0003 to 0.01"),
     ("learning_rate,val_loss\n,2\n,3", "2 (line 2, line 3): without learning_rate, which is searched"),
     ("learning_rate,val_loss\n1e-3,\n2e-3,nan", "2 (line 2, line 3): no finite value"),
-    ("learning_rate,val_loss\nfast,2", 'line 2: learning_rate is "fast", which is no number'),
+    ("learning_rate,val_loss\nfast,2", 'line 2: learning_rate is "fast", which is not a number'),
     ("learning_rate,val_loss,state\n1e-3,2,failed", "line 2: not finished (state failed)"),
     ("learning_rate,val_loss,state\n1e-3,2,running", "line 2: not finished (state running)"),
     ("learning_rate,val_loss,max_iters\n1e-3,2,30", "line 2: max_iters is 30 there and 20 here"),

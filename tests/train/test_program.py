@@ -137,7 +137,7 @@ def test_without_a_compiler_that_is_said_in_one_line(values_of, tokens, monkeypa
     monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path))
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(
-        BadInput, match=r"no C\+\+ compiler for compile: true on a CPU; compile: false needs none"
+        BadInput, match=r"no C\+\+ compiler for compile: true on a CPU; set compile: false, or install"
     ):
         Stack(values_of(compile=True), tokens, tokens)
 

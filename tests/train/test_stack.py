@@ -303,10 +303,10 @@ def test_learns(values_of, tokens) -> None:
 
 def test_refuses_what_does_not_fit(values_of, tokens) -> None:
     stack = Stack(values_of(), tokens, tokens)
-    with pytest.raises(ValueError, match="no place"):
+    with pytest.raises(ValueError, match="cannot admit"):
         stack.admit(Run("wide", values_of(n_embd=64)))
     stack.admit(Run("one", values_of()))
-    with pytest.raises(ValueError, match="no place"):
+    with pytest.raises(ValueError, match="cannot admit"):
         stack.admit(Run("two", values_of()))
 
 
