@@ -43,7 +43,7 @@ def test_the_three_agree_with_the_planted_law(truth: str) -> None:
 def test_differences_cover_none_where_there_is_none() -> None:
     """What two approaches have in common is taken out: their difference is better known than either of them."""
     held, shares = [], []
-    for seed in range(24):
+    for seed in range(10):
         found = approaches(
             plant_isoflop("steep", 0.003, rng(seed), decades=1.2), Curves((), "constant", "none")
         )

@@ -55,7 +55,7 @@ def test_what_is_above_a_cut_is_not_seen() -> None:
 @pytest.mark.slow
 def test_intervals_hold_what_they_say() -> None:
     held = []
-    for seed in range(20):
+    for seed in range(10):
         points = plant("steep", GRID, 0.01, np.random.default_rng([seed, 1]))
         held.append(backtest(points, CHINCHILLA, cuts_of(points, [CHINCHILLA])).coverage)
     assert 0.83 < np.mean(held) < 0.97
@@ -86,7 +86,7 @@ def test_a_better_challenger_is_named() -> None:
 @pytest.mark.slow
 def test_noise_names_nobody() -> None:
     named = []
-    for seed in range(6):
+    for seed in range(3):
         points = plant("steep", GOOD["12 points, 4 x 3"], 0.01, np.random.default_rng([seed, 2]))
         named.append(compare(points, [CHINCHILLA, LAWS["tied"], JOINT]).better)
     assert len([name for name in named if name]) <= 1, named
