@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from sweeplab.errors import BadInput, StorageUnavailable
+from sweeplab.files import GrowingFile
 from sweeplab.lab.events import Event, EventStream, OnLook, StudyNotice, Tick, TrialClaimed, TrialEnded
 from sweeplab.lab.identity import version_differences, versions
 from sweeplab.lab.listing import find_metric
@@ -116,7 +117,7 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
         Commands(open_database(folder.storage_url), Availability(folder.name)),
     )
     started: set[tuple[str, int]] = set()  # a trial starts with the first of its runs
-    offsets: dict[Path, int] = {}
+    logs: dict[Path, GrowingFile] = {}
     places: dict[int, str] = {}
     events, is_last, metric = stream.past(), not follow, find_metric(folder)
     while True:
@@ -136,7 +137,8 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
             yield LogLine(time=None, source=f"worker-{worker}", text=now[worker])
         places = now
         for file in sorted(folder.path.glob("worker-*.log")):
-            for text in _new_lines(file, offsets):
+            added = logs.setdefault(file, GrowingFile(file)).new_lines()
+            for text in added.decode("utf-8", "replace").splitlines():
                 yield LogLine(time=None, source=file.stem, text=text)
         if is_last:
             return
@@ -155,15 +157,6 @@ def _ended(event: TrialEnded, metric: str) -> str:
 def _where(place: WorkerPlace) -> str:
     at = f" on {place.node}" if place.node else ""
     return f"{place.state}{at}, {place.process}{f', {place.why}' if place.why else ''}"
-
-
-def _new_lines(file: Path, offsets: dict[Path, int]) -> list[str]:
-    with file.open("rb") as opened:
-        opened.seek(offsets.get(file, 0))
-        text = opened.read()
-    whole = text[: text.rfind(b"\n") + 1]
-    offsets[file] = offsets.get(file, 0) + len(whole)
-    return whole.decode("utf-8", "replace").splitlines()
 
 
 def _in_words(command: Command) -> str:
