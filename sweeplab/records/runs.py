@@ -272,7 +272,7 @@ class RunFolder:
     points_file = Inside("points.jsonl")
     gradients_file = Inside("gradients.jsonl")
     end_file = Inside("end.json")
-    test_file = Inside("test.json")  # its losses on the test split
+    test_file = Inside("test.json")  # its measures on the test split
     shipped_file = Inside("shipped")  # the marker that tracking has the complete run
 
     @property
@@ -351,6 +351,21 @@ class RunFolder:
             return None
         with reading(self.end_file, FROM_A_COPY):
             return RunEnd.from_json(json.loads(said))
+
+    def write_test(self, measures: Mapping[str, float]) -> None:
+        """Write the run's measures on the whole test split; the loss is `test_loss`."""
+        write_whole(self.test_file, json.dumps(measures).encode())
+
+    def read_test(self) -> dict[str, float] | None:
+        """Return the run's measures on the whole test split, or None while it is not scored.
+
+        Raises:
+            DamagedFile: test.json is damaged.
+        """
+        if not self.test_file.exists():
+            return None
+        with reading(self.test_file, f"rm {self.test_file}, and confirm the study again"):
+            return {name: float(value) for name, value in json.loads(self.test_file.read_bytes()).items()}
 
     def take_back_end(self, promoted: int | None) -> RunEnd | None:
         """Remove the end with which a run was pruned, if its trial was `promoted` from there; return any other end."""
