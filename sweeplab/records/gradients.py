@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sweeplab.files import GrowingFile
-from sweeplab.records.runs import RunFolder, append_lines, by_iteration, finite_or_none
+from sweeplab.records.runs import RunFolder, append_lines, finite_or_none
 
 Norms = tuple[float | None, float | None, float | None]
 
@@ -39,7 +39,8 @@ def append_gradients(folder: RunFolder, points: Iterable[GradientPoint]) -> None
 def read_gradients(folder: RunFolder) -> list[GradientPoint]:
     """Return a run's points by iteration; if it repeated an iteration after a kill, the first record counts."""
     lines = GrowingFile(folder.gradients_file).new_lines().split(b"\n")
-    return by_iteration(point for line in lines if (point := _point(line)))
+    found = {point.iteration: point for line in reversed(lines) if (point := _point(line))}
+    return [found[iteration] for iteration in sorted(found)]
 
 
 def _point(line: bytes) -> GradientPoint | None:

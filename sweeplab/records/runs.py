@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self
 
 from sweeplab.errors import DamagedFile
 from sweeplab.files import GrowingFile, write_new, write_whole
@@ -156,11 +156,6 @@ class CurvePoint:
     def as_json(self) -> dict[str, Any]:
         """Return the point as plain data, without fields that were not measured."""
         return {name: value for name, value in asdict(self).items() if value is not None}
-
-    @property
-    def measures(self) -> dict[str, float]:
-        """Return the MEASURES that there are."""
-        return {name: value for name in MEASURES if (value := getattr(self, name)) is not None}
 
 
 MEASURES = tuple(each.name for each in fields(CurvePoint) if each.type == "Measured")
@@ -325,7 +320,8 @@ class RunFolder:
 
     def points(self) -> list[CurvePoint]:
         """Return the curve by iteration; if a run repeated an iteration after a kill, the first record counts."""
-        return by_iteration(CurveReader(self).new_points())
+        found = {point.iteration: point for point in reversed(CurveReader(self).new_points())}
+        return [found[iteration] for iteration in sorted(found)]
 
     def write_end(self, end: RunEnd, promoted: int | None = None) -> RunEnd:
         """Write the run's end unless there is one, and return the one that holds; nothing of the run is written later.
@@ -406,22 +402,6 @@ class CurveReader:
         A line that a kill cut off is skipped.
         """
         return [point for line in self._file.new_lines().split(b"\n") if (point := _point(line))]
-
-
-class _HasIteration(Protocol):
-    @property
-    def iteration(self) -> int: ...
-
-
-P = TypeVar("P", bound=_HasIteration)
-
-
-def by_iteration(points: Iterable[P]) -> list[P]:
-    """Return points by iteration; if a run repeated an iteration after a kill, the first record counts."""
-    found: dict[int, P] = {}
-    for point in points:
-        found.setdefault(point.iteration, point)
-    return [found[iteration] for iteration in sorted(found)]
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.formatting import json_ready, without_password
-from sweeplab.lab.listing import Trial, find_metric, find_study, loss_unit_of, read_spec, study_names
+from sweeplab.lab.listing import find_metric, find_study, loss_unit_of, read_spec, study_names
 from sweeplab.lab.moving import Done
-from sweeplab.lab.showing import how_to_use
+from sweeplab.lab.showing import commands_about
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import CurvePoint, RunEnd, RunFolder, RunStart, RunState, run_key
 from sweeplab.sweep.control import steering
@@ -48,6 +48,7 @@ class Follower:
     folder: StudyFolder
     _watched: Watched | None = None
     _unfinished: RunState = RunState.WAITING
+    _starts: dict[str, RunStart] = field(default_factory=dict)
     _rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     _new_rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     _new_points: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
@@ -65,6 +66,7 @@ class Follower:
         trials = {(row["cell"], row["trial"]): row for row in self._rows.values()}
         valued = [row for row in trials.values() if row["outcome"].has_value and row["value"] is not None]
         best = min(valued, key=lambda row: row["value"], default=None)
+        how = best and commands_about(self.folder, self._starts[best["key"]].values.objective)
         live = [row["cell"] for row in self._rows.values() if row["state"] is RunState.RUNNING]
         slots = max((cell.stack for cell in plan.cells if cell.cell in live), default=0)
         found = {
@@ -76,7 +78,7 @@ class Follower:
             "total": plan.trials,
             "counted": progress.counted,
             "seconds_left": progress.seconds_left if is_run else None,
-            "best": best and best | {"commands": how_to_use(self._trial(best))},
+            "best": best and {**best, "commands": how},
             "occupancy": {"running": len(live), "slots": max(len(live), slots * len(plan.workers))},
             "cells": [
                 {
@@ -98,11 +100,18 @@ class Follower:
 
     def _hear(self, run: RunFolder, points: Sequence[CurvePoint], end: RunEnd | None) -> None:
         key = run_key(run.cell, run.trial, run.seed)
-        before = self._rows.get(key) or _row(run.read_start())
+        start = self._starts[key] = self._starts.get(key) or run.read_start()
+        before = self._rows.get(key, {"iteration": 0, "loss": None, "best": None})
         losses = [(each.iteration, each.val_loss) for each in points if each.val_loss is not None]
         at, loss = losses[-1] if losses else (before["iteration"], before["loss"])
         known = [each for each in (before["best"], *(each for _, each in losses)) if each is not None]
-        row = before | {
+        row = {
+            "key": key,
+            "cell": start.cell,
+            "trial": start.trial,
+            "seed": start.seed,
+            "max_iters": start.values.max_iters,
+            "sampled": dict(start.sampled),
             "state": end.state if end else self._unfinished,
             "outcome": end.ending.outcome if end else self._unfinished,
             "value": end.value if end else None,
@@ -115,24 +124,6 @@ class Follower:
             self._new_points.setdefault(key, []).extend(losses)
         if row != self._rows.get(key):
             self._rows[key] = self._new_rows[key] = row
-
-    def _trial(self, row: Mapping[str, Any]) -> Trial:
-        run = self.folder.run(row["cell"], row["trial"], row["seed"])
-        return Trial(self.folder, row["cell"], row["trial"], [run])
-
-
-def _row(start: RunStart) -> dict[str, Any]:
-    return {
-        "key": start.key,
-        "cell": start.cell,
-        "trial": start.trial,
-        "seed": start.seed,
-        "iteration": 0,
-        "max_iters": start.values.max_iters,
-        "loss": None,
-        "best": None,
-        "sampled": dict(start.sampled),
-    }
 
 
 # The commands of the command line by name, each called with its arguments from a request.

@@ -231,7 +231,7 @@ class TrialRuns:
             ended=time.time(),
             iteration=last.iteration,
             best_val_loss=best.val_loss if best else None,
-            best=best.measures if best else {},
+            best={name: value for name in runs.MEASURES if (value := getattr(best, name, None)) is not None},
             final_val_loss=evaluated[-1][0] if evaluated else None,
             valued_val_loss=self.curves.valued(training.folder.seed, self.spec.objective.at),
             **{f"{self.spec.objective.at}_{name}": getattr(last, name) for name in WHOLE},
