@@ -158,6 +158,7 @@ class CurvePoint:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
+# The names of these numbers; annotations are texts here.
 MEASURES = tuple(each.name for each in fields(CurvePoint) if each.type == "Measured")
 # The same, at the evaluation with the lowest loss.
 BEST_MEASURES = tuple(f"best_{name}" for name in MEASURES)
