@@ -1,10 +1,11 @@
-"""Files: write one so that it is always complete, open one with SQLite, and find the cache folder."""
+"""Files: write one so that it is always complete, read one that grows, open one with SQLite; the cache folder."""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -85,6 +86,29 @@ def write_new(target: Path, content: bytes) -> bool:
     finally:
         temporary.unlink(missing_ok=True)
     return True
+
+
+@dataclass
+class GrowingFile:
+    """A text file to which a process adds lines."""
+
+    path: Path
+    _offset: int = 0
+
+    def new_lines(self) -> bytes:
+        """Return the whole lines added since the last call; none if the file does not exist.
+
+        A line that is still being written is left for the next call.
+        """
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                text = file.read()
+        except FileNotFoundError:
+            return b""
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return whole
 
 
 def sync_folder(folder: Path) -> None:

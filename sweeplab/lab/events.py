@@ -6,13 +6,13 @@ import json
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import CurveReader, RunFolder, TrialEnding
+from sweeplab.records.runs import CurvePoint, CurveReader, RunEnd, RunFolder, TrialEnding
 
 _log = logging.getLogger("sweeplab")
 
@@ -136,17 +136,20 @@ def read_event(line: str, worker: int) -> Event:
     return _EVENTS[said.pop("event")](**said | {"worker": worker})
 
 
+OnLook = Callable[[RunFolder, Sequence[CurvePoint], RunEnd | None], object]
+
+
 class EventStream:
     """The events of a study from its start on, read from its runs' folders, so by any process.
 
     Each call of `new` yields what is new. The trials of a cell are looked for again only when something was added to
-    the cell's folder.
+    the cell's folder. At every call `hear` gets each run that had not ended, the new points of its curve, and its end.
     """
 
-    def __init__(self, folder: StudyFolder) -> None:
-        self._runs = folder.path / "runs"
+    def __init__(self, folder: StudyFolder, hear: OnLook = lambda run, points, end: None) -> None:
+        self._runs, self._hear = folder.path / "runs", hear
         self._seen: dict[Path, int] = {}  # a cell's folder and when something was last added to it
-        self._known: dict[Path, set[str]] = defaultdict(set)  # the names in a cell's folder
+        self._known: dict[Path, dict[str, CurveReader]] = defaultdict(dict)  # by the names in a cell's folder
         self._live: list[CurveReader] = []
         self._ended: set[tuple[str, int]] = set()
         self._taken_back: dict[Path, float] = {}  # end times of resumed runs, until the ends are removed
@@ -156,19 +159,16 @@ class EventStream:
 
         With `anew`, and if all of its runs have ended, only the storage's record of the trial is written again.
         """
-        own = [RunFolder(self._runs / cell / name) for name in self._known[self._runs / cell]]
-        own = [folder for folder in own if folder.trial == trial]
-        if anew and own and all(folder.end_file.exists() for folder in own):
+        own = [curve for curve in self._known[self._runs / cell].values() if curve.folder.trial == trial]
+        if anew and own and all(curve.folder.end_file.exists() for curve in own):
             return False
         self._ended.discard((cell, trial))
-        following = {curve.folder for curve in self._live}
-        for folder in own:
-            if folder in following:
+        for curve in own:
+            if curve in self._live:
                 continue
-            if end := folder.read_end():
-                self._taken_back[folder.path] = end.ended
-            self._live.append(curve := CurveReader(folder))
-            curve.new_points()
+            if end := curve.folder.read_end():
+                self._taken_back[curve.folder.path] = end.ended
+            self._live.append(curve)
         return True
 
     def past(self) -> Iterator[TrialEvent]:
@@ -183,15 +183,16 @@ class EventStream:
         for number, curve in enumerate([*self._live]):
             run = curve.folder
             cell, trial = place = run.cell, run.trial
-            points = [
-                (each.iteration, loss) for each in curve.new_points() if (loss := each.val_loss) is not None
-            ]
-            if points and place not in self._ended:
-                at, loss = points[-1]
+            end = run.read_end() if number < n_known else None  # first: no point is written after it
+            if end and self._taken_back.get(run.path) == end.ended:
+                end = None
+            points = curve.new_points()
+            self._hear(run, points, end)
+            evaluated = [(each.iteration, loss) for each in points if (loss := each.val_loss) is not None]
+            if evaluated and place not in self._ended:
+                at, loss = evaluated[-1]
                 yield RunEvaluated(cell=cell, trial=trial, seed=run.seed, iteration=at, val_loss=loss)
-            if number >= n_known or (end := run.read_end()) is None:
-                continue
-            if self._taken_back.get(run.path) == end.ended:
+            if end is None:
                 continue
             self._live.remove(curve)
             if place not in self._ended:
@@ -204,14 +205,14 @@ class EventStream:
             changed = cell.stat().st_mtime_ns
             if self._seen.get(cell) == changed:
                 continue
-            names = {each.name for each in os.scandir(cell)} - self._known[cell]
+            names = {each.name for each in os.scandir(cell)} - self._known[cell].keys()
             found = [RunFolder(cell / name) for name in sorted(names)]
             whole = [folder for folder in found if folder.has_started]
             if whole == found:  # else a run's folder is just being made
                 self._seen[cell] = changed
             for folder in whole:
-                self._known[cell].add(folder.path.name)
-                self._live.append(CurveReader(folder))
+                self._known[cell][folder.path.name] = curve = CurveReader(folder)
+                self._live.append(curve)
                 yield TrialClaimed(cell=folder.cell, trial=folder.trial, started=folder.started)
 
 

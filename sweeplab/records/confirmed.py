@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from sweeplab.files import write_whole
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import reading
 
 # Losses by seed, in its objective's unit.
 Losses = dict[int, float]
@@ -39,9 +41,18 @@ class Confirmed:
         return cls(**{**said, **read})
 
 
+def write_confirmed(folder: StudyFolder, confirmed: Iterable[Confirmed]) -> None:
+    """Write a study's confirmed configurations (confirm.json)."""
+    write_whole(folder.confirm_file, json.dumps([asdict(each) for each in confirmed], indent=1).encode())
+
+
 def read_confirmed(folder: StudyFolder) -> list[Confirmed]:
-    """Return a study's confirmed configurations; none if it was not confirmed."""
-    try:
-        return [Confirmed.from_json(each) for each in json.loads(folder.confirm_file.read_bytes())]
-    except FileNotFoundError:
+    """Return a study's confirmed configurations; none if it was not confirmed.
+
+    Raises:
+        DamagedFile: confirm.json is damaged.
+    """
+    if not folder.confirm_file.exists():
         return []
+    with reading(folder.confirm_file, f"{folder.command('study confirm')} writes it again"):
+        return [Confirmed.from_json(each) for each in json.loads(folder.confirm_file.read_bytes())]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from sweeplab.files import GrowingFile
 from sweeplab.records.runs import RunFolder, append_lines, finite_or_none
 
 Norms = tuple[float | None, float | None, float | None]
@@ -37,21 +38,20 @@ def append_gradients(folder: RunFolder, points: Iterable[GradientPoint]) -> None
 
 def read_gradients(folder: RunFolder) -> list[GradientPoint]:
     """Return a run's points by iteration; if it repeated an iteration after a kill, the first record counts."""
+    lines = GrowingFile(folder.gradients_file).new_lines().split(b"\n")
+    found = {point.iteration: point for line in reversed(lines) if (point := _point(line))}
+    return [found[iteration] for iteration in sorted(found)]
+
+
+def _point(line: bytes) -> GradientPoint | None:
     try:
-        lines = folder.gradients_file.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return []
-    found: dict[int, GradientPoint] = {}
-    for line in lines:
-        try:
-            said = json.loads(line)
-            at = int(said.pop("iteration"))
-            layers = {
-                name: (*(None if each is None else float(each) for each in own),)
-                for name, own in said.items()
-            }
-        except (ValueError, KeyError, TypeError, AttributeError):  # a kill may have cut the line off
-            continue
-        if all(len(own) == 3 for own in layers.values()):
-            found.setdefault(at, GradientPoint(at, {name: (g, u, w) for name, (g, u, w) in layers.items()}))
-    return [found[at] for at in sorted(found)]
+        said = json.loads(line)
+        at = int(said.pop("iteration"))
+        layers = {
+            name: (*(None if each is None else float(each) for each in own),) for name, own in said.items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError):  # a kill may have cut the line off
+        return None
+    if any(len(own) != 3 for own in layers.values()):
+        return None
+    return GradientPoint(at, {name: (g, u, w) for name, (g, u, w) in layers.items()})

@@ -12,34 +12,15 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
 from sweeplab.errors import DamagedFile
-from sweeplab.files import write_new, write_whole
+from sweeplab.files import GrowingFile, write_new, write_whole
 from sweeplab.hyperparameters import Hyperparameters
 
-# What an evaluation measures besides the loss, if the task or the model has it.
-MEASURES = (
-    *(
-        "bits_per_byte",
-        "exact_match",
-        "accuracy",
-        "f1",
-        "pearson",
-        "spearman",
-        "reward_accuracy",
-        "reward_margin",
-        "pseudo_perplexity",
-        "expert_use_max",
-        "expert_use_entropy",
-    ),
-    "eval_train_loss",
-)
-# The same, at the evaluation with the lowest loss.
-BEST_MEASURES = tuple(f"best_{name}" for name in MEASURES)
 # Further measures in a run's end: its loss at the iteration that gives its trial its value, the same for all seeds; the
 # losses on the whole validation split, with the weights of that evaluation; and its share of the steps of its stacks'
 # slots, empty slots included: a study's iterations divided by these are the mean occupancy of its stacks.
@@ -133,6 +114,10 @@ class RunStart:
         return {name: value for name, value in said.items() if value is not None}
 
 
+# A number that an evaluation measures besides the loss, if the task or the model has it.
+Measured = float | None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurvePoint:
     """One line of points.jsonl: a run's measures at an iteration; those not measured there are None.
@@ -151,18 +136,18 @@ class CurvePoint:
     tokens_per_second: float | None = None
     eval_seconds: float | None = None
     val_loss: float | None = None
-    exact_match: float | None = None
-    accuracy: float | None = None
-    f1: float | None = None
-    pearson: float | None = None
-    spearman: float | None = None
-    reward_accuracy: float | None = None
-    reward_margin: float | None = None
-    pseudo_perplexity: float | None = None
-    expert_use_max: float | None = None
-    expert_use_entropy: float | None = None
-    eval_train_loss: float | None = None
-    bits_per_byte: float | None = None
+    bits_per_byte: Measured = None
+    exact_match: Measured = None
+    accuracy: Measured = None
+    f1: Measured = None
+    pearson: Measured = None
+    spearman: Measured = None
+    reward_accuracy: Measured = None
+    reward_margin: Measured = None
+    pseudo_perplexity: Measured = None
+    expert_use_max: Measured = None
+    expert_use_entropy: Measured = None
+    eval_train_loss: Measured = None
     whole_val_loss: float | None = None
     whole_bits_per_byte: float | None = None
     slot_steps: float | None = None
@@ -171,6 +156,12 @@ class CurvePoint:
     def as_json(self) -> dict[str, Any]:
         """Return the point as plain data, without fields that were not measured."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+# The names of these numbers; annotations are texts here.
+MEASURES = tuple(each.name for each in fields(CurvePoint) if each.type == "Measured")
+# The same, at the evaluation with the lowest loss.
+BEST_MEASURES = tuple(f"best_{name}" for name in MEASURES)
 
 
 @dataclass(frozen=True)
@@ -196,13 +187,14 @@ class TrialEnding:
 class RunEnd:
     """How a run ended (end.json). `state` is the run's own; `value`, `error` and `ending` are its trial's.
 
-    `best_…` are measured at the evaluation with the lowest loss. `best_whole_…` are measured on the whole validation
-    split with the same weights, `final_whole_…` with the last ones; only those that the study's objective uses exist,
-    and none for a run that did not end by itself. `valued_val_loss` is the loss at the iteration that gives the trial
-    its value, from which a plugin's metric computes that value. `is_asked_for` means that a person stopped the run;
-    `ended` is in seconds since 1970, `wall_seconds` is the training time. `grad_accum` is the final number of parts of
-    a batch, if memory could not hold the parts that run.json has: the tokens of a step stay the same, but the last bits
-    of its gradient, dropout masks and the balance of experts differ.
+    `best_val_loss` and `best`, the MEASURES that there are (`best_…` in the file), belong to the evaluation with the
+    lowest loss. `best_whole_…` are measured on the whole validation split with the same weights, `final_whole_…` with
+    the last ones; only those that the study's objective uses exist, and none for a run that did not end by itself.
+    `valued_val_loss` is the loss at the iteration that gives the trial its value, from which a plugin's metric computes
+    that value. `is_asked_for` means that a person stopped the run; `ended` is in seconds since 1970, `wall_seconds` is
+    the training time. `grad_accum` is the final number of parts of a batch, if memory could not hold the parts that
+    run.json has: the tokens of a step stay the same, but the last bits of its gradient, dropout masks and the balance
+    of experts differ.
     """
 
     state: RunState
@@ -211,18 +203,7 @@ class RunEnd:
     ended: float = 0.0
     iteration: int = 0
     best_val_loss: float | None = None
-    best_bits_per_byte: float | None = None
-    best_exact_match: float | None = None
-    best_accuracy: float | None = None
-    best_f1: float | None = None
-    best_pearson: float | None = None
-    best_spearman: float | None = None
-    best_reward_accuracy: float | None = None
-    best_reward_margin: float | None = None
-    best_pseudo_perplexity: float | None = None
-    best_expert_use_max: float | None = None
-    best_expert_use_entropy: float | None = None
-    best_eval_train_loss: float | None = None
+    best: Mapping[str, float] = field(default_factory=dict)
     final_val_loss: float | None = None
     valued_val_loss: float | None = None
     best_whole_val_loss: float | None = None
@@ -247,13 +228,19 @@ class RunEnd:
     def from_json(cls, said: Mapping[str, Any]) -> Self:
         """Read the record; if it lacks its trial's ending, as audits once did, the run's own is used."""
         ending = said.get("ending") or {"outcome": said["state"], "value": said["value"]}
-        typed = {"state": RunState(said["state"]), "ending": TrialEnding.from_json(ending)}
+        best = {name: loss for name in MEASURES if (loss := said.get(f"best_{name}")) is not None}
+        typed = {"state": RunState(said["state"]), "best": best, "ending": TrialEnding.from_json(ending)}
         return cls(**known(cls, said) | typed)
 
     def as_json(self) -> dict[str, Any]:
         """Return the record as end.json has it, without measures that the task or the model does not have."""
-        said, optional = asdict(self), (*BEST_MEASURES, *END_MEASURES, "grad_accum")
-        return {name: value for name, value in said.items() if value is not None or name not in optional}
+        said: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            if name == "best":
+                said |= {f"best_{each}": measure for each, measure in value.items()}
+            elif value is not None or name not in (*END_MEASURES, "grad_accum"):
+                said[name] = value
+        return said
 
 
 def run_key(cell: str, trial: int, seed: int) -> str:
@@ -281,7 +268,7 @@ class RunFolder:
     points_file = Inside("points.jsonl")
     gradients_file = Inside("gradients.jsonl")
     end_file = Inside("end.json")
-    test_file = Inside("test.json")  # its losses on the test split
+    test_file = Inside("test.json")  # its measures on the test split
     shipped_file = Inside("shipped")  # the marker that tracking has the complete run
 
     @property
@@ -334,9 +321,7 @@ class RunFolder:
 
     def points(self) -> list[CurvePoint]:
         """Return the curve by iteration; if a run repeated an iteration after a kill, the first record counts."""
-        found: dict[int, CurvePoint] = {}
-        for point in CurveReader(self).new_points():
-            found.setdefault(point.iteration, point)
+        found = {point.iteration: point for point in reversed(CurveReader(self).new_points())}
         return [found[iteration] for iteration in sorted(found)]
 
     def write_end(self, end: RunEnd, promoted: int | None = None) -> RunEnd:
@@ -363,6 +348,21 @@ class RunFolder:
             return None
         with reading(self.end_file, FROM_A_COPY):
             return RunEnd.from_json(json.loads(said))
+
+    def write_test(self, measures: Mapping[str, float]) -> None:
+        """Write the run's measures on the whole test split; the loss is `test_loss`."""
+        write_whole(self.test_file, json.dumps(measures).encode())
+
+    def read_test(self) -> dict[str, float] | None:
+        """Return the run's measures on the whole test split, or None while it is not scored.
+
+        Raises:
+            DamagedFile: test.json is damaged.
+        """
+        if not self.test_file.exists():
+            return None
+        with reading(self.test_file, f"rm {self.test_file}, and confirm the study again"):
+            return {name: float(value) for name, value in json.loads(self.test_file.read_bytes()).items()}
 
     def take_back_end(self, promoted: int | None) -> RunEnd | None:
         """Remove the end with which a run was pruned, if its trial was `promoted` from there; return any other end."""
@@ -391,27 +391,18 @@ class RunFolder:
         return sorted(int(name) for name in names if name.isdecimal())
 
 
-@dataclass
 class CurveReader:
     """Reads the lines of a run's curve as they are written, each once."""
 
-    folder: RunFolder
-    _offset: int = 0
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder, self._file = folder, GrowingFile(folder.points_file)
 
     def new_points(self) -> list[CurvePoint]:
         """Return the points that were written since the last call, in the order of the file.
 
-        A line that is still being written is left for the next call; a line that a kill cut off is skipped.
+        A line that a kill cut off is skipped.
         """
-        try:
-            with self.folder.points_file.open("rb") as file:
-                file.seek(self._offset)
-                text = file.read()
-        except FileNotFoundError:
-            return []
-        whole = text[: text.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return [point for line in whole.split(b"\n") if (point := _point(line))]
+        return [point for line in self._file.new_lines().split(b"\n") if (point := _point(line))]
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import secrets
 import socket
-import time
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,14 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.formatting import json_ready, without_password
-from sweeplab.lab.listing import Trial, find_metric, find_study, loss_unit_of, read_spec, study_names
+from sweeplab.lab.listing import find_metric, find_study, loss_unit_of, read_spec, study_names
 from sweeplab.lab.moving import Done
-from sweeplab.lab.showing import how_to_use, n_planned
+from sweeplab.lab.showing import commands_about
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import CurveReader, RunEnd, RunFolder, RunStart, RunState
+from sweeplab.records.runs import CurvePoint, RunEnd, RunFolder, RunStart, RunState, run_key
 from sweeplab.sweep.control import steering
-from sweeplab.sweep.control.following import read_plan
-from sweeplab.sweep.trials.commands import Commands
+from sweeplab.sweep.control.following import Watched
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -45,119 +42,88 @@ _HEADERS = {"Content-Security-Policy": _POLICY, "Referrer-Policy": "no-referrer"
 
 
 @dataclass
-class _Followed:
-    """One run: its start record, its growing curve, and how it ended."""
-
-    start: RunStart
-    curve: CurveReader
-    end: RunEnd | None = None
-    iteration: int = 0
-    loss: float | None = None
-    best: float | None = None
-
-
-@dataclass
 class Follower:
     """Follows a study through its folder and its commands, whichever process runs it; each look returns what is new."""
 
     folder: StudyFolder
-    _runs: dict[Path, _Followed] = field(default_factory=dict)
-    _told: dict[str, Any] = field(default_factory=dict)
-    _commands: Commands | None = None
+    _watched: Watched | None = None
+    _unfinished: RunState = RunState.WAITING
+    _starts: dict[str, RunStart] = field(default_factory=dict)
+    _rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _new_rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _new_points: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
 
     def look(self) -> dict[str, Any]:
         """Return the state of the study, with only those runs and points that are new since the last look.
 
         A run has its key, state, values, iteration, latest and best loss; `points` are iterations and losses by run.
         """
-        self._commands = self._commands or Commands.open(self.folder)
-        self._commands.read()
-        plan, is_run = read_plan(self.folder), self.folder.is_run
-        points = dict(self._new_points())
-        rows = {each.start.key: self._row(each, is_run) for each in self._runs.values()}
-        news = [row for key, row in rows.items() if self._told.get(key) != row]
-        self._told = rows
-        trials = {(row["cell"], row["trial"]): row for row in rows.values()}
-        counted = [row for row in trials.values() if RunState(row["outcome"]).counts_towards_budget]
-        valued = [row for row in counted if RunState(row["outcome"]).has_value and row["value"] is not None]
-        live = [row for row in rows.values() if row["state"] == RunState.RUNNING]
-        best, total = min(valued, key=lambda row: row["value"], default=None), n_planned(self.folder)
-        slots = max(
-            (cell.stack for cell in plan.cells if cell.cell in {row["cell"] for row in live}), default=0
-        )
-        state = self._commands.state
-        new, seconds = len(counted) - state.start.done_before, time.time() - state.start.given
-        left = None if total is None or new <= 0 or not is_run else (total - len(counted)) * seconds / new
-        if plan.budget.time is not None and is_run:
-            limit = max(0.0, plan.budget.time - state.start.elapsed_before - seconds)
-            left = limit if left is None else min(left, limit)
-        return {
+        watched = self._watched = self._watched or Watched(self.folder, self._hear)
+        self._unfinished = self.folder.unfinished
+        deque(watched.news(), maxlen=0)
+        progress, state = watched.progress, watched.commands.state
+        plan, is_run = progress.plan, self._unfinished is RunState.RUNNING
+        trials = {(row["cell"], row["trial"]): row for row in self._rows.values()}
+        valued = [row for row in trials.values() if row["outcome"].has_value and row["value"] is not None]
+        best = min(valued, key=lambda row: row["value"], default=None)
+        how = best and commands_about(self.folder, self._starts[best["key"]].values.objective)
+        live = [row["cell"] for row in self._rows.values() if row["state"] is RunState.RUNNING]
+        slots = max((cell.stack for cell in plan.cells if cell.cell in live), default=0)
+        found = {
             "study": self.folder.name,
             "metric": find_metric(self.folder),
             "unit": loss_unit_of(self.folder),
             "phase": PHASES.get(state.phase, "running") if is_run else state.status or "not running",
             "is_run": is_run,
-            "total": total,
-            "counted": len(counted),
-            "seconds_left": left,
-            "best": best and best | {"commands": how_to_use(self._trial(best))},
+            "total": plan.trials,
+            "counted": progress.counted,
+            "seconds_left": progress.seconds_left if is_run else None,
+            "best": best and {**best, "commands": how},
             "occupancy": {"running": len(live), "slots": max(len(live), slots * len(plan.workers))},
             "cells": [
                 {
                     "cell": cell.cell,
                     "values": cell.values,
                     "n_params": cell.n_params,
-                    "done": sum(row["cell"] == cell.cell for row in counted),
-                    "best": min((row["value"] for row in valued if row["cell"] == cell.cell), default=None),
+                    "done": progress.cells[cell.cell].counted,
+                    "best": progress.cells[cell.cell].best,
                 }
                 for cell in plan.cells
             ],
             "states": Counter(row["outcome"] for row in trials.values()),
-            "runs": news,
-            "points": points,
+            "runs": [*self._new_rows.values()],
+            "points": self._new_points,
             "optuna": f"optuna-dashboard {without_password(self.folder.storage_url)}",
         }
+        self._new_rows, self._new_points = {}, {}
+        return found
 
-    def _new_points(self) -> Iterator[tuple[str, list[tuple[int, float]]]]:
-        for run in self.folder.runs():
-            own = self._runs.get(run.path)
-            if own is None:
-                own = self._runs[run.path] = _Followed(run.read_start(), CurveReader(run))
-            if own.end and run.end_file.exists():
-                continue
-            own.end = None  # a pruned run that was promoted goes on
-            found = [
-                (each.iteration, each.val_loss)
-                for each in own.curve.new_points()
-                if each.val_loss is not None
-            ]
-            own.end = run.read_end()
-            for own.iteration, own.loss in found:
-                own.best = own.loss if own.best is None else min(own.best, own.loss)
-            if found:
-                yield own.start.key, [(at, loss) for at, loss in found if math.isfinite(loss)]
-
-    def _row(self, own: _Followed, is_run: bool) -> dict[str, Any]:
-        start, end, unfinished = own.start, own.end, RunState.RUNNING if is_run else RunState.WAITING
-        return {
-            "key": start.key,
+    def _hear(self, run: RunFolder, points: Sequence[CurvePoint], end: RunEnd | None) -> None:
+        key = run_key(run.cell, run.trial, run.seed)
+        start = self._starts[key] = self._starts.get(key) or run.read_start()
+        before = self._rows.get(key, {"iteration": 0, "loss": None, "best": None})
+        losses = [(each.iteration, each.val_loss) for each in points if each.val_loss is not None]
+        at, loss = losses[-1] if losses else (before["iteration"], before["loss"])
+        known = [each for each in (before["best"], *(each for _, each in losses)) if each is not None]
+        row = {
+            "key": key,
             "cell": start.cell,
             "trial": start.trial,
             "seed": start.seed,
-            "state": end.state if end else unfinished,
-            "outcome": end.ending.outcome if end else unfinished,
-            "value": end.value if end else None,
-            "iteration": end.iteration if end else own.iteration,
             "max_iters": start.values.max_iters,
-            "loss": own.loss,
-            "best": own.best,
             "sampled": dict(start.sampled),
+            "state": end.state if end else self._unfinished,
+            "outcome": end.ending.outcome if end else self._unfinished,
+            "value": end.value if end else None,
+            "iteration": end.iteration if end else at,
+            "loss": loss,
+            "best": min(known, default=None),
             "ended": end.ended if end else None,
         }
-
-    def _trial(self, row: Mapping[str, Any]) -> Trial:
-        run = RunFolder(self.folder.path / "runs" / row["cell"] / f"{row['trial']}-{row['seed']}")
-        return Trial(self.folder, row["cell"], row["trial"], [run])
+        if losses:
+            self._new_points.setdefault(key, []).extend(losses)
+        if row != self._rows.get(key):
+            self._rows[key] = self._new_rows[key] = row
 
 
 # The commands of the command line by name, each called with its arguments from a request.

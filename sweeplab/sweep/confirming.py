@@ -9,18 +9,15 @@ three are ordinary studies: workers train them, the same command continues them,
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.files import write_whole
 from sweeplab.lab.listing import Trial, ranked, read_spec, read_trials
-from sweeplab.records.confirmed import Confirmed, Found, Losses
+from sweeplab.records.confirmed import Confirmed, Found, Losses, write_confirmed
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
 from sweeplab.runs.inspecting import scored
@@ -90,7 +87,7 @@ def confirm(
         )
         for found, trial in trials.items()
     ]
-    write_whole(folder.confirm_file, json.dumps([asdict(each) for each in confirmed], indent=1).encode())
+    write_confirmed(folder, confirmed)
     return confirmed
 
 
@@ -224,12 +221,12 @@ def _test(trial: Trial, dataset: Dataset, spec: StudySpec) -> Losses:
 
 
 def _scored(run: RunFolder, dataset: Dataset, spec: StudySpec) -> float:
-    if not run.test_file.exists():
+    if (found := run.read_test()) is None:
         checkpoint = run.checkpoint()
         assert checkpoint is not None  # the study keeps them
         found = scored(load_checkpoint(checkpoint, run.path.name), dataset, "test", whole=True, spec=spec)
-        write_whole(run.test_file, json.dumps(found).encode())
-    return float(json.loads(run.test_file.read_bytes())["test_loss"])
+        run.write_test(found)
+    return found["test_loss"]
 
 
 def _mean(losses: Losses) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 import shutil
@@ -22,6 +21,7 @@ from sweeplab.formatting import bytes_in_words, several, several_named, without_
 from sweeplab.hyperparameters import AUTO, Hyperparameters
 from sweeplab.lab.listing import read_trials, study_names
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunFolder
 from sweeplab.study import plan
 from sweeplab.study.inputs import (
     check_rows,
@@ -316,10 +316,11 @@ def _earlier_runs(
             break
         try:
             started = folder.read(folder.plan_file)
-            ends = [json.loads(each.read_bytes()) for each in islice(_ends(folder), MOST_RUNS)]
+            ended = (RunFolder(file.parent).read_end() for file in islice(_ends(folder), MOST_RUNS))
+            ends = [end for end in ended if end]
             if started["device"] != device or not ends:
                 continue
-            own = [(float(end["train_flops"]), float(end["wall_seconds"])) for end in ends]
+            own = [(end.train_flops, end.wall_seconds) for end in ends]
             elapsed += folder.elapsed_seconds * len(started["workers"]) / n_workers
         except (BadInput, OSError, ValueError, KeyError, TypeError):
             continue  # `doctor` reports what is wrong with it

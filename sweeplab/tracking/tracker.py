@@ -169,7 +169,8 @@ class RunMeasures:
 
     def totals(self, end: RunEnd) -> list[Measure]:
         """Return the totals of end.json, without those that tracking has."""
-        values = {name: getattr(end, source) for name, source in TOTALS.items()}
+        said = end.as_json()
+        values = {name: said.get(source) for name, source in TOTALS.items()}
         return self._new(values, end.iteration, end.wall_seconds)
 
     def new_points(self) -> Iterator[list[Measure]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from sweeplab.lab.events import EventStream, TrialClaimed, TrialEnded
+from sweeplab.lab.events import EventStream, RunEvaluated, TrialClaimed, TrialEnded
 from sweeplab.lab.storage import count_trials
 from sweeplab.study.spec import Budget, Engine
 from sweeplab.sweep.planning import make_plan
@@ -37,3 +39,19 @@ def test_the_storage_tallies_what_the_folders_say(opened, dataset, tiny) -> None
     ((cell, tally),) = count_trials(folder).items()
     assert (cell, tally.states) == ("all", {"complete": 3, "enqueued": 1})
     assert tally.best == store.counts()[0].best
+
+
+def test_a_run_that_goes_on_before_its_reopening_is_seen_lacks_no_point(opened, dataset, tiny) -> None:
+    folder, store = opened(tiny(budget=Budget(trials_per_cell=1)))
+    Runner(store.spec, store, dataset, folder).work()
+    heard: list[int] = []
+    feed = EventStream(folder, lambda run, points, end: heard.extend(point.iteration for point in points))
+    *_, ended = feed.past()
+    assert isinstance(ended, TrialEnded)
+    (run,) = folder.runs()
+    last = run.points()[-1]
+    run.end_file.unlink()
+    run.append([replace(last, iteration=last.iteration + 10)])
+    assert feed.reopen(*ended.place)
+    assert [(type(each), each.iteration) for each in feed.new()] == [(RunEvaluated, last.iteration + 10)]
+    assert heard == [point.iteration for point in run.points()]

@@ -7,7 +7,12 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from sweeplab.errors import DamagedFile
 from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.records.confirmed import Confirmed, read_confirmed, write_confirmed
+from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState, TrialEnding
 
 START = RunStart(
@@ -15,6 +20,7 @@ START = RunStart(
     cell="a/b=1",
     trial=2,
     seed=3,
+    grid=[],
     values=Hyperparameters(),
     facts={"n_params": 7},
     started=1000.5,
@@ -38,7 +44,7 @@ def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert "retries" not in said and said["values"]["betas"] == [0.9, 0.95]
     ending = TrialEnding(RunState.STOPPED, 2.5, {3: RunState.STOPPED, 4: RunState.PRUNED}, "why")
     end = RunEnd(
-        state=RunState.PRUNED, value=2.5, final_val_loss=math.nan, best_exact_match=0.5, ending=ending
+        state=RunState.PRUNED, value=2.5, final_val_loss=math.nan, best={"exact_match": 0.5}, ending=ending
     )
     folder.write_end(end)
     assert folder.read_end() == replace(end, final_val_loss=None)
@@ -72,3 +78,18 @@ def test_an_end_of_few_words_is_read(tmp_path: Path) -> None:
     (tmp_path / "end.json").write_text('{"state": "complete", "value": 1.5}')
     end = RunFolder(tmp_path).read_end()
     assert end is not None and end.ending == TrialEnding(RunState.COMPLETE, 1.5)
+
+
+def test_losses_on_the_test_split_come_back_and_damage_is_said(tmp_path: Path) -> None:
+    study, run = StudyFolder(tmp_path, "a"), RunFolder(tmp_path)
+    study.path.mkdir(parents=True)
+    assert run.read_test() is None and read_confirmed(study) == []
+    run.write_test({"test_loss": 2.5, "perplexity": 12.0})
+    assert run.read_test() == {"test_loss": 2.5, "perplexity": 12.0}
+    found = [Confirmed("a", 3, math.inf, True, {4: 2.5}, {5: 2.25}, {})]
+    write_confirmed(study, found)
+    assert read_confirmed(study) == found
+    for file, read in ((run.test_file, run.read_test), (study.confirm_file, lambda: read_confirmed(study))):
+        file.write_text("{")
+        with pytest.raises(DamagedFile, match="confirm"):
+            read()

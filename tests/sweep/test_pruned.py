@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from sweeplab.errors import BadInput
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
 from sweeplab.sweep.work.pruned import audit_pruning, audited_trials
+from sweeplab.train.stack import Stack
 
 STUDY = """\
 name: pruned
@@ -53,8 +55,19 @@ def files_of(folder: StudyFolder) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-def test_trains_pruned_trials_to_their_end_and_leaves_the_study_as_it_was(copied: StudyFolder) -> None:
-    before, said = files_of(copied), []
+def test_trains_pruned_trials_to_their_end_and_leaves_the_study_as_it_was(
+    copied: StudyFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, said, scoring = files_of(copied), [], []
+    score = Stack.whole_losses
+
+    def timed(stack: Stack, *arguments: object, **options: object) -> list[float]:
+        started = time.perf_counter()
+        losses = score(stack, *arguments, **options)
+        scoring.append(time.perf_counter() - started)
+        return losses
+
+    monkeypatch.setattr(Stack, "whole_losses", timed)
     found = audit_pruning(copied, 2, said.append)
     assert files_of(copied) == before
     assert len(found) == 2 and len(said) == 2 and "to its end (1 of 2)" in said[0]
@@ -68,6 +81,7 @@ def test_trains_pruned_trials_to_their_end_and_leaves_the_study_as_it_was(copied
             audit = copied.path / "audit" / each.cell / f"{each.trial}-{seed}"
             points = [json.loads(line) for line in (audit / "points.jsonl").read_text().splitlines()]
             assert [point["iteration"] for point in points] == [0, 10, 20, 30]
+            assert points[-1]["eval_seconds"] > min(scoring)
             then = {point.iteration: point.val_loss for point in run.points()}
             assert [point["val_loss"] for point in points[:2]] == pytest.approx([then[0], then[10]], rel=1e-5)
 

@@ -113,7 +113,7 @@ def test_evaluations_of_the_whole_split_are_its_score_to_the_bit(tiny, opened, d
     spec = tiny(values={"eval_full": True}, budget=Budget(trials_per_cell=2))
     for end in ends(train(spec, opened, dataset)).values():
         assert end.best_whole_val_loss == end.best_val_loss
-        assert end.best_whole_bits_per_byte == end.best_bits_per_byte
+        assert end.best_whole_bits_per_byte == end.best["bits_per_byte"]
 
 
 def test_pruned_and_diverged_runs_are_not_scored(tiny, opened, dataset) -> None:

@@ -181,18 +181,12 @@ def _trials_done(progress: StudyProgress) -> str:
 
 def _pace(progress: StudyProgress) -> Iterator[str]:
     """Yield how fast trials end and how long the rest will take, if known."""
-    seconds = time.monotonic() - progress.started
-    plan, new = progress.plan, progress.counted - progress.done_before
-    left = []
-    if plan.budget.time is not None:
-        left.append(max(0.0, plan.budget.time - progress.elapsed_before - seconds))
-    if new:
-        per_minute = new / seconds * 60
+    if progress.new:
+        per_minute = progress.new / progress.seconds * 60
         yield f"{per_minute:.1f} a minute" if per_minute >= 1 else f"{per_minute * 60:.1f} an hour"
-        if plan.trials:
-            left.append((plan.trials - progress.counted) * seconds / new)
-    if left and min(left) >= 1:
-        yield f"about {duration(min(left))} left"
+    left = progress.seconds_left
+    if left is not None and left >= 1:
+        yield f"about {duration(left)} left"
 
 
 def _line(text: str, style: str = "") -> Text:
@@ -208,7 +202,7 @@ def _totals(progress: StudyProgress, width: int) -> Iterator[Table | Text]:
     row.add_row(*([bar] if total else []), _line(", ".join([_trials_done(progress), *_pace(progress)])))
     yield row
     states = "".join(f"{count} {state}, " for state, count in sorted(dict(progress.states).items()))
-    yield _line(f"{states}{duration(time.monotonic() - progress.started)} so far", "dim")
+    yield _line(f"{states}{duration(progress.seconds)} so far", "dim")
     known = [(cell.best, key) for key, cell in progress.cells.items() if cell.best is not None]
     if known:
         value, key = min(known)

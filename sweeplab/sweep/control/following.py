@@ -6,12 +6,14 @@ import json
 import os
 import platform
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from sweeplab.errors import BadInput, StorageUnavailable
-from sweeplab.lab.events import Event, EventStream, StudyNotice, Tick, TrialClaimed, TrialEnded
+from sweeplab.files import GrowingFile
+from sweeplab.lab.events import Event, EventStream, OnLook, StudyNotice, Tick, TrialClaimed, TrialEnded
 from sweeplab.lab.identity import version_differences, versions
 from sweeplab.lab.listing import find_metric
 from sweeplab.lab.storage import open_database
@@ -40,31 +42,58 @@ def read_plan(folder: StudyFolder) -> Plan:
     return Plan.from_dict(folder.read(folder.plan_file))
 
 
+class Watched:
+    """A study that any process runs: its commands, and its progress as its folder tells it.
+
+    `hear` gets the runs that had not ended, as in `EventStream`.
+    """
+
+    def __init__(self, folder: StudyFolder, hear: OnLook = lambda run, points, end: None) -> None:
+        self.folder, self.commands, self._stream = folder, Commands.open(folder), EventStream(folder, hear)
+        self.progress = StudyProgress(read_plan(folder), {})
+        self._has_begun = False
+
+    def news(self) -> Iterator[Event]:
+        """Yield what has happened since the last call; the progress has taken it in."""
+        for command in self.commands.read():
+            if command.kind == "start":
+                self._has_begun = False
+            elif command.kind == "reopen" and self._stream.reopen(*command.reopened):
+                self.progress.reopen(command.value["cell"])
+        for event in self._stream.new() if self._has_begun else self._stream.past():
+            self.progress.take_in(event)
+            yield event
+        if not self._has_begun:
+            self._begin()
+        self.progress.follow(self.commands.state)
+
+    def _begin(self) -> None:
+        """Take over the plan and the counts with which the study was last started."""
+        progress, start = self.progress, self.commands.state.start
+        progress.plan = read_plan(self.folder)
+        for cell in progress.plan.cells:
+            progress.cells.setdefault(cell.cell, CellProgress())
+        progress.started = time.monotonic() - (time.time() - start.given)
+        progress.elapsed_before = start.elapsed_before
+        progress.done_before = min(start.done_before, progress.counted)
+        self._has_begun = True
+
+
 def watch_study(folder: StudyFolder, listen: Callable[[Event, StudyProgress], None]) -> str | None:
     """Follow a study until it ends; `listen` gets every event, and a `Tick` twice a second.
 
     Return how it ended: complete, interrupted or failed; None if its supervisor was killed or nobody runs it.
     """
-    feed, commands, plan = EventStream(folder), Commands.open(folder), read_plan(folder)
-    start = commands.state.start
-    progress = StudyProgress(plan, {cell.cell: CellProgress() for cell in plan.cells})
-    progress.started = time.monotonic() - (time.time() - start.given)
-    progress.elapsed_before = start.elapsed_before
-    for event in feed.past():
-        progress.take_in(event)
-    progress.done_before = min(start.done_before, progress.counted)
+    watched = Watched(folder)
+    progress, commands = watched.progress, watched.commands
+    deque(watched.news(), maxlen=0)  # the past
     while folder.is_run:
-        progress.follow(commands.state)
         progress.places = folder.workers
-        if commands.state.phase != "run":
+        if progress.phase != "run":
             progress.live.clear()  # the study's folder does not say when a run was saved
         listen(Tick(), progress)
         time.sleep(LOOK_SECONDS)
-        for command in commands.read():
-            if command.kind == "reopen" and feed.reopen(*command.reopened):
-                progress.reopen(command.value["cell"])
-        for event in feed.new():
-            progress.take_in(event)
+        for event in watched.news():
             listen(event, progress)
     commands.read()
     return commands.state.status
@@ -88,7 +117,7 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
         Commands(open_database(folder.storage_url), Availability(folder.name)),
     )
     started: set[tuple[str, int]] = set()  # a trial starts with the first of its runs
-    offsets: dict[Path, int] = {}
+    logs: dict[Path, GrowingFile] = {}
     places: dict[int, str] = {}
     events, is_last, metric = stream.past(), not follow, find_metric(folder)
     while True:
@@ -108,7 +137,8 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
             yield LogLine(time=None, source=f"worker-{worker}", text=now[worker])
         places = now
         for file in sorted(folder.path.glob("worker-*.log")):
-            for text in _new_lines(file, offsets):
+            added = logs.setdefault(file, GrowingFile(file)).new_lines()
+            for text in added.decode("utf-8", "replace").splitlines():
                 yield LogLine(time=None, source=file.stem, text=text)
         if is_last:
             return
@@ -127,15 +157,6 @@ def _ended(event: TrialEnded, metric: str) -> str:
 def _where(place: WorkerPlace) -> str:
     at = f" on {place.node}" if place.node else ""
     return f"{place.state}{at}, {place.process}{f', {place.why}' if place.why else ''}"
-
-
-def _new_lines(file: Path, offsets: dict[Path, int]) -> list[str]:
-    with file.open("rb") as opened:
-        opened.seek(offsets.get(file, 0))
-        text = opened.read()
-    whole = text[: text.rfind(b"\n") + 1]
-    offsets[file] = offsets.get(file, 0) + len(whole)
-    return whole.decode("utf-8", "replace").splitlines()
 
 
 def _in_words(command: Command) -> str:

@@ -63,6 +63,26 @@ class StudyProgress:
         """Return how many trials count towards the budget so far."""
         return sum(cell.counted for cell in self.cells.values())
 
+    @property
+    def new(self) -> int:
+        """Return how many of them ended since the study was last started."""
+        return max(0, self.counted - self.done_before)
+
+    @property
+    def seconds(self) -> float:
+        """Return how long ago the study was last started."""
+        return time.monotonic() - self.started
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Return how long the rest takes at the pace so far, at most the time budget's rest; None if not known."""
+        left = []
+        if self.plan.budget.time is not None:
+            left.append(max(0.0, self.plan.budget.time - self.elapsed_before - self.seconds))
+        if self.new and self.plan.trials:
+            left.append((self.plan.trials - self.counted) * self.seconds / self.new)
+        return min(left, default=None)
+
     def take_in(self, event: Event) -> None:
         """Update the progress by one event of a worker."""
         match event:

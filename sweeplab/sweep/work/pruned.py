@@ -94,7 +94,7 @@ def _runs(folder: StudyFolder, trial: Trial) -> list[tuple[RunFolder, RunFolder]
 def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial) -> None:
     """Train every seed of a trial from its start to its end, as the study would have without its pruner."""
     from sweeplab.study.inputs import start_weights
-    from sweeplab.sweep.work.trial import TrialRuns
+    from sweeplab.sweep.work.trial import TrialRuns, scored
     from sweeplab.train.devices import settle_devices
     from sweeplab.train.stack import Stack
 
@@ -111,10 +111,7 @@ def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial)
     for training in runs.trainings.values():
         stack.admit(training.run, start=weights(training.run.values))
     while len(stack):
-        records = stack.advance()
-        ended = [record.key for record in records if RunState(record.state).has_value]
-        losses = stack.whole_losses(ended, best=spec.objective.at == "best") if ended else ()
-        whole = dict(zip(ended, losses, strict=True))
+        records, whole = scored(stack, stack.advance(), spec.objective.at)
         for record in records:
             runs.take_in(record, whole.get(record.key))
             runs.write_points()

@@ -32,7 +32,7 @@ from sweeplab.sweep.engines.copies import RunFiles
 from sweeplab.sweep.trials.leases import Renewal
 from sweeplab.sweep.trials.store import MOST_ATTEMPTS, Claim, LeaseLost, Report, Store
 from sweeplab.sweep.work.memory import Memory, does_not_fit
-from sweeplab.sweep.work.trial import ClaimedTrial, Training
+from sweeplab.sweep.work.trial import ClaimedTrial, Training, scored
 from sweeplab.train.checkpoint import SnapshotWriter, read_snapshot, write_checkpoint
 from sweeplab.train.devices import is_out_of_memory
 from sweeplab.train.member import Record
@@ -167,7 +167,7 @@ class Runner:
         """Record and report an evaluation, and finish trials that have ended; return whether the stack goes on."""
         known = [self._as_commanded(record) for record in records if record.key in self._trials]
         try:
-            known, whole = self._scored(stack, known)
+            known, whole = scored(stack, known, self.spec.objective.at)
         except Exception as error:  # such as out of memory
             self._handle_error(stack.keys, error, len(stack) == 1, stack.capacity)
             return False
@@ -272,24 +272,6 @@ class Runner:
             return record
         trial.is_stopped = True
         return replace(record, state="stopped")
-
-    def _scored(self, stack: Stack, records: list[Record]) -> tuple[list[Record], dict[str, float]]:
-        """Score ended runs on the whole validation split; return the records with that time added, and the losses.
-
-        Pruning, checkpoints and values still use the sampled evaluations, by which every trial is judged.
-        """
-        ended = [record.key for record in records if RunState(record.state).has_value]
-        if not ended:
-            return records, {}
-        started = time.perf_counter()
-        losses = stack.whole_losses(ended, best=self.spec.objective.at == "best")
-        took = time.perf_counter() - started
-        return [
-            replace(each, wall_seconds=each.wall_seconds + took, eval_seconds=each.eval_seconds + took)
-            if each.key in ended
-            else each
-            for each in records
-        ], dict(zip(ended, losses, strict=True))
 
     def _report(self, records: Sequence[Record], whole: Mapping[str, float]) -> set[ClaimedTrial]:
         """Write records and report the means that they complete; return the trials to be pruned.

@@ -25,6 +25,7 @@ from sweeplab.train.checkpoint import remove_snapshots
 from sweeplab.train.devices import settle_devices
 from sweeplab.train.member import Record
 from sweeplab.train.run import Run, train_flops, train_tokens, worth
+from sweeplab.train.stack import Stack
 
 WHOLE = ("whole_val_loss", "whole_bits_per_byte")
 
@@ -229,7 +230,8 @@ class TrialRuns:
             is_asked_for=self.is_stopped,
             ended=time.time(),
             iteration=last.iteration,
-            **{f"best_{name}": getattr(best, name, None) for name in ("val_loss", *runs.MEASURES)},
+            best_val_loss=best.val_loss if best else None,
+            best={name: value for name in runs.MEASURES if (value := getattr(best, name, None)) is not None},
             final_val_loss=evaluated[-1][0] if evaluated else None,
             valued_val_loss=self.curves.valued(training.folder.seed, self.spec.objective.at),
             **{f"{self.spec.objective.at}_{name}": getattr(last, name) for name in WHOLE},
@@ -253,6 +255,27 @@ class TrialRuns:
             RunState.DIVERGED: f"loss not finite, or far above its start, {at}",
             RunState.FAILED: f"an error after iteration {iteration}",
         }[state]
+
+
+def scored(
+    stack: Stack, records: list[Record], at: Literal["best", "final"]
+) -> tuple[list[Record], dict[str, float]]:
+    """Score ended runs on the whole validation split; return the records with that time added, and the losses.
+
+    Pruning, checkpoints and values still use the sampled evaluations, by which every trial is judged.
+    """
+    ended = [record.key for record in records if RunState(record.state).has_value]
+    if not ended:
+        return records, {}
+    started = time.perf_counter()
+    losses = stack.whole_losses(ended, best=at == "best")
+    took = time.perf_counter() - started
+    return [
+        replace(each, wall_seconds=each.wall_seconds + took, eval_seconds=each.eval_seconds + took)
+        if each.key in ended
+        else each
+        for each in records
+    ], dict(zip(ended, losses, strict=True))
 
 
 class ClaimedTrial(TrialRuns):
