@@ -39,7 +39,7 @@ from sweeplab.tracking.tracker import (
     Measure,
     Mirror,
     RunMeasures,
-    Summary,
+    StudySummary,
     TrackedRun,
     run_name,
 )
@@ -150,7 +150,7 @@ class MLflowTracker(Mirror):
         if parent.info.status != "RUNNING":
             self._client.update_run(run_id, status="RUNNING")
 
-    def close(self, summary: Summary) -> None:
+    def close(self, summary: StudySummary) -> None:
         """Write state and best values to the parent run; a study that can be continued is SCHEDULED in MLflow."""
         parent = self._opened
         run_id = parent.info.run_id
@@ -180,7 +180,7 @@ class MLflowTracker(Mirror):
             else:
                 self._client.update_run(run_id, status=WAITING)
 
-    def _page(self, summary: Summary) -> str:
+    def _page(self, summary: StudySummary) -> str:
         """Return the study's description, with links to the runs of the best trials."""
         links = {}
         for trial in summary.get("best_trials", ())[:TRIALS_ON_PAGE]:

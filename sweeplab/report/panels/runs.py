@@ -13,7 +13,7 @@ import numpy as np
 from pandas import DataFrame, Series, concat
 from pandas.api.types import is_numeric_dtype
 
-from sweeplab.analysis.points import SHAPE
+from sweeplab.analysis.points import DEPTH_AND_WIDTH
 from sweeplab.analysis.trials import (
     TRIAL,
     VALUED,
@@ -32,7 +32,7 @@ from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report import style
 from sweeplab.report.data import CURVES, FACTS, LOSSES, PROGRESS, ReportData, states_in_words, title_of
-from sweeplab.report.options import Log, Option, Params
+from sweeplab.report.options import Log, PanelOption, Params
 from sweeplab.report.panels.base import Panel, TablePanel
 from sweeplab.report.panels.law import lines_of
 from sweeplab.report.style import (
@@ -56,11 +56,11 @@ from sweeplab.runs.generating import read_samples
 MANY = 20_000
 _RUN = [*TRIAL, "seed"]
 _MOST_BASELINES = 4
-_Progress = Annotated[str, Option(tuple(PROGRESS))]
-_Curve = Annotated[str, Option(tuple(CURVES))]
-_Any = Annotated[str, Option((*FACTS, *TABLE), needed=f"any hyperparameter, {', '.join(FACTS)}")]
-_Size = Annotated[str, Option(tuple(TABLE))]
-_Metric = Annotated[str, Option(tuple(LOSSES))]
+_Progress = Annotated[str, PanelOption(tuple(PROGRESS))]
+_Curve = Annotated[str, PanelOption(tuple(CURVES))]
+_Any = Annotated[str, PanelOption((*FACTS, *TABLE), needed=f"any hyperparameter, {', '.join(FACTS)}")]
+_Size = Annotated[str, PanelOption(tuple(TABLE))]
+_Metric = Annotated[str, PanelOption(tuple(LOSSES))]
 
 
 class CurvesPanel(Panel, name="learning_curves"):
@@ -465,7 +465,8 @@ def _lines_over(
     """
     # Sizes first: readers look for them, and they get the colors.
     free = sorted(
-        (name for name in grid if name != x and name not in asked), key=lambda name: name not in SHAPE
+        (name for name in grid if name != x and name not in asked),
+        key=lambda name: name not in DEPTH_AND_WIDTH,
     )
     if x in grid:
         return [*asked, *free], True

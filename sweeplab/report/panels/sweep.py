@@ -22,7 +22,7 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, several, short
 from sweeplab.report import style
 from sweeplab.report.data import ReportData
-from sweeplab.report.options import Option, Params
+from sweeplab.report.options import PanelOption, Params
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.style import (
     GREY,
@@ -48,7 +48,7 @@ _FEW_TICKS = 4
 _LONGEST = 12  # letters of a choice on an axis
 
 
-_Evaluator = Annotated[Evaluator, Option(get_args(Evaluator))]
+_Evaluator = Annotated[Evaluator, PanelOption(get_args(Evaluator))]
 _IMPORTANCES = {
     "Within cells": "Trials of all cells, ranked within their cell, so that the cells' sizes do not matter.",
     "Over all": "The losses themselves, of trials that ended; the grid's sizes are compared with what was tuned.",
