@@ -15,6 +15,7 @@ from pandas.api.types import is_numeric_dtype
 
 from sweeplab.analysis.points import DEPTH_AND_WIDTH
 from sweeplab.analysis.trials import (
+    LOST,
     TRIAL,
     VALUED,
     are_best,
@@ -80,7 +81,7 @@ class CurvesPanel(Panel, name="learning_curves"):
     ) -> Panel:
         """Plot a metric of every run over its training."""
         runs = report.runs
-        kept = runs[~runs["state"].isin(("diverged", "failed"))]
+        kept = runs[~runs["state"].isin(LOST)]
         drawn = report.curves(metric).merge(kept[_RUN], on=_RUN)
         drawn = drawn.assign(x=finite(drawn, x), value=finite(drawn, "value")).dropna(subset=["x", "value"])
         drawn = _positive(drawn, log, "value").merge(
