@@ -208,7 +208,7 @@ def run_name(start: RunStart) -> str:
     parts = [f"#{start.trial}"]
     for name in filter(TABLE.__contains__, names):
         value = getattr(start.values, name)
-        said = _short(value)
+        said = _in_name(value)
         if isinstance(value, str):
             parts.append(said)
         else:
@@ -220,9 +220,9 @@ def run_name(start: RunStart) -> str:
     return f"{named} seed {start.seed}" if start.seed else named
 
 
-def _short(value: Any) -> str:
+def _in_name(value: Any) -> str:
     if isinstance(value, tuple):
-        return "/".join(map(_short, value))
+        return "/".join(map(_in_name, value))
     if isinstance(value, float):
         return re.sub(r"^0\.(?!0$)", ".", decimal(float(f"{value:.2g}"))).removesuffix(".0")
     return str(value)
