@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import re
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 
@@ -18,13 +20,21 @@ def cache_folder() -> Path:
     return user_cache_path("sweeplab")
 
 
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 _PLAIN_PATH = re.compile(r"[\w/.-]*", re.ASCII)  # a path that needs no escapes in a URL
 
 
 def machine() -> str:
     """Return an id of this machine since its last boot; all containers of a machine share it."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return boot.read_text().strip() if boot.exists() else platform.node()
+    return _BOOT.read_text().strip() if _BOOT.exists() else platform.node()
+
+
+@cache
+def process_space() -> tuple[str, str]:
+    """Return what tells this kernel's numbers of processes from those of another kernel or container."""
+    with suppress(OSError):
+        return _BOOT.read_text().strip(), str(Path("/proc/self/ns/pid").readlink())
+    return "", ""
 
 
 def database_url(file: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sweeplab.data.batches import Kind
+from sweeplab.data.batches import DataKind
 from sweeplab.data.objectives import n_special, settled_objective
 from sweeplab.data.tokenizers import CharTokenizer, Tokenizer
 from sweeplab.hyperparameters import Hyperparameters
@@ -20,7 +20,7 @@ LETTERS = CharTokenizer(" abcdefghijklmnopqrstuvwxyz")
 def run_in(
     folder: Path,
     tokenizer: Tokenizer = LETTERS,
-    kind: Kind = "text",
+    kind: DataKind = "text",
     special: dict[str, int] | None = None,
     labels: tuple[str, ...] = (),
     **changed: Any,

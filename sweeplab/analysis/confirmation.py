@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from sweeplab.analysis.comparing import Array, Tried, compare
+from sweeplab.analysis.fit.intervals import student
 from sweeplab.records.confirmed import Confirmed
 from sweeplab.records.evidence import Evidence
-
-LEVEL = 0.9
 
 
 @dataclass(frozen=True)
@@ -31,12 +30,10 @@ class Interval:
     @classmethod
     def of(cls, values: Array) -> Interval:
         """Return the mean of some values with its interval at LEVEL."""
-        from scipy.special import stdtrit
-
         n, mean = len(values), float(np.mean(values))
         if n < 2:
             return cls(mean, np.nan, np.nan)
-        reach = float(stdtrit(n - 1, (1 + LEVEL) / 2) * values.std(ddof=1) / np.sqrt(n))
+        reach = float(student(n - 1) * values.std(ddof=1) / np.sqrt(n))
         return cls(mean, mean - reach, mean + reach)
 
 

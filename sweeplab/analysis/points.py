@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
 _SEPARATORS = (",", ";", "\t", "|")  # or blanks, if none of these occurs
-SHAPE = ("n_layer", "n_embd")
+DEPTH_AND_WIDTH = ("n_layer", "n_embd")
 _DEPTHS = ("n_encoder_layer", "n_decoder_layer")
 
 
@@ -355,7 +355,7 @@ def _shape(frame: pd.DataFrame, keep: NDArray[np.bool_]) -> dict[str, Array]:
     if {"family", *_DEPTHS} <= {*frame}:
         both = frame[list(_DEPTHS)].apply(pd.to_numeric, errors="coerce").sum(axis=1)
         frame = frame.assign(n_layer=both.where(frame["family"].eq("encoder_decoder"), frame.get("n_layer")))
-    read = {name: pd.to_numeric(frame[name], errors="coerce") for name in SHAPE if name in frame}
+    read = {name: pd.to_numeric(frame[name], errors="coerce") for name in DEPTH_AND_WIDTH if name in frame}
     return {name: column.to_numpy(float, na_value=np.nan)[keep] for name, column in read.items()}
 
 

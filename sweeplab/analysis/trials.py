@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
 
 # The state of a trial is the one among its seeds' states that comes first here.
-WORST_FIRST = ("failed", "diverged", "pruned", "running", "waiting", "stopped", "complete")
+WORST_FIRST = tuple(
+    str(state) for valued in (False, True) for state in reversed(RunState) if state.has_value is valued
+)
+LOST = (str(RunState.DIVERGED), str(RunState.FAILED))  # without a value, though no pruner ended them
 VALUED = [str(state) for state in RunState if state.has_value]
 COUNTED = [str(state) for state in RunState if state.counts_towards_budget]
 WHY_DROPPED = {"pruned": "pruned before the end", "running": "has not ended", "waiting": "has not ended"}

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 # What a corpus has to learn from.
-Kind = Literal["text", "pairs", "labels", "tags", "scores", "preferences"]
+DataKind = Literal["text", "pairs", "labels", "tags", "scores", "preferences"]
 # Kinds in which what is to be found is one of a few labels.
-LABELLED: Sequence[Kind] = ("labels", "tags")
+LABELLED: Sequence[DataKind] = ("labels", "tags")
 # Of scores each second text ends with so many numbers of 16 bits: a score as a 64-bit float.
 SCORE_SIZE = 4
 # Stands among tags for a token that has none.
@@ -35,10 +35,10 @@ class Pairs:
     ends: NDArray[np.int64]
     n_labels: int = 0
     per_source: int = 1
-    of: Kind | None = None
+    of: DataKind | None = None
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> DataKind:
         """Return what they are pairs of."""
         return self.of or ("labels" if self.n_labels else "preferences" if self.per_source > 1 else "pairs")
 
@@ -65,7 +65,7 @@ class Pairs:
 Split = NDArray[np.uint16] | Pairs
 
 
-def kind_of(split: Split) -> Kind:
+def kind_of(split: Split) -> DataKind:
     """Return what a split has to learn from."""
     return split.kind if isinstance(split, Pairs) else "text"
 

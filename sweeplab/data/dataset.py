@@ -22,7 +22,7 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from sweeplab.data.batches import NO_TAG, NO_TARGET, Kind, Pairs, Split, kind_of, limited
+from sweeplab.data.batches import NO_TAG, NO_TARGET, DataKind, Pairs, Split, kind_of, limited
 from sweeplab.data.corpora import CORPORA, Texts
 from sweeplab.data.objectives import check_fits, evaluated_on, make_objective
 from sweeplab.data.task import DataSizes
@@ -70,7 +70,7 @@ class Dataset:
     _bytes_per_target: dict[Any, float] = field(default_factory=dict)  # of the evaluations asked for
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> DataKind:
         """Return the kind of the corpus' data."""
         return kind_of(self.train)
 

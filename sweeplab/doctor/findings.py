@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Kind:
+class Fault:
     """A kind of fault: its description, its verdict, and what repairing does; if it does nothing, the cure."""
 
     found: str
@@ -39,28 +39,30 @@ class Kind:
 _AGAIN = f"{FROM_A_COPY}; or {{repair}} recreates them"
 _OF_THE_ARTIFACT = "put the run's artifact `checkpoint` from MLflow in its place"
 IN_FOLDERS = {
-    "damaged": Kind("files that are not valid JSON", "bad", "set aside, and recreated", _AGAIN),
-    "cut_off": Kind("files that are not valid JSON, of runs that have not ended", "warn", "set aside"),
-    "lost": Kind("ended trials whose runs have lost run.json or end.json", "bad", "recreated", _AGAIN),
-    "no_curve": Kind("ended runs whose curves are gone", "bad", cure=FROM_A_COPY),
-    "checkpoint": Kind("damaged or changed checkpoints", "bad", cure=_OF_THE_ARTIFACT),
-    "no_checkpoint": Kind(
+    "damaged": Fault("files that are not valid JSON", "bad", "set aside, and recreated", _AGAIN),
+    "cut_off": Fault("files that are not valid JSON, of runs that have not ended", "warn", "set aside"),
+    "lost": Fault("ended trials whose runs have lost run.json or end.json", "bad", "recreated", _AGAIN),
+    "no_curve": Fault("ended runs whose curves are gone", "bad", cure=FROM_A_COPY),
+    "checkpoint": Fault("damaged or changed checkpoints", "bad", cure=_OF_THE_ARTIFACT),
+    "no_checkpoint": Fault(
         "ended runs without the checkpoint that the study keeps", "warn", cure=_OF_THE_ARTIFACT
     ),
-    "snapshot": Kind("damaged snapshots: the runs continue from the ones before", "warn", "removed"),
-    "unreported": Kind("ended runs that were not reported to the storage", "warn", "reported to the storage"),
-    "unknown": Kind("runs whose trial the storage does not have", "warn", "put back in the storage"),
-    "differs": Kind("runs that the storage contradicts", "bad", "reported to the storage again"),
-    "temporary": Kind("unfinished files left by a killed process", "warn", "removed"),
-    "orphaned": Kind("folders that belong to no trial", "warn", "set aside"),
+    "snapshot": Fault("damaged snapshots: the runs continue from the ones before", "warn", "removed"),
+    "unreported": Fault(
+        "ended runs that were not reported to the storage", "warn", "reported to the storage"
+    ),
+    "unknown": Fault("runs whose trial the storage does not have", "warn", "put back in the storage"),
+    "differs": Fault("runs that the storage contradicts", "bad", "reported to the storage again"),
+    "temporary": Fault("unfinished files left by a killed process", "warn", "removed"),
+    "orphaned": Fault("folders that belong to no trial", "warn", "set aside"),
 }
 IN_MLFLOW = {
-    "other": Kind("runs differ", "bad", "deleted in MLflow, and sent again"),
-    "incomplete": Kind("runs were sent but are incomplete in MLflow", "bad", "sent again"),
-    "unsent": Kind("runs have not been sent to MLflow yet", "warn", "sent"),
-    "stale": Kind("runs wait for a worker but have another state in MLflow", "warn", "set to waiting"),
-    "twice": Kind("runs are more than once in MLflow", "bad", "the duplicates deleted in MLflow"),
-    "stray": Kind("runs in MLflow belong to no trial", "warn", "deleted in MLflow"),
+    "other": Fault("runs differ", "bad", "deleted in MLflow, and sent again"),
+    "incomplete": Fault("runs were sent but are incomplete in MLflow", "bad", "sent again"),
+    "unsent": Fault("runs have not been sent to MLflow yet", "warn", "sent"),
+    "stale": Fault("runs wait for a worker but have another state in MLflow", "warn", "set to waiting"),
+    "twice": Fault("runs are more than once in MLflow", "bad", "the duplicates deleted in MLflow"),
+    "stray": Fault("runs in MLflow belong to no trial", "warn", "deleted in MLflow"),
 }
 FAULTS = IN_FOLDERS | IN_MLFLOW
 # Kinds of fault that do not affect a trial's values or its ending.

@@ -13,8 +13,8 @@ from sweeplab.doctor.findings import (
     FAULTS,
     IN_FOLDERS,
     IN_MLFLOW,
+    Fault,
     Finding,
-    Kind,
     end_of,
     folder_findings,
     read_said,
@@ -167,7 +167,7 @@ def agreement_checks(study: OpenedStudy) -> Iterator[Check]:
 def _checks(
     study: OpenedStudy,
     check: Callable[..., Check],
-    kinds: Mapping[str, Kind],
+    kinds: Mapping[str, Fault],
     findings: Sequence[Finding],
     name: Callable[[Finding], str],
 ) -> Iterator[Check]:

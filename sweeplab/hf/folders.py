@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from sweeplab.data.batches import LABELLED, Kind
+from sweeplab.data.batches import LABELLED, DataKind
 from sweeplab.data.objectives import OBJECTIVES, objective_of, settled_objective, special_tokens
 from sweeplab.data.objectives.pairs import PairsObjective
 from sweeplab.data.objectives.span import Span
@@ -81,7 +81,7 @@ def export_run(run: LoadedRun, folder: Path, force: bool = False) -> Architectur
 
 # How the class of `transformers` for a task differs from our encoders between the last block and the logits, where
 # ours have an activation and a norm: so these classes cannot be written.
-_NO_CLASS: Mapping[Kind, str] = {
+_NO_CLASS: Mapping[DataKind, str] = {
     "labels": "BertForSequenceClassification has a tanh and no norm there",
     "tags": "BertForTokenClassification has no layer there",
     "scores": "BertForSequenceClassification has a tanh and no norm there",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sweeplab.study.plan import Plan
     from sweeplab.study.spec import StudySpec
     from sweeplab.tracking.models import Published
-    from sweeplab.tracking.tracker import Description, Summary
+    from sweeplab.tracking.tracker import Description, StudySummary
 
 _N_BEST = 20
 
@@ -49,7 +49,7 @@ def describe(spec: StudySpec, folder: StudyFolder, plan: Plan) -> Description:
     }
 
 
-def summarize(folder: StudyFolder, state: str) -> Summary:
+def summarize(folder: StudyFolder, state: str) -> StudySummary:
     """Return a study's state: its runs by state, and its best trials; no single best if its tasks differ."""
     by_task = best_by_task(folder, read_trials(folder))
     best = by_task[0][0] if by_task and has_one_task(folder) else None

@@ -13,14 +13,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from jaxtyping import Float
     from torch import Tensor
+
+    Numbers = Float[Tensor, "*n"]
+    Rows = Float[Tensor, "Kn *rest"]
 
 
 # A multiple of the numbers that a CPU's kernel takes at once.
 LANES = 64
 
 
-def by_run(function: Callable[[Tensor], Tensor], x: Tensor, n_runs: int) -> Tensor:
+def by_run(function: Callable[[Tensor], Tensor], x: Rows, n_runs: int) -> Rows:
     """Apply a function of each element to x [K * n, ...] so that no run's bits depend on where its numbers lie.
 
     What is left over after the last whole vector a kernel computes otherwise: exp and erf then differ in the last
@@ -45,7 +49,7 @@ class Activation:
 def _of_torch(name: str, **options: str) -> Callable[[Tensor], Tensor]:
     """Return one of torch.nn.functional's activations, imported when it is computed."""
 
-    def apply(x: Tensor) -> Tensor:
+    def apply(x: Numbers) -> Numbers:
         import torch
 
         found: Tensor = getattr(torch.nn.functional, name)(x, **options)
@@ -74,14 +78,14 @@ class Norm:
     has_bias: bool
 
 
-def _layernorm(x: Tensor, eps: float) -> Tensor:
+def _layernorm(x: Numbers, eps: float) -> Numbers:
     import torch
 
     # Gains of one: torch's kernel for none at all gives the same bits in 1.7 times the time.
     return torch.layer_norm(x, x.shape[-1:], x.new_ones(x.shape[-1]), eps=eps)
 
 
-def _rmsnorm(x: Tensor, eps: float) -> Tensor:
+def _rmsnorm(x: Numbers, eps: float) -> Numbers:
     import torch
 
     return torch.rms_norm(x, x.shape[-1:], eps=eps)

@@ -32,9 +32,14 @@ if TYPE_CHECKING:
     Product = Float[Tensor, "K N O"]
     Tokens = Int[Tensor, "K B T"]
     Present = Bool[Tensor, "KB T"] | None  # False on padding
+    Value = Float[Tensor, "*value"]
+    Shares = Float[Tensor, "K N A"]
+    Chosen = Int[Tensor, "K N A"]
+    Mixed = Float[Tensor, "KB H T D"]
+    # Queries, keys and values.
+    Heads = tuple[Mixed, Float[Tensor, "KB G S D"], Float[Tensor, "KB G S D"]]
 
 Weights = Mapping[str, Tensor]
-Heads = tuple[Tensor, Tensor, Tensor]
 # What the encoder made of a source [K, B*S, C], and its mask.
 Source = tuple[Tensor, AttentionMask]
 
@@ -95,12 +100,12 @@ class Pass:
     routings: list[Routing] = field(default_factory=list)
     rotations: dict[int, Callable[[Tensor], Tensor]] = field(default_factory=dict)
 
-    def note(self, name: str, value: Tensor) -> Tensor:
+    def note(self, name: str, value: Value) -> Value:
         """Return the value of a named step, which a pass that records its steps keeps."""
         return value
 
-    def routed(self, name: str, x: Tensor, shares: Tensor, chosen: Tensor) -> None:
-        """Hear which experts [K, N, A] tokens x are given to, and their shares; a pass that records keeps them."""
+    def routed(self, name: str, x: Stream, shares: Shares, chosen: Chosen) -> None:
+        """Hear which experts tokens x are given to, and their shares; a pass that records keeps them."""
 
     def positions(self, length: int) -> range:
         """Return the positions of the next tokens."""
@@ -124,8 +129,8 @@ class Pass:
         """Multiply the tokens that one expert of a run got by its matrix [C, O]."""
         return torch.mm(x, self.w[f"{name}.weight"][run, expert])
 
-    def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Tensor:
-        """Return the weighted values [K*B, H, T, D] of heads of queries, keys and values."""
+    def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Mixed:
+        """Return the weighted values of heads of queries, keys and values."""
         shape, (q, k, v) = self.shape, heads
         if (factor := query_factor(shape)) != 1.0:
             q = q * factor
@@ -138,8 +143,8 @@ class Pass:
             drop = partial(self.dropout, site=name)
         return kind.attend(q, for_queries(k, shape), for_queries(v, shape), shape, mask, drop)
 
-    def drop(self, x: Tensor, site: str) -> Tensor:
-        """Drop elements of x [K, …] at a site."""
+    def drop(self, x: Stream, site: str) -> Stream:
+        """Drop elements of x at a site."""
         return self.dropout(x, site) if self.dropout else x
 
     def added(self, x: Stream, update: Stream, branch: str) -> Stream:
@@ -273,7 +278,7 @@ def _head_normed(p: Pass, name: str, x: Float[Tensor, "KB n T D"]) -> Float[Tens
     return p.note(name, (by_run * p.w[f"{name}.gain"][:, None, None, None]).view(x.shape))
 
 
-def _projected(p: Pass, name: str, mixed: Float[Tensor, "KB H T D"]) -> Stream:
+def _projected(p: Pass, name: str, mixed: Mixed) -> Stream:
     joined = mixed.transpose(1, 2).reshape(p.n_runs, -1, p.shape.n_head * p.shape.head_dim)
     return p.linear(f"{name}.out", Normed(joined))
 
@@ -320,9 +325,7 @@ def _answer(p: Pass, name: str, run: int, expert: int, x: Float[Tensor, "n C"]) 
     return p.linear_of(f"{name}.down", run, expert, hidden)
 
 
-def _route(
-    p: Pass, name: str, present: Present, x: Stream
-) -> tuple[Float[Tensor, "K N A"], Int[Tensor, "K N A"]]:
+def _route(p: Pass, name: str, present: Present, x: Stream) -> tuple[Shares, Chosen]:
     """Return each token's shares of its best experts and which they are; note the router's losses.
 
     The chosen ones' probabilities are made to sum to one; a lone one's is kept as it is, for else the router would

@@ -24,16 +24,14 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.model.attention import query_factor
 from sweeplab.model.attention.base import AttentionKind, AttentionMask, between, for_queries, scores
 from sweeplab.model.attention.linear import feature
-from sweeplab.model.blocks import Heads, Normed, Pass, feed_forward
+from sweeplab.model.blocks import Normed, Pass, feed_forward
 from sweeplab.model.layout import Layout
 from sweeplab.model.positions import POSITIONS
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
-
-    from sweeplab.model.blocks import Stream
+    from sweeplab.model.blocks import Chosen, Heads, Mixed, Product, Shares, Stream, Value
 
 # The default length of sources; longer if the token's position is further back.
 SOURCE_LENGTH = 10
@@ -61,7 +59,7 @@ class _RecordingPass(Pass):
 
     steps: list[Step] = field(default_factory=list)
 
-    def note(self, name: str, value: Tensor) -> Tensor:
+    def note(self, name: str, value: Value) -> Value:
         self.steps.append((name, value))
         return value
 
@@ -70,10 +68,10 @@ class _RecordingPass(Pass):
         self.note(name, found.whole())
         return found
 
-    def linear(self, name: str, read: Normed) -> Float[Tensor, "K N O"]:
+    def linear(self, name: str, read: Normed) -> Product:
         return self.note(name, super().linear(name, read))
 
-    def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Tensor:
+    def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Mixed:
         """Attend, and record the heads as they are multiplied, the weights and the result."""
         q, k, v = heads[0] * query_factor(self.shape), *(for_queries(each, self.shape) for each in heads[1:])
         shown = (q, k, v) if kind.has_scores else (feature(q), feature(k), v)
@@ -87,7 +85,7 @@ class _RecordingPass(Pass):
         self.note(f"{name}.weights", weights)
         return self.note(f"{name}.mixed", super().attend(name, kind, heads, mask))
 
-    def routed(self, name: str, x: Tensor, shares: Tensor, chosen: Tensor) -> None:
+    def routed(self, name: str, x: Stream, shares: Shares, chosen: Chosen) -> None:
         """Record each token's shares of all experts [1, N, E], and every expert's output for it."""
         n_expert = self.shape.n_expert
         of_all = shares.new_zeros(*x.shape[:2], n_expert).scatter(2, chosen, shares)

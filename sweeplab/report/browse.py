@@ -14,7 +14,7 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.listing import find_study, read_spec, study_names, tracking_uri_of
 from sweeplab.records.folders import StudyFolder, lab_folder
 from sweeplab.report import options
-from sweeplab.report.options import LOG, Option, check_value, listed
+from sweeplab.report.options import LOG, PanelOption, check_value, listed
 from sweeplab.study.problems import Problems
 from sweeplab.tracking import pages
 from sweeplab.tracking.connection import SERVERS, database_file, tracking_uri, writable
@@ -22,13 +22,13 @@ from sweeplab.tracking.experiment import count_studies
 from sweeplab.tracking.tracker import CURVES, LOSSES_BY_TOKENS
 
 _AXES = (*pages.NUMBERS, *TABLE)
-_COLUMN = Option((*pages.TAGS, pages.SEARCHED, *_AXES))
-_SIZE = Option(_AXES, needed="any hyperparameter, any number that a run ends with")
+_COLUMN = PanelOption((*pages.TAGS, pages.SEARCHED, *_AXES))
+_SIZE = PanelOption(_AXES, needed="any hyperparameter, any number that a run ends with")
 # The options of each chart.
-CHARTS: dict[str, dict[str, Option]] = {
+CHARTS: dict[str, dict[str, PanelOption]] = {
     "line": {
-        "metric": Option(tuple(CURVES), needed=", ".join(CURVES)),
-        "x": Option(tuple(pages.X_AXES), needed=", ".join(pages.X_AXES)),
+        "metric": PanelOption(tuple(CURVES), needed=", ".join(CURVES)),
+        "x": PanelOption(tuple(pages.X_AXES), needed=", ".join(pages.X_AXES)),
         "log": LOG,
     },
     "scatter": {"x": _SIZE, "y": _SIZE},
@@ -46,7 +46,7 @@ class Shown:
     address: str
     links: Mapping[str, Mapping[str, str]]
     empty: tuple[str, ...]
-    server: pages.Server | None
+    server: pages.PagesServer | None
 
 
 @contextmanager
@@ -90,7 +90,7 @@ def browse(
 
 
 def _publish(
-    folders: Sequence[StudyFolder], uri: str, view: pages.View, address: str, strict: bool, served: str
+    folders: Sequence[StudyFolder], uri: str, view: pages.ChartView, address: str, strict: bool, served: str
 ) -> dict[str, dict[str, str]]:
     """Write the view to every study tracked at `uri`, served from `served`; `strict` raises for any that fails."""
     links = {}
@@ -106,7 +106,7 @@ def _publish(
     return links
 
 
-def read_view(path: Path | None = None) -> pages.View:
+def read_view(path: Path | None = None) -> pages.ChartView:
     """Read the view for MLflow from a dashboard file, or from the default one.
 
     Raises:
@@ -116,7 +116,9 @@ def read_view(path: Path | None = None) -> pages.View:
     document = options.read_checked(file, ("columns", "sort", "charts"), _check)
     sort = document["sort"]
     charts = tuple(_chart(each) for each in document.get("charts") or ())
-    return pages.View(file.stem, tuple(document["columns"]), sort["by"], bool(sort.get("descending")), charts)
+    return pages.ChartView(
+        file.stem, tuple(document["columns"]), sort["by"], bool(sort.get("descending")), charts
+    )
 
 
 def _check(document: Mapping[str, Any], problems: Problems) -> None:
@@ -127,7 +129,9 @@ def _check(document: Mapping[str, Any], problems: Problems) -> None:
     else:
         problems.add(("columns",), "there is no list of columns", "[state, cell, searched, best_val_loss]")
     if isinstance(sort, dict) and "by" in sort:
-        options.check_options(sort, {"by": Option(_AXES), "descending": Option()}, ("sort",), problems)
+        options.check_options(
+            sort, {"by": PanelOption(_AXES), "descending": PanelOption()}, ("sort",), problems
+        )
         if not isinstance(sort.get("descending", False), bool):
             problems.add(("sort", "descending"), "descending is true or false")
     else:

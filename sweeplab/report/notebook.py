@@ -9,6 +9,7 @@ from html import escape
 from typing import Any
 
 from sweeplab.lab.events import Event, RunEvaluated, Tick
+from sweeplab.records.runs import RunState
 from sweeplab.sweep.work.progress import StudyProgress
 
 MOST_CELLS = 30
@@ -19,7 +20,8 @@ _STYLE = (
     ".sweeplab tr.best td{font-weight:600}</style>"
 )
 REFRESH_SECONDS = 0.5
-_STATES = ("complete", "stopped", "pruned", "diverged", "failed", "running", "waiting")
+# Those that have ended first.
+_STATES = (*filter(lambda state: state.is_finished, RunState), RunState.RUNNING, RunState.WAITING)
 
 
 def study_html(name: str, lab: str, shown: Mapping[str, Any] | None) -> str:

@@ -15,7 +15,7 @@ from sweeplab.study.problems import Location, Problems, SourceMap
 MAX_BYTES = 2**18
 
 
-class Option(NamedTuple):
+class PanelOption(NamedTuple):
     """The values of an option: one of those allowed, or any text if none are given.
 
     An option with `many` also takes a list. An option that must be given says in `needed` what it takes.
@@ -26,10 +26,10 @@ class Option(NamedTuple):
     needed: str = ""
 
 
-COMMON = {"title": Option(), "width": Option(("full", "half"))}
-LOG = Option(("x", "y"), many=True)
+COMMON = {"title": PanelOption(), "width": PanelOption(("full", "half"))}
+LOG = PanelOption(("x", "y"), many=True)
 Log = Annotated[Sequence[str], LOG]
-Params = Annotated[Sequence[str], Option(tuple(TABLE), many=True)]
+Params = Annotated[Sequence[str], PanelOption(tuple(TABLE), many=True)]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def read_checked(
 
 
 def check_items(
-    items: Sequence[Any], what: str, kinds: Mapping[str, Mapping[str, Option]], problems: Problems
+    items: Sequence[Any], what: str, kinds: Mapping[str, Mapping[str, PanelOption]], problems: Problems
 ) -> None:
     """Check that each panel or chart of a list has a known kind, and only options of that kind."""
     for index, item in enumerate(items):
@@ -88,7 +88,7 @@ def check_items(
             near = nearest(str(kind), kinds)
             problems.add((*place, what), f"unknown {what} {kind!r}", ", ".join(kinds), near)
         else:
-            options = {what: Option(), **COMMON, **kinds[kind]}
+            options = {what: PanelOption(), **COMMON, **kinds[kind]}
             for name, option in options.items():
                 if option.needed and name not in item:
                     problems.add(place, f"{kind} needs {name}: …", option.needed)
@@ -96,7 +96,7 @@ def check_items(
 
 
 def check_options(
-    written: Mapping[str, Any], options: Mapping[str, Option], place: Location, problems: Problems
+    written: Mapping[str, Any], options: Mapping[str, PanelOption], place: Location, problems: Problems
 ) -> None:
     """Check that all options are known, and that each has an allowed value."""
     for name, value in written.items():
@@ -107,7 +107,7 @@ def check_options(
             check_value(each, options[name], (*place, name), problems)
 
 
-def check_value(value: Any, option: Option, place: Location, problems: Problems) -> None:
+def check_value(value: Any, option: PanelOption, place: Location, problems: Problems) -> None:
     """Check one value of an option."""
     if option.allowed and value not in option.allowed:
         few = ", ".join(option.allowed) if len(option.allowed) < 8 else ""

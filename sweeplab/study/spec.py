@@ -22,7 +22,7 @@ from sweeplab.study.problems import SECTIONS, Location, SourceMap
 from sweeplab.study.search import SearchSpec
 
 if TYPE_CHECKING:
-    from sweeplab.data.batches import Kind
+    from sweeplab.data.batches import DataKind
 
 DEFAULT_TRIALS_PER_CELL = 10
 # Upper limits of what a study may ask for.
@@ -417,7 +417,7 @@ class StudySpec(Section):
         return {name: list(dict.fromkeys(each[name] for each in whole)) for name in names}
 
     @property
-    def kind(self) -> Kind | None:
+    def kind(self) -> DataKind | None:
         """Return the kind of data of the corpus; None where `data` is invalid and only the space is checked."""
         from sweeplab.data.corpora import CORPORA, PairCorpus
 

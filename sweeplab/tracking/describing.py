@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.tracking.tracker import Description, Summary
+from sweeplab.tracking.tracker import Description, StudySummary
 
 if TYPE_CHECKING:
     from mlflow.entities import DatasetInput
@@ -72,7 +72,7 @@ def datasets(data: Mapping[str, Any]) -> list[DatasetInput]:
     return found
 
 
-def page(description: Description, summary: Summary, links: Mapping[str, str]) -> str:
+def page(description: Description, summary: StudySummary, links: Mapping[str, str]) -> str:
     """Return a study's description in the UI, as Markdown, results first: MLflow shows only its first lines.
 
     `links` maps the keys of the best trials to their runs, and `report` to the study's report.

@@ -29,12 +29,10 @@ from sweeplab.tracking.connection import (
 from sweeplab.tracking.tables import (
     KEY,
     KIND,
-    RUNS_A_QUERY,
     STUDY,
     count_in_file,
     engine_of,
     read_keys,
-    read_tables,
     rename_in_tables,
     tracked_run,
     write_new,
@@ -48,7 +46,6 @@ if TYPE_CHECKING:
 
 METRICS_A_BATCH, PARAMS_A_BATCH = 1000, 100
 TAG_CHARACTERS = 5000
-MOST_POINTS = 2**31 - 1
 
 
 class Experiment:
@@ -220,11 +217,8 @@ def _batches(points: Iterable[Sequence[Measure]]) -> Iterator[list[Measure]]:
         yield batch
 
 
-def read_runs(experiment: Experiment) -> Iterator[TrackedRun]:
-    """Yield the nested runs of an experiment's study, the earliest first."""
-    if engine := engine_of(experiment.client):
-        yield from read_tables(engine, experiment.find(), experiment.study)
-        return
+def search_runs(experiment: Experiment) -> Iterator[TrackedRun]:
+    """Yield the nested runs of an experiment's study, the earliest first, where tables cannot be reached."""
     for run in experiment.runs(f"tags.`{STUDY}` = {quoted(experiment.study)}"):
         if "sweeplab.trial" in run.data.tags:
             yield tracked_run(
@@ -232,19 +226,13 @@ def read_runs(experiment: Experiment) -> Iterator[TrackedRun]:
             )
 
 
-def read_histories(client: MlflowClient, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]]:
-    """Return the points of a metric for each run, ordered by step."""
-    found: dict[str, list[Measure]] = {run_id: [] for run_id in run_ids}
-    bulk = getattr(client._tracking_client.store, "get_metric_history_bulk", None)
-    for first in range(0, len(run_ids), RUNS_A_QUERY):
-        some = run_ids[first : first + RUNS_A_QUERY]
-        if bulk is None:
-            points = [(run_id, point) for run_id in some for point in client.get_metric_history(run_id, name)]
-        else:
-            points = [(each.run_id, each) for each in bulk(some, name, MOST_POINTS)]
-        for run_id, point in points:
-            found[run_id].append(Measure(name, point.value, point.timestamp, point.step))
-    return {run_id: sorted(points, key=lambda each: each.step) for run_id, points in found.items()}
+def search_points(client: MlflowClient, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]]:
+    """Return the points of a metric for each run, ordered by step, where tables cannot be reached."""
+    found = {}
+    for run_id in run_ids:
+        points = sorted(client.get_metric_history(run_id, name), key=lambda each: each.step)
+        found[run_id] = [Measure(name, each.value, each.timestamp, each.step) for each in points]
+    return found
 
 
 def _named(there: Experiment, name: str) -> Entity | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from filelock import FileLock
 
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState
-from sweeplab.tracking.connection import database_file, is_of_lab, point_files_here, reaching
+from sweeplab.tracking.connection import Answer, database_file, is_of_lab, point_files_here, reaching
 from sweeplab.tracking.describing import (
     TRIALS_ON_PAGE,
     csv_text,
@@ -30,16 +30,16 @@ from sweeplab.tracking.describing import (
     page,
     texts,
 )
-from sweeplab.tracking.experiment import TAG_CHARACTERS, Experiment, read_histories, read_runs
+from sweeplab.tracking.experiment import TAG_CHARACTERS, Experiment, search_points, search_runs
 from sweeplab.tracking.models import log_best_models
-from sweeplab.tracking.tables import ParentRun, read_file, read_file_parent, read_file_points
+from sweeplab.tracking.tables import ParentRun, engine_of, read_parent, read_points, read_runs
 from sweeplab.tracking.tracker import (
     WAITING,
     Description,
     Measure,
     Mirror,
     RunMeasures,
-    Summary,
+    StudySummary,
     TrackedRun,
     run_name,
 )
@@ -47,6 +47,7 @@ from sweeplab.tracking.tracker import (
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import DatasetInput, Run, RunInfo
+    from sqlalchemy import Engine
 
 ERROR_CHARACTERS = 250
 
@@ -149,7 +150,7 @@ class MLflowTracker(Mirror):
         if parent.info.status != "RUNNING":
             self._client.update_run(run_id, status="RUNNING")
 
-    def close(self, summary: Summary) -> None:
+    def close(self, summary: StudySummary) -> None:
         """Write state and best values to the parent run; a study that can be continued is SCHEDULED in MLflow."""
         parent = self._opened
         run_id = parent.info.run_id
@@ -179,7 +180,7 @@ class MLflowTracker(Mirror):
             else:
                 self._client.update_run(run_id, status=WAITING)
 
-    def _page(self, summary: Summary) -> str:
+    def _page(self, summary: StudySummary) -> str:
         """Return the study's description, with links to the runs of the best trials."""
         links = {}
         for trial in summary.get("best_trials", ())[:TRIALS_ON_PAGE]:
@@ -212,7 +213,7 @@ class MLflowTracker(Mirror):
     def _find_parent(self) -> ParentRun:
         if not (parent := self._parent) and (file := self._file):
             point_files_here(self._experiment.lab, self._experiment.uri)
-            if found := read_file_parent(file, self._study):
+            if found := read_parent(file, self._study):
                 return found
         is_there = parent or (self._experiment.may_exist and self._experiment.find())
         if not is_there or not (parent := parent or self._experiment.run(self._study)):
@@ -301,8 +302,8 @@ class MLflowTracker(Mirror):
         tracked = self._experiment.run(key) if self._keys is None or key in self._keys else None
         if tracked:
             run_id, names = tracked.info.run_id, tracked.data.metrics
-            histories = {name: read_histories(self._client, [run_id], name)[run_id] for name in names}
-            measures.tracked.update({name: {each.step for each in histories[name]} for name in names})
+            sent = {name: {each.step for each in self.history(run_id, name)} for name in names}
+            measures.tracked.update(sent)
             params = {name: text for name, text in params.items() if name not in tracked.data.params}
             if "mlflow.runColor" in tracked.data.tags:  # from an end that was removed
                 self._client.delete_tag(run_id, "mlflow.runColor")
@@ -377,19 +378,28 @@ class MLflowTracker(Mirror):
         Raises:
             BadInput: tracking has no such study.
         """
-        if (file := self._file) and (found := read_file(file, self._study)) is not None:
+        if (found := self._read(lambda tables: read_runs(tables, self._study))) is not None:
             yield from found
             return
         with self._reaching():
             self._find_parent()
-            yield from read_runs(self._experiment)
+            yield from search_runs(self._experiment)
 
     def histories(self, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]]:
         """Return a metric's points for each run, ordered by step."""
-        if (file := self._file) and (found := read_file_points(file, run_ids, name)) is not None:
-            return found
+        found = self._read(lambda tables: read_points(tables, run_ids, name))
         with self._reaching():
-            return read_histories(self._client, run_ids, name)
+            return search_points(self._client, run_ids, name) if found is None else found
+
+    def _read(self, read: Callable[[Path | Engine], Answer | None]) -> Answer | None:
+        """Return what `read` finds in MLflow's tables; None if tracking is a server, or `read` finds nothing."""
+        if (file := self._file) and (found := read(file)) is not None:
+            return found
+        if not self._experiment.may_exist:
+            return None
+        with self._reaching():
+            engine = engine_of(self._client)
+            return read(engine) if engine else None
 
     def history(self, run_id: str, name: str) -> list[Measure]:
         """Return all points of one metric of a run, by step."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from platform import python_version
 from typing import TYPE_CHECKING
 
-from sweeplab.data.batches import Kind
+from sweeplab.data.batches import DataKind
 from sweeplab.data.objectives import objective_of
 from sweeplab.errors import BadInput
 from sweeplab.formatting import without_password
@@ -34,13 +34,13 @@ CHECKPOINT = "checkpoint"
 ALIAS = "best"
 _PARAMS = {"max_new_tokens": "integer", "temperature": "float", "top_k": "integer", "top_p": "float"}
 # Inputs and outputs of models that do not generate text, by the kind of their objective.
-TAKEN: Mapping[Kind, Mapping[str, str]] = {"scores": {"sentence1": "string", "sentence2": "string"}}
-RETURNED: Mapping[Kind, Mapping[str, str]] = {
+TAKEN: Mapping[DataKind, Mapping[str, str]] = {"scores": {"sentence1": "string", "sentence2": "string"}}
+RETURNED: Mapping[DataKind, Mapping[str, str]] = {
     "labels": {"label": "string", "probability": "double"},
     "tags": {"words": "strings", "labels": "strings"},
     "scores": {"score": "double"},
 }
-_EXAMPLES: Mapping[Kind, str] = {
+_EXAMPLES: Mapping[DataKind, str] = {
     "labels": '["A film to remember."]',
     "tags": '["Ann lives in Oslo"]',
     "scores": '{"sentence1": "A man plays.", "sentence2": "Someone is playing."}',

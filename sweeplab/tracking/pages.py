@@ -58,7 +58,7 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class View:
+class ChartView:
     """A view of a study in MLflow's UI; `name` distinguishes the views of one study."""
 
     name: str
@@ -77,7 +77,7 @@ def publish(
     lab: Path,
     uri: str,
     study: str,
-    view: View,
+    view: ChartView,
     grid: Sequence[str],
     searched: Sequence[str],
     server: str,
@@ -105,7 +105,7 @@ def publish(
     return {"charts": f"{shared}CHART", "table": f"{shared}TABLE", "study": f"{runs}/{run_id}?{WORKFLOW}"}
 
 
-def state(view: View, parent: str, grid: Sequence[str], searched: Sequence[str]) -> dict[str, Any]:
+def state(view: ChartView, parent: str, grid: Sequence[str], searched: Sequence[str]) -> dict[str, Any]:
     """Return the view as MLflow's UI reads it: filtered to the runs under `parent`, which is expanded.
 
     Charts over hyperparameters that the study varies neither in its grid nor in its search are left out.
@@ -216,7 +216,7 @@ SAFE = {
 
 
 @dataclass(frozen=True)
-class Server:
+class PagesServer:
     """A started server; `url` answers once `wait_until_ready` has returned."""
 
     port: int
@@ -283,7 +283,7 @@ def free_port(wanted: int = PORT) -> int:
 
 
 @contextmanager
-def serve(lab: Path, uri: str, port: int) -> Iterator[Server]:
+def serve(lab: Path, uri: str, port: int) -> Iterator[PagesServer]:
     """Start MLflow's server for the database at `uri` on a port of this machine; end it when the context exits.
 
     Only this machine can reach it, and a browser only by this machine's names: MLflow's own list of hosts has patterns
@@ -309,7 +309,7 @@ def serve(lab: Path, uri: str, port: int) -> Iterator[Server]:
             cwd=tempfile.gettempdir(),  # so that libraries read no .env or the like of the user's folder
             start_new_session=True,
         )
-        server = Server(port, process, log)
+        server = PagesServer(port, process, log)
         try:
             yield server
         finally:

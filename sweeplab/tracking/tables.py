@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sweeplab.tracking.connection import asked
+from sweeplab.tracking.connection import Answer, asked
 from sweeplab.tracking.tracker import Measure, TrackedRun
 
 if TYPE_CHECKING:
@@ -76,28 +76,65 @@ WHERE lifecycle_stage = 'active' AND key = ? AND value = ?
 """
 _POINTS = """
 SELECT metrics.run_uuid, metrics.value, metrics.timestamp, metrics.step, metrics.is_nan FROM metrics
-WHERE metrics.key = ? AND metrics.run_uuid IN ({})
+WHERE metrics.key = :name AND metrics.run_uuid IN ({})
 ORDER BY metrics.timestamp, metrics.step, metrics.value
 """
 Ask = Callable[[str, Mapping[str, Any]], Iterable[Any]]
 
 
-def read_tables(engine: Engine, experiment: str, study: str) -> Iterator[TrackedRun]:
-    """Yield the nested runs of a study, the earliest first."""
-    from sqlalchemy import text
+def _answer(tables: Path | Engine, answer: Callable[[Ask], Answer]) -> Answer | None:
+    """Return what `answer` finds with SQL; in an SQLite file without SQLAlchemy, and None if it cannot be read."""
+    if isinstance(tables, Path):
+        return asked(tables, lambda connection: answer(connection.execute))
+    from sqlalchemy import text  # slow to import
 
-    with engine.connect() as connection:
-        yield from _read(lambda sql, given: connection.execute(text(sql), given), experiment, study)
+    with tables.connect() as connection:
+        return answer(lambda sql, given: connection.execute(text(sql), given))
 
 
-def read_file_parent(file: Path, study: str) -> ParentRun | None:
-    """Return a study's parent run from an SQLite file; None if it has no such study, or cannot be read."""
+def read_parent(tables: Path | Engine, study: str) -> ParentRun | None:
+    """Return a study's parent run; None if there is no such study, or the file cannot be read."""
+    rows = _answer(tables, lambda ask: [*ask(_PARENT, {"study": study})])
+    return ParentRun(str(rows[0][0]), *rows[0][1:]) if rows else None
 
-    def first(connection: sqlite3.Connection) -> ParentRun | None:
-        row = connection.execute(_PARENT, {"study": study}).fetchone()
-        return row and ParentRun(str(row[0]), *row[1:])
 
-    return asked(file, first)
+def read_runs(tables: Path | Engine, study: str) -> list[TrackedRun] | None:
+    """Return the nested runs of a study, the earliest first; None if `read_parent` returns None."""
+    if (parent := read_parent(tables, study)) is None:
+        return None
+    given = {"experiment": int(parent.experiment_id), "study": study}
+
+    def runs(ask: Ask) -> list[TrackedRun]:
+        order = list(ask(_ORDER, given))
+        found: list[dict[str, dict[str, Any]]] = []
+        for query in _VALUES.values():
+            rows: dict[str, dict[str, Any]] = defaultdict(dict)
+            for run_id, name, value, is_nan in ask(query, given):
+                rows[run_id][name] = math.nan if is_nan else value
+            found.append(rows)
+        tags, params, metrics = found
+        return [
+            tracked_run(run_id, tags[run_id], params[run_id], metrics[run_id], status)
+            for run_id, status in order
+            if "sweeplab.trial" in tags[run_id]
+        ]
+
+    return _answer(tables, runs)
+
+
+def read_points(tables: Path | Engine, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]] | None:
+    """Return the points of a metric of each run, ordered by step; None if the file cannot be read."""
+
+    def points(ask: Ask) -> dict[str, list[Measure]]:
+        found: dict[str, list[Measure]] = {run_id: [] for run_id in run_ids}
+        for first in range(0, len(run_ids), RUNS_A_QUERY):
+            some = {f"run{i}": each for i, each in enumerate(run_ids[first : first + RUNS_A_QUERY])}
+            rows = ask(_POINTS.format(", ".join(f":{each}" for each in some)), {"name": name, **some})
+            for run_id, value, timestamp, step, is_nan in rows:
+                found[run_id].append(Measure(name, math.nan if is_nan else value, timestamp, step))
+        return {run_id: sorted(points, key=lambda each: each.step) for run_id, points in found.items()}
+
+    return _answer(tables, points)
 
 
 def count_in_file(file: Path, tables: Path) -> int | None:
@@ -110,43 +147,6 @@ def count_in_file(file: Path, tables: Path) -> int | None:
         return int(connection.execute(_COUNT, KIND).fetchone()[0])
 
     return asked(file, count)
-
-
-def read_file(file: Path, study: str) -> list[TrackedRun] | None:
-    """Return the nested runs of a study from an SQLite file; None if `read_file_parent` returns None."""
-    if (parent := read_file_parent(file, study)) is None:
-        return None
-    return asked(file, lambda connection: [*_read(connection.execute, parent.experiment_id, study)])
-
-
-def read_file_points(file: Path, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]] | None:
-    """Return the points of a metric of each run from an SQLite file, in the order of MLflow's own search."""
-
-    def points(connection: sqlite3.Connection) -> dict[str, list[Measure]]:
-        found: dict[str, list[Measure]] = {run_id: [] for run_id in run_ids}
-        for first in range(0, len(run_ids), RUNS_A_QUERY):
-            some = run_ids[first : first + RUNS_A_QUERY]
-            rows = connection.execute(_POINTS.format(",".join("?" * len(some))), [name, *some])
-            for run_id, value, timestamp, step, is_nan in rows:
-                found[run_id].append(Measure(name, math.nan if is_nan else value, timestamp, step))
-        return {run_id: sorted(points, key=lambda each: each.step) for run_id, points in found.items()}
-
-    return asked(file, points)
-
-
-def _read(ask: Ask, experiment: str, study: str) -> Iterator[TrackedRun]:
-    given = {"experiment": int(experiment or -1), "study": study}
-    order = list(ask(_ORDER, given))
-    tables: list[dict[str, dict[str, Any]]] = []
-    for query in _VALUES.values():
-        rows: dict[str, dict[str, Any]] = defaultdict(dict)
-        for run_id, name, value, is_nan in ask(query, given):
-            rows[run_id][name] = math.nan if is_nan else value
-        tables.append(rows)
-    tags, params, metrics = tables
-    for run_id, status in order:
-        if "sweeplab.trial" in tags[run_id]:
-            yield tracked_run(run_id, tags[run_id], params[run_id], metrics[run_id], status)
 
 
 def read_keys(engine: Engine, experiment: str) -> set[str]:

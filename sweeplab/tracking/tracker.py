@@ -55,7 +55,7 @@ WAITING = "SCHEDULED"
 TOTALS = {"iterations": "iteration"} | {name: name for name in _SAME}
 
 
-class Summary(TypedDict, total=False):
+class StudySummary(TypedDict, total=False):
     """The state of a study, when it opens and when it closes; `best_run` is a run key, `counts` runs by state.
 
     `state` is "complete", "failed", or anything else for a study that can be continued. `best_value` is a value of the
@@ -87,7 +87,7 @@ class Description(TypedDict, total=False):
     params: Mapping[str, Any]
     tags: Mapping[str, str]
     note: str
-    summary: Summary
+    summary: StudySummary
 
 
 class Measure(NamedTuple):
@@ -137,7 +137,7 @@ class Mirror(ABC):
         """End a pause after a slow failure: allow calls again at once."""
 
     @abstractmethod
-    def close(self, summary: Summary) -> None:
+    def close(self, summary: StudySummary) -> None:
         """Write the study's state and best values."""
 
 
@@ -209,7 +209,7 @@ def run_name(start: RunStart) -> str:
     parts = [f"#{start.trial}"]
     for name in filter(TABLE.__contains__, names):
         value = getattr(start.values, name)
-        said = _short(value)
+        said = _in_name(value)
         if isinstance(value, str):
             parts.append(said)
         else:
@@ -221,9 +221,9 @@ def run_name(start: RunStart) -> str:
     return f"{named} seed {start.seed}" if start.seed else named
 
 
-def _short(value: Any) -> str:
+def _in_name(value: Any) -> str:
     if isinstance(value, tuple):
-        return "/".join(map(_short, value))
+        return "/".join(map(_in_name, value))
     if isinstance(value, float):
         return re.sub(r"^0\.(?!0$)", ".", decimal(float(f"{value:.2g}"))).removesuffix(".0")
     return str(value)

@@ -17,7 +17,15 @@ import wandb
 from sweeplab.errors import TrackingUnavailable
 from sweeplab.files import write_whole
 from sweeplab.records.runs import RunEnd, RunFolder, RunState
-from sweeplab.tracking.tracker import BY_TOKENS, Description, Measure, Mirror, RunMeasures, Summary, run_name
+from sweeplab.tracking.tracker import (
+    BY_TOKENS,
+    Description,
+    Measure,
+    Mirror,
+    RunMeasures,
+    StudySummary,
+    run_name,
+)
 
 SENT = "wandb.json"  # in a run's folder: its id in W&B, and the end that was sent
 
@@ -89,7 +97,7 @@ class WandbMirror(Mirror):
         run.summary.update({**facts, "state": str(end.state), "stop_reason": end.stop_reason})
         run.finish(exit_code=int(end.state is RunState.FAILED))
 
-    def close(self, summary: Summary) -> None:
+    def close(self, summary: StudySummary) -> None:
         """Do nothing: W&B has no place for the state of a study."""
 
 

@@ -454,7 +454,7 @@ class Stack:
     def _beside(self) -> Beside:
         """Return what the training loss depends on besides the batch."""
 
-        def column(name: str) -> Tensor:
+        def column(name: str) -> Float[Tensor, "K"]:
             found = [getattr(member.run.values, name) for member in self._members]
             return torch.tensor(found, device=self.device)
 
@@ -480,7 +480,9 @@ def gradient_norms(gradient: Rows) -> Float[Tensor, "K"]:
     return norms
 
 
-def clip_(gradient: Rows, norms: Float[Tensor, "K"], largest: Sequence[float | None] | Tensor) -> None:
+def clip_(
+    gradient: Rows, norms: Float[Tensor, "K"], largest: Sequence[float | None] | Float[Tensor, "K"]
+) -> None:
     """Scale down the rows whose norm is above their own `largest`; None leaves a row alone."""
     limits = largest
     if not isinstance(limits, Tensor):
@@ -502,7 +504,7 @@ def decay_at(ema: float, iteration: int) -> float:
     return min(ema, (1.0 + iteration) / (10.0 + iteration))
 
 
-def average_(mean: Rows, weights: Rows, decays: Sequence[float] | Tensor) -> None:
+def average_(mean: Rows, weights: Rows, decays: Sequence[float] | Float[Tensor, "K"]) -> None:
     """Take the weights into their running mean, each row with its own decay."""
     kept = decays if isinstance(decays, Tensor) else torch.tensor(decays, device=mean.device)
     kept = kept[:, None]

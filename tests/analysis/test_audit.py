@@ -10,7 +10,7 @@ import pytest
 from analysis.planted_study import ITERATIONS, SIZES, plant
 
 from sweeplab.analysis.audit.checks import CHECKS, audit
-from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, Evidence, gather
+from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, AuditTable, gather
 from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.table import COLUMNS
 from sweeplab.analysis.trials import StudyDesign
@@ -44,11 +44,11 @@ def clean(seeds: int = 3, change=lambda run: {}) -> pd.DataFrame:
 
 
 @cache
-def clean_evidence(conventions: Conventions | None = None) -> Evidence:
+def clean_evidence(conventions: Conventions | None = None) -> AuditTable:
     return gather(clean(), {"planted": StudyDesign(GRID, TUNED, TEXT)}, conventions)
 
 
-def look_at(name: str, evidence: Evidence):
+def look_at(name: str, evidence: AuditTable):
     """Return what one check says."""
     (check,) = (check for check in CHECKS if check.name == name)
     return check.look(evidence)
@@ -77,7 +77,7 @@ STUDIES = {
 
 
 @cache
-def evidence_of(name: str) -> Evidence:
+def evidence_of(name: str) -> AuditTable:
     return gather(STUDIES[name]())
 
 

@@ -28,8 +28,8 @@ from sweeplab.model.shape import settled
 from sweeplab.records.folders import StudyFolder
 from sweeplab.tracking import open_tracker
 from sweeplab.tracking.connection import connect, tracking_uri
-from sweeplab.tracking.experiment import read_histories
-from sweeplab.tracking.tables import engine_of, read_file, read_file_points, read_tables
+from sweeplab.tracking.experiment import Experiment, search_points, search_runs
+from sweeplab.tracking.tables import engine_of, read_points, read_runs
 
 SETTLED = {"vocab_size": 65, "dtype": "float32", "compile": False}
 # What says nothing of a decoder of next tokens that is evaluated on a number of targets.
@@ -262,10 +262,14 @@ assert not {"mlflow", "sqlalchemy", "optuna", "torch"} & sys.modules.keys()
     )
     assert int(found.stdout.split()[0]) == len(table) and int(found.stdout.split()[1]) > len(table)
     client = connect(lab, tracking_uri(lab))
-    engine, experiment = engine_of(client), client.get_experiment_by_name("small").experiment_id
-    read = read_file(lab / "mlflow.db", "small")
-    assert repr(read) == repr(list(read_tables(engine, experiment, "small")))
+    own, engine = Experiment(lab, "small"), engine_of(client)
+    own.find()
+    read = read_runs(lab / "mlflow.db", "small")
+    assert repr(read) == repr(read_runs(engine, "small")) == repr(list(search_runs(own)))
     ids = [run.run_id for run in read]
-    points = read_file_points(lab / "mlflow.db", ids, "val_loss")
-    assert repr(points) == repr(read_histories(client, ids, "val_loss"))
-    assert read_file(lab / "mlflow.db", "no such study") is None
+    points = read_points(lab / "mlflow.db", ids, "val_loss")
+    assert repr(points) == repr(read_points(engine, ids, "val_loss"))
+    assert repr(points) == repr(search_points(client, ids, "val_loss"))
+    assert read_runs(engine, "no such study") is None
+    assert read_runs(lab / "mlflow.db", "no such study") is None
+    assert read_points(lab / "no such file", ids, "val_loss") is None

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeplab.data.batches import LABELLED as LABELLED_KINDS
-from sweeplab.data.batches import NO_TAG, NO_TARGET, Batch, Kind, Pairs, changed
+from sweeplab.data.batches import NO_TAG, NO_TARGET, Batch, DataKind, Pairs, changed
 from sweeplab.data.objectives import (
     OBJECTIVES,
     Objective,
@@ -403,7 +403,7 @@ def test_a_pair_can_be_read_off_its_row(lengths: list[tuple[int, int]], family: 
         ("encoder", "tags", "tagging"), ("encoder", "scores", "similarity"), ("decoder", "preferences", "preference"),
     ],
 )  # fmt: skip
-def test_auto_is_what_suits_family_and_corpus(family: str, kind: Kind, objective: str) -> None:
+def test_auto_is_what_suits_family_and_corpus(family: str, kind: DataKind, objective: str) -> None:
     assert settled_objective(Hyperparameters(objective="auto", family=family), kind) == objective
     assert settled_objective(Hyperparameters(objective="masked", family=family), kind) == "masked"
 

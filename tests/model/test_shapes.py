@@ -8,14 +8,18 @@ from pathlib import Path
 
 import pytest
 
-# Annotations are resolved when a function is defined, so what is imported for them alone is imported too.
+# Annotations are resolved when a function is defined, so what is imported for them alone is imported too. ModelShape
+# is not checked: its fields are `auto` until it has replaced them.
 CHECKED = """
 import typing
 import beartype, jaxtyping, numpy, safetensors.torch, torch
-import sweeplab.data.objectives, sweeplab.data.prompts, sweeplab.model.shape, sweeplab.train.run
+import sweeplab.data.objectives, sweeplab.data.prompts
 torch.set_num_threads(1)
-hook = jaxtyping.install_import_hook(("sweeplab.model", "sweeplab.train"), "beartype.beartype")
 typing.TYPE_CHECKING = True
+with jaxtyping.install_import_hook("sweeplab.model.activations", "beartype.beartype"):
+    import sweeplab.model.activations
+import sweeplab.model.shape
+hook = jaxtyping.install_import_hook(("sweeplab.model", "sweeplab.train"), "beartype.beartype")
 import sweeplab.model.tracing, sweeplab.model.generation, sweeplab.train.coordinates, sweeplab.train.checkpoint
 typing.TYPE_CHECKING = False
 """
@@ -75,13 +79,25 @@ list(coordinates(small.replace(parametrization="mup"), tokens, 1))
 """
 
 WRONG = """
+from sweeplab.model.activations import by_run
+from sweeplab.model.attention.linear import _running
 from sweeplab.model.transformer import cross_entropy
-try:
-    cross_entropy(torch.zeros(2, 12, 5), torch.zeros(3, 4, 3, dtype=torch.long))
-except Exception as error:
-    assert "TypeCheck" in type(error).__name__, error
-else:
-    raise SystemExit("logits of two runs and targets of three were taken")
+from sweeplab.train.optimizers.matrixwise import orthogonal
+from sweeplab.train.stack import clip_
+
+for wrong in (
+    lambda: cross_entropy(torch.zeros(2, 12, 5), torch.zeros(3, 4, 3, dtype=torch.long)),
+    lambda: by_run(torch.Tensor.sum, torch.zeros(2, 64), 2),
+    lambda: _running(torch.zeros(2, 1, 4, 8), torch.zeros(2, 1, 4, 8), torch.zeros(1, 1, 4, 8)),
+    lambda: orthogonal(torch.ones(1, 2, 2, 2)),
+    lambda: clip_(torch.ones(2, 3), torch.ones(2), torch.ones(1)),
+):
+    try:
+        wrong()
+    except Exception as error:
+        assert "TypeCheck" in type(error).__name__, error
+    else:
+        raise SystemExit("tensors of wrong shapes were taken")
 """
 
 

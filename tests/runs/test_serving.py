@@ -12,7 +12,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 from trained import run_in
 
-from sweeplab.data.batches import Kind
+from sweeplab.data.batches import DataKind
 from sweeplab.runs.run import Run
 from sweeplab.tracking.loading import load_checkpoint
 from sweeplab.tracking.models import write_model
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings(
 )  # MLflow's own, on import
 
 
-def served(place: Path, kind: Kind, **values: Any) -> tuple[Run, Any, Any]:
+def served(place: Path, kind: DataKind, **values: Any) -> tuple[Run, Any, Any]:
     """Return a run, the same as MLflow serves it, and its signature."""
     run = Run.of(load_checkpoint(run_in(place / "run", kind=kind, **values)))
     (place / "model").mkdir()

@@ -21,7 +21,7 @@ from sweeplab.sweep.work import shipping
 from sweeplab.sweep.work.shipping import Shipping
 from sweeplab.tracking import open_tracker
 from sweeplab.tracking.mlflow import MLflowTracker
-from sweeplab.tracking.tracker import Description, Mirror, Summary
+from sweeplab.tracking.tracker import Description, Mirror, StudySummary
 
 SEEDS = {"all": (0, 1)}
 COMPLETE = TrialEnding(RunState.COMPLETE, 1.0)
@@ -167,7 +167,7 @@ class Web(Mirror):
             raise TrackingUnavailable(f"no answer ({error})") from error
         return True
 
-    def close(self, summary: Summary) -> None:
+    def close(self, summary: StudySummary) -> None:
         pass
 
 

@@ -20,7 +20,7 @@ from sweeplab.errors import TrackingUnavailable
 from sweeplab.formatting import decimal
 from sweeplab.tracking.connection import tracking_uri
 from sweeplab.tracking.mlflow import MLflowTracker
-from sweeplab.tracking.pages import SAFE, Chart, View, free_port, publish, serve
+from sweeplab.tracking.pages import SAFE, Chart, ChartView, free_port, publish, serve
 
 COLUMNS = ("searched", "best_val_loss", "state", "n_params", "cell")
 CHARTS = (
@@ -95,7 +95,7 @@ def ship(lab: Path, runs: Path, writer: Any) -> None:
 def shown(lab: Path, writer: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     ship(lab, tmp_path_factory.mktemp("runs"), writer)
     uri = tracking_uri(lab)
-    view = View("mlflow", COLUMNS, "best_val_loss", False, CHARTS)
+    view = ChartView("mlflow", COLUMNS, "best_val_loss", False, CHARTS)
     with serve(lab, uri, free_port(5300)) as server:
         links = publish(lab, uri, "shown", view, ["n_embd"], ["learning_rate"], server.url)
         server.wait_until_ready()

@@ -12,7 +12,7 @@ from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.tracking.connection import connect, tracking_uri
 from sweeplab.tracking.experiment import count_studies
 from sweeplab.tracking.mlflow import MLflowTracker
-from sweeplab.tracking.pages import Chart, View, publish, state
+from sweeplab.tracking.pages import Chart, ChartView, publish, state
 
 CHARTS = (
     Chart("line", "Loss", "train_tokens", "val_loss", ("x",), "half"),
@@ -20,7 +20,7 @@ CHARTS = (
     Chart("line", "", "time", "grad_norm", width="half"),
     Chart("compare", "Side by side"),
 )
-VIEW = View("my view", ("state", "searched", "best_val_loss"), "best_val_loss", False, CHARTS)
+VIEW = ChartView("my view", ("state", "searched", "best_val_loss"), "best_val_loss", False, CHARTS)
 
 
 def test_columns_stand_in_their_order_and_once() -> None:
@@ -53,7 +53,7 @@ def test_charts_lie_in_rows_under_their_titles() -> None:
 
 def test_a_chart_over_what_the_study_does_not_vary_is_left_out() -> None:
     sizes = (Chart("scatter", "depth", "n_layer", "value"), Chart("scatter", "N", "log10_n_params", "value"))
-    view = View("sizes", ("searched",), "value", False, sizes)
+    view = ChartView("sizes", ("searched",), "value", False, sizes)
     shown = [state(view, "abc", grid, [])["compareRunCharts"] for grid in ([], ["n_layer"])]
     assert [[each["xaxis"] for each in charts] for charts in shown] == [
         [{"key": "log10_n_params", "type": "METRIC"}],

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, Evidence, Finding, ends, share
+from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, AuditTable, Finding, ends, share
 from sweeplab.analysis.conventions import STUDY_COLUMNS
 from sweeplab.analysis.trials import COUNTED, POINT
 from sweeplab.formatting import counts, listed, several
@@ -40,7 +40,7 @@ EDGE = 0.05  # of a range, at either end
 _READ = ("learning_rate", "warmup_iters", "lr_decay", "min_lr", "scheduler_type", "max_iters", "iterations")
 
 
-def embeddings_in_n(evidence: Evidence) -> Finding:
+def embeddings_in_n(evidence: AuditTable) -> Finding:
     """Find points with a large share of embeddings in N."""
     counted = {"total": "n_params", "active": "n_params_active"}.get(evidence.conventions.chosen("params"))
     if counted is None:
@@ -57,7 +57,7 @@ def embeddings_in_n(evidence: Evidence) -> Finding:
     return Finding(FOUND, said, names, effects)
 
 
-def head_left_out(evidence: Evidence) -> Finding:
+def head_left_out(evidence: AuditTable) -> Finding:
     """Find points whose C leaves out a head with a large share of the FLOPs."""
     per_token = evidence.numbers("train_flops") / evidence.numbers("train_tokens")
     part = 6 * evidence.numbers("vocab_size") * evidence.numbers("n_embd") / per_token
@@ -75,7 +75,7 @@ def head_left_out(evidence: Evidence) -> Finding:
     return Finding(FOUND, said, names, effects)
 
 
-def warm_up(evidence: Evidence) -> Finding:
+def warm_up(evidence: AuditTable) -> Finding:
     """Find points with a warm-up that is a large part of the run."""
     part = evidence.numbers("warmup_iters") / evidence.numbers("max_iters")
     if np.isnan(part).any():
@@ -87,7 +87,7 @@ def warm_up(evidence: Evidence) -> Finding:
     return evidence.found(f"{said}: the shortest runs lose most by it", names)
 
 
-def decay(evidence: Evidence) -> Finding:
+def decay(evidence: AuditTable) -> Finding:
     """Find points of runs that end before their learning rate has decayed."""
     runs = evidence.used
     read = [*_READ]
@@ -123,7 +123,7 @@ def _why(values: Hyperparameters, iterations: int) -> str:
     return "with a min_lr near the peak"
 
 
-def cut_short(evidence: Evidence) -> Finding:
+def cut_short(evidence: AuditTable) -> Finding:
     """Find points of runs that stopped early, and points with a pruned trial that was already better."""
     stopped = set(evidence.used.loc[evidence.used["state"].astype(str) == "stopped", "point"])
     better = _beaten_by_pruned(evidence)
@@ -141,7 +141,7 @@ def cut_short(evidence: Evidence) -> Finding:
     return evidence.found("; ".join(said), names)
 
 
-def best_before_end(evidence: Evidence) -> Finding:
+def best_before_end(evidence: AuditTable) -> Finding:
     """Find points whose best loss is from before the end of training: it took fewer tokens than D."""
     if evidence.conventions.at == "final":
         return Finding(CLEAR, "the loss of a point is that of its last evaluation")
@@ -157,7 +157,7 @@ def best_before_end(evidence: Evidence) -> Finding:
     return evidence.found(f"{said}: they reached their best loss on fewer tokens than D", names)
 
 
-def epochs(evidence: Evidence) -> Finding:
+def epochs(evidence: AuditTable) -> Finding:
     """Find points whose runs read their training text many times."""
     available = {name: design.train_tokens for name, design in evidence.designs.items()}
     tokens = evidence.table["study"].astype(str).map(available).to_numpy(float, na_value=np.nan)
@@ -173,7 +173,7 @@ def epochs(evidence: Evidence) -> Finding:
     return evidence.found(f"{said}: repeated tokens are worth less than the new ones that D counts", names)
 
 
-def chosen_among(evidence: Evidence) -> Finding:
+def chosen_among(evidence: AuditTable) -> Finding:
     """Find points that are the best of far fewer trials than others: the best of more is lower by luck."""
     runs = evidence.runs[evidence.runs["state"].astype(str).isin(COUNTED)]
     groups = runs.drop_duplicates([*POINT, "cell", "trial"]).groupby(POINT, sort=False).size()
@@ -187,7 +187,7 @@ def chosen_among(evidence: Evidence) -> Finding:
     return evidence.found(said, names)
 
 
-def _beaten_by_pruned(evidence: Evidence) -> set[str]:
+def _beaten_by_pruned(evidence: AuditTable) -> set[str]:
     """Return the points that have a higher loss than a trial of the same model and length when it was pruned."""
     loss = STUDY_COLUMNS["loss"]
     pruned = evidence.runs[evidence.runs["state"].astype(str) == "pruned"]
@@ -198,7 +198,7 @@ def _beaten_by_pruned(evidence: Evidence) -> set[str]:
     return {name for name, key in keys if lowest.get(tuple(key), np.inf) < own[name]}
 
 
-def seeds(evidence: Evidence) -> Finding:
+def seeds(evidence: AuditTable) -> Finding:
     """Find too few seeds to separate noise from misfit."""
     points, chosen = evidence.points, evidence.chosen
     alone = evidence.names(points.weights < 2)
@@ -224,7 +224,7 @@ class Tuned:
     because: str
     across: tuple[str, ...] = tuple(POINT)
 
-    def is_tuned(self, evidence: Evidence) -> Finding:
+    def is_tuned(self, evidence: AuditTable) -> Finding:
         """Find points whose size tried only one value."""
         if self.name not in evidence.runs or evidence.runs[self.name].isna().all():
             return Finding(UNKNOWN, f"the runs do not say their {self.name}")
@@ -242,7 +242,7 @@ class Tuned:
             said = f"{self.name} has one value in {len(names)} of {evidence.points.n} points: {self.because}"
         return evidence.found(said, names)
 
-    def is_inside(self, evidence: Evidence) -> Finding:
+    def is_inside(self, evidence: AuditTable) -> Finding:
         """Find points whose best value lies at the end of what was tried."""
         if self.name not in evidence.runs or evidence.runs[self.name].isna().all():
             return Finding(UNKNOWN, f"the runs do not say their {self.name}")
@@ -262,7 +262,7 @@ class Tuned:
         said = f"the best {self.name} lies at an end of its range in {len(names)} of {of_all}"
         return evidence.found(f"{said}, {where}: a better one may lie beyond", names)
 
-    def _tried(self, evidence: Evidence) -> list[set[Any]]:
+    def _tried(self, evidence: AuditTable) -> list[set[Any]]:
         """Return the values that each point was chosen from, [n]."""
         runs = evidence.runs[evidence.runs["state"].astype(str).isin(COUNTED)]
         by = list(self.across)
@@ -314,7 +314,7 @@ class Check:
 
     name: str
     question: str
-    look: Callable[[Evidence], Finding]
+    look: Callable[[AuditTable], Finding]
 
 
 CHECKS: tuple[Check, ...] = (
@@ -339,7 +339,7 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def audit(evidence: Evidence) -> dict[str, Any]:
+def audit(evidence: AuditTable) -> dict[str, Any]:
     """Return the finding of every check as plain values; `law` is the one whose exponents the effects show."""
     return {
         "law": evidence.base[0] or None,

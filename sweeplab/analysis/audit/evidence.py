@@ -65,7 +65,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class AuditTable:
     """The runs of a study, its points, and a function that counts them by other conventions.
 
     `designs` has the grid and search space of each study; empty if they are not recorded.
@@ -137,7 +137,7 @@ def gather(
     runs: pd.DataFrame,
     designs: Mapping[str, StudyDesign] | None = None,
     conventions: Conventions | None = None,
-) -> Evidence:
+) -> AuditTable:
     """Return the checks' input for runs as `runs_table` returns them.
 
     Raises:
@@ -145,7 +145,7 @@ def gather(
     """
     settled = conventions or Conventions()
     chosen, columns, said = select_trials(runs, None, settled)
-    return Evidence(
+    return AuditTable(
         runs=with_models(runs),
         chosen=chosen,
         points=points_of_trials(chosen, columns, said),

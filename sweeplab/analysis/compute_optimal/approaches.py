@@ -19,7 +19,7 @@ import numpy as np
 from sweeplab.analysis.assessment import Assessment, Estimate, assess, checked_budget, find_law
 from sweeplab.analysis.compute_optimal.envelope import Curves, Envelope, curves_of_points, envelope
 from sweeplab.analysis.compute_optimal.isoflop import IsoFlop, check, isoflop
-from sweeplab.analysis.compute_optimal.lines import N_AT, Noise, Number, no_optimum, optimum_at
+from sweeplab.analysis.compute_optimal.lines import N_AT, Number, RowNoise, no_optimum, optimum_at
 from sweeplab.analysis.fit.fitting import Fit
 from sweeplab.analysis.fit.forms import D_OPT, N_OPT, RATIO
 from sweeplab.analysis.fit.intervals import LEVEL, inverse_curvature
@@ -218,7 +218,7 @@ def _lost(k: float) -> float:
 
 
 def _disagreement(
-    between: tuple[str, str], numbers: Mapping[str, Mapping[str, Number]], noise: Noise | None
+    between: tuple[str, str], numbers: Mapping[str, Mapping[str, Number]], noise: RowNoise | None
 ) -> Disagreement:
     first, second = (numbers[name] for name in between)
     differences = {
@@ -233,7 +233,7 @@ def _disagreement(
     return Disagreement(between, {}, f"{' and '.join(between)} cannot be compared: {who} no number")
 
 
-def _difference(first: Number, second: Number, noise: Noise | None) -> Discrepancy:
+def _difference(first: Number, second: Number, noise: RowNoise | None) -> Discrepancy:
     value = second.value - first.value
     if noise and first.lean is not None and second.lean is not None:
         apart = noise.of(second.lean - first.lean)

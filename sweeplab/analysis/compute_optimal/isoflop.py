@@ -21,8 +21,15 @@ from typing import Any
 import numpy as np
 
 from sweeplab.analysis.compute_optimal import lines
-from sweeplab.analysis.compute_optimal.lines import N_AT, Line, Noise, Number, n_sizes
-from sweeplab.analysis.compute_optimal.parabolas import SIZES, Budget, Parabola, Rows, parabola, tokens_of
+from sweeplab.analysis.compute_optimal.lines import N_AT, Line, Number, RowNoise, n_sizes
+from sweeplab.analysis.compute_optimal.parabolas import (
+    SIZES,
+    IsoflopBudget,
+    Parabola,
+    Rows,
+    parabola,
+    tokens_of,
+)
 from sweeplab.analysis.compute_optimal.valley import valley
 from sweeplab.analysis.fit.forms import D_OPT, N_OPT, Array
 from sweeplab.analysis.fit.intervals import Shared, student
@@ -56,7 +63,9 @@ def parse_budgets(text: str) -> int | tuple[float, ...]:
     return found
 
 
-def budgets_of(points: Points, asked: int | tuple[float, ...] | None = None) -> tuple[list[Budget], str]:
+def budgets_of(
+    points: Points, asked: int | tuple[float, ...] | None = None
+) -> tuple[list[IsoflopBudget], str]:
     """Return the budgets with three or more sizes, smallest first, and how rows were assigned, or why none were."""
     log_c, log_n = np.log(points.columns["flops"]), np.log(points.columns["params"])
     if asked is None:
@@ -92,7 +101,7 @@ def _shared(log_c: Array, log_n: Array) -> tuple[list[tuple[float, Rows]], str]:
     return [(float(log_c[rows].mean()), rows) for rows in groups], how
 
 
-def _brought_to_one(groups: Sequence[tuple[float, Rows]], points: Points) -> list[Budget]:
+def _brought_to_one(groups: Sequence[tuple[float, Rows]], points: Points) -> list[IsoflopBudget]:
     """Shift the rows of each group to its FLOPs; rows with equal tokens per parameter then have one size."""
     if not groups:
         return []
@@ -106,7 +115,7 @@ def _brought_to_one(groups: Sequence[tuple[float, Rows]], points: Points) -> lis
     found = []
     for (budget, rows), slope in zip(groups, falls, strict=True):
         away = log_c[rows] - budget
-        brought = Budget(math.exp(budget), rows, log_n[rows] - away / 2, log_loss[rows] - slope * away)
+        brought = IsoflopBudget(math.exp(budget), rows, log_n[rows] - away / 2, log_loss[rows] - slope * away)
         found += [brought] if n_sizes(brought.log_n) >= SIZES else []
     return found
 
@@ -166,7 +175,7 @@ class IsoFlop:
     numbers: dict[str, Number]
     line: Line | None
     warnings: tuple[str, ...]
-    noise: Noise | None = None
+    noise: RowNoise | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values; `line` is N over FLOPs with its band, to draw."""
@@ -212,7 +221,7 @@ def isoflop(
     minima = tuple(_minimum(points, each, sigma, student(freedom)) for each in parabolas)
     wide = [parabola(points, each, REACHES[0]) for each in groups]
     line, numbers, warnings = _numbers(points, minima, wide, shared, at)
-    noise = line.noise if line else Noise(sigma**2 / points.weights, freedom, shared)
+    noise = line.noise if line else RowNoise(sigma**2 / points.weights, freedom, shared)
     if skewed:
         skew = "a cubic fits better, so minima may be off to one side; sizes nearer to them would help"
         warnings.append(f"the losses of a budget do not follow a parabola: {skew}")

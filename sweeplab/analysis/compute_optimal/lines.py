@@ -24,7 +24,7 @@ _UNSAID = Verdict(NOT_IDENTIFIED, "")
 
 
 @dataclass(frozen=True)
-class Noise:
+class RowNoise:
     """The error of the rows' log losses: `variance` [n], with `freedom` degrees, and the errors groups share."""
 
     variance: Array
@@ -54,7 +54,7 @@ class Line:
     at: float
     slope: float
     leans: Array
-    noise: Noise
+    noise: RowNoise
     bent: float
     reach: float
 

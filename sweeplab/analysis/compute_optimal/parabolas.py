@@ -18,7 +18,7 @@ SIZES = 3  # that a parabola needs
 
 
 @dataclass(frozen=True)
-class Budget:
+class IsoflopBudget:
     """Rows of one budget: its FLOPs, the rows' indices, and their log N and log loss shifted to the budget."""
 
     flops: float
@@ -35,7 +35,7 @@ class Parabola:
     times the root of the row's weight.
     """
 
-    budget: Budget
+    budget: IsoflopBudget
     used: NDArray[np.bool_]
     center: float
     level: float
@@ -64,7 +64,7 @@ class Parabola:
         return found and (self.center - slope / (2 * bend), self.center + found[0], self.center + found[1])
 
 
-def parabola(points: Points, budget: Budget, reach: float) -> Parabola:
+def parabola(points: Points, budget: IsoflopBudget, reach: float) -> Parabola:
     """Return the parabola of a budget's rows within a factor of the best size, or of its five nearest sizes."""
     away = np.abs(budget.log_n - budget.log_n[budget.log_loss.argmin()])
     used = away <= math.log(reach)

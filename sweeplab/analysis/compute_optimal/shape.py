@@ -22,7 +22,7 @@ from sweeplab.analysis.columns import Array
 from sweeplab.analysis.comparing import compare
 from sweeplab.analysis.compute_optimal.lines import Number, n_sizes, turning_point
 from sweeplab.analysis.fit.intervals import LEVEL, student
-from sweeplab.analysis.points import SHAPE, Points
+from sweeplab.analysis.points import DEPTH_AND_WIDTH, Points
 from sweeplab.errors import BadInput
 from sweeplab.records.evidence import DIFFERENT, NOT_SEEN, UNKNOWN, Evidence
 
@@ -84,7 +84,7 @@ class Regression:
 
 def rows_of(points: Points) -> Rows:
     """Return one row per shape; the effect of tokens, estimated within shapes of several lengths, is removed."""
-    shapes = np.stack([points.shape[name] for name in SHAPE], axis=1)
+    shapes = np.stack([points.shape[name] for name in DEPTH_AND_WIDTH], axis=1)
     unique, place = np.unique(shapes, axis=0, return_inverse=True)
     place = place.ravel()
     weights = np.asarray(np.bincount(place, points.weights), np.float64)
@@ -178,7 +178,9 @@ class Shape:
             "fixed": [*self._lines("n_layer", "n_embd"), *self._lines("n_embd", "n_layer")],
             "size_law": None if law is None else {"params": law[0].tolist(), "loss": law[1].tolist()},
             "middle_params": self.middle_params,
-            "params_grow_as": None if self.growth is None else dict(zip(SHAPE, self.growth, strict=True)),
+            "params_grow_as": None
+            if self.growth is None
+            else dict(zip(DEPTH_AND_WIDTH, self.growth, strict=True)),
             "conventions": self.conventions,
             "dropped": self.dropped,
         }
@@ -202,9 +204,11 @@ def shape_of(points: Points) -> Shape:
         BadInput: a table without n_layer, n_embd or parameters.
     """
     there = {*points.shape, *points.columns}
-    if missing := [name for name in (*SHAPE, "params") if name not in there]:
+    if missing := [name for name in (*DEPTH_AND_WIDTH, "params") if name not in there]:
         raise BadInput(f"the shape needs {' and '.join(missing)}, which the table lacks")
-    known = np.asarray(np.isfinite(np.stack([points.shape[name] for name in SHAPE])).all(0), np.bool_)
+    known = np.asarray(
+        np.isfinite(np.stack([points.shape[name] for name in DEPTH_AND_WIDTH])).all(0), np.bool_
+    )
     points = points.only(known)
     if not points.n:
         raise BadInput("no row has both n_layer and n_embd")
@@ -339,7 +343,7 @@ def _cells(points: Points, away: Array) -> DataFrame:
         alike = np.abs(np.log(tokens[:, None] / tokens)) < 0.01
     no_larger, no_worse = params <= params[:, None] * (1 + 1e-9), loss <= loss[:, None]
     better = (params < params[:, None] * (1 - 1e-9)) | (loss < loss[:, None])
-    layer, embd = (points.shape[name].astype(int) for name in SHAPE)
+    layer, embd = (points.shape[name].astype(int) for name in DEPTH_AND_WIDTH)
     return DataFrame(
         {
             "name": points.names or [f"row {at}" for at in range(points.n)],

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.analysis.compute_optimal.lines import Line, Noise
+from sweeplab.analysis.compute_optimal.lines import Line, RowNoise
 from sweeplab.analysis.compute_optimal.parabolas import Parabola
 from sweeplab.analysis.fit.forms import Array
 from sweeplab.analysis.fit.intervals import Shared
@@ -83,7 +83,7 @@ def valley(parabolas: Sequence[Parabola], weights: Array, begin: Array, shared: 
     pulls = np.linalg.pinv(jacobian)[[_AT, _SLOPE]] * np.sqrt(rows.weights) * rows.level
     leans = np.zeros((2, len(weights)))
     leans[:, rows.where] = pulls
-    noise = Noise(squares / freedom / weights, freedom, shared)
+    noise = RowNoise(squares / freedom / weights, freedom, shared)
     bent = _bent(rows, theta, residual, jacobian, freedom)
     reach = noise.reach(len(parabolas) - 2 if bent > 1 else None)
     return Line(center, float(theta[_AT]), float(theta[_SLOPE]), leans, noise, bent, reach)
@@ -105,6 +105,7 @@ def _least(rows: _Rows, theta: Array) -> tuple[Array, Array, Array]:
         value, slopes = rows.model(at)
         return rows.centered(rows.loss - value), rows.centered(slopes)
 
+    # scipy.optimize.least_squares, which has the bound too, takes two to three times as long.
     (residual, jacobian), damping = look(theta), 1e-3
     for _ in range(_STEPS):
         curvature, squares = jacobian.T @ jacobian, float(residual @ residual)

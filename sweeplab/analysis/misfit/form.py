@@ -152,7 +152,7 @@ def _target(points: Points, fit: Fit) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Kind:
+class DepartureKind:
     """The result for one kind of departure.
 
     `power` is how often one that matters would be flagged, for the kind's typical direction. `share` of the squared
@@ -179,7 +179,7 @@ class Misfit:
     status: str
     p_value: float | None
     target: dict[str, float]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[DepartureKind, ...]
     patterns: tuple[Pattern, ...]
     sentences: tuple[str, ...]
     doubts: tuple[str, ...]
@@ -274,7 +274,7 @@ def _power(space: Space, draws: Draws, at: int, tried: Sequence[int]) -> float:
 
 def _kinds(
     directions: Sequence[Departure], space: Space, draws: Draws, tried: Sequence[int], bars: Array
-) -> tuple[Kind, ...]:
+) -> tuple[DepartureKind, ...]:
     shares, lengths, found = space.shares(), space.lengths(), []
     for kind in dict.fromkeys(each.kind for each in directions):
         own = [at for at, each in enumerate(directions) if each.kind == kind]
@@ -285,11 +285,11 @@ def _kinds(
         size = float(lengths[strongest] * space.gains[strongest])
         effect = math.expm1(size) if flagged and abs(size) < _MOST else None
         words, share = directions[strongest].words, float(shares[strongest])
-        found.append(Kind(kind, status, likely, words, share, effect))
+        found.append(DepartureKind(kind, status, likely, words, share, effect))
     return tuple(found)
 
 
-def _flag(law: str, kinds: Sequence[Kind]) -> tuple[str, ...]:
+def _flag(law: str, kinds: Sequence[DepartureKind]) -> tuple[str, ...]:
     flagged = sorted((each for each in kinds if each.status == FLAGGED), key=lambda each: -each.share)
     if not flagged:
         return ()
@@ -303,7 +303,7 @@ def _flag(law: str, kinds: Sequence[Kind]) -> tuple[str, ...]:
     return said, f"if that is the cause, its {_FORECAST} is about {off}"
 
 
-def _sentences(law: str, kinds: Sequence[Kind], lacking: str) -> list[str]:
+def _sentences(law: str, kinds: Sequence[DepartureKind], lacking: str) -> list[str]:
     said = [*_flag(law, kinds)]
     if lacking:
         why = f"this design cannot show {'smaller misfits' if said else 'a misfit'}: {lacking}"
@@ -317,6 +317,6 @@ def _sentences(law: str, kinds: Sequence[Kind], lacking: str) -> list[str]:
     return said
 
 
-def _listed(kinds: Sequence[Kind]) -> str:
+def _listed(kinds: Sequence[DepartureKind]) -> str:
     named = [f"a{'n' if each.kind[0] in 'aeiou' else ''} {each.kind}" for each in kinds]
     return " or ".join([*filter(None, [", ".join(named[:-1])]), named[-1]])

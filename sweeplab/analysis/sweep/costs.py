@@ -16,7 +16,7 @@ from pandas import DataFrame, Series
 
 from sweeplab.analysis.fit.intervals import share_interval
 from sweeplab.analysis.sweep.trials import Dimension, Sweep
-from sweeplab.analysis.trials import COUNTED, TRIAL, WORST_FIRST, finite
+from sweeplab.analysis.trials import COUNTED, LOST, TRIAL, WORST_FIRST, finite
 
 if TYPE_CHECKING:
     from sweeplab.sweep.work.pruned import Audited
@@ -159,7 +159,6 @@ def cost(sweep: Sweep, audited: Sequence[Audited]) -> Cost:
     return Cost(sweep.name, frame, n_pruned, n_better, *share_interval(n_better, len(frame)))
 
 
-STATES_LOOKED_AT = ("diverged", "failed")
 FOUND, NOT_FOUND = "crowds here", "spread evenly"
 # Ranges with a smaller p-value are significant.
 ALPHA = 0.05
@@ -191,7 +190,7 @@ def regions(sweep: Sweep) -> list[Region]:
     ended = sweep.trials[sweep.trials["state"].isin({*WORST_FIRST} - {"running", "waiting"})]
     both = {each.name: each for each in (*sweep.dimensions, *sweep.grid)}
     found = []
-    for state in STATES_LOOKED_AT:
+    for state in LOST:
         hit = ended["state"] == state
         if not hit.any() or hit.all():
             continue
@@ -205,7 +204,7 @@ def regions(sweep: Sweep) -> list[Region]:
             outside = (int((hit & ~inside).sum()), int((~inside).sum()))
             verdict = FOUND if p < ALPHA else NOT_FOUND
             found.append(Region(sweep.name, state, name, said, *within, *outside, min(1.0, p), verdict))
-    return sorted(found, key=lambda each: (STATES_LOOKED_AT.index(each.state), each.p))
+    return sorted(found, key=lambda each: (LOST.index(each.state), each.p))
 
 
 def _parts(dimension: Dimension, trials: DataFrame) -> Iterator[tuple[str, Series]]:

@@ -10,6 +10,7 @@ import numpy as np
 from pandas import DataFrame, Series
 
 from sweeplab.analysis.trials import (
+    LOST,
     TRIAL,
     VALUED,
     StudyDesign,
@@ -29,7 +30,7 @@ from sweeplab.train.run import row_flops, train_flops
 FEW = 6
 COSTS = ("train_flops", "wall_seconds", "planned_flops")
 # Trials that did not end rank behind those that did, in this order.
-_BEHIND = {"pruned": 1, "diverged": 2, "failed": 2}
+_BEHIND = {"pruned": 1} | dict.fromkeys(LOST, 2)
 
 
 @dataclass(frozen=True)

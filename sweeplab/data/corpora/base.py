@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import dropwhile, islice
 from pathlib import Path
 
-from sweeplab.data.batches import Kind
+from sweeplab.data.batches import DataKind
 from sweeplab.data.corpora.splits import overlaps
 from sweeplab.errors import BadInput, Problem, nearest
 
@@ -32,7 +32,7 @@ class Texts:
     train: Sequence[str]
     val: Sequence[str]
     test: Sequence[str]
-    kind: Kind = "text"
+    kind: DataKind = "text"
     n_duplicates: int = 0
     labels: tuple[str, ...] = ()
 
@@ -74,7 +74,7 @@ class AnyCorpus(ABC):
     name: str
     meaning: str
     find: Callable[[str | None], list[Path]]
-    kind: Kind = field(default="text", kw_only=True)
+    kind: DataKind = field(default="text", kw_only=True)
     takes_path: bool = field(default=True, kw_only=True)
     needs_whole: bool = field(default=False, kw_only=True)
 

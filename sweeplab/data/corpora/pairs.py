@@ -17,7 +17,7 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import NamedTuple
 
-from sweeplab.data.batches import LABELLED, Kind
+from sweeplab.data.batches import LABELLED, DataKind
 from sweeplab.data.corpora.base import AnyCorpus, Texts, document, user_files
 from sweeplab.data.corpora.splits import TENTHS
 from sweeplab.data.corpora.text import python_source_files
@@ -44,7 +44,7 @@ class Pair(NamedTuple):
 class PairCorpus(AnyCorpus):
     """A corpus of pairs; a tenth of its groups, by a hash of their names, is for validation, and the next for test."""
 
-    kind: Kind = field(default="pairs", kw_only=True)
+    kind: DataKind = field(default="pairs", kw_only=True)
 
     pairs: Callable[[Sequence[Path]], Iterable[Pair]]
 
@@ -208,7 +208,7 @@ def _preference(prompt: str, chosen: str, rejected: str) -> list[Pair]:
 
 
 def _of_files(
-    name: Kind,
+    name: DataKind,
     meaning: str,
     keys: Sequence[str],
     suffixes: Sequence[str],

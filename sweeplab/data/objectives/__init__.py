@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sweeplab.data.batches import Kind, Split, kind_of
+from sweeplab.data.batches import DataKind, Split, kind_of
 from sweeplab.data.objectives.base import Objective
 from sweeplab.data.objectives.labels import Classification, Similarity, Tagging
 from sweeplab.data.objectives.pairs import PairsObjective, Preference
@@ -38,7 +38,7 @@ def wholly(values: Hyperparameters) -> Hyperparameters:
     return values if asked is None else values.replace(eval_tokens=max(asked, MOST_WHOLE))
 
 
-def settled_objective(values: Hyperparameters, kind: Kind) -> str:
+def settled_objective(values: Hyperparameters, kind: DataKind) -> str:
     """Return the objective; `auto` is that of the family for such a corpus."""
     if values.objective != AUTO:
         return values.objective

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sweeplab.data.batches import NO_TARGET, Batch, Ids, Kind
+from sweeplab.data.batches import NO_TARGET, Batch, DataKind, Ids
 from sweeplab.data.generators import Noise, generator_key
 from sweeplab.data.prompts import Prompt, SpecialTokens
 from sweeplab.errors import BadInput, Problem
@@ -55,7 +55,7 @@ class Objective(ABC):
     name: ClassVar[str]
     meaning: ClassVar[str]
     families: ClassVar[tuple[str, ...]]
-    learns: ClassVar[Kind] = "text"
+    learns: ClassVar[DataKind] = "text"
     per_loss: ClassVar[int] = 1
     unit: ClassVar[str] = "nats/token"
     dense: ClassVar[bool] = False

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from sweeplab.data.batches import NO_TAG, NO_TARGET, SCORE_SIZE, Batch, Ids, Kind, Pairs
+from sweeplab.data.batches import NO_TAG, NO_TARGET, SCORE_SIZE, Batch, DataKind, Ids, Pairs
 from sweeplab.data.generators import Noise
 from sweeplab.data.objectives.base import Objective, spread
 from sweeplab.data.prompts import BOS, EOS, PAD, SCORE, Prompt, SpecialTokens, label
@@ -44,7 +44,7 @@ class Classification(Objective):
     name = "classification"
     meaning = "The label of a text, from all of it"
     families: ClassVar[tuple[str, ...]] = ("encoder", "decoder", "encoder_decoder")
-    learns: ClassVar[Kind] = "labels"
+    learns: ClassVar[DataKind] = "labels"
     unit = "nats/label"
     shortest_block = 3
     writes_none: ClassVar[str] = "the run finds a text's label and writes none: `sweeplab classify RUN TEXT`"

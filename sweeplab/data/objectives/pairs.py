@@ -22,7 +22,7 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from sweeplab.data.batches import NO_TARGET, SCORE_SIZE, Batch, Ids, Kind, Pairs
+from sweeplab.data.batches import NO_TARGET, SCORE_SIZE, Batch, DataKind, Ids, Pairs
 from sweeplab.data.generators import Noise
 from sweeplab.data.objectives.base import Objective, spread
 from sweeplab.data.objectives.labels import lengths_of_both
@@ -77,7 +77,7 @@ class PairsObjective(Objective):
     name = "pairs"
     meaning = "The target of a pair, from its source"
     families = tuple(FORMS)
-    learns: ClassVar[Kind] = "pairs"
+    learns: ClassVar[DataKind] = "pairs"
     finds_whole = True
     special_tokens = (PAD, BOS, EOS, MASK)  # for every family the same, so that all have one vocabulary
 

@@ -66,8 +66,10 @@ class AttentionMask:
             self._additive = found
         return self._additive
 
-    def shifted(self, scores: Tensor, part: str, distances: Tensor) -> Tensor:
-        """Add what positions shift, [K or 1, H, ...], to scores [K*B, H, (blocks,) ...] of these distances.
+    def shifted(
+        self, scores: Float[Tensor, "KB H *blocks T S"], part: str, distances: Int[Tensor, "T S"]
+    ) -> Float[Tensor, "KB H *blocks T S"]:
+        """Add what positions shift, [K or 1, H, T, S], to scores of these distances.
 
         The layers share what is computed for one part of a kind's scores.
         """

@@ -13,6 +13,7 @@ from sweeplab.model.attention.base import AttentionKind, AttentionMask, Cached, 
 from sweeplab.model.shape import ModelShape, requirement
 
 if TYPE_CHECKING:
+    from jaxtyping import Float
     from torch import Tensor
 
     from sweeplab.model.attention.base import Key, Mixed, New, Query, Value
@@ -63,7 +64,9 @@ class _Linear(AttentionKind):
         return shape.n_head * (inside + (2 * n_padded * sums if n_queries > CHUNK else 0))
 
 
-def _features(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask) -> tuple[Tensor, Tensor, Tensor]:
+def _features(
+    q: Query, k: Float[Tensor, "KB G S D"], v: Float[Tensor, "KB G S W"], mask: AttentionMask
+) -> tuple[Query, Float[Tensor, "KB G S D"], Float[Tensor, "KB G S W+1"]]:
     """Return queries and keys under elu + 1, and values with their column of ones."""
     from torch.nn import functional as F
 
@@ -71,13 +74,13 @@ def _features(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask) -> tuple[Ten
     return q, k, F.pad(v, (0, 1), value=1.0)
 
 
-def feature(x: Tensor) -> Tensor:
+def feature(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
     """Return elu + 1 as exp below zero: exp - 1 + 1 is nothing in single precision below -17, and then 0 / 0."""
     positive = x.relu()
     return (x - positive).exp() + positive
 
 
-def _running(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _running(q: Query, k: Query, v: Mixed) -> Mixed:
     """Return the sums over the keys up to each query's own position, weighed by it."""
     from torch.nn import functional as F
 

@@ -17,9 +17,12 @@ from sweeplab.model.attention.base import AttentionKind, AttentionMask, Drop, in
 from sweeplab.model.shape import ModelShape
 
 if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
     from sweeplab.model.attention.base import Key, Mixed, Query, Value
+
+    Blocks = Float[Tensor, "KB H n width D"]
 
 
 @dataclass(frozen=True)
@@ -58,14 +61,14 @@ class _Nearby(AttentionKind):
     def reach(self, shape: ModelShape) -> int | None:
         return None if self.has_column else self.width(shape)
 
-    def sees(self, shape: ModelShape, distances: Tensor) -> Tensor | None:
+    def sees(self, shape: ModelShape, distances: Int[Tensor, "T S"]) -> Bool[Tensor, "T S"] | None:
         if not self.has_column:
             return None
         return (distances < self.width(shape)) | (distances % self.width(shape) == 0)
 
 
-def _with_neighbors(x: Tensor, causal: bool) -> Tensor:
-    """Return blocks [..., n, width, D] with the one before (and after) each: [..., n, 2 or 3 times width, D]."""
+def _with_neighbors(x: Blocks, causal: bool) -> Float[Tensor, "KB H n near D"]:
+    """Return blocks with the one before (and after) each; `near` is 2 or 3 times their width, or 1 of a lone one."""
     import torch
     from torch.nn import functional as F
 
@@ -75,7 +78,9 @@ def _with_neighbors(x: Tensor, causal: bool) -> Tensor:
     return torch.cat([before, x] if causal else [before, x, F.pad(x, (0, 0, 0, 0, -1, 1))], dim=-2)
 
 
-def _near(q: Tensor, k: Tensor, n_keys: int, width: int, mask: AttentionMask) -> tuple[Tensor, Tensor]:
+def _near(
+    q: Blocks, k: Blocks, n_keys: int, width: int, mask: AttentionMask
+) -> tuple[Float[Tensor, "KB H n {width} near"], Bool[Tensor, "..."]]:
     """Return scores of query blocks with the keys near them, and which of these are hidden."""
     import torch
 
@@ -96,8 +101,10 @@ def _near(q: Tensor, k: Tensor, n_keys: int, width: int, mask: AttentionMask) ->
     return found, hidden
 
 
-def _column(q: Tensor, k: Tensor, n_keys: int, stride: int, mask: AttentionMask) -> tuple[Tensor, Tensor]:
-    """Return scores [..., stride, n, n] within each column of blocks, and which are hidden.
+def _column(
+    q: Blocks, k: Blocks, n_keys: int, stride: int, mask: AttentionMask
+) -> tuple[Float[Tensor, "KB H {stride} n n"], Bool[Tensor, "..."]]:
+    """Return scores within each column of blocks, and which are hidden.
 
     A position's own is: it is among the near ones.
     """

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 from pandas import DataFrame
 
 from sweeplab.errors import BadInput
-from sweeplab.report.options import Option, PanelSpec, check_items, default_dashboard, listed, read_checked
+from sweeplab.report.options import (
+    PanelOption,
+    PanelSpec,
+    check_items,
+    default_dashboard,
+    listed,
+    read_checked,
+)
 from sweeplab.report.style import FONT, Axis, Figure
 from sweeplab.study.problems import Problems
 
@@ -41,7 +48,7 @@ class Panel:
 
     Subclasses are abstract or final, and become dataclasses like this one. A dashboard can list a subclass that has a
     `name`: `of` makes the panel from the report's data and from its options, the keywords of `of` that are annotated
-    with an `Option`. `source` says which data it needs; `heading` is the title of a panel without its own.
+    with a `PanelOption`. `source` says which data it needs; `heading` is the title of a panel without its own.
 
     `data` has one row per mark that is drawn, and is what a reader can download. `shown` is the table on the page; a
     table panel without it shows `data`. `text` is a text in parts, each with a flag that is true where a model wrote
@@ -52,7 +59,7 @@ class Panel:
     name: ClassVar[str] = ""
     heading: ClassVar[str] = ""
     source: ClassVar[Source] = "runs"
-    options: ClassVar[Mapping[str, Option]] = {}
+    options: ClassVar[Mapping[str, PanelOption]] = {}
 
     title: str = ""
     width: str = "full"
@@ -170,7 +177,7 @@ def read_dashboard(path: Path | None = None, page: str = "scaling") -> Dashboard
 
 
 def _spec(
-    known: Mapping[str, Option], panel: str, title: object = "", width: str = "full", **options: Any
+    known: Mapping[str, PanelOption], panel: str, title: object = "", width: str = "full", **options: Any
 ) -> PanelSpec:
     own = {name: listed(value) if known[name].many else value for name, value in options.items()}
     return PanelSpec(panel, own, str(title), width)

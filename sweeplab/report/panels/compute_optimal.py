@@ -21,7 +21,7 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, rounded, sentence, several
 from sweeplab.hyperparameters import AUTO
 from sweeplab.report.data import ROLES, ReportData, title_of
-from sweeplab.report.options import Option
+from sweeplab.report.options import PanelOption
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.panels.fit import Delta, Law, data_of, shown_of
 from sweeplab.report.panels.law import band
@@ -257,7 +257,7 @@ class ShapePanel(Panel, name="shape", heading="Loss by depth and width", source=
     line: str
 
     @classmethod
-    def of(cls, report: ReportData, x: Annotated[str, Option(tuple(_TITLES))] = "params") -> Panel:
+    def of(cls, report: ReportData, x: Annotated[str, PanelOption(tuple(_TITLES))] = "params") -> Panel:
         """Show the effect of depth and width: over parameters, or over either one at equal parameters."""
         found, cells = _shapes(report, at_equal_params=x != "params")
         if x != "params":

@@ -6,7 +6,8 @@ from typing import Any
 
 from pandas import DataFrame
 
-from sweeplab.analysis.confirmation import LEVEL, CellConfirmed
+from sweeplab.analysis.confirmation import CellConfirmed
+from sweeplab.analysis.fit.intervals import LEVEL
 from sweeplab.errors import BadInput
 from sweeplab.formatting import sentence, several
 from sweeplab.records.evidence import DIFFERENT

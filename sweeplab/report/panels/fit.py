@@ -19,16 +19,16 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import counts, rounded, sentence, several, short, span, written
 from sweeplab.hyperparameters import AUTO
 from sweeplab.report.data import ROLES, ReportData
-from sweeplab.report.options import Option
+from sweeplab.report.options import PanelOption
 from sweeplab.report.panels.base import Panel, TablePanel
 from sweeplab.report.style import GREY, SHADE, SYMBOLS, Axis, Figure, by_look, looks, ticks_of
 
-Law = Annotated[str, Option((AUTO, *LAWS))]
-Delta = Annotated[str, Option(tuple(DELTAS))]
+Law = Annotated[str, PanelOption((AUTO, *LAWS))]
+Delta = Annotated[str, PanelOption(tuple(DELTAS))]
 ROLES_OF_SIZE = ("params", "tokens", "flops")
-Size = Annotated[str, Option(ROLES_OF_SIZE)]
-_Sizes = Annotated[Sequence[str], Option(ROLES_OF_SIZE, many=True)]
-_Laws = Annotated[Sequence[str], Option(tuple(LAWS), many=True)]
+Size = Annotated[str, PanelOption(ROLES_OF_SIZE)]
+_Sizes = Annotated[Sequence[str], PanelOption(ROLES_OF_SIZE, many=True)]
+_Laws = Annotated[Sequence[str], PanelOption(tuple(LAWS), many=True)]
 Entries = Mapping[str, Mapping[str, Any]]
 
 _FEW_TICKS = 3  # of a figure a third as wide

@@ -10,7 +10,7 @@ from typing import Any
 from pandas import DataFrame
 
 from sweeplab.analysis.audit.checks import audit
-from sweeplab.analysis.audit.evidence import FOUND, Evidence, gather
+from sweeplab.analysis.audit.evidence import FOUND, AuditTable, gather
 from sweeplab.analysis.ledger.chain import FILE_NAME, read_chain
 from sweeplab.analysis.ledger.outcomes import REFUSED, SCORED, VOID, Outcome, calibrate, of_study, outcomes
 from sweeplab.errors import BadInput
@@ -153,7 +153,7 @@ class AuditPanel(TablePanel, name="audit"):
         )
 
 
-def _evidence(report: ReportData) -> Evidence:
+def _evidence(report: ReportData) -> AuditTable:
     report.check_runs()
     if report.studied is None:
         return gather(report.runs)

@@ -13,8 +13,9 @@ import numpy as np
 from pandas import DataFrame, Series, concat
 from pandas.api.types import is_numeric_dtype
 
-from sweeplab.analysis.points import SHAPE
+from sweeplab.analysis.points import DEPTH_AND_WIDTH
 from sweeplab.analysis.trials import (
+    LOST,
     TRIAL,
     VALUED,
     are_best,
@@ -32,7 +33,7 @@ from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report import style
 from sweeplab.report.data import CURVES, FACTS, LOSSES, PROGRESS, ReportData, states_in_words, title_of
-from sweeplab.report.options import Log, Option, Params
+from sweeplab.report.options import Log, PanelOption, Params
 from sweeplab.report.panels.base import Panel, TablePanel
 from sweeplab.report.panels.law import lines_of
 from sweeplab.report.style import (
@@ -56,11 +57,11 @@ from sweeplab.runs.generating import read_samples
 MANY = 20_000
 _RUN = [*TRIAL, "seed"]
 _MOST_BASELINES = 4
-_Progress = Annotated[str, Option(tuple(PROGRESS))]
-_Curve = Annotated[str, Option(tuple(CURVES))]
-_Any = Annotated[str, Option((*FACTS, *TABLE), needed=f"any hyperparameter, {', '.join(FACTS)}")]
-_Size = Annotated[str, Option(tuple(TABLE))]
-_Metric = Annotated[str, Option(tuple(LOSSES))]
+_Progress = Annotated[str, PanelOption(tuple(PROGRESS))]
+_Curve = Annotated[str, PanelOption(tuple(CURVES))]
+_Any = Annotated[str, PanelOption((*FACTS, *TABLE), needed=f"any hyperparameter, {', '.join(FACTS)}")]
+_Size = Annotated[str, PanelOption(tuple(TABLE))]
+_Metric = Annotated[str, PanelOption(tuple(LOSSES))]
 
 
 class CurvesPanel(Panel, name="learning_curves"):
@@ -80,7 +81,7 @@ class CurvesPanel(Panel, name="learning_curves"):
     ) -> Panel:
         """Plot a metric of every run over its training."""
         runs = report.runs
-        kept = runs[~runs["state"].isin(("diverged", "failed"))]
+        kept = runs[~runs["state"].isin(LOST)]
         drawn = report.curves(metric).merge(kept[_RUN], on=_RUN)
         drawn = drawn.assign(x=finite(drawn, x), value=finite(drawn, "value")).dropna(subset=["x", "value"])
         drawn = _positive(drawn, log, "value").merge(
@@ -465,7 +466,8 @@ def _lines_over(
     """
     # Sizes first: readers look for them, and they get the colors.
     free = sorted(
-        (name for name in grid if name != x and name not in asked), key=lambda name: name not in SHAPE
+        (name for name in grid if name != x and name not in asked),
+        key=lambda name: name not in DEPTH_AND_WIDTH,
     )
     if x in grid:
         return [*asked, *free], True

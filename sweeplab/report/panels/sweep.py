@@ -18,11 +18,12 @@ from pandas import DataFrame, Series
 from sweeplab.analysis.sweep import importance
 from sweeplab.analysis.sweep.importance import EVALUATORS, FEWEST_TRIALS, LEVEL, OVER_ALL, WITHIN, Evaluator
 from sweeplab.analysis.sweep.trials import FEW, Dimension, Sweep, has_ended, merged
+from sweeplab.analysis.trials import LOST
 from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, several, short
 from sweeplab.report import style
 from sweeplab.report.data import ReportData
-from sweeplab.report.options import Option, Params
+from sweeplab.report.options import PanelOption, Params
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.style import (
     GREY,
@@ -41,14 +42,13 @@ from sweeplab.report.style import (
 MOST_DRAWN = 800
 MOST_PAIRED = 4
 MOST_MARKS = 10
-CUT_SHORT = ("diverged", "failed")
 _COLUMNS = 3
 _FIFTHS = ("best fifth", "second", "third", "fourth", "worst fifth")
 _FEW_TICKS = 4
 _LONGEST = 12  # letters of a choice on an axis
 
 
-_Evaluator = Annotated[Evaluator, Option(get_args(Evaluator))]
+_Evaluator = Annotated[Evaluator, PanelOption(get_args(Evaluator))]
 _IMPORTANCES = {
     "Within cells": "Trials of all cells, ranked within their cell, so that the cells' sizes do not matter.",
     "Over all": "The losses themselves, of trials that ended; the grid's sizes are compared with what was tuned.",
@@ -230,7 +230,7 @@ class SlicePanel(SpacePanel, name="slice"):
         ended = data.loc[has_ended(data), y.column]
         top = float(ended.quantile(0.9)) + 0.3 * float(ended.quantile(0.9) - ended.min())
         above = int((ended > top).sum()) if top > float(ended.min()) else 0
-        cut_short, pruned = int(data["state"].isin(CUT_SHORT).sum()), (data["state"] == "pruned").any()
+        cut_short, pruned = int(data["state"].isin(LOST).sum()), (data["state"] == "pruned").any()
         notes = {
             f"Above the view: {several(above, 'trial')}; double-click to see all.": above,
             f"Crosses at the top: {several(cut_short, 'trial')} that diverged or failed.": cut_short,
@@ -243,7 +243,7 @@ class SlicePanel(SpacePanel, name="slice"):
         places = self._grid(figure, len(self.dimensions), share_y=True)
         data, column = self.data[self.data["drawn"]], self.y.column
         studies = list(dict.fromkeys(data["study"]))
-        ended, lost = has_ended(data), data["state"].isin(CUT_SHORT)
+        ended, lost = has_ended(data), data["state"].isin(LOST)
         low = float(data.loc[ended, column].min())
         bottom, top = padded(low, max(self.top, low + 1e-3), False)
         # Many marks fade.

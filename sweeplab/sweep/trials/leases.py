@@ -12,16 +12,16 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from pathlib import Path
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import psutil
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.compiler import compiles
+
+from sweeplab.files import process_space
 
 LEASE_SECONDS = 15.0
 RENEW_SECONDS = 4.0
@@ -99,12 +99,12 @@ class Owner:
         """Return a new owner, unique on all machines, that lives as long as this process."""
         process = psutil.Process()
         unique = uuid.uuid4().hex[:8]
-        return cls(socket.gethostname(), process.pid, process.create_time(), unique, *_place())
+        return cls(socket.gethostname(), process.pid, process.create_time(), unique, *process_space())
 
     @classmethod
     def nobody(cls) -> Owner:
         """Return the owner of a trial that was given back."""
-        return cls(socket.gethostname(), 0, 0.0, "", *_place())
+        return cls(socket.gethostname(), 0, 0.0, "", *process_space())
 
     @property
     def is_nobody(self) -> bool:
@@ -115,7 +115,7 @@ class Owner:
     def is_here(self) -> bool:
         """Say whether the process, if it lives, is one that this machine and container has a number of."""
         place = (self.boot, self.pid_namespace)
-        return self.host == socket.gethostname() and (place == _place() or not any(place))
+        return self.host == socket.gethostname() and (place == process_space() or not any(place))
 
     @property
     def is_gone(self) -> bool:
@@ -129,15 +129,6 @@ class Owner:
             return psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return True
-
-
-@cache
-def _place() -> tuple[str, str]:
-    """Return what tells this kernel's numbers of processes from those of another kernel or container."""
-    boot, namespace = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
-    with suppress(OSError):
-        return boot.read_text().strip(), str(namespace.readlink())
-    return "", ""
 
 
 class Lease(NamedTuple):

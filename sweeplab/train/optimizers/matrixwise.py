@@ -25,6 +25,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -32,6 +33,9 @@ from torch import Tensor
 from sweeplab.model.layout import Layout, Weight
 from sweeplab.train.optimizers.base import EachRates, Optimizer, Rows, State, column, decay_, places, spans
 from sweeplab.train.optimizers.elementwise import adam_
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 # Jordan's quintic a x + b x^3 + c x^5, steepest at zero: singular values end between about 0.7 and 1.2.
 QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -90,8 +94,8 @@ class Muon(Optimizer):
                 weight.sub_(step.reshape(weight.shape))
 
 
-def orthogonal(matrices: Tensor) -> Tensor:
-    """Return matrices [n, in, out] with their singular values brought near one."""
+def orthogonal(matrices: Float[Tensor, "n in out"]) -> Float[Tensor, "n in out"]:
+    """Return matrices with their singular values brought near one."""
     is_tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.transpose(1, 2) if is_tall else matrices
     lengths = torch.linalg.vector_norm(matrices.flatten(1), dim=1).clamp_(min=SHORTEST)
