@@ -22,7 +22,6 @@ from sweep.engine_contract import PATIENCE_SECONDS, EngineContract
 
 from sweeplab.lab.server import Server
 from sweeplab.records.folders import StudyFolder
-from sweeplab.report.live import give
 from sweeplab.study.spec import Engine
 from sweeplab.sweep.engines.slurm import SlurmEngine
 
@@ -116,7 +115,9 @@ def test_a_detached_study_is_seen_and_stopped(run, cluster: Cluster, tmp_path: P
     run("study", "stop", "jobs")
     wait(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)
     assert all([*run.path.glob("state-*.safetensors")] for run in folder.runs())
-    assert "is run by job " in give(folder, "resume", {}).what  # as from the page of the study
+    by_page = "import sys, sweeplab.report.live as live; print(live.give(live.find_study(None, 'jobs'), 'resume', {}))"
+    resumed = subprocess.run([sys.executable, "-c", by_page], cwd=tmp_path, capture_output=True, text=True)
+    assert "jobs is run by job " in resumed.stdout, resumed.stderr
     wait(lambda: any(each.state == "running" for each in folder.workers))
     run("study", "stop", "jobs")
     wait(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)
@@ -224,8 +225,10 @@ def test_what_cannot_be_is_said_in_one_line(run, cluster: Cluster, tmp_path: Pat
         said = run("study", "run", "jobs.yaml", *words, code=2)
         assert said.startswith("error: ") and said.count("\n") == 1
         assert run("study", "run", "jobs.yaml", "--detach", *words, code=2) == said
-        assert not cluster.ask("squeue", "--noheader")
         return said
+
+    queue = ("squeue", "--noheader", "--states=all", "--format=%i")
+    before = cluster.ask(*queue).split()
 
     said = refused("-o", "engine.partition=mian")
     what = "invalid partition specified: mian; allowed: partition main | urgent; did you mean 'main'?"
@@ -269,6 +272,7 @@ def test_what_cannot_be_is_said_in_one_line(run, cluster: Cluster, tmp_path: Pat
         run("study", "run", "jobs.yaml", "--engine", "local", "-o", "budget.trials_per_cell=1")
     assert "are in an SQLite file" in refused()
     assert "another study named jobs exists" in refused("-o", "batch_size=8")
+    assert {*cluster.ask(*queue).split()} <= {*before}
 
 
 def test_a_cluster_that_is_run_as_a_program_ends_with_all_its_daemons() -> None:
