@@ -186,8 +186,9 @@ def _free_ports(count: int) -> int:
 
 
 if __name__ == "__main__":
-    with started(int(sys.argv[1]) if len(sys.argv) > 1 else 3) as running:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt), started(int(sys.argv[1]) if len(sys.argv) > 1 else 3) as running:
         print(
             *(f"export {name}={value}" for name, value in running.environment.items()), sep="\n", flush=True
         )
-        signal.sigwait([signal.SIGINT, signal.SIGTERM])
+        signal.pause()

@@ -229,7 +229,10 @@ class Server:
                 return str(connection.scalar(text("SHOW server_version"))).partition(" ")[0]
         except SQLAlchemyError as error:
             why = str(error.__cause__ or error).strip().partition("\n")[0]
-            raise BadInput(f"the lab's storage does not answer: {why}; {self.command('start')}") from error
+            where = f" on {self.elsewhere}" if self.elsewhere else ""
+            raise BadInput(
+                f"the lab's storage does not answer: {why}; {self.command('start')}{where}"
+            ) from error
         finally:
             engine.dispose()
 

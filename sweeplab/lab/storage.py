@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # The environment variable that names the database for new studies, if they are not to be in files.
 VARIABLE = "SWEEPLAB_STORAGE"
+# The environment variable that Slurm sets for what runs on a node of a job.
+IN_A_JOB = "SLURMD_NODENAME"
 
 BUSY_SECONDS = 60
 # An execution option of SQLAlchemy: statements under it only read, and wait for no writer.
@@ -154,8 +156,14 @@ def _start_shared(server: Server) -> str:
     if server.exists and is_loopback(server.listens_on):
         again = f"{server.command('stop')}, then {server.command('start')} --host {EVERYWHERE[0]}"
         raise BadInput(f"the lab's storage listens on {server.listens_on}, for this machine only: {again}")
-    if server.elsewhere or not server.start(None if server.exists else EVERYWHERE[0]):
+    if server.elsewhere or server.is_running:
         return ""
+    host = None if server.exists else EVERYWHERE[0]
+    if IN_A_JOB in os.environ:
+        start = server.command("start") + (f" --host {host}" if host else "")
+        what = "the lab's storage is not running, and one that starts in a job ends with the job"
+        raise BadInput(f"{what}: {start} on a machine that outlives it, such as the login node")
+    server.start(host)
     stops = f"{server.command('stop')} stops it"
     return f"{VARIABLE} is not set: started the lab's own PostgreSQL, for this and later studies; {stops}"
 

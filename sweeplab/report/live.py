@@ -154,7 +154,7 @@ def give(folder: StudyFolder, order: str, given: Mapping[str, Any]) -> Done:
 def _run(folder: StudyFolder) -> Done:
     """Run an idle study in a process that outlives the page."""
     words = ["study", "resume", folder.name, "--lab", str(folder.lab.absolute()), "--json"]
-    by = steering.detach(folder, read_spec(folder).engine, words)
+    by = steering.detach(read_spec(folder), folder.lab, words)
     return Done(f"{folder.name} is run by {by}", [folder.command("study stop")])
 
 

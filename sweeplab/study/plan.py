@@ -231,7 +231,7 @@ def worker_resources(spec: StudySpec, cells: Sequence[CellPlan], device: str) ->
         most = MOST_ELSEWHERE[spec.engine.type]
         most = most if per_cell is None else min(n_stacks, most)
         count = most if spec.engine.workers == "auto" else int(spec.engine.workers)
-        return [WorkerResources(1 if threads == "auto" else int(threads))] * count
+        return [WorkerResources(spec.engine.threads_elsewhere)] * count
     found = divide_machine(spec.engine.workers, n_stacks, n_cpus, cuda_count() if device == "cuda" else 0)
     return found if threads == "auto" else [replace(each, threads=int(threads)) for each in found]
 

@@ -253,6 +253,11 @@ class Engine(Section):
     partition: str | None = key(None, "slurm: partition for the jobs; default: the cluster's", min_length=1)
     address: str = key("auto", "ray: address of the cluster; auto: the one that this machine belongs to")
 
+    @property
+    def threads_elsewhere(self) -> int:
+        """Return the threads of a process on a machine of a cluster."""
+        return 1 if self.threads == AUTO else int(self.threads)
+
     @field_validator(*ENGINE_KEYS, mode="before")
     @classmethod
     def _of_this_engine(cls, written: Any, field: pydantic.ValidationInfo) -> Any:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
+import slurm_cluster
 from postgres_server import started as database
 from slurm_cluster import IS_INSTALLED, WHY_NOT, Cluster, started
 from sweep.engine_contract import PATIENCE_SECONDS, EngineContract
 
+from sweeplab.lab.server import Server
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.spec import Engine
 from sweeplab.sweep.engines.slurm import SlurmEngine
@@ -109,6 +115,52 @@ def test_a_detached_study_is_seen_and_stopped(run, cluster: Cluster, tmp_path: P
     run("study", "stop", "jobs")
     wait(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)
     assert all([*run.path.glob("state-*.safetensors")] for run in folder.runs())
+    by_page = "import sys, sweeplab.report.live as live; print(live.give(live.find_study(None, 'jobs'), 'resume', {}))"
+    resumed = subprocess.run([sys.executable, "-c", by_page], cwd=tmp_path, capture_output=True, text=True)
+    assert "jobs is run by job " in resumed.stdout, resumed.stderr
+    wait(lambda: any(each.state == "running" for each in folder.workers))
+    run("study", "stop", "jobs")
+    wait(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)
+
+
+def test_a_detached_study_finds_the_storage_that_its_command_started(
+    run, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SWEEPLAB_STORAGE")
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o755)  # another account may enter, as root's server does
+        lab = Path(name) / "lab"
+        server, folder = Server(lab), StudyFolder(lab, "jobs")
+        more = ("-o", "budget.trials_per_cell=1", "-o", "engine.workers=1")
+        try:
+            said = run("study", "run", "jobs.yaml", "--detach", *more, lab=lab)
+            assert server.is_running and "started the lab's own PostgreSQL" in said
+            wait(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)
+            assert folder.states() == {"complete": 2}
+            assert server.stop()
+            command = [
+                "srun",
+                sys.executable,
+                "-m",
+                "sweeplab",
+                "study",
+                "run",
+                "jobs.yaml",
+                *more,
+                "--lab",
+                str(lab),
+            ]
+            refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+            first = refused.stderr.splitlines()[0]
+            assert refused.returncode == 2 and first.startswith(
+                "error: the lab's storage is not running, and one"
+            )
+            cure = shlex.split(first.partition("job: ")[2].partition(" on a machine")[0])
+            assert cure == ["sweeplab", "storage", "start", "--lab", str(lab)]
+            run(*cure[1:-2], lab=lab)
+            assert subprocess.run(command, cwd=tmp_path, capture_output=True).returncode == 0
+        finally:
+            server.stop()
 
 
 def test_a_supervisor_whose_time_is_over_comes_back_and_ends_the_study(
@@ -128,6 +180,10 @@ def test_a_supervisor_whose_time_is_over_comes_back_and_ends_the_study(
     for each in trained:
         iterations = [point.iteration for point in each.points()]
         assert each.read_end() and iterations[-1] == 3000 and len(iterations) == len({*iterations})
+    log = (tmp_path / "lab" / "logs" / "jobs.log").read_text()
+    again = shlex.join(["sweeplab", "study", "run", "jobs.yaml", *longer, "--lab", str(tmp_path / "lab")])
+    assert f"continue with: {again}\n" in log and "Traceback" not in log
+    SlurmEngine.come_back()  # this is no job: nothing happens
 
 
 def test_a_study_goes_on_on_another_engine(run, tmp_path: Path) -> None:
@@ -168,11 +224,66 @@ def test_what_cannot_be_is_said_in_one_line(run, cluster: Cluster, tmp_path: Pat
     def refused(*words: str) -> str:
         said = run("study", "run", "jobs.yaml", *words, code=2)
         assert said.startswith("error: ") and said.count("\n") == 1
-        assert not (tmp_path / "lab").exists()
+        assert run("study", "run", "jobs.yaml", "--detach", *words, code=2) == said
         return said
 
-    assert "invalid partition specified: nope" in refused("-o", "engine.partition=nope")
-    assert "Invalid generic resource (gres)" in refused("-o", "engine.gpus_per_worker=1", "-o", "device=auto")
+    queue = ("squeue", "--noheader", "--states=all", "--format=%i")
+    before = cluster.ask(*queue).split()
+
+    said = refused("-o", "engine.partition=mian")
+    what = "invalid partition specified: mian; allowed: partition main | urgent; did you mean 'main'?"
+    assert said == f"error: the engine slurm: {what}\n"
+    said = refused("-o", "engine.gpus_per_worker=1", "-o", "device=auto")
+    assert (
+        "Invalid generic resource (gres) specification; allowed: threads up to 1, gpus_per_worker 0" in said
+    )
+    assert "node configuration is not available; allowed: threads up to 1," in refused(
+        "-o", "engine.threads=64"
+    )
+    unanswered = {
+        "SWEEPLAB_STORAGE": ("postgresql://nobody@127.0.0.1:9/db", "127.0.0.1:9/db does not answer: "),
+        "MLFLOW_TRACKING_URI": (
+            "http://127.0.0.1:9",
+            "http://127.0.0.1:9: no answer (Connection refused); set ",
+        ),
+    }
+    for name, (value, what) in unanswered.items():
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            assert what in refused()
+    login, configuration = "such as its login node, or --engine local\n", cluster.folder / "slurm.conf"
+    silent = tmp_path / "slurm.conf"
+    silent.write_text(
+        configuration.read_text().replace("SlurmctldPort=", "MessageTimeout=1\nSlurmctldPort=9#")
+    )
+    for named in (None, "/nowhere", str(silent)):
+        with monkeypatch.context() as patch:
+            patch.setenv("SLURM_CONF", named) if named else patch.delenv("SLURM_CONF")
+            if named or not Path("/etc/slurm/slurm.conf").exists():
+                said = refused()
+                assert said.startswith("error: the engine slurm: no Slurm cluster answers here: ")
+                assert said.endswith(login)
     with monkeypatch.context() as patch:
         patch.setenv("PATH", "/nowhere")
         assert "there is no sbatch here" in refused()
+    assert not (tmp_path / "lab").exists()
+    with monkeypatch.context() as patch:
+        patch.delenv("SWEEPLAB_STORAGE")
+        run("study", "run", "jobs.yaml", "--engine", "local", "-o", "budget.trials_per_cell=1")
+    assert "are in an SQLite file" in refused()
+    assert "another study named jobs exists" in refused("-o", "batch_size=8")
+    assert {*cluster.ask(*queue).split()} <= {*before}
+
+
+def test_a_cluster_that_is_run_as_a_program_ends_with_all_its_daemons() -> None:
+    command = [sys.executable, slurm_cluster.__file__, "1"]
+
+    def daemons() -> list[int]:
+        running = psutil.process_iter(["cmdline"])
+        return [each.pid for each in running if any(folder in word for word in each.info["cmdline"] or ())]
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        folder = program.stdout.readline().partition("=")[2].strip().removesuffix("/slurm.conf")
+        assert len(daemons()) >= 3
+        program.send_signal(signal.SIGTERM)
+        assert program.wait() == 0 and not daemons() and not Path(folder).exists()

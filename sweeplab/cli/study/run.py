@@ -218,9 +218,6 @@ def run(
     detach: Annotated[
         bool, flag("Run without this terminal; with the engine slurm as a job.", "--detach")
     ] = False,
-    come_back: Annotated[
-        bool, typer.Option("--come-back", hidden=True, help="Queue this job again when its time is up.")
-    ] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -238,21 +235,22 @@ def run(
     if dry_run:
         print_answer(plan(file, override, grid, search, name, allow_plugins, lab), as_json)
         return
-    from sweeplab.cli.study.view import confirm_with_view, run_with_view
+    from sweeplab.cli.study.view import confirm_with_view, run_with_view, write_line
 
     file, changes = named_file(file, lab), overrides(override, grid, search)
     study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
     if detach:
         from sweeplab.sweep.control.steering import detach as start
 
-        by = start(study.folder, study.spec.engine, [each for each in sys.argv[1:] if each != "--detach"])
+        words = [each for each in sys.argv[1:] if each != "--detach"]
+        by = start(study.spec, study.lab, words, lambda notice: None if quiet else write_line(notice))
         watch, stop = (study.folder.command(f"study {each}") for each in ("watch", "stop"))
         print_answer(
             ({"study": study.folder.name, "by": by, "undo": [stop]}, f"{by}\nwatch: {watch}\nstop: {stop}"),
             as_json,
         )
         return
-    code = run_with_view(study, as_json, quiet, come_back)
+    code = run_with_view(study, as_json, quiet)
     if study.spec.confirm and code == 0:
         # --json prints one document: `study confirm --json` prints the other, without training.
         code = confirm_with_view(study, None, None, as_json=False, quiet=quiet or as_json)

@@ -35,6 +35,7 @@ from sweeplab.records.runs import RunState
 from sweeplab.study.plan import CellPlan
 from sweeplab.sweep.control.following import watch_study
 from sweeplab.sweep.engines import engine_class
+from sweeplab.sweep.engines.base import HEAD
 from sweeplab.sweep.work.progress import StudyProgress
 from sweeplab.sweep.work.starter import leaving_signals
 
@@ -332,11 +333,11 @@ def _following(
         yield view.update
 
 
-def run_with_view(study: Study, as_json: bool, quiet: bool = False, come_back: bool = False) -> int:
+def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
     """Run a study, show its progress on standard error, print how it ended, and return the exit code.
 
-    With `as_json` the progress is lines; with `quiet` only errors are printed. With `come_back` this process is a job
-    of a cluster, and is queued again if the cluster asked it to leave.
+    With `as_json` the progress is lines; with `quiet` only errors are printed. If this process is a job of a cluster
+    that asked it to leave, it is queued again.
     """
     console = Console(stderr=True, highlight=False, quiet=quiet)
     live = _is_live(console) and not as_json
@@ -355,7 +356,7 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False, come_back: b
                 say(f"continue with: {shlex.join(['sweeplab', *sys.argv[1:]])}")
             if result.report:
                 say(f"report: {result.report}\nbrowse: {result.folder.command('ui')}")
-    if come_back and interrupts():
+    if interrupts() and os.environ.get(HEAD):
         engine_class(study.spec.engine.type).come_back()
     errors = Console(stderr=True, highlight=False)
     for error in result.errors:

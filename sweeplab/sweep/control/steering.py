@@ -7,11 +7,12 @@ in a cell that has used up its trials: the budget limits the sampler, not the pe
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -31,7 +32,7 @@ from sweeplab.study.plan import check_grid_sampler
 from sweeplab.study.problems import Problems, SourceMap, shown
 from sweeplab.study.search import Derived
 from sweeplab.study.space import Cell, Space
-from sweeplab.study.spec import Engine, StudySpec
+from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.engines import engine_class
 from sweeplab.sweep.trials.commands import Commands, is_running
 from sweeplab.sweep.trials.store import Store, open_store
@@ -40,34 +41,30 @@ from sweeplab.sweep.trials.store import Store, open_store
 PROBES = 128
 MOST_LISTED = 10
 LOOK_SECONDS = 0.2
-# The option by which a supervisor that runs as a job is requeued at the job's time limit.
-COME_BACK = "--come-back"
 
 
-def detach(folder: StudyFolder, engine: Engine, words: Sequence[str]) -> str:
-    """Run `sweeplab` with these arguments so that it outlives this terminal; return the process or job, and its log.
+def detach(
+    spec: StudySpec, lab: Path, words: Sequence[str], say: Callable[[str], None] = lambda notice: None
+) -> str:
+    """Run a study by `sweeplab` with these arguments, without this terminal; return the process or job, and its log.
 
-    Returns once the study is run; for a job, as soon as it is queued.
+    Returns once the study is run; for a job, as soon as it is queued. `say` gets a notice for the user if there is one.
 
     Raises:
         BadInput: the study does not start, or is running already; with the last line of the log.
     """
+    folder = StudyFolder(lab, spec.name)
     if folder.is_run:
         raise BadInput(f"study {folder.name} is running; {folder.command('study stop')} stops it")
-    engine_class(engine.type).check(engine)
     log = folder.lab / "logs" / f"{folder.name}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "sweeplab", *words]
-    if engine.type == "slurm":
-        from sweeplab.sweep.engines.slurm import SlurmFailure, ask, job_options
+    if spec.engine.type == "slurm":
+        from sweeplab.sweep.engines.slurm import submit_head
+        from sweeplab.sweep.work.supervisor import submit_study
 
-        script = f"#!/bin/sh\nexec {shlex.join([*command, COME_BACK])} >>{shlex.quote(str(log))} 2>&1\n"
-        name = f"--job-name=sweeplab-{folder.name}"
-        try:
-            job = ask("sbatch", "--parsable", name, *job_options(engine, 1), script=script).partition(";")[0]
-        except SlurmFailure as error:
-            raise BadInput(f"the engine slurm: {error}") from error
-        return f"job {job}, log {log}"
+        return submit_study(spec, lab, partial(submit_head, spec, command, log), say)
+    engine_class(spec.engine.type).check(spec.engine)
+    log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True

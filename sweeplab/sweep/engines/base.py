@@ -23,6 +23,7 @@ from sweeplab.study.spec import Engine
 
 __all__ = [
     "BEGIN",
+    "HEAD",
     "LEAVE",
     "LEFT",
     "NO_REVISION",
@@ -42,6 +43,8 @@ REFUSED = 2
 UNSEEN = 66
 # The exit code of a worker whose machine asked it to leave, once its runs are saved: it may be restarted elsewhere.
 LEFT = 75
+# The environment variable of a job that runs a study: the cluster may queue it again.
+HEAD = "SWEEPLAB_HEAD"
 # Lines on a worker's input: BEGIN lets it work; LEAVE, like the end of the input, makes it save its runs and exit.
 BEGIN, LEAVE = "begin\n", "leave\n"
 # The environment of a worker's libraries.
@@ -87,9 +90,9 @@ class WorkerEngine(ABC):
 
     @staticmethod  # noqa: B027 - for engines whose workers only the pool restarts
     def come_back() -> None:
-        """Ask the engine to restart this worker, which was asked to leave and ends with LEFT.
+        """Ask the engine to restart this process, which was asked to leave: a worker that ends with LEFT, or the head.
 
-        Called in the worker itself. If the engine cannot, it reports that exit code and the pool starts another worker.
+        If the engine cannot, it reports that exit code of a worker, and the pool starts another one.
         """
 
     def prepare(self, indices: Sequence[int]) -> None:  # noqa: B027 - elsewhere a machine is taken only to train

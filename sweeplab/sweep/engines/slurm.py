@@ -9,6 +9,7 @@ No worker begins on a node that does not see the lab's folder.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -16,18 +17,20 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from sweeplab.errors import BadInput, Problem
+from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.lab.events import WorkerExited, WorkerReady
-from sweeplab.study.spec import LEAVE_BEFORE, Engine
-from sweeplab.sweep.engines.base import UNSEEN, WorkerEngine, WorkerPlace
+from sweeplab.study.spec import LEAVE_BEFORE, Engine, StudySpec
+from sweeplab.sweep.engines.base import HEAD, UNSEEN, WorkerEngine, WorkerPlace
 
 # How often Slurm is asked for its queue: its controller serves other users too.
 POLL_SECONDS = 2.0
 # How long one of Slurm's commands may take: a busy controller answers late.
 ANSWER_SECONDS = 100.0
 COLUMNS = ("ArrayJobID", "ArrayTaskID", "State", "NodeList", "Reason", "exit_code")
+CLUSTER = "a machine of the cluster, such as its login node, or --engine local"
 # The states of a job that waits to run.
 QUEUED = (
     "PENDING",
@@ -38,6 +41,7 @@ QUEUED = (
     "CONFIGURING",
     "RESV_DEL_HOLD",
 )
+IN_SERVICE = ("idle", "mixed", "allocated", "completing")  # the states of a node that runs jobs
 RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
 # {log} lacks the worker's number. A failed redirection does not end the shell if it is that of `true`.
 SCRIPT = """\
@@ -50,6 +54,13 @@ exec {command} >>"$log" 2>&1
 
 class SlurmFailure(Exception):  # noqa: N818 - shown as Slurm words it
     """One of Slurm's commands failed; holds its error message."""
+
+
+class NoCluster(SlurmFailure):
+    """No Slurm cluster answers here; says why, and the cure."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"no Slurm cluster answers here: {why}; run this on {CLUSTER}")
 
 
 class _Task(NamedTuple):
@@ -65,17 +76,26 @@ def ask(*words: str, script: str | None = None, environment: dict[str, str] | No
     """Return what one of Slurm's commands prints.
 
     Raises:
-        SlurmFailure: it failed, or did not answer.
+        NoCluster: there is no cluster, or it does not answer.
+        SlurmFailure: the command failed.
     """
+    configuration = os.environ.get("SLURM_CONF")
+    if configuration and not Path(configuration).exists():  # Slurm would look for it for a minute
+        raise NoCluster(f"SLURM_CONF is {configuration}, which does not exist")
     try:
         done = subprocess.run(
             words, input=script, env=environment, capture_output=True, text=True, timeout=ANSWER_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise SlurmFailure(f"{words[0]} does not answer: {error}") from error
+        raise NoCluster(f"{words[0]} does not answer: {error}") from error
     if done.returncode:
-        lines = [line.partition(": error: ")[2] or line for line in done.stderr.strip().splitlines()]
-        raise SlurmFailure(lines[0].removeprefix("allocation failure: ") if lines else f"{words[0]} failed")
+        said = done.stderr.strip().splitlines() or [f"{words[0]} failed"]
+        first, last = (
+            re.sub(r"^(\w+: (error|fatal)|allocation failure): ", "", said[each]) for each in (0, -1)
+        )
+        if ": fatal: " in said[-1] or "Unable to contact" in last:
+            raise NoCluster(last)
+        raise SlurmFailure(first)
     return done.stdout.strip()
 
 
@@ -87,9 +107,47 @@ def job_options(spec: Engine, threads: int) -> list[str]:
     return [*options, *place_options(spec)]
 
 
+def submit_head(spec: StudySpec, command: Sequence[str], log: Path) -> str:
+    """Submit a job that runs a study by a command; return the job and its log.
+
+    Raises:
+        BadInput: Slurm rejects it; with Slurm's message.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    script = f"#!/bin/sh\nexport {HEAD}=1\nexec {shlex.join(command)} >>{shlex.quote(str(log))} 2>&1\n"
+    words = ("sbatch", "--parsable", f"--job-name=sweeplab-{spec.name}", *job_options(spec.engine, 1))
+    try:
+        return f"job {ask(*words, script=script).partition(';')[0]}, log {log}"
+    except SlurmFailure as error:
+        raise BadInput(f"the engine slurm: {error}") from error
+
+
 def place_options(spec: Engine) -> list[str]:
     """Return the options by which Slurm's commands choose where the engine's jobs run."""
     return [f"--partition={spec.partition}"] if spec.partition else []
+
+
+def _with_cure(said: str, spec: Engine) -> Problem:
+    """Return the problem of a job that Slurm refuses, with what the cluster offers instead."""
+    problem = f"the engine slurm: {said}"
+    try:
+        table = ask("sinfo", "--noheader", "--Node", "--format=%P|%c|%G|%T")
+    except SlurmFailure:
+        return Problem(problem)
+    rows = [row.split("|") for row in table.splitlines()]
+    default = ",".join({row[0] for row in rows if row[0].endswith("*")})
+    asked = (spec.partition or os.environ.get("SBATCH_PARTITION") or default).replace("*", "").split(",")
+    partitions = sorted({row[0].rstrip("*") for row in rows})
+    if unknown := [each for each in asked if each not in ("", *partitions)]:
+        return Problem(problem, f"partition {' | '.join(partitions)}", nearest(unknown[0], partitions))
+    if not re.search("gres|node configuration", said):
+        return Problem(problem)
+    own = [row for row in rows if row[0].rstrip("*") in asked and row[3].startswith(IN_SERVICE)]
+    if not own:
+        return Problem(f"{problem}: no node of partition {','.join(asked)} is in service; sinfo shows why")
+    gpus = sorted({gres for _, _, gres, _ in own} - {"(null)"})
+    offers = f"threads up to {max(int(cpus) for _, cpus, _, _ in own)}"
+    return Problem(problem, f"{offers}, gpus_per_worker {'of ' + ', '.join(gpus) if gpus else '0'}")
 
 
 class SlurmEngine(WorkerEngine):
@@ -107,25 +165,27 @@ class SlurmEngine(WorkerEngine):
 
     @classmethod
     def check(cls, spec: Engine) -> None:
-        """Check by `sbatch --test-only` that Slurm would accept such a job.
+        """Check by `sbatch --test-only` that Slurm would accept the job of a worker.
 
         Raises:
             BadInput: there is no Slurm here, it does not answer, or it rejects the job; with Slurm's message.
         """
         if not shutil.which("sbatch"):
-            allowed = "a machine of the cluster, such as its login node, or --engine local"
-            raise BadInput(Problem("the engine slurm: there is no sbatch here", allowed))
+            raise BadInput(Problem("the engine slurm: there is no sbatch here", CLUSTER))
+        options = (*job_options(spec, spec.threads_elsewhere), *cls._gpus(spec))
         try:
-            ask("sbatch", "--test-only", *job_options(spec, 1), *cls._gpus(spec), "--wrap=true")
-        except SlurmFailure as error:
+            ask("sbatch", "--test-only", *options, "--wrap=true")
+        except NoCluster as error:
             raise BadInput(f"the engine slurm: {error}") from error
+        except SlurmFailure as error:
+            raise BadInput(_with_cure(str(error), spec)) from error
 
     @staticmethod
     def come_back() -> None:
         """Requeue this job, unless it was canceled or somebody else is requeueing it."""
-        job = os.environ["SLURM_JOB_ID"]
+        job = os.environ.get("SLURM_JOB_ID")
         try:
-            if ask("squeue", "--noheader", f"--jobs={job}", "--Format=State") == "RUNNING":
+            if job and ask("squeue", "--noheader", f"--jobs={job}", "--Format=State") == "RUNNING":
                 ask("scontrol", "requeue", job)
         except SlurmFailure as error:
             print(f"this job cannot be requeued: {error}", file=sys.stderr, flush=True)

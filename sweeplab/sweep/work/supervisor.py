@@ -11,7 +11,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -41,6 +41,7 @@ from sweeplab.tracking import open_mirrors, open_tracker
 
 if TYPE_CHECKING:
     from sweeplab.sweep.trials.store import Store
+    from sweeplab.tracking.tracker import Mirror
 
 READ_SECONDS = 5.0  # how often the run folders are read for events of workers elsewhere
 
@@ -68,6 +69,30 @@ def run_study(
     Raises:
         BadInput: the study cannot start, or the lab has another study of its name.
     """
+    with _opened(spec, lab) as (plan, store, notifier, said):
+        folder = StudyFolder(lab, spec.name)
+        return _Supervisor(folder, plan, store, notifier, listen, interrupts).run(said)
+
+
+def submit_study(spec: StudySpec, lab: Path, submit: Callable[[], str], say: Callable[[str], None]) -> str:
+    """Check a study and start its storage as `run_study` does, then `submit` a job that runs it.
+
+    Returns what `submit` does. `say` gets a notice for the user, if there is one.
+
+    Raises:
+        BadInput: the study cannot start, or the lab has another study of its name, or `submit` is refused.
+    """
+    with _opened(spec, lab) as (plan, _store, _notifier, said):
+        tracker = open_tracker(lab, spec.name, spec.track.uri)
+        _open_tracking([tracker], spec, StudyFolder(lab, spec.name), plan)
+        if said:
+            say(said)
+        return submit()
+
+
+@contextmanager
+def _opened(spec: StudySpec, lab: Path) -> Iterator[tuple[Plan, Store, Notifier, str]]:
+    """Check a study, write it to its lab and hold it; yield its parts, and a notice for the user or an empty text."""
     if (begun := finish_moving(lab, spec.name)) and not StudyFolder(lab, spec.name).has_started:
         raise BadInput(f"an interrupted command was finished first: {begun.what}")
     notifier = Notifier(spec)
@@ -90,7 +115,16 @@ def run_study(
         write_study(spec, folder, plan.data)  # from here on the lab has the complete study
         if spec.warm_start:
             add_warm_starts(store, read_warm_starts(spec, folder, store.spaces, plan.data), folder)
-        return _Supervisor(folder, plan, store, notifier, listen, interrupts).run(said)
+        yield plan, store, notifier, said
+
+
+def _open_tracking(trackers: Sequence[Mirror], spec: StudySpec, folder: StudyFolder, plan: Plan) -> None:
+    description = describe(spec, folder, plan)
+    try:
+        for each in trackers:
+            each.open(description)
+    except TrackingUnavailable as error:
+        raise BadInput(f"{error}; set another track: {{uri: …}} or MLFLOW_TRACKING_URI") from error
 
 
 class _Supervisor:
@@ -144,7 +178,7 @@ class _Supervisor:
                 self._take_in(events.StudyNotice(message=said))
             if self._has_work() and not self.interrupts():
                 self.pool.prepare()  # workers start while MLflow is imported here
-            self._open_tracking()
+            _open_tracking(self.trackers, self.spec, self.folder, plan)
             list(self._stream.past())
             if self.shortage:
                 self._take_in(events.StudyNotice(message=self.shortage))
@@ -165,14 +199,6 @@ class _Supervisor:
             self.commands.add("ended", status)
         self.notifier.notify_end(self.folder, status, errors)
         return StudyEnd(self.folder, status, [*errors, *self.notifier.errors])
-
-    def _open_tracking(self) -> None:
-        description = describe(self.spec, self.folder, self.progress.plan)
-        try:
-            for each in self.trackers:
-                each.open(description)
-        except TrackingUnavailable as error:
-            raise BadInput(f"{error}; set another track: {{uri: …}} or MLFLOW_TRACKING_URI") from error
 
     def _supervise(self) -> None:
         """Keep workers on the study until no work is left."""
