@@ -180,7 +180,9 @@ def _append(file: Path, start: int, content: bytes) -> None:
         if content.startswith(there):
             lines.write(content[len(there) :])
             return
-    append_lines(file, content.decode().splitlines())  # another worker wrote there: readers know its points apart
+    append_lines(
+        file, content.decode().splitlines()
+    )  # another worker wrote there: readers know its points apart
 
 
 def _checked(name: str) -> PurePosixPath:
