@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -64,6 +67,25 @@ class NodesApart:
             with suppress(psutil.NoSuchProcess):
                 each.kill()
         node.wait()
+
+
+@contextmanager
+def alone(*words: str, **environment: str) -> Iterator[str]:
+    """Start a cluster of one node with one core to give away; yield its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:  # not where --address=auto looks for a cluster
+        words = (*words, "--head", f"--port={port}", f"--temp-dir={place}", "--include-dashboard=false")
+        words = (*words, "--num-cpus=1", f"--object-store-memory={SMALL['object_store_memory']}", "--block")
+        known = os.environ | SETTINGS | {"PYTHONUNBUFFERED": "1"} | environment
+        given = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True, "env": known}
+        head = psutil.Popen([sys.executable, "-m", "ray.scripts.scripts", "start", *words], **given)
+        try:
+            found = (re.search("--address='(.*)'", line) for line in head.stdout)
+            yield next(each[1] for each in found if each)
+        finally:
+            NodesApart._kill(head)
 
 
 @contextmanager

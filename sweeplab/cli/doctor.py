@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sweeplab.cli.options import AsJson, Lab, MaybeStudyName
+from sweeplab.cli.options import AsJson, Lab, argument, study_files
 from sweeplab.cli.printing import console, print_json, say
-from sweeplab.lab.listing import find_study
-from sweeplab.records.folders import lab_folder
+from sweeplab.lab.listing import file_of, find_study, name_in
+from sweeplab.records.folders import StudyFolder, lab_folder
 
 if TYPE_CHECKING:
     from sweeplab.doctor import Check
@@ -18,18 +18,33 @@ if TYPE_CHECKING:
 COLORS = {"ok": "green", "warn": "yellow", "bad": "red"}
 
 
-def doctor(name: MaybeStudyName = None, lab: Lab = None, as_json: AsJson = False) -> None:
+def doctor(
+    name: Annotated[
+        str | None, argument("[NAME]", "Name of a study, or its file.", autocompletion=study_files)
+    ] = None,
+    lab: Lab = None,
+    as_json: AsJson = False,
+) -> None:
     """Check machine, lab and study, and suggest cures.
 
-    Exits with 1 if a check is bad: a study would not run, or its numbers may be wrong.
+    Of a study that has not run yet it checks the engine. Exits with 1 if a check is bad: a study would
+    not run, or its numbers may be wrong.
 
     \b
     $ sweeplab doctor small
     """
     from sweeplab.doctor import examine
 
-    checks = []
-    for check in examine(lab_folder(lab), find_study(lab, name) if name else None):
+    checks, place = [], lab_folder(lab)
+    folder = spec = None
+    if name and file_of(name).is_file() and not StudyFolder(place, name_in(name)).has_started:
+        from sweeplab.study.file.reading import read_study
+
+        spec = read_study(file_of(name))
+        folder = StudyFolder(place, spec.name)
+    elif name:
+        folder = find_study(lab, name_in(name))
+    for check in examine(place, folder, spec):
         checks.append(check)
         if not as_json:
             _print(check)

@@ -43,7 +43,7 @@ def start_storage(
     """
     server = _server(lab)
     said = "is running now" if server.start(host, port) else "was running already"
-    found = server.status()
+    found = {**server.status(), "version": server.check()}
     return found, f"PostgreSQL {found['version']} {said}, on {found['address']}; its data: {found['data']}"
 
 

@@ -1,4 +1,4 @@
-"""Check Slurm and Ray: whether they answer, and whether their nodes see the lab, its locks and the same time."""
+"""Check Slurm and Ray: whether they answer, and whether nodes see the lab, reach servers and tell one time."""
 
 from __future__ import annotations
 
@@ -7,14 +7,32 @@ import os
 import shlex
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
-from sweeplab.doctor.check import Check, named
+from sweeplab.doctor.check import Check, Verdict, named
 from sweeplab.errors import BadInput
-from sweeplab.study.spec import Engine
-from sweeplab.sweep.engines.ray import OPEN, connect, is_closed, run_on_nodes
+from sweeplab.lab.server import EVERYWHERE, Server
+from sweeplab.lab.storage import storage_address
+from sweeplab.records.folders import StudyFolder
+from sweeplab.study.spec import Engine, StudySpec
+from sweeplab.sweep.engines.ray import CLOSES, OPEN, connect, is_closed, run_on_nodes, shortage
 from sweeplab.sweep.engines.slurm import SlurmEngine, SlurmFailure, ask, place_options
+from sweeplab.tracking.connection import SERVERS, tracking_uri
+
+
+class Needed(NamedTuple):
+    """A server that nodes use; `verdict` and `cure` are for nodes that do not reach it."""
+
+    what: str
+    host: str
+    port: int
+    verdict: Verdict
+    cure: str
+
 
 # How long to wait for a free node to check from: a queue may have none for hours.
 WAIT_SECONDS = 30
@@ -22,6 +40,9 @@ MOST_LOOKED_FROM = 8
 # Smaller clock offsets do not matter.
 OFFSET_SECONDS = 1.0
 CONFIGURATION = Path("/etc/slurm/slurm.conf")
+# bash opens connections without further programs; 127 is the code where it is missing.
+REACH = "timeout 5 bash -c 'exec 3<>/dev/tcp/$0/$1' {} {} >/dev/null 2>&1; echo $?"
+NO_BASH = "127"
 SHARED = "give a lab on a disk that all nodes share: --lab, SWEEPLAB_LAB"
 
 
@@ -47,11 +68,14 @@ def ray_check(engine: Engine) -> Iterator[Check]:
         nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
         cores, gpus = (sum(each.get(what, 0) for each in nodes) for what in ("CPU", "GPU"))
         found = f"{ray.__version__} answers; nodes: {len(nodes)}, offering {cores:g} cores and {gpus:g} GPUs"
-        yield Check(
-            "ray", engine.address, "ok" if is_closed() else "warn", found, "" if is_closed() else OPEN
-        )
+        yield Check("ray", engine.address, "ok", found)
+        if not is_closed(ray):
+            yield Check("ray", "token", "warn", OPEN, CLOSES)
+        if waits := shortage(ray, engine):
+            cure = "change engine.threads or engine.gpus_per_worker if the cluster adds no such node"
+            yield Check("ray", "room for a worker", "warn", waits, cure)
     except BadInput as error:
-        yield Check("ray", engine.address, "bad", str(error), "start the cluster, or use --engine local")
+        yield Check("ray", engine.address, "bad", str(error), "correct this, or use --engine local")
 
 
 def _run_on_free_nodes(engine: Engine, script: str) -> list[str]:
@@ -64,42 +88,83 @@ def _run_on_free_nodes(engine: Engine, script: str) -> list[str]:
     return ask("srun", *where, *place_options(engine), "sh", "-c", script).splitlines()
 
 
-def shared_checks(lab: Path, engine: Engine) -> Iterator[Check]:
-    """Check from the nodes that they see a file of the lab and its lock, which is held here, and their clocks."""
-    with tempfile.NamedTemporaryFile(dir=lab, prefix=".seen-") as file:
-        file.write(f"{file.name}\n".encode())
+def engine_checks(folder: StudyFolder, spec: StudySpec, is_stored: bool) -> Iterator[Check]:
+    """Check the engine of a study, and what its nodes need; without `is_stored` its storage does not answer here."""
+    checks = [*(slurm_check if spec.engine.type == "slurm" else ray_check)(spec.engine)]
+    yield from checks
+    if checks[0].verdict == "ok":
+        yield from node_checks(folder.lab, spec.engine, [*_needed(folder, spec, is_stored)])
+
+
+def _needed(folder: StudyFolder, spec: StudySpec, is_stored: bool) -> Iterator[Needed]:
+    opened = "open port {} of {} in the firewalls between"
+    with suppress(BadInput):  # said of the storage
+        if is_stored and (found := storage_address(folder)):
+            host, port = found
+            server = Server(folder.lab)
+            again = f"{server.command('stop')}, then {server.command('start')} --host {EVERYWHERE[0]}"
+            cure = (
+                f"{opened.format(port, host)}; the lab's own server listens beyond this machine by: {again}"
+            )
+            yield Needed("storage", host, port, "bad", cure)
+    with suppress(BadInput):  # said of tracking
+        at = urlsplit(tracking_uri(folder.lab, spec.track.uri))
+        if spec.engine.type == "slurm" and at.scheme in SERVERS and at.hostname:
+            port = at.port or (80 if at.scheme == "http" else 443)
+            cure = f"{opened.format(port, at.hostname)}: a study that runs with --detach sends its numbers from a node"
+            yield Needed("tracking server", at.hostname, port, "warn", cure)
+
+
+def node_checks(lab: Path, engine: Engine, needed: Sequence[Needed]) -> Iterator[Check]:
+    """Check from the nodes that they see a file of the lab, reach the servers, and have the same time.
+
+    Of Slurm's nodes also that they see the file's lock, which is held here; Ray's workers are told by pipes.
+    """
+    at = next(each for each in (lab, *lab.parents) if each.exists())
+    if not os.access(at, os.W_OK):  # said of the lab
+        return
+    with tempfile.NamedTemporaryFile(dir=at, prefix=".seen-") as file:
+        said = Path(file.name).name  # without spaces, as the lab's path may have
+        file.write(f"{said}\n".encode())
         file.flush()
         fcntl.flock(file, fcntl.LOCK_EX)
-        place = shlex.quote(file.name)
-        look = f"cat {place} 2>/dev/null || echo -; flock -n -s {place} true 2>/dev/null && echo free || echo held"
+        seen = shlex.quote(file.name)
+        look = (
+            f"cat {seen} 2>/dev/null || echo -; flock -n -s {seen} true 2>/dev/null && echo free || echo held"
+        )
+        look = "; ".join([look, *(REACH.format(shlex.quote(each.host), each.port) for each in needed)])
         script = f"echo $(hostname) ${{SLURMD_NODENAME:-$(hostname)}} $(date +%s.%N) $({look})"
         began = time.time()
         try:
             rows = [row.split() for row in _run_on_free_nodes(engine, script)]
         except (SlurmFailure, BadInput) as error:
-            cure = "run doctor again when a node is free"
-            yield Check(
-                "disk",
-                str(lab),
-                "warn",
-                f"could not check whether nodes see the lab: {error}",
-                cure,
-            )
+            found = f"could not check whether nodes see the lab: {error}"
+            yield Check("disk", str(lab), "warn", found, "run doctor again when a node is free")
             return
         ended = time.time()
-    blind = [row[1] for row in rows if row[3] != file.name]
-    locks = rows if engine.type == "slurm" else []  # Ray's workers are told by pipes
-    unlocked = [row[1] for row in locks if row[3] == file.name and row[4] != "held"]
+    blind = [row[1] for row in rows if row[3] != said]
+    has_locks = engine.type == "slurm"
+    unlocked = [row[1] for row in rows if has_locks and row[3] == said and row[4] != "held"]
     if blind and engine.type == "ray":
-        said = named("nodes that do not see the lab and send their runs through Ray", blind)
-        yield Check("disk", str(lab), "ok", said)
+        found = named("nodes that do not see the lab and send their runs through Ray", blind)
+        yield Check("disk", str(lab), "ok", found)
     elif blind:
         yield Check("disk", str(lab), "bad", named("nodes that do not see the lab", blind), SHARED)
     elif unlocked:
         cure = "mount it with locks (Lustre: flock; NFS: version 4): without them workers see no supervisor and stop"
         yield Check("disk", str(lab), "bad", named("nodes that do not see its locks", unlocked), cure)
     else:
-        yield Check("disk", str(lab), "ok", f"shared: seen, with its locks, from {len(rows)} nodes")
+        found = f"shared: seen{', with its locks,' if has_locks else ''} from {len(rows)} nodes"
+        yield Check("disk", str(lab), "ok", found)
+    for column, each in enumerate(needed, 5):
+        place, away = (
+            f"{each.host}:{each.port}",
+            [row[1] for row in rows if row[column] not in ("0", NO_BASH)],
+        )
+        found = named(f"nodes that do not reach the {each.what}", away)
+        if not away:
+            found = f"the {each.what} is reached from {sum(row[column] == '0' for row in rows)} nodes"
+        yield Check("ports", place, each.verdict if away else "ok", found, each.cure if away else "")
     offsets = {row[1]: max(began - float(row[2]), float(row[2]) - ended, 0.0) for row in rows}
     apart = [f"{node} ({offset:.0f} s)" for node, offset in offsets.items() if offset > OFFSET_SECONDS]
     if apart:

@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, Problem
 from sweeplab.files import machine, write_whole
 from sweeplab.records.folders import SERVICE, lab_folder, service_file, service_url
 
@@ -148,6 +148,7 @@ class Server:
         if not find_spec("psycopg"):
             raise BadInput(NEEDS_DRIVER)
         self._refuse_elsewhere()
+        _check_here(host or self.listens_on)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with FileLock(self.folder / "lock"):
@@ -194,6 +195,7 @@ class Server:
         words = ("-D", self.data, "-l", log, "-t", RECOVERY_SECONDS, "-w", "start")
         if _run(account, programs / "pg_ctl", *words).returncode:
             said = log.read_bytes()[before:].decode(errors="replace") if log.exists() else ""
+            write_whole(self.folder / "started.json", json.dumps(then).encode())  # what failed is not kept
             why = re.findall(r"(?:LOG|FATAL|PANIC): +(could not .*|(?<=FATAL:  ).*)", said)
             raise BadInput(f"the lab's storage does not start: {why[0] if why else 'see its log'} ({log})")
 
@@ -376,6 +378,18 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def _check_here(host: str) -> None:
+    """Refuse an address that is not this machine's: PostgreSQL would start, and listen on loopback alone."""
+    try:
+        found = socket.getaddrinfo("0.0.0.0" if host in EVERYWHERE else host, 0, type=socket.SOCK_STREAM)
+        with socket.socket(found[0][0]) as tried:
+            tried.bind(found[0][4])
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        allowed = f"--host with an address of this machine, {LOOPBACK} for it alone, 0.0.0.0 for all of its addresses"
+        raise BadInput(Problem(f"the lab's storage cannot listen on {host}: {why}", allowed)) from error
 
 
 def _free_port() -> int:

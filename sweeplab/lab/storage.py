@@ -168,6 +168,25 @@ def _start_shared(server: Server) -> str:
     return f"{VARIABLE} is not set: started the lab's own PostgreSQL, for this and later studies; {stops}"
 
 
+def storage_address(folder: StudyFolder) -> tuple[str, int] | None:
+    """Return host and port of the database of a study, or of a new one; None if there is none, or a file.
+
+    Raises:
+        BadInput: SWEEPLAB_STORAGE names no PostgreSQL, or the storage's file is damaged.
+    """
+    from sqlalchemy import make_url  # slow to import
+
+    asked, server = os.environ.get(VARIABLE), Server(folder.lab)
+    if folder.has_started:
+        url = make_url(folder.storage_url)
+    elif asked or server.exists:
+        url = _named(asked) if asked else service_url(server.service)
+    else:
+        return None
+    host = url.host or url.query.get("host")
+    return (host, url.port or 5432) if isinstance(host, str) and not host.startswith("/") else None
+
+
 def _named(asked: str) -> URL:
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError

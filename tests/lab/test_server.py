@@ -71,7 +71,7 @@ def postmaster(lab: Path) -> psutil.Process:
 
 
 def test_a_study_uses_the_server_of_its_lab_and_is_restored_from_a_backup(run, lab: Path) -> None:
-    assert "makes one" in run("storage", "status")
+    assert "creates one" in run("storage", "status")
     assert "is running now" in run("storage", "start")
     assert "was running already" in run("storage", "start")
     password = service_url(Server(lab).service).password
@@ -151,11 +151,17 @@ def test_beyond_loopback_there_is_tls_and_the_certificate_is_checked(run, lab: P
 
 
 def test_what_keeps_it_from_starting_is_said_in_one_line(run, lab: Path, monkeypatch) -> None:
+    for host in ("nohost.example", "192.0.2.250", "a" * 70):
+        said = run("storage", "start", "--host", host, code=2)
+        assert f"cannot listen on {host}" in said and said.count("\n") == 1
+        assert not lab.exists()
     with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
+        other.bind(("0.0.0.0", 0))
         other.listen()
-        said = run("storage", "start", "--port", str(other.getsockname()[1]), code=2)
+        port = other.getsockname()[1]
+        said = run("storage", "start", "--host", "127.0.0.2", "--port", str(port), code=2)
         assert said.count("\n") == 1 and "Address already in use" in said
+        assert Server(lab).listens_on == "127.0.0.1", "what failed is not kept"
     run("storage", "start")
     # As the machine sees it that has the same lab on a shared disk.
     started = Server(lab).folder / "started.json"

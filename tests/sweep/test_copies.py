@@ -130,6 +130,55 @@ def test_a_disk_that_cannot_be_written_is_told_and_all_is_sent_again(workers, th
     assert len(there.points()) == 1
 
 
+def test_a_request_that_failed_halfway_is_sent_again_and_adds_no_line_twice(lab, tmp_path: Path) -> None:
+    own = StudyFolder(tmp_path / "one", "s")
+    runs = [own.run("all", trial, 0) for trial in (1, 2)]
+    kept, requests = [lab.run("all", trial, 0) for trial in (1, 2)], []
+
+    def ask(request: dict[str, object]) -> dict[str, object]:
+        requests.append(json.dumps({REQUEST: 1, **request}))
+        said = json.loads(answer(lab, requests[-1]))
+        if said["error"]:
+            raise OSError(said["error"])
+        return said
+
+    files = SentRunFiles(ask)
+    for run in runs:
+        run.write_start(START)
+        run.append([point(0), point(10)])
+    kept[1].path.parent.mkdir(parents=True)
+    kept[1].path.write_bytes(b"")  # no folder: the first run's files are written, the second's are not
+    with pytest.raises(OSError, match="exists"):
+        files.send(dict.fromkeys(runs))
+    assert kept[0].points_file.read_bytes() == runs[0].points_file.read_bytes()
+    kept[1].path.unlink()
+    runs[0].append([point(20)])
+    files.send(dict.fromkeys(runs))
+    # A kill, or a full disk, tore what was written of the next request.
+    runs[0].append([point(30), point(40)])
+    whole = runs[0].points_file.read_bytes()
+    with kept[0].points_file.open("ab") as file:
+        file.write(whole[file.tell() : -7])
+    files.send(dict.fromkeys(runs))
+    assert not json.loads(answer(lab, requests[-1]))["error"]
+    for own_run, there in zip(runs, kept, strict=True):
+        assert there.points_file.read_bytes() == own_run.points_file.read_bytes()
+
+
+def test_points_of_a_worker_that_has_lost_its_lease_keep_none_from_being_read(workers, there) -> None:
+    one, two = workers
+    one.train(0)
+    one.send()
+    two.files.fetch([two.run])
+    one.run.append([CurvePoint(iteration=10, train_tokens=10, wall_seconds=999.5, val_loss=4.0)])
+    one.send()
+    two.train(10, 20)
+    two.send()
+    two.train(30)
+    two.send()
+    assert [each.iteration for each in there.points()] == [0, 10, 20, 30]
+
+
 def test_only_files_of_runs_are_written(lab) -> None:
     for name in ("../../study.json", "/etc/passwd"):
         sent = {"run": ["all", 1, 0], "promoted": None, "files": {name: ""}, "removed": []}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,8 +20,11 @@ import ray_cluster
 from faults import kills, ray_kills
 from sweep.ray_contract import RayContract
 
+from sweeplab.doctor.engines import Needed
 from sweeplab.lab.server import Server
 from sweeplab.records.folders import StudyFolder
+from sweeplab.study.spec import Engine
+from sweeplab.sweep.engines import ray
 from sweeplab.sweep.engines.base import LEFT
 from sweeplab.sweep.trials.leases import LEASE_SECONDS
 
@@ -113,11 +117,89 @@ def test_without_a_storage_the_lab_gets_one_and_three_nodes_come_to_the_same_bit
         examine = [sys.executable, "-m", "sweeplab", "doctor", "killed", "--lab", "ray", "--json"]
         checks = json.loads(subprocess.run(examine, cwd=place, capture_output=True, env=environment).stdout)
         assert Server(place / "ray").stop()
+        stopped = json.loads(subprocess.run(examine, cwd=place, capture_output=True, env=environment).stdout)
     found_by = {(each["name"], each["verdict"]): each["found"] for each in checks}
     assert "answers; nodes: " in found_by["ray", "ok"] and ("clocks", "ok") in found_by, checks
-    assert any("shared: seen" in each["found"] for each in checks), checks
+    assert ("ray", "warn") not in found_by and found_by[
+        "ports", "ok"
+    ] == "the storage is reached from 4 nodes"
+    assert any(each["found"] == "shared: seen from 4 nodes" for each in checks), checks
+    # The engine is looked at whether or not the storage answers.
+    names = {(each["name"], each["verdict"]) for each in stopped}
+    assert {("storage", "bad"), ("ray", "ok"), ("clocks", "ok")} <= names and ("ports", "ok") not in names
     assert "started the lab's own PostgreSQL" in said["ray"] and "PostgreSQL" not in said["local"]
     assert len(found["ray"]) == 3 and found["ray"] == found["local"]
+
+
+def doctor(place: Path, engine: Engine, **environment: str) -> dict[tuple[str, str], dict[str, str]]:
+    """Return what the doctor finds for a study that has not run yet, by name and verdict."""
+    (place / "killed.yaml").write_text(
+        f"{kills.STUDY.partition('engine:')[0]}engine: {json.dumps(engine.model_dump())}\n"
+    )
+    command = [sys.executable, "-m", "sweeplab", "doctor", "killed.yaml", "--json"]
+    known = {**os.environ, **environment}
+    ended = subprocess.run(command, cwd=place, capture_output=True, text=True, env=known)
+    assert ended.returncode in (0, 1) and not (place / "lab").exists(), ended
+    return {(each["name"], each["verdict"]): each for each in json.loads(ended.stdout)}
+
+
+def test_a_cluster_without_a_token_is_told_whatever_the_client_is_set_to(running, tmp_path: Path) -> None:
+    more = ("-o", "budget.trials_per_cell=1", "-o", "max_iters=20", "-o", "engine.workers=1")
+    with ray_cluster.alone(RAY_AUTH_MODE="disabled") as address:
+        for mode in ("token", "disabled"):
+            place = tmp_path / mode
+            place.mkdir()
+            known = {"SWEEPLAB_STORAGE": running.url, "RAY_AUTH_MODE": mode}
+            found = doctor(place, Engine(type="ray", address=address), **known)
+            assert found["ray", "warn"]["found"] == ray.OPEN and found["ray", "warn"]["cure"] == ray.CLOSES
+            assert found["ports", "ok"]["found"] == "the storage is reached from 1 nodes"
+        command = [sys.executable, "-m", "sweeplab", "study", "run", "killed.yaml", *more]
+        known = {**os.environ, **known, "RAY_AUTH_MODE": "token"}
+        ended = subprocess.run(command, cwd=place, capture_output=True, text=True, env=known)
+        assert ended.returncode == 0 and ended.stderr.count(ray.OPEN) == 1, ended
+
+
+def test_a_port_that_nodes_do_not_reach_is_told(cluster, tmp_path: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # nobody listens
+        needed = [Needed("storage", "127.0.0.1", closed.getsockname()[1], "bad", "open it")]
+        code = (
+            "import sys; from pathlib import Path; from sweeplab.doctor.engines import *; "
+            f"print([*node_checks(Path(sys.argv[1]), Engine(type='ray', address={cluster.address!r}), {needed!r})][1])"
+        )
+        ended = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True)
+    assert "verdict='bad', found='nodes that do not reach the storage: " in ended.stdout, ended
+    assert "cure='open it'" in ended.stdout
+
+
+def test_a_worker_that_fits_on_no_node_is_refused_unless_the_cluster_adds_nodes(
+    cluster, running, tmp_path: Path
+) -> None:
+    from ray.autoscaler._private.monitor import BASE_READONLY_CONFIG
+
+    spec = Engine(type="ray", address=cluster.address, gpus_per_worker=0.5)
+    while ("ray", "bad") not in (found := doctor(tmp_path, spec)):  # until the cluster has said what it is
+        assert "no node has" in found["ray", "warn"]["found"]
+    told = found["ray", "bad"]["found"]
+    assert "no node has what a worker takes, CPU: 1, GPU: 0.5 (nodes: 1 with CPU: 0, GPU: 0; " in told
+    command = [sys.executable, "-m", "sweeplab", "study", "run", "killed.yaml"]
+    known = {**os.environ, "SWEEPLAB_STORAGE": running.url}
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=known)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"error: {told}\n")
+    assert ("ray", "bad") not in doctor(tmp_path, Engine(type="ray", address=cluster.address))
+    sizes = {"ray.head.default": {"CPU": 1}, "with_gpu": {"CPU": 1, "GPU": 1}}
+    types = {name: {"resources": has, "node_config": {}, "max_workers": 1} for name, has in sizes.items()}
+    growing = {"provider": {"type": "fake_multinode", "head_node_id": "0"}, "available_node_types": types}
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({**BASE_READONLY_CONFIG, "max_workers": 1, **growing}))
+    with ray_cluster.alone(f"--autoscaling-config={file}", RAY_FAKE_CLUSTER="1") as address:
+        spec = spec.model_copy(update={"address": address})
+        waits = "from sweeplab.sweep.engines.ray import *; from ray.experimental.internal_kv import _internal_kv_get\n"
+        waits += f"ray = connect({address!r})\n"
+        waits += "while not _internal_kv_get('__autoscaling_status'): time.sleep(0.1)"
+        subprocess.run([sys.executable, "-c", waits], check=True, capture_output=True)
+        found = doctor(tmp_path, spec)
+    assert ("ray", "bad") not in found and "wait for a node" in found["ray", "warn"]["found"]
 
 
 def test_what_keeps_workers_from_starting_is_said_in_one_line(cluster, running, tmp_path: Path) -> None:
@@ -134,6 +216,18 @@ def test_what_keeps_workers_from_starting_is_said_in_one_line(cluster, running, 
     assert "the engine ray: no cluster answers at 127.0.0.1:9" in said(RAY_ADDRESS="127.0.0.1:9")
     at = f"engine.address={cluster.address}"
     assert "token" in said("-o", at, RAY_AUTH_TOKEN="a-word-that-somebody-has-guessed")
+    for words, known in (
+        (("-o", "engine.address=ray://127.0.0.1:9"), {}),
+        ((), {"RAY_ADDRESS": "ray://127.0.0.1:9"}),
+    ):
+        assert "does not use Ray Client; allowed: HOST:PORT of the cluster's head, auto" in said(
+            *words, **known
+        )
+    old = "import ray; ray.__version__ = '2.51.1'; from sweeplab.sweep.engines.ray import connect; connect('auto')"
+    ended = subprocess.run([sys.executable, "-c", old], capture_output=True, text=True)
+    assert f"Ray 2.51.1 is older than {ray.OLDEST}: pip install 'sweeplab[ray]'" in ended.stderr
+    floor = f'"ray>={ray.OLDEST}"'
+    assert floor in Path(__file__).parents[2].joinpath("pyproject.toml").read_text()
     without = "import sys; sys.modules['ray'] = None; from sweeplab.sweep.engines.ray import connect; connect('auto')"
     ended = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True)
     assert "the engine ray: Ray is not installed" in ended.stderr and "sweeplab[ray]" in ended.stderr

@@ -3,7 +3,8 @@
 Such a worker writes its runs like any other. Before it reports a value or an ending to the study's storage, it sends
 the files written since the last time and waits for the answer, so everything that the storage knows is in the lab even
 if the machine is lost. Before it continues a run it fetches the run's files. Requests and answers are lines of JSON on
-the worker's pipes. Of curves only the new lines are sent; other files are sent whole.
+the worker's pipes. Of curves only the new lines are sent, with the offset at which they belong, so that a request that
+failed halfway is sent again and adds no line twice; other files are sent whole.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class SentRunFiles(RunFiles):
         """Send the files of runs written since the last time, and wait until they are in the lab."""
         sent, known, gone = [], dict[Path, tuple[int, int]](), list[Path]()
         for run, promoted in runs.items():
-            files = {}
+            files, starts = dict[str, str](), dict[str, int]()
             for file in sorted(run.path.rglob("*")):
                 if file.suffix == ".tmp" or not file.is_file():
                     continue
@@ -78,11 +79,13 @@ class SentRunFiles(RunFiles):
                     if before != (state.st_size, state.st_mtime_ns):
                         start = before[0] if file.suffix == LINES else 0
                         content = file.read_bytes()[start : state.st_size]
-                        files[file.relative_to(run.path).as_posix()] = b64encode(content).decode()
+                        name = file.relative_to(run.path).as_posix()
+                        files[name], starts[name] = b64encode(content).decode(), start
                         known[file] = state.st_size, state.st_mtime_ns
             lost = [file for file in self._sent if run.path in file.parents and not file.exists()]
             removed = [file.relative_to(run.path).as_posix() for file in lost]
-            sent.append({"run": _place(run), "promoted": promoted, "files": files, "removed": removed})
+            about = {"run": _place(run), "promoted": promoted, "removed": removed}
+            sent.append({**about, "files": files, "starts": starts})
             gone += lost
         if not known and not gone and not self._dropped:
             return False
@@ -155,7 +158,7 @@ def _write(folder: StudyFolder, sent: dict[str, Any]) -> dict[str, str]:
     for name in sorted(sent["files"], key=lambda name: (name == "end.json", name.endswith(".json"), name)):
         content, file = b64decode(sent["files"][name]), run.path / _checked(name)
         if file.suffix == LINES:
-            append_lines(file, content.decode().splitlines())
+            _append(file, sent["starts"][name], content)
         elif file == run.end_file:
             end = RunEnd.from_json(json.loads(content))
             if run.write_end(end, promoted) is not end:
@@ -167,6 +170,19 @@ def _write(folder: StudyFolder, sent: dict[str, Any]) -> dict[str, str]:
         if name != run.end_file.name:  # it was taken back here
             (run.path / _checked(name)).unlink(missing_ok=True)
     return back
+
+
+def _append(file: Path, start: int, content: bytes) -> None:
+    """Append what belongs at the offset `start`, without what an earlier request has written there."""
+    with file.open("ab+") as lines:
+        lines.seek(start)
+        there = lines.read()
+        if content.startswith(there):
+            lines.write(content[len(there) :])
+            return
+    append_lines(
+        file, content.decode().splitlines()
+    )  # another worker wrote there: readers know its points apart
 
 
 def _checked(name: str) -> PurePosixPath:

@@ -7,6 +7,7 @@ The actor holds the worker's input open: when the actor is gone, or this process
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -18,13 +19,17 @@ import tempfile
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from sweeplab.errors import BadInput, DamagedFile
+from packaging.version import Version
+
+from sweeplab.errors import BadInput, DamagedFile, Problem
 from sweeplab.files import cache_folder, write_whole
+from sweeplab.hyperparameters import AUTO
 from sweeplab.lab.events import StudyNotice, WorkerExited, read_event
 from sweeplab.lab.listing import read_spec
 from sweeplab.records.folders import StudyFolder
@@ -34,12 +39,16 @@ from sweeplab.sweep.engines.base import BEGIN, LEAVE, LEFT, UNSEEN, WorkerEngine
 from sweeplab.sweep.engines.copies import REQUEST, answer
 
 INSTALL = "pip install 'sweeplab[ray]'"
-OPEN = "the Ray cluster asks for no token: whoever can reach it can run programs as you; RAY_AUTH_MODE=token closes it"
+OLDEST = "2.59"  # the first that starts its clusters with a token by default
+OPEN = "the Ray cluster asks for no token: whoever can reach it can run programs as its owner"
+CLOSES = "start it again by RAY_AUTH_MODE=token ray start --head, with the token of `ray get-auth-token --generate`"
 STARTS = "RAY_AUTH_MODE=token ray start --head starts one, and engine: {address: HOST:PORT} names another"
 TOKEN = (
     "set RAY_AUTH_MODE=token, its token in RAY_AUTH_TOKEN or ~/.ray/auth_token, and use its version of Ray"
 )
 ANSWER_SECONDS = 5.0
+# Asks a cluster without a token, in a process of its own: Ray reads the mode once.
+ASK_OPENLY = "import sys, ray._raylet; ray._raylet.GcsClient(address=sys.argv[1])"
 # How long killed processes may take to end before their actors are killed.
 END_SECONDS = 5.0
 # libpq's option for the certificate file by which it verifies a server.
@@ -52,18 +61,23 @@ def connect(address: str) -> Any:
     """Return Ray's module, connected to a cluster.
 
     Raises:
-        BadInput: Ray is not installed, or no cluster answers there.
+        BadInput: Ray is not installed or too old, the address is Ray Client's, or no cluster answers there.
     """
     try:
         import ray
     except ModuleNotFoundError:
         raise BadInput(f"the engine ray: Ray is not installed: {INSTALL}") from None
+    if Version(ray.__version__) < Version(OLDEST):
+        raise BadInput(f"the engine ray: Ray {ray.__version__} is older than {OLDEST}: {INSTALL}")
     if ray.is_initialized():
         return ray
     at, cure = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address, STARTS
+    if at.startswith("ray://"):
+        allowed = "HOST:PORT of the cluster's head, auto"
+        raise BadInput(Problem(f"engine.address {at}: the engine does not use Ray Client", allowed))
     with _restored() as said:
         try:
-            host, _, port = at.removeprefix("ray://").rpartition(":")
+            host, _, port = at.rpartition(":")
             if port.isdecimal():  # Ray itself takes minutes to find out
                 socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
                 cure = TOKEN
@@ -79,9 +93,36 @@ def connect(address: str) -> Any:
     return ray
 
 
-def is_closed() -> bool:
-    """Return whether the cluster that this process is connected to asks for a token."""
-    return os.environ.get("RAY_AUTH_MODE") == "token"
+def is_closed(ray: Any) -> bool:
+    """Return whether the cluster that this process is connected to refuses who has no token."""
+    words = [sys.executable, "-c", ASK_OPENLY, ray.get_runtime_context().gcs_address]
+    openly = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    asked = subprocess.run(words, env=openly, capture_output=True, text=True, check=False)
+    return "AuthenticationError" in asked.stderr
+
+
+def shortage(ray: Any, spec: Engine) -> str:
+    """Return that no node can ever hold a worker, and what the nodes have; empty where one can.
+
+    Raises:
+        BadInput: none can, and the cluster adds no nodes by itself.
+    """
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    asked = {"CPU": 1 if spec.threads == AUTO else float(spec.threads), "GPU": spec.gpus_per_worker}
+    nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
+    if any(all(node.get(what, 0) >= count for what, count in asked.items()) for node in nodes):
+        return ""
+    has = Counter(", ".join(f"{what}: {node.get(what, 0):g}" for what in asked) for node in nodes)
+    have = "; ".join(f"{count} with {what}" for what, count in has.items())
+    takes = ", ".join(f"{what}: {count:g}" for what, count in asked.items())
+    what = f"no node has what a worker takes, {takes} (nodes: {have})"
+    # A cluster that adds no nodes names their types after their ids. Before its first report it may be of either kind.
+    report = json.loads(_internal_kv_get("__autoscaling_status") or "{}").get("autoscaler_report") or {}
+    types = report.get("node_type_mapping") or {}
+    if types and all(name == f"node_{node}" for node, name in types.items()):
+        raise BadInput(f"the engine ray: {what}; set engine.threads, engine.gpus_per_worker, or add a node")
+    return f"{what}; workers wait for a node that the cluster adds"
 
 
 def run_on_nodes(address: str, script: str, seconds: float) -> list[str]:
@@ -236,8 +277,9 @@ class RayEngine(WorkerEngine):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._ray = connect(self.spec.address)
-        if not is_closed():
-            self.events.put(StudyNotice(message=OPEN))
+        notices = ["" if is_closed(self._ray) else f"{OPEN}; {CLOSES}", shortage(self._ray, self.spec)]
+        for notice in filter(None, notices):
+            self.events.put(StudyNotice(message=notice))
         # Another machine may have a folder of the same name, or one left by an earlier run.
         self._seen = uuid.uuid4().hex
         write_whole(self.folder.seen_file, self._seen.encode())
@@ -246,8 +288,8 @@ class RayEngine(WorkerEngine):
 
     @classmethod
     def check(cls, spec: Engine) -> None:
-        """Connect to the cluster."""
-        connect(spec.address)
+        """Connect to the cluster, and make sure that it has or may add a node for a worker."""
+        shortage(connect(spec.address), spec)
 
     def start(self, indices: Sequence[int], since: float = 0.0) -> None:
         """Request actors."""
