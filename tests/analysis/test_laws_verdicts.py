@@ -99,8 +99,10 @@ def test_intervals_cover() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("design", "truth"), list(zip(GOOD, cycle(TRUTHS), strict=False)))
 def test_intervals_cover_on_every_good_design(design: str, truth: str) -> None:
-    found = covered(design, 200, 0.01, truth)  # numbers and designs share their tables' luck: 100 are too few
-    assert all(0.82 <= share <= 0.99 for share in found.values()), found
+    """Of 60 tables, within three standard errors of 90%; `tests/benchmarks/laws.py` has 200 of each."""
+    found = covered(design, 60, 0.01, truth)
+    assert all(share >= 0.78 for share in found.values()), found
+    assert np.mean([*found.values()]) <= 0.99, found
 
 
 def test_intervals_are_the_same_alone_as_side_by_side() -> None:
@@ -113,7 +115,7 @@ def test_intervals_are_the_same_alone_as_side_by_side() -> None:
 
 @pytest.mark.slow
 def test_intervals_allow_for_errors_that_a_size_shares() -> None:
-    found = covered("30 points, 6 x 5", 100, 0.01, "steep", shared=0.36)
+    found = covered("30 points, 6 x 5", 40, 0.01, "steep", shared=0.36)
     assert all(share >= 0.75 for share in found.values()), found
 
 
@@ -121,7 +123,7 @@ def test_intervals_allow_for_errors_that_a_size_shares() -> None:
 @pytest.mark.parametrize("name", [name for name in LAWS if name != "chinchilla"])
 def test_intervals_of_every_law_cover(name: str) -> None:
     law, random, held = LAWS[name], np.random.default_rng(23), dict.fromkeys(LAWS[name].parameters, 0)
-    for k in range(60):
+    for k in range(30):
         truth = list(TRUTHS)[k % 2]
         points = plant_law(law, truth, GOOD["30 points, 6 x 5"], 0.01, random)
         found = fit(points, law)

@@ -161,7 +161,7 @@ class Leases:
     @staticmethod
     def all(connection: sql.Connection) -> dict[int, Lease]:
         """Return the leases by trial id."""
-        return {row.trial_id: Lease(*row) for row in connection.execute(_ALL)}
+        return {row.trial_id: Lease._make(row) for row in connection.execute(_ALL)}
 
     def take(self, connection: sql.Connection, trial_ids: Collection[int]) -> None:
         """Take the leases of new trials."""
