@@ -131,7 +131,7 @@ def test_intervals_of_every_law_cover(name: str) -> None:
         quantities = parameters_of(law, found.center)
         for quantity, interval in zip(quantities, profiles(found, quantities), strict=True):
             held[quantity.name] += interval.low <= quantity.measure(theta[None])[0][0] <= interval.high
-    assert all(count >= 0.8 * 60 for count in held.values()), held
+    assert all(count >= 22 for count in held.values()), held  # of 30, within three standard errors of 90%
 
 
 def test_a_term_that_is_none_has_an_upper_end() -> None:
