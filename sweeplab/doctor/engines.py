@@ -19,7 +19,7 @@ from sweeplab.lab.server import EVERYWHERE, Server
 from sweeplab.lab.storage import storage_address
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.spec import Engine, StudySpec
-from sweeplab.sweep.engines.ray import CLOSES, OPEN, connect, is_closed, run_on_nodes, shortage
+from sweeplab.sweep.engines.ray import CLOSES, connect, exposure, run_on_nodes, shortage
 from sweeplab.sweep.engines.slurm import SlurmEngine, SlurmFailure, ask, place_options
 from sweeplab.tracking.connection import SERVERS, tracking_uri
 
@@ -69,8 +69,8 @@ def ray_check(engine: Engine) -> Iterator[Check]:
         cores, gpus = (sum(each.get(what, 0) for each in nodes) for what in ("CPU", "GPU"))
         found = f"{ray.__version__} answers; nodes: {len(nodes)}, offering {cores:g} cores and {gpus:g} GPUs"
         yield Check("ray", engine.address, "ok", found)
-        if not is_closed(ray):
-            yield Check("ray", "token", "warn", OPEN, CLOSES)
+        if is_open := exposure(ray):
+            yield Check("ray", "token", "warn", is_open, CLOSES)
         if waits := shortage(ray, engine):
             cure = "change engine.threads or engine.gpus_per_worker if the cluster adds no such node"
             yield Check("ray", "room for a worker", "warn", waits, cure)
@@ -92,7 +92,7 @@ def engine_checks(folder: StudyFolder, spec: StudySpec, is_stored: bool) -> Iter
     """Check the engine of a study, and what its nodes need; without `is_stored` its storage does not answer here."""
     checks = [*(slurm_check if spec.engine.type == "slurm" else ray_check)(spec.engine)]
     yield from checks
-    if checks[0].verdict == "ok":
+    if all(each.verdict != "bad" for each in checks):
         yield from node_checks(folder.lab, spec.engine, [*_needed(folder, spec, is_stored)])
 
 

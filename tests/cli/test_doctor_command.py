@@ -6,6 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
+from cli.conftest import STUDY
+
 
 def test_a_healthy_study(cli, finished) -> None:
     said = cli("doctor", "tiny", "--lab", finished.lab)
@@ -41,3 +43,20 @@ def test_no_study_and_an_unknown_one(cli, finished) -> None:
     assert names == ["python", "packages", "devices", "threads", "compiler", "lab", "disk", "tracking"]
     said = cli("doctor", "tny", "--lab", finished.lab)
     assert said.code == 2 and said.err.endswith("did you mean 'tiny'?\n")
+
+
+def test_a_study_that_has_not_run_yet(cli, finished, folder: Path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", str(folder))  # without sbatch
+    (folder / "jobs.yaml").write_text(
+        f"{STUDY.replace('tiny', 'jobs').partition('engine')[0]}engine: {{type: slurm}}\n"
+    )
+    for name in ("jobs.yaml", "jobs"):
+        said = cli("doctor", name, "--json")
+        checks = {check["name"]: check for check in json.loads(said.out)}
+        assert said.code == 1 and "there is no sbatch here" in checks["slurm"]["found"]
+        assert not (folder / "lab").exists() and "storage" not in checks
+    (folder / "jobs.yaml").write_text(STUDY.replace("tiny", "jobs"))
+    said = cli("doctor", "jobs.yaml", "--lab", finished.lab)
+    assert said.code == 0 and "python" in said.out
+    (folder / "jobs.yaml").write_text("name: jobs\nengine: moon\n")
+    assert cli("doctor", "jobs.yaml").code == 2

@@ -123,7 +123,7 @@ def test_without_a_storage_the_lab_gets_one_and_three_nodes_come_to_the_same_bit
     assert ("ray", "warn") not in found_by and found_by[
         "ports", "ok"
     ] == "the storage is reached from 4 nodes"
-    assert any(each["found"] == "shared: seen from 4 nodes" for each in checks), checks
+    assert any(each["found"].startswith("shared: seen from ") for each in checks), checks
     # The engine is looked at whether or not the storage answers.
     names = {(each["name"], each["verdict"]) for each in stopped}
     assert {("storage", "bad"), ("ray", "ok"), ("clocks", "ok")} <= names and ("ports", "ok") not in names
@@ -137,7 +137,7 @@ def doctor(place: Path, engine: Engine, **environment: str) -> dict[tuple[str, s
         f"{kills.STUDY.partition('engine:')[0]}engine: {json.dumps(engine.model_dump())}\n"
     )
     command = [sys.executable, "-m", "sweeplab", "doctor", "killed.yaml", "--json"]
-    known = {**os.environ, **environment}
+    known = {**os.environ, **ray_cluster.SETTINGS, **environment}
     ended = subprocess.run(command, cwd=place, capture_output=True, text=True, env=known)
     assert ended.returncode in (0, 1) and not (place / "lab").exists(), ended
     return {(each["name"], each["verdict"]): each for each in json.loads(ended.stdout)}
@@ -146,17 +146,18 @@ def doctor(place: Path, engine: Engine, **environment: str) -> dict[tuple[str, s
 def test_a_cluster_without_a_token_is_told_whatever_the_client_is_set_to(running, tmp_path: Path) -> None:
     more = ("-o", "budget.trials_per_cell=1", "-o", "max_iters=20", "-o", "engine.workers=1")
     with ray_cluster.alone(RAY_AUTH_MODE="disabled") as address:
-        for mode in ("token", "disabled"):
-            place = tmp_path / mode
-            place.mkdir()
-            known = {"SWEEPLAB_STORAGE": running.url, "RAY_AUTH_MODE": mode}
-            found = doctor(place, Engine(type="ray", address=address), **known)
-            assert found["ray", "warn"]["found"] == ray.OPEN and found["ray", "warn"]["cure"] == ray.CLOSES
-            assert found["ports", "ok"]["found"] == "the storage is reached from 1 nodes"
+        known = {"SWEEPLAB_STORAGE": running.url, "RAY_AUTH_MODE": "token"}
+        told = doctor(tmp_path, Engine(type="ray", address=address), **known)["ray", "bad"]["found"]
+        assert ray.OPEN in told and ray.CLOSES in told
+        known["RAY_AUTH_MODE"] = "disabled"
+        found = doctor(tmp_path, Engine(type="ray", address=address), **known)
+        assert found["ray", "warn"]["found"] == ray.OPEN and found["ray", "warn"]["cure"] == ray.CLOSES
+        assert found["ports", "ok"]["found"] == "the storage is reached from 1 nodes"
         command = [sys.executable, "-m", "sweeplab", "study", "run", "killed.yaml", *more]
-        known = {**os.environ, **known, "RAY_AUTH_MODE": "token"}
-        ended = subprocess.run(command, cwd=place, capture_output=True, text=True, env=known)
-        assert ended.returncode == 0 and ended.stderr.count(ray.OPEN) == 1, ended
+        for mode, code in (("token", 2), ("disabled", 0)):
+            environment = {**os.environ, **ray_cluster.SETTINGS, **known, "RAY_AUTH_MODE": mode}
+            ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+            assert ended.returncode == code and ended.stderr.count(ray.OPEN) == 1, ended
 
 
 def test_a_port_that_nodes_do_not_reach_is_told(cluster, tmp_path: Path) -> None:

@@ -93,12 +93,22 @@ def connect(address: str) -> Any:
     return ray
 
 
-def is_closed(ray: Any) -> bool:
-    """Return whether the cluster that this process is connected to refuses who has no token."""
+def exposure(ray: Any) -> str:
+    """Return that the cluster asks for no token; empty where it does.
+
+    Raises:
+        BadInput: it asks for none, and this process does: then no worker can report to it.
+    """
     words = [sys.executable, "-c", ASK_OPENLY, ray.get_runtime_context().gcs_address]
     openly = {**os.environ, "RAY_AUTH_MODE": "disabled"}
     asked = subprocess.run(words, env=openly, capture_output=True, text=True, check=False)
-    return "AuthenticationError" in asked.stderr
+    if "AuthenticationError" in asked.stderr:
+        return ""
+    if os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
+        raise BadInput(
+            f"the engine ray: {OPEN}; with RAY_AUTH_MODE=token here no worker can report; {CLOSES}"
+        )
+    return OPEN
 
 
 def shortage(ray: Any, spec: Engine) -> str:
@@ -277,9 +287,10 @@ class RayEngine(WorkerEngine):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._ray = connect(self.spec.address)
-        notices = ["" if is_closed(self._ray) else f"{OPEN}; {CLOSES}", shortage(self._ray, self.spec)]
-        for notice in filter(None, notices):
-            self.events.put(StudyNotice(message=notice))
+        if is_open := exposure(self._ray):
+            self.events.put(StudyNotice(message=f"{is_open}; {CLOSES}"))
+        if waits := shortage(self._ray, self.spec):
+            self.events.put(StudyNotice(message=waits))
         # Another machine may have a folder of the same name, or one left by an earlier run.
         self._seen = uuid.uuid4().hex
         write_whole(self.folder.seen_file, self._seen.encode())
@@ -288,8 +299,10 @@ class RayEngine(WorkerEngine):
 
     @classmethod
     def check(cls, spec: Engine) -> None:
-        """Connect to the cluster, and make sure that it has or may add a node for a worker."""
-        shortage(connect(spec.address), spec)
+        """Connect to the cluster, and make sure that workers can report and that it has or may add a node for one."""
+        ray = connect(spec.address)
+        exposure(ray)
+        shortage(ray, spec)
 
     def start(self, indices: Sequence[int], since: float = 0.0) -> None:
         """Request actors."""
