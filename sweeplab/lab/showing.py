@@ -162,13 +162,14 @@ def _cell_row(folder: StudyFolder, cell: str, trials: list[Trial], unfinished: R
         "trials": sum(trial.ending.outcome.counts_towards_budget for trial in trials if trial.ending),
         **{str(state): states[state] for state in shown},
         "best_value": best.value if best else None,
-        **{name: _mean_over_seeds(best, name) for name in MEASURES},
+        **{name: _mean_over_seeds(best, f"best_{name}") for name in MEASURES},
     }
 
 
 def _mean_over_seeds(trial: Trial | None, name: str) -> float | None:
-    """Return the mean of a measure over the runs of a trial that have it."""
-    found = [end.best[name] for end in trial.ends if name in end.best] if trial else []
+    """Return the mean of a number of end.json over the runs of a trial that have it."""
+    ends = [end.as_json() for end in trial.ends] if trial else []
+    found = [end[name] for end in ends if end.get(name) is not None]
     return sum(found) / len(found) if found else None
 
 
