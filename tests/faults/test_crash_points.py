@@ -34,10 +34,10 @@ from sweeplab.sweep.work.supervisor import run_study
 from sweeplab.tracking import open_tracker
 from sweeplab.train.checkpoint import read_checkpoint
 
-# Of the default suite's points one in so many; the slow suite has all of a worker's, and of a supervisor's, each of
-# which takes seconds, one in STRIDE_VARIABLE.
+# The default suite lets a worker die at one point in 30, a supervisor, which takes seconds, at one in 150; the slow
+# suite at one in 5 and 40. SWEEPLAB_TEST_STRIDE=1 has all points of both.
 STRIDE, SUPERVISORS_STRIDE = 30, 150
-STRIDE_VARIABLE, SLOW_STRIDE = "SWEEPLAB_TEST_STRIDE", 15
+SLOW_STRIDE, SUPERVISORS_SLOW_STRIDE = (int(os.environ.get("SWEEPLAB_TEST_STRIDE", each)) for each in (5, 40))
 # A supervisor comes past more than so many.
 FEWEST_POINTS = 100
 
@@ -162,8 +162,8 @@ def die_at(dies_at: int, spec: StudySpec, opened, dataset: Any) -> tuple[Points,
 @pytest.mark.faults
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_all_points(spec: StudySpec, opened, dataset, tmp_path: Path) -> None:
-    check_points(1, spec, opened, dataset, tmp_path)
+def test_points(spec: StudySpec, opened, dataset, tmp_path: Path) -> None:
+    check_points(SLOW_STRIDE, spec, opened, dataset, tmp_path)
 
 
 def test_some_points(spec: StudySpec, opened, dataset, tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def check_supervisors(stride: int, spec: StudySpec, opened, dataset: Any, tmp_pa
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_points_of_a_supervisor(spec: StudySpec, opened, dataset, tmp_path: Path) -> None:
-    check_supervisors(int(os.environ.get(STRIDE_VARIABLE, SLOW_STRIDE)), spec, opened, dataset, tmp_path)
+    check_supervisors(SUPERVISORS_SLOW_STRIDE, spec, opened, dataset, tmp_path)
 
 
 def test_some_points_of_a_supervisor(spec: StudySpec, opened, dataset, tmp_path: Path) -> None:
