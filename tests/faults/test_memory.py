@@ -211,10 +211,9 @@ def test_a_worker_whose_memory_is_limited_trains_all_the_same(tmp_path: Path) ->
 
     none, whole = train("whole", 0, 0)
     assert none == []
-    for name, at in (("start", 0), ("middle", 2)):
-        said, folder = train(name, at, 50)
-        assert said == ["cell all: not enough memory for a stack of 4; continuing with 2 runs"]
-        assert losses(folder) == losses(whole)
+    said, folder = train("middle", 2, 50)
+    assert said == ["cell all: not enough memory for a stack of 4; continuing with 2 runs"]
+    assert losses(folder) == losses(whole)
     said, folder = train("alone", 2, 10)
     ends = [run.read_end() for run in folder.runs()]
     assert "; continuing with grad_accum" in said[-1]
