@@ -190,7 +190,7 @@ class ModelHyperparameters:
     qkv_bias: bool = row("model", True, "Biases in the query, key and value projections; has an effect only where bias is true")
     out_bias: bool = row("model", True, "A bias in attention's output projection; has an effect only where bias is true")
     head_bias: bool = row("model", False, "A bias in the output head; an encoder's head follows bias")
-    init: str = row("model", "normal", "Initial weights: normal (GPT-2's), bert, t5, xavier (Glorot and Bengio's, used by the original transformer), or torch (defaults of its Linear and Embedding)",
+    init: str = row("model", "normal", "Initial weights: normal (GPT-2's), bert, t5, xavier (Glorot's, the original transformer's), or torch (its Linear's and Embedding's)",
         choices=("normal", "bert", "t5", "xavier", "torch"))
 
     # optimizer

@@ -115,7 +115,7 @@ def test_the_same_command_finishes_what_was_killed(step: str, lab: Path, cli, mo
     renamed_until(step, lab, monkeypatch)
     said = cli("study", "rename", "tiny", "other", "--yes")
     assert (said.code, said.err) == (0, "")
-    assert said.out.startswith("tiny is other now") and "undo: sweeplab study rename other tiny" in said.out
+    assert said.out.startswith("tiny is now other") and "undo: sweeplab study rename other tiny" in said.out
     assert_agrees(lab, before)
 
 
@@ -131,7 +131,7 @@ def test_a_run_under_either_name_finishes_what_was_killed(
     said = cli("study", "run", "tiny.yaml", "--name", name, "--quiet")
     if name == "tiny":
         assert (said.code, said.out) == (2, "")
-        assert said.err.startswith("error: an interrupted command was finished first: tiny is other now")
+        assert said.err.startswith("error: an interrupted command was finished first: tiny is now other")
     else:
         assert (said.code, said.err) == (0, "")
     assert_agrees(lab, before)

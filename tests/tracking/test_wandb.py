@@ -91,7 +91,7 @@ def shown(folder: Path) -> tuple[list[Any], dict[str, dict[int, float]], dict[st
 def test_a_run_is_shown_with_all_its_numbers_when_it_has_ended(
     make: Callable[[], Mirror], study: Path, writer: Any
 ) -> None:
-    mirror, folder = make(), writer.begin(study / "runs/n_layer=1/7-3", "n_layer=1/7/3")
+    mirror, folder = make(), writer.begin(study / "runs/n_layer=1/7-3", "n_layer=1/7/3", grid=["n_layer"])
     writer.append(folder, writer.lines(0, 10, 20, 30))
     mirror.ship(folder)
     assert not list(records(study)), "a run under way is not sent yet"

@@ -72,7 +72,7 @@ def test_staged_steps_train_what_the_others_do(changed, unlike, tokens, monkeypa
     for key in points:
         apart = (staged_rows[key]["weights"] - rows[key]["weights"]).abs()
         # Where a number rounds to another float16, a weight whose gradient is almost nothing takes Adam's step apart.
-        assert (apart.mean() if "dtype" in changed else apart.max()) < 1e-5, key
+        assert (apart.mean() if "dtype" in changed else apart.max()) < 2e-5, key
         for (at, loss, losses), (also_at, also, also_losses) in zip(
             points[key], staged_points[key], strict=True
         ):
