@@ -123,4 +123,4 @@ def test_on_one_ray_a_good_back_test_is_no_proof() -> None:
     points = plant("steep", BAD["one ray, D = 20 N"], 0.003, np.random.default_rng(0))
     found = compare(points, [CHINCHILLA, POWER_C])
     assert found.rows[0].backtest.error < 0.02
-    assert "misfit cannot be seen on this design" in found.sentences[1]
+    assert "this design cannot show a misfit" in found.sentences[1]

@@ -183,7 +183,7 @@ def test_a_removal_that_was_killed_is_finished_and_can_be_taken_back(
     assert not StudyFolder(lab, "tiny").path.exists() and len(list((lab / "trash").iterdir())) == 1
     if "run" in command:
         assert said.code == 2
-        assert said.err.startswith("error: an interrupted command was finished first: tiny is removed")
+        assert said.err.startswith("error: an interrupted command was finished first: tiny was removed")
         return
     assert said.code == 0, said.err
     for line in said.out.splitlines()[1:]:

@@ -33,7 +33,7 @@ STUDY = """\
 name: asked
 data: {corpus: python-docs, tokenizer: char}
 fixed: {block_size: 32, batch_size: 8, max_iters: 1000, n_layer: 1, n_head: 2, n_embd: 16, dropout: 0.0,
-        warmup_iters: 2, eval_interval: 20, eval_iters: 2, save_interval: 1000, device: cpu}
+        warmup_iters: 2, eval_interval: 20, eval_iters: 2, save_interval: 1000, patience: null, device: cpu}
 search: {learning_rate: {min: 3e-4, max: 1e-2, log: true}}
 budget: {trials_per_cell: 4}
 sampler: random

@@ -82,9 +82,8 @@ def ship(lab: Path, runs: Path, writer: Any) -> None:
     for number, (state, cell, rate, loss, n_params) in enumerate(RUNS):
         key = f"{cell}/{number}/0"
         values = writer.values | {"learning_rate": rate, "n_embd": int(cell.partition("=")[2])}
-        folder = writer.begin(
-            runs / key, key, values, facts={"n_params": n_params}, sampled={"learning_rate": rate}
-        )
+        known = {"facts": {"n_params": n_params}, "grid": ["n_embd"], "sampled": {"learning_rate": rate}}
+        folder = writer.begin(runs / key, key, values, **known)
         writer.append(folder, [writer.point(i, val_loss=loss + 1 - i / 30) for i in (0, 10, 20, 30)])
         writer.end(folder, state, best_val_loss=loss, final_val_loss=loss, value=loss)
         tracker.ship(folder)
