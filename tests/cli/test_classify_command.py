@@ -46,7 +46,7 @@ def test_a_study_of_labels_is_planned_run_evaluated_and_used(cli, folder: Path, 
         (("classify", "kinds", "é"), "in the text, character 'é' at 0"),
         (
             ("plan", "kinds.yaml", "-o", "fixed.objective=pairs"),
-            "objective is classification, for",
+            "objective is classification, because",
         ),
     ):
         refused = cli(*words)
