@@ -92,7 +92,7 @@ def test_without_tracking_no_trial_begins_and_no_worker_is_left(
         workers.extend(psutil.Process(int(place.process.split()[1])) for place in engine.places())
 
     monkeypatch.setattr(LocalEngine, "prepare", spied)
-    with pytest.raises(BadInput, match="name another place"):
+    with pytest.raises(BadInput, match="set another track"):
         run_study(tiny(track=Track(uri="http://127.0.0.1:9")), tmp_path / "lab")
     assert workers and not psutil.wait_procs(workers, timeout=10.0)[1]
     assert not (tmp_path / "lab").exists(), "a study that is refused leaves nothing"
