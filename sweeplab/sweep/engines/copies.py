@@ -180,9 +180,8 @@ def _append(file: Path, start: int, content: bytes) -> None:
         if content.startswith(there):
             lines.write(content[len(there) :])
             return
-    append_lines(
-        file, content.decode().splitlines()
-    )  # another worker wrote there: readers know its points apart
+    # Another worker wrote there: readers tell the two workers' points apart.
+    append_lines(file, content.decode().splitlines())
 
 
 def _checked(name: str) -> PurePosixPath:

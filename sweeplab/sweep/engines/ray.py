@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -295,6 +295,7 @@ class RayEngine(WorkerEngine):
         self._seen = uuid.uuid4().hex
         write_whole(self.folder.seen_file, self._seen.encode())
         self._actors: dict[int, _Actor] = {}
+        self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by the name of the node
         self._words: dict[int, str] = {}  # Ray's last message about a worker, as opposed to the worker's own
 
     @classmethod
@@ -367,7 +368,6 @@ class RayEngine(WorkerEngine):
             raise BadInput(f"node {actor.node} does not see {self.folder.path}, nor {what}: {cure}")
         base = cached_data(self.folder, spec)
         names = [file.name for file in base.parent.glob(f"{base.name}.*") if file.suffix != ".tmp"]
-        cached = {name: (base.parent / name).read_bytes() for name in get(host.lacks.remote(names))}
         sent = (self.folder.canonical_file, self.folder.data_file, self.folder.plan_file)
         files = {file.name: file.read_bytes() for file in sent if file.exists()}
         lab = Path(get(host.make_lab.remote()))
@@ -380,7 +380,9 @@ class RayEngine(WorkerEngine):
                 {CERTIFICATE: str(StudyFolder(lab, self.folder.name).path / file.name)}
             )
         files[self.folder.storage_file.name] = url.render_as_string(hide_password=False).encode()
-        get(host.put.remote(self.folder.name, files, cached))
+        with self._turns[str(actor.node)]:  # actors that start together on a node send it the tokens once
+            cached = {name: (base.parent / name).read_bytes() for name in get(host.lacks.remote(names))}
+            get(host.put.remote(self.folder.name, files, cached))
         here, there = str(self.folder.lab), str(lab)
         words = [there if each == here else each for each in words]
         return [*words[:2], "--apart", *words[2:]], lab / log.name

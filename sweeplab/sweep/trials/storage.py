@@ -247,7 +247,7 @@ class TrialStorage(BaseStorage):
         """Return the rows of all tables that belong to the trials of these ids, and to all from `first` on."""
         found: dict[int, list[Any]] = {}
         given = {"ids": tables.listed(ids), "first": tables.NO_ID if first is None else first}
-        for row in self._run(tables.CONTENTS, **given):
+        for row in self._run(tables.CONTENTS, **given).all():
             found.setdefault(row.trial_id, []).append(row)
         return found
 
