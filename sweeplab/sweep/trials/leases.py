@@ -1,9 +1,9 @@
-"""Who holds which trial: leases, in a table of our own beside Optuna's.
+"""Leases: which process may change which trial, in an own table beside Optuna's.
 
-A lease belongs to a process and lasts LEASE_SECONDS by the database's clock, so no machine's own matters; a thread
-of the holder renews it. On its own machine a process that has died is noticed at once, elsewhere when its lease has
-run out. `attempt` grows each time a trial is taken over: owner and attempt together say whether a write may still be
-made. SQLite and PostgreSQL serve the same statements.
+A lease belongs to a process and lasts LEASE_SECONDS by the database's clock, so the machines' clocks do not matter; a
+thread of the holder renews it. The death of a process is noticed immediately on its own machine, elsewhere when its
+lease expires. `attempt` grows each time a trial is taken over: a write is allowed if owner and attempt are still those
+of the lease. The same statements run on SQLite and PostgreSQL.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEASE_SECONDS = 15.0
 RENEW_SECONDS = 4.0
 RETRY_SECONDS = 0.5
 
-# Our own tables: leases, and the commands that a study was given.
+# The tables that Optuna does not have: leases, and the commands of a study.
 TABLES = sql.MetaData()
 _LEASES = sql.Table(
     "sweeplab_lease",
@@ -75,7 +75,7 @@ _DROP = sql.delete(_LEASES).where(
 
 @dataclass(frozen=True)
 class Owner:
-    """A process that holds leases, and the kernel and the container that its number counts in."""
+    """A process that holds leases, with the kernel and container in which its process ID is valid."""
 
     host: str
     pid: int
@@ -88,40 +88,40 @@ class Owner:
         return "|".join(map(str, vars(self).values()))
 
     @classmethod
-    @lru_cache(maxsize=10_000)  # every claim looks at the owners of all leases
+    @lru_cache(maxsize=10_000)  # every claim reads the owners of all leases
     def read(cls, text: str) -> Owner:
-        """Read an owner as a lease has it; those of earlier versions lack kernel and container."""
+        """Parse an owner from a lease; in those of earlier versions kernel and container are missing."""
         host, pid, created, unique, *place = text.split("|")
         return cls(host, int(pid), float(created), unique, *place)
 
     @classmethod
     def of_this_process(cls) -> Owner:
-        """Return a new owner, unique on all machines, that lives as long as this process."""
+        """Return a new owner for this process, unique on all machines."""
         process = psutil.Process()
         unique = uuid.uuid4().hex[:8]
         return cls(socket.gethostname(), process.pid, process.create_time(), unique, *process_space())
 
     @classmethod
     def nobody(cls) -> Owner:
-        """Return the owner of a trial that was given back."""
+        """Return the owner of trials that were given back."""
         return cls(socket.gethostname(), 0, 0.0, "", *process_space())
 
     @property
     def is_nobody(self) -> bool:
-        """Say whether the trial was given back."""
+        """Return whether the trial was given back."""
         return self.pid == 0
 
     @property
     def is_here(self) -> bool:
-        """Say whether the process, if it lives, is one that this machine and container has a number of."""
+        """Return whether the process ID is one of this machine and container."""
         place = (self.boot, self.pid_namespace)
         return self.host == socket.gethostname() and (place == process_space() or not any(place))
 
     @property
     def is_gone(self) -> bool:
-        """Say whether the process is known to have ended.
+        """Return whether the process is known to have ended.
 
-        A process of its number that started at another time may be it, after the clock was set, or may not.
+        A process with this ID and another start time proves nothing: the clock may have been set.
         """
         if not self.is_here:
             return False
@@ -132,7 +132,7 @@ class Owner:
 
 
 class Lease(NamedTuple):
-    """Who holds a trial, as the owner's text; `expires` in seconds of the database's clock, `is_over` by then."""
+    """The lease of a trial; `holder` is the owner's text, `expires` is in seconds of the database's clock."""
 
     trial_id: int
     holder: str
@@ -142,17 +142,17 @@ class Lease(NamedTuple):
 
     @property
     def owner(self) -> Owner:
-        """Return who holds the trial."""
+        """Return the parsed holder."""
         return Owner.read(self.holder)
 
     @property
     def is_dead(self) -> bool:
-        """Say whether the trial may be taken over: whoever held it can write nothing of it from then on."""
+        """Return whether the trial may be taken over: then its holder can no longer write it."""
         return self.is_over or self.owner.is_nobody or self.owner.is_gone
 
 
 class Leases:
-    """The leases of one database, as one owner sees them; but for `renew` in a transaction of the caller's."""
+    """The leases of one database, for one owner; all calls but `renew` run in the caller's transaction."""
 
     def __init__(self, engine: sql.Engine) -> None:
         self._engine = engine
@@ -168,8 +168,8 @@ class Leases:
         connection.execute(_TAKE, [{"trial_id": each, "owner": str(self.owner)} for each in trial_ids])
 
     def take_over(self, connection: sql.Connection, trial_id: int, lease: Lease | None) -> int | None:
-        """Take a trial from its dead holder, if it had one; return the attempt, None if another was faster."""
-        if lease is None:  # a worker of an earlier version died between asking for it and taking its lease
+        """Take over a trial; return the attempt, or None if another process was faster."""
+        if lease is None:  # a worker of an earlier version died between asking for the trial and leasing it
             self.take(connection, [trial_id])
             return 1
         held = self._held(lease.trial_id, lease.holder, lease.attempt)
@@ -178,18 +178,18 @@ class Leases:
         return lease.attempt + 1 if found else None
 
     def held(self, connection: sql.Connection, attempts: Mapping[int, int]) -> set[int]:
-        """Return which trials, given with their attempts, are this owner's, and stay so until the transaction ends."""
+        """Return which trials, given with their attempts, this owner holds, and lock them for the transaction."""
         rows = connection.execute(_MINE, {"who": str(self.owner)})
         return {row.trial_id for row in rows if attempts.get(row.trial_id) == row.attempt}
 
     def give_back(self, connection: sql.Connection, trial_id: int, attempt: int) -> None:
-        """Let the next claim take up a trial that has not ended; it counts as no attempt."""
+        """Let the next claim take an unended trial; this does not count as an attempt."""
         mine = self._held(trial_id, str(self.owner), attempt)
         nobody = {"owner": str(Owner.nobody()), "expires": 0.0, "attempt": attempt - 1}
         connection.execute(sql.update(_LEASES).where(mine).values(**nobody))
 
     def drop(self, connection: sql.Connection, trial_id: int, attempt: int) -> bool:
-        """Remove the lease of a trial that ends; False where it is not this owner's any more."""
+        """Remove the lease of a trial that ends; return False if this owner no longer holds it."""
         values = {"trial": trial_id, "who": str(self.owner), "which": attempt}
         return bool(connection.execute(_DROP, values).rowcount)
 
@@ -208,7 +208,7 @@ class Leases:
 
 
 class Renewal:
-    """A thread that renews leases while the process lives."""
+    """A thread that renews leases as long as the process lives."""
 
     def __init__(self, renew: Callable[[], object]) -> None:
         self._renew = renew
@@ -229,7 +229,5 @@ class Renewal:
             try:
                 self._renew()
                 wait = RENEW_SECONDS
-            except (
-                SQLAlchemyError
-            ):  # once the database is back this has to come before another worker's claim
+            except SQLAlchemyError:  # when the database is back, this has to precede another worker's claim
                 wait = RETRY_SECONDS

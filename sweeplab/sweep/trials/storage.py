@@ -1,9 +1,9 @@
-"""Optuna's storage of a study's trials: its own tables, written in bulk, and a copy of them in memory.
+"""An Optuna storage that writes Optuna's own tables in bulk and keeps the trials in memory.
 
-Optuna's RDBStorage takes a transaction for every attribute, value and parameter, and its cache 22 KB a trial. Here
-samplers and pruners read and write the copy; what they wrote goes to the tables when the transaction ends. The copy
-is brought up to date when one begins: new trials, and those that had not ended. The tables are Optuna's, so its
-dashboard, and every tool that opens a storage, reads them. SQLite and PostgreSQL serve the same statements.
+Optuna's RDBStorage needs a transaction for every attribute, value and parameter, and caches 22 KB per trial. Here
+samplers and pruners read and write the cached trials, and their changes are written when the transaction ends. When a
+transaction begins, new trials and unended ones are read. The tables are Optuna's, so its dashboard and every other
+program that opens a storage can read them. The same statements run on SQLite and PostgreSQL.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from sweeplab.sweep.trials import tables
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
-# What most trials have of system attributes; an attribute that is set makes a dictionary of its own.
+# Shared by all trials without system attributes: most have none.
 _NOTHING: dict[str, Any] = {}
 _SPECIAL = {"INF_POS": float("inf"), "INF_NEG": float("-inf"), "NAN": float("nan")}
 
 
 @dataclass
 class CellTrials:
-    """The trials of one Optuna study by number, those that have not ended, and those that have, as they ended.
+    """The trials of one Optuna study by number, the unended ones by id, and the ended ones in the order of their ends.
 
     `version` grows when a trial starts or ends.
     """
@@ -62,15 +62,15 @@ class CellTrials:
 class TrialStorage(BaseStorage):
     """The trials of one database.
 
-    Inside of `transaction` all calls together are one transaction of the database; outside of it each is one.
+    All calls inside `transaction` form one database transaction; outside of it each call is one.
     """
 
     def __init__(self, url: str) -> None:
         self.url, self.engine = url, open_database(url)
         if not self._is_of_this_optuna():
             try:
-                _ = self._rdb  # makes the tables, or refuses those of another Optuna
-            except StorageInternalError as error:  # Optuna's word for a database that was lost meanwhile
+                _ = self._rdb  # creates the tables, or refuses those of another Optuna version
+            except StorageInternalError as error:  # how Optuna reports a lost database
                 raise error.__cause__ or error from None
         self._reading = self.engine.execution_options(**READS)
         self._thread = threading.RLock()
@@ -82,7 +82,7 @@ class TrialStorage(BaseStorage):
 
     @cached_property
     def _rdb(self) -> RDBStorage:
-        """Return Optuna's own storage; opening it takes longer than all else of a command."""
+        """Return Optuna's own storage; opening it takes longer than the rest of a command."""
         rdb = RDBStorage(self.url, engine_kwargs=engine_arguments(self.url))
         rdb.remove_session()
         rdb.engine.dispose()
@@ -91,12 +91,12 @@ class TrialStorage(BaseStorage):
         return rdb
 
     def _is_of_this_optuna(self) -> bool:
-        """Say whether the tables are there, and this version of Optuna has made them or brought them up to date."""
+        """Return whether the tables exist and were created or upgraded by this version of Optuna."""
         made_by = sql.select(models.VersionInfoModel.library_version)
         try:
             with self.engine.execution_options(**READS).connect() as connection:
                 return connection.scalar(made_by) == optuna.__version__
-        except SQLAlchemyError:  # there are none, or Optuna will say what it is
+        except SQLAlchemyError:  # no tables, or an error that Optuna will report
             return False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class TrialStorage(BaseStorage):
         TrialStorage.__init__(self, **state)
 
     def _forget(self) -> None:
-        """Forget the copy; the next transaction reads it anew."""
+        """Drop the cached trials; the next transaction reads them again."""
         self._cells: dict[int, CellTrials] = {}
         self._by_id: dict[int, tuple[int, FrozenTrial]] = {}
         self.unended: dict[int, int] = {}  # ids of trials and of their studies
@@ -120,11 +120,11 @@ class TrialStorage(BaseStorage):
 
     @contextmanager
     def transaction(self, in_turn: bool = True, reads: bool = True) -> Iterator[sql.Connection]:
-        """Make all that is done inside one transaction; one inside of another is a part of it.
+        """Run the block as one database transaction; a nested one is part of the outer one.
 
-        `in_turn`: no other transaction in turn runs beside it, so who holds what, and what has ended, stays as it is
-        read; whatever starts or ends a trial is. On SQLite every transaction that writes takes its turn. One that does
-        not read leaves the copy as it is, where there is one.
+        Transactions with `in_turn` exclude each other, so leases and states stay as they were read. Every transaction
+        that starts or ends a trial needs it. On SQLite all writing transactions exclude each other. Without `reads`
+        the cached trials are not updated, unless there are none yet.
 
         Raises:
             BadInput: this process may only read the database.
@@ -138,7 +138,7 @@ class TrialStorage(BaseStorage):
             try:
                 with self.engine.begin() as self._connection:
                     if in_turn and self.engine.dialect.name == "postgresql":
-                        self._read_changes()  # most of it, while others have their turn
+                        self._read_changes()  # most of it, before the lock is held
                         self._connection.execute(tables.TAKE_TURN)
                     if reads or not self._by_id:
                         self._read_changes()
@@ -154,7 +154,7 @@ class TrialStorage(BaseStorage):
 
     @contextmanager
     def reading(self) -> Iterator[sql.Connection]:
-        """Bring the copy up to date once for all that is read inside."""
+        """Update the cached trials once for all reads in the block."""
         with self._thread:
             if self._connection is not None:
                 yield self._connection
@@ -167,7 +167,7 @@ class TrialStorage(BaseStorage):
                 self._connection = None
 
     def _read_changes(self) -> None:
-        """Read the trials that are new, and those that had not ended the last time."""
+        """Read new trials, and those that were unended at the last reading."""
         try:
             self._read_new_and_unended()
         except BaseException:
@@ -191,17 +191,17 @@ class TrialStorage(BaseStorage):
         self._last = max(self._last, changed[-1].trial_id)
 
     def refresh(self, trial_ids: Sequence[int]) -> None:
-        """Read anew what others may have written of trials that have not ended; in a transaction."""
-        self._write()  # what the transaction itself has found out is to be read, too
+        """Read unended trials again, which other processes may have changed; inside a transaction."""
+        self._write()  # so that the transaction's own changes are read, too
         contents = self._contents(trial_ids, None)
         for trial_id in trial_ids:
             self._fill(self._own(trial_id), contents.get(trial_id, []))
 
     def reopen(self, trial_id: int, anew: bool = False) -> bool:
-        """Let a trial that has ended run again, in a transaction; False where another process was faster.
+        """Set an ended trial to running, inside a transaction; return False if another process was faster.
 
-        `anew`: without parameters, reports and attributes. Optuna has no such transition: processes that have read the
-        trial as ended, which is what they know of it for good, are to call `read_again`.
+        With `anew` its parameters, reports and attributes are removed. Optuna has no such transition: a process that
+        has read the trial as ended never reads it again, unless it calls `read_again`.
         """
         state = self._run(sql.select(tables.TRIALS.c.state).where(tables.TRIALS.c.trial_id == trial_id))
         if self._found(trial_id)[1].state.is_finished() and not state.scalar_one().is_finished():
@@ -217,7 +217,7 @@ class TrialStorage(BaseStorage):
         return True
 
     def read_again(self, trial_ids: Iterable[int]) -> None:
-        """Read trials that had ended and may run again, or have ended again."""
+        """Read ended trials again that may have been reopened."""
         with self.reading():
             self._forget_ends(trial_ids)
             self._read_new_and_unended()
@@ -229,14 +229,14 @@ class TrialStorage(BaseStorage):
             study_id, trial = self._by_id[trial_id]
             known = self._cells[study_id]
             ended = [each for each in known.ended if each is not trial]
-            # A new object: whoever has counted the trials that ended counts them from the first one on.
+            # A new object, so that tallies of ended trials are counted again from the first one.
             self._cells[study_id] = CellTrials(known.trials, known.unended, ended, known.version)
             own = self._own(trial_id)
-            own.state = TrialState.WAITING  # which differs from whatever is read
+            own.state = TrialState.WAITING  # differs from any state that is read
             self._file(study_id, own)
 
     def refresh_system_attrs(self, study_ids: Container[int]) -> None:
-        """Read anew the system attributes of what has not ended in these studies: halving keeps its rungs there."""
+        """Read the system attributes of these studies' unended trials again, where halving keeps its rungs."""
         ids = [each for of, cell in self._cells.items() if of in study_ids for each in cell.unended]
         for trial_id in ids:
             self._own(trial_id)._system_attrs = {}
@@ -244,7 +244,7 @@ class TrialStorage(BaseStorage):
             self._by_id[row.trial_id][1]._system_attrs[row.key] = json.loads(row.value_json)
 
     def _contents(self, ids: Sequence[int], first: int | None) -> dict[int, list[Any]]:
-        """Return the rows of all tables that belong to the trials of these ids, and to all from `first` on."""
+        """Return the rows of all tables by trial, for the trials with these ids and for all ids from `first` on."""
         found: dict[int, list[Any]] = {}
         given = {"ids": tables.listed(ids), "first": tables.NO_ID if first is None else first}
         for row in self._run(tables.CONTENTS, **given).all():
@@ -271,9 +271,9 @@ class TrialStorage(BaseStorage):
         for row in sorted(contents, key=lambda row: row.rank):
             parts.setdefault(row.kind, []).append(row)
         texts = tuple(row.text for row in parts.get("param", ()))
-        names = tuple(sys.intern(row.key) for row in parts.get("param", ()))  # not one for each trial
+        names = tuple(sys.intern(row.key) for row in parts.get("param", ()))  # one string for all trials
         distributions = [self._distribution(text) for text in texts]
-        # One dictionary for all trials of the same parameters: most of what a trial would hold.
+        # One dictionary for all trials with the same parameters: else it would be most of a trial's memory.
         trial._distributions = self._sets.setdefault(
             names + texts, dict(zip(names, distributions, strict=True))
         )
@@ -294,7 +294,7 @@ class TrialStorage(BaseStorage):
         return self._distributions[text]
 
     def _file(self, study_id: int, trial: FrozenTrial) -> None:
-        """Put a trial where those of its state are."""
+        """Move a trial to the unended or the ended trials, by its state."""
         cell = self.cell(study_id)
         cell.version += 1
         self._started_or_ended.add(study_id)
@@ -307,7 +307,7 @@ class TrialStorage(BaseStorage):
         cell.ended.append(trial)
 
     def _own(self, trial_id: int) -> FrozenTrial:
-        """Put a new object in a trial's place and return it, to be changed: who was given the old one keeps it."""
+        """Replace a cached trial by a copy and return the copy, which may be changed: callers may hold the old one."""
         study_id, trial = self._by_id[trial_id]
         own = copy.copy(trial)
         cell = self._cells[study_id]
@@ -324,7 +324,7 @@ class TrialStorage(BaseStorage):
         self._writes.setdefault(table, {})[tuple(row[name] for name in tables.KEYS[table])] = row
 
     def _write(self) -> None:
-        """Write all that was added and changed, one statement for each table."""
+        """Write all additions and changes, one statement per table."""
         assert self._connection is not None
         for table, rows in self._writes.items():
             self._connection.execute(tables.upsert(table, self.engine.dialect.name), [*rows.values()])
@@ -345,16 +345,16 @@ class TrialStorage(BaseStorage):
     # ------------------------------------------------------------------ trials
 
     def cell(self, study_id: int) -> CellTrials:
-        """Return what is known of a study's trials since the copy was last brought up to date."""
+        """Return a study's trials as of the last reading."""
         return self._cells.setdefault(study_id, CellTrials())
 
     def take_changed(self) -> set[int]:
-        """Return the ids of the studies of which a trial has started or ended since the last time."""
+        """Return the ids of studies in which a trial has started or ended since the last call."""
         changed, self._started_or_ended = self._started_or_ended, set()
         return changed
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
-        """Add a trial that runs, or one as the template is, and return its id."""
+        """Add a running trial, or a copy of the template, and return its id."""
         with self.transaction():
             self._study(study_id)
             cell = self.cell(study_id)
@@ -413,7 +413,7 @@ class TrialStorage(BaseStorage):
     def set_trial_param(
         self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution
     ) -> None:
-        """Set a parameter's value, as Optuna stores it."""
+        """Set a parameter's value in Optuna's internal representation."""
         with self._changing(trial_id) as (study_id, trial):
             for other in reversed(self.cell(study_id).trials):
                 if param_name in other.distributions:
@@ -427,7 +427,7 @@ class TrialStorage(BaseStorage):
     def set_trial_state_values(
         self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
     ) -> bool:
-        """Set a trial's state, and its values; False where it was to run and does not wait."""
+        """Set a trial's state and values; return False if it is to be started and is not waiting."""
         with self._changing(trial_id) as (study_id, trial):
             if values is not None:
                 trial.values = list(values)
@@ -445,7 +445,7 @@ class TrialStorage(BaseStorage):
             return True
 
     def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
-        """Set what a trial reports at a step."""
+        """Set the value that a trial reports at a step."""
         with self._changing(trial_id) as (_, trial):
             trial.intermediate_values = {**trial.intermediate_values, step: intermediate_value}
             self._add_report(trial_id, step, intermediate_value)
@@ -463,7 +463,7 @@ class TrialStorage(BaseStorage):
             self._add(tables.SYSTEM, trial_id=trial_id, key=key, value_json=json.dumps(value))
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
-        """Return a trial as a copy of its own."""
+        """Return a copy of a trial."""
         with self.reading():
             trial = copy.copy(self._found(trial_id)[1])
         for name in ("_params", "_distributions", "_user_attrs", "_system_attrs", "intermediate_values"):
@@ -473,7 +473,7 @@ class TrialStorage(BaseStorage):
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
-        """Return a study's trials by number; without `deepcopy` those of the copy itself, not to be changed."""
+        """Return a study's trials by number; without `deepcopy` the cached ones, which must not be changed."""
         with self.reading():
             self._study(study_id)
             cell = self.cell(study_id)
@@ -489,17 +489,17 @@ class TrialStorage(BaseStorage):
     # ------------------------------------------------------------------ studies
 
     def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
-        """Add a study; not inside of a transaction."""
+        """Add a study; not inside a transaction."""
         return self._rdb.create_new_study(directions, study_name)
 
     def delete_study(self, study_id: int) -> None:
-        """Delete a study with its trials; not inside of a transaction."""
+        """Delete a study with its trials; not inside a transaction."""
         self._rdb.delete_study(study_id)
         self._studies = {}
         self._forget()
 
     def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
-        """Set a study's user attribute; not inside of a transaction."""
+        """Set a study's user attribute; not inside a transaction."""
         self._rdb.set_study_user_attr(study_id, key, value)
 
     def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""The statements by which Optuna's own tables are read and written in bulk: made once, for SQLite and PostgreSQL."""
+"""SQL statements that read and write Optuna's tables in bulk, for SQLite and PostgreSQL, each built once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SYSTEM = models.TrialSystemAttributeModel.__table__
 STUDIES = models.StudyModel.__table__
 DIRECTIONS = models.StudyDirectionModel.__table__
 STUDY_SYSTEM = models.StudySystemAttributeModel.__table__
-# What names a row of each table that belongs to a trial or a study; the rest of a row may be written again.
+# The unique columns of each table; the other columns of a row may be overwritten.
 KEYS = {
     PARAMS: ("trial_id", "param_name"),
     VALUES: ("trial_id", "objective"),
@@ -32,10 +32,10 @@ KEYS = {
     STUDY_SYSTEM: ("study_id", "key"),
 }
 
-# One key for each schema of a PostgreSQL database: a study has a schema of its own.
+# One lock per schema of a PostgreSQL database: each study has its own schema.
 TAKE_TURN = sql.text("SELECT pg_advisory_xact_lock(hashtext('sweeplab ' || current_schema()))")
 TIMES = (TRIALS.c["datetime_start"], TRIALS.c["datetime_complete"])
-# Of each table that belongs to trials: what orders its rows, and where a row's name, number and text stand.
+# Of each table with rows per trial: the columns of a row's order, name, number and text.
 PARTS = {
     "param": (PARAMS, "param_id", "param_name", "param_value", "distribution_json"),
     "value": (VALUES, "trial_value_id", "objective", "value", "value_type"),
@@ -54,10 +54,10 @@ NO_ID = 2**31 - 1
 
 
 class among(sql.sql.expression.FunctionElement[Any]):  # noqa: N801 - a function of SQL
-    """Whether a column is one of many ids, which are one parameter (`listed`).
+    """Whether a column is one of many ids, passed as one parameter (`listed`).
 
-    A statement with a parameter or a literal for each of a thousand ids takes longer to compile than to run. It has
-    no type: SQLAlchemy compares a Boolean with 1 on SQLite, and no index serves that.
+    A statement with a parameter or a literal for each of a thousand ids takes longer to compile than to run. The
+    expression has no type: on SQLite SQLAlchemy compares a Boolean with 1, which prevents the use of an index.
     """
 
     inherit_cache = True
@@ -76,12 +76,11 @@ def _among_of_postgresql(element: among, compiler: Any, **_: Any) -> str:
 
 
 def listed(ids: Iterable[int]) -> str:
-    """Return ids as the one parameter that `among` takes."""
+    """Return ids as the parameter of `among`."""
     return json.dumps([*ids])
 
 
-# New trials, and those that ran or waited and do not any more. In no order: where one is asked for, SQLite reads all
-# trials for it.
+# New trials, and those that are no longer running or waiting. Without an order, for which SQLite would read all trials.
 CHANGES = sql.select(*(TRIALS.c[name] for name in ("trial_id", "number", "study_id", "state")), *TIMES).where(
     sql.or_(
         TRIALS.c.trial_id > sql.bindparam("last"),
@@ -97,13 +96,13 @@ CHANGES = sql.select(*(TRIALS.c[name] for name in ("trial_id", "number", "study_
 IDS = sql.bindparam("ids", type_=sql.Text)
 SYSTEM_OF = sql.select(SYSTEM).where(among(SYSTEM.c.trial_id, IDS))
 NEW = sql.insert(TRIALS).returning(TRIALS.c.trial_id)
-# What a trial that runs again does not have any more: its values, and what was said of its end.
+# What a reopened trial loses: its values and the attributes of its end.
 ENDING = ("outcome", "train_flops", "wall_seconds")
 FORGET_ENDING = (
     sql.delete(VALUES).where(VALUES.c.trial_id == sql.bindparam("id")),
     sql.delete(USER).where(USER.c.trial_id == sql.bindparam("id"), USER.c.key.in_(ENDING)),
 )
-# What it does not have either where it is written anew from its records.
+# What it also loses if it is restored from its records.
 FORGET_CONTENT = tuple(
     sql.delete(each).where(each.c.trial_id == sql.bindparam("id")) for each in (PARAMS, REPORTS, USER, SYSTEM)
 )
@@ -115,7 +114,7 @@ SET_STATE = (
 
 
 def _rows_of(kind: str) -> sql.Select[Any]:
-    """Select a table's rows that belong to some trials, in the columns that all tables share."""
+    """Select the rows of some trials from a table, in columns common to all tables."""
     table, rank, key, number, text = PARTS[kind]
     return sql.select(
         sql.literal(kind).label("kind"),
@@ -129,10 +128,10 @@ def _rows_of(kind: str) -> sql.Select[Any]:
 
 @cache
 def upsert(table: sql.Table, dialect: str) -> Any:
-    """Return what inserts rows of a table, or writes those anew that are there."""
+    """Return the statement that inserts rows into a table and overwrites existing ones."""
     key = KEYS[table]
     given = [column.name for column in table.columns if not column.primary_key]
-    # Only the one that is used: PostgreSQL's takes as long to import as SQLAlchemy's core.
+    # Import only one: PostgreSQL's takes as long as SQLAlchemy's core.
     insert = (
         import_module(f"sqlalchemy.dialects.{dialect}")
         .insert(table)
