@@ -76,7 +76,6 @@ def assert_whole(lab: Path, name: str, n_trials: int) -> dict[tuple[str, int], o
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(1200)
 def test_five_kills_of_the_whole_process_group_at_random_moments(tmp_path: Path) -> None:
     seed = int(os.environ.get("SWEEPLAB_FAULT_SEED", random.randrange(10**6)))
     print(f"SWEEPLAB_FAULT_SEED={seed}")
@@ -110,7 +109,6 @@ def wait_for_trials(process: subprocess.Popen[str], n_ended: int) -> None:
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(600)
 def test_a_killed_supervisor_takes_its_workers_along_and_a_killed_worker_is_replaced(tmp_path: Path) -> None:
     import psutil
 
@@ -143,7 +141,6 @@ def wait_for_workers(process):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_four_workers_share_a_hundred_trials_each_exactly_once(tmp_path: Path) -> None:
     file = tmp_path / "many.yaml"
     file.write_text(
@@ -171,7 +168,6 @@ def test_four_workers_share_a_hundred_trials_each_exactly_once(tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_with_one_worker_the_same_file_gives_the_same_trials_and_losses_to_the_bit(tmp_path: Path) -> None:
     file = STUDIES / "small.yaml"
     shorter = (*SHORT, "engine.workers=1", "n_layer=1", "n_embd=16", "budget.trials_per_cell=4")

@@ -177,7 +177,6 @@ def test_a_plan_says_how_long_a_study_takes_by_the_steps_of_its_smallest_and_lar
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_a_bench_times_the_ways_of_a_study_and_says_which_one_the_plan_takes(
     tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,6 @@ from sweeplab.sweep.engines.slurm import SlurmEngine
 
 pytestmark = [
     pytest.mark.slurm,
-    pytest.mark.timeout(900),
     pytest.mark.skipif(not IS_INSTALLED, reason=WHY_NOT),
 ]
 
