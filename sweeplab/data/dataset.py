@@ -92,7 +92,7 @@ class Dataset:
         return len(self.val)
 
     def training(self, values: Hyperparameters) -> Split:
-        """Return what a run learns from: the training split, or the part given by its data_limit."""
+        """Return a run's training data: the training split, or the part given by its data_limit."""
         return self.train if values.data_limit is None else limited(self.train, values.data_limit)
 
     def scored(self, split: Scored) -> Split:
@@ -104,7 +104,7 @@ class Dataset:
 
         The result is comparable across tokenizers.
 
-        For hidden tokens it is their cost given all the text around them, which is less than that of the text.
+        For masked tokens it is their cost given the text on both sides, which is less than the cost of the text.
         """
         if self.kind not in ("text", "pairs"):
             return None
