@@ -57,7 +57,7 @@ def _longest(block_size: int, mask_share: float, span_length: float) -> Corrupti
         found = Corruption.of(window, mask_share, span_length)
         if max(found.source_length, found.target_length) <= block_size:
             return found
-    raise ValueError(f"block_size {block_size} is too short for a span; allowed: {Span.shortest_block} or more")
+    raise ValueError(f"block_size {block_size} is too small for spans: at least {Span.shortest_block}")
 
 
 def corruption(values: Hyperparameters) -> Corruption:
