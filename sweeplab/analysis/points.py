@@ -23,7 +23,7 @@ from sweeplab.analysis.columns import (
     read_columns,
     rows_where,
 )
-from sweeplab.analysis.comparing import Tried
+from sweeplab.analysis.comparing import CellTrials
 from sweeplab.analysis.conventions import CHOICES, Conventions, check_of_a_file, counted
 from sweeplab.analysis.repeats import one_of_each
 from sweeplab.analysis.trials import Selection, select
@@ -59,7 +59,7 @@ class Points:
     shape: dict[str, Array] = field(default_factory=dict)
     spare: dict[str, Array] = field(default_factory=dict)
     seed_spread: float | None = None
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[CellTrials, ...] = ()
     is_searched: bool = False
     known: tuple[str, ...] = ()
 

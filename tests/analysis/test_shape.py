@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sweeplab.analysis.comparing import Tried
+from sweeplab.analysis.comparing import CellTrials
 from sweeplab.analysis.compute_optimal.shape import MEANINGS, NONE_DIFFERS, shape_of
 from sweeplab.analysis.points import Points, study_points
 from sweeplab.analysis.table import validate
@@ -65,7 +65,7 @@ def test_a_study_says_of_depth_no_more_than_its_cells_do(
     """The fit alone calls the effect identified, whatever a seed does: its rows lie near the curve by chance."""
     points, random = plant(0.05), np.random.default_rng(1)
     losses = points.columns["loss"][:, None] + sd * random.standard_normal((points.n, n_seeds))
-    tried = tuple(Tried([dict(enumerate(map(float, each)))], 1) for each in losses)
+    tried = tuple(CellTrials([dict(enumerate(map(float, each)))], 1) for each in losses)
     found = shape_of(replace(points, tried=tried))
     depth = found.numbers["depth at equal parameters"]
     assert depth.verdict.verdict == verdict and depth.verdict.reason == why

@@ -260,7 +260,7 @@ def _evidence(points: Points, depth: Number) -> Evidence:
     first, second = order[np.array(pairs).T]
     params, aspect, *tokens = (np.abs(np.log(each[first] / each[second])) for each in columns)
     near = (params <= math.log(OVERLAP)) & (aspect > 1e-6) & np.all([each < 0.01 for each in tokens], axis=0)
-    verdict = DIFFERENT if compared.told[near].any() else NOT_SEEN
+    verdict = DIFFERENT if compared.significant[near].any() else NOT_SEEN
     return replace(compared.evidence, verdict=verdict)
 
 

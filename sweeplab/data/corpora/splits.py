@@ -1,4 +1,4 @@
-"""Divide documents into three splits: drop near-duplicates, cut long documents into sections, and deal these out.
+"""Divide documents into three splits: drop near-duplicates, cut long documents into sections, and assign these.
 
 The result depends only on the documents: it is the same on every machine.
 """
