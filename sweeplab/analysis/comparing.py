@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 Array = NDArray[np.float64]
+Pairs = Sequence[tuple[int, int]]
 FALSE_ALARM = 0.05  # of all pairs together
 PRIOR = 4.0  # degrees of freedom
 _MOST_LOWEST = 10  # trials of a cell that are used
@@ -102,9 +103,7 @@ class _Estimates(NamedTuple):
 class _Model:
     """The linear model of the table, and of every draw: the numbers of trials, the seeds and the pairs."""
 
-    def __init__(
-        self, cells: Sequence[CellTrials], pairs: Sequence[tuple[int, int]], is_searched: bool
-    ) -> None:
+    def __init__(self, cells: Sequence[CellTrials], pairs: Pairs, is_searched: bool) -> None:
         self.n = len(cells)
         self.first, self.second = np.array(pairs, np.intp).reshape(-1, 2).T
         self.is_searched = is_searched or any(each.n_trials > 1 for each in cells)
@@ -156,16 +155,14 @@ class _Model:
         trial_variance = self._trial_variance(np.array(gaps))
         return _Estimates(np.array(best), trial_variance, self._residual_variance(self.means))
 
-    def simulate(
-        self, random: np.random.Generator, trial_variance: Array, residual_variance: Array
-    ) -> _Estimates:
-        """Return the estimates of simulated tables whose cells do not differ; variances are [B, C]."""
-        n = len(trial_variance)
-        means = random.standard_normal((n, len(self.means))) * np.sqrt(residual_variance @ self.member.T)
+    def simulate(self, random: np.random.Generator, trial: Array, residual: Array) -> _Estimates:
+        """Return the estimates of simulated tables whose cells do not differ, from both variances, [B, C]."""
+        n = len(trial)
+        means = random.standard_normal((n, len(self.means))) * np.sqrt(residual @ self.member.T)
         best, gaps = means @ self.solve[: self.n].T, np.zeros((n, self.n))
         if self.is_searched:
             for at, (own, count) in enumerate(zip(self.n_trials, self.n_lowest, strict=True)):
-                lowest = _draw_lowest(own, count, n, random) * np.sqrt(trial_variance[:, at, None])
+                lowest = _draw_lowest(own, count, n, random) * np.sqrt(trial[:, at, None])
                 best[:, at] += lowest[:, 0]
                 gaps[:, at] = (lowest - lowest[:, :1]).sum(1)
         return _Estimates(best, self._trial_variance(gaps), self._residual_variance(means))
@@ -226,15 +223,12 @@ class _Model:
             pooled, known = _pooled(variance, freedom)
             return pooled * known / (2 * random.standard_gamma(known / 2, (n, self.n)))
 
-        none = np.zeros((n, self.n))
-        trial = plausible(found.trial_variance, self.freedom) if self.is_searched else none
+        trial = plausible(found.trial_variance, self.freedom) if self.is_searched else np.zeros((n, self.n))
         simulated = self.simulate(random, trial, plausible(found.residual_variance, self.seed_freedom))
         return min(FALSE_ALARM, float(np.quantile(self.p_values(simulated).min(1), FALSE_ALARM)))
 
 
-def compare(
-    cells: Sequence[CellTrials], pairs: Sequence[tuple[int, int]], is_searched: bool = False
-) -> CellComparison:
+def compare(cells: Sequence[CellTrials], pairs: Pairs, is_searched: bool = False) -> CellComparison:
     """Return which pairs of cells differ; all pairs together have one false-alarm rate.
 
     `is_searched` says that a cell's one trial was drawn from a search. The result is deterministic.

@@ -102,9 +102,8 @@ class Dataset:
     def bits_per_byte(self, loss: float, values: Hyperparameters, split: Scored = "val") -> float | None:
         """Convert a loss (nats per evaluated target) to bits per byte of these targets; None if they are not text.
 
-        The result is comparable across tokenizers.
-
-        For masked tokens it is their cost given the text on both sides, which is less than the cost of the text.
+        The result is comparable across tokenizers. For masked tokens it is their cost given the text on both sides,
+        which is less than the cost of the text.
         """
         if self.kind not in ("text", "pairs"):
             return None

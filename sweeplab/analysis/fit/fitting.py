@@ -29,7 +29,7 @@ LEAST_SQUARES = math.inf
 _SMALLEST_DELTA = 1e-9
 
 MAX_STEPS = 300
-TOLERANCE = 1e-13
+TOL = 1e-13
 _NEAR = 1e-8  # of the objective: how far each start converges before the best is polished
 _AT_ONCE = 16_384  # rows times vectors
 _EXACT = 1e-14  # log residuals of this size are rounding errors
@@ -117,12 +117,10 @@ class Solution(NamedTuple):
     converged: Array
 
 
-def solve(
-    law: Law, theta: Array, rows: Rows, penalty: Penalty | None = None, tolerance: float = TOLERANCE
-) -> Solution:
+def solve(law: Law, theta: Array, rows: Rows, penalty: Penalty | None = None, tol: float = TOL) -> Solution:
     """Minimize the objective from each vector of `theta`, [S, p], independently.
 
-    An undamped step that promises to gain less than the share `tolerance` of the objective is the last.
+    An undamped step that promises to gain less than the share `tol` of the objective is the last.
     """
     low, high = law.bounds(rows.log_loss)
     theta = np.clip(theta, low, high)
@@ -137,7 +135,7 @@ def solve(
         beyond = np.maximum(beyond * 0.2, _LEAST)
         new = _evaluate(law, there, rows, beyond, penalty)
         better = new.value <= here.value
-        little = promised <= tolerance * here.value
+        little = promised <= tol * here.value
         ended = (little & (~better | (damping <= _FREE))) | (here.value <= rounding)
         ended |= (there == theta).all(1) & better
         ended |= ~better & (damping > 1e12)
@@ -399,7 +397,7 @@ def _fitted(law: Law, delta: float | None, columns: tuple[bytes, ...], weights: 
         theta, sigma = _noise(law, rows, begin)
         begin = np.concatenate([theta[None], begin])
     rows = replace(rows, delta=max(EFFICIENT * sigma, _SMALLEST_DELTA) if delta is None else delta)
-    solution = solve(law, begin, rows, tolerance=_NEAR)
+    solution = solve(law, begin, rows, tol=_NEAR)
     last = _polished(law, solution, rows)
     lowest = float(last.objective[0])
     reached = int((solution.objective <= lowest * (1 + _SAME) + 1e-300).sum())
@@ -421,7 +419,7 @@ def _polished(law: Law, solution: Solution, rows: Rows) -> Solution:
         before = float(solution.objective[best])
         solution = solve(law, _alternatives(law, solution.theta[best], rows), rows)
         best = np.argmin(solution.objective)
-        if solution.converged[best] and solution.objective[best] >= before * (1 - TOLERANCE):
+        if solution.converged[best] and solution.objective[best] >= before * (1 - TOL):
             break
     return Solution(*(each[[best]] for each in solution))
 
@@ -431,7 +429,7 @@ def _noise(law: Law, rows: Rows, begin: Array) -> tuple[Array, float]:
     sigma = math.inf
     for _ in range(_ROUNDS):
         huber = replace(rows, delta=max(EFFICIENT * sigma, _SMALLEST_DELTA))
-        solution = solve(law, begin, huber, tolerance=_NEAR if len(begin) > 1 else TOLERANCE)
+        solution = solve(law, begin, huber, tol=_NEAR if len(begin) > 1 else TOL)
         begin = solution.theta[[int(np.argmin(solution.objective))]]
         residuals = rows.log_loss - law.log_loss(begin, rows.logs)[0]
         sigma = robust_sigma(residuals, len(law.parameters))

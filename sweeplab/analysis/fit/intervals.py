@@ -412,7 +412,7 @@ def _lowest(
     def of(at: int) -> tuple[Array, Array]:
         some = weights[at : at + size]
         rows = replace(fit.rows, weights=np.repeat(some, len(begin), axis=0))
-        solution = solve(fit.law, np.tile(begin, (len(some), 1)), rows, tolerance=_REFIT_TOLERANCE)
+        solution = solve(fit.law, np.tile(begin, (len(some), 1)), rows, tol=_REFIT_TOLERANCE)
         objective = solution.objective.reshape(len(some), len(begin))
         best = objective.argmin(1)
         each = np.arange(len(some))

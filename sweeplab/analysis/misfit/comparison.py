@@ -385,7 +385,7 @@ def _simulated(points: Points, tested: Fit, test: Backtest, drawn: Array, truth:
         start = fit(clean, law, LEAST_SQUARES).theta
         weights = np.broadcast_to(rows.weights, (len(drawn), len(below)))
         tables = Rows(rows.logs, drawn[:, below], weights, rows.delta)
-        found = solve(law, np.tile(start, (len(drawn), 1)), tables, tolerance=_TOLERANCE)
+        found = solve(law, np.tile(start, (len(drawn), 1)), tables, tol=_TOLERANCE)
         logs = each.fit.centered({name: points.columns[name][above] for name in law.columns})
         sizes.append(np.abs(law.log_loss(found.theta, logs) - drawn[:, above]).mean(1))
     return np.asarray(np.mean(sizes, axis=0))

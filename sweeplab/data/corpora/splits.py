@@ -1,7 +1,6 @@
 """Divide documents into three splits: drop near-duplicates, cut long documents into sections, and assign these.
 
-The result depends only on the documents: it is the same on every machine.
-"""
+The result depends only on the documents: it is the same on every machine."""
 
 from __future__ import annotations
 

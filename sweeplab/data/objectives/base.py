@@ -1,7 +1,6 @@
 """The objective interface: an objective makes batches of a split's items, which are windows of text, or pairs.
 
-The items of a batch are a pure function of its arguments, so a run saves no state of its data.
-"""
+The items of a batch are a pure function of its arguments, so a run saves no state of its data."""
 
 from __future__ import annotations
 
@@ -136,10 +135,7 @@ class Objective(ABC):
 
     @abstractmethod
     def evaluation(self, n_tokens: int | None = None) -> Iterator[Batch]:
-        """Yield the batches of an evaluation: about `n_tokens` targets, evenly spread over the split, or all of it.
-
-        They are the same for every seed and batch_size.
-        """
+        """Yield about `n_tokens` targets, spread over the split, or all; the same for every seed and batch_size."""
 
     def alone(self, n_sequences: int) -> Iterator[Batch] | None:
         """Return at most `n_sequences` sequences with one masked token each; None if the objective has no masks."""

@@ -15,8 +15,7 @@ A tagger is an encoder of `bos text eos` too. It predicts the tag of a word at t
 et al. 2019, section 5.3); the other tokens have no target.
 
 The score of two texts is predicted by a cross-encoder of `bos first eos second eos`, at `bos`, which attends to both
-(Devlin et al. 2019, section 4.1; Reimers and Gurevych 2019, section 4.1). It is the logit of one token, `score`.
-"""
+(Devlin et al. 2019, section 4.1; Reimers and Gurevych 2019, section 4.1). It is the logit of one token, `score`."""
 
 from __future__ import annotations
 

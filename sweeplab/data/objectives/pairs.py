@@ -11,8 +11,7 @@ target. This suits targets that the source determines (copy, reverse, sort, addi
 sentences are possible, it predicts a mixture of them.
 
 Rows are as long as the longest pair of the split, but at most block_size: a longer source is cut at its end. A target
-is never cut.
-"""
+is never cut."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 A window of text is divided into segments, shown and hidden in turn. The source is the window with a sentinel in place
 of each hidden span; the target is the hidden spans, each after its sentinel. As in the published code, both end with
 `eos`, the first segment is shown and the last is hidden, and every window has the same number of hidden tokens and of
-spans. So all rows have the same length, and none is padded.
-"""
+spans. So all rows have the same length, and none is padded."""
 
 from __future__ import annotations
 

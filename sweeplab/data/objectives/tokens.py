@@ -99,8 +99,7 @@ class Masked(TextObjective):
     def alone(self, n_sequences: int) -> Iterator[Batch]:
         """Mask one token of each window, at a random position, for the pseudo-likelihood of Salazar et al. (2020).
 
-        Departure: they mask every token of a text in turn. One token of many texts estimates the same mean, with less
-        variance for the same cost.
+        Departure: they mask each token of a text in turn; one token of many texts estimates the mean more precisely.
         """
         noise = Noise(generator_key(0, "alone"))
         for items, _ in self._evaluation_items(spread(n_sequences, self._n_items), self._values.block_size):
