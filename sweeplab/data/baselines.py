@@ -19,7 +19,7 @@ import numpy as np
 
 from sweeplab.data.batches import NO_TARGET, Batch
 from sweeplab.data.dataset import Dataset, Scored
-from sweeplab.data.generators import Noise, generator_key
+from sweeplab.data.generators import RandomStream, generator_key
 from sweeplab.data.ngrams import NONE, Array, Examples, Ids, NGrams
 from sweeplab.data.objectives import evaluated_on, make_objective, special_tokens
 from sweeplab.data.objectives.base import Objective
@@ -112,9 +112,9 @@ class MaskedTask(Task):
     def examples(self) -> Examples:
         """Return each token of the text with its neighbors, as many of them masked as in a model's input."""
         text, share = self._text(), self.values.mask_share
-        noise = Noise(generator_key(0, "baseline"))
-        draw = noise.integers(text.size, 2**31).reshape(text.shape) / 2**31 / share * 10
-        others = noise.integers(text.size, self.special.n_ordinary).reshape(text.shape)
+        random = RandomStream(generator_key(0, "baseline"))
+        draw = random.integers(text.size, 2**31).reshape(text.shape) / 2**31 / share * 10
+        others = random.integers(text.size, self.special.n_ordinary).reshape(text.shape)
         inputs = np.where(draw < HIDDEN, self.special[MASK], np.where(draw < HIDDEN + REPLACED, others, text))
         return _select(slice(None), _neighbors(inputs), text)
 

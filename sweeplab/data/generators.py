@@ -21,7 +21,7 @@ def generator_key(seed: int, purpose: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{purpose}:{seed}".encode()).digest()[:8], "big") >> 1
 
 
-class Noise:
+class RandomStream:
     """One of the 2**128 streams of random numbers of a key; a stream costs nothing until its first draw.
 
     Uses the 64-bit words of Philox: every version of numpy draws the same ones. For `Generator.integers` it may not.
@@ -42,7 +42,7 @@ class Noise:
         """Draw `count` integers from 0 to `below` - 1."""
         return ((self.words(count) >> np.uint64(11)) * (below / 2**53)).astype(np.int64)
 
-    def places(self, n_rows: int, length: int, chosen: int) -> NDArray[np.bool_]:
+    def choose(self, n_rows: int, length: int, chosen: int) -> NDArray[np.bool_]:
         """Choose exactly `chosen` of the `length` positions of each row; return a mask [n_rows, length]."""
         if chosen == 0:
             return np.zeros((n_rows, length), np.bool_)

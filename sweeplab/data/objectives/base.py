@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sweeplab.data.batches import NO_TARGET, Batch, DataKind, Ids
-from sweeplab.data.generators import Noise, generator_key
+from sweeplab.data.generators import RandomStream, generator_key
 from sweeplab.data.prompts import Prompt, SpecialTokens
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import Hyperparameters
@@ -32,8 +32,8 @@ def rows_together(length: int) -> int:
 
 @lru_cache(512)
 def _training_items(seed: int, chunk: int, iterations: int, batch_size: int, n_items: int) -> Ids:
-    noise = Noise(generator_key(seed, "batches"), chunk)
-    return noise.integers(iterations * batch_size, n_items).reshape(iterations, batch_size)
+    random = RandomStream(generator_key(seed, "batches"), chunk)
+    return random.integers(iterations * batch_size, n_items).reshape(iterations, batch_size)
 
 
 def spread(count: int, among: int) -> Ids:
@@ -123,15 +123,15 @@ class Objective(ABC):
         """Store the split and return its number of items."""
 
     @abstractmethod
-    def _batch(self, items: Ids, noise: Noise) -> Batch:
-        """Make the batch of these items, with random numbers from `noise`."""
+    def _batch(self, items: Ids, random: RandomStream) -> Batch:
+        """Make the batch of these items, with random numbers from `random`."""
 
     def training(self, seed: int, iteration: int) -> Batch:
         """Return the training batch of a run with this seed at this iteration (from 0)."""
         iterations = max(1, DRAWS_PER_CHUNK // self._batch_size)
         chunk, row = divmod(iteration, iterations)
         items = _training_items(seed, chunk, iterations, self._batch_size, self._n_items)[row]
-        return self._batch(items, Noise(generator_key(seed, "masks"), iteration))
+        return self._batch(items, RandomStream(generator_key(seed, "masks"), iteration))
 
     @abstractmethod
     def evaluation(self, n_tokens: int | None = None) -> Iterator[Batch]:
@@ -141,11 +141,11 @@ class Objective(ABC):
         """Return at most `n_sequences` sequences with one masked token each; None if the objective has no masks."""
         return None
 
-    def _evaluation_items(self, items: Ids, length: int) -> Iterator[tuple[Ids, Noise]]:
+    def _evaluation_items(self, items: Ids, length: int) -> Iterator[tuple[Ids, RandomStream]]:
         """Yield the items of each batch of an evaluation, and its random numbers; a sequence has `length` tokens."""
         n_rows, key = rows_together(length), generator_key(0, "evaluation masks")
         for index, first in enumerate(range(0, len(items), n_rows)):
-            yield items[first : first + n_rows], Noise(key, index)
+            yield items[first : first + n_rows], RandomStream(key, index)
 
 
 class TextObjective(Objective):
@@ -186,8 +186,8 @@ class TextObjective(Objective):
         self._windows = np.lib.stride_tricks.sliding_window_view(self._split, length)
         return len(self._windows)
 
-    def _batch(self, items: Ids, noise: Noise) -> Batch:
-        return self._batch_of_texts(self._texts(items), noise)
+    def _batch(self, items: Ids, random: RandomStream) -> Batch:
+        return self._batch_of_texts(self._texts(items), random)
 
     def _texts(self, items: Ids) -> Ids:
         """Return a copy of the windows [B, window]."""
@@ -195,7 +195,7 @@ class TextObjective(Objective):
         return texts
 
     @abstractmethod
-    def _batch_of_texts(self, texts: Ids, noise: Noise) -> Batch:
+    def _batch_of_texts(self, texts: Ids, random: RandomStream) -> Batch:
         """Make the batch of these texts [B, any length], which it may change in place."""
 
     def evaluation(self, n_tokens: int | None = None) -> Iterator[Batch]:
@@ -207,8 +207,8 @@ class TextObjective(Objective):
         count = max(1, round(asked / stretch))
         starts = spread(count, n_targets // stretch) * stretch
         positions = starts[:, None] + np.arange(stretch + self.overlap)
-        noise = Noise(generator_key(0, "evaluation masks"))
-        batch = self._batch_of_texts(self._split[positions].astype(np.int64), noise)
+        random = RandomStream(generator_key(0, "evaluation masks"))
+        batch = self._batch_of_texts(self._split[positions].astype(np.int64), random)
         inputs, targets = batch.inputs.ravel(), batch.targets.ravel()
         due = np.arange(0, stretch, length)
         moved = np.minimum(due, stretch - length)

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from sweeplab.data.batches import NO_TAG, NO_TARGET, SCORE_SIZE, Batch, DataKind, Ids, Pairs
-from sweeplab.data.generators import Noise
+from sweeplab.data.generators import RandomStream
 from sweeplab.data.objectives.base import Objective, spread
 from sweeplab.data.prompts import BOS, EOS, PAD, SCORE, Prompt, SpecialTokens, label
 from sweeplab.errors import BadInput
@@ -94,10 +94,10 @@ class Classification(Objective):
     def evaluation(self, n_tokens: int | None = None) -> Iterator[Batch]:
         """Yield about `n_tokens` texts, each with one target, evenly spread over the split; or all texts."""
         count = self._n_items if n_tokens is None else n_tokens
-        for items, noise in self._evaluation_items(spread(count, self._n_items), self._width + 2):
-            yield self._batch(items, noise)
+        for items, random in self._evaluation_items(spread(count, self._n_items), self._width + 2):
+            yield self._batch(items, random)
 
-    def _batch(self, items: Ids, noise: Noise) -> Batch:
+    def _batch(self, items: Ids, random: RandomStream) -> Batch:
         lengths, rows = self._lengths[items], np.arange(len(items))
         position = np.arange(self._width)
         text = self._tokens.take(self._starts[items][:, None] + position, mode="clip").astype(np.int64)
@@ -141,8 +141,8 @@ class Tagging(Classification):
         is_tag = (position < self._lengths[items][:, None]) & (tags != NO_TAG)
         return np.where(is_tag, self.special[label(0)] + tags, NO_TARGET)
 
-    def _batch(self, items: Ids, noise: Noise) -> Batch:
-        batch = super()._batch(items, noise)
+    def _batch(self, items: Ids, random: RandomStream) -> Batch:
+        batch = super()._batch(items, random)
         targets = np.pad(self._tags(items), ((0, 0), (1, 1)), constant_values=NO_TARGET)
         return batch._replace(targets=targets)
 
@@ -192,7 +192,7 @@ class Similarity(Classification):
         self._width = int(self._both.sum(axis=1).max()) + 1
         return int(split.n_pairs)
 
-    def _batch(self, items: Ids, noise: Noise) -> Batch:
+    def _batch(self, items: Ids, random: RandomStream) -> Batch:
         first, second = self._both[items].T[:, :, None]
         first_start, second_start = self._starts[items].T[:, :, None]
         position, end = np.arange(self._width + 2), first + second + 2

@@ -22,7 +22,7 @@ from typing import ClassVar, final
 import numpy as np
 
 from sweeplab.data.batches import NO_TARGET, SCORE_SIZE, Batch, DataKind, Ids, Pairs
-from sweeplab.data.generators import Noise
+from sweeplab.data.generators import RandomStream
 from sweeplab.data.objectives.base import Objective, spread
 from sweeplab.data.objectives.labels import lengths_of_both
 from sweeplab.data.objectives.labels import room as label_room
@@ -147,10 +147,10 @@ class PairsObjective(Objective):
         """Yield pairs with about `n_tokens` targets, evenly spread over the split; or all pairs."""
         mean = (float(self._target_lengths.mean()) + 1) * self.per_loss  # with eos
         count = self._n_items if n_tokens is None else max(1, round(n_tokens / mean))
-        for items, noise in self._evaluation_items(spread(count, self._n_items), self._width * self.per_loss):
-            yield self._batch(items, noise)
+        items_of = self._evaluation_items(spread(count, self._n_items), self._width * self.per_loss)
+        yield from (self._batch(items, random) for items, random in items_of)
 
-    def _batch(self, items: Ids, noise: Noise) -> Batch:
+    def _batch(self, items: Ids, random: RandomStream) -> Batch:
         before_bos, n_target = self._before_bos[items], self._target_lengths[items]
         rows = self._rows(items, before_bos, n_target)
         position, end = np.arange(self._width), before_bos + n_target + 1
@@ -203,6 +203,6 @@ class Preference(PairsObjective):
         """Describe the task."""
         return "which of two answers to a prompt is chosen"
 
-    def _batch(self, items: Ids, noise: Noise) -> Batch:
+    def _batch(self, items: Ids, random: RandomStream) -> Batch:
         rows = (items[:, None] * self.per_loss + np.arange(self.per_loss)).ravel()
-        return super()._batch(rows, noise)._replace(reference=rows)
+        return super()._batch(rows, random)._replace(reference=rows)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.data.batches import Batch, Ids
-from sweeplab.data.generators import Noise
+from sweeplab.data.generators import RandomStream
 from sweeplab.data.objectives.base import TextObjective, spread
 from sweeplab.data.prompts import BOS, EOS, HOLE, Prompt, SpecialTokens, check_room, cut, filled, sentinel
 from sweeplab.errors import BadInput, Problem
@@ -134,11 +134,11 @@ class Span(TextObjective):
         length = self._counts.window
         n_windows = (self._n_items + length - 1) // length
         count = n_windows if n_tokens is None else max(1, round(n_tokens / length))
-        for items, noise in self._evaluation_items(spread(count, n_windows) * length, length):
-            yield self._batch(items, noise)
+        for items, random in self._evaluation_items(spread(count, n_windows) * length, length):
+            yield self._batch(items, random)
 
-    def _batch_of_texts(self, texts: Ids, noise: Noise) -> Batch:
-        starts = self._segments(len(texts), noise)
+    def _batch_of_texts(self, texts: Ids, random: RandomStream) -> Batch:
+        starts = self._segments(len(texts), random)
         segment = np.cumsum(starts, axis=1) - 1
         is_hidden = segment % 2 == 1
         sentinels = self._sentinels[segment // 2]
@@ -148,10 +148,10 @@ class Span(TextObjective):
         inputs[:, 0] = self.special[BOS]
         return Batch(inputs, targets, source)
 
-    def _segments(self, n_rows: int, noise: Noise) -> NDArray[np.bool_]:
+    def _segments(self, n_rows: int, random: RandomStream) -> NDArray[np.bool_]:
         """Divide each window into segments, shown and hidden in turn; return a mask [B, window] of their starts."""
         window, n_hidden, n_spans = self._counts.window, self._counts.n_hidden, self._counts.n_spans
-        lengths = [_parts(n_rows, total, n_spans, noise) for total in (window - n_hidden, n_hidden)]
+        lengths = [_parts(n_rows, total, n_spans, random) for total in (window - n_hidden, n_hidden)]
         in_turn = np.stack(lengths, axis=2).reshape(n_rows, 2 * n_spans)
         starts = np.zeros((n_rows, window), np.bool_)
         starts[:, 0] = True
@@ -166,7 +166,7 @@ class Span(TextObjective):
         return np.pad(kept, ((0, 0), (0, 1)), constant_values=self.special[EOS])
 
 
-def _parts(n_rows: int, total: int, n_parts: int, noise: Noise) -> Ids:
+def _parts(n_rows: int, total: int, n_parts: int, random: RandomStream) -> Ids:
     """Divide `total` into parts of at least 1, all divisions equally likely: [n_rows, n_parts]."""
-    cuts = np.nonzero(noise.places(n_rows, total - 1, n_parts - 1))[1].reshape(n_rows, n_parts - 1) + 1
+    cuts = np.nonzero(random.choose(n_rows, total - 1, n_parts - 1))[1].reshape(n_rows, n_parts - 1) + 1
     return np.diff(cuts, axis=1, prepend=0, append=total)

@@ -8,7 +8,7 @@ from typing import final
 import numpy as np
 
 from sweeplab.data.batches import NO_TARGET, Batch, Ids
-from sweeplab.data.generators import Noise, generator_key
+from sweeplab.data.generators import RandomStream, generator_key
 from sweeplab.data.objectives.base import TextObjective, spread
 from sweeplab.data.prompts import HOLE, MASK, Prompt, SpecialTokens, check_room, cut, filled
 from sweeplab.errors import BadInput
@@ -42,7 +42,7 @@ class NextToken(TextObjective):
         (text,) = self._texts(np.array([0]))
         return [text[: len(text) // 2].tolist()]
 
-    def _batch_of_texts(self, texts: Ids, noise: Noise) -> Batch:
+    def _batch_of_texts(self, texts: Ids, random: RandomStream) -> Batch:
         return Batch(texts[:, :-1], texts[:, 1:])
 
 
@@ -81,17 +81,17 @@ class Masked(TextObjective):
 
     def example(self) -> Sequence[Sequence[int]]:
         """Return the first window with a hole at each target."""
-        batch = self._batch(np.array([0]), Noise(generator_key(0, "evaluation masks")))
+        batch = self._batch(np.array([0]), RandomStream(generator_key(0, "evaluation masks")))
         inputs, targets = batch.inputs[0], batch.targets[0]
         holes = np.flatnonzero(targets != NO_TARGET)
         return cut(np.where(targets == NO_TARGET, inputs, targets).tolist(), holes.tolist())
 
-    def _batch_of_texts(self, inputs: Ids, noise: Noise) -> Batch:
+    def _batch_of_texts(self, inputs: Ids, random: RandomStream) -> Batch:
         per_row = max(1, round(self._values.mask_share * inputs.shape[1]))
-        chosen = noise.places(len(inputs), inputs.shape[1], per_row)
+        chosen = random.choose(len(inputs), inputs.shape[1], per_row)
         targets = np.where(chosen, inputs, NO_TARGET)
         n_chosen = len(inputs) * per_row
-        draw, others = noise.integers(n_chosen, 10), noise.integers(n_chosen, self.special.n_ordinary)
+        draw, others = random.integers(n_chosen, 10), random.integers(n_chosen, self.special.n_ordinary)
         shown = np.where(draw < HIDDEN + REPLACED, others, inputs[chosen])
         inputs[chosen] = np.where(draw < HIDDEN, self.special[MASK], shown)
         return Batch(inputs, targets)
@@ -101,10 +101,10 @@ class Masked(TextObjective):
 
         Departure: they mask each token of a text in turn; one token of many texts estimates the mean more precisely.
         """
-        noise = Noise(generator_key(0, "alone"))
+        random = RandomStream(generator_key(0, "alone"))
         for items, _ in self._evaluation_items(spread(n_sequences, self._n_items), self._values.block_size):
             inputs = self._texts(items)
-            chosen = noise.places(len(inputs), inputs.shape[1], 1)
+            chosen = random.choose(len(inputs), inputs.shape[1], 1)
             targets = np.where(chosen, inputs, NO_TARGET)
             inputs[chosen] = self.special[MASK]
             yield Batch(inputs, targets)
