@@ -371,7 +371,7 @@ def _says(numbers: dict[str, Number], lacking: str) -> str:
     said = f"at equal parameters doubling the depth changes the loss by {share:+.2f}%"
     said += f" (90% interval {low:+.2f}% to {high:+.2f}%)"
     if low <= 0 <= high:
-        said += ", which cannot be told from zero"
+        said += ", an interval that includes zero"
     if best.identified:
         said += f"; the best aspect ratio is about {math.exp(best.value):.3g}"
     return said
