@@ -158,7 +158,7 @@ class PairsTask(Task):
         else:
             from_start = np.cumsum(chosen, axis=1)
             columns = [from_start, from_start[:, -1:] - from_start]
-            # The last mask shows where `eos` is, so nothing is copied there.
+            # The last mask always stands for `eos`: there the copy component predicts it with certainty.
             copied = np.where(columns[1][chosen] == 0, 1.0, copied)
         return _select(chosen, columns, batch.targets)._replace(copied=copied)
 

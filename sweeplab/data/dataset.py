@@ -171,7 +171,7 @@ def prepare(
             write_whole(known, name.encode())
     except OSError as error:
         reason = error.strerror or error
-        what = f"cannot keep tokens in {folder} ({reason}); SWEEPLAB_CACHE names another folder"
+        what = f"cannot write tokens to {folder} ({reason}); SWEEPLAB_CACHE names another folder"
         raise BadInput(what) from error
     return dataset
 
