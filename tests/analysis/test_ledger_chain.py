@@ -130,7 +130,7 @@ def test_a_ledger_written_anew_is_not_what_its_head_says(ledger: Path, tmp_path:
     other = tmp_path / "other.jsonl"
     append(other, [{"loss": 1.0}] * 4)
     ledger.write_bytes(other.read_bytes())
-    assert refusal(ledger).startswith("line 4 is not the entry that was sealed, according to ledger.jsonl.head")
+    assert refusal(ledger).startswith("line 4 is not the entry that was sealed, according to ledger.")
     ledger.unlink()
     assert refusal(ledger).startswith("4 of 4 entries are missing")
 
