@@ -29,7 +29,7 @@ from sweeplab.formatting import listed
 DELTAS = {"auto": None, "1e-3": LITERATURE, "least-squares": LEAST_SQUARES}
 _FEW_GROUPS = 8
 _UNEQUAL = 1.5  # the ratio of the largest to the smallest sd of a row above which to warn
-_APART = 1.5  # the ratio of a number's robust to its modelled error above which to warn
+_LARGE_RATIO = 1.5  # the ratio of a number's robust to its modelled error above which to warn
 _TARGETS = ("params", "tokens", "flops")
 _UNSEEN = {"power-n": "tokens", "power-d": "params"}  # the column that a law does not use
 
@@ -278,12 +278,10 @@ def _warnings(
         )
         ends = f"from {sds.max():.2%} to {sds.min():.2%} of the loss"
         said.append(f"noise {listed([*ways])}, {ends}; intervals allow for it")
-    if wide := [each.quantity.name for each in estimates if each.identified and each.interval.apart > _APART]:
-        it, are = ("it", "is") if len(wide) == 1 else ("them", "are")
-        much = f"more than {_APART:g} times as uncertain as by the variance function of the noise"
-        said.append(
-            f"by the residuals of the rows that decide {it}, {listed(wide)} {are} {much}; the wider interval counts"
-        )
+    shown = (each for each in estimates if each.identified)
+    if wide := [each.quantity.name for each in shown if each.interval.robust_ratio > _LARGE_RATIO]:
+        much = f"more than {_LARGE_RATIO:g} times as uncertain as the noise model does"
+        said.append(f"the residuals make {listed(wide)} {much}; the wider interval counts")
     if shared and shared.share > 0.1:
         part = f"{shared.share:.0%} of the errors' variance"
         said.append(f"{part} is shared within a group; intervals allow for it")

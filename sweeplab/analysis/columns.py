@@ -71,13 +71,13 @@ _NOTHING = ("", "nan", "none", "null", "na", "n/a", "inf", "-inf", "+inf")
 
 @dataclass(frozen=True)
 class Column:
-    """A role's numbers, [n], NaN if missing; `said` describes it, `meant` is how --columns confirms its numbers."""
+    """A role's numbers, [n], NaN if missing; `said` describes it, `confirmed` is what the user writes to confirm it."""
 
     name: str
     said: str
     values: Array
-    meant: str
-    is_meant: bool
+    confirmed: str
+    is_confirmed: bool
 
 
 def pairs_of(text: str) -> list[tuple[str, str, str]]:
@@ -159,8 +159,8 @@ def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -
             unit = 1.0 if factor else _unit(name, role)[1]
             values, bad = _numbers(frame, name, unit)
             said = f"column {asked}" if unit == 1 else f"column {name}, times {unit:g}"
-            meant = f"{role}={asked}*1" if unit == 1 else f"{role}={name}*{unit:g}*1"
-            found[role] = Column(name, said, values * (factor or 1.0), meant, _is_meant(asked, known))
+            confirmed = f"{role}={asked}*1" if unit == 1 else f"{role}={name}*{unit:g}*1"
+            found[role] = Column(name, said, values * (factor or 1.0), confirmed, _is_confirmed(asked, known))
             problems += [Problem(f"{source}: column {name!r} ({role}): {each}") for each in bad]
     for role, other in following.items():
         if lacks := [each for each in ("flops", other) if each not in found]:
@@ -176,11 +176,11 @@ def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -
 
 def named_column(asked: str, known: Sequence[str]) -> tuple[str, float | None, str]:
     """Return a column's name, its factor if one is given, and an error text, or an empty one."""
-    if is_meant := _is_meant(asked, known):
+    if is_confirmed := _is_confirmed(asked, known):
         asked = asked.rpartition("*")[0].strip()
     name, star, factor_text = asked.rpartition("*")
     if asked in known or not star:
-        return asked, 1.0 if is_meant else None, "" if asked in known else f"no column {asked!r}"
+        return asked, 1.0 if is_confirmed else None, "" if asked in known else f"no column {asked!r}"
     name = name.strip()
     try:
         number = float(factor_text)
@@ -191,7 +191,7 @@ def named_column(asked: str, known: Sequence[str]) -> tuple[str, float | None, s
     return name, number, "" if name in known else f"no column {name!r}"
 
 
-def _is_meant(asked: str, known: Sequence[str]) -> bool:
+def _is_confirmed(asked: str, known: Sequence[str]) -> bool:
     return asked not in known and asked.rpartition("*")[2].strip() == "1" and "*" in asked
 
 
@@ -303,13 +303,13 @@ def check_plausible(columns: Mapping[str, Column], keep: NDArray[np.bool_], sour
     Raises:
         BadInput: one line per question.
     """
-    asked_about = {role: column.values[keep] for role, column in columns.items() if not column.is_meant}
+    asked_about = {role: column.values[keep] for role, column in columns.items() if not column.is_confirmed}
 
     def each(question: Callable[[Array, str], str]) -> Iterator[str]:
         for role, values in asked_about.items():
             if words := question(values, role):
                 of = f"column {columns[role].name!r} ({role})"
-                yield f"{of}: {words} If it is meant so, write {columns[role].meant} in --columns"
+                yield f"{of}: {words} If this is right, write {columns[role].confirmed} in --columns"
 
     # One kind of question at a time: an error in one column causes the questions that follow.
     for questions in (each(_mixed), _swapped(asked_about), each(_unlikely), _unlike_6nd(asked_about)):
@@ -318,7 +318,7 @@ def check_plausible(columns: Mapping[str, Column], keep: NDArray[np.bool_], sour
 
 
 def _mixed(values: Array, role: str) -> str:
-    """Ask about rows in another unit: they lie apart from the rest, and among it once scaled."""
+    """Ask about rows in another unit: they are far from the other rows, but among them after a change of unit."""
     logs = np.unique(np.log(values))
     if len(logs) < 2:
         return ""
@@ -354,12 +354,12 @@ def _unlikely(values: Array, role: str) -> str:
 def _swapped(columns: Mapping[str, Array]) -> Iterator[str]:
     if {"params", "tokens"} <= columns.keys():
         ratio = float(np.median(columns["params"] / columns["tokens"]))
-        meant = "If it is meant so, add a factor of 1, as in params=COLUMN*1"
+        confirm = "If this is right, add a factor of 1, as in params=COLUMN*1"
         if ratio > _SWAPPED:
             asked = "are params and tokens swapped in --columns?"
-            yield f"{ratio:,.0f} parameters for each token; {asked} {meant}"
+            yield f"{ratio:,.0f} parameters for each token; {asked} {confirm}"
         elif ratio < 1 / _SPARSE:
-            yield f"{1 / ratio:.2g} tokens for each parameter; are they in different units? {meant}"
+            yield f"{1 / ratio:.2g} tokens for each parameter; are they in different units? {confirm}"
 
 
 def _unlike_6nd(columns: Mapping[str, Array]) -> Iterator[str]:
@@ -369,7 +369,7 @@ def _unlike_6nd(columns: Mapping[str, Array]) -> Iterator[str]:
         if off.any():
             yield (
                 f"the FLOPs of {off.sum()} of {len(off)} rows are {ratio[off][0]:.2g} times 6 N D; in which units are "
-                "params, tokens and flops? If it is meant so, add a factor of 1, as in flops=COLUMN*1"
+                "params, tokens and flops? If this is right, add a factor of 1, as in flops=COLUMN*1"
             )
 
 

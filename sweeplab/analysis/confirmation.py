@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sweeplab.analysis.comparing import Array, Tried, compare
+from sweeplab.analysis.comparing import Array, CellTrials, compare
 from sweeplab.analysis.fit.intervals import student
 from sweeplab.records.confirmed import Confirmed
 from sweeplab.records.evidence import Evidence
@@ -89,13 +89,13 @@ def confirmed_cells(found: Sequence[Confirmed]) -> list[CellConfirmed]:
     if len(scored) > 1:
         reference = min(scored, key=lambda at: winners[at].searched)
         others = [at for at in scored if at != reference]
-        tried = [Tried([winners[at].test], 1) for at in (reference, *others)]
+        tried = [CellTrials([winners[at].test], 1) for at in (reference, *others)]
         compared = compare(tried, [(0, place) for place in range(1, len(tried))])
         for place, at in enumerate(others):
             many = raced[at] > 1
             chosen = f"the winner of a race of {raced[at]}" if many else "each cell's best trial"
             tested_on = "fresh seeds and the test split"
-            evidence = replace(compared.of(place), selection=chosen, tested_on=tested_on)
+            evidence = replace(compared.evidence_of(place), selection=chosen, tested_on=tested_on)
             one, other = winners[at].test, winners[reference].test
             apart = Interval.of(np.array([one[seed] - other[seed] for seed in one.keys() & other.keys()]))
             rows[at] = replace(rows[at], apart=apart, evidence=evidence)

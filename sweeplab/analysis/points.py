@@ -23,7 +23,7 @@ from sweeplab.analysis.columns import (
     read_columns,
     rows_where,
 )
-from sweeplab.analysis.comparing import Tried
+from sweeplab.analysis.comparing import CellTrials
 from sweeplab.analysis.conventions import CHOICES, Conventions, check_of_a_file, counted
 from sweeplab.analysis.repeats import one_of_each
 from sweeplab.analysis.trials import Selection, select
@@ -43,8 +43,8 @@ class Points:
     """The rows that a law is fitted to, with columns by role; `weights` is 1 or the number of seeds averaged.
 
     `dropped` counts the rows left out, by reason; `conventions` describes each column. `names` name the row of the file
-    or the trial of each point. `shape` has n_layer and n_embd if the table has them, `spare` the other numeric columns
-    of a file without a role, NaN where missing. `known` are all columns of the file.
+    or the trial of each point. `shape` has n_layer and n_embd if the table has them, `extra_columns` the other numeric
+    columns of a file, NaN where missing. `known` are the names of all columns of the file.
     `seed_spread` is the standard deviation of one seed's log loss, None if no point has a second seed: no law
     can leave residuals smaller than seed_spread / sqrt(weight). `tried` are the trials from which each point is the
     best, and `is_searched` says whether these were drawn from a search; both are unknown for a table.
@@ -57,9 +57,9 @@ class Points:
     conventions: dict[str, str] = field(default_factory=dict)
     names: tuple[str, ...] = ()
     shape: dict[str, Array] = field(default_factory=dict)
-    spare: dict[str, Array] = field(default_factory=dict)
+    extra_columns: dict[str, Array] = field(default_factory=dict)
     seed_spread: float | None = None
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[CellTrials, ...] = ()
     is_searched: bool = False
     known: tuple[str, ...] = ()
 
@@ -105,7 +105,7 @@ class Points:
             names=tuple(self.names[each] for each in at) if self.names else (),
             shape={name: column[at] for name, column in self.shape.items()},
             tried=tuple(self.tried[each] for each in at) if self.tried else (),
-            spare={name: column[at] for name, column in self.spare.items()},
+            extra_columns={name: column[at] for name, column in self.extra_columns.items()},
         )
 
 
@@ -334,7 +334,7 @@ def points_of(
     if is_counted:
         return points
     taken = [column.name for column in found.values()]
-    points = replace(points, spare=_spare(frame[keep], {*taken, *points.shape}))
+    points = replace(points, extra_columns=_extra_columns(frame[keep], {*taken, *points.shape}))
     reduced = one_of_each(frame[keep], kept, points.groups, taken, rows, source)
     if reduced is None:
         return points
@@ -359,7 +359,7 @@ def _shape(frame: pd.DataFrame, keep: NDArray[np.bool_]) -> dict[str, Array]:
     return {name: column.to_numpy(float, na_value=np.nan)[keep] for name, column in read.items()}
 
 
-def _spare(frame: pd.DataFrame, taken: Set[str]) -> dict[str, Array]:
+def _extra_columns(frame: pd.DataFrame, taken: Set[str]) -> dict[str, Array]:
     """Return the other numeric columns that vary between rows, except measured ones."""
     import pandas as pd
 

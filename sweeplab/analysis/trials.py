@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sweeplab.analysis.columns import Array, numbers
-from sweeplab.analysis.comparing import Tried
+from sweeplab.analysis.comparing import CellTrials
 from sweeplab.data.task import TASK, task_of
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE, Hyperparameters
@@ -216,7 +216,7 @@ class Selection:
     dropped: Counter[str]
     spread: float
     freedom: int
-    tried: Mapping[str, Tried]
+    tried: Mapping[str, CellTrials]
 
 
 def select(runs: DataFrame, loss: str) -> Selection:
@@ -259,7 +259,7 @@ def select(runs: DataFrame, loss: str) -> Selection:
     chosen = used.assign(**{loss: valued_losses(used, loss)})
     of_point = dict(chosen.groupby(POINT, sort=False).__iter__())
     keys = zip(table["point"], table[POINT].itertuples(index=False, name=None), strict=True)
-    tried = {str(name): Tried.of(of_point[key], loss, int(drawn[key])) for name, key in keys}
+    tried = {str(name): CellTrials.of(of_point[key], loss, int(drawn[key])) for name, key in keys}
     return Selection(table, kept, counts, +dropped, spread, freedom, tried)
 
 

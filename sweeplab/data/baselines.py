@@ -1,8 +1,8 @@
-"""The n-gram baseline of each objective: the loss that a model has to go below.
+"""The n-gram baseline of each objective: a trained model should have a lower loss.
 
-A baseline knows what a model of the objective knows and no more: it is judged on the very batches that the study's
-runs are evaluated on, sees of each row what they see, and has counted the training split. Its order is chosen on the
-last tenth of that split."""
+A baseline has the same information as a model. It counts n-grams in the training split and is evaluated on the same
+batches as the study's runs, with the same visible tokens. Its order is the one with the lowest loss on the last tenth
+of the training split."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from sweeplab.data.batches import NO_TARGET, Batch
 from sweeplab.data.dataset import Dataset, Scored
-from sweeplab.data.generators import Noise, generator_key
+from sweeplab.data.generators import RandomStream, generator_key
 from sweeplab.data.ngrams import NONE, Array, Examples, Ids, NGrams
 from sweeplab.data.objectives import evaluated_on, make_objective, special_tokens
 from sweeplab.data.objectives.base import Objective
@@ -31,16 +31,17 @@ from sweeplab.data.prompts import BOS, MASK, label
 from sweeplab.files import cache_folder, write_whole
 from sweeplab.hyperparameters import Hyperparameters
 
-LONGEST = 10  # the highest order that is tried
-# Of a longer text the last so many tokens are counted: a model that is trained for minutes sees fewer.
-MOST_COUNTED = 2**22
-MOST_BATCHES = 2_000  # of pairs
+MAX_ORDER = 10
+# Only the last tokens of a longer text are counted: a model that is trained for minutes sees fewer.
+MAX_TOKENS = 2**22
+MAX_BATCHES = 2_000  # of pairs or tagged texts
 
-Find = Callable[[Examples], Array]
+# Returns the probability [N] of each example's token.
+Predict = Callable[[Examples], Array]
 
 
 class Task(ABC):
-    """An objective as a counter sees it; `method` says so in a few words."""
+    """The n-gram form of an objective: what is counted, and how to predict a target; `method` describes it."""
 
     method: ClassVar[str]
 
@@ -50,121 +51,122 @@ class Task(ABC):
         self.vocab_size: int = values.vocab_size
 
     def examples(self) -> Examples:
-        """Return what is counted of the training split: each token of the text with those before it."""
+        """Return the examples to count in the training split: each token of the text, after its preceding tokens."""
         text = self._text()
-        return _at(slice(None), _before(text), text)
+        return _select(slice(None), _preceding(text), text)
 
     @abstractmethod
-    def probability(self, batch: Batch, find: Find) -> Array:
-        """Return the probability of each counted target of a batch, in order, by what is found of examples."""
+    def probabilities(self, batch: Batch, predict: Predict) -> Array:
+        """Return the probability of each target of a batch, in order; `predict` is the fitted n-gram model."""
 
     def _text(self) -> Ids:
         """Return the running text that is counted, as one row."""
-        return np.asarray(self.train[-MOST_COUNTED:]).astype(np.int64)[None]
+        return np.asarray(self.train[-MAX_TOKENS:]).astype(np.int64)[None]
 
-    def _joined(self, of: Callable[[Batch], Examples]) -> Examples:
+    def _from_batches(self, extract: Callable[[Batch], Examples]) -> Examples:
         """Return the examples of the first batches of the training split."""
-        batches = islice(make_objective(self.train, self.values).evaluation(), MOST_BATCHES)
-        contexts, tokens, copied = zip(*map(of, batches), strict=True)
+        batches = islice(make_objective(self.train, self.values).evaluation(), MAX_BATCHES)
+        contexts, tokens, copied = zip(*map(extract, batches), strict=True)
         whole = None if copied[0] is None else np.concatenate(copied)
         return Examples([*map(np.concatenate, zip(*contexts, strict=True))], np.concatenate(tokens), whole)
 
 
 def shifted(rows: Ids, by: int) -> Ids:
-    """Return of each place what stands so many places before it in its row; after it where `by` is negative."""
+    """Shift each row to the right by so many positions (a negative number: to the left), and fill with NONE."""
     width = rows.shape[1]
     padded = np.pad(rows, ((0, 0), (max(by, 0), max(-by, 0))), constant_values=NONE)
     return padded[:, :width] if by > 0 else padded[:, -width:]
 
 
-def _before(rows: Ids) -> list[Ids]:
-    return [shifted(rows, by) for by in range(1, LONGEST)]
+def _preceding(rows: Ids) -> list[Ids]:
+    return [shifted(rows, by) for by in range(1, MAX_ORDER)]
 
 
-def _around(rows: Ids) -> list[Ids]:
-    """Return a place's neighbors by their distance, one from each side."""
-    return [shifted(rows, side * by) for by in range(1, LONGEST // 2 + 1) for side in (1, -1)]
+def _neighbors(rows: Ids) -> list[Ids]:
+    """Return the neighbors of each position, the nearest first, left and right in turn."""
+    return [shifted(rows, side * by) for by in range(1, MAX_ORDER // 2 + 1) for side in (1, -1)]
 
 
-def _at(places: Any, columns: list[Ids], tokens: Ids) -> Examples:
-    return Examples([each[places].ravel() for each in columns], tokens[places].ravel())
+def _select(positions: Any, columns: list[Ids], tokens: Ids) -> Examples:
+    return Examples([each[positions].ravel() for each in columns], tokens[positions].ravel())
 
 
 @final
 class NextTokenTask(Task):
-    """The tokens before, as far as the row has them."""
+    """Predicts a token from the tokens before it in its row."""
 
     method = "n-grams"
 
-    def probability(self, batch: Batch, find: Find) -> Array:
-        """Return that of each next token."""
+    def probabilities(self, batch: Batch, predict: Predict) -> Array:
+        """Return the probability of each next token."""
         rows = np.concatenate([batch.inputs, batch.targets[:, -1:]], axis=1)
-        return find(_at((slice(None), slice(1, None)), _before(rows), rows))
+        return predict(_select((slice(None), slice(1, None)), _preceding(rows), rows))
 
 
 @final
 class MaskedTask(Task):
-    """The neighbors on both sides as they are shown, and the token itself where it is not hidden."""
+    """Predicts a token from the visible neighbors on both sides, and from its own input if that is not a mask."""
 
-    method = "n-grams of both sides' neighbors"
+    method = "n-grams of the neighbors on both sides"
 
     def examples(self) -> Examples:
-        """Return each token of the text with its neighbors, of which as many are hidden as a model's are."""
+        """Return each token of the text with its neighbors, as many of them masked as in a model's input."""
         text, share = self._text(), self.values.mask_share
-        noise = Noise(generator_key(0, "baseline"))
-        fate = noise.integers(text.size, 2**31).reshape(text.shape) / 2**31 / share * 10
-        others = noise.integers(text.size, self.special.n_ordinary).reshape(text.shape)
-        shown = np.where(fate < HIDDEN, self.special[MASK], np.where(fate < HIDDEN + REPLACED, others, text))
-        return _at(slice(None), _around(shown), text)
+        random = RandomStream(generator_key(0, "baseline"))
+        draw = random.integers(text.size, 2**31).reshape(text.shape) / 2**31 / share * 10
+        others = random.integers(text.size, self.special.n_ordinary).reshape(text.shape)
+        inputs = np.where(draw < HIDDEN, self.special[MASK], np.where(draw < HIDDEN + REPLACED, others, text))
+        return _select(slice(None), _neighbors(inputs), text)
 
-    def probability(self, batch: Batch, find: Find) -> Array:
-        """Return that of each hidden token; of one that is shown, by Bayes' rule from how often one is kept."""
+    def probabilities(self, batch: Batch, predict: Predict) -> Array:
+        """Return the probability of each target; by Bayes' rule if its input may be the kept token or another."""
         chosen = batch.targets != NO_TARGET
-        wanted = _at(chosen, _around(batch.inputs), batch.targets)
-        found, shown = find(wanted), batch.inputs[chosen]
+        examples = _select(chosen, _neighbors(batch.inputs), batch.targets)
+        prior, shown = predict(examples), batch.inputs[chosen]
         is_shown = shown != self.special[MASK]
-        as_shown = find(wanted._replace(tokens=np.where(is_shown, shown, wanted.tokens)))
+        prior_shown = predict(examples._replace(tokens=np.where(is_shown, shown, examples.tokens)))
         kept, replaced = 10 - HIDDEN - REPLACED, REPLACED / self.special.n_ordinary
-        seen = found * (kept * (shown == wanted.tokens) + replaced) / (kept * as_shown + replaced)
-        return np.where(is_shown, seen, found)
+        posterior = prior * (kept * (shown == examples.tokens) + replaced) / (kept * prior_shown + replaced)
+        return np.where(is_shown, posterior, prior)
 
 
 @final
 class PairsTask(Task):
-    """The target's tokens before, mixed with the tokens of the source; of what is found all at once, the places.
+    """Predicts a target's token from the tokens before it, mixed with a copy of a random token of the source.
 
-    Where the masks stand tells how far each is from the target's start and from its end.
+    An encoder predicts all of a target at once. Its context is the distance of a token from the target's start and
+    from its end, which the masks show.
     """
 
-    method = "n-grams of targets, mixed with their sources' tokens"
+    method = "n-grams of targets, mixed with copies of source tokens"
 
     def examples(self) -> Examples:
-        """Return each target's tokens, with those before and their shares of the source."""
-        return self._joined(self._of)
+        """Return the tokens of the targets with their contexts and their shares of the source."""
+        return self._from_batches(self._examples_of)
 
-    def probability(self, batch: Batch, find: Find) -> Array:
-        """Return that of each token of the targets."""
-        return find(self._of(batch))
+    def probabilities(self, batch: Batch, predict: Predict) -> Array:
+        """Return the probability of each token of the targets."""
+        return predict(self._examples_of(batch))
 
-    def _of(self, batch: Batch) -> Examples:
+    def _examples_of(self, batch: Batch) -> Examples:
         chosen = batch.targets != NO_TARGET
         copied = self._copied(batch, chosen)
-        if FORMS[self.values.family].is_ahead:
-            begun = np.pad(np.where(chosen, batch.targets, NONE), ((0, 0), (1, 0)), constant_values=NONE)
-            np.put_along_axis(begun, chosen.argmax(axis=1)[:, None], self.special[BOS], axis=1)
-            columns = [each[:, 1:] for each in _before(begun)]
+        if FORMS[self.values.family].is_causal:
+            with_bos = np.pad(np.where(chosen, batch.targets, NONE), ((0, 0), (1, 0)), constant_values=NONE)
+            np.put_along_axis(with_bos, chosen.argmax(axis=1)[:, None], self.special[BOS], axis=1)
+            columns = [each[:, 1:] for each in _preceding(with_bos)]
         else:
             from_start = np.cumsum(chosen, axis=1)
             columns = [from_start, from_start[:, -1:] - from_start]
-            # What ends a target is seen to stand there, and nothing of the source is.
+            # The last mask always stands for `eos`: there the copy component predicts it with certainty.
             copied = np.where(columns[1][chosen] == 0, 1.0, copied)
-        return _at(chosen, columns, batch.targets)._replace(copied=copied)
+        return _select(chosen, columns, batch.targets)._replace(copied=copied)
 
     def _copied(self, batch: Batch, chosen: Any) -> Array:
-        """Return which share of the source each target token has."""
+        """Return, for each target token, its share of the tokens of its source: the probability of copying it."""
         if batch.source is not None:
             source, lengths = batch.source, batch.source_lengths
-        else:  # in the one sequence it stands before `bos`
+        else:  # a single sequence has its source before `bos`
             source, lengths = batch.inputs, (batch.inputs == self.special[BOS]).argmax(axis=1)
         n_source = np.full(len(source), source.shape[1]) if lengths is None else np.asarray(lengths)
         source = np.where(np.arange(source.shape[1]) < n_source[:, None], source, NONE)
@@ -175,26 +177,26 @@ class PairsTask(Task):
 
 @final
 class SpanTask(Task):
-    """The text to the left of a span and what of it has been found; where a span ends, by what is left to find."""
+    """Predicts a hidden token from the text before it, and the end of a span from the number of tokens left."""
 
     method = "n-grams of the text before"
 
-    def probability(self, batch: Batch, find: Find) -> Array:
-        """Return that of each hidden token, and of each span's end."""
-        ends = self._is_marker(batch.targets)
-        ending = span_ends(ends)
-        text, order = self._filled(batch)
-        tokens = find(_at(slice(None), _before(text), text)).reshape(text.shape)
-        found = np.take_along_axis(tokens, np.argsort(order, axis=1), axis=1)[:, -ends.shape[1] :]
-        return np.where(ends, ending, (1 - ending) * found).ravel()
+    def probabilities(self, batch: Batch, predict: Predict) -> Array:
+        """Return the probability of each hidden token, and of each span's end."""
+        is_end = self._is_marker(batch.targets)
+        end = span_ends(is_end)
+        text, order = self._restored(batch)
+        tokens = predict(_select(slice(None), _preceding(text), text)).reshape(text.shape)
+        hidden = np.take_along_axis(tokens, np.argsort(order, axis=1), axis=1)[:, -is_end.shape[1] :]
+        return np.where(is_end, end, (1 - end) * hidden).ravel()
 
     def _is_marker(self, tokens: Ids) -> Any:
         return tokens >= self.special.n_ordinary
 
-    def _filled(self, batch: Batch) -> tuple[Ids, Ids]:
-        """Return source and target as one text, and from where each token of it was taken.
+    def _restored(self, batch: Batch) -> tuple[Ids, Ids]:
+        """Return the original text, and the index of each of its tokens in the source followed by the target.
 
-        Sentinels come last, where nothing is before or after them that counts.
+        Markers are moved to the end, where they do not disturb the text.
         """
         source: Any = batch.source
         parts: list[Ids] = [source, batch.targets]
@@ -207,52 +209,52 @@ class SpanTask(Task):
 
 
 def span_ends(markers: Any) -> Array:
-    """Return the chance of a marker (a sentinel, or the end) at each place of targets, by where markers stand [B, T].
+    """Return the probability of a marker (a sentinel or `eos`) at each position, from the mask [B, T] of all markers.
 
-    Every window hides as many tokens in as many spans, and every way to share them out is as likely: of n tokens that
-    are left to find and k spans to come, k / n of the ways end the span here.
+    Every window hides the same number of tokens in the same number of spans, and all divisions are equally likely. If
+    n tokens and k spans are left, the share of divisions that end the span here is k / n.
     """
     n_markers, n_tokens = (np.cumsum(each[:, ::-1], axis=1)[:, ::-1] for each in (markers, ~markers))
-    ending = np.where(n_tokens == 0, 1.0, (n_markers - 1) / np.maximum(n_tokens, 1))
+    end = np.where(n_tokens == 0, 1.0, (n_markers - 1) / np.maximum(n_tokens, 1))
     # A target begins with a marker, and no span is empty.
-    return np.choose(shifted(markers.astype(np.int64), 1) + 1, [1.0, ending, 0.0])
+    return np.choose(shifted(markers.astype(np.int64), 1) + 1, [1.0, end, 0.0])
 
 
 class LabelsTask(Task):
-    """How often each label is, whatever the text."""
+    """Predicts a label from its frequency, independent of the text."""
 
-    method = "how often each label is"
+    method = "label frequencies"
 
     def __init__(self, train: Any, values: Hyperparameters) -> None:
         super().__init__(train, values)
         self.vocab_size = values.n_labels or train.n_labels
 
     def examples(self) -> Examples:
-        """Return the labels of the training split, with nothing around them."""
+        """Return the labels of the training split, without contexts."""
         return Examples([], self.train.tokens[self.train.starts[:, 1]].astype(np.int64))
 
-    def probability(self, batch: Batch, find: Find) -> Array:
-        """Return that of each text's label."""
-        return find(Examples([], batch.targets[batch.targets != NO_TARGET] - self.special[label(0)]))
+    def probabilities(self, batch: Batch, predict: Predict) -> Array:
+        """Return the probability of each text's label."""
+        return predict(Examples([], batch.targets[batch.targets != NO_TARGET] - self.special[label(0)]))
 
 
 @final
 class TagsTask(LabelsTask):
-    """How often each label is at a token, and after those before it."""
+    """Predicts a tag from its token and the tokens before."""
 
     method = "n-grams of tokens and their tags"
 
     def examples(self) -> Examples:
-        """Return the tags of the training split, each with its token and those before it."""
-        return self._joined(self._of)
+        """Return the tags of the training split, each with its token and the tokens before."""
+        return self._from_batches(self._examples_of)
 
-    def probability(self, batch: Batch, find: Find) -> Array:
-        """Return that of each tag."""
-        return find(self._of(batch))
+    def probabilities(self, batch: Batch, predict: Predict) -> Array:
+        """Return the probability of each tag."""
+        return predict(self._examples_of(batch))
 
-    def _of(self, batch: Batch) -> Examples:
-        columns = [batch.inputs, *_before(batch.inputs)[: LONGEST - 2]]
-        return _at(batch.targets != NO_TARGET, columns, batch.targets - self.special[label(0)])
+    def _examples_of(self, batch: Batch) -> Examples:
+        columns = [batch.inputs, *_preceding(batch.inputs)[: MAX_ORDER - 2]]
+        return _select(batch.targets != NO_TARGET, columns, batch.targets - self.special[label(0)])
 
 
 TASKS: dict[str, type[Task]] = {
@@ -266,16 +268,16 @@ TASKS: dict[str, type[Task]] = {
 
 
 FORMAT = 6  # part of every digest: raise it when the same data would give another loss
-HELD_OUT = 10  # of so many parts of the training split the last one chooses
-ROUNDS = 20
+N_PARTS = 10  # the last of so many parts of the examples is held out, to choose the order
+EM_STEPS = 20
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """The loss of counts (in its `unit`, and bits a byte, None of labels).
+    """The loss of an n-gram model, in its `unit` and in bits per byte (None for labels and tags).
 
-    `method` says of what, `order` how far they reach. `by_order` has the losses of the orders from 1 to `order`,
-    `copied` is the weight of the source's own tokens in the mixture, and `n_counted` how many tokens were counted.
+    `method` describes the model, and `by_order` has its losses for the orders from 1 to `order`. `copied` is the weight
+    of copied source tokens in the mixture, `n_counted` the number of counted tokens.
     """
 
     loss: float
@@ -291,49 +293,49 @@ class Baseline:
 def find_baseline(
     dataset: Dataset, values: Hyperparameters, cache: Path | None = None, split: Scored = "val"
 ) -> Baseline | None:
-    """Return the baseline of a run's objective, from the cache if it has it; None where there is none for it."""
+    """Return the baseline of a run's objective, from the cache if it is there; None if the objective has none."""
     if values.objective not in TASKS:
         return None
-    deciding = [FORMAT, split, dataset.token_digest, *evaluated_on(values)]
-    deciding += [] if values.data_limit is None else [values.data_limit]
-    digest = hashlib.sha256(json.dumps(deciding).encode()).hexdigest()[:32]
+    inputs = [FORMAT, split, dataset.token_digest, *evaluated_on(values)]
+    inputs += [] if values.data_limit is None else [values.data_limit]
+    digest = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:32]
     file = (cache or cache_folder()) / f"{digest}.baseline"
     try:
         return Baseline(**json.loads(file.read_text("utf-8")))
-    except (OSError, ValueError, TypeError):  # not there, or not whole
-        found = _found(dataset, values, split)
+    except (OSError, ValueError, TypeError):  # missing or incomplete
+        computed = _computed(dataset, values, split)
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, json.dumps(asdict(found)).encode())
-        return found
+        write_whole(file, json.dumps(asdict(computed)).encode())
+        return computed
 
 
-def _found(dataset: Dataset, values: Hyperparameters, split: Scored) -> Baseline:
+def _computed(dataset: Dataset, values: Hyperparameters, split: Scored) -> Baseline:
     task = TASKS[values.objective](dataset.training(values), values)
     examples = task.examples()
-    n_seen = len(examples.tokens) - max(1, len(examples.tokens) // HELD_OUT)
-    order, copied = _chosen(examples.part(slice(n_seen)), examples.part(slice(n_seen, None)), task)
+    n_fitted = len(examples.tokens) - max(1, len(examples.tokens) // N_PARTS)
+    order, weight = _selected(examples.part(slice(n_fitted)), examples.part(slice(n_fitted, None)), task)
     ngrams = NGrams(examples._replace(contexts=examples.contexts[: order - 1]), task.vocab_size)
 
     objective = make_objective(dataset.scored(split), values)
     totals, n_targets = np.zeros(order), 0
     for batch in objective.evaluation(values.evaluated_tokens):
-        for at in range(order):
+        for level in range(order):
 
-            def find(wanted: Examples, at: int = at) -> Array:
-                found = next(islice(ngrams.probabilities(wanted), at, None))
-                return _mixed(found, copied, wanted.copied)
+            def predict(examples: Examples, level: int = level) -> Array:
+                counted = next(islice(ngrams.probabilities(examples), level, None))
+                return _mixed(counted, weight, examples.copied)
 
-            totals[at] -= float(np.log(task.probability(batch, find)).sum())
+            totals[level] -= float(np.log(task.probabilities(batch, predict)).sum())
         n_targets += batch.n_targets
     losses = (totals / n_targets).tolist()
     per_byte = dataset.bits_per_byte(losses[-1], values, split)
-    counted = len(examples.tokens)
-    return Baseline(losses[-1], per_byte, task.method, order, copied, counted, losses, objective.unit)
+    n_counted = len(examples.tokens)
+    return Baseline(losses[-1], per_byte, task.method, order, weight, n_counted, losses, objective.unit)
 
 
-def _chosen(seen: Examples, held_out: Examples, task: Task) -> tuple[int, float]:
-    """Return the order, and the weight of what may be copied, that suit what was held out best."""
-    by_order = list(NGrams(seen, task.vocab_size).probabilities(held_out))
+def _selected(fitted: Examples, held_out: Examples, task: Task) -> tuple[int, float]:
+    """Return the order and the weight of copying that have the lowest loss on the held-out examples."""
+    by_order = list(NGrams(fitted, task.vocab_size).probabilities(held_out))
     weights = [_weight(each, held_out.copied) for each in by_order]
     mixed = (_mixed(each, weight, held_out.copied) for each, weight in zip(by_order, weights, strict=True))
     best = int(np.argmax([np.log(each).mean() for each in mixed]))
@@ -345,10 +347,10 @@ def _mixed(counted: Array, weight: float, copied: Array | None) -> Array:
 
 
 def _weight(counted: Array, copied: Array | None) -> float:
-    """Return the weight of what may be copied at which both explain the tokens best, by expectation maximization."""
+    """Return the most likely weight of copying in the mixture, by expectation maximization."""
     if copied is None:
         return 0.0
     weight = 0.5
-    for _ in range(ROUNDS):
+    for _ in range(EM_STEPS):
         weight = float(np.mean(weight * copied / _mixed(counted, weight, copied)))
     return weight

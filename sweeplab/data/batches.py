@@ -1,4 +1,4 @@
-"""What a step reads. Legend: B batch_size, T positions of the sequence that is learned, S of an encoder's source."""
+"""The data of a training step. Shapes: B batch_size, T positions of a sequence, S positions of an encoder's source."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# What a corpus has to learn from.
+# The kind of data that a corpus has.
 DataKind = Literal["text", "pairs", "labels", "tags", "scores", "preferences"]
-# Kinds in which what is to be found is one of a few labels.
+# Kinds whose targets are classes.
 LABELLED: Sequence[DataKind] = ("labels", "tags")
-# Of scores each second text ends with so many numbers of 16 bits: a score as a 64-bit float.
+# A score is stored after its second text: a 64-bit float as so many 16-bit numbers.
 SCORE_SIZE = 4
-# Stands among tags for a token that has none.
+# The tag of a token that has none.
 NO_TAG = 2**16 - 1
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Sources and the targets that follow from them, one after the other in `tokens`.
+    """Sources and their targets, in turn, in `tokens`; `ends` [2 * n_pairs] has the end of each.
 
-    `ends` [2 * n_pairs] says where each source and each target ends. Where there are `n_labels` a target is one number,
-    from 0, and no text; of tags one for each token of its source, or NO_TAG. Of preferences, `per_source` 2, each
-    source stands twice: with the target that is chosen, then with the one that is rejected. Of scores a target is a
-    second text, and then the score, SCORE_SIZE numbers.
+    With labels, a target is one number from 0 to n_labels - 1; with tags, one such number, or NO_TAG, for each token
+    of its source. With preferences, `per_source` is 2: each source comes with its chosen target, then again with its
+    rejected target. With scores, a target is a second text followed by the score as SCORE_SIZE numbers.
     """
 
     tokens: NDArray[np.uint16]
@@ -39,11 +38,11 @@ class Pairs:
 
     @property
     def kind(self) -> DataKind:
-        """Return what they are pairs of."""
+        """Return the kind of the pairs."""
         return self.of or ("labels" if self.n_labels else "preferences" if self.per_source > 1 else "pairs")
 
     def __len__(self) -> int:
-        """Return the number of tokens, as of any split."""
+        """Return the number of tokens, as for a split of text."""
         return len(self.tokens)
 
     @property
@@ -53,12 +52,12 @@ class Pairs:
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """Return where each source and each target starts [n_pairs, 2]."""
+        """Return the starts of all sources and targets [n_pairs, 2]."""
         return np.append(0, self.ends[:-1]).reshape(-1, 2)
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
-        """Return how many tokens each source and each target has [n_pairs, 2]."""
+        """Return the lengths of all sources and targets in tokens [n_pairs, 2]."""
         return np.diff(self.ends, prepend=0).reshape(-1, 2)
 
 
@@ -66,18 +65,18 @@ Split = NDArray[np.uint16] | Pairs
 
 
 def kind_of(split: Split) -> DataKind:
-    """Return what a split has to learn from."""
+    """Return the kind of a split's data."""
     return split.kind if isinstance(split, Pairs) else "text"
 
 
-# A part of a text is taken in stretches of so many tokens.
+# A part of a text consists of stretches of so many tokens.
 STRETCH = 1024
 
 
 def limited(split: Split, n_tokens: int) -> Split:
-    """Return so many tokens of a split, in stretches, or in whole pairs, evenly spread over it; all where it has less.
+    """Return `n_tokens` of a split, evenly spread over it: stretches of text, or whole pairs; all if it has fewer.
 
-    They are always the same ones, and those of a smaller part are in a larger one too.
+    The choice is always the same, and a larger part contains every smaller part.
     """
     if n_tokens >= len(split):
         return split
@@ -85,7 +84,7 @@ def limited(split: Split, n_tokens: int) -> Split:
         order = _evenly(len(split) // STRETCH)
         n_whole, rest = divmod(n_tokens, STRETCH)
         lengths = dict.fromkeys(order[:n_whole].tolist(), STRETCH)
-        if rest:  # of a stretch more; of a split shorter than that its begin
+        if rest:  # the start of one more stretch, or of what follows the last whole one
             lengths[int(order[n_whole]) if n_whole < len(order) else len(order)] = rest
         return np.concatenate([split[at * STRETCH : at * STRETCH + lengths[at]] for at in sorted(lengths)])
     together = split.per_source
@@ -99,24 +98,24 @@ def limited(split: Split, n_tokens: int) -> Split:
 
 
 def _evenly(count: int) -> NDArray[np.int64]:
-    """Return the numbers below `count` so that the first few, however many, lie evenly: by the golden ratio."""
+    """Return the numbers below `count`, ordered so that the first k are evenly spread for any k (golden ratio)."""
     return np.argsort(np.arange(count) * (math.sqrt(5.0) - 1.0) / 2.0 % 1.0, kind="stable")
 
 
 NO_TARGET = -1
 
 Ids = NDArray[np.int64]
-# NumPy's as the data make them; torch's, with a leading run dimension, as the model takes them.
+# A NumPy array in batches of the data; a torch tensor with a leading run dimension in batches for the model.
 Array = Any
 
 
 class Batch(NamedTuple):
-    """Sequences to learn from; the token to be found at a position is its target, and NO_TARGET where none is.
+    """A batch of sequences: `inputs` and `targets` [B, T], with NO_TARGET where nothing is predicted.
 
-    `inputs` and `targets` are [B, T], `source` [B, S] is what the encoder of an encoder-decoder reads. Lengths [B]
-    say where sequences end that are shorter than their row, which is padded on the right; without them none is.
-    `reference` [B], of preferences: as the data make it, which of the split's sequences each is; as the model takes it,
-    the log-probability that the run had for its targets at its start. Of scores it is the score of each.
+    `source` [B, S] is the input of the encoder of an encoder-decoder. Rows are padded on the right: `lengths` and
+    `source_lengths` [B] are the lengths without padding, None if no row is padded. `reference` [B] exists for two
+    objectives: for scores, it is the score of each sequence; for preferences, the sequence's index in the split, which
+    becomes, before the model reads it, the log-probability of its targets at the run's start.
     """
 
     inputs: Array
@@ -128,16 +127,16 @@ class Batch(NamedTuple):
 
     @property
     def n_targets(self) -> int:
-        """Return how many targets count."""
+        """Return the number of targets, without NO_TARGET."""
         return int((self.targets != NO_TARGET).sum())
 
 
 def changed(batch: Batch, change: Callable[[Array], Array]) -> Batch:
-    """Return the batch with all that it has changed alike."""
+    """Return the batch with a function applied to each of its arrays."""
     return Batch(*(None if part is None else change(part) for part in batch))
 
 
 def stacked(batches: Sequence[Batch]) -> Batch:
-    """Put the batches of K runs into one, with a leading run dimension."""
+    """Stack the batches of K runs along a leading run dimension."""
     parts = zip(*batches, strict=True)
     return Batch(*(None if part[0] is None else np.array(part) for part in parts))

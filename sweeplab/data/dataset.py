@@ -40,7 +40,7 @@ SETTLED_NANOSECONDS = 2 * 10**9
 
 T = TypeVar("T")
 N = TypeVar("N", bound=np.generic)
-Scored = Literal["val", "test"]  # the splits that losses are of
+Scored = Literal["val", "test"]  # the splits on which losses are measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,7 @@ class Dataset:
         return len(self.val)
 
     def training(self, values: Hyperparameters) -> Split:
-        """Return what a run learns from: the training split, or the part given by its data_limit."""
+        """Return a run's training data: the training split, or the part given by its data_limit."""
         return self.train if values.data_limit is None else limited(self.train, values.data_limit)
 
     def scored(self, split: Scored) -> Split:
@@ -102,9 +102,8 @@ class Dataset:
     def bits_per_byte(self, loss: float, values: Hyperparameters, split: Scored = "val") -> float | None:
         """Convert a loss (nats per evaluated target) to bits per byte of these targets; None if they are not text.
 
-        The result is comparable across tokenizers.
-
-        For hidden tokens it is their cost given all the text around them, which is less than that of the text.
+        The result is comparable across tokenizers. For masked tokens it is their cost given the text on both sides,
+        which is less than the cost of the text.
         """
         if self.kind not in ("text", "pairs"):
             return None
@@ -150,19 +149,19 @@ def prepare(
             cannot be written.
     """
     source = _named(CORPORA, "corpus", corpus)
-    cut_by = _cut_by(tokenizer, vocab_size) if given is None else _digest(given.to_json())
+    tokenizer_key = _tokenizer_key(tokenizer, vocab_size) if given is None else _digest(given.to_json())
     files = source.files(path)
     folder = cache or cache_folder()
     stamps = _stamps(files)
     known = folder / f"{_digest(corpus, stamps)}.text"
 
     name = _remembered(known, newest=max(mtime for _, _, mtime in stamps))
-    if name and (dataset := open_cached(folder / _digest(cut_by, name))):
+    if name and (dataset := open_cached(folder / _digest(tokenizer_key, name))):
         return dataset
 
     texts = source.texts(files)
     name = f"{texts.digest} {texts.n_duplicates}"
-    base = folder / _digest(cut_by, name)
+    base = folder / _digest(tokenizer_key, name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
@@ -172,18 +171,18 @@ def prepare(
             write_whole(known, name.encode())
     except OSError as error:
         reason = error.strerror or error
-        what = f"cannot keep tokens in {folder} ({reason}); SWEEPLAB_CACHE names another folder"
+        what = f"cannot write tokens to {folder} ({reason}); SWEEPLAB_CACHE names another folder"
         raise BadInput(what) from error
     return dataset
 
 
 def cached_at(tokenizer: str, vocab_size: int | None, text_digest: str, n_duplicates: int) -> Path:
     """Return the path of a text's tokens in this machine's cache, without suffix; the files need not exist."""
-    return cache_folder() / _digest(_cut_by(tokenizer, vocab_size), f"{text_digest} {n_duplicates}")
+    return cache_folder() / _digest(_tokenizer_key(tokenizer, vocab_size), f"{text_digest} {n_duplicates}")
 
 
-def _cut_by(tokenizer: str, vocab_size: int | None) -> str:
-    """Return the key of a tokenization: the tokenizer's name, its vocabulary size if given, and its version."""
+def _tokenizer_key(tokenizer: str, vocab_size: int | None) -> str:
+    """Return the key of a tokenizer: its name, its vocabulary size if given, and its version."""
     kind = _named(TOKENIZERS, "tokenizer", tokenizer)
     if vocab_size is not None and not issubclass(kind, LearnedTokenizer):
         raise WrongVocabulary(f"tokenizer {tokenizer} takes no vocab_size: the text determines its tokens")
@@ -296,7 +295,7 @@ def _built(base: Path, texts: Texts, made: Callable[[], Tokenizer]) -> Dataset:
 
 
 def _encoded(tokenizer: Tokenizer, texts: Texts, split: Sequence[str]) -> Iterator[NDArray[Any]]:
-    """Yield the tokens of each text; for a label its number, for tags one number per token; a score after its text."""
+    """Yield the tokens of each text; for labels and tags their numbers; for scores the second text, then the score."""
     numbers = {name: number for number, name in enumerate(texts.labels)}
     if texts.kind == "tags":
         encode = word_encoder(tokenizer)

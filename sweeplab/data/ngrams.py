@@ -1,9 +1,10 @@
 """Interpolated Kneser-Ney n-grams, with three discounts per level.
 
 Kneser and Ney, "Improved backing-off for m-gram language modeling", 1995; the discounts are Chen and Goodman's ("An
-empirical study of smoothing techniques for language modeling", 1999, equation 26). Contexts need not be the tokens
-before: they are columns, the one that counts most first, and a level of the model has one column more than the last.
-A column may hold positions as well as tokens."""
+empirical study of smoothing techniques for language modeling", 1999, equation 26).
+
+A context is a list of columns, the most important one first. The model of order n uses the first n - 1 columns. They
+need not be the preceding tokens: a column may have other tokens, or positions."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ Ids = NDArray[np.int64]
 Array = NDArray[np.float64]
 NONE = -1
 N_DISCOUNTS = 3
-LEAST = 0.1  # is always taken off, so that no token is impossible
+MIN_DISCOUNT = 0.1  # positive, so that every token has a positive probability
 
 
 class Examples(NamedTuple):
-    """Tokens [N] with what stands around each: columns [N] of tokens or places, NONE where there is nothing more.
+    """Tokens [N] with their contexts: columns [N] of tokens or positions, NONE where the context is shorter.
 
-    `copied` [N] is another guess at each token's probability, by where it might have been copied from.
+    `copied` [N] is the probability of each token if it is copied from its source.
     """
 
     contexts: list[Ids]
@@ -38,81 +39,81 @@ class Examples(NamedTuple):
 
 
 class _Counts:
-    """Counts of one level, raw or of continuations: by gram and by the context that it begins with."""
+    """Discounted counts of one order, by n-gram and by context; of occurrences, or of distinct continuations."""
 
-    def __init__(self, counts: Ids, nodes: Ids, n_nodes: int) -> None:
+    def __init__(self, counts: Ids, contexts: Ids, n_contexts: int) -> None:
         self.discounts = _discounts(counts)
-        self.reduced = counts - self.discounts[np.minimum(counts, N_DISCOUNTS)]
-        self.totals = np.bincount(nodes, counts, n_nodes)
-        freed = np.bincount(nodes, counts - self.reduced, n_nodes)
-        self.lower = freed / np.maximum(self.totals, 1)
+        self.discounted = counts - self.discounts[np.minimum(counts, N_DISCOUNTS)]
+        self.totals = np.bincount(contexts, counts, n_contexts)
+        freed = np.bincount(contexts, counts - self.discounted, n_contexts)
+        self.backoff = freed / np.maximum(self.totals, 1)
 
-    def interpolated(self, nodes: Ids, grams: Ids, below: Array) -> Array:
-        """Return the level's probabilities, given those of the level below; where it has no context, these."""
-        has_context = nodes != NONE
-        at = np.where(has_context, nodes, 0)
-        own = np.where(grams == NONE, 0.0, self.reduced[grams] / np.maximum(self.totals[at], 1))
-        return np.where(has_context, own + self.lower[at] * below, below)
+    def interpolate(self, contexts: Ids, grams: Ids, lower: Array) -> Array:
+        """Return this order's probabilities, given those of the lower order, which hold for unknown contexts."""
+        is_known = contexts != NONE
+        at = np.where(is_known, contexts, 0)
+        own = np.where(grams == NONE, 0.0, self.discounted[grams] / np.maximum(self.totals[at], 1))
+        return np.where(is_known, own + self.backoff[at] * lower, lower)
 
 
-class _Level(NamedTuple):
-    """What was seen with so many columns: contexts as (the one below, column), grams as (context, token)."""
+class _Order(NamedTuple):
+    """Sorted keys of one order: contexts as (shorter context, column), n-grams as (context, token)."""
 
     contexts: Ids
     grams: Ids
     raw: _Counts
-    continued: _Counts
+    continuations: _Counts
 
 
 class NGrams:
-    """What follows which context in some examples, for every order up to the number of their columns and one."""
+    """A Kneser-Ney model of examples, for every order from 1 to the number of their columns plus one."""
 
     def __init__(self, examples: Examples, vocab_size: int) -> None:
         self._vocab_size = vocab_size
         self._n_symbols = max([vocab_size, *(1 + each.max(initial=NONE) for each in examples.contexts)])
-        nodes = np.zeros_like(examples.tokens)
+        numbers = np.zeros_like(examples.tokens)  # of the examples' contexts
         contexts, found = np.zeros(1, np.int64), []
         for column in [None, *examples.contexts]:
             if column is not None:
-                keys = self._keys(nodes, column)
-                if not (keys != NONE).any():  # no row is that long
+                keys = self._keys(numbers, column)
+                if not (keys != NONE).any():  # no context is that long
                     break
                 contexts, inverse = np.unique(keys[keys != NONE], return_inverse=True)
-                nodes = np.full_like(nodes, NONE)
-                nodes[keys != NONE] = inverse
-            keys = self._keys(nodes, examples.tokens)
+                numbers = np.full_like(numbers, NONE)
+                numbers[keys != NONE] = inverse
+            keys = self._keys(numbers, examples.tokens)
             grams, counts = np.unique(keys[keys != NONE], return_counts=True)
             found.append((contexts, grams, counts))
-        self._levels: list[_Level] = []
+        self._orders: list[_Order] = []
         for (contexts, grams, counts), longer in zip_longest(found, found[1:]):
-            continued = counts if longer is None else self._continued(grams, *longer[:2])
-            both = (_Counts(each, grams // self._n_symbols, len(contexts)) for each in (counts, continued))
-            self._levels.append(_Level(contexts, grams, *both))
+            distinct = counts if longer is None else self._continuations(grams, *longer[:2])
+            both = (_Counts(each, grams // self._n_symbols, len(contexts)) for each in (counts, distinct))
+            self._orders.append(_Order(contexts, grams, *both))
 
-    def _keys(self, nodes: Ids, tokens: Ids) -> Ids:
-        is_known = (nodes != NONE) & (tokens != NONE) & (tokens < self._n_symbols)
-        return np.where(is_known, nodes * self._n_symbols + tokens, NONE)
+    def _keys(self, contexts: Ids, tokens: Ids) -> Ids:
+        is_known = (contexts != NONE) & (tokens != NONE) & (tokens < self._n_symbols)
+        return np.where(is_known, contexts * self._n_symbols + tokens, NONE)
 
-    def _continued(self, grams: Ids, contexts: Ids, longer: Ids) -> Ids:
-        """Return of each gram in how many different longer ones it stands; what begins a row stands in one."""
-        nodes, tokens = np.divmod(longer, self._n_symbols)
-        shorter = contexts[nodes] // self._n_symbols * self._n_symbols + tokens
+    def _continuations(self, grams: Ids, contexts: Ids, longer: Ids) -> Ids:
+        """Count the distinct longer n-grams that contain each n-gram; at the start of a row there is one."""
+        numbers, tokens = np.divmod(longer, self._n_symbols)
+        shorter = contexts[numbers] // self._n_symbols * self._n_symbols + tokens
         return np.maximum(np.bincount(np.searchsorted(grams, shorter), minlength=len(grams)), 1)
 
     def probabilities(self, examples: Examples) -> Iterator[Array]:
         """Yield the probability [N] of each example's token by every order, from 1 on."""
-        nodes = np.zeros_like(examples.tokens)
-        below = np.full(len(nodes), 1 / self._vocab_size)
-        for level, column in zip(self._levels, [None, *examples.contexts], strict=False):
+        contexts = np.zeros_like(examples.tokens)
+        lower = np.full(len(contexts), 1 / self._vocab_size)
+        for order, column in zip(self._orders, [None, *examples.contexts], strict=False):
             if column is not None:
-                nodes = _places(level.contexts, self._keys(nodes, column))
-            grams = _places(level.grams, self._keys(nodes, examples.tokens))
-            yield level.raw.interpolated(nodes, grams, below)
-            below = level.continued.interpolated(nodes, grams, below)
+                contexts = _indices(order.contexts, self._keys(contexts, column))
+            grams = _indices(order.grams, self._keys(contexts, examples.tokens))
+            yield order.raw.interpolate(contexts, grams, lower)
+            lower = order.continuations.interpolate(contexts, grams, lower)
 
 
-def _places(known: Ids, keys: Ids) -> Ids:
-    """Return where each key stands among sorted ones, NONE where it does not."""
+def _indices(known: Ids, keys: Ids) -> Ids:
+    """Return the index of each key among sorted ones, NONE if it is not one of them."""
     if not len(known):
         return np.full_like(keys, NONE)
     found = np.minimum(np.searchsorted(known, keys), len(known) - 1)
@@ -120,8 +121,8 @@ def _places(known: Ids, keys: Ids) -> Ids:
 
 
 def _discounts(counts: Ids) -> Array:
-    """Return what is taken off counts of 0, 1, 2, and 3 or more."""
+    """Return the discounts of counts of 0, 1, 2, and 3 or more."""
     seen = np.bincount(np.minimum(counts, N_DISCOUNTS + 2), minlength=N_DISCOUNTS + 2).astype(float)
     share = seen[1] / max(seen[1] + 2 * seen[2], 1)
     discounts = [n - (n + 1) * share * seen[n + 1] / max(seen[n], 1) for n in range(1, N_DISCOUNTS + 1)]
-    return np.array([0.0, *(np.clip(each, LEAST, n + 1) for n, each in enumerate(discounts))])
+    return np.array([0.0, *(np.clip(each, MIN_DISCOUNT, n + 1) for n, each in enumerate(discounts))])

@@ -1,7 +1,4 @@
-"""The task of a run, and the sizes of its data.
-
-Losses of different tasks cannot be compared.
-"""
+"""The task of a run, and the sizes of its data. Losses of different tasks cannot be compared."""
 
 from __future__ import annotations
 

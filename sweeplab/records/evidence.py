@@ -12,17 +12,18 @@ NOT_SEEN: Final = "no difference seen"
 UNKNOWN: Final = "cannot be told"
 UNTESTED: Final = "not tested on other seeds"
 # Why a difference cannot be told from chance, and how to find out.
-ONE_SEED = "no cell has two seeds; `seeds: [0, 1, 2]` or `study confirm` would tell"
-ONE_TRIAL = "each cell has one trial of its search; more `trials_per_cell` or `study confirm` would tell"
-_ITS_OWN = "the loss shown is the one that chose it"
+ONE_SEED = "no cell has two seeds; to find out, use `seeds: [0, 1, 2]` or `study confirm`"
+ONE_TRIAL = "each cell has one trial of its search; to find out, use `trials_per_cell` or `study confirm`"
+_SAME_LOSS = "the trial was selected by the loss shown"
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The evidence for a statement on a difference, a winner, a depth or a width.
+    """The evidence for a statement about a difference, a winner, a depth or a width.
 
-    `n_seeds` is the smallest number of seeds among the compared (0 if unknown), `selection` how the subject was chosen,
-    and `tested_on` the seeds and split whose losses decide. If nothing does, it is empty and `why` gives the reason.
+    `n_seeds` is the smallest number of seeds of the compared configurations (0 if unknown). `selection` says how these
+    were chosen. `tested_on` names the seeds and the split of the losses that decide; if no losses decide, it is empty
+    and `why` gives the reason.
     """
 
     n_seeds: int
@@ -39,18 +40,18 @@ class Evidence:
         return f"{self.selection}{seeds}{tested}"
 
     def in_words(self) -> str:
-        """Return a clause with the evidence and the verdict, and the reason if there is no verdict."""
+        """Return a clause with the evidence and the verdict, and with the reason if nothing was tested."""
         return (
             f"{self.basis}: {self.verdict}" if self.tested_on else f"{self.verdict}: {self.basis}; {self.why}"
         )
 
 
 def best_of(n_trials: int, what: str = "each cell", fewest: int | None = None) -> str:
-    """Return how a trial was chosen, among `n_trials`; with `fewest`, among that many up to `n_trials`."""
+    """Say from how many trials a trial was chosen: `n_trials`, or `fewest` to `n_trials` if cells differ."""
     many = f"{fewest} to {n_trials}" if fewest is not None and fewest < n_trials else str(n_trials)
-    return f"the best of {many} trials of {what}" if n_trials > 1 else f"the one trial of {what}"
+    return f"the best of {many} trials of {what}" if n_trials > 1 else f"the only trial of {what}"
 
 
 def chosen_best(n_seeds: int, n_trials: int, what: str = "the study") -> Evidence:
-    """Return the evidence for the best trial of a study or a cell: only the losses that selected it."""
-    return Evidence(n_seeds, best_of(n_trials, what), "", UNTESTED, _ITS_OWN)
+    """Return the evidence for the best trial of a study or a cell if only the losses that selected it are known."""
+    return Evidence(n_seeds, best_of(n_trials, what), "", UNTESTED, _SAME_LOSS)

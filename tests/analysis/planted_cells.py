@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sweeplab.analysis.comparing import Tried
+from sweeplab.analysis.comparing import CellTrials
 
 SEED_SD = 0.01
 # How far the noise of the noisiest cell lies above that of the quietest, by how it is spread over the cells.
@@ -26,12 +26,12 @@ def plant_cells(
     spread: float = 0.02,
     noise: str = "equal",
     shifts: Mapping[int, float] | None = None,
-) -> list[Tried]:
+) -> list[CellTrials]:
     """Return cells of mean 2, but for `shifts`, whose trials differ by `spread` and whose seeds by SEED_SD and more."""
     cells = []
     for at, sd in enumerate(SEED_SD * NOISES[noise](n_cells)):
         mean = 2.0 + (shifts or {}).get(at, 0.0)
         trials = mean + spread * random.standard_normal((n_trials, 1))
         losses = trials + sd * random.standard_normal((n_trials, n_seeds))
-        cells.append(Tried([dict(enumerate(map(float, each))) for each in losses], n_trials))
+        cells.append(CellTrials([dict(enumerate(map(float, each))) for each in losses], n_trials))
     return cells

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from analysis.planted_cells import NOISES, plant_cells
 
-from sweeplab.analysis.comparing import Compared, Tried, compare
+from sweeplab.analysis.comparing import CellComparison, CellTrials, compare
 from sweeplab.records.evidence import DIFFERENT, NOT_SEEN, ONE_SEED, ONE_TRIAL, UNKNOWN
 
 SIX = list(combinations(range(6), 2))
@@ -19,7 +19,8 @@ def alarms(n: int, **how) -> int:
     """Return in how many of so many studies of cells that are alike any pair is told apart."""
     random = np.random.default_rng(11)
     cells = (plant_cells(random, **how) for _ in range(n))
-    return sum(bool(compare(each, list(combinations(range(len(each)), 2))).told.any()) for each in cells)
+    found = (compare(each, list(combinations(range(len(each)), 2))) for each in cells)
+    return sum(bool(each.significant.any()) for each in found)
 
 
 @pytest.mark.parametrize("noise", ["equal", "half of 4"])
@@ -42,7 +43,7 @@ def test_more_trials_in_one_cell_are_no_difference() -> None:
     random, found = np.random.default_rng(3), 0
     for _ in range(60):
         cells = [*plant_cells(random, 3, 2), *plant_cells(random, 3, 16)]
-        found += bool(compare(cells, SIX).told.any())
+        found += bool(compare(cells, SIX).significant.any())
     assert found <= 10
 
 
@@ -51,7 +52,7 @@ def test_a_planted_difference_is_told_with_its_size(n_trials: int) -> None:
     random = np.random.default_rng(1)
     spread = 0.02 if n_trials > 1 else 0.0
     found = compare(plant_cells(random, 6, n_trials, spread=spread, shifts={0: -0.3}), SIX)
-    assert list(found.told) == [a == 0 for a, _ in SIX]
+    assert list(found.significant) == [a == 0 for a, _ in SIX]
     assert found.evidence.verdict == DIFFERENT
     assert all(low < 0.3 < high for low, high in list(zip(found.low, found.high, strict=True))[:5])
     assert found.of(0).verdict == DIFFERENT and found.of(14).verdict == NOT_SEEN
@@ -83,17 +84,17 @@ def test_what_cannot_be_told_says_what_would() -> None:
     for found, why in ((one_seed, ONE_SEED), (one_trial, ONE_TRIAL)):
         assert found.evidence.verdict == found.of(0).verdict == UNKNOWN
         assert found.evidence.why == why and why in found.evidence.in_words()
-        assert np.isnan(found.low).all() and not found.told.any()
+        assert np.isnan(found.low).all() and not found.significant.any()
 
 
 def test_a_seed_that_moves_all_cells_alike_is_left_out_where_some_cells_lack_it() -> None:
     cells = plant_cells(np.random.default_rng(6), n_trials=1, spread=0.0, shifts={0: -0.3})
-    moved = [Tried([{seed: loss + 5 * seed for seed, loss in each.best.items()}], 1) for each in cells]
-    moved[5] = Tried([{0: moved[5].best[0]}], 1)
+    moved = [CellTrials([{seed: loss + 5 * seed for seed, loss in each.best.items()}], 1) for each in cells]
+    moved[5] = CellTrials([{0: moved[5].best[0]}], 1)
     found = compare(moved, SIX)
-    assert found.told[:5].all() and not found.told[5:].any()
+    assert found.significant[:5].all() and not found.significant[5:].any()
     assert found.best[1:] == pytest.approx(np.full(5, found.best[1]), abs=0.1)
 
 
-def _width(found: Compared) -> float:
+def _width(found: CellComparison) -> float:
     return float(np.median(found.high - found.low))

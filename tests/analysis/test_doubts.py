@@ -43,7 +43,7 @@ def read(frame: pd.DataFrame, folder: Path) -> Points:
 
 def test_every_other_column_is_tested_and_no_measured_one(tmp_path: Path) -> None:
     points = read(table(note=["x"] * 30, one=3, holes=[1.0, *[np.nan] * 29]), tmp_path)
-    assert points.spare.keys() == {"epochs", "batch_size", "weight_decay", "year", "lr"}
+    assert points.extra_columns.keys() == {"epochs", "batch_size", "weight_decay", "year", "lr"}
     assert doubts(points, fit(points, CHINCHILLA)) == []
 
 

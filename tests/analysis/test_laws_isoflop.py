@@ -94,7 +94,7 @@ def test_fieller_is_the_profile_of_a_parabola() -> None:
     z = curve.budget.log_n[curve.used]
     loss = curve.loss(z) / curve.level + curve.residuals
     least = float(curve.residuals @ curve.residuals)
-    allowed = student(sum(each.parabola.spare for each in found.minima)) ** 2 * found.sigma**2
+    allowed = student(sum(each.parabola.freedom for each in found.minima)) ** 2 * found.sigma**2
     for end in found.minima[2].log_n[1:]:
         held = np.stack([np.ones_like(z), (z - end) ** 2], axis=1)
         rest = loss - held @ np.linalg.lstsq(held, loss, rcond=None)[0]
@@ -102,15 +102,15 @@ def test_fieller_is_the_profile_of_a_parabola() -> None:
 
 
 @pytest.mark.parametrize("name", ["N_opt exponent", "D_opt exponent", "N_opt"])
-def test_a_number_leans_on_the_rows_as_it_moves_with_them(name: str) -> None:
+def test_a_numbers_influence_is_its_derivative_by_the_rows(name: str) -> None:
     points = plant_isoflop("steep", 0.001, rng(6))
     before = isoflop(points).numbers[name]
     for row in (1, 12, 33):
         loss = points.columns["loss"].copy()
         loss[row] *= math.exp(1e-5)
         after = isoflop(replace(points, columns=points.columns | {"loss": loss})).numbers[name]
-        scale = float(np.abs(before.lean).max())
-        assert (after.value - before.value) / 1e-5 == pytest.approx(before.lean[row], abs=0.05 * scale)
+        scale = float(np.abs(before.influence).max())
+        assert (after.value - before.value) / 1e-5 == pytest.approx(before.influence[row], abs=0.05 * scale)
 
 
 @pytest.mark.parametrize(
@@ -194,8 +194,8 @@ def test_a_bent_line_is_said_and_widens() -> None:
     n, d = straight.columns["params"] * factor, straight.columns["tokens"] / factor
     bent = replace(straight, columns=straight.columns | {"params": n, "tokens": d})
     lines = [isoflop(each).line for each in (straight, bent)]
-    assert lines[0].bent == 1 < lines[1].bent
-    assert lines[1].half(lines[1].leans[1]) > 3 * lines[0].half(lines[0].leans[1])
+    assert lines[0].variance_ratio == 1 < lines[1].variance_ratio
+    assert lines[1].half(lines[1].influences[1]) > 3 * lines[0].half(lines[0].influences[1])
     said = "the minima do not lie on a line: they deviate from it by more than noise"
     assert [said in isoflop(each).warnings for each in (straight, bent)] == [False, True]
 

@@ -120,15 +120,15 @@ def test_the_power_is_what_is_flagged() -> None:
     tried, _, slopes = departures(clean, found)
     first = tried[0]
     space = space_of(clean, found, first.rows[:, None], np.array([first.beyond]), slopes)
-    draws = draw(replace(space, bent=np.inf))
-    bar = draws.bar([0], 0.07)
-    claimed = power(replace(space, noise=noise), draws, 0, effect, [0], bar)
+    draws = draw(replace(space, clip=np.inf))
+    threshold = draws.threshold([0], 0.07)
+    claimed = power(replace(space, noise=noise), draws, 0, effect, [0], threshold)
     size = effect / space.gains[0] * space.directions[:, 0]
     errors = size + noise * np.random.default_rng(9).standard_normal((4000, len(size)))
     left = space.left(errors)
-    flagged = (left @ space.directions[:, 0]) ** 2 > bar * (left**2).sum(1)
+    flagged = (left @ space.directions[:, 0]) ** 2 > threshold * (left**2).sum(1)
     assert 0.4 < claimed < 0.95 and flagged.mean() == pytest.approx(claimed, abs=0.04)
-    assert (draws.lengths[:, 0] ** 2 > bar * draws.squares).mean() == pytest.approx(0.07, abs=0.002)
+    assert (draws.lengths[:, 0] ** 2 > threshold * draws.squares).mean() == pytest.approx(0.07, abs=0.002)
 
 
 def test_a_column_that_the_law_does_not_read() -> None:

@@ -26,7 +26,7 @@ from analysis.planted_misfit import wrong_table
 from scipy.stats import f as f_distribution
 
 from sweeplab.analysis.assessment import assess, find_law, parse_delta, parse_target
-from sweeplab.analysis.fit.fitting import LEAST_SQUARES, Pull, fit, solve
+from sweeplab.analysis.fit.fitting import LEAST_SQUARES, Penalty, fit, solve
 from sweeplab.analysis.fit.forms import LAWS, optimum_of, parameters_of
 from sweeplab.analysis.fit.intervals import correlations, profiles, shared_of
 from sweeplab.analysis.fit.verdicts import IDENTIFIED, NOT_IDENTIFIED, WEAK, gate
@@ -54,7 +54,7 @@ def test_at_the_ends_least_squares_has_risen_by_the_f_quantile() -> None:
                 CHINCHILLA,
                 found.theta[None],
                 found.rows,
-                Pull([quantity.measure], np.zeros(1, int), np.array([end]), np.array([strength])),
+                Penalty([quantity.measure], np.zeros(1, int), np.array([end]), np.array([strength])),
             )
             assert held.objective[0] - found.objective == pytest.approx(allowed, rel=0.02), quantity.name
 

@@ -78,7 +78,7 @@ def test_every_bit_counts(ledger: Path) -> None:
 
 def test_a_change_that_json_does_not_see_shows_too(ledger: Path) -> None:
     ledger.write_bytes(ledger.read_bytes().replace(b'{"loss":0.1}', b'{"loss": 0.1}'))
-    assert refusal(ledger).startswith("line 3 was changed: it says the same in other bytes")
+    assert refusal(ledger).startswith("line 3 was changed: the same content is written in other bytes")
 
 
 def test_a_changed_entry_with_a_new_sha256_of_its_own_does_not_fit_the_next(ledger: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_ledger_written_anew_is_not_what_its_head_says(ledger: Path, tmp_path:
     other = tmp_path / "other.jsonl"
     append(other, [{"loss": 1.0}] * 4)
     ledger.write_bytes(other.read_bytes())
-    assert refusal(ledger).startswith("line 4 is another entry than ledger.jsonl.head says was sealed")
+    assert refusal(ledger).startswith("line 4 is not the entry that was sealed, according to ledger.")
     ledger.unlink()
     assert refusal(ledger).startswith("4 of 4 entries are missing")
 

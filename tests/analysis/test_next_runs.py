@@ -39,8 +39,8 @@ FIFTH = GRID_FLOPS / 5 - float((6 * PILOT[0] * PILOT[1]).sum())
 def prospect(random: np.random.Generator, n_candidates: int) -> Prospect:
     rows = random.standard_normal((3, 4, 7))
     return Prospect(
-        known=rows @ rows.transpose(0, 2, 1),
-        leaning=0.5 * random.standard_normal((3, 4, 2)),
+        information=rows @ rows.transpose(0, 2, 1),
+        bias=0.5 * random.standard_normal((3, 4, 2)),
         slope=random.standard_normal((3, 4)),
         jacobian=random.standard_normal((3, 4, n_candidates)),
         departures=0.5 * random.standard_normal((3, 2, n_candidates)),

@@ -47,7 +47,7 @@ def test_with_equal_noise_the_modelled_error_is_the_classical_one() -> None:
     slopes = np.eye(len(found.theta))
     np.testing.assert_allclose(equal.modelled(slopes)[0], found.variance, rtol=1e-6)
     _, freedom = equal.robust(slopes)
-    assert ((freedom >= 1) & (freedom < found.spare)).all()
+    assert ((freedom >= 1) & (freedom < found.freedom)).all()
 
 
 def test_the_robust_error_is_the_sandwich() -> None:
@@ -88,7 +88,7 @@ def test_rows_that_are_worse_than_the_model_widen_an_interval_with_a_warning() -
     decide = np.argsort(points.columns["tokens"])[[0, 1, 2, 3, 4, 5, 6, 7]]
     loss[decide] *= np.exp(0.03 * np.array([1, -1, 1, -1, 1, -1, 1, -1]))
     found = assess(replace(points, columns=points.columns | {"loss": loss}), CHINCHILLA, "least-squares")
-    assert found.estimates[4].interval.apart > 1.2
+    assert found.estimates[4].interval.robust_ratio > 1.2
     equal = profiles(found.fit, parameters_of(CHINCHILLA, found.fit.center), found.shared)[4]
     beta = found.estimates[4].interval
     assert beta.high - beta.low > equal.high - equal.low

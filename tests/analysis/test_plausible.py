@@ -37,7 +37,7 @@ def test_rows_in_two_units(role: str, unit: float, rows: slice) -> None:
     said = asked(**{name: mixed(column, unit, rows)})
     assert said.startswith(f"runs.csv: column '{name}' ({role}): {len(range(12)[rows])} of 12 rows have ")
     assert "are they in another unit, by a factor of " in said and f" {unit:.0e}" in said
-    assert said.endswith(f"If it is meant so, write {role}={name}*1 in --columns")
+    assert said.endswith(f"If this is right, write {role}={name}*1 in --columns")
 
 
 def test_losses_in_two_units() -> None:
@@ -77,7 +77,7 @@ def test_a_factor_says_that_it_is_meant() -> None:
     np.testing.assert_allclose(points.columns["loss"], L)
     np.testing.assert_array_equal(points.columns["params"], mixed(N, 1e6))
     factor = columns | {"tokens": "D*1e9"}
-    with pytest.raises(BadInput, match=r"If it is meant so, write tokens=D\*1e9\*1 in --columns"):
+    with pytest.raises(BadInput, match=r"If this is right, write tokens=D\*1e9\*1 in --columns"):
         points_of(frame, factor, "runs.csv")
     points = points_of(frame, columns | {"tokens": "D*1e9*1"}, "runs.csv")
     np.testing.assert_allclose(points.columns["tokens"], 1e9 * D)

@@ -110,7 +110,7 @@ def test_params_and_tokens_that_are_swapped() -> None:
     table = frame(N=[1e9, 2e9, 4e9, 8e9], D=[1e5, 2e5, 4e5, 8e5])
     assert refused(table) == [
         "runs.csv: 10,000 parameters for each token; are params and tokens swapped in --columns?"
-        " If it is meant so, add a factor of 1, as in params=COLUMN*1"
+        " If this is right, add a factor of 1, as in params=COLUMN*1"
     ]
     assert points_of(table, COLUMNS | {"params": "N*1"}, "runs.csv").n == 4
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sweeplab.analysis.comparing import Tried
+from sweeplab.analysis.comparing import CellTrials
 from sweeplab.analysis.compute_optimal.shape import MEANINGS, NONE_DIFFERS, shape_of
 from sweeplab.analysis.points import Points, study_points
 from sweeplab.analysis.table import validate
@@ -48,7 +48,7 @@ def test_the_planted_effect_at_equal_parameters(effect: float) -> None:
     assert width.value == pytest.approx((1 + q / p) * math.log(2) * effect, abs=2e-3)
     assert depth.low < depth.value < depth.high and depth.high - depth.low < 2e-3
     assert depth.verdict.verdict == "identified"
-    assert ("cannot be told from zero" in found.says) == (depth.low <= 0 <= depth.high)
+    assert ("an interval that includes zero" in found.says) == (depth.low <= 0 <= depth.high)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_study_says_of_depth_no_more_than_its_cells_do(
     """The fit alone calls the effect identified, whatever a seed does: its rows lie near the curve by chance."""
     points, random = plant(0.05), np.random.default_rng(1)
     losses = points.columns["loss"][:, None] + sd * random.standard_normal((points.n, n_seeds))
-    tried = tuple(Tried([dict(enumerate(map(float, each)))], 1) for each in losses)
+    tried = tuple(CellTrials([dict(enumerate(map(float, each)))], 1) for each in losses)
     found = shape_of(replace(points, tried=tried))
     depth = found.numbers["depth at equal parameters"]
     assert depth.verdict.verdict == verdict and depth.verdict.reason == why

@@ -44,13 +44,13 @@ def row(job: tuple[int, int, int, int, float, float, int]) -> list[str]:
     for noise in NOISES:
         random = np.random.default_rng(seed)
         studies = (plant_cells(random, noise=noise, **how) for _ in range(n_studies))
-        rate = float(np.mean([compare(cells, pairs).told.any() for cells in studies]))
+        rate = float(np.mean([compare(cells, pairs).significant.any() for cells in studies]))
         found.append(f"{rate:.1%} ({math.sqrt(rate * (1 - rate) / n_studies):.1%})")
     random = np.random.default_rng(2)
     draws = math.hypot(spread, SEED_SD / math.sqrt(n_seeds)) * random.standard_normal((20_000, n_trials))
     lower = {0: -shift * float(draws.min(1).std())}
     studies = (plant_cells(random, shifts=lower, **how) for _ in range(n_studies // 2))
-    power = np.mean([compare(cells, pairs).told[: n_cells - 1].mean() for cells in studies])
+    power = np.mean([compare(cells, pairs).significant[: n_cells - 1].mean() for cells in studies])
     return [*found, f"{power:.0%}"]
 
 

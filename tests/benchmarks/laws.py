@@ -43,7 +43,7 @@ from benchmarks.setting import print_table, setting
 
 from sweeplab.analysis.assessment import assess
 from sweeplab.analysis.columns import parse_columns
-from sweeplab.analysis.fit.fitting import LEAST_SQUARES, LITERATURE, Pull, fit, solve
+from sweeplab.analysis.fit.fitting import LEAST_SQUARES, LITERATURE, Penalty, fit, solve
 from sweeplab.analysis.fit.forms import LAWS, log_optimum, loss_at, optimum_of, parameters_of
 from sweeplab.analysis.fit.intervals import (
     allowed_rises,
@@ -122,9 +122,9 @@ def one_held(case) -> list[bool]:
     spread = (leans * slopes).sum(1)
     true = np.concatenate([measures[name](theta[None])[0] for name in NUMBERS])
     near = found.theta + ((true - np.concatenate(at)) / spread)[:, None] * leans
-    pull = Pull([measures[name] for name in NUMBERS], np.arange(len(true)), true, FIRM / spread)
+    penalty = Penalty([measures[name] for name in NUMBERS], np.arange(len(true)), true, FIRM / spread)
     rises = [
-        solve(CHINCHILLA, begin, found.rows, pull, 1e-8).objective - found.objective
+        solve(CHINCHILLA, begin, found.rows, penalty, 1e-8).objective - found.objective
         for begin in (near, np.tile(theta, (len(true), 1)))
     ]
     allowed = allowed_rises(found, slopes, shared_of(points, found), noise_of(found))[0]

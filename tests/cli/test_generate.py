@@ -191,7 +191,7 @@ def test_a_run_that_came_with_special_tokens_ends_and_names_them_by_its_own(runs
         ("generate text --prompt a --beams 2 --seed 0", "--seed beside --beams"),
         (
             "generate ids --prompt 99999",
-            "in the prompt, '99999' at 0 is not a token's number from 0 to 29: the run has no tokenizer",
+            "in the prompt, '99999' at 0 is not a token id from 0 to 29: the run has no tokenizer",
         ),
         ("generate masked --prompt abc", "the prompt has no [MASK]"),
         ("generate text --prompt=", "the prompt is empty"),

@@ -202,7 +202,7 @@ def test_bad_input_of_verify_and_ledger(cli, folder: Path, table: Path) -> None:
     ):
         said = cli("laws", *command, "--ledger", ledger)
         assert (said.code, said.out, len(said.err.splitlines())) == (2, "", 1)
-        assert "line 1 was changed: its content has another sha256 than it says" in said.err
+        assert "line 1 was changed: its sha256 is not that of its content" in said.err
 
 
 def test_few_rows_are_refused(cli, folder: Path) -> None:

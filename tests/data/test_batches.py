@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeplab.data.batches import NO_TARGET, Batch, stacked
-from sweeplab.data.generators import Noise, generator_key
+from sweeplab.data.generators import RandomStream, generator_key
 from sweeplab.data.objectives.base import DRAWS_PER_CHUNK, STRETCH
 from sweeplab.data.objectives.tokens import NextToken
 from sweeplab.hyperparameters import Hyperparameters
@@ -235,18 +235,18 @@ def test_chooses_as_many_places_of_every_row_as_it_is_asked_for(
     n_rows: int, length: int, share: float, key: int
 ) -> None:
     chosen = round(share * length)
-    places = Noise(key).places(n_rows, length, chosen)
+    places = RandomStream(key).choose(n_rows, length, chosen)
     assert places.shape == (n_rows, length)
     assert (places.sum(axis=1) == chosen).all()
 
 
 def test_every_place_is_as_likely_as_any_other() -> None:
-    counts = Noise(3).places(20_000, 10, 3).sum(axis=0)
+    counts = RandomStream(3).choose(20_000, 10, 3).sum(axis=0)
     assert abs(counts - 6000).max() < 5 * np.sqrt(20_000 * 0.3 * 0.7)
 
 
 def test_a_stream_goes_on_where_it_was_and_another_one_is_apart() -> None:
-    noise = Noise(7, 2)
-    np.testing.assert_array_equal(np.append(noise.words(3), noise.words(4)), Noise(7, 2).words(7))
-    assert not set(Noise(7, 3).words(50)) & set(Noise(7, 2).words(50))
-    assert not set(Noise(8, 2).words(50)) & set(Noise(7, 2).words(50))
+    random = RandomStream(7, 2)
+    np.testing.assert_array_equal(np.append(random.words(3), random.words(4)), RandomStream(7, 2).words(7))
+    assert not set(RandomStream(7, 3).words(50)) & set(RandomStream(7, 2).words(50))
+    assert not set(RandomStream(8, 2).words(50)) & set(RandomStream(7, 2).words(50))

@@ -229,13 +229,13 @@ except BadInput as error:
 def test_no_room_for_the_tokens_is_one_line_and_leaves_nothing(file: Path, cache: Path) -> None:
     command = [sys.executable, "-c", PREPARE_WITHOUT_ROOM, str(file), str(cache)]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert answer.stdout.startswith(f"cannot keep tokens in {cache}"), answer.stderr
+    assert answer.stdout.startswith(f"cannot write tokens to {cache}"), answer.stderr
     assert answer.stdout.count("\n") == 1
     assert [each.name for each in cache.iterdir() if each.suffix != ".lock" and each.name != ".lock"] == []
 
 
 def test_a_cache_that_cannot_be_written_is_one_line(file: Path) -> None:
-    with pytest.raises(BadInput, match=r"cannot keep tokens in .*SWEEPLAB_CACHE"):
+    with pytest.raises(BadInput, match=r"cannot write tokens to .*SWEEPLAB_CACHE"):
         prepare("text", "char", str(file), file / "under a file")
 
 

@@ -302,7 +302,7 @@ def test_spans_are_cut_every_way_equally_often() -> None:
 
 def test_a_span_takes_three_places() -> None:
     assert corruption(values("span", block_size=3)).window == 2
-    with pytest.raises(ValueError, match="block_size 2 has no room for a span; it takes 3"):
+    with pytest.raises(ValueError, match="block_size 2 is too small for spans: at least 3"):
         corruption(Hyperparameters(block_size=2, mask_share=0.15, span_length=3.0))
 
 

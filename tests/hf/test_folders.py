@@ -238,19 +238,19 @@ def test_a_tokenizer_that_we_lack_leaves_ids(gpt2: Path, tmp_path: Path) -> None
     tokenizer = load_checkpoint(tmp_path / "run").tokenizer
     assert tokenizer.decode(tokenizer.encode("12 7\n261")) == "12 7 261"
     for text, word in (("12 seven", "'seven' at 3"), ("262", "'262' at 0"), ("-1", "'-1' at 0")):
-        with pytest.raises(ValueError, match=f"{word} is not a token's number from 0 to 261"):
+        with pytest.raises(ValueError, match=f"{word} is not a token id from 0 to 261"):
             tokenizer.encode(text)
 
 
 def test_a_t5_without_room_for_a_span(tmp_path: Path) -> None:
     export_run(run_of(small(T5)), tmp_path / "t5")
-    with pytest.raises(BadInput, match=r"config.json: block_size 2 has no room for a span; it takes 3"):
+    with pytest.raises(BadInput, match=r"config.json: block_size 2 is too small for spans: at least 3"):
         import_folder(rewritten(tmp_path / "t5", n_positions=2), tmp_path / "run", "bad")
 
 
 def test_half_a_character_cannot_be_written(tmp_path: Path) -> None:
     tokenizer = CharTokenizer.train("ab\ud800")
-    with pytest.raises(BadInput, match=r"tokenizer char: character .* is half of one, and no text"):
+    with pytest.raises(BadInput, match=r"tokenizer char: character .* is half of a surrogate pair, not text"):
         export_run(run_of(small(GPT2), tokenizer=tokenizer), tmp_path / "hf")
 
 

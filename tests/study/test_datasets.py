@@ -106,7 +106,7 @@ def test_a_study_says_how_many_tokens_its_tokenizer_learns(planned) -> None:
     assert plan.data.val_targets == plan.data.val_tokens
     with pytest.raises(BadInput, match="tokenizer char takes no vocab_size"):
         planned(data=data(vocab_size=300))
-    with pytest.raises(BadInput, match="the word tokenizer has 9 tokens; it takes 256 for the bytes"):
+    with pytest.raises(BadInput, match="the word tokenizer cannot have 9 tokens"):
         planned(data=data(tokenizer="word", vocab_size=9))
 
 

@@ -161,6 +161,8 @@ def test_scalars_are_yaml_1_2(write):
         ("grid: {§eval_tokens: [1024, 2048]}", "the same in the whole study"),
         ("search: {§eval_iters: [10, 20]}", "the same in the whole study"),
         ("search: {n_head: {divides: §n_emb}}", "did you mean 'n_embd'"),
+        ("search: {n_head: {divides: §lr}}", 'unknown hyperparameter "lr"; .*did you mean .learning_rate'),
+        ("search: {n_head: {divides: §dropout}}", 'divides is "dropout"; allowed: the name of a'),
         ("search: {dropout: {divides: §n_embd}}", "dropout is not a whole number, so it divides nothing"),
         ("search: {n_head: {divides: §n_embd}, n_embd: {min: 8, max: 512}}", "505 values"),
         ("search: {n_head: {divides: §n_embd}, n_embd: {expr: 8 * n_layer}}", "derived"),
@@ -356,7 +358,9 @@ def test_a_short_form_takes_an_option(write):
         ("max_iters=[", "expected the node content"),
         ("n_head=7", "no cell meets 'n_embd % n_head == 0'"),
         ("constraints=[n_layer > 9]", "no cell meets"),
-        ("a..b=1", 'unknown key "a"'),
+        ("a..b=1", "'a..b' has an empty part; allowed: a hyperparameter, or a place such as budget.time"),
+        ("budget.=1", "'budget.' has an empty part"),
+        (".time=1", "'.time' has an empty part"),
     ],
 )
 def test_a_wrong_override_is_named_in_place_of_a_line(problems, override, said):

@@ -188,9 +188,9 @@ def _parametric(points: Points, found: Assessment) -> dict[str, Number]:
     ratio, at = by_name[RATIO], math.log(found.budget)
     total = math.log(found.budget / points.flops_per_param_token)
     value, low, high = ((total - each) / 2 for each in (ratio.value, ratio.high, ratio.low))
-    lean = None if ratio.lean is None else -ratio.lean / 2
+    influence = None if ratio.influence is None else -ratio.influence / 2
     said = replace(optimum_at(at)[N_AT], value=value, low=low, high=high)
-    return numbers | {N_AT: replace(said, verdict=ratio.verdict, lean=lean)}
+    return numbers | {N_AT: replace(said, verdict=ratio.verdict, influence=influence)}
 
 
 def _number(fit: Fit, each: Estimate) -> Number:
@@ -198,11 +198,11 @@ def _number(fit: Fit, each: Estimate) -> Number:
     slope = quantity.measure(fit.theta[None])[1][0]
     # The Huber loss bounds the influence of outliers: only the share of errors within delta moves a number.
     inside = float((np.abs(fit.residuals()) < fit.rows.delta).mean())
-    lean = inside * slope @ inverse_curvature(fit) @ (fit.jacobian * fit.rows.weights)
+    influence = inside * slope @ inverse_curvature(fit) @ (fit.jacobian * fit.rows.weights)
     words = (quantity.name, quantity.meaning, quantity.kind, quantity.is_log)
     own = _lost(fit.rows.delta / fit.sigma if fit.sigma > 0 else math.inf)
     ends = (interval.value, interval.low, interval.high)
-    return Number(*words, *ends, each.verdict, np.asarray(lean, float), own)
+    return Number(*words, *ends, each.verdict, np.asarray(influence, float), own)
 
 
 def _lost(k: float) -> float:
@@ -235,10 +235,10 @@ def _disagreement(
 
 def _difference(first: Number, second: Number, noise: RowNoise | None) -> Discrepancy:
     value = second.value - first.value
-    if noise and first.lean is not None and second.lean is not None:
-        apart = noise.of(second.lean - first.lean)
-        apart += first.own * noise.of(first.lean) + second.own * noise.of(second.lean)
-        below = above = noise.reach() * math.sqrt(apart)
+    if noise and first.influence is not None and second.influence is not None:
+        variance = noise.of(second.influence - first.influence)
+        variance += first.own * noise.of(first.influence) + second.own * noise.of(second.influence)
+        below = above = noise.quantile() * math.sqrt(variance)
     else:
         below = math.hypot(second.value - second.low, first.high - first.value)
         above = math.hypot(second.high - second.value, first.value - first.low)

@@ -124,7 +124,7 @@ def _sizes_of(curves: Sequence[Curve]) -> tuple[Array, Array]:
     log_n = np.log([curve.params for curve in curves])
     order = np.argsort(log_n, kind="stable")
     place = np.empty(len(log_n), int)
-    place[order] = np.cumsum(np.diff(log_n[order], prepend=-np.inf) > lines.APART) - 1
+    place[order] = np.cumsum(np.diff(log_n[order], prepend=-np.inf) > lines.SAME_SIZE) - 1
     belongs = np.eye(place.max() + 1)[place].T
     return np.asarray(belongs @ log_n / belongs.sum(1)), belongs
 
@@ -196,16 +196,16 @@ def _path(losses: Array) -> NDArray[np.intp]:
     """Return the non-decreasing path of sizes with the lowest summed log loss over T: [B, T]."""
     n_draws, n_sizes, n_computes = losses.shape
     total = losses[:, :, 0]
-    came = np.zeros((n_computes, n_draws, n_sizes), int)
+    previous = np.zeros((n_computes, n_draws, n_sizes), int)
     each = np.arange(n_sizes)
     for at in range(1, n_computes):
         best = np.minimum.accumulate(total, axis=1)
-        came[at] = np.maximum.accumulate(np.where(total <= best, each, 0), axis=1)
+        previous[at] = np.maximum.accumulate(np.where(total <= best, each, 0), axis=1)
         total = best + losses[:, :, at]
     path = np.empty((n_draws, n_computes), int)
     path[:, -1] = total.argmin(1)
     for at in range(n_computes - 1, 0, -1):
-        path[:, at - 1] = came[at, np.arange(n_draws), path[:, at]]
+        path[:, at - 1] = previous[at, np.arange(n_draws), path[:, at]]
     return path
 
 

@@ -80,7 +80,7 @@ def budgets_of(
         near = np.abs(log_c - at[nearest]) <= math.log(_FAR)
         groups = [(float(each), np.flatnonzero((nearest == k) & near)) for k, each in enumerate(at)]
         how = "each row belongs to the nearest budget that --budgets names"
-    found = _brought_to_one([(at, rows) for at, rows in groups if n_sizes(log_n[rows]) >= SIZES], points)
+    found = _shifted_to_budgets([(at, rows) for at, rows in groups if n_sizes(log_n[rows]) >= SIZES], points)
     return found, how if found or how.startswith("no ") else f"no budget has rows of {SIZES} sizes"
 
 
@@ -101,7 +101,7 @@ def _shared(log_c: Array, log_n: Array) -> tuple[list[tuple[float, Rows]], str]:
     return [(float(log_c[rows].mean()), rows) for rows in groups], how
 
 
-def _brought_to_one(groups: Sequence[tuple[float, Rows]], points: Points) -> list[IsoflopBudget]:
+def _shifted_to_budgets(groups: Sequence[tuple[float, Rows]], points: Points) -> list[IsoflopBudget]:
     """Shift the rows of each group to its FLOPs; rows with equal tokens per parameter then have one size."""
     if not groups:
         return []
@@ -115,14 +115,14 @@ def _brought_to_one(groups: Sequence[tuple[float, Rows]], points: Points) -> lis
     found = []
     for (budget, rows), slope in zip(groups, falls, strict=True):
         away = log_c[rows] - budget
-        brought = IsoflopBudget(math.exp(budget), rows, log_n[rows] - away / 2, log_loss[rows] - slope * away)
-        found += [brought] if n_sizes(brought.log_n) >= SIZES else []
+        shifted = IsoflopBudget(math.exp(budget), rows, log_n[rows] - away / 2, log_loss[rows] - slope * away)
+        found += [shifted] if n_sizes(shifted.log_n) >= SIZES else []
     return found
 
 
 # Rows whose N differs by more than this factor from that of the lowest loss are left out, because the loss is
 # parabolic only near the minimum: the first of these factors within which a cubic fits no better.
-REACHES = (10.0, 5.0, 3.0)
+FACTORS = (10.0, 5.0, 3.0)
 _BETWEEN = 25  # points of a parabola that is drawn
 _SKEWED = 0.95
 
@@ -208,18 +208,18 @@ def isoflop(
     at = math.log(budget or float(points.columns["flops"].max()))
     parabolas: list[Parabola] = []
     skewed = False
-    for reach in REACHES:  # until the rows near the minimum follow a parabola
-        parabolas = [parabola(points, each, reach) for each in groups]
+    for factor in FACTORS:  # until the rows near the minimum follow a parabola
+        parabolas = [parabola(points, each, factor) for each in groups]
         if not (skewed := _is_skewed(points, parabolas)):
             break
-    freedom = sum(each.spare for each in parabolas)
+    freedom = sum(each.freedom for each in parabolas)
     if not parabolas or freedom < 1:
         why = how if not parabolas else f"no budget has more than {SIZES} rows: the noise cannot be estimated"
         minima = tuple(Minimum(each, why_none=why) for each in parabolas)
         return IsoFlop(points, how, minima, math.nan, lines.no_optimum(why, at), None, ())
     sigma = math.sqrt(sum(each.squares for each in parabolas) / freedom)
     minima = tuple(_minimum(points, each, sigma, student(freedom)) for each in parabolas)
-    wide = [parabola(points, each, REACHES[0]) for each in groups]
+    wide = [parabola(points, each, FACTORS[0]) for each in groups]
     line, numbers, warnings = _numbers(points, minima, wide, shared, at)
     noise = line.noise if line else RowNoise(sigma**2 / points.weights, freedom, shared)
     if skewed:
@@ -247,7 +247,7 @@ def _is_skewed(points: Points, parabolas: Sequence[Parabola]) -> bool:
     """Return whether a cubic in each budget fits better by more than noise: minima are then skewed."""
     from scipy.special import fdtri
 
-    long = [each for each in parabolas if each.spare >= 2]
+    long = [each for each in parabolas if each.freedom >= 2]
     left = sum(each.squares for each in parabolas)
     gained = 0.0
     for each in long:
@@ -255,16 +255,16 @@ def _is_skewed(points: Points, parabolas: Sequence[Parabola]) -> bool:
         powers = np.vander(z, 4) * np.sqrt(points.weights[each.budget.rows[each.used]])[:, None]
         rest = each.residuals - powers @ np.linalg.lstsq(powers, each.residuals, rcond=None)[0]
         gained += each.squares - float(rest @ rest)
-    spare = sum(each.spare for each in parabolas) - len(long)
-    if not long or spare < 1 or left <= gained:
+    freedom = sum(each.freedom for each in parabolas) - len(long)
+    if not long or freedom < 1 or left <= gained:
         return False
-    ratio = gained / len(long) / ((left - gained) / spare)
-    return bool(ratio > fdtri(len(long), spare, _SKEWED))
+    ratio = gained / len(long) / ((left - gained) / freedom)
+    return bool(ratio > fdtri(len(long), freedom, _SKEWED))
 
 
-def _minimum(points: Points, curve: Parabola, sigma: float, reach: float) -> Minimum:
+def _minimum(points: Points, curve: Parabola, sigma: float, quantile: float) -> Minimum:
     budget, sizes = curve.budget, curve.budget.log_n[curve.used]
-    log_n = curve.vertex(sigma, reach)
+    log_n = curve.vertex(sigma, quantile)
     if log_n is None:
         return Minimum(curve, why_none="no minimum: the losses do not bend upward by more than the noise")
     lowest, smallest, largest = budget.log_n[budget.log_loss.argmin()], sizes.min(), sizes.max()
@@ -279,8 +279,8 @@ def _minimum(points: Points, curve: Parabola, sigma: float, reach: float) -> Min
             return Minimum(curve, why_none=f"no minimum: {why}")
     if "tokens" not in points.columns:
         return Minimum(curve, log_n)
-    turn, d_center = tokens_of(points, curve)
-    d = [d_center + turn * (each - curve.center) for each in log_n]
+    slope, d_center = tokens_of(points, curve)
+    d = [d_center + slope * (each - curve.center) for each in log_n]
     return Minimum(curve, log_n, (d[0], min(d[1:]), max(d[1:])))
 
 
@@ -289,7 +289,7 @@ def _numbers(
 ) -> tuple[Line | None, dict[str, Number], list[str]]:
     """Return the line through the minima, its numbers, and warnings.
 
-    `wide` are the parabolas of all budgets within the first of REACHES; the line allows for their skew.
+    `wide` are the parabolas of all budgets within the first of FACTORS; the line allows for their skew.
     """
     found, warnings = [each.log_n is not None for each in minima], list[str]()
     if (n := sum(found)) < len(minima):
@@ -307,21 +307,21 @@ def _numbers(
         lacking = [f"the minima span {decades:.2f} decades of FLOPs and {DECADES['flops']} are needed"]
     blank = lines.optimum_at(at)
 
-    def number(name: str, value: float, half: float, lean: Array) -> Number:
-        return replace(blank[name].of(value, value - half, value + half, lacking), lean=lean)
+    def number(name: str, value: float, half: float, influence: Array) -> Number:
+        return replace(blank[name].of(value, value - half, value + half, lacking), influence=influence)
 
-    if line.bent > 1:
+    if line.variance_ratio > 1:
         warnings.append("the minima do not lie on a line: they deviate from it by more than noise")
-    numbers = {N_OPT: number(N_OPT, line.slope, line.half(line.leans[1]), line.leans[1])}
+    numbers = {N_OPT: number(N_OPT, line.slope, line.half(line.influences[1]), line.influences[1])}
     if "tokens" in points.columns:
-        x, turns = log_c - line.center, [tokens_of(points, wide[each]) for each in used]
+        x, slopes = log_c - line.center, [tokens_of(points, wide[each]) for each in used]
         log_d = [
-            d + turn * (line.value(c)[0] - wide[k].center)
-            for c, k, (turn, d) in zip(log_c, used, turns, strict=True)
+            d + slope * (line.value(c)[0] - wide[k].center)
+            for c, k, (slope, d) in zip(log_c, used, slopes, strict=True)
         ]
-        pulls = (x - x.mean()) / ((x - x.mean()) ** 2).sum() * [turn for turn, _ in turns]
-        lean = pulls.sum() * line.leans[0] + (pulls @ x) * line.leans[1]
-        numbers[D_OPT] = number(D_OPT, float(np.polyfit(x, log_d, 1)[0]), line.half(lean), lean)
+        line_weights = (x - x.mean()) / ((x - x.mean()) ** 2).sum() * [slope for slope, _ in slopes]
+        influence = line_weights.sum() * line.influences[0] + (line_weights @ x) * line.influences[1]
+        numbers[D_OPT] = number(D_OPT, float(np.polyfit(x, log_d, 1)[0]), line.half(influence), influence)
     numbers[N_AT] = number(N_AT, *line.value(at))
     return line, numbers, warnings
 

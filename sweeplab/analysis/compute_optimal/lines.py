@@ -1,7 +1,7 @@
 """The line through minima whose errors are known from the rows, and the numbers of an approach.
 
-Legend: k minima, n rows. A number's `lean`, [n], is its derivative by the log loss of each row (its influence): with
-the leans of two numbers from the same rows follows the correlation of their errors.
+Legend: k minima, n rows. A number's `influence`, [n], is its derivative by the log loss of each row. The influences of
+two numbers from the same rows give the correlation of their errors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sweeplab.analysis.fit.intervals import Shared, student
 from sweeplab.analysis.fit.verdicts import NOT_IDENTIFIED, WEAK, Verdict, by_width
 
 N_AT = "N_opt"
-APART = 0.01  # sizes closer than this in log N are one
+SAME_SIZE = 0.01  # sizes closer than this in log N are one
 FEWEST = 3  # minima: any two lie on a line
 _UNSAID = Verdict(NOT_IDENTIFIED, "")
 
@@ -31,12 +31,12 @@ class RowNoise:
     freedom: int
     shared: Shared | None = None
 
-    def of(self, lean: Array) -> float:
-        """Return the variance of a number with this lean."""
-        own = float(lean**2 @ self.variance)
-        return own * self.shared.inflation(lean) if self.shared else own
+    def of(self, influence: Array) -> float:
+        """Return the variance of a number with this influence."""
+        own = float(influence**2 @ self.variance)
+        return own * self.shared.inflation(influence) if self.shared else own
 
-    def reach(self, freedom: int | None = None) -> float:
+    def quantile(self, freedom: int | None = None) -> float:
         """Return the half width of an interval in standard deviations."""
         grouped = self.shared.n_groups - 1 if self.shared and self.shared.shared > 0 else self.freedom
         return student(max(1, freedom or min(self.freedom, grouped)))
@@ -46,26 +46,26 @@ class RowNoise:
 class Line:
     """log y = at + slope (log C - center), by least squares.
 
-    `leans` [2, n] are those of `at` and `slope`. `bent` is the variance of the minima about the line over the variance
-    that their errors explain; 1 if it is no larger. `reach` is the quantile of t.
+    `influences` [2, n] are those of `at` and `slope`. `variance_ratio` is the variance of the minima about the line
+    over the variance that their errors explain; 1 if it is no larger. `quantile` is that of Student's t.
     """
 
     center: float
     at: float
     slope: float
-    leans: Array
+    influences: Array
     noise: RowNoise
-    bent: float
-    reach: float
+    variance_ratio: float
+    quantile: float
 
     def value(self, log_flops: float) -> tuple[float, float, Array]:
-        """Return log y at a budget, the half width of its interval, and its lean."""
-        lean = self.leans[0] + (log_flops - self.center) * self.leans[1]
-        return self.at + (log_flops - self.center) * self.slope, self.half(lean), lean
+        """Return log y at a budget, the half width of its interval, and its influence."""
+        influence = self.influences[0] + (log_flops - self.center) * self.influences[1]
+        return self.at + (log_flops - self.center) * self.slope, self.half(influence), influence
 
-    def half(self, lean: Array) -> float:
-        """Return the half width of the interval of a number with this lean."""
-        return self.reach * math.sqrt(self.noise.of(lean) * self.bent)
+    def half(self, influence: Array) -> float:
+        """Return the half width of the interval of a number with this influence."""
+        return self.quantile * math.sqrt(self.noise.of(influence) * self.variance_ratio)
 
     def as_dict(self, flops: Array, n_drawn: int) -> dict[str, list[float]]:
         """Return y over the range of FLOPs with its band, as plain values."""
@@ -79,12 +79,13 @@ class Line:
         }
 
 
-def turning_point(slope: float, bend: float, covariance: Array, reach: float) -> tuple[float, float] | None:
+def turning_point(slope: float, bend: float, covariance: Array, t: float) -> tuple[float, float] | None:
     """Return the interval of the x at which slope x + bend x^2 is minimal; None if it may not be convex.
 
-    Fieller 1954: all x at which 2 bend x + slope may be zero. `covariance` [2, 2] is that of (slope, bend).
+    Fieller 1954: all x at which 2 bend x + slope may be zero. `covariance` [2, 2] is that of (slope, bend); `t` is the
+    quantile of Student's t.
     """
-    cov = reach**2 * covariance
+    cov = t**2 * covariance
     a = 4 * (bend**2 - cov[1, 1])
     b = 4 * (slope * bend - cov[0, 1])
     c = slope**2 - cov[0, 0]
@@ -98,8 +99,8 @@ def turning_point(slope: float, bend: float, covariance: Array, reach: float) ->
 class Number:
     """A number of an approach with its interval and verdict; value and ends are logs if `is_log`.
 
-    `lean` is None if the number comes from other rows than the table's. `own` is its additional variance, as a share of
-    the variance by its lean, which no other number shares.
+    `influence` is None if the number comes from other rows than the table's. `own` is its additional variance, which no
+    other number shares, as a share of the variance by its influence.
     """
 
     name: str
@@ -110,7 +111,7 @@ class Number:
     low: float = math.nan
     high: float = math.nan
     verdict: Verdict = _UNSAID
-    lean: Array | None = None
+    influence: Array | None = None
     own: float = 0.0
 
     @property
@@ -159,7 +160,7 @@ def no_optimum(why: str, log_flops: float) -> dict[str, Number]:
 
 def n_sizes(log_n: Array) -> int:
     """Return the number of sizes; those within 1% of each other count as one."""
-    return int((np.diff(np.sort(log_n)) > APART).sum()) + 1 if log_n.size else 0
+    return int((np.diff(np.sort(log_n)) > SAME_SIZE).sum()) + 1 if log_n.size else 0
 
 
 def _shown(measured: float, is_log: bool) -> float | None:

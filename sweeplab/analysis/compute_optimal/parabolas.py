@@ -44,7 +44,7 @@ class Parabola:
     residuals: Array
 
     @property
-    def spare(self) -> int:
+    def freedom(self) -> int:
         """Return the residual degrees of freedom."""
         return len(self.residuals) - 3
 
@@ -57,17 +57,17 @@ class Parabola:
         """Return the parabola's loss, [m]."""
         return np.asarray(self.level * np.polyval(self.coefficients[::-1], log_n - self.center))
 
-    def vertex(self, sigma: float, reach: float) -> tuple[float, float, float] | None:
+    def vertex(self, sigma: float, quantile: float) -> tuple[float, float, float] | None:
         """Return log N of the minimum and its interval; None if the curvature is not above the noise."""
         _, slope, bend = map(float, self.coefficients)
-        found = lines.turning_point(slope, bend, sigma**2 * self.inverse[1:, 1:], reach)
+        found = lines.turning_point(slope, bend, sigma**2 * self.inverse[1:, 1:], quantile)
         return found and (self.center - slope / (2 * bend), self.center + found[0], self.center + found[1])
 
 
-def parabola(points: Points, budget: IsoflopBudget, reach: float) -> Parabola:
+def parabola(points: Points, budget: IsoflopBudget, factor: float) -> Parabola:
     """Return the parabola of a budget's rows within a factor of the best size, or of its five nearest sizes."""
     away = np.abs(budget.log_n - budget.log_n[budget.log_loss.argmin()])
-    used = away <= math.log(reach)
+    used = away <= math.log(factor)
     if n_sizes(budget.log_n[used]) <= SIZES:  # the five sizes that are nearest, or all
         used = away <= np.sort(away)[min(SIZES + 1, len(away) - 1)]
     log_n, loss = budget.log_n[used], np.exp(budget.log_loss[used])
@@ -85,5 +85,5 @@ def tokens_of(points: Points, curve: Parabola) -> tuple[float, float]:
     budget = curve.budget
     away = np.log(points.columns["flops"][budget.rows]) - math.log(budget.flops)
     log_d = (np.log(points.columns["tokens"][budget.rows]) - away / 2)[curve.used]
-    turn, at = np.polyfit(budget.log_n[curve.used] - curve.center, log_d, 1)
-    return float(turn), float(at)
+    slope, at = np.polyfit(budget.log_n[curve.used] - curve.center, log_d, 1)
+    return float(slope), float(at)

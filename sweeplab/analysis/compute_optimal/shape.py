@@ -73,12 +73,13 @@ class Regression:
     at: Array
     covariance: Array
     sigma: float
-    reach: float
+    quantile: float
 
     def along(self, **parts: float) -> tuple[float, float, float]:
         """Return a linear combination of the coefficients, with its interval."""
-        lean = np.array([parts.get(name, 0.0) for name in self.names])
-        value, half = float(lean @ self.at), self.reach * math.sqrt(float(lean @ self.covariance @ lean))
+        weights = np.array([parts.get(name, 0.0) for name in self.names])
+        half = self.quantile * math.sqrt(float(weights @ self.covariance @ weights))
+        value = float(weights @ self.at)
         return value, value - half, value + half
 
 
@@ -115,13 +116,13 @@ def regress(rows: Rows, columns: dict[str, Array]) -> Regression | None:
     if np.ptp(rows.d) > 1e-9:
         columns = columns | {"d": rows.d - rows.d.mean()}
     design = np.stack([np.ones_like(rows.y), *columns.values()], axis=1)
-    spare = len(rows.y) - design.shape[1]
-    if spare < 1 or np.linalg.cond(design / np.maximum(np.abs(design).max(0), 1e-12)) > 1e6:
+    freedom = len(rows.y) - design.shape[1]
+    if freedom < 1 or np.linalg.cond(design / np.maximum(np.abs(design).max(0), 1e-12)) > 1e6:
         return None
     inverse = np.linalg.inv((design.T * rows.weights) @ design)
     at = inverse @ (design.T * rows.weights) @ rows.y
-    variance = float(rows.weights @ (rows.y - design @ at) ** 2) / spare
-    return Regression(("one", *columns), at, inverse * variance, math.sqrt(variance), student(spare))
+    variance = float(rows.weights @ (rows.y - design @ at) ** 2) / freedom
+    return Regression(("one", *columns), at, inverse * variance, math.sqrt(variance), student(freedom))
 
 
 def growth(rows: Rows) -> tuple[float, float] | None:
@@ -260,7 +261,7 @@ def _evidence(points: Points, depth: Number) -> Evidence:
     first, second = order[np.array(pairs).T]
     params, aspect, *tokens = (np.abs(np.log(each[first] / each[second])) for each in columns)
     near = (params <= math.log(OVERLAP)) & (aspect > 1e-6) & np.all([each < 0.01 for each in tokens], axis=0)
-    verdict = DIFFERENT if compared.told[near].any() else NOT_SEEN
+    verdict = DIFFERENT if compared.significant[near].any() else NOT_SEEN
     return replace(compared.evidence, verdict=verdict)
 
 
@@ -282,8 +283,8 @@ def _at_equal_parameters(rows: Rows, lacking: str) -> tuple[dict[str, Number], R
     """Return the numbers at equal N, and the regression by which losses are adjusted to one N."""
     x, a = rows.n - rows.n.mean(), rows.aspect - rows.aspect.mean()
     curve = {"n": x, "n2": x**2} if n_sizes(rows.n) >= 4 else {"n": x}
-    bent = len(np.unique(a.round(6))) >= _CURVED_ASPECTS and not lacking
-    tried = [curve | {"a": a, "a2": a**2}] if bent else []
+    is_curved = len(np.unique(a.round(6))) >= _CURVED_ASPECTS and not lacking
+    tried = [curve | {"a": a, "a2": a**2}] if is_curved else []
     tried += [curve | {"a": a}, {"n": x, "a": a}]
     found = next((each for each in (regress(rows, columns) for columns in tried) if each), None)
     if found is None or lacking:
@@ -302,7 +303,7 @@ def _best(found: Regression, rows: Rows) -> Number:
         return best.none("the shapes are too few for a parabola of the aspect ratio")
     where = [found.names.index("a"), found.names.index("a2")]
     slope, bend = map(float, found.at[where])
-    ends = turning_point(slope, bend, found.covariance[np.ix_(where, where)], found.reach)
+    ends = turning_point(slope, bend, found.covariance[np.ix_(where, where)], found.quantile)
     if ends is None:
         return best.none("the loss does not bend upward over the aspect ratio by more than the noise")
     low, high = rows.aspect.min() - middle, rows.aspect.max() - middle
@@ -370,7 +371,7 @@ def _says(numbers: dict[str, Number], lacking: str) -> str:
     said = f"at equal parameters doubling the depth changes the loss by {share:+.2f}%"
     said += f" (90% interval {low:+.2f}% to {high:+.2f}%)"
     if low <= 0 <= high:
-        said += ", which cannot be told from zero"
+        said += ", an interval that includes zero"
     if best.identified:
         said += f"; the best aspect ratio is about {math.exp(best.value):.3g}"
     return said

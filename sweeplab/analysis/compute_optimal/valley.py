@@ -29,9 +29,9 @@ from sweeplab.analysis.fit.intervals import Shared
 
 _AT, _SLOPE, _BEND, _GROWTH, _SKEW = range(5)
 _MOST_SKEW = 1.0  # exponents are smaller
-_BENT = 0.95  # the quantile of F above which a line does not fit
+_LACK_OF_FIT = 0.95  # the quantile of F above which a line does not fit
 _STEPS = 200
-_STILL = 1e-10  # the share of the squares that a step has to gain
+_TOLERANCE = 1e-10  # the share of the squares that a step has to gain
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class _Rows:
 def valley(parabolas: Sequence[Parabola], weights: Array, begin: Array, shared: Shared | None) -> Line | None:
     """Return the line through the minima of some budgets; None if too few rows are left to estimate the noise.
 
-    `begin` [B] are log N of the starting minima; `weights` [n] those of the table's rows. The line's `bent` is from a
-    score test in which each minimum may leave the line.
+    `begin` [B] are log N of the starting minima; `weights` [n] those of the table's rows. The line's `variance_ratio`
+    is from a score test in which each minimum may leave the line.
     """
     log_c = np.array([math.log(each.budget.flops) for each in parabolas])
     center = float(log_c.mean())
@@ -78,15 +78,14 @@ def valley(parabolas: Sequence[Parabola], weights: Array, begin: Array, shared: 
         return None
     slope, at = np.polyfit(log_c - center, begin, 1)
     bends = [max(2 * float(each.coefficients[2]), 1e-9) for each in parabolas]
-    theta, residual, jacobian = _least(rows, np.array([at, slope, math.log(np.median(bends)), 0.0, 0.0]))
+    theta, residual, jacobian = _solve(rows, np.array([at, slope, math.log(np.median(bends)), 0.0, 0.0]))
     squares = float(residual @ residual)
-    pulls = np.linalg.pinv(jacobian)[[_AT, _SLOPE]] * np.sqrt(rows.weights) * rows.level
-    leans = np.zeros((2, len(weights)))
-    leans[:, rows.where] = pulls
+    influences = np.zeros((2, len(weights)))
+    influences[:, rows.where] = np.linalg.pinv(jacobian)[[_AT, _SLOPE]] * np.sqrt(rows.weights) * rows.level
     noise = RowNoise(squares / freedom / weights, freedom, shared)
-    bent = _bent(rows, theta, residual, jacobian, freedom)
-    reach = noise.reach(len(parabolas) - 2 if bent > 1 else None)
-    return Line(center, float(theta[_AT]), float(theta[_SLOPE]), leans, noise, bent, reach)
+    ratio = _variance_ratio(rows, theta, residual, jacobian, freedom)
+    quantile = noise.quantile(len(parabolas) - 2 if ratio > 1 else None)
+    return Line(center, float(theta[_AT]), float(theta[_SLOPE]), influences, noise, ratio, quantile)
 
 
 def _rows(parabolas: Sequence[Parabola], x: Array, weights: Array) -> _Rows:
@@ -98,21 +97,21 @@ def _rows(parabolas: Sequence[Parabola], x: Array, weights: Array) -> _Rows:
     return _Rows(log_n, loss, loss, x[place], place, rows, weights[rows])
 
 
-def _least(rows: _Rows, theta: Array) -> tuple[Array, Array, Array]:
+def _solve(rows: _Rows, theta: Array) -> tuple[Array, Array, Array]:
     """Return the least-squares vector by Levenberg-Marquardt, its residuals [m] and their derivatives [m, 5]."""
 
-    def look(at: Array) -> tuple[Array, Array]:
+    def evaluate(at: Array) -> tuple[Array, Array]:
         value, slopes = rows.model(at)
         return rows.centered(rows.loss - value), rows.centered(slopes)
 
     # scipy.optimize.least_squares, which has the bound too, takes two to three times as long.
-    (residual, jacobian), damping = look(theta), 1e-3
+    (residual, jacobian), damping = evaluate(theta), 1e-3
     for _ in range(_STEPS):
         curvature, squares = jacobian.T @ jacobian, float(residual @ residual)
         damped = curvature + np.diag(damping * np.diag(curvature) + 1e-14)
         new = theta + np.linalg.solve(damped, jacobian.T @ residual)
         new[_SKEW] = np.clip(new[_SKEW], -_MOST_SKEW, _MOST_SKEW)
-        there, slopes = look(new)
+        there, slopes = evaluate(new)
         gained = squares - float(there @ there)
         if gained < 0 or not math.isfinite(gained):
             damping *= 5
@@ -120,18 +119,18 @@ def _least(rows: _Rows, theta: Array) -> tuple[Array, Array, Array]:
                 break
             continue
         theta, residual, jacobian, damping = new, there, slopes, max(damping / 5, 1e-12)
-        if gained <= _STILL * squares:
+        if gained <= _TOLERANCE * squares:
             break
     return theta, residual, jacobian
 
 
-def _bent(rows: _Rows, theta: Array, residual: Array, jacobian: Array, freedom: int) -> float:
+def _variance_ratio(rows: _Rows, theta: Array, residual: Array, jacobian: Array, freedom: int) -> float:
     """Return the variance of the minima about the line over that of noise; 1 if the test does not reject."""
     from scipy.special import fdtri
 
     n_budgets = int(rows.place.max()) + 1
-    spare, left = n_budgets - 2, freedom - (n_budgets - 2)
-    if spare < 1 or left < 1:
+    of_line, of_rest = n_budgets - 2, freedom - (n_budgets - 2)  # degrees of freedom
+    if of_line < 1 or of_rest < 1:
         return 1.0
     moved = rows.model(theta)[1][:, _AT]
     each = rows.centered(moved[:, None] * (rows.place[:, None] == np.arange(n_budgets)))
@@ -139,5 +138,5 @@ def _bent(rows: _Rows, theta: Array, residual: Array, jacobian: Array, freedom: 
     free, sizes, _ = np.linalg.svd(each - base @ (base.T @ each), full_matrices=False)
     free = free[:, sizes > 1e-9 * max(float(sizes.max()), 1e-300)]
     gained = float(((residual @ free) ** 2).sum())
-    misfit = gained / spare / max((float(residual @ residual) - gained) / left, 1e-300)
-    return misfit if misfit > fdtri(spare, left, _BENT) else 1.0
+    ratio = gained / of_line / max((float(residual @ residual) - gained) / of_rest, 1e-300)
+    return ratio if ratio > fdtri(of_line, of_rest, _LACK_OF_FIT) else 1.0

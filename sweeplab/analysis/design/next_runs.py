@@ -39,21 +39,21 @@ _BETTER = 1e-6  # an exchange must gain at least this share
 class Prospect:
     """The information of a table about a number, and that of every candidate; all errors are in units of the noise.
 
-    `known` is the table's information [B, p, p] and `leaning` its bias by each departure [B, p, K]; `slope` is the
+    `information` [B, p, p] is the table's, and `bias` [B, p, K] the effect of each departure on it; `slope` is the
     number's gradient [B, p]; `jacobian` [B, p, m] and `departures` [B, K, m] are the candidates'.
     """
 
-    known: Array
-    leaning: Array
+    information: Array
+    bias: Array
     slope: Array
     jacobian: Array
     departures: Array
 
     def error(self, counts: Array) -> Array:
         """Return the number's expected squared error when candidates are run `counts` [m] times: [B]."""
-        lean, leaning, _ = self._state(counts)
-        off = (lean[:, :, None] * leaning).sum(1)
-        return np.asarray((lean * self.slope).sum(1) + (off**2).sum(1))
+        direction, bias, _ = self._state(counts)
+        shift = (direction[:, :, None] * bias).sum(1)
+        return np.asarray((direction * self.slope).sum(1) + (shift**2).sum(1))
 
     def variance(self, counts: Array) -> Array:
         """Return the part of that error due to noise, [B]."""
@@ -61,26 +61,28 @@ class Prospect:
 
     def after_each(self, counts: Array) -> Array:
         """Return the expected squared error after one more run of each candidate: [B, m]."""
-        lean, leaning, inverse = self._state(counts)
+        direction, bias, inverse = self._state(counts)
         moved = inverse @ self.jacobian
-        told = (lean[:, None, :] @ self.jacobian)[:, 0]
-        known = 1 + (self.jacobian * moved).sum(1)
-        off = (lean[:, None, :] @ leaning)[:, 0, :, None]
-        off = off + (told / known)[:, None] * (self.departures - leaning.transpose(0, 2, 1) @ moved)
-        return np.asarray((lean * self.slope).sum(1)[:, None] - told**2 / known + (off**2).sum(1))
+        response = (direction[:, None, :] @ self.jacobian)[:, 0]
+        total = 1 + (self.jacobian * moved).sum(1)
+        shift = (direction[:, None, :] @ bias)[:, 0, :, None]
+        shift = shift + (response / total)[:, None] * (self.departures - bias.transpose(0, 2, 1) @ moved)
+        variance = (direction * self.slope).sum(1)[:, None] - response**2 / total
+        return np.asarray(variance + (shift**2).sum(1))
 
     def shares(self, counts: Array) -> Array:
         """Return the share of each candidate's runs in the number's information over all rows: [m]."""
-        lean = self._state(counts)[0]
-        each = counts * (lean[:, None, :] @ self.jacobian)[:, 0] ** 2
-        return np.asarray((each / (lean * self.slope).sum(1)[:, None]).mean(0))
+        direction = self._state(counts)[0]
+        each = counts * (direction[:, None, :] @ self.jacobian)[:, 0] ** 2
+        return np.asarray((each / (direction * self.slope).sum(1)[:, None]).mean(0))
 
     def _state(self, counts: Array) -> tuple[Array, Array, Array]:
+        """Return the inverse information times the number's gradient, the bias, and the inverse information."""
         repeated = self.jacobian * counts
-        known = self.known + repeated @ self.jacobian.transpose(0, 2, 1)
-        inverse = np.asarray(np.linalg.inv(known), np.float64)
-        leaning = self.leaning + repeated @ self.departures.transpose(0, 2, 1)
-        return (inverse @ self.slope[:, :, None])[:, :, 0], leaning, inverse
+        information = self.information + repeated @ self.jacobian.transpose(0, 2, 1)
+        inverse = np.asarray(np.linalg.inv(information), np.float64)
+        bias = self.bias + repeated @ self.departures.transpose(0, 2, 1)
+        return (inverse @ self.slope[:, :, None])[:, :, 0], bias, inverse
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ N_VECTORS = 64
 # Prior sd of the log of a scale and of an exponent.
 _SCALE_PRIOR, _EXPONENT_PRIOR = 5.0, 1.0
 _WORDS = {"exponent": "N_opt exponent", "loss-at": "loss at target"}
-_FEW_SPARE, _FAR, _MUCH_LEFT = 4, 30.0, 0.1
+_FEW_FREEDOM, _FAR, _MUCH_LEFT = 4, 30.0, 0.1
 _CORNER = 0.2  # the outermost fifth, in logs, of the sizes or the tokens per parameter
 
 
@@ -207,7 +209,7 @@ class NextRuns:
                 "after": self._width(self.after),
                 "grid_of_equal_cost": self._width(self.grid),
             },
-            "grid_flops_for_the_same": self.grid_flops if self._told(self.after) else None,
+            "grid_flops_for_the_same": self.grid_flops if self._is_identified(self.after) else None,
             "warnings": list(self.warnings),
         }
 
@@ -225,15 +227,15 @@ class NextRuns:
             "share_of_information": float(self.shares[k]),
         }
 
-    def _told(self, width: Widths) -> bool:
+    def _is_identified(self, width: Widths) -> bool:
         tolerance = TOLERANCES[self.quantity.kind]
         most = math.log(tolerance.weak) if tolerance.is_factor else tolerance.weak
         return max(width.at_fit, width.high) <= most
 
     def _width(self, width: Widths) -> dict[str, float | None]:
         shown = math.exp if self.quantity.is_log else float
-        told = self._told(width)
-        return {name: shown(number) if told else None for name, number in asdict(width).items()}
+        is_shown = self._is_identified(width)
+        return {name: shown(number) if is_shown else None for name, number in asdict(width).items()}
 
 
 def find_quantity(fit: Fit, points: Points, name: str, at: Mapping[str, float] | None = None) -> Quantity:
@@ -324,18 +326,18 @@ def prospect_of(
         for name in law.columns
     }  # the rows, then the candidates: the range where the law is used
     jacobian = law.derivatives(vectors, logs)[1]
-    bend = _departures(logs)
+    changes = _departures(logs)
     # The part of a departure that the law absorbs in a fit to all rows and candidates is not an error of the number.
-    taken = np.linalg.pinv(jacobian.transpose(0, 2, 1)) @ bend.T
-    left = bend - taken.transpose(0, 2, 1) @ jacobian
+    absorbed = np.linalg.pinv(jacobian.transpose(0, 2, 1)) @ changes.T
+    left = changes - absorbed.transpose(0, 2, 1) @ jacobian
     here, there, left_here, left = jacobian[:, :, :n], jacobian[:, :, n:], left[:, :, :n], left[:, :, n:]
     noise = max(fit.sigma, 1e-6)
     scale, scale_here = math.sqrt(candidates.weight) / noise, np.sqrt(fit.rows.weights) / noise
     here = here * scale_here
     spread = np.array([_SCALE_PRIOR if name in law.scales else _EXPONENT_PRIOR for name in law.parameters])
     return Prospect(
-        known=here @ here.transpose(0, 2, 1) + np.diag(spread**-2),
-        leaning=here @ (left_here * scale_here).transpose(0, 2, 1) * misfit,
+        information=here @ here.transpose(0, 2, 1) + np.diag(spread**-2),
+        bias=here @ (left_here * scale_here).transpose(0, 2, 1) * misfit,
         slope=quantity.measure(vectors)[1],
         jacobian=there * scale,
         departures=left * (scale * misfit),
@@ -364,14 +366,14 @@ def _departures(logs: Mapping[str, Array]) -> Array:
 def _widths(fit: Fit, prospect: Prospect, counts: Array) -> Widths:
     from scipy.special import fdtri
 
-    spare = max(fit.n_points + float(counts.sum()) - len(fit.theta), 1.0)
-    half = np.sqrt(prospect.variance(counts) * float(fdtri(1, spare, LEVEL)))
+    freedom = max(fit.n_points + float(counts.sum()) - len(fit.theta), 1.0)
+    half = np.sqrt(prospect.variance(counts) * float(fdtri(1, freedom, LEVEL)))
     return Widths(float(half[0]), *map(float, np.quantile(half, [0.1, 0.9])))
 
 
 def _warnings(fit: Fit, candidates: Candidates, counts: Array, rules: Rules) -> list[str]:
     said = []
-    if fit.spare < _FEW_SPARE:
+    if fit.freedom < _FEW_FREEDOM:
         few = f"{fit.n_points} rows for {len(fit.theta)} parameters"
         said.append(f"{few}: the choice rests on a rough fit; choose again when some of the runs have ended")
     for name in fit.law.columns:

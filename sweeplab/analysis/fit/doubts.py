@@ -12,7 +12,7 @@ from sweeplab.analysis.fit.forms import Array
 from sweeplab.analysis.points import Points
 from sweeplab.formatting import several
 
-SURE = 0.05  # over all columns together
+FALSE_ALARM = 0.05  # over all columns together
 LARGE = 0.03  # of the loss: tuned runs of one recipe on one text are within 1 or 2% of their law
 _FEWEST = 3
 _NOTHING = 1e-6  # the share of a direction left after projection below which the law contains it
@@ -37,8 +37,8 @@ class Pattern:
 
 def doubts(points: Points, fit: Fit) -> list[str]:
     """Return a warning for residuals above LARGE, and one for each column that they correlate with significantly."""
-    found = [each for name, column in unread(points).items() if (each := _pattern(name, column, fit))]
-    sure, names = surely(found), [each.column for each in found]
+    found = [each for name, column in unused_columns(points).items() if (each := _pattern(name, column, fit))]
+    sure, names = significant(found), [each.column for each in found]
     said = []
     if fit.sigma > LARGE:
         tested = "the table has no other column that could explain it"
@@ -56,26 +56,26 @@ def doubts(points: Points, fit: Fit) -> list[str]:
     ]
 
 
-def unread(points: Points) -> dict[str, Array]:
+def unused_columns(points: Points) -> dict[str, Array]:
     """Return the columns that may be causes: the shape, the aspect ratio, other columns of the file."""
     found = {name: column for name, column in points.shape.items() if np.isfinite(column).all()}
     if {"n_layer", "n_embd"} <= found.keys():
         found["n_embd / n_layer"] = found["n_embd"] / found["n_layer"]
-    return found | points.spare
+    return found | points.extra_columns
 
 
 def patterns(points: Points, fit: Fit) -> list[Pattern]:
     """Return the pattern over each column that varies: params, tokens, flops, and all that the law does not use."""
     columns = {name: points.columns[name] for name in ("params", "tokens", "flops") if name in points.columns}
-    found = [_pattern(name, column, fit) for name, column in (columns | unread(points)).items()]
+    found = [_pattern(name, column, fit) for name, column in (columns | unused_columns(points)).items()]
     return [each for each in found if each]
 
 
-def surely(found: Sequence[Pattern]) -> list[Pattern]:
+def significant(found: Sequence[Pattern]) -> list[Pattern]:
     """Return the significant patterns, corrected for the number of columns tested (Holm 1979)."""
     tested = [(each.p_value, each) for each in found if each.p_value is not None]
     tested.sort(key=lambda one: one[0])
-    too_large = (at for at, (p, _) in enumerate(tested) if p > SURE / (len(tested) - at))
+    too_large = (at for at, (p, _) in enumerate(tested) if p > FALSE_ALARM / (len(tested) - at))
     return [each for _, each in tested[: next(too_large, len(tested))]]
 
 
@@ -97,20 +97,20 @@ def _pattern(name: str, column: Array, fit: Fit) -> Pattern | None:
     has_bend = len(np.unique(scale.round(9))) >= _FEWEST
     root = np.sqrt(fit.rows.weights[there])[:, None]
     curves = root * np.stack([u, u**2][: 1 + has_bend], 1)
-    bent = root * np.clip(residual, -delta, delta)[:, None]
-    line = np.linalg.lstsq(np.column_stack([root, curves]), bent, rcond=None)[0][:, 0]
+    clipped = root * np.clip(residual, -delta, delta)[:, None]
+    line = np.linalg.lstsq(np.column_stack([root, curves]), clipped, rcond=None)[0][:, 0]
     # The law's own gradient is projected out of both, so that what it could fit is no pattern.
-    taken = np.linalg.qr(root * jacobian.T)[0]
-    left = curves - taken @ (taken.T @ curves)
+    gradient = np.linalg.qr(root * jacobian.T)[0]
+    left = curves - gradient @ (gradient.T @ curves)
     base, lengths, _ = np.linalg.svd(left, full_matrices=False)
     base = base[:, lengths > _NOTHING * np.linalg.norm(curves)]
-    rest = (bent - taken @ (taken.T @ bent))[:, 0]
-    spare = len(rest) - taken.shape[1] - base.shape[1]
+    rest = (clipped - gradient @ (gradient.T @ clipped))[:, 0]
+    freedom = len(rest) - gradient.shape[1] - base.shape[1]
     squares, inside = float(rest @ rest), float(((rest @ base) ** 2).sum())
     p_value = None
-    if base.shape[1] and spare > 0 and squares > 1e-24:
-        ratio = inside / base.shape[1] / max((squares - inside) / spare, 1e-300)
-        p_value = float(fdtrc(base.shape[1], spare, ratio))
+    if base.shape[1] and freedom > 0 and squares > 1e-24:
+        ratio = inside / base.shape[1] / max((squares - inside) / freedom, 1e-300)
+        p_value = float(fdtrc(base.shape[1], freedom, ratio))
     # Spearman's correlation; equal values of a product, such as 6ND, may differ in their last bits.
     ranks = [Series(each).rank() for each in (scale.round(9), residual.round(12))]
     return Pattern(

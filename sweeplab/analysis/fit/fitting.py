@@ -29,7 +29,7 @@ LEAST_SQUARES = math.inf
 _SMALLEST_DELTA = 1e-9
 
 MAX_STEPS = 300
-STILL = 1e-13
+TOL = 1e-13
 _NEAR = 1e-8  # of the objective: how far each start converges before the best is polished
 _AT_ONCE = 16_384  # rows times vectors
 _EXACT = 1e-14  # log residuals of this size are rounding errors
@@ -42,7 +42,7 @@ _KEPT, _ROWS_KEPT = 256, 10_000  # the size of the cache, and the most rows of a
 
 GRID = np.geomspace(0.03, 1.8, 12)
 POWERS = (0.5, 1.0, 2.0)
-BLOCK = 3  # the best of each 3 x 3 exponents is a start, so that starts lie in different valleys
+BLOCK = 3  # the best of each 3 x 3 exponents is a start, so that starts lead to different minima
 ENOUGH = 1000  # the most rows used to choose starts
 _SEEN = 1e-2  # of the loss: the size of a steep term at the smallest row
 _ABSENT = 1e-3  # of the mean loss: the start of a term whose best scale is zero
@@ -84,8 +84,8 @@ class Rows:
         return replace(self, log_loss=log_loss, weights=self.weights[chosen])
 
 
-class Pull(NamedTuple):
-    """A quadratic penalty (a spring), 0.5 * strength * (quantity - target)^2, for every vector.
+class Penalty(NamedTuple):
+    """A quadratic penalty of each vector, 0.5 * strength * (quantity - target)^2.
 
     At the minimum of the penalized objective, the objective is lowest among all vectors with the same value of the
     quantity: every solution is a point of its profile, however strong the penalty is.
@@ -104,9 +104,9 @@ class Pull(NamedTuple):
             value[mine], slope[mine] = self.measures[k](theta[mine])
         return value, slope
 
-    def of(self, chosen: NDArray[np.bool_]) -> Pull:
-        """Return the springs of the chosen vectors."""
-        return Pull(self.measures, self.which[chosen], self.targets[chosen], self.strengths[chosen])
+    def of(self, chosen: NDArray[np.bool_]) -> Penalty:
+        """Return the penalties of the chosen vectors."""
+        return Penalty(self.measures, self.which[chosen], self.targets[chosen], self.strengths[chosen])
 
 
 class Solution(NamedTuple):
@@ -117,25 +117,25 @@ class Solution(NamedTuple):
     converged: Array
 
 
-def solve(law: Law, theta: Array, rows: Rows, pull: Pull | None = None, still: float = STILL) -> Solution:
+def solve(law: Law, theta: Array, rows: Rows, penalty: Penalty | None = None, tol: float = TOL) -> Solution:
     """Minimize the objective from each vector of `theta`, [S, p], independently.
 
-    An undamped step that promises to gain less than the share `still` of the objective is the last.
+    An undamped step that promises to gain less than the share `tol` of the objective is the last.
     """
     low, high = law.bounds(rows.log_loss)
     theta = np.clip(theta, low, high)
     found = Solution(theta.copy(), np.empty(len(theta)), np.zeros(len(theta), bool))
     damping, beyond = np.full(len(theta), 1e-3), np.ones(len(theta))
     rounding = np.broadcast_to(_EXACT**2 * rows.weights.sum(-1) / 2, len(theta))
-    live = np.arange(len(theta))  # the index in `found` of each vector that still moves
-    spring, here = pull, _look(law, theta, rows, beyond, pull)
+    active = np.arange(len(theta))  # the index in `found` of each vector that still moves
+    here = _evaluate(law, theta, rows, beyond, penalty)
     for left in reversed(range(MAX_STEPS)):
         step, promised = _step(here, theta, damping, low, high)
         there = np.clip(theta + step, low, high)
         beyond = np.maximum(beyond * 0.2, _LEAST)
-        new = _look(law, there, rows, beyond, spring)
+        new = _evaluate(law, there, rows, beyond, penalty)
         better = new.value <= here.value
-        little = promised <= still * here.value
+        little = promised <= tol * here.value
         ended = (little & (~better | (damping <= _FREE))) | (here.value <= rounding)
         ended |= (there == theta).all(1) & better
         ended |= ~better & (damping > 1e12)
@@ -150,17 +150,17 @@ def solve(law: Law, theta: Array, rows: Rows, pull: Pull | None = None, still: f
             beyond = np.where(better, beyond, 1.0)
         if not left or ended.any():
             for whole, own in zip(found, (theta, here.objective, ended), strict=True):
-                whole[live] = own
+                whole[active] = own
             if ended.all():
                 break
-            going = ~ended
-            here, theta, damping = _View(*(each[going] for each in here)), theta[going], damping[going]
-            live, beyond, rounding, rows = live[going], beyond[going], rounding[going], rows.of(going)
-            spring = spring and spring.of(going)
+            kept = ~ended
+            here, theta, damping = _Evaluation(*(each[kept] for each in here)), theta[kept], damping[kept]
+            active, beyond, rounding, rows = active[kept], beyond[kept], rounding[kept], rows.of(kept)
+            penalty = penalty and penalty.of(kept)
     return found
 
 
-class _View(NamedTuple):
+class _Evaluation(NamedTuple):
     """The objective at some vectors, without and with the penalty, its gradient, curvature and step scale."""
 
     objective: Array  # [S]
@@ -170,7 +170,7 @@ class _View(NamedTuple):
     scale: Array  # [S, p]: the unit of the damping
 
 
-def _look(law: Law, theta: Array, rows: Rows, beyond: Array, pull: Pull | None) -> _View:
+def _evaluate(law: Law, theta: Array, rows: Rows, beyond: Array, penalty: Penalty | None) -> _Evaluation:
     """Evaluate the objective at `theta`; `beyond` is the share of the curvature of rows beyond delta, [S].
 
     Beyond delta the Huber loss is linear and has no curvature. With the curvature of the parabola that touches it
@@ -178,14 +178,14 @@ def _look(law: Law, theta: Array, rows: Rows, beyond: Array, pull: Pull | None) 
     """
     sums = [_sums(law, theta, block, beyond) for block in rows.blocks(len(theta))]
     objective, gradient, hessian, scale = (np.asarray(sum(parts)) for parts in zip(*sums, strict=True))
-    if pull is None:
-        return _View(objective, objective, gradient, hessian, scale)
-    at, slope = pull.measured(theta)
-    away = at - pull.targets
-    gradient += (pull.strengths * away)[:, None] * slope
-    hessian += pull.strengths[:, None, None] * slope[:, :, None] * slope[:, None, :]
-    scale += pull.strengths[:, None] * slope**2
-    return _View(objective, objective + 0.5 * pull.strengths * away**2, gradient, hessian, scale)
+    if penalty is None:
+        return _Evaluation(objective, objective, gradient, hessian, scale)
+    at, slope = penalty.measured(theta)
+    away = at - penalty.targets
+    gradient += (penalty.strengths * away)[:, None] * slope
+    hessian += penalty.strengths[:, None, None] * slope[:, :, None] * slope[:, None, :]
+    scale += penalty.strengths[:, None] * slope**2
+    return _Evaluation(objective, objective + 0.5 * penalty.strengths * away**2, gradient, hessian, scale)
 
 
 def _sums(law: Law, theta: Array, rows: Rows, beyond: Array) -> tuple[Array, Array, Array, Array]:
@@ -197,14 +197,14 @@ def _sums(law: Law, theta: Array, rows: Rows, beyond: Array) -> tuple[Array, Arr
     weights = rows.weights * np.minimum(1.0, rows.delta / np.maximum(size, 1e-300))
     gradient = -(jacobian @ (weights * residual)[:, :, None])[:, :, 0]
     is_square = math.isinf(rows.delta)
-    bent = weights if is_square else np.where(size < rows.delta, weights, beyond[:, None] * weights)
-    hessian = (jacobian * bent[:, None, :]) @ jacobian.transpose(0, 2, 1)
+    curvature = weights if is_square else np.where(size < rows.delta, weights, beyond[:, None] * weights)
+    hessian = (jacobian * curvature[:, None, :]) @ jacobian.transpose(0, 2, 1)
     diagonal = np.arange(theta.shape[1])
     scale = hessian[:, diagonal, diagonal] if is_square else (jacobian**2 @ weights[:, :, None])[:, :, 0]
     return objective, gradient, hessian, scale
 
 
-def _step(view: _View, theta: Array, damping: Array, low: Array, high: Array) -> tuple[Array, Array]:
+def _step(view: _Evaluation, theta: Array, damping: Array, low: Array, high: Array) -> tuple[Array, Array]:
     """Return a damped step of each vector, [S, p], and the decrease that it promises, [S]."""
     # A parameter at its bound that would leave the range stays fixed in this step.
     held = ((theta <= low) & (view.gradient > 0)) | ((theta >= high) & (view.gradient < 0))
@@ -246,11 +246,12 @@ def starts(law: Law, rows: Rows, block: int = BLOCK) -> Array:
     return theta[order[np.sort(first)]]
 
 
-def _turns(law: Law, theta: Array, rows: Rows) -> Array:
+def _alternatives(law: Law, theta: Array, rows: Rows) -> Array:
     """Return a vector, [p], and alternatives that it may have missed, [S, p], for designs that barely separate terms.
 
-    Valleys in which a term vanishes are long and curved: one alternative per term has it gone. A term of the steepest
-    exponent, visible only in the smallest rows, is a valley of its own; and two terms may have swapped places.
+    Valleys of the objective in which a term vanishes are long and curved: one alternative per term is without it. A
+    term with the steepest exponent, visible only in the smallest rows, is a minimum of its own; and two terms may be
+    swapped.
     """
     low, high = law.bounds(rows.log_loss)
     scale = {term: law.index(term.scale) for term in law.terms}
@@ -270,9 +271,9 @@ def _turns(law: Law, theta: Array, rows: Rows) -> Array:
         found += [gone, steep]
     if len(powers) == 2:
         first, second = ([scale[term], power] for term, power in powers.items())
-        turned = theta.copy()
-        turned[first + second] = theta[second + first]
-        found.append(turned)
+        swapped = theta.copy()
+        swapped[first + second] = theta[second + first]
+        found.append(swapped)
     return np.array(found)
 
 
@@ -327,14 +328,14 @@ class Fit:
         return len(self.rows.log_loss)
 
     @property
-    def spare(self) -> int:
+    def freedom(self) -> int:
         """Return the residual degrees of freedom: rows minus parameters."""
         return self.n_points - len(self.theta)
 
     @property
     def variance(self) -> float:
         """Return the variance of a row of weight 1 about the law, from the raw residuals, outliers included."""
-        return float(self.rows.weights @ self.residuals() ** 2) / self.spare
+        return float(self.rows.weights @ self.residuals() ** 2) / self.freedom
 
     @cached_property
     def jacobian(self) -> Array:
@@ -396,7 +397,7 @@ def _fitted(law: Law, delta: float | None, columns: tuple[bytes, ...], weights: 
         theta, sigma = _noise(law, rows, begin)
         begin = np.concatenate([theta[None], begin])
     rows = replace(rows, delta=max(EFFICIENT * sigma, _SMALLEST_DELTA) if delta is None else delta)
-    solution = solve(law, begin, rows, still=_NEAR)
+    solution = solve(law, begin, rows, tol=_NEAR)
     last = _polished(law, solution, rows)
     lowest = float(last.objective[0])
     reached = int((solution.objective <= lowest * (1 + _SAME) + 1e-300).sum())
@@ -416,9 +417,9 @@ def _polished(law: Law, solution: Solution, rows: Rows) -> Solution:
     for _ in range(_POLISHES):
         best = np.argmin(solution.objective)
         before = float(solution.objective[best])
-        solution = solve(law, _turns(law, solution.theta[best], rows), rows)
+        solution = solve(law, _alternatives(law, solution.theta[best], rows), rows)
         best = np.argmin(solution.objective)
-        if solution.converged[best] and solution.objective[best] >= before * (1 - STILL):
+        if solution.converged[best] and solution.objective[best] >= before * (1 - TOL):
             break
     return Solution(*(each[[best]] for each in solution))
 
@@ -427,8 +428,8 @@ def _noise(law: Law, rows: Rows, begin: Array) -> tuple[Array, float]:
     """Return a fit and the scale of its residuals, iterated to agree with each other from least squares on."""
     sigma = math.inf
     for _ in range(_ROUNDS):
-        bent = replace(rows, delta=max(EFFICIENT * sigma, _SMALLEST_DELTA))
-        solution = solve(law, begin, bent, still=_NEAR if len(begin) > 1 else STILL)
+        huber = replace(rows, delta=max(EFFICIENT * sigma, _SMALLEST_DELTA))
+        solution = solve(law, begin, huber, tol=_NEAR if len(begin) > 1 else TOL)
         begin = solution.theta[[int(np.argmin(solution.objective))]]
         residuals = rows.log_loss - law.log_loss(begin, rows.logs)[0]
         sigma = robust_sigma(residuals, len(law.parameters))

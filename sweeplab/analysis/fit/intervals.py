@@ -6,9 +6,9 @@ is too narrow for small tables. For least squares that is the classical profile 
 degrees. If the noise is not equal, E[psi^2] / E[psi'] is that of the rows with influence on the number (see `noise`).
 
 Rows may share an error: all runs of one size, or all points of one curve. The errors are modelled as e_i + s_group(i),
-each independent. Their two variances come from two moments of the residuals r = M (e + s): E[r'r] and E[r'Z Z'r],
+all independent. Their two variances come from two moments of the residuals r = M (e + s): E[r'r] and E[r'Z Z'r],
 with M the residual projection and Z the groups' columns (Henderson's method). The effect of a shared error on a
-number follows from its `lean`, the influence of each row on the number.
+number follows from the influence of each row on the number.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.analysis.fit.fitting import Fit, Pull, solve, starts
+from sweeplab.analysis.fit.fitting import Fit, Penalty, solve, starts
 from sweeplab.analysis.fit.forms import Array, Quantity
 from sweeplab.analysis.fit.noise import Noise
 from sweeplab.analysis.points import Points
 from sweeplab.train.devices import n_cores
 
 LEVEL = 0.9
-_FIRM = 100.0  # the penalty's strength relative to the profile's own curvature
+_STRENGTH = 100.0  # the penalty's strength relative to the profile's own curvature
 # Distances at which a profile is evaluated, in half widths of a parabola; beyond 2.5 only if needed.
 _REACHES = (np.geomspace(0.4, 2.5, 5), np.geomspace(0.4, 40.0, 10))
-_STILL = 1e-8
+_TOLERANCE = 1e-8
 _PARTS = np.array([0.25, 0.5, 0.75])  # of a gap, to evaluate
 _ROUNDS = 20
 _CLOSE = 1e-3
 _Steps = Generator[tuple[Array, Array], tuple[Array, Array, Array], float]
 
-N_STARTS = 3  # of a refit, besides the optimum: from the optimum alone up to a third end in another valley
+N_STARTS = 3  # of a refit, besides the optimum: from the optimum alone up to a third end in another minimum
 N_CHECKED = 64
-_APART = 4  # steps of the grid of exponents: few starts, so far apart
+_WIDE_BLOCK = 4  # steps of the grid of exponents: larger blocks give fewer starts
 _SAME = 1e-4
-_AT_REST = 1e-8  # an objective this close to its lowest moves no number by a hundredth of its spread
+_REFIT_TOLERANCE = 1e-8  # an objective this close to its lowest moves no number by a hundredth of its spread
 _BATCH = 65_536  # rows times vectors at once: about what stays in a core's cache
 
 
@@ -65,13 +65,13 @@ def share_interval(hits: int, n: int) -> tuple[float, float]:
 class Shared:
     """The variances of the rows' own and of their shared errors, and the group of each row, [n].
 
-    A row of weight w has 1/w of the own variance, and all of the shared one. `seeming` is the own variance as estimated
-    when all errors are treated as independent.
+    A row of weight w has 1/w of the own variance, and all of the shared one. `independent` is the variance of the own
+    errors if all errors are taken as independent.
     """
 
     own: float
     shared: float
-    seeming: float
+    independent: float
     place: NDArray[np.intp]
     weights: Array
 
@@ -86,34 +86,35 @@ class Shared:
         total = self.own + self.shared
         return self.shared / total if total > 0 else 0.0
 
-    def inflation(self, lean: Array) -> float:
+    def inflation(self, influence: Array) -> float:
         """Return the variance of a number over that with independent errors; 1 or more.
 
-        `lean` is the derivative of the number by each row's error, [n].
+        `influence` is the derivative of the number by each row's error, [n].
         """
-        each, together = self._moved(lean)
+        each, together = self._variances(influence)
         if self.shared == 0 or each == 0:
             return 1.0
-        return max(1.0, (self.own + self.shared * together / each) / self.seeming)
+        return max(1.0, (self.own + self.shared * together / each) / self.independent)
 
-    def freedom(self, lean: Array, spare: float) -> float:
-        """Return the degrees of freedom of a number's variance; `spare` if nothing is shared.
+    def freedom(self, influence: Array, own_freedom: float) -> float:
+        """Return the degrees of freedom of a number's variance; `own_freedom` if nothing is shared.
 
-        The own variance has `spare`, the shared one the number of groups minus one (Satterthwaite).
+        The own variance has `own_freedom`, the shared one the number of groups minus one (Satterthwaite).
         """
-        each, together = self._moved(lean)
+        each, together = self._variances(influence)
         own, shared = self.own * each, self.shared * together
         if shared == 0:
-            return spare
-        return (own + shared) ** 2 / (own**2 / spare + shared**2 / self.grouped(spare))
+            return own_freedom
+        return (own + shared) ** 2 / (own**2 / own_freedom + shared**2 / self.grouped(own_freedom))
 
-    def grouped(self, spare: float) -> float:
+    def grouped(self, own_freedom: float) -> float:
         """Return the degrees of freedom of the shared variance: the number of groups minus one."""
-        return max(1, min(self.n_groups - 1, spare))
+        return max(1, min(self.n_groups - 1, own_freedom))
 
-    def _moved(self, lean: Array) -> tuple[float, float]:
-        """Return a number's variance under own errors of variance 1, and under shared ones."""
-        return float(lean @ (lean / self.weights)), float((np.bincount(self.place, lean) ** 2).sum())
+    def _variances(self, influence: Array) -> tuple[float, float]:
+        """Return a number's variance under own errors of variance 1, and under shared errors of variance 1."""
+        own = float(influence @ (influence / self.weights))
+        return own, float((np.bincount(self.place, influence) ** 2).sum())
 
 
 def shared_errors(fit: Fit, groups: Sequence[str], beside: Array | None = None) -> Shared:
@@ -127,22 +128,22 @@ def shared_errors(fit: Fit, groups: Sequence[str], beside: Array | None = None) 
         beside = None
     slopes = fit.jacobian if beside is None else np.vstack([fit.jacobian, beside])
     base = np.linalg.qr((slopes * root).T)[0]  # M = I - base base'
-    spare = fit.n_points - len(slopes)
-    leaning = np.stack([np.bincount(place, root * column) for column in base.T])  # Z'base: [p, groups]
+    freedom = fit.n_points - len(slopes)
+    group_sums = np.stack([np.bincount(place, root * column) for column in base.T])  # Z'base: [p, groups]
     counts = np.bincount(place, weights)
     residual = root * np.clip(fit.residuals(), -3 * fit.rows.delta, 3 * fit.rows.delta)
     beyond = base[:, len(fit.jacobian) :]
     residual -= beyond @ (beyond.T @ residual)
     moments = np.array([residual @ residual, (np.bincount(place, root * residual) ** 2).sum()])
-    inside = counts - (leaning**2).sum(0)  # the diagonal of Z'MZ
-    whole = float((counts * (2 * inside - counts)).sum() + ((leaning @ leaning.T) ** 2).sum())
-    design = np.array([[spare, inside.sum()], [inside.sum(), whole]])
-    seeming = float(moments[0] / spare)
-    independent = Shared(seeming, 0.0, seeming, place, weights)
+    inside = counts - (group_sums**2).sum(0)  # the diagonal of Z'MZ
+    whole = float((counts * (2 * inside - counts)).sum() + ((group_sums @ group_sums.T) ** 2).sum())
+    design = np.array([[freedom, inside.sum()], [inside.sum(), whole]])
+    variance = float(moments[0] / freedom)
+    independent = Shared(variance, 0.0, variance, place, weights)
     if len(names) in (1, fit.n_points) or np.linalg.cond(design) > 1e8:
         return independent
     own, shared = map(float, np.linalg.solve(design, moments))
-    return Shared(own, shared, seeming, place, weights) if shared > 0 and own >= 0 else independent
+    return Shared(own, shared, variance, place, weights) if shared > 0 and own >= 0 else independent
 
 
 def groups_of(points: Points) -> tuple[tuple[str, ...] | None, str]:
@@ -168,13 +169,13 @@ def shared_of(points: Points, fit: Fit, beside: Array | None = None) -> Shared |
 class Interval:
     """The lowest and highest value at LEVEL; an end is infinite if the data give no bound on that side.
 
-    `apart` is the ratio of the value's robust error to the modelled one; 1 if noise is treated as equal.
+    `robust_ratio` is the ratio of the value's robust error to the modelled one; 1 if noise is treated as equal.
     """
 
     value: float
     low: float
     high: float
-    apart: float = 1.0
+    robust_ratio: float = 1.0
 
     @property
     def open_ends(self) -> list[str]:
@@ -195,31 +196,31 @@ def profiles(
     # By quantity and side: the search for an end, its next targets and penalty; and the ends found.
     searches: dict[tuple[int, int], _Steps] = {}
     wanted: dict[tuple[int, int], tuple[Array, Array]] = {}
-    springs: dict[tuple[int, int], float] = {}
+    strengths: dict[tuple[int, int], float] = {}
     ends: dict[tuple[int, int], float] = {}
-    apart = dict.fromkeys(range(len(quantities)), 1.0)
+    ratios = dict.fromkeys(range(len(quantities)), 1.0)
     for k, quantity in enumerate(quantities):
         value, slope = (each[0] for each in quantity.measure(fit.theta[None]))
         values.append(float(value))
         if math.isfinite(value) and np.isfinite(slope).all() and slope.any():
-            allowed, apart[k] = (float(each[0]) for each in allowed_rises(fit, slope[None], shared, noise))
-            spread, lean = _spread(fit, slope, inverse, allowed)
+            allowed, ratios[k] = (float(each[0]) for each in allowed_rises(fit, slope[None], shared, noise))
+            spread, direction = _spread(fit, slope, inverse, allowed)
             for side in (-1, 1):
-                searches[k, side] = _end(fit, side, float(value), lean, spread, allowed)
-                wanted[k, side], springs[k, side] = next(searches[k, side]), _FIRM / spread
+                searches[k, side] = _end(fit, side, float(value), direction, spread, allowed)
+                wanted[k, side], strengths[k, side] = next(searches[k, side]), _STRENGTH / spread
     while wanted:
         counts = [len(targets) for targets, _ in wanted.values()]
-        pull = Pull(
+        penalty = Penalty(
             [quantity.measure for quantity in quantities],
             np.repeat([k for k, _ in wanted], counts),
             np.concatenate([targets for targets, _ in wanted.values()]),
-            np.repeat([springs[key] for key in wanted], counts),
+            np.repeat([strengths[key] for key in wanted], counts),
         )
         found = solve(
-            fit.law, np.concatenate([begin for _, begin in wanted.values()]), fit.rows, pull, _STILL
+            fit.law, np.concatenate([begin for _, begin in wanted.values()]), fit.rows, penalty, _TOLERANCE
         )
         height = np.sqrt(np.maximum(found.objective - fit.objective, 0))
-        at, upto = pull.measured(found.theta)[0], np.cumsum(counts)
+        at, upto = penalty.measured(found.theta)[0], np.cumsum(counts)
         for key, first, last in zip(list(wanted), upto - counts, upto, strict=True):
             rows = slice(first, last)
             try:
@@ -228,7 +229,7 @@ def profiles(
                 ends[key] = done.value
                 del wanted[key]
     return [
-        Interval(value, ends.get((k, -1), -math.inf), ends.get((k, 1), math.inf), apart[k])
+        Interval(value, ends.get((k, -1), -math.inf), ends.get((k, 1), math.inf), ratios[k])
         for k, value in enumerate(values)
     ]
 
@@ -240,24 +241,23 @@ def allowed_rises(fit: Fit, slopes: Array, shared: Shared | None, noise: Noise |
     """
     from scipy.special import fdtri
 
-    own = np.full(len(slopes), float(fit.spare))
+    own = np.full(len(slopes), float(fit.freedom))
     if noise is None:
-        leans = slopes @ inverse_curvature(fit) @ fit.jacobian * fit.rows.weights
+        influences = slopes @ inverse_curvature(fit) @ fit.jacobian * fit.rows.weights
         sizes = [(np.full(len(slopes), _mean_size(fit)), own)]
     else:
-        modelled, leans = noise.modelled(slopes)
+        modelled, influences = noise.modelled(slopes)
         sizes = [(modelled, own), noise.robust(slopes)]
     wider = np.ones(len(slopes))
     if shared and shared.shared > 0:
-        wider = np.array([shared.inflation(lean) for lean in leans])
+        wider = np.array([shared.inflation(each) for each in influences])
     rises = []
     for size, freedom in sizes:
         if shared and shared.shared > 0:
-            both = zip(leans, freedom, strict=True)
-            freedom = np.array([shared.freedom(lean, known) for lean, known in both])
+            both = zip(influences, freedom, strict=True)
+            freedom = np.array([shared.freedom(influence, known) for influence, known in both])
         rises.append(fdtri(1, freedom, LEVEL) * size * wider / 2)
-    apart = np.sqrt(sizes[-1][0] / sizes[0][0])
-    return np.max(rises, axis=0), np.asarray(apart)
+    return np.max(rises, axis=0), np.asarray(np.sqrt(sizes[-1][0] / sizes[0][0]))
 
 
 def _spread(fit: Fit, slope: Array, inverse: Array, allowed: float) -> tuple[float, Array]:
@@ -277,8 +277,8 @@ def _spread(fit: Fit, slope: Array, inverse: Array, allowed: float) -> tuple[flo
 def _mean_size(fit: Fit) -> float:
     """Return E[psi^2] / E[psi'] over all rows."""
     residual, delta, weights = fit.residuals(), fit.rows.delta, fit.rows.weights
-    bent = np.clip(residual, -delta, delta)
-    squares = float(weights @ bent**2) / fit.spare  # a row of weight w has 1/w of the variance
+    clipped = np.clip(residual, -delta, delta)
+    squares = float(weights @ clipped**2) / fit.freedom  # a row of weight w has 1/w of the variance
     inside = max(float(weights @ (np.abs(residual) < delta)) / float(weights.sum()), 1 / fit.n_points)
     return squares / inside
 
@@ -298,7 +298,7 @@ def correlations(fit: Fit) -> Array:
     return np.asarray(np.clip(inverse / np.outer(errors, errors), -1, 1))
 
 
-def _end(fit: Fit, side: int, value: float, lean: Array, spread: float, allowed: float) -> _Steps:
+def _end(fit: Fit, side: int, value: float, direction: Array, spread: float, allowed: float) -> _Steps:
     """Return where the profile crosses `allowed` on one side of `value`; infinite if it never does.
 
     The generator yields targets and starts, and is sent their solutions: quantity, root of the rise, vectors.
@@ -306,7 +306,7 @@ def _end(fit: Fit, side: int, value: float, lean: Array, spread: float, allowed:
     limit = math.sqrt(allowed)
     for reaches in _REACHES:
         offsets = side * reaches * math.sqrt(2 * allowed * spread)
-        at, height, theta = yield value + offsets, fit.theta + offsets[:, None] * lean
+        at, height, theta = yield value + offsets, fit.theta + offsets[:, None] * direction
         away = side * (at - value)
         order = np.argsort(away)
         order = order[away[order] > 0]
@@ -354,7 +354,7 @@ def run_noise(
 
     Raw residuals count, outliers included: a future run may be one.
     """
-    variance, freedom = fit.variance / seeds, float(fit.spare)
+    variance, freedom = fit.variance / seeds, float(fit.freedom)
     if shared and shared.shared > 0:  # a future run may be of a new group
         variance, freedom = np.maximum(variance, shared.own / seeds + shared.shared), shared.grouped(freedom)
     relative = noise.at(logs) if noise else 1.0
@@ -394,7 +394,7 @@ def bootstrap(
     n_groups = int(names.max()) + 1
     drawn = np.random.default_rng(seed).multinomial(n_groups, np.full(n_groups, 1 / n_groups), size=n_refits)
     weights = np.asarray(drawn[:, names] * fit.rows.weights, float)
-    few = np.concatenate([fit.theta[None], starts(fit.law, fit.rows, _APART)[:N_STARTS]])
+    few = np.concatenate([fit.theta[None], starts(fit.law, fit.rows, _WIDE_BLOCK)[:N_STARTS]])
     theta, objective = _lowest(fit, weights, few, say)
     n_checked = min(n_checked, n_refits)
     checked, lower = _lowest(fit, weights[:n_checked], starts(fit.law, fit.rows))
@@ -412,7 +412,7 @@ def _lowest(
     def of(at: int) -> tuple[Array, Array]:
         some = weights[at : at + size]
         rows = replace(fit.rows, weights=np.repeat(some, len(begin), axis=0))
-        solution = solve(fit.law, np.tile(begin, (len(some), 1)), rows, still=_AT_REST)
+        solution = solve(fit.law, np.tile(begin, (len(some), 1)), rows, tol=_REFIT_TOLERANCE)
         objective = solution.objective.reshape(len(some), len(begin))
         best = objective.argmin(1)
         each = np.arange(len(some))

@@ -6,7 +6,7 @@ little influence (Lange, Little and Taylor 1989). The slopes are shrunk by what 
 Stein: without evidence the noise is equal.
 
 The error of a number is that of an M-estimator, the sandwich A^-1 B A^-1 (Huber 1967), with A the curvature and B the
-sum of squares of the rows' scores (`pulls`: residuals clipped at delta). It is computed twice. The modelled error takes
+sum of squares of the rows' scores (the residuals clipped at delta). It is computed twice. The modelled error takes
 both from the variance function; it is stable, but wrong if the noise varies in another way. The robust error takes the
 observed scores, corrected for leverage (HC2, MacKinnon and White 1985), with the degrees of freedom of Bell and
 McCaffrey 2002. The wider interval of the two counts.
@@ -28,10 +28,10 @@ from sweeplab.analysis.fit.forms import Array
 
 OBSERVED = 0.75  # weight of a row's observed curvature; the rest is expected, as few rows may have none
 _TAILS = 5.0  # degrees of freedom of the t likelihood
-_FEWEST = 4  # spare rows for each slope
+_FEWEST = 4  # rows beyond the parameters, for each slope
 _EXACT = 1e-14
 _STEPS = 60
-_STILL = 1e-6
+_TOLERANCE = 1e-6
 _MOST_LEVERAGE = 0.95
 
 
@@ -85,42 +85,42 @@ class Noise:
         curvature = 2 * ndtr(bound) - 1
         density = np.exp(-(bound**2) / 2) / math.sqrt(2 * math.pi)
         squares = sd**2 * (curvature - 2 * bound * density + bound**2 * (1 - curvature))
-        pulls = fit.rows.weights * squares
+        weighted = fit.rows.weights * squares
         inside = max(
             float(fit.rows.weights @ (np.abs(raw) < delta)) / float(fit.rows.weights.sum()), 1 / len(raw)
         )
         curvature *= inside * fit.rows.weights.sum() / (fit.rows.weights @ curvature)
-        return curvature, squares * self.squares * fit.spare / (pulls @ (1 - self.leverage))
+        return curvature, squares * self.squares * fit.freedom / (weighted @ (1 - self.leverage))
 
     @cached_property
     def squares(self) -> float:
         """Return the mean squared score of a row of weight 1, with the residual degrees of freedom."""
-        return float(self.fit.rows.weights @ self._pulls**2) / self.fit.spare
+        return float(self.fit.rows.weights @ self._scores**2) / self.fit.freedom
 
     @cached_property
-    def _pulls(self) -> Array:
+    def _scores(self) -> Array:
         return np.clip(self.fit.residuals(), -self.fit.rows.delta, self.fit.rows.delta)
 
     def modelled(self, slopes: Array) -> tuple[Array, Array]:
-        """Return E[psi^2] / E[psi'] of quantities with gradients [q, p] by the variance function, and leans, [q, n].
+        """Return E[psi^2] / E[psi'] of quantities with gradients [q, p] by the variance function: [q].
 
-        A quantity's lean is its derivative by each row's score.
+        The second result are their influences [q, n]: the derivative of a quantity by each row's score.
         """
-        leans, spread = self._moved(slopes, self._expected[0])
-        return np.asarray(leans**2 @ self._expected[1] / spread), leans
+        influences, spread = self._influences(slopes, self._expected[0])
+        return np.asarray(influences**2 @ self._expected[1] / spread), influences
 
     def robust(self, slopes: Array) -> tuple[Array, Array]:
         """Return the same by the observed residuals, [q], and its degrees of freedom, [q]."""
         weights, inside = self.fit.rows.weights, np.abs(self.fit.residuals()) < self.fit.rows.delta
-        leans, spread = self._moved(slopes, OBSERVED * inside + (1 - OBSERVED) * self._expected[0])
-        each = leans**2 / weights  # the effect of an error of variance 1 / weight
+        influences, spread = self._influences(slopes, OBSERVED * inside + (1 - OBSERVED) * self._expected[0])
+        each = influences**2 / weights  # the effect of an error of variance 1 / weight
         over = each / (1 - np.minimum(self.leverage, _MOST_LEVERAGE))
         crossed = np.einsum("np,qn,nr->qpr", self._base, over, self._base, optimize=True)
         known = (over**2 * (1 - 2 * self.leverage)).sum(1) + (crossed**2).sum((1, 2))
         freedom = each.sum(1) ** 2 / np.maximum(known, 1e-300)
-        return over @ (weights * self._pulls**2) / spread, np.clip(freedom, 1.0, self.fit.spare)
+        return over @ (weights * self._scores**2) / spread, np.clip(freedom, 1.0, self.fit.freedom)
 
-    def _moved(self, slopes: Array, curvatures: Array) -> tuple[Array, Array]:
+    def _influences(self, slopes: Array, curvatures: Array) -> tuple[Array, Array]:
         jacobian, weights = self.fit.jacobian, self.fit.rows.weights
         curvature = (jacobian * weights * curvatures) @ jacobian.T
         moved = slopes @ np.linalg.pinv(curvature, rcond=1e-13, hermitian=True)
@@ -133,7 +133,7 @@ def noise_of(fit: Fit) -> Noise:
     names = list(logs)
     equal = Noise(fit, dict.fromkeys(names, 0.0))
     raw = fit.residuals() * np.sqrt(weights)
-    if fit.spare < _FEWEST * len(names) - 1 or np.median(np.abs(raw)) < _EXACT:
+    if fit.freedom < _FEWEST * len(names) - 1 or np.median(np.abs(raw)) < _EXACT:
         return equal
     left = raw / np.sqrt(1 - np.minimum(equal.leverage, _MOST_LEVERAGE))
     columns = np.column_stack([np.ones(len(left)), *(logs[name] for name in names)])
@@ -142,10 +142,10 @@ def noise_of(fit: Fit) -> Noise:
     found[0] = math.log(1.4826 * float(np.median(np.abs(left))))
     for _ in range(_STEPS):
         squares = (left / np.exp(columns @ found)) ** 2
-        pull = (_TAILS + 1) * squares / (_TAILS + squares) - 1
-        step = np.clip(np.linalg.lstsq(information, columns.T @ pull, rcond=None)[0], -1, 1)
+        score = (_TAILS + 1) * squares / (_TAILS + squares) - 1
+        step = np.clip(np.linalg.lstsq(information, columns.T @ score, rcond=None)[0], -1, 1)
         found = found + step
-        if np.abs(step).max() < _STILL:
+        if np.abs(step).max() < _TOLERANCE:
             break
     slopes = found[1:]
     among = np.linalg.pinv(np.linalg.pinv(information)[1:, 1:])

@@ -128,9 +128,9 @@ def _read(path: Path) -> Chain:
         _refuse_torn(path, tail, entries, head)
     if head and (gone := head[0] - len(entries)) > 0:
         missing = f"{gone} of {head[0]} entries are missing from its end, after line {len(entries)}"
-        raise BadInput(f"{path}: {missing}; {_head_file(path).name} says so")
+        raise BadInput(f"{path}: {missing}, according to {_head_file(path).name}")
     if head and entries[head[0] - 1].sha256 != head[1]:
-        other = f"line {head[0]} is another entry than {_head_file(path).name} says was sealed"
+        other = f"line {head[0]} is not the entry that was sealed, according to {_head_file(path).name}"
         raise BadInput(f"{path}: {other}")
     return Chain(path, tuple(entries), head is not None)
 
@@ -145,9 +145,9 @@ def _checked(line: bytes, before: Sequence[Entry]) -> Entry | str:
         return "is not an entry of a ledger"
     try:
         if content["sha256"] != _digest(content):
-            return "was changed: its content has another sha256 than it says"
+            return "was changed: its sha256 is not that of its content"
         if canonical(content) != line:
-            return "was changed: it says the same in other bytes"
+            return "was changed: the same content is written in other bytes"
         entry = _entry(content)
     except (ValueError, TypeError):
         return "is not an entry of a ledger"

@@ -49,7 +49,7 @@ SHARE_BELOW, SHARE_ABOVE = 0.35, 0.1
 _BY = ("flops", "tokens", "params")
 N_TABLES = 200
 BY_CHANCE = 0.05  # over all challengers together
-_STILL = 1e-6
+_TOLERANCE = 1e-6
 _LEAST_GROWTH = 0.0055
 _GROWTHS = np.append(0.0, np.geomspace(1e-5, 0.3, 120))  # of a form's error, per unit of log compute
 _ROUNDING = 1e-16
@@ -212,7 +212,7 @@ class FormError:
         for each in self.test.cuts:  # errors above one cut come from one fit: together they count as one
             leads = np.maximum(sizes[each.cut.above] - sizes[each.cut.below].max(), 0.0)
             variance = (
-                (each.half / student(each.fit.spare)) ** 2 + (_GROWTHS[:, None] * leads) ** 2 + _ROUNDING
+                (each.half / student(each.fit.freedom)) ** 2 + (_GROWTHS[:, None] * leads) ** 2 + _ROUNDING
             )
             chances -= 0.5 * (np.log(variance) + each.errors**2 / variance).mean(1)
         density = np.exp(chances - chances.max())
@@ -229,7 +229,7 @@ class FormError:
 
     def widened(self, fit: Fit, quantity: Quantity, interval: Interval) -> Interval:
         """Return a quantity's interval with the form's error added in quadrature on each side."""
-        if not (off := student(fit.spare) * self.sd(fit, quantity)):
+        if not (off := student(fit.freedom) * self.sd(fit, quantity)):
             return interval
         low, high = (math.hypot(end - interval.value, off) for end in (interval.low, interval.high))
         return replace(interval, low=interval.value - low, high=interval.value + high)
@@ -385,7 +385,7 @@ def _simulated(points: Points, tested: Fit, test: Backtest, drawn: Array, truth:
         start = fit(clean, law, LEAST_SQUARES).theta
         weights = np.broadcast_to(rows.weights, (len(drawn), len(below)))
         tables = Rows(rows.logs, drawn[:, below], weights, rows.delta)
-        found = solve(law, np.tile(start, (len(drawn), 1)), tables, still=_STILL)
+        found = solve(law, np.tile(start, (len(drawn), 1)), tables, tol=_TOLERANCE)
         logs = each.fit.centered({name: points.columns[name][above] for name in law.columns})
         sizes.append(np.abs(law.log_loss(found.theta, logs) - drawn[:, above]).mean(1))
     return np.asarray(np.mean(sizes, axis=0))

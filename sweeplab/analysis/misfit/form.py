@@ -76,7 +76,7 @@ def departures(points: Points, fit: Fit) -> tuple[list[Departure], dict[str, flo
     }
     value, jacobian = (each[0] for each in fit.law.derivatives(fit.theta[None], logs))
     shares = {term.column: jacobian[fit.law.index(term.scale)] for term in fit.law.terms}
-    parts = [_interactions(fit, logs, shares, value), _bends(fit, logs, shares), _unread(fit, logs)]
+    parts = [_interactions(fit, logs, shares, value), _bends(fit, logs, shares), _unused_columns(fit, logs)]
     # The first suspect for such a law is the column that it does not use.
     if not set(fit.law.columns) >= _BOTH:
         parts = [parts[2], parts[1]]
@@ -103,16 +103,16 @@ def _interactions(fit: Fit, logs: Mapping[str, Array], shares: Mapping[str, Arra
 
 
 def _bends(fit: Fit, logs: Mapping[str, Array], shares: Mapping[str, Array]) -> Named:
-    bent: dict[str, list[Array]] = {}
+    bends: dict[str, list[Array]] = {}
     for name in fit.law.columns:
         x = logs[name]
-        bent[name] = [shares[name] * _bend(x, part) for part in _BREAKS]
-        for part, change in zip(_BREAKS, bent[name], strict=True):
+        bends[name] = [shares[name] * _bend(x, part) for part in _BREAKS]
+        for part, change in zip(_BREAKS, bends[name], strict=True):
             words = f"an exponent that changes at {part:.0%} of the range of log {name}"
             yield BEND.format(name), words, change
         yield BEND.format(name), f"the square of log {name}", x**2
-    if bent.keys() >= _BOTH:
-        for part, one, other in zip(_BREAKS, bent["params"], bent["tokens"], strict=True):
+    if bends.keys() >= _BOTH:
+        for part, one, other in zip(_BREAKS, bends["params"], bends["tokens"], strict=True):
             yield TOGETHER, f"exponents that change at {part:.0%} of both ranges", one + other
 
 
@@ -121,7 +121,7 @@ def _bend(x: Array, part: float) -> Array:
     return np.asarray(np.logaddexp(0.0, _SHARPNESS * (x - low - part * (high - low))) / _SHARPNESS)
 
 
-def _unread(fit: Fit, logs: Mapping[str, Array]) -> Named:
+def _unused_columns(fit: Fit, logs: Mapping[str, Array]) -> Named:
     """Yield the columns that the law does not use, unless they follow from earlier ones, as 6ND does."""
     known = [np.ones_like(next(iter(logs.values()))), *(logs[name] for name in fit.law.columns)]
     for name, x in logs.items():
@@ -214,21 +214,22 @@ def misfit(points: Points, found: Fit) -> Misfit:
     space = residuals.space_of(points, found, rows, beyond, slopes, bend)
     lacking = _lacking(points, found, space)
     draws = residuals.draw(space)
-    tried = [] if lacking else _tried(directions, space, draws)
+    tested = [] if lacking else _tested(directions, space, draws)
     everything = range(len(directions))
-    bars = np.full(len(directions), draws.bar(everything, GROSS))
-    if tried:
-        bars[tried] = np.minimum(bars[tried], draws.bar(tried, FALSE_ALARM))
-    kinds = _kinds(directions, space, draws, tried, bars)
+    thresholds = np.full(len(directions), draws.threshold(everything, GROSS))
+    if tested:
+        thresholds[tested] = np.minimum(thresholds[tested], draws.threshold(tested, FALSE_ALARM))
+    kinds = _kinds(directions, space, draws, tested, thresholds)
     there = {each.status for each in kinds}
     # The status of the whole form: `not seen` needs a kind that could have been seen.
     status = next((each for each in (FLAGGED, NOT_SEEN) if each in there), UNSEEABLE)
-    told = [tried] * bool(tried) + [list(everything)] * (status == FLAGGED)
+    judged = [tested] * bool(tested) + [list(everything)] * (status == FLAGGED)
+    p_values = [draws.p_value(each, float(space.shares()[each].max())) for each in judged]
     law = found.law.name
     return Misfit(
         law=law,
         status=status,
-        p_value=min((draws.p_value(each, float(space.shares()[each].max())) for each in told), default=None),
+        p_value=min(p_values, default=None),
         target=target,
         kinds=kinds,
         patterns=tuple(patterns(points, found)),
@@ -252,10 +253,10 @@ def _lacking(points: Points, found: Fit, space: Space) -> str:
     return ""
 
 
-def _tried(directions: Sequence[Departure], space: Space, draws: Draws) -> list[int]:
+def _tested(directions: Sequence[Departure], space: Space, draws: Draws) -> list[int]:
     """Return the directions to try, the typical ones of each kind first: no more than half of what the law leaves.
 
-    The first is always tried: by a misfit in its own direction the noise seems larger, and its power smaller.
+    The first is always tested: by a misfit in its own direction the noise seems larger, and its power smaller.
     """
     kinds = [each.kind for each in directions]
     order = sorted(range(len(kinds)), key=lambda at: kinds[:at].count(kinds[at]))
@@ -264,23 +265,23 @@ def _tried(directions: Sequence[Departure], space: Space, draws: Draws) -> list[
     return [*there[:1], *seen][: max(1, space.freedom // 2)]
 
 
-def _power(space: Space, draws: Draws, at: int, tried: Sequence[int]) -> float:
+def _power(space: Space, draws: Draws, at: int, tested: Sequence[int]) -> float:
     """Return how often a direction that matters is flagged, with the noise that is left without it."""
     share = min(float(space.shares()[at]), 1.0)
     noise = space.noise * math.sqrt(max(1 - share, 0.0) * space.freedom / max(space.freedom - 1, 1))
-    bar = draws.bar(tried, FALSE_ALARM)
-    return residuals.power(replace(space, noise=noise), draws, at, _EFFECT, tried, bar)
+    threshold = draws.threshold(tested, FALSE_ALARM)
+    return residuals.power(replace(space, noise=noise), draws, at, _EFFECT, tested, threshold)
 
 
 def _kinds(
-    directions: Sequence[Departure], space: Space, draws: Draws, tried: Sequence[int], bars: Array
+    directions: Sequence[Departure], space: Space, draws: Draws, tested: Sequence[int], thresholds: Array
 ) -> tuple[DepartureKind, ...]:
     shares, lengths, found = space.shares(), space.lengths(), []
     for kind in dict.fromkeys(each.kind for each in directions):
         own = [at for at, each in enumerate(directions) if each.kind == kind]
-        strongest = max(own, key=lambda at: shares[at] - bars[at])
-        flagged = bool(shares[strongest] > bars[strongest]) and space.noise >= residuals.EXACT
-        likely = _power(space, draws, own[0], tried) if tried else 0.0
+        strongest = max(own, key=lambda at: shares[at] - thresholds[at])
+        flagged = bool(shares[strongest] > thresholds[strongest]) and space.noise >= residuals.EXACT
+        likely = _power(space, draws, own[0], tested) if tested else 0.0
         status = FLAGGED if flagged else NOT_SEEN if likely >= SEEN else UNSEEABLE
         size = float(lengths[strongest] * space.gains[strongest])
         effect = math.expm1(size) if flagged and abs(size) < _MOST else None

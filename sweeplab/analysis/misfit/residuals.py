@@ -41,25 +41,25 @@ EXACT = 1e-9  # residuals of this size are rounding errors
 class Space:
     """Residuals and directions after projecting out the law, in rows of equal weight.
 
-    `taken` [n, p] is an orthonormal basis of the law's gradient; `directions` [n, k] have length 1, or 0 if nothing is
-    left; `gains` [k] are the changes of the forecast per unit length of a direction; `noise` is the errors' size.
-    `color` [n, n] turns independent errors into the rows' errors; None if these are independent. `root` are the roots
-    of the weights.
+    `gradient` [n, p] is an orthonormal basis of the law's gradient; `directions` [n, k] have length 1, or 0 if nothing
+    is left; `gains` [k] are the changes of the forecast per unit length of a direction; `noise` is the errors' size.
+    `clip` is Huber's delta over the residuals' scale. `factor` [n, n] turns independent errors into the rows' errors;
+    None if these are independent. `root` are the roots of the weights.
     """
 
-    taken: Array
+    gradient: Array
     residual: Array
     directions: Array
     gains: Array
     noise: float
-    bent: float
+    clip: float
     root: Array
-    color: Array | None
+    factor: Array | None
 
     @property
     def freedom(self) -> int:
         """Return the residual degrees of freedom."""
-        return len(self.residual) - int(self.taken.shape[1])
+        return len(self.residual) - int(self.gradient.shape[1])
 
     def lengths(self) -> Array:
         """Return the signed length of the residuals in each direction, [k]."""
@@ -71,7 +71,7 @@ class Space:
 
     def left(self, rows: Array) -> Array:
         """Project the law out of rows, [..., n]."""
-        return np.asarray(rows - (rows @ self.taken) @ self.taken.T)
+        return np.asarray(rows - (rows @ self.gradient) @ self.gradient.T)
 
 
 def space_of(
@@ -86,24 +86,24 @@ def space_of(
     root = np.sqrt(fit.rows.weights)  # a row of weight w has 1/w of the variance
     jacobian = fit.jacobian.T[:, free] * root[:, None]
     changes = rows * root[:, None]
-    taken, triangle = np.linalg.qr(jacobian)
-    absorbed = np.linalg.lstsq(triangle, taken.T @ changes, rcond=1e-12)[0]
-    left = changes - taken @ (taken.T @ changes)
+    gradient, triangle = np.linalg.qr(jacobian)
+    absorbed = np.linalg.lstsq(triangle, gradient.T @ changes, rcond=1e-12)[0]
+    left = changes - gradient @ (gradient.T @ changes)
     lengths = np.linalg.norm(left, axis=0)
     lengths[lengths <= _NOTHING * np.linalg.norm(changes, axis=0)] = math.inf
     raw = fit.residuals()
-    bent = root * np.clip(raw, -fit.rows.delta, fit.rows.delta)
-    residual = bent - taken @ (taken.T @ bent)
+    clipped = root * np.clip(raw, -fit.rows.delta, fit.rows.delta)
+    residual = clipped - gradient @ (gradient.T @ clipped)
     inside = max(float((np.abs(raw) < fit.rows.delta).mean()), 1 / fit.n_points)
     return Space(
-        taken=taken,
+        gradient=gradient,
         residual=residual,
         directions=left / lengths,
         gains=(beyond - slopes[free] @ absorbed) / lengths,
         noise=float(np.linalg.norm(residual)) / math.sqrt(max(fit.n_points - len(free), 1)) / inside,
-        bent=fit.rows.delta / max(fit.sigma, 1e-300),
+        clip=fit.rows.delta / max(fit.sigma, 1e-300),
         root=root,
-        color=_color(points, fit, bend),
+        factor=_error_factor(points, fit, bend),
     )
 
 
@@ -114,7 +114,7 @@ class Draws:
     lengths: Array
     squares: Array
 
-    def bar(self, chosen: Sequence[int], alarm: float) -> float:
+    def threshold(self, chosen: Sequence[int], alarm: float) -> float:
         """Return the share of the residuals that the strongest of some directions exceeds with chance `alarm`."""
         return float(np.quantile(self._largest(chosen), 1 - alarm))
 
@@ -129,15 +129,15 @@ class Draws:
 def draw(space: Space, seed: int = 0) -> Draws:
     """Simulate residuals under noise alone: normal, projected and clipped like the real ones."""
     random = np.random.default_rng(seed)
-    n, n_params = space.taken.shape
+    n, n_params = space.gradient.shape
     lengths, squares = [], []
     for _ in range(0, N_DRAWS, _BATCH):
         errors = random.standard_normal((_BATCH, n))
-        left = space.left(errors if space.color is None else errors @ space.color.T)
-        if math.isfinite(space.bent):
+        left = space.left(errors if space.factor is None else errors @ space.factor.T)
+        if math.isfinite(space.clip):
             raw = left / space.root
             scale = 1.4826 * np.median(np.sort(np.abs(raw), axis=1)[:, n_params:], axis=1)
-            limit = space.bent * scale[:, None]
+            limit = space.clip * scale[:, None]
             left = space.left(space.root * np.clip(raw, -limit, limit))
         lengths.append(left @ space.directions)
         squares.append((left**2).sum(1))
@@ -146,18 +146,18 @@ def draw(space: Space, seed: int = 0) -> Draws:
     return Draws(both[0] * unit, both[1] * unit**2)
 
 
-def power(space: Space, draws: Draws, at: int, effect: float, chosen: Sequence[int], bar: float) -> float:
-    """Return how often a chosen direction passes the bar if direction `at` changes the forecast by `effect`."""
+def power(space: Space, draws: Draws, at: int, effect: float, chosen: Sequence[int], limit: float) -> float:
+    """Return how often a chosen direction exceeds the limit if direction `at` changes the forecast by `effect`."""
     if not space.directions[:, at].any():
         return 0.0
     size = abs(effect) / max(abs(float(space.gains[at])), 1e-12) / max(space.noise, EXACT)
     alike = space.directions.T @ space.directions[:, at]
     lengths = draws.lengths[:, list(chosen)] + size * alike[list(chosen)]
     squares = draws.squares + 2 * size * draws.lengths[:, at] + size**2
-    return float(((lengths**2).max(1) > bar * squares).mean())
+    return float(((lengths**2).max(1) > limit * squares).mean())
 
 
-def _color(points: Points, fit: Fit, bend: Array | None) -> Array | None:
+def _error_factor(points: Points, fit: Fit, bend: Array | None) -> Array | None:
     """Return the matrix that turns independent errors into the rows' errors [n, n], up to a factor; None if not needed.
 
     Without groups in the table, rows of one size may share an error. A bend in the size resembles that, so the shared

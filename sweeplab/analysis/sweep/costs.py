@@ -153,8 +153,8 @@ def cost(sweep: Sweep, audited: Sequence[Audited]) -> Cost:
     names = ["cell", "trial", "iteration", "value_then", "value"]
     frame = DataFrame([[getattr(each, name) for name in names] for each in audited], columns=names)
     frame["best"] = [float(best.get(cell, np.nan)) for cell in frame["cell"]]
-    value, bar = frame["value"].astype(float), frame["best"].astype(float)
-    frame["is_better"] = (value < bar) | (value.notna() & bar.isna())
+    value, lowest = frame["value"].astype(float), frame["best"].astype(float)
+    frame["is_better"] = (value < lowest) | (value.notna() & lowest.isna())
     n_pruned, n_better = int((sweep.trials["state"] == "pruned").sum()), int(frame["is_better"].sum())
     return Cost(sweep.name, frame, n_pruned, n_better, *share_interval(n_better, len(frame)))
 

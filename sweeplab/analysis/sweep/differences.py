@@ -1,7 +1,7 @@
 """Whether losses differ by more than chance: between studies, and between the cells of a study.
 
-Chance enters the best trial of a cell in two ways: by the hyperparameters drawn, and by the seed. The null distribution
-of `comparing` contains both. Over several cells that two studies share, the spread of the differences contains both.
+The best trial of a cell depends on chance in two ways: on the sampled hyperparameters, and on the seed. The null
+distribution of `comparing` contains both, and so does the spread of the differences over several shared cells.
 
 Losses of different tasks, such as predicting the next token or a masked one, are ranked separately.
 """
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame
 
-from sweeplab.analysis.comparing import FALSE_ALARM, Compared, Tried, compare
+from sweeplab.analysis.comparing import FALSE_ALARM, CellComparison, CellTrials, compare
 from sweeplab.analysis.fit.intervals import student
 from sweeplab.analysis.sweep.trials import Sweep, has_ended
 from sweeplab.analysis.trials import COUNTED, TRIAL, VALUED, finite, only_follows, tasks_of, valued_losses
@@ -91,12 +91,12 @@ def differences(sweeps: Sequence[Sweep], at: str = "best") -> list[LossDifferenc
     level, found = 1 - FALSE_ALARM / len(pairs), []
     for a, b in pairs:
         names = sweeps[a].name, sweeps[b].name
-        own, owed = [], []
+        own, effects = [], []
         for k, (first, second, cell) in enumerate(shared):
             if compared and (first, second) == (a, b):
                 own.append(_between(names, cell, cells, compared, between[k], k))
-                owed.append(float(compared.owed[k]))
-        found += [_over_all(names, own, owed, level), *own] if len(own) != 1 else own
+                effects.append(float(compared.selection_effect[k]))
+        found += [_over_all(names, own, effects, level), *own] if len(own) != 1 else own
     return found
 
 
@@ -126,8 +126,8 @@ def settings(sweeps: Sequence[Sweep]) -> dict[str, list[str]]:
 def _between(
     names: tuple[str, str],
     cell: str,
-    cells: Sequence[Tried],
-    compared: Compared,
+    cells: Sequence[CellTrials],
+    compared: CellComparison,
     pair: tuple[int, int],
     k: int,
 ) -> LossDifference:
@@ -135,25 +135,25 @@ def _between(
     loss_a, loss_b = (float(compared.best[each]) for each in pair)
     low, high = float(compared.low[k]), float(compared.high[k])
     n = min(len(cells[each].best) for each in pair)
-    return LossDifference(*names, cell, loss_a, loss_b, low, high, compared.level, n, compared.of(k))
+    return LossDifference(*names, cell, loss_a, loss_b, low, high, compared.level, n, compared.evidence_of(k))
 
 
 def _over_all(
-    names: tuple[str, str], cells: Sequence[LossDifference], owed: Sequence[float], level: float
+    names: tuple[str, str], cells: Sequence[LossDifference], effects: Sequence[float], level: float
 ) -> LossDifference:
     """Return the mean difference over the cells that two studies share, by Student's t over cells.
 
-    As for one cell, the interval covers the difference both as it is and without the part `owed` to one study having
-    more trials.
+    As for one cell, the interval covers the difference both with and without the selection `effects`, which are due to
+    one study having more trials.
     """
     if not cells:
         evidence = Evidence(0, "nothing in common", "", UNKNOWN, _NO_CELL)
         return LossDifference(*names, ALL_CELLS, *_UNKNOWN, *_UNKNOWN, level, 0, evidence)
-    apart, n = np.array([each.difference for each in cells]), len(cells)
+    found, n = np.array([each.difference for each in cells]), len(cells)
     ends: list[float] = []
-    for each in (apart, apart - np.array(owed)):
-        mean, reach = float(each.mean()), student(n - 1, level) * float(each.std(ddof=1)) / math.sqrt(n)
-        ends += [mean - reach, mean + reach]
+    for each in (found, found - np.array(effects)):
+        mean, half = float(each.mean()), student(n - 1, level) * float(each.std(ddof=1)) / math.sqrt(n)
+        ends += [mean - half, mean + half]
     loss_a, loss_b = (
         float(np.mean([getattr(each, name) for each in cells])) for name in ("loss_a", "loss_b")
     )
@@ -171,11 +171,11 @@ def _is_searched(*sweeps: Sweep) -> bool:
     return any(each.dimensions for each in sweeps)
 
 
-def _tried(sweep: Sweep, at: str) -> dict[str, Tried]:
+def _tried(sweep: Sweep, at: str) -> dict[str, CellTrials]:
     """Return the losses of the trials of each cell with one that ended; pruned and diverged trials are counted."""
     drawn = sweep.trials.loc[sweep.trials["state"].isin(COUNTED), "cell"].value_counts()
     by_cell = _losses(sweep, at).groupby("cell", sort=False)
-    return {str(cell): Tried.of(own, "loss", int(drawn.get(cell, 0))) for cell, own in by_cell}
+    return {str(cell): CellTrials.of(own, "loss", int(drawn.get(cell, 0))) for cell, own in by_cell}
 
 
 def _of_best_trials(sweep: Sweep, at: str) -> DataFrame:
@@ -249,7 +249,7 @@ def bits_per_byte(ranked: RankedCell) -> float:
     return ranked.loss * bits / nats
 
 
-def _ranking(task: str, runs: DataFrame, tried: Mapping[str, Tried], is_searched: bool) -> Ranking:
+def _ranking(task: str, runs: DataFrame, tried: Mapping[str, CellTrials], is_searched: bool) -> Ranking:
     found = []
     for cell, own in runs.groupby("cell", sort=False):
         losses = own["loss"].to_numpy(float)
@@ -275,12 +275,12 @@ def _ranking(task: str, runs: DataFrame, tried: Mapping[str, Tried], is_searched
 
 def _groups(cells: Sequence[str], differences: Sequence[LossDifference]) -> Iterator[tuple[str, ...]]:
     """Yield the longest stretches of the ranking in which no two cells differ significantly."""
-    told = {(each.a, each.b) for each in differences if each.verdict == DIFFERENT}
-    reached = 0
+    different = {(each.a, each.b) for each in differences if each.verdict == DIFFERENT}
+    covered = 0
     for first in range(len(cells)):
         last = first + 1
-        while last < len(cells) and not any((each, cells[last]) in told for each in cells[first:last]):
+        while last < len(cells) and not any((each, cells[last]) in different for each in cells[first:last]):
             last += 1
-        if last > reached:
+        if last > covered:
             yield tuple(cells[first:last])
-            reached = last
+            covered = last

@@ -118,7 +118,7 @@ def _importances(
     everything = np.arange(n)
     given = _Given()
 
-    def judged(chosen: NDArray[np.int_], losses: Array, seed: int) -> dict[str, float]:
+    def by_name(chosen: NDArray[np.int_], losses: Array, seed: int) -> dict[str, float]:
         given.trials_given = [trials[at] for at in chosen]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the spread already shows that few trials say little
@@ -132,11 +132,11 @@ def _importances(
                 made = _ped_anova()(target_quantile=share)
             return dict(made.evaluate(given, target=lambda trial: losses[trial.number]))
 
-    whole = judged(everything, losses, 0)
+    whole = by_name(everything, losses, 0)
     names = [each.name for each in dimensions if each.name in whole]
 
     def evaluate(chosen: NDArray[np.int_], losses: Array, seed: int) -> Array:
-        found = judged(chosen, losses, seed)
+        found = by_name(chosen, losses, seed)
         return np.array([found.get(name, 0.0) for name in names])
 
     raw = np.array([whole[name] for name in names])

@@ -1,4 +1,4 @@
-"""Where text comes from: the table of corpora."""
+"""The table of corpora."""
 
 from __future__ import annotations
 

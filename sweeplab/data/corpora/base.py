@@ -1,4 +1,4 @@
-"""The corpus interface: its files, and their texts by split."""
+"""The corpus interface: the files of a corpus, and their texts by split."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from sweeplab.data.batches import LABELLED, DataKind
 from sweeplab.data.corpora.base import AnyCorpus, Texts, document, user_files
 from sweeplab.data.corpora.splits import TENTHS
 from sweeplab.data.corpora.text import python_source_files
-from sweeplab.data.generators import Noise, generator_key
+from sweeplab.data.generators import RandomStream, generator_key
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed
 
@@ -331,24 +331,24 @@ SHORTEST, LONGEST = 4, 12
 N_DIGITS = 3
 
 
-def _words(noise: Noise) -> list[str]:
-    lengths = SHORTEST + noise.integers(N_PAIRS, LONGEST + 1 - SHORTEST)
-    letters = iter(noise.integers(int(lengths.sum()), len(LETTERS)).tolist())
+def _words(random: RandomStream) -> list[str]:
+    lengths = SHORTEST + random.integers(N_PAIRS, LONGEST + 1 - SHORTEST)
+    letters = iter(random.integers(int(lengths.sum()), len(LETTERS)).tolist())
     return ["".join(LETTERS[next(letters)] for _ in range(length)) for length in lengths.tolist()]
 
 
-def _sums(noise: Noise) -> list[str]:
-    numbers = noise.integers(2 * N_PAIRS, 10**N_DIGITS).reshape(-1, 2).tolist()
+def _sums(random: RandomStream) -> list[str]:
+    numbers = random.integers(2 * N_PAIRS, 10**N_DIGITS).reshape(-1, 2).tolist()
     return [f"{first}+{second}" for first, second in numbers]
 
 
 def _rule(
-    name: str, meaning: str, target: Callable[[str], str], sources: Callable[[Noise], list[str]] = _words
+    name: str, meaning: str, target: Callable[[str], str], draw: Callable[[RandomStream], list[str]] = _words
 ) -> PairCorpus:
-    meaning = f"Words of random letters, and {meaning}" if sources is _words else meaning
+    meaning = f"Words of random letters, and {meaning}" if draw is _words else meaning
 
     def pairs(files: Sequence[Path]) -> list[Pair]:
-        drawn = dict.fromkeys(sources(Noise(generator_key(0, f"corpus {name}"))))
+        drawn = dict.fromkeys(draw(RandomStream(generator_key(0, f"corpus {name}"))))
         return [Pair(source, target(source), group=source) for source in drawn]
 
     own_file = Path(__file__).absolute()

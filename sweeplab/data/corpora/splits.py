@@ -1,7 +1,6 @@
-"""Divide documents into three splits: drop near-duplicates, cut long documents into sections, and deal these out.
+"""Divide documents into three splits: drop near-duplicates, cut long documents into sections, and assign these.
 
-The result depends only on the documents: it is the same on every machine.
-"""
+The result depends only on the documents: it is the same on every machine."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.data.generators import Noise, generator_key
+from sweeplab.data.generators import RandomStream, generator_key
 
 # Tenths of the corpus: a tenth of a small corpus is enough for an evaluation of 20,000 targets, and a test split of
 # the same size is as precise.
@@ -111,13 +110,13 @@ def deal(documents: Sequence[str]) -> dict[str, str]:
     n_characters = sum(map(len, documents))
     length = max(n_characters / N_SECTIONS, min(SHORTEST_SECTION, n_characters / sum(TENTHS.values())))
     dealt, texts = dict.fromkeys(TENTHS, 0), {split: list[str]() for split in TENTHS}
-    noise = Noise(generator_key(0, "splits"))
+    random = RandomStream(generator_key(0, "splits"))
     for document in documents:
         parts = dict.fromkeys(TENTHS, "")
         for section in _sections(document, length):
             n_dealt = sum(dealt.values()) + len(section)
-            chance = dict(zip(TENTHS, noise.integers(len(TENTHS), 1 + int(5 * length)).tolist(), strict=True))
-            lacking = {each: TENTHS[each] * n_dealt - 10 * dealt[each] + chance[each] for each in TENTHS}
+            shift = dict(zip(TENTHS, random.integers(len(TENTHS), 1 + int(5 * length)).tolist(), strict=True))
+            lacking = {each: TENTHS[each] * n_dealt - 10 * dealt[each] + shift[each] for each in TENTHS}
             split = max(lacking, key=lacking.__getitem__)
             dealt[split] += len(section)
             parts[split] += section

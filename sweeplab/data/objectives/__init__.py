@@ -1,4 +1,4 @@
-"""What can be learned of a corpus: the table of objectives, and what of a study's values follows from them."""
+"""The table of objectives, and values of a study that follow from its objective."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ OBJECTIVES: dict[str, type[Objective]] = {
     for each in (NextToken, Masked, Span, PairsObjective, Classification, Tagging, Similarity, Preference)
 }
 
-# What decides how a split is cut, and into how many special tokens.
+# The hyperparameters that determine the sequences of a split and the special tokens.
 SETTINGS = ("objective", "family", "block_size", "mask_share", "span_length", "n_labels")
 
-# When a run ends it is evaluated on a whole split, but on no more targets than these: with small.yaml's models they
-# take as long as a quarter of its 300 steps, and with 10,000 steps nothing.
+# The most targets of the last evaluation, on a whole split. With the models of small.yaml these take as long as a
+# quarter of its 300 steps; compared with 10,000 steps that is little.
 MOST_WHOLE = 2**18
 
 
 def evaluated_on(values: Hyperparameters) -> tuple[Any, ...]:
-    """Return what decides which targets a run is evaluated on: equal values have the same ones of a split."""
+    """Return the values that determine the evaluated targets of a split: if they are equal, so are the targets."""
     return (*(getattr(values, name) for name in SETTINGS), values.vocab_size, values.evaluated_tokens)
 
 
 def wholly(values: Hyperparameters) -> Hyperparameters:
-    """Return values with which an evaluation has the whole split, or of a very large one MOST_WHOLE of its targets."""
+    """Return the values for an evaluation on the whole split, or on MOST_WHOLE targets of a very large one."""
     asked = values.evaluated_tokens
     return values if asked is None else values.replace(eval_tokens=max(asked, MOST_WHOLE))
 
 
 def settled_objective(values: Hyperparameters, kind: DataKind) -> str:
-    """Return the objective; `auto` is that of the family for such a corpus."""
+    """Return the objective; `auto` is the family's objective for this kind of data."""
     if values.objective != AUTO:
         return values.objective
     fitting = (each for each in OBJECTIVES.values() if each.learns == kind)
@@ -47,39 +47,39 @@ def settled_objective(values: Hyperparameters, kind: DataKind) -> str:
 
 
 def objective_of(values: Hyperparameters) -> type[Objective]:
-    """Return a run's objective; a table of other origin, which names none, is of next tokens."""
+    """Return a run's objective; an imported table that names none is of next tokens."""
     return OBJECTIVES.get(values.objective, NextToken)
 
 
 def n_special(values: Hyperparameters) -> int:
-    """Return how many special tokens a run's vocabulary has; 0 where its values are impossible."""
+    """Return the number of special tokens of a run's vocabulary; 0 if its values are impossible."""
     try:
         return len(OBJECTIVES[values.objective].special_names(values))
-    except (KeyError, TypeError, ValueError):  # such as a derived block_size that came to nothing
+    except (KeyError, TypeError, ValueError):  # such as a derived block_size of 0
         return 0
 
 
 def special_tokens(values: Hyperparameters, own: Mapping[str, int] | None = None) -> SpecialTokens:
-    """Return the special tokens of a run by its effective hyperparameters; `own` are ids that it came with."""
+    """Return the special tokens for a run's effective hyperparameters; `own` are the ids of an imported run."""
     return SpecialTokens(values.vocab_size, objective_of(values).special_names(values), own)
 
 
 def make_objective(
     split: Split, values: Hyperparameters, own_special: Mapping[str, int] | None = None
 ) -> Objective:
-    """Return what makes a run's batches out of a split; `own_special` are the special tokens that it came with.
+    """Return the objective of a run on a split, which makes its batches; `own_special` are an imported run's ids.
 
     Raises:
-        ValueError: the split is shorter than block_size asks for.
+        ValueError: the split is too short for block_size.
     """
     return OBJECTIVES[settled_objective(values, kind_of(split))](split, values, own_special)
 
 
 def check_fits(splits: Mapping[str, Split], values: Hyperparameters) -> None:
-    """Make sure that block_size suits every split.
+    """Check that every split fits block_size.
 
     Raises:
-        BadInput: says which one it does not, and how long it may be.
+        BadInput: one does not; the message says which, and which block_size is allowed.
     """
     for name, split in sorted(splits.items(), key=lambda each: len(each[1])):
         OBJECTIVES[values.objective].check(name, split, values)

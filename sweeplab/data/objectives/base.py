@@ -1,7 +1,6 @@
-"""What every objective does: turn a split's items, windows of running text or pairs, into batches.
+"""The objective interface: an objective makes batches of a split's items, which are windows of text, or pairs.
 
-Which items a batch has is a pure function of what is asked for, so there is no state to save.
-"""
+The items of a batch are a pure function of its arguments, so a run saves no state of its data."""
 
 from __future__ import annotations
 
@@ -14,42 +13,42 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sweeplab.data.batches import NO_TARGET, Batch, DataKind, Ids
-from sweeplab.data.generators import Noise, generator_key
+from sweeplab.data.generators import RandomStream, generator_key
 from sweeplab.data.prompts import Prompt, SpecialTokens
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import Hyperparameters
 
-# A generator costs as much as thousands of draws, so a chunk of iterations shares one. Counted in draws
-# and not in iterations: then what is kept (512 chunks of 32 KB) does not grow with the batch.
+# A new generator costs as much as thousands of draws, so a chunk of iterations shares one. The size of a chunk is a
+# number of draws, not of iterations: so the cache (512 chunks of 32 KB) does not grow with batch_size.
 DRAWS_PER_CHUNK = 4096
-# Consecutive tokens of a split that are evaluated together, as windows of any block_size up to this cut them.
+# An evaluation takes stretches of so many consecutive tokens, and cuts them into windows of block_size.
 STRETCH = 1024
 
 
 def rows_together(length: int) -> int:
-    """Return how many sequences of this length an evaluation has in a batch; its last may have fewer."""
+    """Return the number of sequences of this length in a batch of an evaluation; the last batch may have fewer."""
     return max(1, STRETCH // length)
 
 
 @lru_cache(512)
 def _training_items(seed: int, chunk: int, iterations: int, batch_size: int, n_items: int) -> Ids:
-    noise = Noise(generator_key(seed, "batches"), chunk)
-    return noise.integers(iterations * batch_size, n_items).reshape(iterations, batch_size)
+    random = RandomStream(generator_key(seed, "batches"), chunk)
+    return random.integers(iterations * batch_size, n_items).reshape(iterations, batch_size)
 
 
 def spread(count: int, among: int) -> Ids:
-    """Return `count` of the numbers below `among`, at even distances; all of them where there are no more."""
+    """Return `count` of the numbers below `among`, evenly spaced; all of them if there are no more."""
     count = min(count, among)
     found: Ids = (2 * np.arange(count) + 1) * among // (2 * max(count, 1))
     return found
 
 
 class Objective(ABC):
-    """What is to be found, and from what; batches are pure functions of what is asked for.
+    """An objective: what a model predicts, and from which input.
 
-    `families` are those that can learn it, `learns` says what a split is for it: an array of text, or pairs of a kind.
-    `dense`: every position has a target. `finds_whole`: a target is right only as a whole, so that exact matches are
-    worth counting. `per_loss` sequences of a batch have one loss together, of which `unit` is the unit.
+    `families` can learn it, and `learns` is the kind of data that it needs. `dense`: every position has a target.
+    `finds_whole`: a target is a whole sequence, so exact matches are counted. `per_loss` sequences of a batch share one
+    loss, and `unit` is the unit of losses. `shortest_block` is the smallest block_size.
     """
 
     name: ClassVar[str]
@@ -68,30 +67,30 @@ class Objective(ABC):
     ) -> None:
         self.special = SpecialTokens(values.vocab_size, self.special_names(values), own_special)
         self._values, self._batch_size = values, values.batch_size // self.per_loss
-        self._n_items = self._take(split)
+        self._n_items = self._load(split)
 
     @classmethod
     def special_names(cls, values: Hyperparameters) -> tuple[str, ...]:
-        """Return the special tokens that it needs."""
+        """Return the names of the special tokens that the objective needs."""
         return cls.special_tokens
 
     @classmethod
     def task(cls, values: Hyperparameters) -> str:
-        """Return in a few words what a loss is of: only those of one task may be compared."""
+        """Describe the task in a few words; only losses of the same task may be compared."""
         return cls.meaning.lower()
 
     @classmethod
     def lengths(cls, values: Hyperparameters) -> tuple[int, int]:
-        """Return T and S of its batches, S being 0 without a source; of pairs, whose rows may be shorter, the most."""
+        """Return T and S of the batches (S is 0 without a source); for pairs, upper bounds of both."""
         return values.block_size, 0
 
     @classmethod
     @abstractmethod
     def check(cls, name: str, split: Any, values: Hyperparameters) -> None:
-        """Make sure that the split of this name can be learned.
+        """Check that the split of this name fits the values.
 
         Raises:
-            BadInput: it cannot; says what would do.
+            BadInput: it does not; the message says what is allowed.
         """
 
     @classmethod
@@ -99,78 +98,74 @@ class Objective(ABC):
     def prompt(
         cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Hyperparameters
     ) -> Prompt:
-        """Lay out a person's prompt as the objective's sequences are: a text in pieces, with a hole between each two.
+        """Lay out a user's prompt like the objective's sequences; between each two pieces of its text is a hole.
 
         Raises:
-            BadInput: it cannot be, such as one that is too long.
+            BadInput: the prompt does not suit the objective, or is too long.
         """
 
     @property
     def n_sequences(self) -> int:
-        """Return how many sequences there are to draw from."""
+        """Return the number of sequences of the split."""
         return self._n_items * self.per_loss
 
     @property
     def n_candidates(self) -> int:
-        """Return how many ids at the vocabulary's end a target is one of; 0 where it may be any."""
+        """Return the number of ids, the last of the vocabulary, that can be targets; 0 if all can."""
         return 0
 
     @abstractmethod
     def example(self) -> Sequence[Sequence[int]]:
-        """Return the split's beginning as a person's prompt: what `prompt` takes."""
+        """Return the beginning of the split as a user's prompt, in pieces for `prompt`."""
 
     @abstractmethod
-    def _take(self, split: Any) -> int:
-        """Take a split in and return how many items it has."""
+    def _load(self, split: Any) -> int:
+        """Store the split and return its number of items."""
 
     @abstractmethod
-    def _batch(self, items: Ids, noise: Noise) -> Batch:
-        """Make the batch of these items; whatever is random in it comes from `noise`."""
+    def _batch(self, items: Ids, random: RandomStream) -> Batch:
+        """Make the batch of these items, with random numbers from `random`."""
 
     def training(self, seed: int, iteration: int) -> Batch:
-        """Return the batch that a run of this seed trains on at this iteration (from 0)."""
+        """Return the training batch of a run with this seed at this iteration (from 0)."""
         iterations = max(1, DRAWS_PER_CHUNK // self._batch_size)
         chunk, row = divmod(iteration, iterations)
         items = _training_items(seed, chunk, iterations, self._batch_size, self._n_items)[row]
-        return self._batch(items, Noise(generator_key(seed, "masks"), iteration))
+        return self._batch(items, RandomStream(generator_key(seed, "masks"), iteration))
 
     @abstractmethod
     def evaluation(self, n_tokens: int | None = None) -> Iterator[Batch]:
-        """Yield what every run is evaluated on: about `n_tokens` targets spread over the split, or all of it.
-
-        They are the same for every seed and batch_size: the batches of an evaluation are not those of a step.
-        """
+        """Yield about `n_tokens` targets, spread over the split, or all; the same for every seed and batch_size."""
 
     def alone(self, n_sequences: int) -> Iterator[Batch] | None:
-        """Return at most so many of the split's sequences with one token hidden in each; None if it hides none."""
+        """Return at most `n_sequences` sequences with one masked token each; None if the objective has no masks."""
         return None
 
-    def _together(self, items: Ids, length: int) -> Iterator[tuple[Ids, Noise]]:
-        """Yield items with their noise, as many at a time as have a stretch of tokens together."""
+    def _evaluation_items(self, items: Ids, length: int) -> Iterator[tuple[Ids, RandomStream]]:
+        """Yield the items of each batch of an evaluation, and its random numbers; a sequence has `length` tokens."""
         n_rows, key = rows_together(length), generator_key(0, "evaluation masks")
         for index, first in enumerate(range(0, len(items), n_rows)):
-            yield items[first : first + n_rows], Noise(key, index)
+            yield items[first : first + n_rows], RandomStream(key, index)
 
 
 class TextObjective(Objective):
-    """An objective of running text: its items are all windows of one length.
+    """An objective on running text: its items are all windows of one length.
 
-    An evaluation takes stretches of consecutive tokens at even distances over the split, and cuts each into windows
-    of block_size tokens. So its targets are the same for every block_size up to a stretch's length; what differs is
-    the context, which begins with a window. Where windows do not fill a stretch the last one is moved back, and what
-    the one before it has counted is no target again.
+    An evaluation takes evenly spaced stretches of consecutive tokens, and cuts each into windows of block_size tokens.
+    So its targets are the same for every block_size up to STRETCH, but a larger window gives them more context. If
+    the windows do not fill a stretch, the last one is moved back to its end, and counts each target only once.
     """
 
-    overlap: ClassVar[int] = 0  # tokens that two windows have in common which share no target
+    overlap: ClassVar[int] = 0  # the tokens that two windows share although they share no target
 
     @classmethod
     def window(cls, values: Hyperparameters) -> int:
-        """Return how many tokens of the text an item has."""
+        """Return the number of tokens of an item."""
         return values.block_size + cls.overlap
 
     @classmethod
     def check(cls, name: str, split: Any, values: Hyperparameters) -> None:
-        """Refuse a context that is longer than the data."""
+        """Refuse a window that is longer than the split."""
         block_size, n_tokens = values.block_size, len(split)
         if cls.window(values) <= n_tokens:
             return
@@ -182,44 +177,44 @@ class TextObjective(Objective):
         allowed = f"at most {sizes[n_fitting - 1]}" if n_fitting else "none, the corpus is too short"
         raise BadInput(Problem(what, allowed))
 
-    def _take(self, split: Any) -> int:
+    def _load(self, split: Any) -> int:
         length = self.window(self._values)
         if len(split) < length:
             raise ValueError(f"{len(split)} tokens have no window of {length}")
-        # A plain view of the mapped file: np.memmap's own indexing is several times slower.
+        # A plain view of the mapped file: the indexing of np.memmap is several times slower.
         self._split = np.asarray(split)
         self._windows = np.lib.stride_tricks.sliding_window_view(self._split, length)
         return len(self._windows)
 
-    def _batch(self, items: Ids, noise: Noise) -> Batch:
-        return self._learned(self._texts(items), noise)
+    def _batch(self, items: Ids, random: RandomStream) -> Batch:
+        return self._batch_of_texts(self._texts(items), random)
 
     def _texts(self, items: Ids) -> Ids:
-        """Return the windows [B, window], to be written on."""
+        """Return a copy of the windows [B, window]."""
         texts: Ids = self._windows[items].astype(np.int64)
         return texts
 
     @abstractmethod
-    def _learned(self, texts: Ids, noise: Noise) -> Batch:
-        """Make the batch of these texts [B, any length], which may be written on."""
+    def _batch_of_texts(self, texts: Ids, random: RandomStream) -> Batch:
+        """Make the batch of these texts [B, any length], which it may change in place."""
 
     def evaluation(self, n_tokens: int | None = None) -> Iterator[Batch]:
-        """Yield windows that find each target of evenly spread stretches of the split once."""
+        """Yield windows that contain each target of evenly spaced stretches of the split once."""
         length = self._values.block_size
-        n_places = self._n_items + length - 1  # where an input has a target
-        wanted = n_places if n_tokens is None else min(n_tokens, n_places)
-        whole = n_places if wanted == n_places else min(max(STRETCH, length), n_places)
-        count = max(1, round(wanted / whole))
-        starts = spread(count, n_places // whole) * whole
-        places = starts[:, None] + np.arange(whole + self.overlap)
-        noise = Noise(generator_key(0, "evaluation masks"))
-        learned = self._learned(self._split[places].astype(np.int64), noise)
-        inputs, targets = learned.inputs.ravel(), learned.targets.ravel()
-        due = np.arange(0, whole, length)
-        moved = np.minimum(due, whole - length)
-        windows = (np.arange(len(starts))[:, None] * whole + moved).ravel()
-        counted = np.tile(due - moved, len(starts))
-        for rows, _ in self._together(np.arange(len(windows)), length):
+        n_targets = self._n_items + length - 1
+        asked = n_targets if n_tokens is None else min(n_tokens, n_targets)
+        stretch = n_targets if asked == n_targets else min(max(STRETCH, length), n_targets)
+        count = max(1, round(asked / stretch))
+        starts = spread(count, n_targets // stretch) * stretch
+        positions = starts[:, None] + np.arange(stretch + self.overlap)
+        random = RandomStream(generator_key(0, "evaluation masks"))
+        batch = self._batch_of_texts(self._split[positions].astype(np.int64), random)
+        inputs, targets = batch.inputs.ravel(), batch.targets.ravel()
+        due = np.arange(0, stretch, length)
+        moved = np.minimum(due, stretch - length)
+        windows = (np.arange(len(starts))[:, None] * stretch + moved).ravel()
+        n_counted = np.tile(due - moved, len(starts))
+        for rows, _ in self._evaluation_items(np.arange(len(windows)), length):
             at = windows[rows, None] + np.arange(length)
-            is_new = np.arange(length) >= counted[rows, None]
+            is_new = np.arange(length) >= n_counted[rows, None]
             yield Batch(inputs[at], np.where(is_new, targets[at], NO_TARGET))

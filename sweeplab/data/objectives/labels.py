@@ -1,22 +1,21 @@
-"""Find the label of a text, or of each of its words, or the score of two texts, by special tokens.
+"""Predict the label of a text, or of each of its words, or the score of two texts.
 
-Labels are a few tokens, which come last in the vocabulary.
+Each label is a special token; label tokens are the last ids of the vocabulary. The sequence, and the position at which
+the label is predicted, depend on the family:
 
-How a text is laid out is the family's, and its label is found at one place:
+  encoder          `bos text eos`, at `bos`, like BERT at its [CLS] (Devlin et al. 2019)
+  decoder          `bos text eos`, at `eos`, the only token that attends to all of the text
+  encoder_decoder  the encoder reads `text`; the decoder reads `bos` and predicts the label there
 
-  encoder          `bos text eos`, at `bos`, as BERT's at its [CLS] (Devlin et al. 2019)
-  decoder          `bos text eos`, at `eos`, which alone sees all of the text
-  encoder_decoder  the encoder reads `text`; the decoder reads `bos`, and finds it there
+The softmax is over the labels only: their rows of the output head are a linear classifier. Departure: there is no
+pooling layer before the classifier; an encoder has only the layer of its head. A text that is too long for block_size
+is cut at its end.
 
-The softmax is over the labels alone: their rows of the head are a linear classifier. Departure: no layer of its own
-stands before it; an encoder's is that of its head. A text that is longer than block_size has room for is cut.
+A tagger is an encoder of `bos text eos` too. It predicts the tag of a word at the word's first token, like BERT (Devlin
+et al. 2019, section 5.3); the other tokens have no target.
 
-A tagger is an encoder of `bos text eos` too. The tag of a word is found at its first token, as BERT's are (Devlin et
-al. 2019, section 5.3); its other tokens have no target.
-
-The score of two texts is found by an encoder of `bos first eos second eos`, at `bos`, which sees both (a cross-encoder:
-Devlin et al. 2019, section 4.1; Reimers and Gurevych 2019, section 4.1). It is the logit of one token, `score`.
-"""
+The score of two texts is predicted by a cross-encoder of `bos first eos second eos`, at `bos`, which attends to both
+(Devlin et al. 2019, section 4.1; Reimers and Gurevych 2019, section 4.1). It is the logit of one token, `score`."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from sweeplab.data.batches import NO_TAG, NO_TARGET, SCORE_SIZE, Batch, DataKind, Ids, Pairs
-from sweeplab.data.generators import Noise
+from sweeplab.data.generators import RandomStream
 from sweeplab.data.objectives.base import Objective, spread
 from sweeplab.data.prompts import BOS, EOS, PAD, SCORE, Prompt, SpecialTokens, label
 from sweeplab.errors import BadInput
@@ -34,12 +33,12 @@ from sweeplab.hyperparameters import Hyperparameters
 
 
 def room(values: Hyperparameters) -> int:
-    """Return how many tokens of a text block_size has room for."""
+    """Return the most tokens of a text that fit into block_size."""
     return values.block_size - (0 if values.family == "encoder_decoder" else 2)
 
 
 class Classification(Objective):
-    """The label of a text is to be found from all of it."""
+    """The target is the label of a text."""
 
     name = "classification"
     meaning = "The label of a text, from all of it"
@@ -47,33 +46,33 @@ class Classification(Objective):
     learns: ClassVar[DataKind] = "labels"
     unit = "nats/label"
     shortest_block = 3
-    writes_none: ClassVar[str] = "the run finds a text's label and writes none: `sweeplab classify RUN TEXT`"
+    no_prompt: ClassVar[str] = "the run predicts labels and generates no text: `sweeplab classify RUN TEXT`"
 
     @classmethod
     def special_names(cls, values: Hyperparameters) -> tuple[str, ...]:
-        """Return the tokens around a text, and one for each label."""
+        """Return the tokens around a text, and a token for each label."""
         return (PAD, BOS, EOS, *map(label, range(values.n_labels or 0)))
 
     @classmethod
     def task(cls, values: Hyperparameters) -> str:
-        """Return that labels are found, and among how many."""
+        """Describe the task, with the number of labels."""
         return f"{super().task(values)}, one of {values.n_labels}"
 
     @classmethod
     def lengths(cls, values: Hyperparameters) -> tuple[int, int]:
-        """Return upper bounds of a split's rows."""
+        """Return upper bounds of T and S."""
         return (1, values.block_size) if values.family == "encoder_decoder" else (values.block_size, 0)
 
     @classmethod
     def check(cls, name: str, split: Pairs, values: Hyperparameters) -> None:
-        """Take any: what is too long is cut."""
+        """Accept every split: a text that is too long is cut."""
 
     @classmethod
     def prompt(
         cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Hyperparameters
     ) -> Prompt:
-        """Refuse a prompt: there is nothing to write."""
-        raise BadInput(cls.writes_none)
+        """Refuse every prompt: these models generate no text."""
+        raise BadInput(cls.no_prompt)
 
     def example(self) -> Sequence[Sequence[int]]:
         """Return the first text."""
@@ -82,10 +81,10 @@ class Classification(Objective):
 
     @property
     def n_candidates(self) -> int:
-        """Return how many ids at the vocabulary's end a target is one of."""
+        """Return the number of labels, the last ids of the vocabulary."""
         return self._values.n_labels or 0
 
-    def _take(self, split: Any) -> int:
+    def _load(self, split: Any) -> int:
         self._tokens, self._starts = np.asarray(split.tokens), split.starts[:, 0]
         self._lengths = np.minimum(split.lengths[:, 0], room(self._values))
         self._labels = self._tokens[split.starts[:, 1]].astype(np.int64)
@@ -93,30 +92,30 @@ class Classification(Objective):
         return int(split.n_pairs)
 
     def evaluation(self, n_tokens: int | None = None) -> Iterator[Batch]:
-        """Yield texts spread over the split, as many as there are to be targets, or all of them."""
+        """Yield about `n_tokens` texts, each with one target, evenly spread over the split; or all texts."""
         count = self._n_items if n_tokens is None else n_tokens
-        for items, noise in self._together(spread(count, self._n_items), self._width + 2):
-            yield self._batch(items, noise)
+        for items, random in self._evaluation_items(spread(count, self._n_items), self._width + 2):
+            yield self._batch(items, random)
 
-    def _batch(self, items: Ids, noise: Noise) -> Batch:
+    def _batch(self, items: Ids, random: RandomStream) -> Batch:
         lengths, rows = self._lengths[items], np.arange(len(items))
-        place = np.arange(self._width)
-        text = self._tokens.take(self._starts[items][:, None] + place, mode="clip").astype(np.int64)
-        text = np.where(place < lengths[:, None], text, self.special[PAD])
+        position = np.arange(self._width)
+        text = self._tokens.take(self._starts[items][:, None] + position, mode="clip").astype(np.int64)
+        text = np.where(position < lengths[:, None], text, self.special[PAD])
         labels = self.special[label(0)] + self._labels[items]
-        begin = np.full((len(items), 1), self.special[BOS])
+        bos = np.full((len(items), 1), self.special[BOS])
         if self._values.family == "encoder_decoder":
-            return Batch(begin, labels[:, None], text, np.ones_like(lengths), lengths)
-        read = np.hstack([begin, text, np.full_like(begin, self.special[PAD])])
-        read[rows, lengths + 1] = self.special[EOS]
-        targets = np.full_like(read, NO_TARGET)
+            return Batch(bos, labels[:, None], text, np.ones_like(lengths), lengths)
+        inputs = np.hstack([bos, text, np.full_like(bos, self.special[PAD])])
+        inputs[rows, lengths + 1] = self.special[EOS]
+        targets = np.full_like(inputs, NO_TARGET)
         targets[rows, 0 if self._values.family == "encoder" else lengths + 1] = labels
-        return Batch(read, targets, lengths=lengths + 2)
+        return Batch(inputs, targets, lengths=lengths + 2)
 
 
 @final
 class Tagging(Classification):
-    """The label of each word of a text is to be found from all of it."""
+    """The targets are the labels of a text's words."""
 
     name = "tagging"
     meaning = "The label of each word of a text, from all of it"
@@ -124,32 +123,32 @@ class Tagging(Classification):
     learns = "tags"
     unit = "nats/tag"
 
-    def _take(self, split: Any) -> int:
-        n_pairs = super()._take(split)
+    def _load(self, split: Any) -> int:
+        n_pairs = super()._load(split)
         self._tag_starts = split.starts[:, 1]
         self._n_tagged = int(np.count_nonzero(self._tags(np.arange(n_pairs)) != NO_TARGET))
         return n_pairs
 
     def evaluation(self, n_tokens: int | None = None) -> Iterator[Batch]:
-        """Yield texts spread over the split that have about `n_tokens` tags, or all texts."""
+        """Yield texts with about `n_tokens` tags, evenly spread over the split; or all texts."""
         n_texts = None if n_tokens is None else max(1, round(n_tokens * self._n_items / self._n_tagged))
         return super().evaluation(n_texts)
 
     def _tags(self, items: Ids) -> Ids:
-        """Return the label of each place of texts [B, width], NO_TARGET where there is none."""
-        place = np.arange(self._width)
-        tags = self._tokens.take(self._tag_starts[items][:, None] + place, mode="clip").astype(np.int64)
-        is_tag = (place < self._lengths[items][:, None]) & (tags != NO_TAG)
+        """Return the token id of each position's label [B, width], NO_TARGET where there is none."""
+        position = np.arange(self._width)
+        tags = self._tokens.take(self._tag_starts[items][:, None] + position, mode="clip").astype(np.int64)
+        is_tag = (position < self._lengths[items][:, None]) & (tags != NO_TAG)
         return np.where(is_tag, self.special[label(0)] + tags, NO_TARGET)
 
-    def _batch(self, items: Ids, noise: Noise) -> Batch:
-        batch = super()._batch(items, noise)
+    def _batch(self, items: Ids, random: RandomStream) -> Batch:
+        batch = super()._batch(items, random)
         targets = np.pad(self._tags(items), ((0, 0), (1, 1)), constant_values=NO_TARGET)
         return batch._replace(targets=targets)
 
 
 def lengths_of_both(pairs: Pairs, values: Hyperparameters) -> tuple[Ids, Ids]:
-    """Return how many tokens of the first and of the second text block_size has room for: the longer one is cut."""
+    """Return how many tokens of the first and the second texts fit into block_size; the longer text is cut."""
     free = values.block_size - 3
     first, second = pairs.lengths[:, 0], pairs.lengths[:, 1] - SCORE_SIZE
     kept = np.minimum(first, np.maximum(free - second, free // 2))
@@ -158,7 +157,7 @@ def lengths_of_both(pairs: Pairs, values: Hyperparameters) -> tuple[Ids, Ids]:
 
 @final
 class Similarity(Classification):
-    """The score of two texts is to be found from both: by least squares, one number."""
+    """The target is the score of two texts, a real number, by least squares."""
 
     name = "similarity"
     meaning = "The score of two texts, such as how alike they are, from both of them"
@@ -167,24 +166,24 @@ class Similarity(Classification):
     unit = "squared error"
     shortest_block = 5
     special_tokens = (PAD, BOS, EOS, SCORE)
-    writes_none = "the run finds the score of two texts and writes none: `sweeplab score RUN FIRST SECOND`"
+    no_prompt = "the run predicts scores and generates no text: `sweeplab score RUN FIRST SECOND`"
 
     @classmethod
     def special_names(cls, values: Hyperparameters) -> tuple[str, ...]:
-        """Return the tokens around the texts, and the one whose logit is the score."""
+        """Return the tokens around the texts, and the token whose logit is the score."""
         return cls.special_tokens
 
     @classmethod
     def task(cls, values: Hyperparameters) -> str:
-        """Return that a score is found."""
+        """Describe the task."""
         return cls.meaning.lower()
 
     @property
     def n_candidates(self) -> int:
-        """Return that a target is one token alone."""
+        """Return 1: the logit of the last id is the score."""
         return 1
 
-    def _take(self, split: Any) -> int:
+    def _load(self, split: Any) -> int:
         self._tokens, self._starts = np.asarray(split.tokens), split.starts
         self._both = np.stack(lengths_of_both(split, self._values), axis=1)
         at = split.ends[1::2, None] - SCORE_SIZE + np.arange(SCORE_SIZE)
@@ -193,16 +192,16 @@ class Similarity(Classification):
         self._width = int(self._both.sum(axis=1).max()) + 1
         return int(split.n_pairs)
 
-    def _batch(self, items: Ids, noise: Noise) -> Batch:
+    def _batch(self, items: Ids, random: RandomStream) -> Batch:
         first, second = self._both[items].T[:, :, None]
-        at_first, at_second = self._starts[items].T[:, :, None]
-        place, end = np.arange(self._width + 2), first + second + 2
-        from_second = place - first - 2
-        source = np.where(place <= first, at_first + place - 1, at_second + from_second)
-        read = self._tokens.take(source, mode="clip").astype(np.int64)
-        read = np.where((place == first + 1) | (place == end), self.special[EOS], read)
-        read = np.where(place > end, self.special[PAD], read)
-        read[:, 0] = self.special[BOS]
-        targets = np.full_like(read, NO_TARGET)
+        first_start, second_start = self._starts[items].T[:, :, None]
+        position, end = np.arange(self._width + 2), first + second + 2
+        in_second = position - first - 2
+        index = np.where(position <= first, first_start + position - 1, second_start + in_second)
+        inputs = self._tokens.take(index, mode="clip").astype(np.int64)
+        inputs = np.where((position == first + 1) | (position == end), self.special[EOS], inputs)
+        inputs = np.where(position > end, self.special[PAD], inputs)
+        inputs[:, 0] = self.special[BOS]
+        targets = np.full_like(inputs, NO_TARGET)
         targets[:, 0] = self.special[SCORE]
-        return Batch(read, targets, lengths=end[:, 0] + 1, reference=self._scores[items])
+        return Batch(inputs, targets, lengths=end[:, 0] + 1, reference=self._scores[items])

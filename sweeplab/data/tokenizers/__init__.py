@@ -1,4 +1,4 @@
-"""Text to token ids and back: the table of tokenizers."""
+"""The table of tokenizers, which turn text into token ids and back."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _PLAIN: tuple[type[Tokenizer], ...] = (CharTokenizer, ByteTokenizer)
 _LEARNED: tuple[type[Tokenizer], ...] = (BpeTokenizer, WordTokenizer, WordPieceTokenizer, UnigramTokenizer)
 TOKENIZERS: dict[str, type[Tokenizer]] = {each.name: each for each in (*_PLAIN, *_LEARNED)}
 
-# What a run may have besides those that a study may ask for.
+# Tokenizers that only imported runs have.
 OTHERS: dict[str, type[Tokenizer]] = {IdsTokenizer.name: IdsTokenizer}
 
 
 def load_tokenizer(description: Mapping[str, Any]) -> Tokenizer:
-    """Make the tokenizer that a `to_json` described.
+    """Return the tokenizer of a description from `to_json`.
 
     Raises:
-        ValueError: no tokenizer has its name, or the description is not one of that tokenizer's.
+        ValueError: no tokenizer has this name, or the description does not suit the tokenizer.
     """
     name, known = description.get("name"), TOKENIZERS | OTHERS
     if name not in known:

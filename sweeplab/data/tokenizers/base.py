@@ -1,4 +1,4 @@
-"""What every tokenizer does, and those that learn nothing: bytes, characters, and ids as numbers."""
+"""The tokenizer interface, and tokenizers that learn nothing: bytes, characters, and ids written as numbers."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ N_BYTES = 256
 
 
 def utf8(text: str) -> bytes:
-    """Return the bytes of a text.
+    """Return a text in UTF-8.
 
     Raises:
-        ValueError: a character has none; names it and its position.
+        ValueError: a character is half of a surrogate pair; the message has the character and its position.
     """
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        what = f"character {text[error.start]!r} at {error.start} is half of one, and no text"
+        what = f"character {text[error.start]!r} at {error.start} is half of a surrogate pair, not text"
         raise ValueError(what) from None
 
 
 class Tokenizer(ABC):
-    """What every tokenizer does: `decode(encode(text)) == text` for any text it was trained on."""
+    """A tokenizer: `decode(encode(text)) == text` for every text that it was trained on."""
 
     name: ClassVar[str]
-    version: ClassVar[str] = ""  # another one cuts other tokens: those kept are not used
-    blank: ClassVar[str] = ""  # what stands between two tokens of a text
+    version: ClassVar[str] = ""  # cached tokens of another version are not used
+    blank: ClassVar[str] = ""  # the text between two tokens
 
     @property
     @abstractmethod
@@ -44,16 +44,16 @@ class Tokenizer(ABC):
 
     @property
     def end_of_text(self) -> int | None:
-        """Return the token after which a text is over, where there is one."""
+        """Return the token that ends a text, None if there is none."""
         return None
 
     @classmethod
     @abstractmethod
     def train(cls, text: str) -> Self:
-        """Make the tokenizer of a corpus; the same text gives an equal one.
+        """Return the tokenizer of a corpus; the same text gives an equal tokenizer.
 
         Raises:
-            ValueError: the text needs more tokens than 16 bits can number.
+            ValueError: the text needs more tokens than there are 16-bit numbers.
         """
 
     @abstractmethod
@@ -61,7 +61,7 @@ class Tokenizer(ABC):
         """Return the ids of a text.
 
         Raises:
-            ValueError: a character has no token; names it and its position.
+            ValueError: a character has no token; the message has the character and its position.
         """
 
     @abstractmethod
@@ -73,20 +73,20 @@ class Tokenizer(ABC):
         """
 
     def byte_lengths(self) -> NDArray[np.int64]:
-        """Return how many bytes of UTF-8 each token [vocab_size] stands for."""
+        """Return the number of UTF-8 bytes of each token [vocab_size]."""
         return np.array([len(utf8(self.decode([token]))) for token in range(self.vocab_size)])
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """Return what `load_tokenizer` needs to make an equal tokenizer; `name` is part of it."""
+        """Return a description, with `name`, from which `load_tokenizer` makes an equal tokenizer."""
 
     @classmethod
     @abstractmethod
     def from_json(cls, description: Mapping[str, Any]) -> Self:
-        """Make the tokenizer that `to_json` described.
+        """Return the tokenizer of a description from `to_json`.
 
         Raises:
-            ValueError: the description is not one of this tokenizer's.
+            ValueError: the description does not suit this tokenizer.
         """
 
     def _known(self, ids: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
@@ -100,7 +100,7 @@ class Tokenizer(ABC):
 
 @dataclass(frozen=True)
 class FieldsTokenizer(Tokenizer):
-    """A tokenizer that its fields describe whole, in JSON too."""
+    """A tokenizer whose description is its name and fields."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the name and the fields."""
@@ -108,7 +108,7 @@ class FieldsTokenizer(Tokenizer):
 
     @classmethod
     def from_json(cls, description: Mapping[str, Any]) -> Self:
-        """Take the fields from the description."""
+        """Return the tokenizer with the fields of the description."""
         try:
             return cls(**{each.name: description[each.name] for each in fields(cls)})
         except KeyError as error:
@@ -118,9 +118,9 @@ class FieldsTokenizer(Tokenizer):
 @final
 @dataclass(frozen=True)
 class ByteTokenizer(FieldsTokenizer):
-    """One token a byte of UTF-8: knows every text and needs no training.
+    """One token per byte of UTF-8: encodes every text and needs no training.
 
-    Ids that a model made up need not be UTF-8: a broken sequence decodes to U+FFFD.
+    A model may generate bytes that are not UTF-8: these decode to U+FFFD.
     """
 
     name: ClassVar[str] = "byte"
@@ -128,7 +128,7 @@ class ByteTokenizer(FieldsTokenizer):
 
     @classmethod
     def train(cls, text: str) -> Self:
-        """Take nothing from the text."""
+        """Return the tokenizer; it does not depend on the text."""
         return cls()
 
     def encode(self, text: str) -> Ids:
@@ -140,14 +140,14 @@ class ByteTokenizer(FieldsTokenizer):
         return self._known(ids).astype(np.uint8).tobytes().decode(errors="replace")
 
     def byte_lengths(self) -> NDArray[np.int64]:
-        """Return one for each."""
+        """Return a length of 1 for each token."""
         return np.ones(N_BYTES, np.int64)
 
 
 @final
 @dataclass(frozen=True)
 class CharTokenizer(FieldsTokenizer):
-    """One token a character: those of the corpus it was trained on, in code point order, as nanoGPT does."""
+    """One token per distinct character of the training corpus, in code point order, like nanoGPT's."""
 
     name: ClassVar[str] = "char"
     characters: str
@@ -172,22 +172,22 @@ class CharTokenizer(FieldsTokenizer):
 
     @classmethod
     def train(cls, text: str) -> Self:
-        """Take the text's distinct characters."""
+        """Return the tokenizer of the text's distinct characters."""
         return cls("".join(sorted(set(text))))
 
     def encode(self, text: str) -> Ids:
-        """Return the rank of each character."""
+        """Return the index of each character."""
         points = _code_points(text)
         ids = np.searchsorted(self._points, points)
         known = self._points.take(ids, mode="clip") == points
         if not known.all():
-            place = int(np.argmin(known))
-            what = f"character {text[place]!r} at {place} is not among the {self.vocab_size} trained on"
+            at = int(np.argmin(known))
+            what = f"character {text[at]!r} at {at} is not among the {self.vocab_size} of the training text"
             raise ValueError(what)
         return ids.astype(np.uint16)
 
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
-        """Return the character of each rank."""
+        """Return the character of each index."""
         return self._points[self._known(ids)].astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
 
 
@@ -198,9 +198,9 @@ def _code_points(text: str) -> NDArray[np.uint32]:
 @final
 @dataclass(frozen=True)
 class IdsTokenizer(FieldsTokenizer):
-    """Its texts are ids with blanks between them, such as `12 7 304`: all that can be said to a model of unknown words.
+    """For an imported run without a tokenizer: its texts are ids separated by spaces, such as `12 7 304`.
 
-    No study takes it: a corpus has no ids.
+    A study cannot use it, since a corpus has no ids.
     """
 
     name: ClassVar[str] = "ids"
@@ -214,45 +214,45 @@ class IdsTokenizer(FieldsTokenizer):
 
     @classmethod
     def train(cls, text: str) -> Self:
-        """Count the ids up to the largest one of the text."""
+        """Return the tokenizer of the ids up to the largest one in the text."""
         return cls(1 + max(map(int, text.split())))
 
     def encode(self, text: str) -> NDArray[Any]:
-        """Return the ids that the text names; some need more than 16 bits."""
+        """Return the ids in the text, which may need more than 16 bits."""
         for word in re.finditer(r"\S+", text):
             if not re.fullmatch(r"[0-9]{1,9}", word[0]) or int(word[0]) >= self.n_tokens:
-                known = f"a token's number from 0 to {self.n_tokens - 1}"
+                known = f"a token id from 0 to {self.n_tokens - 1}"
                 raise ValueError(f"{word[0]!r} at {word.start()} is not {known}: the run has no tokenizer")
         return np.array(text.split(), np.int64)
 
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
-        """Return the ids with blanks between them."""
+        """Return the ids, separated by spaces."""
         return self.blank.join(map(str, self._known(ids).tolist()))
 
 
 def word_encoder(tokenizer: Tokenizer) -> Callable[[Sequence[str]], tuple[NDArray[np.int64], list[int]]]:
-    """Return what encodes words with a space between each two: their tokens, and where each word's first one stands.
+    """Return a function that encodes words separated by spaces: it returns their tokens, and each word's first index.
 
-    A word is cut alone, the same way wherever it stands but at the beginning. The function raises ValueError where a
-    character has no token, or a word none at all.
+    Each word is encoded alone, so its tokens do not depend on its neighbors; only the first word of a text has no space
+    before it. The function raises ValueError if a character, or a whole word, has no token.
     """
 
     @cache
-    def cut(word: str, is_first: bool) -> tuple[NDArray[np.int64], int]:
+    def encode_word(word: str, is_first: bool) -> tuple[NDArray[np.int64], int]:
         own = np.asarray(tokenizer.encode(word)).astype(np.int64)
         if not len(own):
             raise ValueError(f"{word!r} has no token")
         if is_first:
             return own, 0
-        # What a tokenizer has before a word, its space, is none of its tokens, if it can be told apart.
+        # If the space before a word has tokens of its own, the word starts after them.
         space = np.asarray(tokenizer.encode(" ")).astype(np.int64)
         whole = np.asarray(tokenizer.encode(f" {word}")).astype(np.int64)
         return whole, len(space) if np.array_equal(whole, np.append(space, own)) else 0
 
     def encode(words: Sequence[str]) -> tuple[NDArray[np.int64], list[int]]:
-        parts = [cut(word, at == 0) for at, word in enumerate(words)]
+        parts = [encode_word(word, at == 0) for at, word in enumerate(words)]
         starts = np.cumsum([0, *(len(tokens) for tokens, _ in parts)])[:-1]
-        places = [int(start) + ahead for start, (_, ahead) in zip(starts, parts, strict=True)]
-        return np.concatenate([np.empty(0, np.int64), *(tokens for tokens, _ in parts)]), places
+        first = [int(start) + n_before for start, (_, n_before) in zip(starts, parts, strict=True)]
+        return np.concatenate([np.empty(0, np.int64), *(tokens for tokens, _ in parts)]), first
 
     return encode

@@ -1,4 +1,4 @@
-"""Tokenizers that learn their tokens from the training split: pieces of words by three methods, and frequent words."""
+"""Tokenizers that learn their tokens from the training split: subwords by three methods, and frequent words."""
 
 from __future__ import annotations
 
@@ -21,32 +21,31 @@ if TYPE_CHECKING:
 
 
 class LearnedTokenizer(Tokenizer):
-    """A tokenizer whose tokens are learned from the training split alone: bytes, and what is frequent there.
+    """A tokenizer with the 256 bytes and tokens that are learned from the training split only.
 
-    With the bytes among its tokens it knows every text. Ids that a model made up need not be UTF-8: a broken sequence
-    decodes to U+FFFD.
+    Because of the bytes it encodes every text. A model may generate bytes that are not UTF-8: these decode to U+FFFD.
     """
 
     default_size: ClassVar[int]
 
     @classmethod
     def train(cls, text: str, vocab_size: int | None = None) -> Self:
-        """Learn `vocab_size` tokens; without it as many as is usual, or fewer where the text has no more.
+        """Learn `vocab_size` tokens; by default `default_size`, or fewer if the text has no more.
 
         Raises:
-            ValueError: the text has fewer than asked for, or so many are fewer than the bytes or too many for 16 bits.
+            ValueError: the text has fewer tokens, or vocab_size is below 256 or above 65,536.
         """
         if vocab_size is None:
             return cls._learned(text, cls.default_size)
         if not N_BYTES <= vocab_size <= LARGEST_VOCABULARY:
             raise ValueError(
-                f"the {cls.name} tokenizer has {vocab_size:,} tokens; it takes {N_BYTES} for the bytes, "
-                f"and at most {LARGEST_VOCABULARY:,}"
+                f"the {cls.name} tokenizer cannot have {vocab_size:,} tokens; allowed: {N_BYTES} (the bytes) "
+                f"to {LARGEST_VOCABULARY:,}"
             )
         found = cls._learned(text, vocab_size)
         if found.vocab_size < vocab_size:
             raise ValueError(
-                f"the {cls.name} tokenizer finds {found.vocab_size:,} tokens in the training split, "
+                f"the {cls.name} tokenizer finds only {found.vocab_size:,} tokens in the training split, "
                 f"not {vocab_size:,}"
             )
         return found
@@ -57,19 +56,19 @@ class LearnedTokenizer(Tokenizer):
         """Learn at most `vocab_size` tokens."""
 
 
-# Characters to cut into tokens at once: the library keeps a hundred bytes a token.
+# The library gets so many characters at once, because it needs a hundred bytes of memory per token.
 PIECE = 2**20
 END_OF_TEXT = "<|endoftext|>"
-BEFORE_A_BLANK = re.compile(r"(?<=\S)(?=[ \t\r\n])")
+BEFORE_SPACE = re.compile(r"(?<=\S)(?=[ \t\r\n])")
 
 
 @dataclass(frozen=True)
 class LibraryTokenizer(LearnedTokenizer):
-    """A tokenizer of the package `tokenizers`; one learned here cuts words into bytes as GPT-2's does.
+    """A tokenizer of the package `tokenizers`; if it is learned here, it splits words into bytes like GPT-2's.
 
-    `definition` is the library's own tokenizer.json, which other programs read too. One that was made elsewhere may
-    know fewer texts, and what it decodes may be another text than it was given. `model` and `trainer` are the library's
-    classes; both take the `options`, and the model its own.
+    `definition` is the library's tokenizer.json, which other programs can read. An imported tokenizer may not encode
+    every text, and may decode ids to a different text. `model` and `trainer` are classes of the library: both get the
+    `options`, and the model also gets the `model_options`.
     """
 
     default_size: ClassVar[int] = 1024
@@ -85,17 +84,17 @@ class LibraryTokenizer(LearnedTokenizer):
 
         try:
             return Library.from_str(self.definition)
-        except Exception as error:  # the library raises that and nothing narrower
-            raise ValueError(f"no definition of a {self.name} tokenizer: {error}") from error
+        except Exception as error:  # the library raises no narrower class
+            raise ValueError(f"invalid definition of a {self.name} tokenizer: {error}") from error
 
     @property
     def vocab_size(self) -> int:
-        """Return the number of bytes and of what was learned."""
+        """Return the number of tokens, including the bytes."""
         return int(self._library.get_vocab_size())
 
     @property
     def end_of_text(self) -> int | None:
-        """Return GPT-2's end of text, which tokenizers made elsewhere may have."""
+        """Return the id of GPT-2's end-of-text token, which an imported tokenizer may have."""
         found = self._library.token_to_id(END_OF_TEXT)
         return None if found is None else int(found)
 
@@ -115,23 +114,23 @@ class LibraryTokenizer(LearnedTokenizer):
         return cls.from_json({"definition": json.loads(library.to_str())})
 
     def encode(self, text: str) -> Ids:
-        """Return the ids of what the text is cut into."""
-        utf8(text)  # the library's own refusal names neither character nor place
-        cut = [self._library.encode(piece, add_special_tokens=False).ids for piece in _pieces(text)]
-        return np.concatenate([np.array(ids, np.uint16) for ids in cut]) if cut else np.empty(0, np.uint16)
+        """Return the ids of a text."""
+        utf8(text)  # the library's own error names neither the character nor its position
+        ids = [self._library.encode(piece, add_special_tokens=False).ids for piece in _pieces(text)]
+        return np.concatenate([np.array(each, np.uint16) for each in ids]) if ids else np.empty(0, np.uint16)
 
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
         """Return the text of the ids."""
         return str(self._library.decode(self._known(ids).tolist(), skip_special_tokens=False))
 
     def byte_lengths(self) -> NDArray[np.int64]:
-        """Return the lengths of what the library writes tokens with: a letter a byte, or the text itself."""
+        """Return the number of bytes of each token, which the library writes as one letter per byte, or as text."""
         from tokenizers import pre_tokenizers
 
         letters = set(pre_tokenizers.ByteLevel.alphabet())
         is_bytes = self._decoder == "ByteLevel"
         written = [str(self._library.id_to_token(token)) for token in range(self.vocab_size)]
-        if not is_bytes:  # as BERT's and SentencePiece's write the inside of a word, and a blank
+        if not is_bytes:  # BERT's mark of a continued word, and SentencePiece's mark of a space
             written = [each.removeprefix("##").replace("\u2581", " ") for each in written]
         spelled = (each if is_bytes and letters.issuperset(each) else utf8(each) for each in written)
         return np.array([*map(len, spelled)])
@@ -147,14 +146,14 @@ class LibraryTokenizer(LearnedTokenizer):
 
     @classmethod
     def from_json(cls, description: Mapping[str, Any]) -> Self:
-        """Take the library's definition from the description."""
+        """Return the tokenizer with the library's definition in the description."""
         return cls(json.dumps(description.get("definition"), ensure_ascii=False, separators=(",", ":")))
 
 
 @final
 @dataclass(frozen=True)
 class BpeTokenizer(LibraryTokenizer):
-    """Byte-pair encoding as GPT-2's: frequent sequences of bytes within a word, merged in the order learned."""
+    """Byte-pair encoding like GPT-2's: frequent sequences of bytes within a word, merged in the order of learning."""
 
     name, model, trainer = "bpe", "BPE", "BpeTrainer"
 
@@ -162,36 +161,36 @@ class BpeTokenizer(LibraryTokenizer):
 @final
 @dataclass(frozen=True)
 class WordPieceTokenizer(LibraryTokenizer):
-    """WordPiece as BERT's: a word is cut into the longest known pieces, from its begin on; here they are of bytes."""
+    """WordPiece like BERT's: a word is split into the longest known pieces, from left to right; here, of bytes."""
 
     name, model, trainer = "wordpiece", "WordPiece", "WordPieceTrainer"
-    # Without ##: each of the bytes is a piece at any place. Longer words than BERT's are known too.
+    # No ## prefix: a byte is the same token anywhere in a word. The limit on a word's length is higher than BERT's.
     options: ClassVar[dict[str, Any]] = {"continuing_subword_prefix": ""}
     model_options: ClassVar[dict[str, Any]] = {"max_input_chars_per_word": 2**20}
 
 
-# The library gives bytes that it would leave out the least score and a bit, in an order that is never the same: up to
-# 256 times 1e-4. Here all of them are less likely than any piece by so many nats.
-LEFT_OUT, A_BIT = 10.0, 0.03
+# The library gives the bytes that its vocabulary lacks the lowest score plus up to 256 * 1e-4, in random order. Here
+# they all get the same score: so many nats below the lowest score of a longer piece.
+BYTE_GAP, TOLERANCE = 10.0, 0.03
 
 
 @final
 @dataclass(frozen=True)
 class UnigramTokenizer(LibraryTokenizer):
-    """Unigram as T5's (Kudo 2018): a word is cut into its likeliest pieces, by a probability of each; here of bytes."""
+    """Unigram like T5's (Kudo 2018): a word is split into its most probable pieces, here of bytes."""
 
     name, model, trainer = "unigram", "Unigram", "UnigramTrainer"
 
     @classmethod
     def _learned(cls, text: str, vocab_size: int) -> Self:
-        """Learn pieces, and give the bytes that are left out one score."""
+        """Learn pieces, and give all missing bytes the same score."""
         found = json.loads(super()._learned(text, vocab_size).definition)
         scores = {token: round(score, 9) for token, score in found["model"]["vocab"]}
         ranked = sorted(scores, key=lambda token: (-scores[token], token))
         longer = [token for token in ranked if len(token) > 1]
         least = scores[longer[-1]] if longer else 0.0
         letters = {
-            each: scores[each] if scores[each] > least + A_BIT else round(least - LEFT_OUT, 9)
+            each: scores[each] if scores[each] > least + TOLERANCE else round(least - BYTE_GAP, 9)
             for each in sorted(scores.keys() - {*longer})
         }
         kept = letters | {token: scores[token] for token in longer[: vocab_size - len(letters)]}
@@ -200,23 +199,23 @@ class UnigramTokenizer(LibraryTokenizer):
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Yield the text in pieces, cut before a blank where words are cut anyway: GPT-2's pattern looks across none."""
+    """Yield a text in pieces, cut between a word and the space after it, where GPT-2's pattern splits too."""
     start = 0
-    while found := BEFORE_A_BLANK.search(text, start + PIECE):
+    while found := BEFORE_SPACE.search(text, start + PIECE):
         yield text[start : found.start()]
         start = found.start()
     if start < len(text):
         yield text[start:]
 
 
-# A word or a run of signs, with the blank before it; or other blanks. Whatever the text, nothing lies between two.
+# A word or several punctuation marks, with the space before them; or other whitespace. Every character is in a match.
 WORD = re.compile(r" ?\w+| ?[^\w\s]+|\s+")
 
 
 @final
 @dataclass(frozen=True)
 class WordTokenizer(LearnedTokenizer, FieldsTokenizer):
-    """One token a word, of the most frequent ones; others are spelled in bytes, so that it knows every text."""
+    """One token for each of the most frequent words; other words are encoded as bytes, so every text can be encoded."""
 
     name: ClassVar[str] = "word"
     default_size: ClassVar[int] = 4096
@@ -224,14 +223,14 @@ class WordTokenizer(LearnedTokenizer, FieldsTokenizer):
 
     def __post_init__(self) -> None:
         if len(set(self.words)) < len(self.words):
-            raise ValueError("a word tokenizer's words are all distinct")
+            raise ValueError("the words of a word tokenizer must be distinct")
 
     @cached_property
     def _ids(self) -> dict[str, int]:
         return {word: N_BYTES + rank for rank, word in enumerate(self.words)}
 
     @cached_property
-    def _spelled(self) -> list[bytes]:
+    def _bytes(self) -> list[bytes]:
         return [bytes((byte,)) for byte in range(N_BYTES)] + [word.encode() for word in self.words]
 
     @property
@@ -241,14 +240,14 @@ class WordTokenizer(LearnedTokenizer, FieldsTokenizer):
 
     @classmethod
     def _learned(cls, text: str, vocab_size: int) -> Self:
-        """Take the most frequent words of more than a byte; of equal ones those that are first in the alphabet."""
+        """Take the most frequent words of more than one byte; equally frequent words are in alphabetical order."""
         counts = Counter(WORD.findall(text))
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
         long = [word for word in ranked if len(word.encode()) > 1]
         return cls(tuple(long[: vocab_size - N_BYTES]))
 
     def encode(self, text: str) -> Ids:
-        """Return the ids of the words, or of their bytes."""
+        """Return the ids of a text's words, or of their bytes."""
         utf8(text)
         found: list[int] = []
         for word in WORD.findall(text):
@@ -261,13 +260,13 @@ class WordTokenizer(LearnedTokenizer, FieldsTokenizer):
 
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
         """Return the text of the words and bytes."""
-        return b"".join(self._spelled[each] for each in self._known(ids).tolist()).decode(errors="replace")
+        return b"".join(self._bytes[each] for each in self._known(ids).tolist()).decode(errors="replace")
 
     def byte_lengths(self) -> NDArray[np.int64]:
         """Return the lengths of the bytes and of the words."""
-        return np.array([len(each) for each in self._spelled])
+        return np.array([len(each) for each in self._bytes])
 
     @classmethod
     def from_json(cls, description: Mapping[str, Any]) -> Self:
-        """Take the words from the description."""
+        """Return the tokenizer with the words of the description."""
         return cls(tuple(description.get("words", ())))

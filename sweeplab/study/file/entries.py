@@ -150,8 +150,10 @@ class Written:
             of.wrong(row.allowed, what=f"{row.name} is not a whole number, so it divides nothing")
             return None
         if of.value not in whole:
-            near = nearest(str(of.value), whole)
-            of.wrong("the name of a whole-number hyperparameter", near)
+            is_unknown = isinstance(of.value, str) and of.value not in TABLE
+            what = f"{of}: unknown hyperparameter {shown(of.value)}" if is_unknown else ""
+            near = nearest(str(of.value), whole) or (nearest(of.value, TABLE) if is_unknown else "")
+            of.wrong("the name of a whole-number hyperparameter, such as n_embd", near, what)
         ends = replace(self, value={"min": row.low, "max": row.high, **self.value})._ends()
         return Divisors(of.value, int(ends[0]), int(ends[1]), when) if ends else None
 

@@ -163,11 +163,13 @@ def _lay_over(document: dict[str, Any], override: str, problems: Problems) -> No
     path, own = _place(name.strip()), Problems(SourceMap())
     words = without_passwords(f"-o {override}")
     value = parse(text, own)
+    allowed = "a hyperparameter, or a place such as budget.time"
     if not equals:
         own.add((), "no value is given", "name=value")
     elif path is None:
-        near = nearest(name, [*TABLE, *StudySpec.model_fields])
-        own.add((), f"{name!r} is unknown", "a hyperparameter, or a place such as budget.time", near)
+        own.add((), f"{name!r} is unknown", allowed, nearest(name, [*TABLE, *StudySpec.model_fields]))
+    elif not all(map(str.strip, path)):
+        own.add((), f"{name!r} has an empty part", allowed)
     elif not own.found:
         if path in (("engine",), ("engine", "type")) and isinstance(value, str):
             path = ("engine", "type")
