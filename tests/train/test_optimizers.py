@@ -294,7 +294,7 @@ def test_rows_that_got_no_gradient_stay_numbers(name: str) -> None:
     assert weights.isfinite().all()
 
 
-@pytest.mark.parametrize("update", [elementwise.adam_, elementwise._together])
+@pytest.mark.parametrize("update", [elementwise.adam_, elementwise._adam_all_rows_])
 def test_the_two_ways_of_adamw_agree(update, monkeypatch) -> None:
     expected, _ = train("adamw", [0, 1, 2])
     monkeypatch.setattr(elementwise, "adam_", update)
