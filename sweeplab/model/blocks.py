@@ -126,9 +126,7 @@ class Pass:
         """Multiply by a matrix [K, C, O], and add its bias if it has one."""
         return product(read, self.w[f"{name}.weight"], self.w.get(f"{name}.bias"), self.mixed)
 
-    def expert_linear(
-        self, name: str, run: int, expert: int, x: Float[Tensor, "n C"]
-    ) -> Float[Tensor, "n O"]:
+    def expert_mm(self, name: str, run: int, expert: int, x: Float[Tensor, "n C"]) -> Float[Tensor, "n O"]:
         """Multiply the tokens of one run's expert by its matrix [C, O]."""
         return torch.mm(x, self.w[f"{name}.weight"][run, expert])
 
@@ -324,8 +322,8 @@ def experts(p: Pass, name: str, present: Present, read: Normed) -> Stream:
 
 def _expert(p: Pass, name: str, run: int, expert: int, x: Float[Tensor, "n C"]) -> Float[Tensor, "n C"]:
     """Return one expert's output for its tokens."""
-    hidden = _hidden(p.shape.activation, 1, lambda part: p.expert_linear(f"{name}.{part}", run, expert, x))
-    return p.expert_linear(f"{name}.down", run, expert, hidden)
+    hidden = _hidden(p.shape.activation, 1, lambda part: p.expert_mm(f"{name}.{part}", run, expert, x))
+    return p.expert_mm(f"{name}.down", run, expert, hidden)
 
 
 def _route(p: Pass, name: str, present: Present, x: Stream) -> tuple[Shares, Chosen]:

@@ -1,8 +1,7 @@
 """The hyperparameters that determine a model's tensors, and the three model families. Imports no torch.
 
-A side of a model is its encoder or its decoder. An encoder attends in both directions, a decoder only to earlier
-positions. The decoder of an encoder_decoder attends to the encoder's output by cross-attention (Vaswani et al.,
-"Attention is all you need", 2017).
+A side of a model is its encoder or decoder. An encoder attends in both directions, a decoder only backward. The decoder
+of an encoder_decoder also attends to the encoder's output (Vaswani et al., "Attention is all you need", 2017).
 """
 
 from __future__ import annotations

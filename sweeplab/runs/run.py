@@ -140,9 +140,8 @@ class Run(LoadedRun):
         """Yield the logits and targets of batches of texts, for `count` labels or one score."""
         for batch in make_objective(pairs, self.values, self.own_special).evaluation():
             placed = changed(batch, lambda part: torch.from_numpy(part)[None])
-            yield candidate_logits(
-                self.model.transformer.logits(self.model.stacked, placed), placed.targets, count
-            )
+            logits = self.model.transformer.logits(self.model.stacked, placed)
+            yield candidate_logits(logits, placed.targets, count)
 
 
 def _told(text: str, ranked: dict[str, float]) -> dict[str, Any]:

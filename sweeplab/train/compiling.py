@@ -26,18 +26,16 @@ from sweeplab.train.evaluating import dense_losses
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
-# The number of runs in the traced stack. No size of a model may equal it, or it would be traced as the number of runs.
+# The number of runs in the traced stack. Models have no such size; it would be traced as the number of runs.
 N_TRACED = 5
 # Up to this block_size attention is traced as products and a softmax, because torch's kernel has a longer start-up.
 MAX_MATH_ATTENTION = 32
 
 
-def compile_function(
-    function: Callable[..., Any], inputs: Sequence[Tensor], threads: int, math_attention: bool
-) -> str:
+def compile_function(function: Callable[..., Any], inputs: Sequence[Tensor], threads: int, math: bool) -> str:
     """Compile a function, traced with the tensors of N_TRACED runs, and return the path of the library.
 
-    With `math_attention`, attention is traced as products and a softmax.
+    With `math`, attention is traced as products and a softmax (SDPBackend.MATH).
     """
     from torch._dispatch.python import enable_python_dispatcher
     from torch._dynamo.source import ConstantSource
@@ -57,7 +55,7 @@ def compile_function(
         return mode.from_tensor(tensor, symbolic_context=context, source=ConstantSource(f"given{index}"))
 
     fakes = [fake(index, tensor) for index, tensor in enumerate(inputs)]
-    attention: Any = sdpa_kernel(SDPBackend.MATH) if math_attention else nullcontext()
+    attention: Any = sdpa_kernel(SDPBackend.MATH) if math else nullcontext()
     with mode, attention, enable_python_dispatcher():
         traced = make_fx(function)(*fakes)
     settings = {"aot_inductor.package": False, "cpp.threads": threads}
@@ -82,11 +80,11 @@ def main(given: Path, step: Path, losses: Path) -> None:
         stack.admit(Run(str(seed), values.replace(compile=False, seed=seed)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        math_attention = values.block_size <= MAX_MATH_ATTENTION
-        shutil.copyfile(compile_function(stack.traceable(), stack.staged(), threads, math_attention), step)
+        math = values.block_size <= MAX_MATH_ATTENTION
+        shutil.copyfile(compile_function(stack.traceable(), stack.staged(), threads, math), step)
         if stack.is_dense:
             traced = dense_losses(stack.transformer, N_TRACED)
-            shutil.copyfile(compile_function(*traced, threads, math_attention), losses)
+            shutil.copyfile(compile_function(*traced, threads, math), losses)
 
 
 if __name__ == "__main__":

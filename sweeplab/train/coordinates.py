@@ -58,10 +58,8 @@ class _MeasuringPass(Pass):
     def linear(self, name: str, read: Normed) -> Float[Tensor, "K N O"]:
         return self._measure(f"{name}.weight", super().linear(name, read))
 
-    def expert_linear(
-        self, name: str, run: int, expert: int, x: Float[Tensor, "n C"]
-    ) -> Float[Tensor, "n O"]:
-        return self._measure(f"{name}.weight", super().expert_linear(name, run, expert, x))
+    def expert_mm(self, name: str, run: int, expert: int, x: Float[Tensor, "n C"]) -> Float[Tensor, "n O"]:
+        return self._measure(f"{name}.weight", super().expert_mm(name, run, expert, x))
 
     def note(self, name: str, value: Tensor) -> Tensor:
         head = "token_embedding" if self.shape.tie_weights else "head.weight"

@@ -89,11 +89,11 @@ class Evaluation:
     objective: Objective
     n_tokens: int | None
 
-    def __call__(self, weights: Weights, preferred: PreferenceInputs | None = None) -> dict[str, list[float]]:
+    def __call__(self, weights: Weights, prefs: PreferenceInputs | None = None) -> dict[str, list[float]]:
         """Return each measure of the runs [K] by its name; `val_loss` is always one of them."""
         batches = self.objective.evaluation(self.n_tokens)
-        if preferred:
-            found = self._preferences(weights, batches, *preferred)
+        if prefs:
+            found = self._preferences(weights, batches, *prefs)
         elif self.objective.n_candidates == 1:
             found = self._scores(weights, batches)
         elif self.objective.n_candidates:
@@ -106,12 +106,10 @@ class Evaluation:
             found |= self._expert_use(weights)
         return {name: values.tolist() for name, values in found.items()}
 
-    def loss(self, weights: Weights, preferred: PreferenceInputs | None = None) -> list[float]:
+    def loss(self, weights: Weights, prefs: PreferenceInputs | None = None) -> list[float]:
         """Return only the loss of each run [K]."""
         batches = self.objective.evaluation(self.n_tokens)
-        means = (
-            self._preferences(weights, batches, *preferred) if preferred else self._means(weights, batches)
-        )
+        means = self._preferences(weights, batches, *prefs) if prefs else self._means(weights, batches)
         found: list[float] = means["val_loss"].tolist()
         return found
 

@@ -126,11 +126,10 @@ class Progress:
 
 @dataclass
 class Member:
-    """A live run of a stack.
+    """A live run; `evaluated` is the iteration of its last evaluation.
 
-    `evaluated` is the iteration of the last evaluation. `counted` steps have been taken since the last point, which was
-    added at `point_seconds`. `references`, for preferences, are the log-probabilities of all sequences of the training
-    and the validation split under the run's initial weights.
+    `counted` is the number of steps since the last point, which was added at `point_seconds`. `references`, for
+    preferences, are the log-probabilities of both splits' sequences under the run's initial weights.
     """
 
     run: Run

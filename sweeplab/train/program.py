@@ -40,9 +40,9 @@ COMPILED = ("adamw", "adam", "sgd", "lion")
 COMPILER_CURE = "set compile: false, or install g++ (Debian's package g++), or name another compiler in CXX"
 _COMPILING = "sweeplab.train.compiling"
 
-# Limits for `compile: auto`. A cell needs this many steps over all trials: compiling takes as long as 130,000 steps with
-# 27k parameters save. A compiled step takes 0.5 of the time with 27k parameters, 0.75 with 0.2M in bfloat16, 0.98 with
-# 1.4M. A cached program changes nothing, because a study file must always train the same way.
+# Limits for `compile: auto`. A cell needs this many steps over all trials: compiling takes as long as 130,000 steps
+# with 27k parameters save. A compiled step takes 0.5 of the time with 27k parameters, 0.75 with 0.2M in bfloat16, 0.98
+# with 1.4M. A cached program changes nothing, because a study file must always train the same way.
 COMPILED_BELOW_PARAMS, COMPILED_FROM_STEPS = 1_000_000, 150_000
 
 # A step does not depend on the evaluation, so values that differ only in these share a program.
@@ -116,9 +116,7 @@ def _losses_file(step: Path) -> Path:
     return step.with_name(f"{step.stem}-losses.so")
 
 
-def _compile(
-    file: Path, inputs: tuple[Hyperparameters, Split, Split, int], pause: Callable[[], bool]
-) -> None:
+def _compile(file: Path, args: tuple[Hyperparameters, Split, Split, int], pause: Callable[[], bool]) -> None:
     """Compile a program in a separate process, so that its memory is freed."""
     from filelock import FileLock, Timeout
 
@@ -137,7 +135,7 @@ def _compile(
             return
         given, output = Path(folder) / "given", Path(folder) / "output"
         step, losses = file.with_suffix(".tmp"), _losses_file(file).with_suffix(".tmp")
-        given.write_bytes(pickle.dumps(inputs))
+        given.write_bytes(pickle.dumps(args))
         # Inductor's other files are not needed once the library exists.
         environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder}
         command = [sys.executable, "-m", _COMPILING, *map(str, (given, step, losses))]

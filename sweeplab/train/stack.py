@@ -153,11 +153,9 @@ class Stack:
             rows[len(self._members)].copy_(begin[name])
         self._members.append(member := Member.of(run, snapshot.numbers if snapshot else {}))
         if self._prefers:
-            member.references = self._reference_log_probs(
-                None if start is None else layout.row_of(start, key)
-            )
+            member.references = self._log_probs(None if start is None else layout.row_of(start, key))
 
-    def _reference_log_probs(self, row: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _log_probs(self, row: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of both splits' sequences under this row of weights; computed only once."""
         digest = "" if row is None else hashlib.sha256(row.numpy().tobytes()).hexdigest()
         if digest not in self._references:
@@ -242,9 +240,7 @@ class Stack:
         ended = [row for row, member in enumerate(members) if member.has_point()]
         all_sums = torch.cat([self._rows["loss"], self._rows["norm"]], dim=1).tolist() if ended else []
         sums = {row: all_sums[row] for row in ended}
-        seconds = (
-            time.perf_counter() - started
-        )  # read after the sums, because reading them waits for the device
+        seconds = time.perf_counter() - started  # after reading the sums, which waits for the device
         for member in members:
             member.wall_seconds += seconds
         for row, (loss, norm) in sums.items():
@@ -425,8 +421,8 @@ class Stack:
         with self._precision():
             found = self._evaluation(weights, self._preference_inputs(due))
             if self._train_eval:
-                preferred = self._preference_inputs(due, is_train=True)
-                found["eval_train_loss"] = self._train_eval.loss(weights, preferred)
+                prefs = self._preference_inputs(due, is_train=True)
+                found["eval_train_loss"] = self._train_eval.loss(weights, prefs)
         seconds = time.perf_counter() - started
         records = []
         for index, row in enumerate(due):

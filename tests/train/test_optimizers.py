@@ -142,7 +142,7 @@ def test_muon_takes_queries_keys_values_and_experts_apart() -> None:
         n_expert=3,
         family="encoder_decoder",
     )
-    found = matrixwise.Muon(Layout(shape))._alike
+    found = matrixwise.Muon(Layout(shape))._by_shape
     columns = {name: slice(begin, end) for name, begin, end in [("q", 0, 12), ("k", 12, 18), ("v", 18, 24)]}
     own = {each for pieces in found.values() for each in ((n, c.start, c.stop) for n, c in pieces)}
     for each in columns.values():

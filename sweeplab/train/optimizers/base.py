@@ -5,8 +5,8 @@ number per run; torch's own optimizers have one learning rate per tensor, not on
 
 On the CPU the bits of a run must be the same in any row of any stack. On whole rows, which are whole blocks, every
 operation ensures this. On a part of a row only operations that round once do (a product, a sum, a root): torch computes
-the last elements of a loop with other instructions, and which elements are last depends on K. So lerp_ and addcmul_ must
-not be used there.
+the last elements of a loop with other instructions, and K decides which elements are last. So do not use lerp_ or
+addcmul_ there.
 """
 
 from __future__ import annotations

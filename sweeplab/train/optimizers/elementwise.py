@@ -62,9 +62,7 @@ class Lion(Optimizer):
         beta1 = column(lambda rate: rate.beta1, rates, weights)
         beta2 = column(lambda rate: rate.beta2, rates, weights)
         mixed = (momentum * beta1).add_(gradient * (1.0 - beta1))
-        signs = torch.where(
-            mixed.isnan(), mixed, mixed.sign()
-        )  # sign() would turn NaN of a diverged run into 0
+        signs = torch.where(mixed.isnan(), mixed, mixed.sign())  # sign() would hide a run with NaN
         momentum.mul_(beta2).add_(gradient.mul_(1.0 - beta2))
         decay_(weights, self.layout.n_decayed, rates)
         rate = column(lambda rate: rate.learning_rate, rates, weights)

@@ -1,9 +1,9 @@
 """The optimizers that update whole matrices: Muon and Adafactor.
 
 Muon: Jordan et al., "Muon: an optimizer for hidden layers in neural networks" (2024).
-A hidden matrix moves in the direction of the semi-orthogonal matrix nearest to its Nesterov momentum. Five Newton-Schulz
-steps compute it. AdamW updates embeddings, an untied head, routers, gains and biases. An encoder's head.transform is a
-hidden matrix. As in the paper, query, key and value are separate matrices, although one weight holds them; so is every
+A hidden matrix moves in the direction of the semi-orthogonal matrix nearest to its Nesterov momentum, computed by five
+Newton-Schulz steps. AdamW updates embeddings, an untied head, routers, gains and biases. An encoder's head.transform is
+a hidden matrix. As in Jordan, query, key and value are separate matrices, although one weight holds them; so is every
 expert.
 Departures: both optimizers share one learning rate, because the update is scaled by 0.2 sqrt(max(in, out)), which gives
 its elements the usual size of AdamW's (Liu et al., "Muon is scalable for LLM training", 2025; match_rms_adamw in
