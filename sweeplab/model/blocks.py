@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     Value = Float[Tensor, "*value"]
     Shares = Float[Tensor, "K N A"]
     Chosen = Int[Tensor, "K N A"]
-    Mixed = Float[Tensor, "KB H T D"]
+    Output = Float[Tensor, "KB H T D"]  # of attention
     # Queries, keys and values.
-    Heads = tuple[Mixed, Float[Tensor, "KB G S D"], Float[Tensor, "KB G S D"]]
+    Heads = tuple[Float[Tensor, "KB H T D"], Float[Tensor, "KB G S D"], Float[Tensor, "KB G S D"]]
 
 Weights = Mapping[str, Tensor]
 # The encoder's output [K, B*S, C], and the mask of the source.
@@ -122,23 +122,23 @@ class Pass:
         found = Normed(normed, self.w[f"{name}.gain"], self.w.get(f"{name}.bias"))
         return Normed(found.affine()) if self.cache else found
 
-    def linear(self, name: str, read: Normed) -> Product:
+    def linear(self, name: str, normed: Normed) -> Product:
         """Multiply by a matrix [K, C, O], and add its bias if it has one."""
-        return product(read, self.w[f"{name}.weight"], self.w.get(f"{name}.bias"), self.mixed)
+        return product(normed, self.w[f"{name}.weight"], self.w.get(f"{name}.bias"), self.mixed)
 
     def expert_mm(self, name: str, run: int, expert: int, x: Float[Tensor, "n C"]) -> Float[Tensor, "n O"]:
         """Multiply the tokens of one run's expert by its matrix [C, O]."""
         return torch.mm(x, self.w[f"{name}.weight"][run, expert])
 
-    def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Mixed:
+    def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Output:
         """Return the attention output of all heads, before the output projection."""
         shape, (q, k, v) = self.shape, heads
         if (factor := query_factor(shape)) != 1.0:
             q = q * factor
         if self.cache and mask.causal:
             cached = self.cache.cached.get(name)
-            mixed, self.cache.cached[name] = kind.attend_cached(q, k, v, shape, mask, cached)
-            return mixed
+            output, self.cache.cached[name] = kind.attend_cached(q, k, v, shape, mask, cached)
+            return output
         drop: Drop = None
         if self.dropout and self.dropout.drops(name):
             drop = partial(self.dropout, site=name)
@@ -160,7 +160,7 @@ class Pass:
 
 
 def product(
-    read: Normed,
+    normed: Normed,
     weight: Float[Tensor, "K C O"],
     bias: Float[Tensor, "K O"] | None = None,
     mixed: bool = False,
@@ -171,12 +171,12 @@ def product(
     have fewer elements than x.
     """
     bias = None if bias is None else bias[:, None]
-    if read.bias is not None:
-        shift = read.bias[:, None]
+    if normed.bias is not None:
+        shift = normed.bias[:, None]
         bias = torch.bmm(shift, weight) if bias is None else torch.baddbmm(bias, shift, weight)
-    if read.gain is not None:
-        weight = read.gain[:, :, None] * weight
-    x = read.x
+    if normed.gain is not None:
+        weight = normed.gain[:, :, None] * weight
+    x = normed.x
     if mixed and is_large_product(x.shape[1], weight.shape[1] * weight.shape[2]):
         x, weight, bias = x.bfloat16(), weight.bfloat16(), None if bias is None else bias.bfloat16()
     elif x.dtype != weight.dtype:  # x is the result of a bfloat16 product
@@ -233,11 +233,11 @@ def _block(p: Pass, name: str, x: Stream, mask: AttentionMask, source: Source | 
     return x
 
 
-def self_attention(p: Pass, name: str, mask: AttentionMask, read: Normed) -> Stream:
+def self_attention(p: Pass, name: str, mask: AttentionMask, normed: Normed) -> Stream:
     """Return the self-attention of each sequence, after the output projection."""
     shape = p.shape
     counts = (shape.n_head, shape.n_kv_head, shape.n_kv_head)
-    q, k, v = _split_heads(p, p.linear(f"{name}.qkv", read), sum(counts)).split_with_sizes(counts, dim=1)
+    q, k, v = _split_heads(p, p.linear(f"{name}.qkv", normed), sum(counts)).split_with_sizes(counts, dim=1)
     q, k = _qk_norm(p, f"{name}.q_norm", q), _qk_norm(p, f"{name}.k_norm", k)
     if rotation := POSITIONS[shape.positions].rotation:
         length = q.shape[2]
@@ -248,13 +248,13 @@ def self_attention(p: Pass, name: str, mask: AttentionMask, read: Normed) -> Str
 
 
 def cross_attention(
-    p: Pass, name: str, source: Float[Tensor, "K BS C"], mask: AttentionMask, read: Normed
+    p: Pass, name: str, source: Float[Tensor, "K BS C"], mask: AttentionMask, normed: Normed
 ) -> Stream:
     """Return the attention of each sequence to its source, after the output projection; no positions are encoded.
 
     The first call with a cache stores the keys and values of the source, [K*B, G, S, D].
     """
-    q = _qk_norm(p, f"{name}.q_norm", _split_heads(p, p.linear(f"{name}.q", read), p.shape.n_head))
+    q = _qk_norm(p, f"{name}.q_norm", _split_heads(p, p.linear(f"{name}.q", normed), p.shape.n_head))
     if p.cache and name in p.cache.cached:
         k, v = p.cache.cached[name]
     else:
@@ -279,14 +279,14 @@ def _qk_norm(p: Pass, name: str, x: Float[Tensor, "KB n T D"]) -> Float[Tensor, 
     return p.note(name, (by_run * p.w[f"{name}.gain"][:, None, None, None]).view(x.shape))
 
 
-def _out_projection(p: Pass, name: str, heads: Mixed) -> Stream:
+def _out_projection(p: Pass, name: str, heads: Output) -> Stream:
     joined = heads.transpose(1, 2).reshape(p.n_runs, -1, p.shape.n_head * p.shape.head_dim)
     return p.linear(f"{name}.out", Normed(joined))
 
 
-def feed_forward(p: Pass, name: str, read: Normed) -> Stream:
+def feed_forward(p: Pass, name: str, normed: Normed) -> Stream:
     """Return a feed-forward layer's output: up projection, activation, down projection."""
-    hidden = _hidden(p.shape.activation, p.n_runs, lambda part: p.linear(f"{name}.{part}", read))
+    hidden = _hidden(p.shape.activation, p.n_runs, lambda part: p.linear(f"{name}.{part}", normed))
     return p.linear(f"{name}.down", Normed(p.note(f"{name}.hidden", hidden)))
 
 
@@ -297,13 +297,13 @@ def _hidden(activation: str, n_runs: int, project: Callable[[str], Tensor]) -> T
     return hidden * project("up") if part.gated else hidden
 
 
-def experts(p: Pass, name: str, present: Present, read: Normed) -> Stream:
+def experts(p: Pass, name: str, present: Present, normed: Normed) -> Stream:
     """Route each token to A of E feed-forward layers, and return the sum of their outputs, weighted by the router.
 
     `present` is False on padding. No token is dropped. Each expert of each run multiplies only its own tokens, so the
     result does not depend on the other runs, and no unused expert is computed.
     """
-    x = read.affine()
+    x = normed.affine()
     shares, chosen = _route(p, name, present, x)
     active = p.shape.n_expert_active
     # Sort each run's choices by expert, so that an expert's tokens are adjacent; `inverse` restores the order.

@@ -31,7 +31,7 @@ from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 
 if TYPE_CHECKING:
-    from sweeplab.model.blocks import Chosen, Heads, Mixed, Product, Shares, Stream, Value
+    from sweeplab.model.blocks import Chosen, Heads, Output, Product, Shares, Stream, Value
 
 # The default length of a source; a source is longer if it could not hold the token's position.
 SOURCE_LENGTH = 10
@@ -68,10 +68,10 @@ class _RecordingPass(Pass):
         self.note(name, found.affine())
         return found
 
-    def linear(self, name: str, read: Normed) -> Product:
-        return self.note(name, super().linear(name, read))
+    def linear(self, name: str, normed: Normed) -> Product:
+        return self.note(name, super().linear(name, normed))
 
-    def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Mixed:
+    def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Output:
         """Attend, and record the queries, keys, values, scores, attention weights and output of all heads."""
         q, k, v = heads[0] * query_factor(self.shape), *(repeat_kv(each, self.shape) for each in heads[1:])
         multiplied = (q, k, v) if kind.has_scores else (feature_map(q), feature_map(k), v)

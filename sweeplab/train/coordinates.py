@@ -55,8 +55,8 @@ class _MeasuringPass(Pass):
         self.sizes[weight] = total + float(product.abs().sum()), count + product.numel()
         return product
 
-    def linear(self, name: str, read: Normed) -> Float[Tensor, "K N O"]:
-        return self._measure(f"{name}.weight", super().linear(name, read))
+    def linear(self, name: str, normed: Normed) -> Float[Tensor, "K N O"]:
+        return self._measure(f"{name}.weight", super().linear(name, normed))
 
     def expert_mm(self, name: str, run: int, expert: int, x: Float[Tensor, "n C"]) -> Float[Tensor, "n O"]:
         return self._measure(f"{name}.weight", super().expert_mm(name, run, expert, x))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Key = Float[Tensor, "KB H S D"]
     Value = Float[Tensor, "KB H S W"]
     New = Float[Tensor, "KB G T D"]  # a key or value that is not cached yet
-    Mixed = Float[Tensor, "KB H T W"]
+    Output = Float[Tensor, "KB H T W"]
 
 # The cache of a causal side's earlier positions, and the dropout of attention weights.
 Cached = tuple["Tensor", ...]
@@ -91,7 +91,9 @@ class AttentionKind(ABC):
     requires: tuple[Requirement, ...] = ()
 
     @abstractmethod
-    def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Mixed:
+    def attend(
+        self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop
+    ) -> Output:
         """Return the sums of values, weighted by attention; `drop` is the dropout of the weights, or None."""
 
     @abstractmethod
@@ -112,7 +114,7 @@ class AttentionKind(ABC):
 
     def attend_cached(
         self, q: Query, k: New, v: New, shape: ModelShape, mask: AttentionMask, cached: Cached | None
-    ) -> tuple[Mixed, Cached]:
+    ) -> tuple[Output, Cached]:
         """Attend from new positions of a causal side; return the output and the new cache.
 
         The output equals the last rows of `attend` on the whole sequence. Keys and values are cached before they are
@@ -121,15 +123,15 @@ class AttentionKind(ABC):
         import torch
 
         if cached is None:
-            mixed = self.attend(q, repeat_kv(k, shape), repeat_kv(v, shape), shape, mask, None)
+            output = self.attend(q, repeat_kv(k, shape), repeat_kv(v, shape), shape, mask, None)
         else:
             k, v = (torch.cat(each, dim=2) for each in zip(cached, (k, v), strict=True))
-            mixed = self._last_rows(q, repeat_kv(k, shape), repeat_kv(v, shape), shape, mask)
+            output = self._last_rows(q, repeat_kv(k, shape), repeat_kv(v, shape), shape, mask)
         if (width := self.window(shape)) is not None:
             k, v = (each[:, :, max(0, each.shape[2] - width + 1) :] for each in (k, v))
-        return mixed, (k, v)
+        return output, (k, v)
 
-    def _last_rows(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask) -> Mixed:
+    def _last_rows(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask) -> Output:
         from torch.nn import functional as F
 
         distances = distance_matrix(q, k)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from sweeplab.model.attention.base import Key, Mixed, New, Query, Value
+    from sweeplab.model.attention.base import Key, New, Output, Query, Value
 
 CHUNK = 64
 
@@ -33,7 +33,9 @@ class _Linear(AttentionKind):
         ),
     )
 
-    def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Mixed:
+    def attend(
+        self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop
+    ) -> Output:
         q, k, v = _feature_maps(q, k, v, mask)
         if mask.visible is not None:
             k = k * mask.visible[:, None, :, None]
@@ -42,7 +44,7 @@ class _Linear(AttentionKind):
 
     def attend_cached(
         self, q: Query, k: New, v: New, shape: ModelShape, mask: AttentionMask, cached: Cached | None
-    ) -> tuple[Mixed, Cached]:
+    ) -> tuple[Output, Cached]:
         q, k, v = _feature_maps(q, k, v, mask)
         summed = _causal_sums(q, repeat_kv(k, shape), repeat_kv(v, shape))
         sums = k.transpose(2, 3).matmul(v)  # the cache needs only the sums over earlier keys
@@ -81,17 +83,17 @@ def feature_map(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
     return (x - positive).exp() + positive
 
 
-def _causal_sums(q: Query, k: Query, v: Mixed) -> Mixed:
+def _causal_sums(q: Query, k: Query, v: Output) -> Output:
     """Return, for each query, the sum of (q · k) v over the keys up to its own position."""
     from torch.nn import functional as F
 
     length = q.shape[2]
     q, k, v = (in_blocks(each, min(CHUNK, length)) for each in (q, k, v))
-    mixed = q.matmul(k.transpose(3, 4)).tril().matmul(v)
+    output = q.matmul(k.transpose(3, 4)).tril().matmul(v)
     if q.shape[2] > 1:
         sums = k.transpose(3, 4).matmul(v).cumsum(dim=2)
-        mixed = mixed + q.matmul(F.pad(sums, (0, 0, 0, 0, 1, -1)))
-    return mixed.flatten(2, 3)[:, :, :length]
+        output = output + q.matmul(F.pad(sums, (0, 0, 0, 0, 1, -1)))
+    return output.flatten(2, 3)[:, :, :length]
 
 
 LINEAR = _Linear()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from sweeplab.model.attention.base import Key, Mixed, Query, Value
+    from sweeplab.model.attention.base import Key, Output, Query, Value
 
     Blocks = Float[Tensor, "KB H n width D"]
 
@@ -32,7 +32,9 @@ class _Nearby(AttentionKind):
     width: Callable[[ModelShape], int]
     has_column: bool = False
 
-    def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Mixed:
+    def attend(
+        self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop
+    ) -> Output:
         import torch
 
         length = q.shape[2]
@@ -46,11 +48,11 @@ class _Nearby(AttentionKind):
             hidden = torch.cat([hidden, far_hidden.transpose(-2, -3)], dim=-1)
         found = weights(found, hidden)
         found = drop(found) if drop else found
-        mixed = found[..., :n_near].matmul(_with_neighbors(v, mask.causal))
+        output = found[..., :n_near].matmul(_with_neighbors(v, mask.causal))
         if has_column:
             column = found[..., n_near:].transpose(-2, -3).matmul(v.transpose(-2, -3))
-            mixed = mixed + column.transpose(-2, -3)
-        return mixed.flatten(2, 3)[:, :, :length]
+            output = output + column.transpose(-2, -3)
+        return output.flatten(2, 3)[:, :, :length]
 
     def n_weights(self, shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
         width = min(self.width(shape), n_queries)
