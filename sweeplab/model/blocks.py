@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Value = Float[Tensor, "*value"]
     Shares = Float[Tensor, "K N A"]
     Chosen = Int[Tensor, "K N A"]
-    Output = Float[Tensor, "KB H T D"]  # of attention
+    Out = Float[Tensor, "KB H T D"]  # of attention
     # Queries, keys and values.
     Heads = tuple[Float[Tensor, "KB H T D"], Float[Tensor, "KB G S D"], Float[Tensor, "KB G S D"]]
 
@@ -56,7 +56,7 @@ class KVCache:
     cached: dict[str, Cached] = field(default_factory=dict)
     source: Source | None = None
 
-    def choose(self, rows: Int[Tensor, "B"]) -> None:
+    def reorder(self, rows: Int[Tensor, "B"]) -> None:
         """Keep these of a single run's sequences, each as often as `rows` lists it."""
         self.cached = {name: tuple(each[rows] for each in cached) for name, cached in self.cached.items()}
 
@@ -130,7 +130,7 @@ class Pass:
         """Multiply the tokens of one run's expert by its matrix [C, O]."""
         return torch.mm(x, self.w[f"{name}.weight"][run, expert])
 
-    def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Output:
+    def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Out:
         """Return the attention output of all heads, before the output projection."""
         shape, (q, k, v) = self.shape, heads
         if (factor := query_factor(shape)) != 1.0:
@@ -279,7 +279,7 @@ def _qk_norm(p: Pass, name: str, x: Float[Tensor, "KB n T D"]) -> Float[Tensor, 
     return p.note(name, (by_run * p.w[f"{name}.gain"][:, None, None, None]).view(x.shape))
 
 
-def _out_projection(p: Pass, name: str, heads: Output) -> Stream:
+def _out_projection(p: Pass, name: str, heads: Out) -> Stream:
     joined = heads.transpose(1, 2).reshape(p.n_runs, -1, p.shape.n_head * p.shape.head_dim)
     return p.linear(f"{name}.out", Normed(joined))
 

@@ -63,10 +63,10 @@ class Reader:
         logits = self.transformer.next_logits(self.weights, batch, self._cache)
         return logits[0].log_softmax(dim=-1).masked_fill(self._suppressed, -torch.inf)
 
-    def choose(self, rows: Int[Tensor, "b"]) -> None:
+    def reorder(self, rows: Int[Tensor, "b"]) -> None:
         """Keep these of the B sequences, each as often as `rows` lists it."""
         if self._cache:
-            self._cache.choose(rows)
+            self._cache.reorder(rows)
 
 
 def suppressed(vocab_size: int, n_tokens: int, prompt: Prompt) -> Bool[Tensor, "V"]:
@@ -95,10 +95,10 @@ class Contrast:
         # Suppressed tokens are -inf in both models. They are never plausible, so their difference is not used.
         return torch.where(expert >= lowest, expert - self.amateur(found), -torch.inf)
 
-    def choose(self, rows: Int[Tensor, "b"]) -> None:
+    def reorder(self, rows: Int[Tensor, "b"]) -> None:
         """Keep these of the B sequences."""
-        self.expert.choose(rows)
-        self.amateur.choose(rows)
+        self.expert.reorder(rows)
+        self.amateur.reorder(rows)
 
 
 Next = Reader | Contrast
@@ -198,7 +198,7 @@ def beam_search(next_: Next, prompt: Prompt, n_beams: int, max_new_tokens: int) 
         is_final = len(done) == n_beams and float(totals[:1].sum()) / penalty(max_length) <= done[-1].score
         if not len(rows) or is_final:
             break
-        next_.choose(rows)
+        next_.reorder(rows)
     return done
 
 

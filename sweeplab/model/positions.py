@@ -85,7 +85,7 @@ def _rotation(shape: ModelShape, positions: range, like: Tensor) -> Callable[[Te
 
 
 def slopes(n_head: int) -> list[float]:
-    """Return each head's slope as published: a geometric sequence, for n_head not a power of 2 joined from two."""
+    """Return each head's slope as published: a geometric sequence, or parts of two if n_head is no power of two."""
     power = 2 ** math.floor(math.log2(n_head))
     of_power = [2.0 ** (-8.0 * (head + 1) / power) for head in range(power)]
     of_next_power = [2.0 ** (-4.0 * (head + 1) / power) for head in range(2 * power)]

@@ -31,7 +31,7 @@ from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 
 if TYPE_CHECKING:
-    from sweeplab.model.blocks import Chosen, Heads, Output, Product, Shares, Stream, Value
+    from sweeplab.model.blocks import Chosen, Heads, Out, Product, Shares, Stream, Value
 
 # The default length of a source; a source is longer if it could not hold the token's position.
 SOURCE_LENGTH = 10
@@ -71,7 +71,7 @@ class _RecordingPass(Pass):
     def linear(self, name: str, normed: Normed) -> Product:
         return self.note(name, super().linear(name, normed))
 
-    def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Output:
+    def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Out:
         """Attend, and record the queries, keys, values, scores, attention weights and output of all heads."""
         q, k, v = heads[0] * query_factor(self.shape), *(repeat_kv(each, self.shape) for each in heads[1:])
         multiplied = (q, k, v) if kind.has_scores else (feature_map(q), feature_map(k), v)

@@ -245,8 +245,8 @@ def reward_margins(
 ) -> Float[Tensor, "K B/2"]:
     """Return the reward of each chosen answer minus the reward of its rejected answer, which is the next sequence.
 
-    A reward is beta times the answer's log-probability minus its `reference`, the log-probability under the run's
-    initial weights. It is the reward for which the model is the best policy (Rafailov et al. 2023, eq. 5).
+    A reward is beta times the increase of an answer's log-probability over its `reference`, which the run's initial
+    weights gave it. The model is the best policy for this reward (Rafailov et al. 2023, eq. 5).
     """
     rewards = beta[:, None] * (log_probabilities(logits, targets) - reference)
     return rewards[:, 0::2] - rewards[:, 1::2]

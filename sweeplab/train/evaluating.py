@@ -252,7 +252,7 @@ def references(transformer: Transformer, row: Float[Tensor, "P"], objective: Obj
 
 
 @dataclass(frozen=True)
-class AtLength:
+class LengthLosses:
     """Losses in nats per token on sequences of `times` block_size: the mean, and by position [T].
 
     `counts` [T] has the number of counted targets; a position without targets has a loss of NaN.
@@ -288,7 +288,7 @@ def losses_at(
     values: Hyperparameters,
     times: int,
     own_special: Mapping[str, int] | None = None,
-) -> AtLength:
+) -> LengthLosses:
     """Return a single run's losses on sequences of `times` block_size, on as many tokens as an evaluation reads.
 
     Raises:
@@ -306,4 +306,4 @@ def losses_at(
         sums[:length] += each.view(-1, length).double().sum(dim=0).cpu().numpy()
         counts[:length] += (batch.targets != NO_TARGET).sum(axis=0)
     found = np.asarray(sums / np.where(counts, counts, np.nan))
-    return AtLength(times, float(sums.sum() / counts.sum()), found, counts)
+    return LengthLosses(times, float(sums.sum() / counts.sum()), found, counts)

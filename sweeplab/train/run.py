@@ -98,7 +98,7 @@ def train_memory_bytes(values: Hyperparameters) -> int:
 
 
 def state_bytes(values: Hyperparameters) -> int:
-    """Return the bytes of a run's weights, gradients and optimizer state."""
+    """Return the bytes of a run's weights, gradients, optimizer state and other tensors of that size."""
     # The moving average of the weights, and the gradient of one micro-batch.
     copies = COPIES + int(values.ema > 0) + int(values.grad_accum > 1)
     return 4 * copies * n_params(ModelShape.of(values))

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from sweeplab.hyperparameters import Hyperparameters
 
 
-class Moment(NamedTuple):
+class ScheduleInput(NamedTuple):
     """The inputs of a schedule after the warm-up: iteration, peak, and the floor that the rate never goes below.
 
     `n_halvings` is the number of times that plateau has lowered the rate.
@@ -47,11 +47,11 @@ class Schedule:
     """A learning rate schedule after the warm-up; with `ends_low` the rate reaches min_lr at max_iters."""
 
     meaning: str
-    rate: Callable[[Moment], float]
+    rate: Callable[[ScheduleInput], float]
     ends_low: bool = True
 
 
-def _plateau(at: Moment) -> float:
+def _plateau(at: ScheduleInput) -> float:
     rate = at.peak * at.values.plateau_factor**at.n_halvings
     return max(at.floor, rate) if at.n_halvings else at.interpolate(1.0)
 
@@ -60,13 +60,13 @@ def _decay_start(values: Hyperparameters) -> float:
     return max(values.warmup_iters, values.max_iters * (1.0 - values.decay_share))
 
 
-def _wsd(at: Moment) -> float:
+def _wsd(at: ScheduleInput) -> float:
     max_iters = at.values.max_iters
     length = max(1.0, max_iters - _decay_start(at.values))
     return at.interpolate(min(1.0, max(0.0, max_iters - at.iteration) / length))
 
 
-def _inverse_sqrt(at: Moment) -> float:
+def _inverse_sqrt(at: ScheduleInput) -> float:
     # Vaswani et al. count steps from 1, and the last step of their warm-up has the peak.
     return max(at.floor, at.peak * math.sqrt((at.values.warmup_iters + 1) / (at.iteration + 1)))
 
@@ -103,7 +103,7 @@ def learning_rate(values: Hyperparameters, iteration: int, n_halvings: int = 0) 
         return peak * (iteration + 1) / (warmup + 1)
     if not values.lr_decay:
         return peak
-    at = Moment(values, iteration, n_halvings, peak, min(values.min_lr, peak))
+    at = ScheduleInput(values, iteration, n_halvings, peak, min(values.min_lr, peak))
     return SCHEDULES[values.scheduler_type].rate(at)
 
 

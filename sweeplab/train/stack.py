@@ -317,7 +317,7 @@ class Stack:
     def _parts(self) -> tuple[list[Tensor], list[Tensor]]:
         """Return the inputs that change in every step, on the host [K, …], and those that never change."""
         batch = stacked([self._batch(each) for each in self._members])
-        parts = [torch.from_numpy(part) for part in batch if part is not None] + [self._numbers()]
+        parts = [torch.from_numpy(part) for part in batch if part is not None] + [self._hyperparameters()]
         found = [dropout for part in range(self._n_parts) if (dropout := self._dropout(part, on_host=True))]
         return [*parts, *chain(*(each.mask_inputs() for each in found))], [self._elements] if found else []
 
@@ -362,7 +362,7 @@ class Stack:
 
         return step
 
-    def _numbers(self) -> Float[Tensor, "K n"]:
+    def _hyperparameters(self) -> Float[Tensor, "K n"]:
         """Return each run's hyperparameters for a step; without clipping the limit of the norm is infinity."""
         rows = []
         for member in self._members:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Key = Float[Tensor, "KB H S D"]
     Value = Float[Tensor, "KB H S W"]
     New = Float[Tensor, "KB G T D"]  # a key or value that is not cached yet
-    Output = Float[Tensor, "KB H T W"]
+    Out = Float[Tensor, "KB H T W"]
 
 # The cache of a causal side's earlier positions, and the dropout of attention weights.
 Cached = tuple["Tensor", ...]
@@ -91,9 +91,7 @@ class AttentionKind(ABC):
     requires: tuple[Requirement, ...] = ()
 
     @abstractmethod
-    def attend(
-        self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop
-    ) -> Output:
+    def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Out:
         """Return the sums of values, weighted by attention; `drop` is the dropout of the weights, or None."""
 
     @abstractmethod
@@ -114,7 +112,7 @@ class AttentionKind(ABC):
 
     def attend_cached(
         self, q: Query, k: New, v: New, shape: ModelShape, mask: AttentionMask, cached: Cached | None
-    ) -> tuple[Output, Cached]:
+    ) -> tuple[Out, Cached]:
         """Attend from new positions of a causal side; return the output and the new cache.
 
         The output equals the last rows of `attend` on the whole sequence. Keys and values are cached before they are
@@ -131,7 +129,7 @@ class AttentionKind(ABC):
             k, v = (each[:, :, max(0, each.shape[2] - width + 1) :] for each in (k, v))
         return output, (k, v)
 
-    def _last_rows(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask) -> Output:
+    def _last_rows(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask) -> Out:
         from torch.nn import functional as F
 
         distances = distance_matrix(q, k)

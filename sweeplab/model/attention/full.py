@@ -11,15 +11,13 @@ from sweeplab.model.attention.base import AttentionKind, AttentionMask, Drop, di
 from sweeplab.model.shape import ModelShape
 
 if TYPE_CHECKING:
-    from sweeplab.model.attention.base import Key, Output, Query, Value
+    from sweeplab.model.attention.base import Key, Out, Query, Value
 
 
 class _Full(AttentionKind):
     allows_cross = True
 
-    def attend(
-        self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop
-    ) -> Output:
+    def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Out:
         import torch
 
         kernel = torch.nn.functional.scaled_dot_product_attention

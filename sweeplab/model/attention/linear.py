@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from sweeplab.model.attention.base import Key, New, Output, Query, Value
+    from sweeplab.model.attention.base import Key, New, Out, Query, Value
 
 CHUNK = 64
 
@@ -33,9 +33,7 @@ class _Linear(AttentionKind):
         ),
     )
 
-    def attend(
-        self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop
-    ) -> Output:
+    def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Out:
         q, k, v = _feature_maps(q, k, v, mask)
         if mask.visible is not None:
             k = k * mask.visible[:, None, :, None]
@@ -44,7 +42,7 @@ class _Linear(AttentionKind):
 
     def attend_cached(
         self, q: Query, k: New, v: New, shape: ModelShape, mask: AttentionMask, cached: Cached | None
-    ) -> tuple[Output, Cached]:
+    ) -> tuple[Out, Cached]:
         q, k, v = _feature_maps(q, k, v, mask)
         summed = _causal_sums(q, repeat_kv(k, shape), repeat_kv(v, shape))
         sums = k.transpose(2, 3).matmul(v)  # the cache needs only the sums over earlier keys
@@ -83,7 +81,7 @@ def feature_map(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
     return (x - positive).exp() + positive
 
 
-def _causal_sums(q: Query, k: Query, v: Output) -> Output:
+def _causal_sums(q: Query, k: Query, v: Out) -> Out:
     """Return, for each query, the sum of (q · k) v over the keys up to its own position."""
     from torch.nn import functional as F
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from sweeplab.model.attention.base import Key, Output, Query, Value
+    from sweeplab.model.attention.base import Key, Out, Query, Value
 
     Blocks = Float[Tensor, "KB H n width D"]
 
@@ -32,9 +32,7 @@ class _Nearby(AttentionKind):
     width: Callable[[ModelShape], int]
     has_column: bool = False
 
-    def attend(
-        self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop
-    ) -> Output:
+    def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Out:
         import torch
 
         length = q.shape[2]

@@ -28,7 +28,7 @@ class SGD(Optimizer):
 
 
 class Adam(Optimizer):
-    """Adam; weight decay is an L2 penalty in the gradient and the moments, only for matrices and embeddings."""
+    """Adam; weight decay is an L2 penalty in the gradient, and so in the moments, of matrices and embeddings."""
 
     rows = ("first", "second")
 
