@@ -73,8 +73,8 @@ def test_of_pairs_loss_and_matches_are_of_one_pass(values_of, monkeypatch) -> No
     values = values.replace(vocab_size=data.tokenizer.vocab_size + n_special(values))
     stack = Stack(values, data.train, data.val)
     stack.admit(Run("run", values))
-    passes, read = [], Transformer.computed
-    monkeypatch.setattr(Transformer, "computed", lambda *given: passes.append(given) or read(*given))
+    passes, forward = [], Transformer.forward
+    monkeypatch.setattr(Transformer, "forward", lambda *given: passes.append(given) or forward(*given))
     (record,) = stack.advance()
     assert len(passes) == len(list(make_objective(data.val, values).evaluation(values.evaluated_tokens)))
     assert record.measures.keys() == {"exact_match"}
