@@ -34,7 +34,7 @@ IMPOSSIBLE = {
     ),
     "a parallel block with cross-attention": (
         {"parallel_block": True, "family": "encoder_decoder"},
-        "no place for cross-attention",
+        "does not support cross-attention",
     ),
     "a scale of an untied head": ({"tie_scale": True, "tie_weights": False}, "tie_weights must be true"),
     "a bias of an encoder's head": (
