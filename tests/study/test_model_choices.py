@@ -39,7 +39,7 @@ IMPOSSIBLE = {
     "a scale of an untied head": ({"tie_scale": True, "tie_weights": False}, "tie_weights must be true"),
     "a bias of an encoder's head": (
         {"head_bias": True, "tie_weights": False, "family": "encoder"},
-        "whose head follows bias: family must not be encoder",
+        "whose head has a bias if bias is true: family must not be encoder",
     ),
     "a scale of what linear attention has not": (
         {"attention_scale": "n_embd", "attention": "linear"},
@@ -49,7 +49,7 @@ IMPOSSIBLE = {
     "encoder layers of a decoder": ({"n_encoder_layer": 5}, "apply only to family encoder_decoder"),
     "an odd number of buckets": (
         {"positions": "relative", "relative_buckets": 7},
-        "even number of relative_buckets",
+        "relative positions need an even relative_buckets",
     ),
     "mup with an init of its own": (
         {"parametrization": "mup", "init": "xavier"},
