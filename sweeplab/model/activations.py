@@ -1,9 +1,9 @@
-"""Activations and norms: functions of a token's numbers; torch comes only where one is computed.
+"""Activations and norms. This module imports torch only inside functions.
 
-Gated activations (Shazeer, "GLU variants improve transformer", 2020) multiply a second projection by the first one's
-activation; relu2 is So et al.'s ("Primer", 2021). gelu_tanh is the approximation of Hendrycks and Gimpel (2016), with
-which GPT-2 and the later T5 were published. layernorm: Ba et al. (2016). rmsnorm: Zhang and Sennrich (2019), which
-has no bias. Norms are without their gain and bias: those move into the product that follows.
+Gated activations (Shazeer, "GLU variants improve transformer", 2020) multiply one projection by the activation of
+another. relu2: So et al. ("Primer", 2021). gelu_tanh: the approximation of Hendrycks and Gimpel (2016), which GPT-2
+and the later T5 use. layernorm: Ba et al. (2016). rmsnorm: Zhang and Sennrich (2019); it has no bias. The functions
+here do not apply a norm's gain and bias: the next matrix product does (see `blocks.product`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     Rows = Float[Tensor, "Kn *rest"]
 
 
-# A multiple of the numbers that a CPU's kernel takes at once.
+# A multiple of the elements in one vector register of any CPU.
 LANES = 64
 
 
 def by_run(function: Callable[[Tensor], Tensor], x: Rows, n_runs: int) -> Rows:
-    """Apply a function of each element to x [K * n, ...] so that no run's bits depend on where its numbers lie.
+    """Apply an elementwise function to x [K * n, ...] so that the bits of a run do not depend on its row.
 
-    What is left over after the last whole vector a kernel computes otherwise: exp and erf then differ in the last
-    bit. So each run is filled up to whole vectors, where it is not already.
+    A kernel computes the elements after the last whole vector with other instructions: exp and erf then differ in the
+    last bit. So each run is padded to whole vectors.
     """
     if not (missing := -(x.numel() // n_runs) % LANES):
         return function(x)
@@ -40,14 +40,14 @@ def by_run(function: Callable[[Tensor], Tensor], x: Rows, n_runs: int) -> Rows:
 
 @dataclass(frozen=True)
 class Activation:
-    """A function of each element; a gated one is applied to the gate, which the other projection multiplies."""
+    """An elementwise function; a gated one is applied to the gate projection, which multiplies the up projection."""
 
     apply: Callable[[Tensor], Tensor]
     gated: bool = False
 
 
 def _of_torch(name: str, **options: str) -> Callable[[Tensor], Tensor]:
-    """Return one of torch.nn.functional's activations, imported when it is computed."""
+    """Return an activation of torch.nn.functional; calling it imports torch."""
 
     def apply(x: Numbers) -> Numbers:
         import torch
@@ -72,7 +72,7 @@ ACTIVATIONS: dict[str, Activation] = {
 
 @dataclass(frozen=True)
 class Norm:
-    """A norm over the last dimension, with an eps in its root, and whether a bias may follow its gain."""
+    """A norm over the last dimension, with eps inside the root, and whether the norm has a bias."""
 
     apply: Callable[[Tensor, float], Tensor]
     has_bias: bool
@@ -81,7 +81,7 @@ class Norm:
 def _layernorm(x: Numbers, eps: float) -> Numbers:
     import torch
 
-    # Gains of one: torch's kernel for none at all gives the same bits in 1.7 times the time.
+    # Gains of one, because torch's kernel without gains takes 1.7 times as long for the same bits.
     return torch.layer_norm(x, x.shape[-1:], x.new_ones(x.shape[-1]), eps=eps)
 
 

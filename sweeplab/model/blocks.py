@@ -1,7 +1,7 @@
-"""One forward pass of a stack: its weights, its products, its KV cache, and a side's blocks of sub-layers.
+"""The forward pass of a stack: embeddings, blocks of attention and feed-forward layers, and the KV cache.
 
-A side is embeddings, then blocks, each of whose sub-layers is added to the residual stream. Every weight has a leading
-K. Legend: K runs, B sequences, T positions, S positions of a source, C n_embd, O another width, H n_head, G n_kv_head,
+Each sub-layer of a block adds its output to the residual stream. Every weight has a leading dimension K.
+Legend: K runs, B sequences, T positions, S positions of a source, C n_embd, O another width, H n_head, G n_kv_head,
 D head_dim, F d_ff, E n_expert, A n_expert_active, V vocab_size, N = B*T.
 """
 
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from sweeplab.model.accounting import is_large_product
 from sweeplab.model.activations import ACTIVATIONS, NORMS, by_run
 from sweeplab.model.attention import ATTENTION, cross_kind, query_factor
-from sweeplab.model.attention.base import AttentionKind, AttentionMask, Cached, Drop, for_queries
+from sweeplab.model.attention.base import AttentionKind, AttentionMask, Cached, Drop, repeat_kv
 from sweeplab.model.dropout import Dropout
 from sweeplab.model.positions import POSITIONS
 from sweeplab.model.shape import ModelShape, Side
@@ -28,54 +28,54 @@ from sweeplab.model.shape import ModelShape, Side
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-    Stream = Float[Tensor, "K N C"]  # the residual stream, and what is added to it
+    Stream = Float[Tensor, "K N C"]  # the residual stream, and the outputs of sub-layers
     Product = Float[Tensor, "K N O"]
     Tokens = Int[Tensor, "K B T"]
     Present = Bool[Tensor, "KB T"] | None  # False on padding
     Value = Float[Tensor, "*value"]
     Shares = Float[Tensor, "K N A"]
     Chosen = Int[Tensor, "K N A"]
-    Mixed = Float[Tensor, "KB H T D"]
+    Out = Float[Tensor, "KB H T D"]  # of attention
     # Queries, keys and values.
-    Heads = tuple[Mixed, Float[Tensor, "KB G S D"], Float[Tensor, "KB G S D"]]
+    Heads = tuple[Float[Tensor, "KB H T D"], Float[Tensor, "KB G S D"], Float[Tensor, "KB G S D"]]
 
 Weights = Mapping[str, Tensor]
-# What the encoder made of a source [K, B*S, C], and its mask.
+# The encoder's output [K, B*S, C], and the mask of the source.
 Source = tuple[Tensor, AttentionMask]
 
 
 @dataclass
 class KVCache:
-    """What a decoder keeps of the positions that it has read, so that no token is read twice.
+    """A decoder's cache of the positions that it has read, so that it reads no token twice.
 
-    cached: by the name of a sub-layer, tensors [K*B, …]; of cross-attention the source's keys and values.
-    source: what the encoder made of a source, and its mask.
+    cached: tensors [K*B, …] by the name of a sub-layer; cross-attention caches the keys and values of the source.
+    source: the encoder's output and the mask of the source.
     """
 
     length: int = 0
     cached: dict[str, Cached] = field(default_factory=dict)
     source: Source | None = None
 
-    def choose(self, rows: Int[Tensor, "B"]) -> None:
-        """Go on with these of a lone run's sequences, each as often as it is named."""
+    def reorder(self, rows: Int[Tensor, "B"]) -> None:
+        """Keep these of a single run's sequences, each as often as `rows` lists it."""
         self.cached = {name: tuple(each[rows] for each in cached) for name, cached in self.cached.items()}
 
 
 class Normed(NamedTuple):
-    """What a product reads: x, and the gain and bias of the norm before it, not yet applied."""
+    """A normalized x whose gain and bias are not applied yet; `product` applies them."""
 
     x: Float[Tensor, "K N C"]
     gain: Float[Tensor, "K C"] | None = None
     bias: Float[Tensor, "K C"] | None = None
 
-    def whole(self) -> Stream:
+    def affine(self) -> Stream:
         """Return x with gain and bias applied."""
         x = self.x if self.gain is None else self.x * self.gain[:, None]
         return x if self.bias is None else x + self.bias[:, None]
 
 
 class Routing(NamedTuple):
-    """How a layer's router chose in each run: its two losses, and the share of choices of each of E experts."""
+    """The losses of one layer's router in each run, and the share of choices that each of E experts gets."""
 
     balance: Float[Tensor, "K"]
     z: Float[Tensor, "K"]
@@ -84,10 +84,11 @@ class Routing(NamedTuple):
 
 @dataclass
 class Pass:
-    """The weights of a pass over K runs of B sequences, what it drops, and how its routers chose, layer by layer.
+    """A forward pass over n_runs runs of n_sequences sequences.
 
-    With a cache the tokens of a causal side come after those that it has, and are added to it. The layers share what
-    rotates queries and keys of a length. Where precision is `mixed`, large products are of bfloat16.
+    With a cache, the tokens of a causal side follow the cached ones, and their keys and values are added to the cache.
+    `routings` has the routers' losses, layer by layer. `rotations` holds the rotation for each length, which all layers
+    share. With `mixed`, large products are computed in bfloat16.
     """
 
     shape: ModelShape
@@ -101,54 +102,54 @@ class Pass:
     rotations: dict[int, Callable[[Tensor], Tensor]] = field(default_factory=dict)
 
     def note(self, name: str, value: Value) -> Value:
-        """Return the value of a named step, which a pass that records its steps keeps."""
+        """Return the value of a named step; subclasses record it."""
         return value
 
-    def routed(self, name: str, x: Stream, shares: Shares, chosen: Chosen) -> None:
-        """Hear which experts tokens x are given to, and their shares; a pass that records keeps them."""
+    def note_routing(self, name: str, x: Stream, shares: Shares, chosen: Chosen) -> None:
+        """Do nothing; subclasses record the experts `chosen` for tokens x, and their shares."""
 
     def positions(self, length: int) -> range:
-        """Return the positions of the next tokens."""
+        """Return the positions of the next `length` tokens."""
         start = self.cache.length if self.cache else 0
         return range(start, start + length)
 
-    def normed(self, name: str, x: Stream) -> Normed:
-        """Normalize x; the gain and bias wait for the product.
+    def normalize(self, name: str, x: Stream) -> Normed:
+        """Normalize x; the next product applies gain and bias.
 
-        With a cache they do not: a token that comes alone is smaller than any weight.
+        With a cache they are applied at once: one token has fewer elements than any weight.
         """
         normed = NORMS[self.shape.norm].apply(x, self.shape.norm_eps)
         found = Normed(normed, self.w[f"{name}.gain"], self.w.get(f"{name}.bias"))
-        return Normed(found.whole()) if self.cache else found
+        return Normed(found.affine()) if self.cache else found
 
-    def linear(self, name: str, read: Normed) -> Product:
-        """Multiply by a matrix [K, C, O] and add its bias, if it has one."""
-        return product(read, self.w[f"{name}.weight"], self.w.get(f"{name}.bias"), self.mixed)
+    def linear(self, name: str, normed: Normed) -> Product:
+        """Multiply by a matrix [K, C, O], and add its bias if it has one."""
+        return product(normed, self.w[f"{name}.weight"], self.w.get(f"{name}.bias"), self.mixed)
 
-    def linear_of(self, name: str, run: int, expert: int, x: Float[Tensor, "n C"]) -> Float[Tensor, "n O"]:
-        """Multiply the tokens that one expert of a run got by its matrix [C, O]."""
+    def expert_mm(self, name: str, run: int, expert: int, x: Float[Tensor, "n C"]) -> Float[Tensor, "n O"]:
+        """Multiply the tokens of one run's expert by its matrix [C, O]."""
         return torch.mm(x, self.w[f"{name}.weight"][run, expert])
 
-    def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Mixed:
-        """Return the weighted values of heads of queries, keys and values."""
+    def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Out:
+        """Return the attention output of all heads, before the output projection."""
         shape, (q, k, v) = self.shape, heads
         if (factor := query_factor(shape)) != 1.0:
             q = q * factor
         if self.cache and mask.causal:
             cached = self.cache.cached.get(name)
-            mixed, self.cache.cached[name] = kind.attend_cached(q, k, v, shape, mask, cached)
-            return mixed
+            output, self.cache.cached[name] = kind.attend_cached(q, k, v, shape, mask, cached)
+            return output
         drop: Drop = None
         if self.dropout and self.dropout.drops(name):
             drop = partial(self.dropout, site=name)
-        return kind.attend(q, for_queries(k, shape), for_queries(v, shape), shape, mask, drop)
+        return kind.attend(q, repeat_kv(k, shape), repeat_kv(v, shape), shape, mask, drop)
 
     def drop(self, x: Stream, site: str) -> Stream:
-        """Drop elements of x at a site."""
+        """Apply dropout to x at a site."""
         return self.dropout(x, site) if self.dropout else x
 
-    def added(self, x: Stream, update: Stream, branch: str) -> Stream:
-        """Add what a sub-layer computed to the residual stream x, dropping elements and whole sequences."""
+    def add_residual(self, x: Stream, update: Stream, branch: str) -> Stream:
+        """Add a sub-layer's output to the residual stream x, with dropout and stochastic depth (per sequence)."""
         if self.dropout is None:
             return x + update
         update = self.dropout(update, f"{branch}.residual")
@@ -159,46 +160,46 @@ class Pass:
 
 
 def product(
-    read: Normed,
+    normed: Normed,
     weight: Float[Tensor, "K C O"],
     bias: Float[Tensor, "K O"] | None = None,
     mixed: bool = False,
 ) -> Product:
-    """Multiply what a norm left [K, N, C] by a weight and add a bias; in bfloat16 where it is `mixed` and that pays.
+    """Multiply a norm's output [K, N, C] by a weight and add a bias; with `mixed`, large products are in bfloat16.
 
-    The norm's gain and bias are moved into the product, (x g + b) W = x (g W) + b W: there are fewer weights than
-    activations, and a step spends less on them.
+    The norm's gain g and bias b are applied to the weight: (x g + b) W = x (g W) + b W. This is faster, because weights
+    have fewer elements than x.
     """
     bias = None if bias is None else bias[:, None]
-    if read.bias is not None:
-        shift = read.bias[:, None]
+    if normed.bias is not None:
+        shift = normed.bias[:, None]
         bias = torch.bmm(shift, weight) if bias is None else torch.baddbmm(bias, shift, weight)
-    if read.gain is not None:
-        weight = read.gain[:, :, None] * weight
-    x = read.x
+    if normed.gain is not None:
+        weight = normed.gain[:, :, None] * weight
+    x = normed.x
     if mixed and is_large_product(x.shape[1], weight.shape[1] * weight.shape[2]):
         x, weight, bias = x.bfloat16(), weight.bfloat16(), None if bias is None else bias.bfloat16()
-    elif x.dtype != weight.dtype:  # of a product in bfloat16
+    elif x.dtype != weight.dtype:  # x is the result of a bfloat16 product
         x = x.to(weight.dtype)
     return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias, x, weight)
 
 
-def through(p: Pass, side: Side, tokens: Tokens, mask: AttentionMask, source: Source | None) -> Normed:
-    """Take tokens through a side: [K, N, C], with a last norm where the model has one."""
-    x = _embedded(p, side, tokens)
+def forward_side(p: Pass, side: Side, tokens: Tokens, mask: AttentionMask, source: Source | None) -> Normed:
+    """Return a side's output for tokens, [K, N, C], after the final norm where the model has one."""
+    x = _embed(p, side, tokens)
     for layer in range(p.shape.layers(side)):
         x = _block(p, f"{side.prefix}blocks.{layer}", x, mask, source)
-    return p.normed(f"{side.prefix}final_norm", x) if p.shape.final_norm else Normed(x)
+    return p.normalize(f"{side.prefix}final_norm", x) if p.shape.final_norm else Normed(x)
 
 
-def _embedded(p: Pass, side: Side, tokens: Tokens) -> Stream:
+def _embed(p: Pass, side: Side, tokens: Tokens) -> Stream:
     shape, prefix = p.shape, side.prefix
     n_runs, n_sequences, length = tokens.shape
     c, v = shape.n_embd, shape.vocab_size
-    own = "source_embedding" in p.w and not side.crosses
-    table = p.w["source_embedding" if own else "token_embedding"]
-    row = torch.arange(0, n_runs * v, v, device=tokens.device).view(n_runs, 1, 1)
-    x = F.embedding(tokens + row, table.reshape(n_runs * v, c))
+    is_source = "source_embedding" in p.w and not side.has_cross
+    table = p.w["source_embedding" if is_source else "token_embedding"]
+    first_row = torch.arange(0, n_runs * v, v, device=tokens.device).view(n_runs, 1, 1)
+    x = F.embedding(tokens + first_row, table.reshape(n_runs * v, c))
     if shape.scale_embedding:
         x = x * math.sqrt(c)
     p.note(f"{prefix}token_embedding", x)
@@ -206,10 +207,10 @@ def _embedded(p: Pass, side: Side, tokens: Tokens) -> Stream:
         x = x + p.note(f"{prefix}position_embedding", add(p.w, shape, prefix, p.positions(length), x))
     if shape.n_token_types:
         name = f"{prefix}token_type_embedding"
-        x = x + p.note(name, p.w[name][:, None, :1])  # all tokens are of the first type
+        x = x + p.note(name, p.w[name][:, None, :1])  # all tokens have the first type
     x = p.note(f"{prefix}embedding", x).view(n_runs, n_sequences * length, c)
     if shape.embedding_norm:
-        x = p.normed(f"{prefix}embedding_norm", x).whole()
+        x = p.normalize(f"{prefix}embedding_norm", x).affine()
     return p.drop(x, f"{prefix}embedding")
 
 
@@ -222,130 +223,130 @@ def _block(p: Pass, name: str, x: Stream, mask: AttentionMask, source: Source | 
         parts["feed_forward"] = partial(experts, p, f"{name}.feed_forward", mask.present)
     else:
         parts["feed_forward"] = partial(feed_forward, p, f"{name}.feed_forward")
-    read = p.normed(f"{name}.attention_norm", x) if p.shape.parallel_block else None
+    shared = p.normalize(f"{name}.attention_norm", x) if p.shape.parallel_block else None
     for part, compute in parts.items():
         branch, norm = f"{name}.{part}", f"{name}.{part}_norm"
         if p.shape.norm_position == "post":
-            x = p.normed(norm, p.added(x, compute(Normed(x)), branch)).whole()
+            x = p.normalize(norm, p.add_residual(x, compute(Normed(x)), branch)).affine()
         else:
-            x = p.added(x, compute(read or p.normed(norm, x)), branch)
+            x = p.add_residual(x, compute(shared or p.normalize(norm, x)), branch)
     return x
 
 
-def self_attention(p: Pass, name: str, mask: AttentionMask, read: Normed) -> Stream:
-    """Let the positions of each sequence attend to each other."""
+def self_attention(p: Pass, name: str, mask: AttentionMask, normed: Normed) -> Stream:
+    """Return the self-attention of each sequence, after the output projection."""
     shape = p.shape
-    widths = (shape.n_head, shape.n_kv_head, shape.n_kv_head)
-    q, k, v = _heads(p, p.linear(f"{name}.qkv", read), sum(widths)).split_with_sizes(widths, dim=1)
-    q, k = _head_normed(p, f"{name}.q_norm", q), _head_normed(p, f"{name}.k_norm", k)
+    counts = (shape.n_head, shape.n_kv_head, shape.n_kv_head)
+    q, k, v = _split_heads(p, p.linear(f"{name}.qkv", normed), sum(counts)).split_with_sizes(counts, dim=1)
+    q, k = _qk_norm(p, f"{name}.q_norm", q), _qk_norm(p, f"{name}.k_norm", k)
     if rotation := POSITIONS[shape.positions].rotation:
         length = q.shape[2]
         if length not in p.rotations:
             p.rotations[length] = rotation(shape, p.positions(length), q)
         q, k = p.rotations[length](q), p.rotations[length](k)
-    return _projected(p, name, p.attend(name, ATTENTION[shape.attention], (q, k, v), mask))
+    return _out_projection(p, name, p.attend(name, ATTENTION[shape.attention], (q, k, v), mask))
 
 
 def cross_attention(
-    p: Pass, name: str, source: Float[Tensor, "K BS C"], mask: AttentionMask, read: Normed
+    p: Pass, name: str, source: Float[Tensor, "K BS C"], mask: AttentionMask, normed: Normed
 ) -> Stream:
-    """Let the positions of each sequence attend to its source, wherever that stands.
+    """Return the attention of each sequence to its source, after the output projection; no positions are encoded.
 
-    A cache keeps the source's keys and values [K*B, G, S, D] from the first time on.
+    The first call with a cache stores the keys and values of the source, [K*B, G, S, D].
     """
-    q = _head_normed(p, f"{name}.q_norm", _heads(p, p.linear(f"{name}.q", read), p.shape.n_head))
+    q = _qk_norm(p, f"{name}.q_norm", _split_heads(p, p.linear(f"{name}.q", normed), p.shape.n_head))
     if p.cache and name in p.cache.cached:
         k, v = p.cache.cached[name]
     else:
-        k, v = _heads(p, p.linear(f"{name}.kv", Normed(source)), 2 * p.shape.n_kv_head).chunk(2, dim=1)
-        k = _head_normed(p, f"{name}.k_norm", k)
+        k, v = _split_heads(p, p.linear(f"{name}.kv", Normed(source)), 2 * p.shape.n_kv_head).chunk(2, dim=1)
+        k = _qk_norm(p, f"{name}.k_norm", k)
         if p.cache:
             p.cache.cached[name] = k, v
-    return _projected(p, name, p.attend(name, cross_kind(p.shape.attention), (q, k, v), mask))
+    return _out_projection(p, name, p.attend(name, cross_kind(p.shape.attention), (q, k, v), mask))
 
 
-def _heads(p: Pass, x: Float[Tensor, "K N nD"], count: int) -> Float[Tensor, "KB n T D"]:
-    """Cut x into n heads; attention is not in bfloat16, which is several times slower there on a CPU."""
+def _split_heads(p: Pass, x: Float[Tensor, "K N nD"], count: int) -> Float[Tensor, "KB n T D"]:
+    """Split x into n heads, in float32: on a CPU, attention in bfloat16 is several times slower."""
     x = x.float() if p.mixed else x
     return x.view(p.n_runs * p.n_sequences, -1, count, p.shape.head_dim).transpose(1, 2)
 
 
-def _head_normed(p: Pass, name: str, x: Float[Tensor, "KB n T D"]) -> Float[Tensor, "KB n T D"]:
-    """Return queries or keys normed by head, where the model does that."""
+def _qk_norm(p: Pass, name: str, x: Float[Tensor, "KB n T D"]) -> Float[Tensor, "KB n T D"]:
+    """Normalize each head of the queries or keys if the model has qk_norm."""
     if not p.shape.qk_norm:
         return x
     by_run = NORMS["rmsnorm"].apply(x, p.shape.norm_eps).view(p.n_runs, -1, *x.shape[1:])
     return p.note(name, (by_run * p.w[f"{name}.gain"][:, None, None, None]).view(x.shape))
 
 
-def _projected(p: Pass, name: str, mixed: Mixed) -> Stream:
-    joined = mixed.transpose(1, 2).reshape(p.n_runs, -1, p.shape.n_head * p.shape.head_dim)
+def _out_projection(p: Pass, name: str, heads: Out) -> Stream:
+    joined = heads.transpose(1, 2).reshape(p.n_runs, -1, p.shape.n_head * p.shape.head_dim)
     return p.linear(f"{name}.out", Normed(joined))
 
 
-def feed_forward(p: Pass, name: str, read: Normed) -> Stream:
-    """Up-project, activate and down-project each token."""
-    hidden = _hidden(p.shape.activation, p.n_runs, lambda part: p.linear(f"{name}.{part}", read))
+def feed_forward(p: Pass, name: str, normed: Normed) -> Stream:
+    """Return a feed-forward layer's output: up projection, activation, down projection."""
+    hidden = _hidden(p.shape.activation, p.n_runs, lambda part: p.linear(f"{name}.{part}", normed))
     return p.linear(f"{name}.down", Normed(p.note(f"{name}.hidden", hidden)))
 
 
 def _hidden(activation: str, n_runs: int, project: Callable[[str], Tensor]) -> Tensor:
-    """Return a(up x), or gated a(gate x) * up x, of a token's projections."""
+    """Return a(up(x)), or with a gate a(gate(x)) * up(x); `project` computes a projection of x by its name."""
     part = ACTIVATIONS[activation]
     hidden = by_run(part.apply, project("gate" if part.gated else "up"), n_runs)
     return hidden * project("up") if part.gated else hidden
 
 
-def experts(p: Pass, name: str, present: Present, read: Normed) -> Stream:
-    """Give each token to A of E feed-forward layers and add what they return, weighed by the router.
+def experts(p: Pass, name: str, present: Present, normed: Normed) -> Stream:
+    """Route each token to A of E feed-forward layers, and return the sum of their outputs, weighted by the router.
 
-    `present` is False on padding. No token is dropped. Each expert of each run is a product of its own over the tokens
-    that it got: their number depends on no neighbor, and only what is chosen is computed.
+    `present` is False on padding. No token is dropped. Each expert of each run multiplies only its own tokens, so the
+    result does not depend on the other runs, and no unused expert is computed.
     """
-    x = read.whole()
+    x = normed.affine()
     shares, chosen = _route(p, name, present, x)
     active = p.shape.n_expert_active
-    # Each run's choices sorted by expert: their tokens lie together, and `back` undoes it.
+    # Sort each run's choices by expert, so that an expert's tokens are adjacent; `inverse` restores the order.
     order = chosen.flatten(1).argsort(dim=1, stable=True)
-    back = order.argsort(dim=1)
-    # How many tokens each expert gets: what a layer waits for the device once for, whatever the number of runs.
+    inverse = order.argsort(dim=1)
+    # The number of tokens per expert. This waits for the device, but only once per layer for all runs.
     counts = F.one_hot(chosen, p.shape.n_expert).sum(dim=(1, 2)).tolist()
     updates = []
     for run, tokens in enumerate(x.unbind()):
-        given = torch.split(tokens.repeat_interleave(active, dim=0)[order[run]], counts[run])
-        answers = torch.cat([_answer(p, name, run, expert, each) for expert, each in enumerate(given)])
-        taken = answers[back[run]].view(-1, active, x.shape[-1])
-        updates.append((taken * shares[run][:, :, None]).sum(dim=1))
+        by_expert = torch.split(tokens.repeat_interleave(active, dim=0)[order[run]], counts[run])
+        outputs = torch.cat([_expert(p, name, run, expert, each) for expert, each in enumerate(by_expert)])
+        by_token = outputs[inverse[run]].view(-1, active, x.shape[-1])
+        updates.append((by_token * shares[run][:, :, None]).sum(dim=1))
     return torch.stack(updates)
 
 
-def _answer(p: Pass, name: str, run: int, expert: int, x: Float[Tensor, "n C"]) -> Float[Tensor, "n C"]:
-    """Return one expert's feed-forward of the tokens that it got."""
-    hidden = _hidden(p.shape.activation, 1, lambda part: p.linear_of(f"{name}.{part}", run, expert, x))
-    return p.linear_of(f"{name}.down", run, expert, hidden)
+def _expert(p: Pass, name: str, run: int, expert: int, x: Float[Tensor, "n C"]) -> Float[Tensor, "n C"]:
+    """Return one expert's output for its tokens."""
+    hidden = _hidden(p.shape.activation, 1, lambda part: p.expert_mm(f"{name}.{part}", run, expert, x))
+    return p.expert_mm(f"{name}.down", run, expert, hidden)
 
 
 def _route(p: Pass, name: str, present: Present, x: Stream) -> tuple[Shares, Chosen]:
-    """Return each token's shares of its best experts and which they are; note the router's losses.
+    """Return the A best experts of each token and their shares; append the router's losses to `routings`.
 
-    The chosen ones' probabilities are made to sum to one; a lone one's is kept as it is, for else the router would
-    learn nothing from it. The losses are over what is no padding. Balance (Fedus et al., "Switch transformers",
-    2021): E sum_e f_e P_e, of the part of the choices that an expert got and its mean probability. z (Zoph et al.,
-    "ST-MoE", 2022): the mean square of the logits' log-sum-exp.
+    The shares are the experts' probabilities, scaled to sum to one. With A = 1 the probability is not scaled, because
+    the router would otherwise get no gradient. Padding is left out of the losses. Balance loss (Fedus et al., "Switch
+    transformers", 2021): E sum_e f_e P_e, where f_e is the share of choices that expert e gets and P_e its mean
+    probability. z loss (Zoph et al., "ST-MoE", 2022): the mean square of the logits' log-sum-exp.
     """
     logits = p.linear(f"{name}.router", Normed(x))
     logits = logits if logits.dtype == torch.float64 else logits.float()
-    given = logits.softmax(dim=-1)
-    shares, chosen = given.topk(p.shape.n_expert_active, dim=-1)
+    probabilities = logits.softmax(dim=-1)
+    shares, chosen = probabilities.topk(p.shape.n_expert_active, dim=-1)
     if p.shape.n_expert_active > 1:
         shares = shares / shares.sum(dim=-1, keepdim=True)
-    counted = torch.ones_like(given[:, :, :1])
+    counted = torch.ones_like(probabilities[:, :, :1])
     if present is not None:
         counted = counted * present.view(p.n_runs, -1, 1)
     part = counted / counted.sum(dim=1, keepdim=True)
     use = (F.one_hot(chosen, p.shape.n_expert).sum(dim=2) * part).sum(dim=1) / p.shape.n_expert_active
-    balance = p.shape.n_expert * (use * (given * part).sum(dim=1)).sum(dim=1)
+    balance = p.shape.n_expert * (use * (probabilities * part).sum(dim=1)).sum(dim=1)
     z = ((logits - logits.log_softmax(dim=-1))[:, :, :1].square() * part).sum(dim=(1, 2))
     p.routings.append(Routing(balance, z, use))
-    p.routed(name, x, shares, chosen)
+    p.note_routing(name, x, shares, chosen)
     return shares, chosen

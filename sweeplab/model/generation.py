@@ -1,8 +1,8 @@
 """Generate text with a trained model: sampling, beam search, contrastive decoding with two models, or filling holes.
 
-All methods ask for scores of the next token: from a `Reader` of one model, or a `Contrast` of two.
+Except for filling holes, a `Reader` of one model or a `Contrast` of two scores the next token.
 
-Legend: B sequences that are continued side by side, T tokens found so far, V vocab_size.
+Legend: B sequences that are continued at once, T tokens generated so far, V vocab_size.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ CONTRAST_ALPHA = 0.1  # as published
 
 
 class Reader:
-    """Scores next tokens by their log-probability under one model; tokens that represent no text get -inf.
+    """Scores next tokens by their log-probability under one model; ids that represent no text get -inf.
 
-    With a KV cache no token is read twice. For models with bounded positions the cache cannot be used past block_size
-    tokens: the model then reads the last block_size tokens, at new positions, again for each token.
+    With a KV cache no token is read twice. A model with bounded positions cannot use the cache past block_size tokens:
+    it then reads the last block_size tokens again for each new token, because their positions change.
     """
 
     def __init__(
@@ -43,34 +43,34 @@ class Reader:
         device = weights["token_embedding"].device
         self._start = torch.tensor([*prompt.start], device=device)
         self._source = None if prompt.source is None else torch.tensor([[[*prompt.source]]], device=device)
-        self._barred = barred(transformer.shape.vocab_size, n_tokens, prompt).to(device)
+        self._suppressed = suppressed(transformer.shape.vocab_size, n_tokens, prompt).to(device)
         is_bounded = POSITIONS[transformer.shape.positions].is_bounded
-        self._most = transformer.shape.block_size if is_bounded else None
+        self._max_length = transformer.shape.block_size if is_bounded else None
         self._cache = KVCache() if caches else None
 
     @torch.inference_mode()
     def __call__(self, found: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
-        """Return log-probabilities of the token after found ones, which continue those of the call before."""
+        """Return log-probabilities of the token after `found`, which must continue the tokens of the last call."""
         n_sequences = len(found)
         text = torch.cat([self._start.expand(n_sequences, -1), found.to(self._start.device)], dim=1)
-        if self._most and text.shape[1] > self._most:
-            text = text[:, -self._most :]
+        if self._max_length and text.shape[1] > self._max_length:
+            text = text[:, -self._max_length :]
             self._cache = self._cache and KVCache()
         if self._cache:
             text = text[:, self._cache.length :]
         source = None if self._source is None else self._source.expand(1, n_sequences, -1)
         batch = Batch(text[None], text[None], source)
         logits = self.transformer.next_logits(self.weights, batch, self._cache)
-        return logits[0].log_softmax(dim=-1).masked_fill(self._barred, -torch.inf)
+        return logits[0].log_softmax(dim=-1).masked_fill(self._suppressed, -torch.inf)
 
-    def choose(self, rows: Int[Tensor, "b"]) -> None:
-        """Continue with these of the B sequences, each as often as it is listed."""
+    def reorder(self, rows: Int[Tensor, "b"]) -> None:
+        """Keep these of the B sequences, each as often as `rows` lists it."""
         if self._cache:
-            self._cache.choose(rows)
+            self._cache.reorder(rows)
 
 
-def barred(vocab_size: int, n_tokens: int, prompt: Prompt) -> Bool[Tensor, "V"]:
-    """Return a mask of the ids that may not be generated: neither text nor one of the prompt's markers."""
+def suppressed(vocab_size: int, n_tokens: int, prompt: Prompt) -> Bool[Tensor, "V"]:
+    """Return a mask of the ids that are never generated: all except text and the prompt's markers."""
     ids = torch.arange(vocab_size)
     return (ids >= n_tokens) & ~torch.isin(ids, torch.tensor([*prompt.markers], dtype=torch.long))
 
@@ -79,10 +79,9 @@ def barred(vocab_size: int, n_tokens: int, prompt: Prompt) -> Bool[Tensor, "V"]:
 class Contrast:
     """Scores tokens by contrastive decoding (Li et al., 2022, "Contrastive decoding: open-ended text generation …").
 
-    A score is log p_expert - log p_amateur for tokens that are plausible to the expert, and -inf for others.
-
-    A token is plausible if it has at least alpha times the probability of the expert's best token. The amateur's
-    temperature is 1, as published for OPT (0.5 for GPT-2).
+    The score is log p_expert - log p_amateur for plausible tokens, and -inf for others. A token is plausible if the
+    expert gives it at least alpha times the probability of its best token. The amateur's temperature is 1, as
+    published for OPT (0.5 for GPT-2).
     """
 
     expert: Reader
@@ -90,16 +89,16 @@ class Contrast:
     alpha: float = CONTRAST_ALPHA
 
     def __call__(self, found: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
-        """Return scores of the token after found ones."""
+        """Return the scores of the token after `found`."""
         expert = self.expert(found)
-        worst = expert.max(dim=-1, keepdim=True).values + math.log(self.alpha)
-        # Barred tokens have probability 0 in both models and are not compared.
-        return torch.where(expert >= worst, expert - self.amateur(found), -torch.inf)
+        lowest = expert.max(dim=-1, keepdim=True).values + math.log(self.alpha)
+        # Suppressed tokens are -inf in both models. They are never plausible, so their difference is not used.
+        return torch.where(expert >= lowest, expert - self.amateur(found), -torch.inf)
 
-    def choose(self, rows: Int[Tensor, "b"]) -> None:
-        """Continue with these of the B sequences."""
-        self.expert.choose(rows)
-        self.amateur.choose(rows)
+    def reorder(self, rows: Int[Tensor, "b"]) -> None:
+        """Keep these of the B sequences."""
+        self.expert.reorder(rows)
+        self.amateur.reorder(rows)
 
 
 Next = Reader | Contrast
@@ -109,9 +108,8 @@ Next = Reader | Contrast
 class Sampling:
     """How a token is drawn: temperature, then top-k, then top-p (Holtzman et al., "The curious case", 2020).
 
-    Greedy takes the best token, and the one with the lowest id among equally good ones.
-
-    top_k keeps the k best tokens; of these top_p keeps the fewest best ones whose probabilities sum to p, at least one.
+    `greedy` takes the best token; of equally good ones, it takes the one with the lowest id. `top_k` keeps the k best
+    tokens. Of these, `top_p` keeps the fewest best ones whose probabilities sum to at least p.
     """
 
     temperature: float = 1.0
@@ -120,7 +118,7 @@ class Sampling:
     greedy: bool = False
 
     def probabilities(self, scores: Float[Tensor, "... V"]) -> Float[Tensor, "... V"]:
-        """Return the probabilities with which tokens of these scores are drawn; greedy gives the best token 1."""
+        """Return the probability of drawing each token, given their scores; greedy gives the best token 1."""
         # A stable sort orders equal scores by id on any device.
         ranked, order = scores.double().sort(dim=-1, descending=True, stable=True)
         if self.greedy:
@@ -139,21 +137,21 @@ class Sampling:
 
 
 class Sampler:
-    """Draws tokens on the CPU with its own generator, so that a seed gives the same draws for any device."""
+    """Draws tokens on the CPU with its own generator, so that a seed gives the same draws on any device."""
 
     def __init__(self, how: Sampling, seed: int = 0) -> None:
         self.how, self._generator = how, torch.Generator().manual_seed(seed)
 
     def __call__(self, scores: Float[Tensor, "V"]) -> int:
-        """Draw a token by scores."""
-        chances = self.how.probabilities(scores.cpu())
+        """Draw a token by its scores."""
+        probabilities = self.how.probabilities(scores.cpu())
         if self.how.greedy:
-            return int(chances.argmax())
-        return int(torch.multinomial(chances, 1, generator=self._generator))
+            return int(probabilities.argmax())
+        return int(torch.multinomial(probabilities, 1, generator=self._generator))
 
 
 def sample(next_: Next, sampler: Sampler, prompt: Prompt, max_new_tokens: int) -> Iterator[int]:
-    """Yield tokens as they are drawn, up to the prompt's end token, its room, or max_new_tokens."""
+    """Yield tokens as they are drawn, until the prompt's end token, its room or max_new_tokens is reached."""
     found: list[int] = []
     while len(found) < min(max_new_tokens, prompt.room or max_new_tokens):
         token = sampler(next_(torch.tensor([found], dtype=torch.long))[0])
@@ -179,33 +177,33 @@ def penalty(length: int) -> float:
 def beam_search(next_: Next, prompt: Prompt, n_beams: int, max_new_tokens: int) -> list[Beam]:
     """Return the best `n_beams` texts, best first, by log-probability divided by `penalty`.
 
-    A text ends with the prompt's end token, or where there is no more room. Besides the finished texts the search
-    continues `n_beams` unfinished ones. It stops once none of these can reach a better score: log-probabilities only
-    fall, and the largest possible divisor is that of the longest text.
+    A text ends with the prompt's end token or at the largest length. Besides the finished texts, the search continues
+    `n_beams` unfinished ones. It stops when none of these can reach a better score: log-probabilities only fall, and
+    the longest text has the largest divisor.
     """
-    most = min(max_new_tokens, prompt.room or max_new_tokens)
+    max_length = min(max_new_tokens, prompt.room or max_new_tokens)
     done: list[Beam] = []
     found, totals = torch.empty(1, 0, dtype=torch.long), torch.zeros(1, dtype=torch.float64)
-    for length in range(1, most + 1):
+    for length in range(1, max_length + 1):
         # Of 2 * n_beams candidates at most n_beams can end here, one for each unfinished text.
         rows, tokens, totals = _best(totals[:, None] + next_(found).double().cpu(), 2 * n_beams)
         found = torch.cat([found[rows], tokens[:, None]], dim=1)
-        closed = (tokens == (-1 if prompt.end is None else prompt.end)) | (length == most)
+        is_end = (tokens == (-1 if prompt.end is None else prompt.end)) | (length == max_length)
         done += [
             Beam(text.tolist(), float(total), float(total) / penalty(length))
-            for text, total in zip(found[closed], totals[closed], strict=True)
+            for text, total in zip(found[is_end], totals[is_end], strict=True)
         ]
         done = sorted(done, key=lambda beam: -beam.score)[:n_beams]
-        rows, found, totals = (each[~closed][:n_beams] for each in (rows, found, totals))
-        is_settled = len(done) == n_beams and float(totals[:1].sum()) / penalty(most) <= done[-1].score
-        if not len(rows) or is_settled:
+        rows, found, totals = (each[~is_end][:n_beams] for each in (rows, found, totals))
+        is_final = len(done) == n_beams and float(totals[:1].sum()) / penalty(max_length) <= done[-1].score
+        if not len(rows) or is_final:
             break
-        next_.choose(rows)
+        next_.reorder(rows)
     return done
 
 
 def _best(scores: Float[Tensor, "B V"], count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return row, token and score of the best scores, at most `count`, without barred tokens."""
+    """Return the rows, tokens and scores of the best `count` scores, or of fewer: only finite ones."""
     ranked, order = scores.flatten().sort(descending=True, stable=True)
     count = min(count, int(ranked.isfinite().sum()))
     return order[:count] // scores.shape[1], order[:count] % scores.shape[1], ranked[:count]
@@ -219,21 +217,21 @@ def hole_scores(
     device = weights["token_embedding"].device
     tokens = torch.tensor([[[*prompt.start]]], device=device)
     logits = transformer.logits(weights, Batch(tokens, tokens))[0, [*prompt.holes]]
-    missing = barred(transformer.shape.vocab_size, n_tokens, prompt).to(device)
-    return logits.log_softmax(dim=-1).masked_fill(missing, -torch.inf)
+    mask = suppressed(transformer.shape.vocab_size, n_tokens, prompt).to(device)
+    return logits.log_softmax(dim=-1).masked_fill(mask, -torch.inf)
 
 
 def fill(
     transformer: Transformer, weights: Weights, prompt: Prompt, n_tokens: int, sampler: Sampler
 ) -> Sequence[int]:
-    """Return the prompt's tokens with every hole of an encoder filled, the most certain first: one pass per hole.
+    """Return the prompt's tokens after an encoder has filled every hole, the most certain one first.
 
-    Later passes read the holes already filled, so nothing can be cached.
+    Each hole takes one pass. Later passes read the filled holes, so nothing can be cached.
     """
     while prompt.holes:
         scores = hole_scores(transformer, weights, prompt, n_tokens)
-        surest = int(scores.max(dim=-1).values.argmax())
-        place, token = prompt.holes[surest], sampler(scores[surest])
+        certain = int(scores.max(dim=-1).values.argmax())
+        place, token = prompt.holes[certain], sampler(scores[certain])
         start = [*prompt.start[:place], token, *prompt.start[place + 1 :]]
         holes = [hole for hole in prompt.holes if hole != place]
         prompt = Prompt(start, holes, markers=prompt.markers, end=prompt.end)

@@ -1,11 +1,11 @@
-"""Every weight of a model: how it starts, how it follows the width, and where it lies in a run's row of the stack.
+"""All weights of a model: their initialization, how they scale with the width, and their columns in a run's row.
 
-A stack holds its weights as one tensor [K, P]: a run is a row, a weight is a view. Matrices come first, so that the
-ones that decay are a prefix; the row is padded to whole blocks, over which norms are taken.
+A stack holds its weights as one tensor [K, P]: a run is a row, a weight is a view. Matrices come first, because weight
+decay applies to the first columns. A row is padded to whole blocks, because norms are computed block by block.
 
-How a weight's start and its learning rate follow the width is `standard`, or muP (no torch):
+Initialization and learning rate scale with the width as in `standard` or as in muP:
 Yang, Hu et al., "Tensor programs V: tuning large neural networks via zero-shot hyperparameter transfer" (2022),
-table 8, the form in which input and output embeddings can be tied. With r = n_embd / mup_base_width:
+table 8, which allows tied input and output embeddings. With r = n_embd / mup_base_width:
 
 | weight | initial standard deviation | Adam's learning rate | multiplier |
 |---|---|---|---|
@@ -15,13 +15,13 @@ table 8, the form in which input and output embeddings can be tied. With r = n_e
 | output: the head, tied or not | 1 | 1 | 1/r on the logits |
 | router: from the width to the experts | 1/r | 1/r | 1 |
 
-and attention's scores are divided by head_dim instead of its root. Where r is 1 all but that is `standard`.
+Attention scores are divided by head_dim instead of its root. For r = 1, muP differs from `standard` only in that.
 
-Departures: the constants beside the powers of r are GPT-2's (0.02, and less for projections back into the residual
-stream), not tuned ones; a router, which the paper has not, takes the equal form of table 3, for it has no multiplier;
-queries and the head start as the rest does, not at zero; decoupled weight decay goes by the unscaled learning rate,
-so that a step shrinks every matrix alike at any width, as the authors' mup package does it; eps is not scaled;
-every hidden width (d_ff, heads) is taken to grow as n_embd does.
+Departures: the constant factors are GPT-2's (0.02, and less for projections back into the residual stream), not tuned
+ones. The paper has no router: ours uses the equivalent form of table 3, because it has no multiplier. Queries and the
+head start like the other weights, not at zero. Decoupled weight decay uses the unscaled learning rate, as in the
+authors' mup package: a step shrinks every matrix by the same factor at any width. eps is not scaled. Every hidden width
+(d_ff, heads) is assumed to grow in proportion to n_embd.
 
 Legend: K runs, P row_size.
 """
@@ -50,23 +50,24 @@ BLOCK = 1024
 NORMAL_STD = 0.02
 
 Role = Literal["input", "hidden", "output", "router", "vector"]
-# The first pattern that matches a matrix's name says its role; hidden where none does.
+# A matrix has the role of the first pattern that matches its name; without a match it is hidden.
 _ROLES: tuple[tuple[str, Role], ...] = (
     ("*_embedding", "input"),
     ("*relative_bias", "input"),
     ("*router.weight", "router"),
     ("head.weight", "output"),
 )
-# Powers of the width ratio: of the initial standard deviation and of the learning rate; 0 of the other roles.
+# The exponents of the width ratio for the initial standard deviation and the learning rate; 0 for the other roles.
 _POWERS: dict[Role, tuple[float, float]] = {"hidden": (-0.5, -1.0), "router": (-1.0, -1.0)}
 
 
 @dataclass(frozen=True)
 class Weight:
-    """One weight of a run: its name, its shape without the run dimension, and how it starts.
+    """One weight of a run: its name, its shape without the run dimension, and its initialization.
 
-    A `std` of None means a constant start at `fill`; `uniform` draws evenly around 0 with that deviation
-    instead of normally. Matrices are [in, out] (experts' [E, in, out]), embeddings [rows, n_embd].
+    With a `std` of None all elements start at `fill`. Otherwise they are drawn around 0 with that standard deviation:
+    from a uniform distribution with `uniform`, else a normal one. Matrices are [in, out] (experts' [E, in, out]),
+    embeddings [rows, n_embd].
     """
 
     name: str
@@ -87,24 +88,24 @@ class Weight:
 
     @property
     def role(self) -> Role:
-        """Return what the weight is by what it leads from and to."""
+        """Return the weight's row in muP's table."""
         if not self.decays:
             return "vector"
         return next((found for pattern, found in _ROLES if fnmatch(self.name, pattern)), "hidden")
 
     def width_factors(self, width_ratio: float) -> tuple[float, float]:
-        """Return what initial standard deviation and learning rate are multiplied by; 1 where the width ratio is."""
+        """Return muP's factors of the initial standard deviation and of the learning rate."""
         std, rate = _POWERS.get(self.role, (0.0, 0.0))
         return width_ratio**std, width_ratio**rate
 
 
 @dataclass(frozen=True)
 class Init:
-    """One way for weights to start: the deviations of a matrix by its inputs and outputs, and of tables by n_embd.
+    """An initialization: the standard deviations of matrices (by inputs, outputs) and of tables (by n_embd).
 
-    `relative` is that of the table of relative biases. Projections back into the residual stream are smaller by the
-    root of their number where it `shrinks` them. Where it is `of_linear`, a head of its own is a matrix too, and biases
-    start as the matrices that they belong to.
+    `relative` is for the table of relative biases. With `shrinks`, the standard deviation of projections back into the
+    residual stream is divided by the root of their number. With `of_linear`, an untied head is drawn like a matrix, and
+    biases like their matrices.
     """
 
     matrix: Callable[[int, int], float]
@@ -119,28 +120,26 @@ def _constant(*_: int) -> float:
     return NORMAL_STD
 
 
-def _by_root(width: int, _: int = 0) -> float:
+def _rsqrt(width: int, _: int = 0) -> float:
     return 1 / math.sqrt(width)
 
 
-# GPT-2's, as OpenAI released it; BERT's, which truncates the normal at two deviations (not done here); T5's, with
-# queries that are not divided by the root of head_dim, for attention's scores are; the original's: matrices by
-# Glorot and Bengio (2010), with the joined query, key and value taken for three matrices as wide as the queries, also
-# where n_kv_head is less than n_head and keys and values are narrower; and what torch.nn.Linear (weight and bias evenly
-# within 1/sqrt(inputs)) and torch.nn.Embedding (a standard normal) do where nobody asks for anything.
+# normal: GPT-2, as OpenAI released it. bert: BERT, but its normal distribution is not truncated at two deviations.
+# t5: T5, but queries are not divided by the root of head_dim, because our attention scores are. xavier: the original
+# transformer, by Glorot and Bengio (2010); the joined query, key and value count as three matrices as wide as the
+# queries, also if n_kv_head is less than n_head. torch: the defaults of torch.nn.Linear (weight and bias uniform within
+# 1/sqrt(inputs)) and of torch.nn.Embedding (standard normal).
 INITS: dict[str, Init] = {
     "normal": Init(_constant, _constant, _constant, shrinks=True),
     "bert": Init(_constant, _constant, _constant),
-    "t5": Init(_by_root, lambda n_embd: 1.0, _by_root),
-    "xavier": Init(lambda n_in, n_out: math.sqrt(2.0 / (n_in + n_out)), _by_root, _by_root, uniform=True),
-    "torch": Init(
-        lambda n_in, _: _by_root(3 * n_in), lambda n_embd: 1.0, _by_root, uniform=True, of_linear=True
-    ),
+    "t5": Init(_rsqrt, lambda n_embd: 1.0, _rsqrt),
+    "xavier": Init(lambda n_in, n_out: math.sqrt(2.0 / (n_in + n_out)), _rsqrt, _rsqrt, uniform=True),
+    "torch": Init(lambda n_in, _: _rsqrt(3 * n_in), lambda n_embd: 1.0, _rsqrt, uniform=True, of_linear=True),
 }
 
 
-class _Declarations:
-    """The weights of one model as its parts declare them."""
+class _WeightList:
+    """Collects the weights of one model."""
 
     def __init__(self, shape: ModelShape) -> None:
         self.shape, self._init = shape, INITS[shape.init]
@@ -160,12 +159,12 @@ class _Declarations:
             self.bias(name, self.shape.n_embd)
 
     def bias(self, name: str, width: int, n_in: int | None = None) -> None:
-        """Declare a bias; `n_in` are the inputs of its matrix, if it has one."""
+        """Add a bias; `n_in` is the number of inputs of its matrix, if it has one."""
         std = self._init.matrix(n_in, width) if n_in and self._init.of_linear else None
         self.weights.append(Weight(f"{name}.bias", (width,), std, uniform=self._init.uniform))
 
     def head(self, rows: int, width: int) -> None:
-        """Declare a head of its own, which lies as an embedding does."""
+        """Add an untied head, [rows, width] like an embedding."""
         self.table("head.weight", rows, width)
         if self._init.of_linear:
             self.weights[-1] = replace(self.weights[-1], std=self._init.matrix(width, rows), uniform=True)
@@ -173,7 +172,7 @@ class _Declarations:
     def matrix(
         self, name: str, *size: int, bias: bool = False, residual: bool = False, fan_out: int | None = None
     ) -> None:
-        """Declare a matrix [..., in, out] and its bias; `residual` ones lead back into the residual stream."""
+        """Add a matrix [..., in, out] and its bias; `residual` matrices project back into the residual stream."""
         n_in, n_out = size[-2:]
         std = self._init.matrix(n_in, fan_out or n_out)
         if residual and self._init.shrinks:
@@ -184,8 +183,8 @@ class _Declarations:
 
 
 def declared(shape: ModelShape) -> list[Weight]:
-    """Return a model's weights."""
-    found = _Declarations(shape)
+    """Return a model's weights, in the order of the forward pass."""
+    found = _WeightList(shape)
     found.table("token_embedding", shape.vocab_size, shape.n_embd)
     if shape.has_source_embedding:
         found.table("source_embedding", shape.vocab_size, shape.n_embd)
@@ -211,19 +210,19 @@ def declared(shape: ModelShape) -> list[Weight]:
     return found.weights
 
 
-def _block(found: _Declarations, side: Side, block: str) -> None:
+def _block(found: _WeightList, side: Side, block: str) -> None:
     shape = found.shape
-    c, mixed, keys = shape.n_embd, shape.n_head * shape.head_dim, shape.n_kv_head * shape.head_dim
-    projections = {"attention": {"qkv": mixed + 2 * keys}, "cross": {"q": mixed, "kv": 2 * keys}}
+    c, queries, keys = shape.n_embd, shape.n_head * shape.head_dim, shape.n_kv_head * shape.head_dim
+    projections = {"attention": {"qkv": queries + 2 * keys}, "cross": {"q": queries, "kv": 2 * keys}}
     for part in side.sub_layers[:-1]:
         name = f"{block}.{part}"
         found.norm(f"{name}_norm")
         for projection, width in projections[part].items():
-            found.matrix(f"{name}.{projection}", c, width, bias=shape.has_qkv_bias, fan_out=mixed)
+            found.matrix(f"{name}.{projection}", c, width, bias=shape.has_qkv_bias, fan_out=queries)
         if shape.qk_norm:
             found.gain(f"{name}.q_norm", shape.head_dim)
             found.gain(f"{name}.k_norm", shape.head_dim)
-        found.matrix(f"{name}.out", mixed, c, bias=shape.has_out_bias, residual=True)
+        found.matrix(f"{name}.out", queries, c, bias=shape.has_out_bias, residual=True)
     name = f"{block}.feed_forward"
     if not shape.parallel_block:
         found.norm(f"{name}_norm")
@@ -237,14 +236,14 @@ def _block(found: _Declarations, side: Side, block: str) -> None:
 
 
 def layer_of(name: str) -> str:
-    """Return the layer that a weight belongs to: a block, or what stands before or behind the blocks."""
+    """Return the layer of a weight: its block, or outside the blocks the first part of its name."""
     parts = name.split(".")
     first = 1 if parts[0] == "encoder" else 0
     return ".".join(parts[: first + (2 if parts[first] == "blocks" else 1)])
 
 
 class Layout:
-    """The order of a model's weights in a row of `row_size`, and the ways in and out of it."""
+    """The order of a model's weights in a row of `row_size` columns; splits rows into weights, and joins weights."""
 
     def __init__(self, shape: ModelShape) -> None:
         self.shape = shape
@@ -268,36 +267,36 @@ class Layout:
         }
 
     def gather(self, pieces: Sequence[Tensor], out: Float[Tensor, "K P"]) -> None:
-        """Copy one tensor [K, *shape] per weight, in their order, into rows with padding of zeros.
+        """Copy one tensor [K, *shape] per weight, in order, into the rows `out`, and set the padding to zero.
 
-        Into a buffer that is there, and not by differentiating with respect to the rows themselves: autograd
-        would put them together in fresh memory each time, which costs several times as much.
+        Writing gradients into this buffer is several times faster than differentiating with respect to the rows, for
+        which autograd would allocate new memory in each step.
         """
         n_runs = out.shape[0]
         torch.cat([piece.reshape(n_runs, -1) for piece in pieces], dim=1, out=out[:, : self.n_params])
-        out[:, self.n_params :].zero_()  # a run that diverged here may have left a NaN behind
+        out[:, self.n_params :].zero_()  # a diverged run may have left NaN here
 
     def gathered(self, pieces: Sequence[Tensor]) -> Float[Tensor, "K P"]:
-        """Return one tensor [K, *shape] per weight as rows, in memory of their own."""
+        """Return rows made from one tensor [K, *shape] per weight, in new memory."""
         flat = [piece.flatten(1) for piece in pieces]
         padding = flat[0].new_zeros(flat[0].shape[0], self.row_size - self.n_params)
         return torch.cat([*flat, padding], dim=1)
 
     def layer_norms(self, row: Float[Tensor, "P"]) -> dict[str, float]:
-        """Return the norm of each layer's part of a row, in the order in which a sequence passes the layers.
+        """Return the norm of each layer's part of a row, in the order of the forward pass.
 
-        In float64 and of one row alone, so that it does not depend on a stack.
+        It is computed in float64 from one row, so that it does not depend on the stack.
         """
         starts = [0, *accumulate(self._sizes[:-1])]
         squares = np.add.reduceat(row.double().square().cpu().numpy(), starts[:-1])
-        # A row without padding ends with its last weight; else the padding, which is zero, is that one's too.
+        # The last sum includes the padding, which is zero.
         sums = dict.fromkeys(self.layers, 0.0)
         for weight, own in zip(self.weights, squares.tolist(), strict=True):
             sums[layer_of(weight.name)] += own
         return {name: math.sqrt(own) for name, own in sums.items()}
 
     def row_of(self, weights: Mapping[str, Tensor], seed: int) -> Float[Tensor, "P"]:
-        """Return a run's weights by name as its row; those that are missing, or NaN, are drawn as its initial ones."""
+        """Return the row of weights by name; missing weights and NaN elements get their initial values."""
         row = self.initial_row(seed)[None]
         for name, view in self.views(row).items():
             if name in weights:
@@ -306,7 +305,7 @@ class Layout:
         return row[0]
 
     def initial_row(self, seed: int) -> Float[Tensor, "P"]:
-        """Draw a run's initial weights from a generator of its own, on the CPU on any machine."""
+        """Draw a run's initial weights with its own generator, always on the CPU."""
         generator = torch.Generator().manual_seed(seed)
         row = torch.zeros(1, self.row_size)
         for weight, view in zip(self.weights, self.views(row).values(), strict=True):

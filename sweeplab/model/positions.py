@@ -1,17 +1,17 @@
-"""Positional encodings: a row of POSITIONS each.
+"""Positional encodings. Each is a row of POSITIONS.
 
-An encoding may add to the embeddings, rotate queries and keys, or shift attention's scores.
+An encoding adds to the embeddings, rotates queries and keys, or adds a bias to attention scores.
 
-learned: an embedding for each position of the context, as GPT-2 and BERT have them.
+learned: an embedding for each position of the context, as in GPT-2 and BERT.
 sinusoidal (Vaswani et al., 2017): sines in even columns, cosines in odd ones; nothing is learned.
-relative (Raffel et al., "T5", 2020): a learned shift of each head's scores by bucket of the distance. Half of the
-buckets count single steps, the others grow with the logarithm up to relative_max_distance; an encoder has half of them
-for each direction. A side's layers share one table.
-rotary (Su et al., "RoFormer", 2021): queries and keys are rotated by angles that grow with the position. Pairs are a
-column of a head's first half and the same one of its second half, as in Llama.
+relative (Raffel et al., "T5", 2020): each head learns a bias for each bucket of distances. Half of the buckets hold one
+distance each. The others grow logarithmically up to relative_max_distance. An encoder has half of all buckets for each
+direction. The layers of a side share one table.
+rotary (Su et al., "RoFormer", 2021): rotates queries and keys by angles proportional to the position. A pair is a
+column in the first half of a head and the same column in its second half, as in Llama.
 alibi (Press et al., "Train short, test long", 2022): each head subtracts its own slope times the distance.
 
-Legend: n K runs or 1, H n_head, C n_embd, D head_dim, T positions. Distances are of a query's position over a key's.
+Legend: n K runs or 1, H n_head, C n_embd, D head_dim, T positions. A distance is query position minus key position.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
     Weights = Mapping[str, Tensor]
     Added = Float[Tensor, "n 1 T C"]
     Distances = Int[Tensor, "*distances"]
-    Shift = Float[Tensor, "n H *distances"]
+    Bias = Float[Tensor, "n H *distances"]
 
 SINUSOIDAL_BASE = 10_000.0
 
 
 @dataclass(frozen=True)
 class PositionalEncoding:
-    """An encoding: its weights for each side of a model, and which of the three it does.
+    """A positional encoding: its weights, and the functions that apply it.
 
-    table: a side's own weights: their component, and the hyperparameters that say how many rows and columns they have.
-    add(w, shape, prefix, positions, like): what is added to embeddings like `like`, [n, 1, T, C].
-    rotation(shape, positions, like): the function that rotates queries and keys [..., T, D] like `like`.
-    bias(w, shape, prefix, causal, distances): what is added to scores, [n, H, ...] for distances [...].
-    is_bounded: positions beyond block_size have no encoding.
-    requires: what holds of every model's shape, whatever its encoding is.
+    table: each side's own weights: their component, and the hyperparameters with their numbers of rows and columns.
+    add(w, shape, prefix, positions, like): returns the vectors to add to embeddings like `like`, [n, 1, T, C].
+    rotation(shape, positions, like): returns a function that rotates queries or keys [..., T, D] like `like`.
+    bias(w, shape, prefix, causal, distances): returns the bias of scores [n, H, ...] for distances [...].
+    is_bounded: positions from block_size on have no encoding.
+    requires: conditions on the shape of every model, also of models with another encoding.
     """
 
     table: tuple[str, str, str] | None = None
     add: Callable[[Weights, ModelShape, str, range, Tensor], Added] | None = None
     rotation: Callable[[ModelShape, range, Tensor], Callable[[Tensor], Tensor]] | None = None
-    bias: Callable[[Weights, ModelShape, str, bool, Distances], Shift] | None = None
+    bias: Callable[[Weights, ModelShape, str, bool, Distances], Bias] | None = None
     is_bounded: bool = False
     requires: tuple[Requirement, ...] = ()
 
@@ -85,44 +85,44 @@ def _rotation(shape: ModelShape, positions: range, like: Tensor) -> Callable[[Te
 
 
 def slopes(n_head: int) -> list[float]:
-    """Return each head's slope as published: a geometric row for a power of two, else filled from the next one's."""
+    """Return each head's slope as published: a geometric sequence, or parts of two if n_head is no power of two."""
     power = 2 ** math.floor(math.log2(n_head))
-    row = [2.0 ** (-8.0 * (head + 1) / power) for head in range(power)]
-    finer = [2.0 ** (-4.0 * (head + 1) / power) for head in range(2 * power)]
-    return row + finer[::2][: n_head - power]
+    of_power = [2.0 ** (-8.0 * (head + 1) / power) for head in range(power)]
+    of_next_power = [2.0 ** (-4.0 * (head + 1) / power) for head in range(2 * power)]
+    return of_power + of_next_power[::2][: n_head - power]
 
 
-def _alibi(w: Weights, shape: ModelShape, prefix: str, causal: bool, distances: Distances) -> Shift:
+def _alibi(w: Weights, shape: ModelShape, prefix: str, causal: bool, distances: Distances) -> Bias:
     like = w["token_embedding"]
-    steep = like.new_tensor(slopes(shape.n_head)).view(-1, *[1] * distances.ndim)
-    return (-steep * distances.abs())[None]
+    slope = like.new_tensor(slopes(shape.n_head)).view(-1, *[1] * distances.ndim)
+    return (-slope * distances.abs())[None]
 
 
 def buckets(distances: Int[Tensor, "*n"], shape: ModelShape, causal: bool) -> Int[Tensor, "*n"]:
-    """Return the bucket of each distance."""
+    """Return T5's bucket of each distance."""
     import torch
 
-    count, side = shape.relative_buckets, torch.zeros_like(distances)
+    count, first = shape.relative_buckets, torch.zeros_like(distances)
     if causal:
         steps = distances.clamp(min=0)
     else:
         count //= 2
-        side, steps = count * (distances < 0), distances.abs()
+        first, steps = count * (distances < 0), distances.abs()
     exact = count // 2
-    # In single precision, as T5 computes it: the edges of the buckets depend on it.
+    # In float32 as in T5, because the boundaries of the buckets depend on the precision.
     share = (steps.clamp(min=1).float() / exact).log() / math.log(shape.relative_max_distance / exact)
     far = (exact + (share * (count - exact)).long()).clamp(max=count - 1)
-    return side + torch.where(steps < exact, steps, far)
+    return first + torch.where(steps < exact, steps, far)
 
 
-def _relative(w: Weights, shape: ModelShape, prefix: str, causal: bool, distances: Distances) -> Shift:
+def _relative(w: Weights, shape: ModelShape, prefix: str, causal: bool, distances: Distances) -> Bias:
     found = buckets(distances, shape, causal)
     table = w[f"{prefix}relative_bias"]
     return table[:, found.flatten()].transpose(1, 2).reshape(len(table), shape.n_head, *distances.shape)
 
 
 _BUCKETS = requirement(
-    "relative positions need relative_max_distance beyond half of an even number of relative_buckets",
+    "relative positions need an even relative_buckets, and relative_max_distance above half of it",
     "positions relative_buckets relative_max_distance",
     lambda shape: (
         shape.positions != "relative"
@@ -130,7 +130,7 @@ _BUCKETS = requirement(
     ),
 )
 _EVEN_HEADS = requirement(
-    "rotary positions turn pairs of a head's columns: head_dim must be even",
+    "rotary positions rotate pairs of a head's columns: head_dim must be even",
     "positions head_dim n_embd n_head",
     lambda shape: shape.positions != "rotary" or shape.head_dim % 2 == 0,
 )

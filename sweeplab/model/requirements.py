@@ -1,4 +1,4 @@
-"""Which choices of parts are compatible: the requirements of single parts, and those between parts (no torch)."""
+"""The requirements that make a model possible: those of single parts, and those between parts. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sweeplab.model.shape import ModelShape, Requirement, requirement
 
 GENERAL = (
     requirement(
-        "n_kv_head divides n_head: each key head is shared by equally many query heads",
+        "n_kv_head divides n_head: every key head serves the same number of query heads",
         "n_kv_head n_head",
         lambda shape: shape.n_head % shape.n_kv_head == 0,
     ),
@@ -26,7 +26,7 @@ GENERAL = (
         lambda shape: not shape.parallel_block or shape.norm_position == "pre",
     ),
     requirement(
-        "parallel_block has no place for cross-attention: family must not be encoder_decoder",
+        "parallel_block does not support cross-attention: family must not be encoder_decoder",
         "parallel_block family",
         lambda shape: not shape.parallel_block or not shape.of_family.reads_source,
     ),
@@ -36,12 +36,12 @@ GENERAL = (
         lambda shape: shape.tie_weights or not shape.tie_scale,
     ),
     requirement(
-        "head_bias does not apply to an encoder, whose head follows bias: family must not be encoder",
+        "head_bias does not apply to an encoder, whose head has a bias if bias is true: family must not be encoder",
         "head_bias family",
         lambda shape: not shape.head_bias or not shape.of_family.transforms,
     ),
     requirement(
-        "mup itself sets everything that scales with the width: init must be normal, attention_scale head_dim, "
+        "mup sets all scales that depend on the width: init must be normal, attention_scale head_dim, "
         "scale_embedding and tie_scale false",
         "parametrization init attention_scale scale_embedding tie_scale",
         lambda shape: (
@@ -51,7 +51,7 @@ GENERAL = (
         ),
     ),
     requirement(
-        "attention_scale n_embd needs attention with a softmax of scores: attention must not be linear",
+        "attention_scale n_embd needs attention scores to scale: attention must not be linear",
         "attention_scale attention",
         lambda shape: shape.attention_scale == "head_dim" or ATTENTION[shape.attention].has_scores,
     ),
@@ -72,12 +72,12 @@ GENERAL = (
 
 @cache
 def requirements() -> tuple[Requirement, ...]:
-    """Return all requirements of a model's shape."""
+    """Return all requirements on a model's shape."""
     of_positions = (part.requires for part in POSITIONS.values())
     of_attention = (kind.requires for kind in ATTENTION.values())
     return (*GENERAL, *chain(*of_positions, *of_attention))
 
 
 def why_not(shape: ModelShape) -> str | None:
-    """Return the reason why a model of this shape is impossible, or None."""
+    """Return why a model of this shape is impossible, or None."""
     return next((each.text for each in requirements() if not each.holds(shape)), None)

@@ -1,7 +1,7 @@
-"""The hyperparameters that fix a model's tensors, and the three families of models (no torch: a plan reads it too).
+"""The hyperparameters that determine a model's tensors, and the three model families. Imports no torch.
 
-A stack of blocks is a side of a model. An encoder sees both ways, a decoder only back; the decoder of an
-encoder_decoder reads the encoder's output by cross-attention (Vaswani et al., "Attention is all you need", 2017).
+A side of a model is its encoder or decoder. An encoder attends in both directions, a decoder only backward. The decoder
+of an encoder_decoder also attends to the encoder's output (Vaswani et al., "Attention is all you need", 2017).
 """
 
 from __future__ import annotations
@@ -17,48 +17,48 @@ from sweeplab.model.activations import ACTIVATIONS, NORMS
 
 @dataclass(frozen=True)
 class Side:
-    """A stack of blocks: the prefix of its weights, the hyperparameter that counts its layers, what it sees."""
+    """An encoder or decoder: its weights' prefix, the hyperparameter with its number of layers, its attention."""
 
     prefix: str
     layers: str
     causal: bool
-    crosses: bool = False
+    has_cross: bool = False
 
     @property
     def sub_layers(self) -> tuple[str, ...]:
-        """Return the names of a block's sub-layers, in the order in which they are computed."""
-        return ("attention", "cross", "feed_forward") if self.crosses else ("attention", "feed_forward")
+        """Return the names of a block's sub-layers, in order of computation."""
+        return ("attention", "cross", "feed_forward") if self.has_cross else ("attention", "feed_forward")
 
 
 @dataclass(frozen=True)
 class Family:
-    """A family's sides, in the order in which they are computed; `transforms` is a head like BERT's."""
+    """A model family: its sides in order of computation, and whether its head has a transform as in BERT."""
 
     sides: tuple[Side, ...]
     transforms: bool = False
 
     @property
     def reads_source(self) -> bool:
-        """Return whether an encoder beside the decoder reads tokens of its own."""
+        """Return whether the model reads a source besides its inputs: only an encoder_decoder does."""
         return len(self.sides) > 1
 
 
 _ENCODER = Side("encoder.", "n_encoder_layer", causal=False)
-_CROSSING_DECODER = Side("", "n_decoder_layer", causal=True, crosses=True)
+_CROSS_DECODER = Side("", "n_decoder_layer", causal=True, has_cross=True)
 FAMILIES: dict[str, Family] = {
     "decoder": Family((Side("", "n_layer", causal=True),)),
     "encoder": Family((Side("", "n_layer", causal=False),), transforms=True),
-    "encoder_decoder": Family((_ENCODER, _CROSSING_DECODER)),
+    "encoder_decoder": Family((_ENCODER, _CROSS_DECODER)),
 }
 
 
 def _d_ff(values: Mapping[str, Any]) -> int:
-    """Return the usual width, or for a gated activation the width with the same number of parameters."""
+    """Return 4 n_embd, or with a gated activation the width that gives the same number of parameters."""
     n_embd: int = values["n_embd"]
     return round(8 * n_embd / 3) if ACTIVATIONS[values["activation"]].gated else 4 * n_embd
 
 
-# For each automatic hyperparameter, those it is computed from, and how; all but the last belong to the model.
+# What each automatic hyperparameter is computed from, and how. All but the last belong to the model.
 SETTLED: Mapping[str, tuple[frozenset[str], Callable[[Mapping[str, Any]], Any]]] = {
     "n_encoder_layer": (frozenset({"n_layer"}), lambda values: values["n_layer"]),
     "n_decoder_layer": (frozenset({"n_layer"}), lambda values: values["n_layer"]),
@@ -74,14 +74,14 @@ SETTLED: Mapping[str, tuple[frozenset[str], Callable[[Mapping[str, Any]], Any]]]
 
 
 def settled(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return hyperparameters by name, with every `auto` of a model replaced by its value."""
+    """Return the hyperparameters with each `auto` of a model replaced by its value."""
     autos = [name for name in SETTLED if values.get(name) == AUTO]
     return {**values, **{name: SETTLED[name][1](values) for name in autos}}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape(ModelHyperparameters):
-    """Sizes and parts of a transformer, with automatic values replaced; runs of equal shape can share a stack."""
+    """Sizes and parts of a transformer, with `auto` values replaced; runs of equal shape can share a stack."""
 
     def __post_init__(self) -> None:
         for name, value in settled(vars(self)).items():
@@ -89,18 +89,18 @@ class ModelShape(ModelHyperparameters):
 
     @classmethod
     def of(cls, values: ModelHyperparameters) -> ModelShape:
-        """Return the shape of the model with a run's effective hyperparameters."""
-        held = vars(values)
-        return _shape_of(tuple(zip(FIELDS, map(held.__getitem__, FIELDS), strict=True)))
+        """Return the shape of a run's model from the run's effective hyperparameters."""
+        known = vars(values)
+        return _shape_of(tuple(zip(FIELDS, map(known.__getitem__, FIELDS), strict=True)))
 
     @classmethod
     def named(cls, values: Mapping[str, Any]) -> ModelShape:
-        """Return the shape for hyperparameters by name; missing ones get their defaults."""
+        """Return the shape from hyperparameters by name; missing ones get their defaults."""
         return _shape_of(tuple((name, values[name]) for name in FIELDS if name in values))
 
     @property
     def of_family(self) -> Family:
-        """Return the row of the model's family."""
+        """Return the model's family."""
         return FAMILIES[self.family]
 
     def layers(self, side: Side) -> int:
@@ -114,32 +114,32 @@ class ModelShape(ModelHyperparameters):
 
     @property
     def has_norm_bias(self) -> bool:
-        """Return whether the norms carry biases: a layernorm's follow `bias`, an rmsnorm has none."""
+        """Return whether the norms have biases: a layernorm has one if `bias` is true, an rmsnorm never."""
         return self.bias and NORMS[self.norm].has_bias
 
     @property
     def width_ratio(self) -> float:
-        """Return the width in units of muP's base; 1 in the standard parametrization."""
+        """Return the width divided by muP's base width; 1 in the standard parametrization."""
         return self.n_embd / self.mup_base_width if self.parametrization == "mup" else 1.0
 
     @property
     def has_qkv_bias(self) -> bool:
-        """Return whether query, key and value carry biases."""
+        """Return whether the query, key and value projections have biases."""
         return self.bias and self.qkv_bias
 
     @property
     def has_out_bias(self) -> bool:
-        """Return whether attention's output projection carries a bias."""
+        """Return whether the output projection of attention has a bias."""
         return self.bias and self.out_bias
 
     @property
     def has_head_bias(self) -> bool:
-        """Return whether the head carries a bias: an encoder's follows `bias`."""
+        """Return whether the head has a bias: by `bias` for an encoder, else by `head_bias`."""
         return self.bias if self.of_family.transforms else self.head_bias
 
     @property
     def has_source_embedding(self) -> bool:
-        """Return whether the encoder of an encoder_decoder has token embeddings of its own."""
+        """Return whether the encoder of an encoder_decoder has its own token embeddings."""
         return self.of_family.reads_source and not self.share_embeddings
 
 
@@ -148,13 +148,13 @@ FIELDS = tuple(field.name for field in fields(ModelHyperparameters))
 
 @lru_cache(maxsize=4096)
 def _shape_of(values: tuple[tuple[str, Any], ...]) -> ModelShape:
-    """Return the shape; cached, because a plan asks for the same one thousands of times, once per rule."""
+    """Return the shape; cached, because a plan asks for the same shape thousands of times, once per rule."""
     return ModelShape(**dict(values))
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """A condition on a model's shape: its text, the names it depends on (likeliest cause first), and the test."""
+    """A condition on a model's shape: its text, the hyperparameters it tests (likeliest cause first), and the test."""
 
     text: str
     names: tuple[str, ...]
@@ -162,5 +162,5 @@ class Requirement:
 
 
 def requirement(text: str, names: str, holds: Callable[[ModelShape], bool]) -> Requirement:
-    """Return a requirement; `names` are separated by spaces."""
+    """Return a requirement; `names` has the hyperparameters, separated by spaces."""
     return Requirement(text, tuple(names.split()), holds)

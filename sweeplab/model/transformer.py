@@ -1,8 +1,8 @@
-"""A transformer of any family, as a stack: every weight has a leading run dimension.
+"""Compute the logits and losses of a stack of transformers of any family.
 
-Legend: K runs, B sequences a batch, T positions, S positions of a source, C n_embd, V vocabulary, N = B*T.
-A lone run is a stack of one. Nothing a run computes depends on its neighbors, its row or K: products are
-batched over K, attention folds K into its batch, losses are means within a run.
+Legend: K runs, B sequences per batch, T positions, S positions of a source, C n_embd, V vocab_size, N = B*T.
+A single run is a stack of one. No result of a run depends on the other runs, its row or K: products are batched over K,
+attention folds K into its batch dimension, and losses are means within a run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sweeplab.data.batches import NO_TARGET, Batch
 from sweeplab.model.activations import ACTIVATIONS, by_run
 from sweeplab.model.attention import ATTENTION, cross_kind
 from sweeplab.model.attention.base import AttentionMask
-from sweeplab.model.blocks import KVCache, Normed, Pass, Routing, Source, Weights, product, through
+from sweeplab.model.blocks import KVCache, Normed, Pass, Routing, Source, Weights, forward_side, product
 from sweeplab.model.dropout import Dropout, Site
 from sweeplab.model.layout import Layout
 from sweeplab.model.positions import POSITIONS
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
     from sweeplab.model.blocks import Tokens
 
-# bfloat16 products with odd sizes can be many times slower: the head's columns are padded to a multiple of this.
+# bfloat16 products of odd sizes can be many times slower, so the head's columns are padded to a multiple of this.
 PADDED_VOCABULARY = 8
 
 
 class Transformer:
-    """Computes logits and losses of a stack of runs from their weights; keeps none itself.
+    """Computes the logits and losses of a stack of runs; the caller holds the weights.
 
-    Weights are the layout's views; a batch's tensors have a leading K. `mixed` is for CPUs with matrix units: large
-    products are of bfloat16; attention, norms, the residual stream and losses stay float32, and so do small products.
+    Weights are the layout's views. A batch's tensors have a leading K. `mixed` is for CPUs with matrix units: large
+    products are in bfloat16; small products, attention, norms, the residual stream and losses stay in float32.
     """
 
     def __init__(self, shape: ModelShape, mixed: bool = False) -> None:
@@ -46,10 +46,10 @@ class Transformer:
 
     @cached_property
     def sites(self) -> dict[str, Site]:
-        """Return every place of the model where something may be dropped, by name.
+        """Return every place of dropout in the model, by name.
 
-        Kinds are embedding, attention (weights), residual, and depth (a sub-layer of a sequence), whose chance rises
-        linearly over a side's layers (Huang et al., "Deep networks with stochastic depth", 2016).
+        The kinds are embedding, attention (its weights), residual, and depth (a sub-layer's output for a sequence). Its
+        rate rises linearly over a side's layers (Huang et al., "Deep networks with stochastic depth", 2016).
         """
         found: dict[str, tuple[str, float]] = {}
         depths: dict[str, tuple[str, float]] = {}
@@ -65,8 +65,8 @@ class Transformer:
                     depths[f"{block}.{part}.depth"] = ("depth", (layer + 1) / n_layer)
         return {name: Site(index, *of) for index, (name, of) in enumerate({**found, **depths}.items())}
 
-    def most_dropped(self, n_sequences: int) -> int:
-        """Return the most elements that one mask of a run has: activations, or attention weights."""
+    def max_mask_size(self, n_sequences: int) -> int:
+        """Return the largest number of elements in one run's dropout mask: of activations or attention weights."""
         shape, length = self.shape, self.shape.block_size
         kinds = {ATTENTION[shape.attention], cross_kind(shape.attention)}
         weights = max(
@@ -89,21 +89,21 @@ class Transformer:
     ) -> Float[Tensor, "K"]:
         """Return each run's mean cross-entropy in nats over its counted targets: those that are not -1.
 
-        `smoothing` is the share of a target's probability spread over all tokens; `router` has the weights of the
-        routers' losses, balance and z, which are added. With `beta` the batch is of preferences, and the loss the mean
-        over them of what `preference_losses` has. `dense` promises that every target counts, `candidates` that
-        it is one of so many tokens, the vocabulary's last: where there are some, no other token can be found. With
-        one candidate the batch is of scores, and the loss their mean squared error.
+        `smoothing` is the share of a target's probability that is spread over all tokens. `router` has the weights of
+        the routers' balance and z losses, which are added. With `beta` the batch has preferences, and the loss is the
+        mean of their `preference_losses`. `dense` promises that every target counts. With `candidates` only the last
+        `candidates` tokens can be predicted. With one candidate the batch has scores, and the loss is their mean
+        squared error.
         """
         p = self._pass(w, batch, dropout)
-        logits, targets = among(self.computed(p, batch), batch.targets, candidates)
+        logits, targets = candidate_logits(self.forward(p, batch), batch.targets, candidates)
         if beta is None and candidates == 1:
-            assert batch.reference is not None  # a batch of scores has it
+            assert batch.reference is not None  # a batch of scores has one
             losses = F.mse_loss(scores(logits, targets), batch.reference, reduction="none").mean(dim=1)
         elif beta is None:
             losses = cross_entropy(logits, targets, smoothing, dense)
         else:
-            assert batch.reference is not None  # a batch of preferences has it
+            assert batch.reference is not None  # a batch of preferences has one
             margins = reward_margins(logits, targets, batch.reference, beta)
             losses = preference_losses(margins, smoothing).mean(dim=1)
         if router is not None:
@@ -113,39 +113,39 @@ class Transformer:
         return losses
 
     def logits(self, w: Weights, batch: Batch, dropout: Dropout | None = None) -> Float[Tensor, "K N V"]:
-        """Return logits of a batch, of at most block_size positions."""
-        return self.computed(self._pass(w, batch, dropout), batch)
+        """Return the logits of a batch with at most block_size positions."""
+        return self.forward(self._pass(w, batch, dropout), batch)
 
     def next_logits(self, w: Weights, batch: Batch, cache: KVCache | None = None) -> Float[Tensor, "K B V"]:
-        """Return logits of the token after each sequence of a batch without padding.
+        """Return the logits of the token after each sequence of a batch without padding.
 
-        With a cache the inputs are only the tokens after those that it has; it takes them in, and keeps what was made
-        of the source the first time.
+        With a cache the inputs are only the tokens after the cached ones, and are added to it. The first call also
+        caches the encoder's output.
         """
         p = self._pass(w, batch, cache=cache)
-        read = self._read(p, batch)
-        last = read.x.view(p.n_runs, p.n_sequences, -1, self.shape.n_embd)[:, :, -1]
+        hidden = self._last_hidden(p, batch)
+        last = hidden.x.view(p.n_runs, p.n_sequences, -1, self.shape.n_embd)[:, :, -1]
         if cache:
             cache.length += batch.inputs.shape[2]
-        return self._head(p, read._replace(x=last))
+        return self._head(p, hidden._replace(x=last))
 
     def routings(self, w: Weights, batch: Batch) -> list[Routing]:
-        """Return how each layer's router chose on a batch, the encoder's layers first."""
+        """Return each layer's routing of a batch, the encoder's layers first."""
         p = self._pass(w, batch)
-        self.computed(p, batch)
+        self.forward(p, batch)
         return p.routings
 
-    def encoded(self, p: Pass, batch: Batch) -> Source:
-        """Return what an encoder_decoder's encoder makes of a batch's source [K, B*S, C], and its mask."""
+    def encode(self, p: Pass, batch: Batch) -> Source:
+        """Return the encoder's output for a batch's source [K, B*S, C], and the source's mask."""
         side = self.shape.of_family.sides[0]
         assert batch.source is not None  # an encoder_decoder's batch has one
         mask = self._mask(p, side, batch.source, batch.source_lengths)
-        encoded = through(p, side, batch.source, mask, None).whole()
+        encoded = forward_side(p, side, batch.source, mask, None).affine()
         return encoded, AttentionMask(False, mask.n_runs, mask.present)
 
-    def computed(self, p: Pass, batch: Batch) -> Float[Tensor, "K N V"]:
+    def forward(self, p: Pass, batch: Batch) -> Float[Tensor, "K N V"]:
         """Return the logits of a pass over a batch."""
-        return self._head(p, self._read(p, batch))
+        return self._head(p, self._last_hidden(p, batch))
 
     def _pass(
         self, w: Weights, batch: Batch, dropout: Dropout | None = None, cache: KVCache | None = None
@@ -153,53 +153,53 @@ class Transformer:
         n_runs, n_sequences, _ = batch.inputs.shape
         return Pass(self.shape, w, n_runs, n_sequences, dropout, cache, self.mixed)
 
-    def _read(self, p: Pass, batch: Batch) -> Normed:
-        """Take a batch through the side that has the head."""
+    def _last_hidden(self, p: Pass, batch: Batch) -> Normed:
+        """Return the input of the head: the output of the last side."""
         side = self.shape.of_family.sides[-1]
         source = p.cache.source if p.cache else None
-        if side.crosses and source is None:
-            source = self.encoded(p, batch)
+        if side.has_cross and source is None:
+            source = self.encode(p, batch)
             if p.cache:
                 p.cache.source = source
         mask = self._mask(p, side, batch.inputs, batch.lengths)
-        return through(p, side, batch.inputs, mask, source)
+        return forward_side(p, side, batch.inputs, mask, source)
 
     def _mask(self, p: Pass, side: Side, tokens: Tokens, lengths: Int[Tensor, "K B"] | None) -> AttentionMask:
-        """Return what a side's positions see of each other."""
+        """Return the attention mask of a side."""
         encoding, present = POSITIONS[self.shape.positions].bias, None
         if lengths is not None:
             present = torch.arange(tokens.shape[2], device=tokens.device) < lengths.reshape(-1, 1)
         bias = partial(encoding, p.w, self.shape, side.prefix, side.causal) if encoding else None
         return AttentionMask(side.causal, p.n_runs, present, bias)
 
-    def _head(self, p: Pass, read: Normed) -> Float[Tensor, "K n V"]:
+    def _head(self, p: Pass, hidden: Normed) -> Float[Tensor, "K n V"]:
         shape, w = self.shape, p.w
         if shape.of_family.transforms:
-            wide = p.linear("head.transform", read)
-            activation = ACTIVATIONS["gelu" if shape.is_gated else shape.activation]  # without a gate
-            read = p.normed("head.norm", by_run(activation.apply, wide, p.n_runs))
+            transformed = p.linear("head.transform", hidden)
+            activation = ACTIVATIONS["gelu" if shape.is_gated else shape.activation]  # the head has no gate
+            hidden = p.normalize("head.norm", by_run(activation.apply, transformed, p.n_runs))
         weight = w["token_embedding"] if shape.tie_weights else w["head.weight"]
         if shape.tie_scale:
             weight = weight * shape.n_embd**-0.5
         if shape.width_ratio != 1.0:
             weight = weight / shape.width_ratio
         v = shape.vocab_size
-        kind = read.x.device.type
+        kind = hidden.x.device.type
         is_half = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-        missing = -v % PADDED_VOCABULARY if is_half else 0
-        if missing:
-            weight = F.pad(weight, (0, 0, 0, missing))
-        logits = product(read, weight.transpose(1, 2), mixed=p.mixed)[:, :, :v]
+        padding = -v % PADDED_VOCABULARY if is_half else 0
+        if padding:
+            weight = F.pad(weight, (0, 0, 0, padding))
+        logits = product(hidden, weight.transpose(1, 2), mixed=p.mixed)[:, :, :v]
         if "head.bias" in w:
             logits = logits + w["head.bias"][:, None]
         return p.note("logits", logits.contiguous())
 
 
-def among(logits: Float[Tensor, "K N V"], targets: Tokens, candidates: int) -> tuple[Tensor, Tokens]:
-    """Return the logits of the last `candidates` tokens, and targets counted from the first of them; all if none."""
-    if not candidates:
+def candidate_logits(logits: Float[Tensor, "K N V"], targets: Tokens, count: int) -> tuple[Tensor, Tokens]:
+    """Return the logits of the last `count` tokens, with targets numbered from the first one; 0 changes nothing."""
+    if not count:
         return logits, targets
-    first = logits.shape[-1] - candidates
+    first = logits.shape[-1] - count
     return logits[..., first:].contiguous(), torch.where(targets == NO_TARGET, NO_TARGET, targets - first)
 
 
@@ -209,14 +209,14 @@ def cross_entropy(
     smoothing: Float[Tensor, "K"] | None = None,
     dense: bool = False,
 ) -> Float[Tensor, "K"]:
-    """Return each run's mean over its counted targets: see `losses`."""
+    """Return each run's mean cross-entropy over its counted targets; see `Transformer.losses`."""
     n_runs, flat = targets.shape[0], targets.reshape(-1)
-    given = _log_softmax(logits)
-    each = F.nll_loss(given, flat, reduction="none", ignore_index=NO_TARGET)
+    log_probs = _log_softmax(logits)
+    each = F.nll_loss(log_probs, flat, reduction="none", ignore_index=NO_TARGET)
     if smoothing is not None:
-        even = -given.mean(dim=-1)
+        uniform = -log_probs.mean(dim=-1)  # the loss of a uniform target
         share = smoothing.to(each.dtype).repeat_interleave(flat.shape[0] // n_runs)
-        each = each + share * (even * (flat != NO_TARGET) - each)
+        each = each + share * (uniform * (flat != NO_TARGET) - each)
     each = each.view(n_runs, -1)
     if dense:
         return each.mean(dim=1)
@@ -229,13 +229,13 @@ def _log_softmax(logits: Float[Tensor, "K N V"]) -> Float[Tensor, "K*N V"]:
 
 
 def scores(logits: Float[Tensor, "K N 1"], targets: Tokens) -> Float[Tensor, "K B"]:
-    """Return the logit at each sequence's one counted target."""
+    """Return the logit at each sequence's only counted target."""
     found = logits if logits.dtype == torch.float64 else logits.float()
     return torch.where(targets == NO_TARGET, 0.0, found.view(targets.shape)).sum(dim=2)
 
 
 def log_probabilities(logits: Float[Tensor, "K N V"], targets: Tokens) -> Float[Tensor, "K B"]:
-    """Return the log-probability of each sequence's counted targets, all together."""
+    """Return the sum of the log-probabilities of each sequence's counted targets."""
     each = F.nll_loss(_log_softmax(logits), targets.reshape(-1), reduction="none", ignore_index=NO_TARGET)
     return -each.view(targets.shape).sum(dim=2)
 
@@ -243,10 +243,10 @@ def log_probabilities(logits: Float[Tensor, "K N V"], targets: Tokens) -> Float[
 def reward_margins(
     logits: Float[Tensor, "K N V"], targets: Tokens, reference: Float[Tensor, "K B"], beta: Float[Tensor, "K"]
 ) -> Float[Tensor, "K B/2"]:
-    """Return by how much the reward of each chosen answer is above that of the rejected one, the sequence after it.
+    """Return the reward of each chosen answer minus the reward of its rejected answer, which is the next sequence.
 
-    An answer's reward is beta times what its log-probability has gained on the `reference`'s, that of the run's start:
-    what a policy that is best for some reward and close to the start says of it (Rafailov et al. 2023, eq. 5).
+    A reward is beta times the increase of an answer's log-probability over its `reference`, which the run's initial
+    weights gave it. The model is the best policy for this reward (Rafailov et al. 2023, eq. 5).
     """
     rewards = beta[:, None] * (log_probabilities(logits, targets) - reference)
     return rewards[:, 0::2] - rewards[:, 1::2]
@@ -257,8 +257,8 @@ def preference_losses(
 ) -> Float[Tensor, "K P"]:
     """Return the losses of direct preference optimization, -log sigmoid(margin) (Rafailov et al. 2023, eq. 7).
 
-    They are the nats that a Bradley-Terry model with these rewards needs to say which answer is chosen: log 2 at the
-    start. `smoothing` is the share of preferences taken to be the wrong way round (Mitchell 2023, conservative DPO).
+    They are the negative log-likelihoods of the choices under a Bradley-Terry model with these rewards, in nats: log 2
+    at the start. `smoothing` is the share of preferences assumed to be swapped (Mitchell 2023, conservative DPO).
     """
     losses = -F.logsigmoid(margins)
     return losses if smoothing is None else losses + smoothing[:, None] * margins

@@ -96,7 +96,7 @@ def attention_of(
     """
     import torch
 
-    from sweeplab.model.attention.base import between
+    from sweeplab.model.attention.base import distance_matrix
 
     held = {name: torch.tensor(matrix, dtype=torch.float64) for name, matrix in given.items()}
     steps: dict[str, Any] = {}
@@ -118,7 +118,7 @@ def attention_of(
     products = q @ k.T
     scores = products / math.sqrt(q.shape[1]) if scale is None else products * scale
     if causal:
-        scores = scores.masked_fill(between(q[None, None], k[None, None]) < 0, -math.inf)
+        scores = scores.masked_fill(distance_matrix(q[None, None], k[None, None]) < 0, -math.inf)
     weights = scores.softmax(dim=-1)
     steps |= {"products": products, "scores": scores, "weights": weights, "output": weights @ v}
     return {name: step.tolist() for name, step in steps.items()}

@@ -17,7 +17,7 @@ from sweeplab.data.objectives import make_objective, objective_of
 from sweeplab.data.tokenizers import word_encoder
 from sweeplab.errors import BadInput, Problem
 from sweeplab.model.accounting import n_params
-from sweeplab.model.transformer import among, scores
+from sweeplab.model.transformer import candidate_logits, scores
 from sweeplab.runs.generating import Writer, chosen
 from sweeplab.tracking.loading import LoadedRun
 
@@ -140,7 +140,8 @@ class Run(LoadedRun):
         """Yield the logits and targets of batches of texts, for `count` labels or one score."""
         for batch in make_objective(pairs, self.values, self.own_special).evaluation():
             placed = changed(batch, lambda part: torch.from_numpy(part)[None])
-            yield among(self.model.transformer.logits(self.model.stacked, placed), placed.targets, count)
+            logits = self.model.transformer.logits(self.model.stacked, placed)
+            yield candidate_logits(logits, placed.targets, count)
 
 
 def _told(text: str, ranked: dict[str, float]) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""The trainer: a stack of runs in, records out. It knows neither Optuna nor MLflow; whoever calls it decides."""
+"""The trainer: it trains a stack of runs and returns their records. It imports neither Optuna nor MLflow."""

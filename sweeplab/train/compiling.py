@@ -1,7 +1,7 @@
-"""Compile a stack's step and its losses: `python -m sweeplab.train.compiling GIVEN STEP LOSSES`, by `program.py`.
+"""Compile a stack's step and losses; `program.py` runs `python -m sweeplab.train.compiling GIVEN STEP LOSSES`.
 
-Both are traced once with a number of runs that is left open, so that one program serves every stack of the shape, and a
-run's bits are the same in each.
+Both are traced once with a symbolic number of runs, so that one program serves every stack of the shape, and a run has
+the same bits in each.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from sweeplab.train.evaluating import dense_losses
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
-# Runs of the stack that is traced: no size of a model, which would be taken to be this number.
+# The number of runs in the traced stack. Models have no such size; it would be traced as the number of runs.
 N_TRACED = 5
-# Up to this block_size attention is products and a softmax: torch's kernel takes longer to begin than such a square.
-MOST_PLAIN = 32
+# Up to this block_size attention is traced as products and a softmax, because torch's kernel has a longer start-up.
+MAX_MATH_ATTENTION = 32
 
 
-def compile_function(function: Callable[..., Any], given: Sequence[Tensor], threads: int, plain: bool) -> str:
-    """Compile what a function does to the tensors of N_TRACED runs and return where the library is.
+def compile_function(function: Callable[..., Any], inputs: Sequence[Tensor], threads: int, math: bool) -> str:
+    """Compile a function, traced with the tensors of N_TRACED runs, and return the path of the library.
 
-    With `plain` attention is traced as products and a softmax.
+    With `math`, attention is traced as products and a softmax (SDPBackend.MATH).
     """
     from torch._dispatch.python import enable_python_dispatcher
     from torch._dynamo.source import ConstantSource
@@ -44,47 +44,47 @@ def compile_function(function: Callable[..., Any], given: Sequence[Tensor], thre
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-    assert len({*map(id, given)}) == len(given), "a tensor that is given twice would be traced as one input"
+    assert len({*map(id, inputs)}) == len(inputs), "the same tensor twice would be traced as one input"
     mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=False, allow_non_fake_inputs=True)
 
     def fake(index: int, tensor: Tensor) -> Tensor:
-        """Return a tensor without numbers whose first size is open where that is the number of runs."""
+        """Return a fake tensor whose first size is symbolic if it is the number of runs."""
         first = DimDynamic.DUCK if tensor.shape[0] == N_TRACED else DimDynamic.STATIC
         sizes = [first] + [DimDynamic.STATIC] * (tensor.ndim - 1)
         context: Any = StatelessSymbolicContext(dynamic_sizes=sizes)
         return mode.from_tensor(tensor, symbolic_context=context, source=ConstantSource(f"given{index}"))
 
-    inputs = [fake(index, tensor) for index, tensor in enumerate(given)]
-    attention: Any = sdpa_kernel(SDPBackend.MATH) if plain else nullcontext()
+    fakes = [fake(index, tensor) for index, tensor in enumerate(inputs)]
+    attention: Any = sdpa_kernel(SDPBackend.MATH) if math else nullcontext()
     with mode, attention, enable_python_dispatcher():
-        traced = make_fx(function)(*inputs)
+        traced = make_fx(function)(*fakes)
     settings = {"aot_inductor.package": False, "cpp.threads": threads}
-    library = compile_fx_aot(traced, [*inputs], config_patches=settings)
+    library = compile_fx_aot(traced, [*fakes], config_patches=settings)
     return str(library)
 
 
 def _end_with_parent() -> None:
-    """Wait until nobody holds our input open any more, and end this process' group: whoever waited for it is gone."""
-    while os.read(0, 1):  # not by sys.stdin, whose lock a process that ends would wait for
+    """Wait until standard input is closed, and kill this process group: the parent process no longer waits for it."""
+    while os.read(0, 1):  # not sys.stdin, whose lock would block the exit of this process
         pass
     os.killpg(0, signal.SIGKILL)
 
 
 def main(given: Path, step: Path, losses: Path) -> None:
-    """Compile the step and the losses of the shape that a file has."""
+    """Compile the step and the losses of the stack that the file `given` describes."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    values, train, val, threads = pickle.loads(given.read_bytes())  # our own parent's
+    values, train, val, threads = pickle.loads(given.read_bytes())  # safe: our parent process wrote it
     torch.set_num_threads(threads)
     stack = Stack(values.replace(compile=False), train, val, N_TRACED)
     for seed in range(N_TRACED):
         stack.admit(Run(str(seed), values.replace(compile=False, seed=seed)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        plain = values.block_size <= MOST_PLAIN
-        shutil.copyfile(compile_function(stack.traceable(), stack.staged(), threads, plain), step)
+        math = values.block_size <= MAX_MATH_ATTENTION
+        shutil.copyfile(compile_function(stack.traceable(), stack.staged(), threads, math), step)
         if stack.is_dense:
             traced = dense_losses(stack.transformer, N_TRACED)
-            shutil.copyfile(compile_function(*traced, threads, plain), losses)
+            shutil.copyfile(compile_function(*traced, threads, math), losses)
 
 
 if __name__ == "__main__":

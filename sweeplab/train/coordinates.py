@@ -1,12 +1,12 @@
-"""The coordinate check of muP: how large activations are, by width and step.
+"""The coordinate check of muP: the size of activations by width and step.
 
-Yang, Hu et al. 2022, figure 5 and appendix D.1: models of several widths take a few steps alike; where a
-parametrization is right, the mean absolute size of a layer's activations after them does not depend on the width.
-Under `standard` with Adam some grow, the logits first. Before the first step muP's logits fall as the root of the
-width, which is as it should be.
+Yang, Hu et al. 2022, figure 5 and appendix D.1: models of several widths take the same few steps. If a parametrization
+is correct, the mean absolute activation of each layer then does not depend on the width. Under `standard` with Adam,
+some activations grow with the width, the logits most. Before the first step muP's logits fall as the root of the width,
+as they should.
 
-Departures: every product's output is measured on one fixed batch, the head's and those inside of a block alike, that
-of experts over all tokens that they got; attention's scores are not, for its kernel does not show them.
+Departures: the output of every matrix product is measured, on one fixed batch: of the head, and inside the blocks; for
+experts over all tokens routed to them. Attention scores are not measured, because the kernel does not return them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from sweeplab.train.stack import Stack
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-_DROPPING = ("dropout", "embedding_dropout", "attention_dropout", "residual_dropout", "stochastic_depth")
+_DROPOUT = ("dropout", "embedding_dropout", "attention_dropout", "residual_dropout", "stochastic_depth")
 
 
 class Coordinate(NamedTuple):
-    """The mean absolute activation behind a layer's weight, after `step` steps at a width; a row of the figure."""
+    """The mean absolute output of a layer's weight, after `step` steps at a width."""
 
     parametrization: str
     n_embd: int
@@ -46,33 +46,33 @@ class Coordinate(NamedTuple):
 
 @dataclass
 class _MeasuringPass(Pass):
-    """A pass that adds up the size of every product, and counts its numbers, by the weight: of experts, of them all."""
+    """A pass that sums the absolute outputs of each weight's products, and counts them; over all experts together."""
 
     sizes: dict[str, tuple[float, int]] = field(default_factory=dict)
 
-    def _measured(self, weight: str, product: Tensor) -> Tensor:
+    def _measure(self, weight: str, product: Tensor) -> Tensor:
         total, count = self.sizes.get(weight, (0.0, 0))
         self.sizes[weight] = total + float(product.abs().sum()), count + product.numel()
         return product
 
-    def linear(self, name: str, read: Normed) -> Float[Tensor, "K N O"]:
-        return self._measured(f"{name}.weight", super().linear(name, read))
+    def linear(self, name: str, normed: Normed) -> Float[Tensor, "K N O"]:
+        return self._measure(f"{name}.weight", super().linear(name, normed))
 
-    def linear_of(self, name: str, run: int, expert: int, x: Float[Tensor, "n C"]) -> Float[Tensor, "n O"]:
-        return self._measured(f"{name}.weight", super().linear_of(name, run, expert, x))
+    def expert_mm(self, name: str, run: int, expert: int, x: Float[Tensor, "n C"]) -> Float[Tensor, "n O"]:
+        return self._measure(f"{name}.weight", super().expert_mm(name, run, expert, x))
 
     def note(self, name: str, value: Tensor) -> Tensor:
         head = "token_embedding" if self.shape.tie_weights else "head.weight"
-        return self._measured(head, value) if name == "logits" else value
+        return self._measure(head, value) if name == "logits" else value
 
 
 def coordinates(values: Hyperparameters, tokens: Split, n_steps: int) -> Iterator[Coordinate]:
-    """Train for `n_steps` at the full learning rate and yield the sizes at each step, the start's among them.
+    """Train for `n_steps` at the full learning rate, and yield the sizes of activations at each step, from step 0.
 
-    `values` are a run's effective hyperparameters; dropout and the warm-ups are left out.
+    `values` are a run's effective hyperparameters; dropout and warm-ups are turned off.
     """
     values = values.replace(
-        **dict.fromkeys(_DROPPING, 0.0), warmup_iters=0, batch_warmup_iters=0, lr_decay=False, ema=0.0,
+        **dict.fromkeys(_DROPOUT, 0.0), warmup_iters=0, batch_warmup_iters=0, lr_decay=False, ema=0.0,
         patience=None, compile=False, eval_interval=1, eval_tokens=1, eval_full=False, log_interval=1,
         max_iters=n_steps,
     )  # fmt: skip
@@ -85,7 +85,7 @@ def coordinates(values: Hyperparameters, tokens: Split, n_steps: int) -> Iterato
             weights = {name: each[None].to(values.device) for name, each in stack.weights("run").items()}
             p = _MeasuringPass(stack.transformer.shape, weights, 1, values.batch_size)
             with torch.no_grad():
-                stack.transformer.computed(p, batch)
+                stack.transformer.forward(p, batch)
             at = values.parametrization, values.n_embd, record.iteration
             for layer, (total, count) in p.sizes.items():
                 yield Coordinate(*at, layer, total / count)
@@ -94,9 +94,9 @@ def coordinates(values: Hyperparameters, tokens: Split, n_steps: int) -> Iterato
 
 
 def growth(rows: Iterable[Coordinate]) -> dict[tuple[str, int, str], float]:
-    """Return the power of the width by which activations go, by parametrization, step and layer.
+    """Return the exponent of the width with which activations grow, by parametrization, step and layer.
 
-    The slope of a straight line through the logarithms; 0 is flat, NaN where a size has no logarithm.
+    It is the slope of log size against log width: 0 is flat, NaN means that a size is 0 or not finite.
     """
     points = defaultdict(list)
     for row in rows:

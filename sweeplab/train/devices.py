@@ -17,7 +17,7 @@ from sweeplab.hyperparameters import AUTO, Hyperparameters
 
 # Compiling takes up to a minute, which shorter runs do not save.
 COMPILE_PAYS_FROM_ITERATIONS = 1000
-# Linux' files about the container, and about the machine.
+# Files of Linux about the container, and about the machine.
 CGROUP, KERNEL_COUNTERS = Path("/sys/fs/cgroup"), Path("/proc/vmstat")
 
 
@@ -53,12 +53,12 @@ def processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    said = (
+    found = (
         line.partition(":")[2].strip()
         for line in lines
         if line.startswith(("model name", "flags", "Features"))
     )
-    return "; ".join(dict.fromkeys(said)) or platform.machine()
+    return "; ".join(dict.fromkeys(found)) or platform.machine()
 
 
 def settle_devices(
@@ -137,6 +137,6 @@ def n_out_of_memory() -> int:
 def is_out_of_memory(error: Exception) -> bool:
     """Return whether an error means that the memory of the device or machine ran out."""
     # Torch has an exception class only for its CUDA allocator; other errors are recognized by their text.
-    words = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
-    is_told = isinstance(error, RuntimeError) and any(each in str(error) for each in words)
-    return isinstance(error, MemoryError) or is_told
+    phrases = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
+    has_phrase = isinstance(error, RuntimeError) and any(each in str(error) for each in phrases)
+    return isinstance(error, MemoryError) or has_phrase

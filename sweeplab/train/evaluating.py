@@ -1,4 +1,4 @@
-"""What an evaluation measures of runs: their losses, and what else their task and their model are asked for.
+"""Evaluate runs: their losses, and the measures of their task and model.
 
 Legend: K runs, B sequences, T positions, N = B*T, V vocab_size, L layers with experts, E n_expert.
 """
@@ -25,7 +25,7 @@ from sweeplab.model.blocks import Weights
 from sweeplab.model.positions import POSITIONS
 from sweeplab.model.transformer import (
     Transformer,
-    among,
+    candidate_logits,
     cross_entropy,
     log_probabilities,
     preference_losses,
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
     from sweeplab.train.program import Program
 
-# Of preferences, what runs are judged by: beta of each [K], and what each had for every sequence at its start [K, n].
-Judged = tuple[Tensor, Tensor]
-# Sequences in which one token alone is hidden: enough for a pseudo-perplexity within about a tenth of itself.
-N_ALONE = 256
+# For preferences: beta [K], and each sequence's log-probability under the runs' initial weights [K, n].
+PreferenceInputs = tuple[Tensor, Tensor]
+# The number of sequences with one masked token: enough for a pseudo-perplexity that is exact to about a tenth.
+N_MASKED_SEQUENCES = 256
 
 
 def dense_losses(transformer: Transformer, n_runs: int) -> tuple[Callable[..., tuple[Tensor]], list[Tensor]]:
-    """Return the losses of an evaluation's batch as a function of weights and tokens, and such tensors of so many runs.
+    """Return a function of weights and tokens that computes a batch's losses, and example inputs for n_runs runs.
 
-    Every position has a target.
+    Every position of the batch has a target.
     """
     layout, length = transformer.layout, transformer.shape.block_size
     names = [weight.name for weight in layout.weights]
@@ -59,13 +59,13 @@ def dense_losses(transformer: Transformer, n_runs: int) -> tuple[Callable[..., t
 
     weights = layout.views(torch.zeros(n_runs, layout.row_size))
     size = (rows_together(length), length)
-    # Two tensors: what is given twice is traced as one input.
+    # Two tensors, because the same tensor twice would be traced as one input.
     inputs, targets = (torch.zeros(size, dtype=torch.int64).expand(n_runs, *size) for _ in range(2))
     return losses, [*(weights[name] for name in names), inputs, targets]
 
 
 def compiled_losses(program: Program, transformer: Transformer) -> Callable[..., Tensor]:
-    """Return a transformer's losses, by the program of its `dense_losses` where that is for a batch."""
+    """Return a replacement for a transformer's `losses` that uses the compiled `dense_losses` where a batch fits."""
     names, length = [weight.name for weight in transformer.layout.weights], transformer.shape.block_size
     size = (rows_together(length), length)
 
@@ -79,9 +79,9 @@ def compiled_losses(program: Program, transformer: Transformer) -> Callable[...,
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Evaluates runs on one split, all of them on the same targets: about `n_tokens`, or all of them.
+    """Evaluates all runs on the same targets of one split: about `n_tokens`, or all if it is None.
 
-    `losses` are the transformer's own, as they may be compiled.
+    `losses` computes the transformer's losses; it may be compiled.
     """
 
     transformer: Transformer
@@ -89,40 +89,40 @@ class Evaluation:
     objective: Objective
     n_tokens: int | None
 
-    def __call__(self, weights: Weights, judged: Judged | None = None) -> dict[str, list[float]]:
-        """Return what the split says of each run [K], by the measure's name; `val_loss` is one."""
+    def __call__(self, weights: Weights, prefs: PreferenceInputs | None = None) -> dict[str, list[float]]:
+        """Return each measure of the runs [K] by its name; `val_loss` is always one of them."""
         batches = self.objective.evaluation(self.n_tokens)
-        if judged:
-            found = self._preferences(weights, batches, *judged)
+        if prefs:
+            found = self._preferences(weights, batches, *prefs)
         elif self.objective.n_candidates == 1:
             found = self._scores(weights, batches)
         elif self.objective.n_candidates:
             found = self._labels(weights, batches)
         else:
             found = self._means(weights, batches, self.objective.finds_whole)
-        if alone := self.objective.alone(N_ALONE):
-            found["pseudo_perplexity"] = self._means(weights, alone)["val_loss"].exp()
+        if masked := self.objective.alone(N_MASKED_SEQUENCES):
+            found["pseudo_perplexity"] = self._means(weights, masked)["val_loss"].exp()
         if self.transformer.shape.n_expert > 1:
             found |= self._expert_use(weights)
         return {name: values.tolist() for name, values in found.items()}
 
-    def loss(self, weights: Weights, judged: Judged | None = None) -> list[float]:
-        """Return the loss of each run [K], and nothing else."""
+    def loss(self, weights: Weights, prefs: PreferenceInputs | None = None) -> list[float]:
+        """Return only the loss of each run [K]."""
         batches = self.objective.evaluation(self.n_tokens)
-        means = self._preferences(weights, batches, *judged) if judged else self._means(weights, batches)
+        means = self._preferences(weights, batches, *prefs) if prefs else self._means(weights, batches)
         found: list[float] = means["val_loss"].tolist()
         return found
 
-    def _means(self, weights: Weights, batches: Iterator[Batch], whole: bool = False) -> dict[str, Tensor]:
-        """Return the loss [K] over the counted targets of all batches, and the share [K] of sequences found whole."""
+    def _means(self, weights: Weights, batches: Iterator[Batch], matching: bool = False) -> dict[str, Tensor]:
+        """Return the mean loss [K] over all counted targets, and with `matching` the share [K] of exact matches."""
         losses, n_targets = torch.zeros((), dtype=torch.float64), 0
         matches, n_sequences = torch.zeros((), dtype=torch.float64), 0
         for each in batches:
             n_counted = each.n_targets
             if not n_counted:
                 continue
-            batch = _shared(each, weights)
-            if whole:
+            batch = _for_all_runs(each, weights)
+            if matching:
                 logits = self.transformer.logits(weights, batch)
                 found = cross_entropy(logits, batch.targets)
                 matches = matches + exact_matches(logits, batch.targets)
@@ -132,43 +132,44 @@ class Evaluation:
             losses = losses + found.double() * n_counted
             n_targets, n_sequences = n_targets + n_counted, n_sequences + len(each.targets)
         means = {"val_loss": losses / n_targets}
-        return means | {"exact_match": matches / n_sequences} if whole else means
+        return means | {"exact_match": matches / n_sequences} if matching else means
 
     def _labels(self, weights: Weights, batches: Iterator[Batch]) -> dict[str, Tensor]:
-        """Return the loss [K], the accuracy, and the mean over labels of F1, the harmonic mean of precision and recall.
+        """Return the loss, the accuracy and the macro F1, all [K].
 
-        The mean is over labels that are there or are found.
+        F1 is the harmonic mean of precision and recall. Labels that neither occur nor are predicted are left out.
         """
         n_labels = self.objective.n_candidates
         losses: list[Tensor] = []
-        # How often each label was found as which.
-        counts = torch.zeros(1, n_labels, n_labels, dtype=torch.float64)
+        confusion = torch.zeros(1, n_labels, n_labels, dtype=torch.float64)  # true label x predicted label
         for each in batches:
-            batch = _shared(each, weights)
-            logits, targets = among(self.transformer.logits(weights, batch), batch.targets, n_labels)
+            batch = _for_all_runs(each, weights)
+            logits = self.transformer.logits(weights, batch)
+            logits, targets = candidate_logits(logits, batch.targets, n_labels)
             losses.append(cross_entropy(logits, targets).double() * each.n_targets)
-            wanted = F.one_hot(targets.flatten(1) + 1, n_labels + 1)[..., 1:].double()
-            found = F.one_hot(logits.argmax(dim=-1), n_labels).double()
-            counts = counts + (wanted.mT @ found).cpu()
-        right, there, named = counts.diagonal(dim1=1, dim2=2), counts.sum(dim=2), counts.sum(dim=1)
-        scores = 2 * right / (there + named).clamp(min=1)
-        f1 = scores.sum(dim=1) / ((there + named) > 0).sum(dim=1)
-        total = counts.sum(dim=(1, 2))
+            true = F.one_hot(targets.flatten(1) + 1, n_labels + 1)[..., 1:].double()
+            predicted = F.one_hot(logits.argmax(dim=-1), n_labels).double()
+            confusion = confusion + (true.mT @ predicted).cpu()
+        correct = confusion.diagonal(dim1=1, dim2=2)
+        n_true, n_predicted = confusion.sum(dim=2), confusion.sum(dim=1)
+        scores = 2 * correct / (n_true + n_predicted).clamp(min=1)
+        f1 = scores.sum(dim=1) / ((n_true + n_predicted) > 0).sum(dim=1)
+        total = confusion.sum(dim=(1, 2))
         loss = torch.stack(losses).sum(dim=0) / total.to(losses[0].device)
-        return {"val_loss": loss, "accuracy": right.sum(dim=1) / total, "f1": f1}
+        return {"val_loss": loss, "accuracy": correct.sum(dim=1) / total, "f1": f1}
 
     def _scores(self, weights: Weights, batches: Iterator[Batch]) -> dict[str, Tensor]:
-        """Return the mean squared error [K], and two correlations of what is found with the scores.
+        """Return the mean squared error, and Pearson's and Spearman's correlation with the true scores, all [K].
 
-        They are Pearson's and Spearman's; a correlation with what is everywhere the same is 0.
+        The correlation with a constant is 0.
         """
-        found, wanted = [], []
+        found, known = [], []
         for each in batches:
-            batch = _shared(each, weights)
-            logits, targets = among(self.transformer.logits(weights, batch), batch.targets, 1)
+            batch = _for_all_runs(each, weights)
+            logits, targets = candidate_logits(self.transformer.logits(weights, batch), batch.targets, 1)
             found.append(scores(logits, targets).double().cpu())
-            wanted.append(torch.from_numpy(each.reference).double())
-        predicted, true = torch.cat(found, dim=1), torch.cat(wanted)
+            known.append(torch.from_numpy(each.reference).double())
+        predicted, true = torch.cat(found, dim=1), torch.cat(known)
         by_rank = [torch.stack([*map(ranks, rows)]) for rows in (predicted, true[None])]
         return {
             "val_loss": (predicted - true).square().mean(dim=1),
@@ -179,16 +180,16 @@ class Evaluation:
     def _preferences(
         self, weights: Weights, batches: Iterator[Batch], beta: Tensor, reference: Tensor
     ) -> dict[str, Tensor]:
-        """Return the mean loss [K], the share of preferences ranked right, and the mean margin of their rewards.
+        """Return the mean loss, the share of preferences ranked correctly, and the mean reward margin, all [K].
 
-        What is ranked the same, as all is at a run's start, is half right.
+        Equal rewards, as at the start of every run, count as half correct.
         """
         found = []
         for each in batches:
-            batch = _shared(each, weights)
+            batch = _for_all_runs(each, weights)
             logits = self.transformer.logits(weights, batch)
-            known = reference[:, each.reference].to(logits.device)
-            found.append(reward_margins(logits, batch.targets, known, beta).double())
+            initial = reference[:, each.reference].to(logits.device)
+            found.append(reward_margins(logits, batch.targets, initial, beta).double())
         margins = torch.cat(found, dim=1)
         return {
             "val_loss": preference_losses(margins).mean(dim=1),
@@ -197,25 +198,25 @@ class Evaluation:
         }
 
     def _expert_use(self, weights: Weights) -> dict[str, Tensor]:
-        """Return how uneven the experts' use is in the worst layer, by the first batch.
+        """Return how unevenly the experts are used in the worst layer, measured on the first batch.
 
-        `expert_use_max` is the largest part of a layer's choices that one expert gets; `expert_use_entropy` the
-        entropy of these parts over that of an even use: 1 where all are used alike, 0 where one has all.
+        `expert_use_max` is the largest share of a layer's choices that one expert gets. `expert_use_entropy` is the
+        entropy of the shares divided by that of uniform use: 1 if all experts are used equally, 0 if one gets all.
         """
-        batch = _shared(next(self.objective.evaluation(self.n_tokens)), weights)
+        batch = _for_all_runs(next(self.objective.evaluation(self.n_tokens)), weights)
         use = torch.stack([each.use for each in self.transformer.routings(weights, batch)])  # [L, K, E]
         entropy = -torch.xlogy(use, use).sum(dim=2) / math.log(use.shape[2])
         return {"expert_use_max": use.amax(dim=(0, 2)), "expert_use_entropy": entropy.amin(dim=0)}
 
 
-def _shared(batch: Batch, weights: Mapping[str, Tensor]) -> Batch:
-    """Return the batch as tensors beside the weights, for all of their runs to share."""
+def _for_all_runs(batch: Batch, weights: Mapping[str, Tensor]) -> Batch:
+    """Return the batch as tensors on the device of the weights, expanded to all of their runs."""
     like = weights["token_embedding"]
     return changed(batch, lambda part: torch.from_numpy(part).to(like.device).expand(len(like), *part.shape))
 
 
 def ranks(values: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
-    """Return the rank of each value from 1 on; equal values share the mean of theirs."""
+    """Return the rank of each value, starting at 1; equal values get the mean of their ranks."""
     _, place, counts = torch.unique(values, return_inverse=True, return_counts=True)
     found: Tensor = (counts.cumsum(0) - (counts - 1) / 2).double()[place]
     return found
@@ -228,33 +229,33 @@ def _correlation(one: Float[Tensor, "K n"], other: Float[Tensor, "1 n"]) -> Floa
 
 
 def exact_matches(logits: Float[Tensor, "K N V"], targets: Int[Tensor, "K B T"]) -> Int[Tensor, "K"]:
-    """Return of each run how many sequences have the likeliest token at every counted target.
+    """Return, for each run, the number of sequences whose most likely tokens equal all counted targets.
 
-    A decoder reads the true tokens before each position; up to its first mistake greedy decoding reads the same ones,
-    so that it finds a target whole exactly where this does, if the likeliest token may be any, special ones too. An
-    encoder finds all tokens at once, and knows how many there are.
+    For a decoder this equals the exact matches of greedy decoding over all tokens, special ones too: here it reads the
+    true tokens, and greedy decoding reads the same tokens until its first mistake. An encoder predicts all tokens at
+    once, and is given their number.
     """
-    is_right = logits.argmax(dim=-1).view(targets.shape) == targets
-    return (is_right | (targets == NO_TARGET)).all(dim=2).sum(dim=1)
+    is_correct = logits.argmax(dim=-1).view(targets.shape) == targets
+    return (is_correct | (targets == NO_TARGET)).all(dim=2).sum(dim=1)
 
 
 @torch.no_grad()
 def references(transformer: Transformer, row: Float[Tensor, "P"], objective: Objective) -> Float[Tensor, "n"]:
-    """Return the log-probability of every sequence's targets for a run with this row of weights, in the split's order.
+    """Return the log-probability of each sequence's targets under a row of weights, in the split's order.
 
-    The run is alone, and the sequences go together in the same way each time: so the bits do not depend on its stack.
+    The row is computed alone and always in the same batches, so the bits do not depend on the stack.
     """
     weights = transformer.layout.views(row[None])
-    batches = (_shared(each, weights) for each in objective.evaluation())
+    batches = (_for_all_runs(each, weights) for each in objective.evaluation())
     found = (log_probabilities(transformer.logits(weights, each), each.targets) for each in batches)
     return torch.cat([each[0].cpu() for each in found])
 
 
 @dataclass(frozen=True)
-class AtLength:
-    """Losses in nats a token on sequences of `times` block_size: the mean, and by position [T].
+class LengthLosses:
+    """Losses in nats per token on sequences of `times` block_size: the mean, and by position [T].
 
-    `counts` [T] are the targets that counted; a position without any has a loss of NaN.
+    `counts` [T] has the number of counted targets; a position without targets has a loss of NaN.
     """
 
     times: int
@@ -264,7 +265,7 @@ class AtLength:
 
 
 def why_not_longer(values: Hyperparameters) -> str | None:
-    """Return why a run cannot read sequences longer than it was trained on; None if it can."""
+    """Return why a run cannot read longer sequences than it was trained on; None if it can."""
     kind = objective_of(values)
     if kind.learns == "preferences":
         return "a preference has one loss, not one per position"
@@ -287,8 +288,8 @@ def losses_at(
     values: Hyperparameters,
     times: int,
     own_special: Mapping[str, int] | None = None,
-) -> AtLength:
-    """Return a lone run's losses on sequences of `times` block_size, on as many tokens as an evaluation reads.
+) -> LengthLosses:
+    """Return a single run's losses on sequences of `times` block_size, on as many tokens as an evaluation reads.
 
     Raises:
         ValueError: the split is shorter than one sequence.
@@ -297,11 +298,12 @@ def losses_at(
     longer = make_objective(split, values.replace(block_size=block_size), own_special)
     sums, counts = np.zeros(block_size), np.zeros(block_size, np.int64)
     for batch in longer.evaluation(values.evaluated_tokens):
-        placed = _shared(batch, weights)
-        logits, targets = among(transformer.logits(weights, placed), placed.targets, longer.n_candidates)
+        placed = _for_all_runs(batch, weights)
+        logits = transformer.logits(weights, placed)
+        logits, targets = candidate_logits(logits, placed.targets, longer.n_candidates)
         each = F.cross_entropy(logits[0].float(), targets.flatten(), reduction="none", ignore_index=NO_TARGET)
-        length = batch.targets.shape[1]  # of spans and pairs less than block_size
+        length = batch.targets.shape[1]  # less than block_size for spans and pairs
         sums[:length] += each.view(-1, length).double().sum(dim=0).cpu().numpy()
         counts[:length] += (batch.targets != NO_TARGET).sum(axis=0)
     found = np.asarray(sums / np.where(counts, counts, np.nan))
-    return AtLength(times, float(sums.sum() / counts.sum()), found, counts)
+    return LengthLosses(times, float(sums.sum() / counts.sum()), found, counts)

@@ -1,6 +1,6 @@
-"""One run in a stack: where it stands, what its evaluations say, and what it hands out.
+"""One run in a stack: its progress, its evaluations, its training curve and its snapshot.
 
-A run's iterations, schedule and stopping are its own, never the stack's.
+Each run has its own iteration, schedule and stopping rule.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 from sweeplab.data.generators import generator_key
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.train.optimizers.base import Rates
-from sweeplab.train.run import Run, drop_chances, train_tokens
+from sweeplab.train.run import Run, dropout_rates, train_tokens
 from sweeplab.train.schedule import learning_rate, patience_begins
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 State = Literal["running", "complete", "stopped", "diverged"]
 
-# A run whose loss rises this far above that of a guess learns nothing any more.
+# A run diverges when its loss is above this factor times the loss of a guess.
 DIVERGED_ABOVE_GUESS = 3.0
 
 
 class Point(TypedDict):
-    """A point of the training curve: means over the steps since the last one, with the rate of the last step.
+    """A point of the training curve: means over the steps since the last point, and the last step's learning rate.
 
-    `layers`, where gradients are tracked, has the norms of each layer's gradient, update and weights in the last step.
+    `layers` has the norms of each layer's gradient, update and weights in the last step, if gradients are tracked.
     """
 
     iteration: int
@@ -42,15 +42,15 @@ class Point(TypedDict):
 
 @dataclass
 class Record:
-    """What one run's evaluation found.
+    """The result of one evaluation of a run.
 
-    `best` has the lowest loss so far and its iteration, `points` the training curve since the record before;
-    `eval_seconds`, a part of `wall_seconds`, is what this evaluation took; `slot_steps` is the run's part of the steps
-    of its stacks' slots. `measures` are what it found besides the
-    loss: `eval_train_loss`, that of the training split; of pairs `exact_match`, the share of targets found whole; of
-    labels `accuracy` and `f1`; of scores `pearson` and `spearman`; of preferences `reward_accuracy`, the share ranked
-    right, and `reward_margin`, the mean by which the chosen answer's reward is above the rejected one's; of hidden
-    tokens `pseudo_perplexity`; of experts how they are used.
+    `best` has the lowest loss so far and its iteration. `points` is the training curve since the last record.
+    `eval_seconds` is the duration of this evaluation, a part of `wall_seconds`. `slot_steps` is the run's share of its
+    stacks' slots, summed over its steps. `measures` has the results besides the validation loss: `eval_train_loss`, the
+    loss on the training split; for pairs `exact_match`, the share of targets predicted without a mistake; for labels
+    `accuracy` and `f1`; for scores `pearson` and `spearman`; for preferences `reward_accuracy`, the share ranked
+    correctly, and `reward_margin`, the mean of the chosen answer's reward minus the rejected one's; for masked tokens
+    `pseudo_perplexity`; for experts `expert_use_max` and `expert_use_entropy`.
     """
 
     key: str
@@ -67,7 +67,7 @@ class Record:
 
 @dataclass
 class Snapshot:
-    """All that a run needs to go on elsewhere to the same bits: its rows and the numbers beside them."""
+    """All that a run needs to continue in any stack with the same bits: its rows and its numbers."""
 
     rows: dict[str, Tensor]
     numbers: dict[str, Any]
@@ -75,13 +75,14 @@ class Snapshot:
 
 @dataclass
 class Progress:
-    """A run's evaluations in brief: its best, when to lower the rate, when to stop; part of every snapshot.
+    """The state of early stopping and of the plateau schedule; part of every snapshot.
 
-    `reference` is the last loss that was an improvement by min_delta; `n_bad` counts evaluations since, but none before
-    the decay of a schedule that keeps its peak until then: most of what such a run gains comes in it. `plateau_best` is
-    that of torch's ReduceLROnPlateau, where the schedule counts as that does. A run diverges
-    when its loss is not finite, or DIVERGED_ABOVE_GUESS times that of guessing tokens evenly, or of its own start where
-    that was worse: trained weights start near 0, and rise from there without being lost.
+    `first` is the loss at iteration 0. `reference` is the last loss that improved by min_delta, and `n_bad` counts the
+    evaluations since then. Under `wsd` it counts only during the decay, which brings most of the improvement.
+    `plateau_best` is the best loss of torch's ReduceLROnPlateau, if the schedule counts as torch does.
+
+    A run diverges if its loss is not finite, or above DIVERGED_ABOVE_GUESS times the larger of its first loss and the
+    loss of a uniform guess. With trained weights the first loss may be near 0, and a rise from there is harmless.
     """
 
     first: float = math.nan
@@ -94,7 +95,7 @@ class Progress:
     plateau_best: float = math.inf
 
     def evaluated(self, val_loss: float, iteration: int, values: Hyperparameters) -> State:
-        """Take in an evaluation and return the run's state after it."""
+        """Update from an evaluation, and return the run's state after it."""
         if iteration == 0:
             self.first = val_loss
         guess = max(math.log(values.vocab_size), self.first)
@@ -108,7 +109,7 @@ class Progress:
         else:
             self.n_bad += iteration > patience_begins(values)
         threshold, most_bad = values.plateau_threshold, values.patience_lr
-        if threshold is not None:  # as torch counts
+        if threshold is not None:  # count as torch's ReduceLROnPlateau does
             improved, most_bad = val_loss < self.plateau_best * (1.0 - threshold), most_bad + 1
             self.plateau_best = val_loss if improved else self.plateau_best
         self.n_bad_at_rate = 0 if improved else self.n_bad_at_rate + 1
@@ -125,14 +126,15 @@ class Progress:
 
 @dataclass
 class Member:
-    """A live run; the `counted` steps since its last point took from `point_seconds` to `wall_seconds`.
+    """A live run; `evaluated` is the iteration of its last evaluation.
 
-    `references` are, of preferences, what its start has for each sequence of the training and the validation split.
+    `counted` is the number of steps since the last point, which was added at `point_seconds`. `references`, for
+    preferences, are the log-probabilities of both splits' sequences under the run's initial weights.
     """
 
     run: Run
     dropout_key: int
-    drop_chances: Mapping[str, float]
+    dropout_rates: Mapping[str, float]
     iteration: int = 0
     evaluated: int = -1
     counted: int = 0
@@ -145,32 +147,32 @@ class Member:
 
     @classmethod
     def of(cls, run: Run, numbers: Mapping[str, Any]) -> Member:
-        """Return a run where the numbers of a snapshot left it; at its start where there are none."""
-        known = {name: value for name, value in numbers.items() if name != "grad_accum"}  # the caller's
+        """Return a run that continues from a snapshot's numbers; without numbers it starts at iteration 0."""
+        known = {name: value for name, value in numbers.items() if name != "grad_accum"}  # the caller's entry
         progress = Progress(**known.pop("progress", {}))
         dropout_key = generator_key(run.values.seed, "dropout")
-        return cls(run, dropout_key, drop_chances(run.values), **known, progress=progress)
+        return cls(run, dropout_key, dropout_rates(run.values), **known, progress=progress)
 
     def numbers(self) -> dict[str, Any]:
-        """Return what a snapshot keeps of a run beside its rows."""
+        """Return the numbers of a snapshot: all state besides the rows."""
         named = ("iteration", "evaluated", "counted", "slot_steps", "wall_seconds", "point_seconds")
         copied = {"points": [*self.points], "progress": asdict(self.progress)}
         return {name: getattr(self, name) for name in named} | copied
 
     def is_due(self, ahead: int = 0) -> bool:
-        """Return whether an evaluation comes before the next step, or before the one after so many steps ahead."""
+        """Return whether the run must be evaluated now, or after `ahead` more steps, before it trains on."""
         values, iteration = self.run.values, self.iteration + ahead
-        at_mark = iteration % values.eval_interval == 0 or iteration == values.max_iters
-        return at_mark and self.evaluated < iteration
+        at_interval = iteration % values.eval_interval == 0 or iteration == values.max_iters
+        return at_interval and self.evaluated < iteration
 
     def has_point(self, ahead: int = 0) -> bool:
-        """Return whether the step just done, or so many steps ahead, ends a stretch of the training curve."""
+        """Return whether the curve gets a point after the last step, or after `ahead` more steps."""
         return (self.iteration + ahead) % self.run.values.log_interval == 0 or self.is_due(ahead)
 
     def add_point(self, loss: float, norm: float) -> None:
-        """Add a point to the curve from sums over the steps since the last one."""
+        """Add a point to the curve, from sums of loss and gradient norm over the steps since the last point."""
         values = self.run.values
-        now, then = (train_tokens(values, self.iteration - back) for back in (0, self.counted))
+        now, before = (train_tokens(values, self.iteration - back) for back in (0, self.counted))
         self.points.append(
             {
                 "iteration": self.iteration,
@@ -178,25 +180,25 @@ class Member:
                 "train_loss": loss / self.counted,
                 "grad_norm": norm / self.counted,
                 "learning_rate": learning_rate(values, self.iteration - 1, self.progress.n_halvings),
-                "tokens_per_second": (now - then) / (self.wall_seconds - self.point_seconds),
+                "tokens_per_second": (now - before) / (self.wall_seconds - self.point_seconds),
             }
         )
         self.counted, self.point_seconds = 0, self.wall_seconds
 
     def rates(self) -> Rates:
-        """Return the hyperparameters of the next step."""
+        """Return the optimizer's hyperparameters for the next step."""
         values = self.run.values
         rate, step = learning_rate(values, self.iteration, self.progress.n_halvings), self.iteration + 1
         return Rates.at(rate, values.weight_decay, *values.betas, values.eps, values.momentum, step)
 
     def record(self, measures: dict[str, float], seconds: float) -> Record:
-        """Take in an evaluation that took so many seconds and return its record."""
+        """Update the run from an evaluation that took `seconds`, and return its record."""
         val_loss = measures.pop("val_loss")
         self.wall_seconds += seconds
-        self.point_seconds += seconds  # the curve's tokens per second leave evaluation out
+        self.point_seconds += seconds  # evaluation does not count in tokens per second
         self.evaluated = self.iteration
         state = self.progress.evaluated(val_loss, self.iteration, self.run.values)
         points, self.points = self.points, []
         best, key = (self.progress.best, self.progress.best_iteration), self.run.key
-        took = (self.wall_seconds, seconds, self.slot_steps)
-        return Record(key, self.iteration, val_loss, state, best, *took, points, measures)
+        costs = (self.wall_seconds, seconds, self.slot_steps)
+        return Record(key, self.iteration, val_loss, state, best, *costs, points, measures)

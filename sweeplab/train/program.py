@@ -1,7 +1,7 @@
 """A whole training step of a stack as one compiled CPU program: forward, backward, clipping, update and curve sums.
 
-A second program computes the losses of evaluation batches. AOTInductor compiles what `compiling.py` traces, once
-for all numbers of runs, into libraries that a process loads without compiling anything. They are cached by shape,
+A second program computes the losses of evaluation batches. `compiling.py` traces both once for all numbers of runs, and
+AOTInductor compiles them into libraries, which a process then loads without compiling. They are cached by shape,
 sources, versions, processor and threads.
 """
 
@@ -35,37 +35,37 @@ from sweeplab.train.run import shape_key
 if TYPE_CHECKING:
     from torch import Tensor
 
-# The optimizers with elementwise updates, which can be traced.
+# The optimizers with elementwise updates; only these can be traced.
 COMPILED = ("adamw", "adam", "sgd", "lion")
 COMPILER_CURE = "set compile: false, or install g++ (Debian's package g++), or name another compiler in CXX"
 _COMPILING = "sweeplab.train.compiling"
 
-# Limits for `compile: auto`: cells with at least this many steps over all trials, because compiling takes as long as
-# 130,000 steps of 27k parameters save; and smaller models: a step takes 0.5 of its time for 27k parameters, 0.75 for
-# 0.2M in bfloat16, 0.98 for 1.4M. A cached program does not matter: a study file must train the same way twice.
+# Limits for `compile: auto`. A cell needs this many steps over all trials: compiling takes as long as 130,000 steps
+# with 27k parameters save. A compiled step takes 0.5 of the time with 27k parameters, 0.75 with 0.2M in bfloat16, 0.98
+# with 1.4M. A cached program changes nothing, because a study file must always train the same way.
 COMPILED_BELOW_PARAMS, COMPILED_FROM_STEPS = 1_000_000, 150_000
 
-# A step does not depend on the evaluation: values that differ only in these share a program.
+# A step does not depend on the evaluation, so values that differ only in these share a program.
 _NO_EVALUATION: dict[str, Any] = {"eval_tokens": 1, "eval_iters": 1, "eval_full": False, "eval_train": False}
 
-# How often `pause` is asked while a step is compiled.
-_ASK_SECONDS = 0.2
+# How often `pause` is called while a step is compiled.
+_POLL_SECONDS = 0.2
 
 Program = Callable[[Sequence["Tensor"]], list["Tensor"]]
 
 
 class Paused(Exception):  # noqa: N818 - not an error
-    """A step was not compiled, because its caller wants to pause."""
+    """A step was not compiled, because `pause` returned true."""
 
 
 def compiles_whole(values: Hyperparameters) -> bool:
-    """Return whether the whole step of such a run can be compiled for a CPU; otherwise only the loss is compiled."""
+    """Return whether a CPU program can compute the whole step of such a run; otherwise only the loss is compiled."""
     one_pass = values.n_expert == 1 and values.grad_accum == 1 and values.dtype != "float16"
     return values.device == "cpu" and one_pass and values.optimizer in COMPILED
 
 
 def compiling_pays(values: Hyperparameters, n_steps: float) -> bool:
-    """Return whether `compile: auto` compiles the step of runs with `n_steps` steps in all on this machine's CPU."""
+    """Return whether `compile: auto` compiles the step on this machine's CPU, for `n_steps` steps over all runs."""
     if not compiles_whole(values) or n_params(ModelShape.of(values)) >= COMPILED_BELOW_PARAMS:
         return False
     return n_steps >= COMPILED_FROM_STEPS and compiler() is not None
@@ -80,19 +80,19 @@ def program_file(values: Hyperparameters, threads: int) -> Path:
     """Return the path of a shape's compiled step in the cache; the file need not exist."""
     shape = shape_key(values.replace(**_NO_EVALUATION))
     evaluated = rows_together(values.block_size)
-    what = (shape, evaluated, threads, processor(), _sources(), version("torch"))
-    return cache_folder() / "programs" / f"{hashlib.sha256(repr(what).encode()).hexdigest()[:32]}.so"
+    key = (shape, evaluated, threads, processor(), _sources(), version("torch"))
+    return cache_folder() / "programs" / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.so"
 
 
 def load_programs(
     values: Hyperparameters, train: Split, val: Split, pause: Callable[[], bool] = lambda: False
 ) -> list[Program]:
-    """Return the compiled step of a shape and, for dense text, its losses; compile what is not in the cache.
+    """Return the compiled step of a shape and, for dense text, its losses; compile them if they are not cached.
 
     Raises:
         BadInput: there is no compiler.
-        Paused: `pause`, which is called several times a second while compiling, returned true.
-        RuntimeError: the step cannot be compiled; includes the output of the compiling process.
+        Paused: `pause`, which is called several times per second while compiling, returned true.
+        RuntimeError: the step cannot be compiled; the message has the output of the compiling process.
     """
     import torch
 
@@ -116,47 +116,47 @@ def _losses_file(step: Path) -> Path:
     return step.with_name(f"{step.stem}-losses.so")
 
 
-def _compile(file: Path, what: tuple[Hyperparameters, Split, Split, int], pause: Callable[[], bool]) -> None:
-    """Compile a program in a separate process, which frees its memory when it ends."""
+def _compile(file: Path, args: tuple[Hyperparameters, Split, Split, int], pause: Callable[[], bool]) -> None:
+    """Compile a program in a separate process, so that its memory is freed."""
     from filelock import FileLock, Timeout
 
     if compiler() is None:
         raise BadInput(f"there is no C++ compiler for compile: true on a CPU; {COMPILER_CURE}")
     file.parent.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as held:
+    with ExitStack() as stack:
         lock = FileLock(file.with_suffix(".lock"))
         while not lock.is_locked:
             with suppress(Timeout):
-                held.enter_context(lock.acquire(timeout=_ASK_SECONDS))
+                stack.enter_context(lock.acquire(timeout=_POLL_SECONDS))
             if pause():
                 raise Paused
-        folder = held.enter_context(tempfile.TemporaryDirectory())
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
         if file.exists():  # another worker has compiled it
             return
-        given, said = Path(folder) / "given", Path(folder) / "said"
-        made, losses = file.with_suffix(".tmp"), _losses_file(file).with_suffix(".tmp")
-        given.write_bytes(pickle.dumps(what))
+        given, output = Path(folder) / "given", Path(folder) / "output"
+        step, losses = file.with_suffix(".tmp"), _losses_file(file).with_suffix(".tmp")
+        given.write_bytes(pickle.dumps(args))
         # Inductor's other files are not needed once the library exists.
         environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder}
-        command = [sys.executable, "-m", _COMPILING, *map(str, (given, made, losses))]
-        with said.open("w") as log:
+        command = [sys.executable, "-m", _COMPILING, *map(str, (given, step, losses))]
+        with output.open("w") as log:
             streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": log, "stderr": log}
-            # Its own process group, so that its compilers end with it; it ends the group once its input is closed.
+            # Its own process group, which it kills once its input is closed, so that no C++ compiler is left.
             process = subprocess.Popen(command, env=environment, **streams, start_new_session=True)
-        if _ended(process, pause):
-            why = said.read_text(errors="replace").strip()[-2000:]
+        if _wait(process, pause):
+            why = output.read_text(errors="replace").strip()[-2000:]
             raise RuntimeError(f"the step cannot be compiled: {why}")
         if losses.exists():
             losses.replace(_losses_file(file))
-        made.replace(file)  # last: its existence means that all files are complete
+        step.replace(file)  # last: if this file exists, all files are complete
 
 
-def _ended(process: subprocess.Popen[bytes], pause: Callable[[], bool]) -> int:
-    """Wait until a process ends and return its exit code; if `pause` returns true, end it and its group."""
+def _wait(process: subprocess.Popen[bytes], pause: Callable[[], bool]) -> int:
+    """Wait until a process ends and return its exit code; if `pause` returns true, kill its process group."""
     try:
         while True:
             with suppress(subprocess.TimeoutExpired):
-                return process.wait(_ASK_SECONDS)
+                return process.wait(_POLL_SECONDS)
             if pause():
                 raise Paused
     finally:
@@ -169,9 +169,9 @@ def _ended(process: subprocess.Popen[bytes], pause: Callable[[], bool]) -> int:
 
 @cache
 def _sources() -> str:
-    """Return the digest of the sources that a step is traced from."""
-    found: Any = hashlib.sha256()
-    for room in ("model", "train"):
-        for source in sorted((Path(__file__).parents[1] / room).rglob("*.py")):
-            found.update(source.read_bytes())
-    return str(found.hexdigest())
+    """Return the digest of the source files of a step."""
+    digest: Any = hashlib.sha256()
+    for package in ("model", "train"):
+        for source in sorted((Path(__file__).parents[1] / package).rglob("*.py")):
+            digest.update(source.read_bytes())
+    return str(digest.hexdigest())

@@ -1,11 +1,11 @@
-"""One training by its hyperparameters alone (no torch: a plan reads it too).
+"""What the hyperparameters of a run determine without training it. Imports no torch, because a plan imports it.
 
-Which runs may share a stack, what a run reads, computes and takes of memory, and what an evaluation of it is worth.
+They determine which runs may share a stack, a run's tokens, FLOPs and memory, and the metric of an evaluation.
 
-A row is a sequence to learn from, with its source where there is one. Its lengths are the objective's. Pairs are
-counted as if every row, and every source, were block_size long: what is computed is as long as the training split's
-longest pair needs, which the hyperparameters do not say, so tokens, FLOPs and memory are then upper bounds. While the
-batch size warms up, repeated rows are not counted: only a stack computes them.
+A row is a training sequence, with its source if there is one. The objective gives its lengths. For pairs, tokens, FLOPs
+and memory are upper bounds: every row and every source counts block_size tokens, but training pads only to the longest
+pair of the training split, which the hyperparameters do not tell. While the batch size warms up, a batch repeats rows;
+the repeated rows are not counted.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from sweeplab.train.schedule import rows_seen
 
 ShapeKey = tuple[tuple[str, Any], ...]
 
-# Their steps are, number by number, as large as the learning rate, on which muP's table rests.
-FOLLOW_WIDTH = ("adamw", "lion")
-# What a training's hyperparameters have to meet besides their own bounds, as a study's constraints are written.
+# The optimizers of muP's table: each element's step is about as large as the learning rate.
+MUP_OPTIMIZERS = ("adamw", "lion")
+# Conditions on a run's hyperparameters besides their own bounds, written like a study's constraints.
 REQUIREMENTS = (
     "batch_size % grad_accum == 0",
-    " or ".join(["parametrization == 'standard'", *(f"optimizer == '{name}'" for name in FOLLOW_WIDTH)]),
+    " or ".join(["parametrization == 'standard'", *(f"optimizer == '{name}'" for name in MUP_OPTIMIZERS)]),
 )
-# Copies of its weights that a training run takes: themselves, the best, two moments, two gradients, and what an
-# update needs for a moment.
+# The memory of a training run in copies of its weights: the weights, the best weights, two moments, two gradients, and
+# the temporary tensors of an update.
 COPIES = 9
 
 
 @dataclass(frozen=True)
 class Run:
-    """A trial with one seed: a key to tell it by and its effective hyperparameters."""
+    """A trial with one seed: a unique key, and the effective hyperparameters."""
 
     key: str
     values: Hyperparameters
 
 
 def shape_key(values: Hyperparameters) -> ShapeKey:
-    """Return what fixes the tensors and the program: runs of equal key may share a stack.
+    """Return what determines the tensors and the program of a run: runs of equal key may share a stack.
 
-    How much a run drops does not matter, but whether it drops at all decides how attention is computed; likewise
-    whether it smooths its targets decides the loss, and whether it averages its weights the rows it has.
+    Dropout rates, label smoothing and ema may differ, but not whether they are 0: that decides how attention and the
+    loss are computed, and which rows a run has.
     """
-    dropped = tuple(kind for kind, chance in drop_chances(values).items() if chance > 0)
+    dropped = tuple(kind for kind, rate in dropout_rates(values).items() if rate > 0)
     program = {"drops": dropped, "smooths": values.label_smoothing > 0, "averages": values.ema > 0}
     return (*((name, getattr(values, name)) for name in SHAPE), *program.items())
 
 
-def drop_chances(values: Hyperparameters) -> dict[str, float]:
-    """Return a run's dropout probabilities, by kind of a model's sites."""
+def dropout_rates(values: Hyperparameters) -> dict[str, float]:
+    """Return a run's dropout probabilities by kind of site, as in `Transformer.sites`."""
     known = settled(vars(values))
     return {
         "embedding": known["embedding_dropout"],
@@ -65,15 +65,15 @@ def drop_chances(values: Hyperparameters) -> dict[str, float]:
 
 
 def row_lengths(values: Hyperparameters) -> tuple[int, int]:
-    """Return the tokens of a row's sequence and of its source, 0 where there is none."""
-    # Here and not above: with it comes numpy, which is slow to import.
+    """Return the numbers of tokens in a row's sequence and in its source; 0 without a source."""
+    # Imported here because it imports numpy, which is slow.
     from sweeplab.data.objectives import objective_of
 
     return objective_of(values).lengths(values)
 
 
 def train_tokens(values: Hyperparameters, iteration: int) -> int:
-    """Return the tokens that a run has read by `iteration`: of sequences and sources, with their padding."""
+    """Return the number of tokens that a run has read by `iteration`, in sequences and sources, with padding."""
     return rows_seen(values, iteration) * sum(row_lengths(values))
 
 
@@ -83,14 +83,14 @@ def train_flops(values: Hyperparameters, iteration: int) -> int:
 
 
 def row_flops(values: Hyperparameters) -> int:
-    """Return the FLOPs of one row, forward and backward, which is twice forward."""
+    """Return the FLOPs of one row: three times the forward pass, because the backward pass counts twice."""
     return 3 * forward_flops(ModelShape.of(values), *row_lengths(values))
 
 
 def train_memory_bytes(values: Hyperparameters) -> int:
-    """Estimate the bytes that a run takes in a stack, to choose K and to warn by.
+    """Estimate a run's memory in a stack, in bytes: copies of its weights, and one micro-batch's activations.
 
-    They are copies of its weights, and the activations of one part of a batch.
+    Used to choose K, and to warn.
     """
     value_bytes = 2 if values.device == "cuda" and values.dtype != "float32" else 4
     activations = activation_bytes(ModelShape.of(values), *row_lengths(values), value_bytes)
@@ -98,14 +98,14 @@ def train_memory_bytes(values: Hyperparameters) -> int:
 
 
 def state_bytes(values: Hyperparameters) -> int:
-    """Return the bytes of a run's weights and of the copies of them that it takes."""
-    # The weights' mean, and a part's own gradient.
+    """Return the bytes of a run's weights, gradients, optimizer state and other tensors of that size."""
+    # The moving average of the weights, and the gradient of one micro-batch.
     copies = COPIES + int(values.ema > 0) + int(values.grad_accum > 1)
     return 4 * copies * n_params(ModelShape.of(values))
 
 
-def in_more_parts(values: Hyperparameters) -> Hyperparameters | None:
-    """Return the values with more gradient accumulation at the same batch; None where a part is as small as it gets."""
+def with_more_accumulation(values: Hyperparameters) -> Hyperparameters | None:
+    """Return the values with more gradient accumulation at the same batch size; None if no micro-batch is smaller."""
     from sweeplab.data.objectives import objective_of
 
     smallest = objective_of(values).per_loss
@@ -114,19 +114,19 @@ def in_more_parts(values: Hyperparameters) -> Hyperparameters | None:
     return None if n_parts is None else values.replace(grad_accum=n_parts)
 
 
-# Of the mean validation loss over a trial's seeds, the iteration and the trial's hyperparameters.
+# A function of the mean validation loss over a trial's seeds, the iteration and the trial's hyperparameters.
 Metric = Callable[[float, int, Mapping[str, Any]], float]
 
 METRICS: dict[str, Metric] = {"val_loss": lambda loss, iteration, values: loss}
 
 
-def worth(metric: str, loss: float, iteration: int, values: Hyperparameters) -> float:
-    """Return what an evaluation is worth: its loss, or what a plugin's metric makes of it; lower is better.
+def metric_value(metric: str, loss: float, iteration: int, values: Hyperparameters) -> float:
+    """Return the value of a metric for an evaluation: the loss, or a plugin's function of it; lower is better.
 
     Raises:
-        ValueError: it is no finite number where the loss is one.
+        ValueError: the value is not finite, although the loss is.
     """
     found = METRICS[metric](loss, iteration, values.as_dict())
     if math.isfinite(loss) and not math.isfinite(found):
-        raise ValueError(f"metric {metric} is {found} at iteration {iteration}, where the loss is {loss}")
+        raise ValueError(f"metric {metric} is {found} at iteration {iteration}, but the loss is {loss}")
     return found

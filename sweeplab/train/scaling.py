@@ -1,12 +1,12 @@
-"""Loss scaling for float16, whose smallest numbers are too large for most gradients.
+"""Loss scaling for float16, in which small gradients would become zero.
 
-Each run of a stack has its own scale, as in torch.amp.GradScaler (Micikevicius et al., "Mixed precision
-training", 2018): its loss is multiplied by the scale and its gradient divided by it; a gradient that is not finite
-skips the step and halves the scale; GROWTH_INTERVAL steps in a row without one double it.
+Each run of a stack has its own scale, as in torch.amp.GradScaler (Micikevicius et al., "Mixed precision training",
+2018). The loss is multiplied by the scale, and the gradient is divided by it. If a gradient is not finite, the step is
+skipped and the scale is halved. After GROWTH_INTERVAL finite steps in a row the scale is doubled.
 
 Departure: a skipped step counts as an iteration, for schedules and for Adam's bias correction.
 
-Legend: K runs, P the row size. A run's row of the scale has two numbers: the scale, and its steps since it changed.
+Legend: K runs, P the row size. A run's row of the scale has two numbers: the scale, and the steps since it changed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def unscale_(gradient: Float[Tensor, "K P"], scale: Scale) -> Bool[Tensor, "K"]:
     return gradient.isfinite().all(dim=1)
 
 
-def follow_(scale: Scale, finite: Bool[Tensor, "K"]) -> None:
+def update_scale_(scale: Scale, finite: Bool[Tensor, "K"]) -> None:
     """Update each run's scale after a step with a finite or non-finite gradient."""
     steps = torch.where(finite, scale[:, 1] + 1, 0.0)
     grows = steps >= GROWTH_INTERVAL
@@ -45,12 +45,12 @@ def follow_(scale: Scale, finite: Bool[Tensor, "K"]) -> None:
     scale[:, 1] = torch.where(grows, 0.0, steps)
 
 
-def only(
+def update_finite(
     finite: Bool[Tensor, "K"],
     rows: Mapping[str, Tensor],
     update: Callable[[Mapping[str, Tensor], Sequence[int]], None],
 ) -> None:
-    """Update only the rows of runs with a finite gradient, exactly as in a stack without the other runs."""
+    """Update the rows of runs with a finite gradient, with the same bits as in a stack without the other runs."""
     kept = finite.nonzero()[:, 0]
     if len(kept) == len(finite):
         update(rows, range(len(finite)))

@@ -1,7 +1,7 @@
 """The trainer: a stack of runs of one shape, trained as one program.
 
-Where to start reading: `Stack.advance` is the training loop, `Stack._step` one step. Live runs are the first rows of
-every tensor: when a run leaves, the last one takes its row; a new one is added after the last.
+Start reading at `Stack.advance`, the training loop, and `Stack._step`, one step. Live runs are the first rows of every
+tensor. When a run leaves, the last run takes its row; a new run is added after the last.
 
 Legend: K live runs, P the row size, B sequences, T positions.
 """
@@ -28,35 +28,35 @@ from sweeplab.data.objectives import make_objective, wholly
 from sweeplab.data.objectives.base import Objective
 from sweeplab.data.objectives.pairs import Preference
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.model.dropout import Columns, Dropout, element_hashes
+from sweeplab.model.dropout import Dropout, MaskInputs, element_hashes
 from sweeplab.model.layout import BLOCK
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
-from sweeplab.train.evaluating import Evaluation, Judged, compiled_losses, references
+from sweeplab.train.evaluating import Evaluation, PreferenceInputs, compiled_losses, references
 from sweeplab.train.member import Member, Record, Snapshot
 from sweeplab.train.optimizers import OPTIMIZERS
 from sweeplab.train.optimizers.base import Rates, Rows
 from sweeplab.train.program import Program, compiles_whole, load_programs
-from sweeplab.train.run import Run, drop_chances, shape_key
-from sweeplab.train.scaling import follow_, initial_scale, only, unscale_
+from sweeplab.train.run import Run, dropout_rates, shape_key
+from sweeplab.train.scaling import initial_scale, unscale_, update_finite, update_scale_
 from sweeplab.train.schedule import rows_used
 from sweeplab.train.staging import StagedStep
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
-# Whether steps on a GPU are captured as CUDA graphs; off, because no gain has been measured yet.
+# Whether steps on a GPU are captured as CUDA graphs; off, because no speed-up has been measured yet.
 CAPTURES = False
 
-# What the training loss depends on besides the batch: smoothing, the routers' two weights, beta of preferences.
-Beside = tuple[Tensor | None, tuple[Tensor, Tensor] | None, Tensor | None]
+# The arguments of the training loss besides the batch: label smoothing, the two weights of router losses, beta.
+LossArgs = tuple[Tensor | None, tuple[Tensor, Tensor] | None, Tensor | None]
 
 
 class Stack:
-    """Up to `capacity` runs of one shape on one device; `like` are the effective values of any of them.
+    """Up to `capacity` runs of one shape on one device; `like` has the effective hyperparameters of any of them.
 
-    With `tracks_gradients`, points of the curves have the norms of each layer: a step with a point then takes one more
-    forward and backward pass, and training stays the same to the last bit.
+    With `tracks_gradients`, points of the training curves have the norms of each layer. A step with a point then takes
+    one more forward and backward pass; the weights keep the same bits.
 
     Raises:
         Paused: `pause` returned true while the step was being compiled.
@@ -81,10 +81,10 @@ class Stack:
         if like.dtype != "float32" and not mixed:
             self._precision = partial(torch.autocast, self.device.type, getattr(torch, like.dtype))
         self._scales = like.dtype == "float16"
-        self._drops = any(chance > 0 for chance in drop_chances(like).values())
+        self._drops = any(rate > 0 for rate in dropout_rates(like).values())
         self._smooths, self._routes = like.label_smoothing > 0, like.n_expert > 1
         self._prefers = isinstance(self._objective, Preference)
-        # The key is the digest of the reference's weights.
+        # The keys are digests of the reference weights.
         self._references: dict[str, tuple[Tensor, Tensor]] = {}
         self._losses = evaluated = self.transformer.losses
         self._program: Program | None = None
@@ -97,21 +97,21 @@ class Stack:
         elif like.compile:
             torch.compiler.reset()  # programs of earlier shapes count towards a common limit
             self._losses = evaluated = torch.compile(self._losses)
-        judge = make_objective(val, like)
-        self._evaluation = Evaluation(self.transformer, evaluated, judge, like.evaluated_tokens)
-        self._on_train = replace(self._evaluation, objective=self._objective) if like.eval_train else None
-        self._whole = replace(self._evaluation, n_tokens=wholly(like).evaluated_tokens)
+        val_objective = make_objective(val, like)
+        self._evaluation = Evaluation(self.transformer, evaluated, val_objective, like.evaluated_tokens)
+        self._train_eval = replace(self._evaluation, objective=self._objective) if like.eval_train else None
+        self._full_eval = replace(self._evaluation, n_tokens=wholly(like).evaluated_tokens)
         self._n_parts: int = like.grad_accum
         part_size = like.batch_size // self._n_parts
-        n_elements = self.transformer.most_dropped(part_size) if self._drops else 0
+        n_elements = self.transformer.max_mask_size(part_size) if self._drops else 0
         self._elements = element_hashes(n_elements, self.device)
         self._members: list[Member] = []
-        self.is_whole = True  # False while a step writes to the rows, so that an error leaves it False
+        self.is_whole = True  # False while a step writes to the rows; an error in the step leaves it False
         size = self.transformer.layout.row_size
         self._optimizer = OPTIMIZERS[like.optimizer](self.transformer.layout)
         self._evaluated = "mean" if like.ema > 0 else "weights"  # the rows that evaluations use
         self._initial = ("weights", "best", self._evaluated)  # the rows that start as the initial weights
-        # The last two are sums since the last point, kept on the device so that a step does not wait.
+        # "loss" and "norm" are sums since the last point. They stay on the device so that a step does not wait.
         sizes = dict.fromkeys(self._initial, size) | self._optimizer.buffers() | {"loss": 1, "norm": 1}
         sizes |= {"scale": 2} if self._scales else {}
         self._rows = {name: torch.zeros(capacity, n, device=self.device) for name, n in sizes.items()}
@@ -135,10 +135,10 @@ class Stack:
     def admit(
         self, run: Run, snapshot: Snapshot | None = None, start: Mapping[str, Tensor] | None = None
     ) -> None:
-        """Add a run: from its seed, from weights by name, or from a snapshot.
+        """Add a run that starts from its seed, from weights by name (`start`), or from a snapshot.
 
-        Weights that are missing or NaN are drawn from the seed. A run of preferences needs its initial weights together
-        with its snapshot, too; without them the reference is that all answers are equally likely.
+        Weights in `start` that are missing or NaN are drawn from the seed. A run that learns preferences needs `start`
+        also with a snapshot, for its reference; without `start` all answers are equally likely under the reference.
         """
         if len(self._members) == self.capacity or shape_key(run.values) != self.key:
             raise ValueError(f"cannot admit {run.key}: the stack is full or has another shape")
@@ -153,9 +153,9 @@ class Stack:
             rows[len(self._members)].copy_(begin[name])
         self._members.append(member := Member.of(run, snapshot.numbers if snapshot else {}))
         if self._prefers:
-            member.references = self._referred(None if start is None else layout.row_of(start, key))
+            member.references = self._log_probs(None if start is None else layout.row_of(start, key))
 
-    def _referred(self, row: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _log_probs(self, row: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of both splits' sequences under this row of weights; computed only once."""
         digest = "" if row is None else hashlib.sha256(row.numpy().tobytes()).hexdigest()
         if digest not in self._references:
@@ -169,7 +169,7 @@ class Stack:
             self._references[digest] = of(self._objective), of(self._evaluation.objective)
         return self._references[digest]
 
-    def _judged(self, rows: Sequence[int], is_train: bool = False) -> Judged | None:
+    def _preference_inputs(self, rows: Sequence[int], is_train: bool = False) -> PreferenceInputs | None:
         """Return beta and the references on a split for the runs of these rows; None unless they learn preferences."""
         if not self._prefers:
             return None
@@ -179,7 +179,7 @@ class Stack:
         return beta, torch.stack(found)
 
     def release(self, key: str) -> None:
-        """Remove a run; the last run takes its row."""
+        """Remove a run; the last run moves to its row."""
         row, last = self.keys.index(key), len(self._members) - 1
         for rows in self._rows.values():
             rows[row].copy_(rows[last])
@@ -187,7 +187,7 @@ class Stack:
         self._members.pop()
 
     def snapshot(self, key: str) -> Snapshot:
-        """Return a copy of all that the run needs to continue in another stack; call it between steps."""
+        """Return a copy of all that the run needs to continue in any stack; call it between steps."""
         row = self.keys.index(key)
         rows = {name: rows[row].to("cpu", copy=True) for name, rows in self._rows.items()}
         return Snapshot(rows, self._members[row].numbers())
@@ -207,7 +207,7 @@ class Stack:
         chosen = [self.keys.index(key) for key in keys]
         rows = self._rows["best" if best else self._evaluated][chosen]
         with self._precision():
-            return self._whole.loss(self.transformer.layout.views(rows), self._judged(chosen))
+            return self._full_eval.loss(self.transformer.layout.views(rows), self._preference_inputs(chosen))
 
     def advance(self, pause: Callable[[], bool] = lambda: False) -> list[Record]:
         """Train until some runs are due for evaluation and return their records; none if `pause` returns true."""
@@ -223,23 +223,23 @@ class Stack:
         started = time.perf_counter()
         members = self._members
         tracked = [row for row, member in enumerate(members) if self._tracks and member.has_point(ahead=1)]
-        before = self._flow(tracked) if tracked else {}
+        before = self._layer_gradients(tracked) if tracked else {}
         if self._program:
-            given = self.staged()
+            inputs = self.staged()
             self.is_whole = False
-            self._program(given)
+            self._program(inputs)
         elif self._is_staged:
             self._step_on_device()
         else:
-            self._step_by_operations()
+            self._step_eagerly()
         for member in members:
             member.iteration += 1
             member.counted += 1
             member.slot_steps += self.capacity / len(members)
         self.is_whole = True
         ended = [row for row, member in enumerate(members) if member.has_point()]
-        at_once = torch.cat([self._rows["loss"], self._rows["norm"]], dim=1).tolist() if ended else []
-        sums = {row: at_once[row] for row in ended}
+        all_sums = torch.cat([self._rows["loss"], self._rows["norm"]], dim=1).tolist() if ended else []
+        sums = {row: all_sums[row] for row in ended}
         seconds = time.perf_counter() - started  # after reading the sums, which waits for the device
         for member in members:
             member.wall_seconds += seconds
@@ -255,10 +255,10 @@ class Stack:
             self._rows["loss"][row].zero_()
             self._rows["norm"][row].zero_()
 
-    def _flow(self, rows: Sequence[int]) -> dict[int, tuple[dict[str, float], Tensor]]:
-        """Return, for these rows, the norms of each layer's gradient in the next step, and the weights before it.
+    def _layer_gradients(self, rows: Sequence[int]) -> dict[int, tuple[dict[str, float], Tensor]]:
+        """Return, for each of these rows, the norm of each layer's gradient in the next step, and the current weights.
 
-        The gradient is computed only for this: a step clips and overwrites its gradient, or a program hides it.
+        This takes an extra backward pass, because a step clips and overwrites its gradient, and a program hides it.
         """
         n = len(self._members)
         weights, gradient = self._rows["weights"][:n], self._gradient[:n]
@@ -268,8 +268,8 @@ class Stack:
         norms = self.transformer.layout.layer_norms
         return {row: (norms(gradient[row]), weights[row].clone()) for row in rows}
 
-    def _step_by_operations(self) -> None:
-        """Take a step by single torch operations."""
+    def _step_eagerly(self) -> None:
+        """Take a step in eager mode."""
         members, n = self._members, len(self._members)
         weights, gradient = self._rows["weights"][:n], self._gradient[:n]
         losses = self._differentiate(weights, self._batches(), gradient)
@@ -294,14 +294,14 @@ class Stack:
             if finite is None:
                 update(changing, range(n))
             else:
-                only(finite, changing, update)
-                follow_(self._rows["scale"][:n], finite)
+                update_finite(finite, changing, update)
+                update_scale_(self._rows["scale"][:n], finite)
                 norms = torch.where(finite, norms, 0.0)
             self._rows["loss"][:n] += losses[:, None]
             self._rows["norm"][:n] += norms[:, None]
 
     def _step_on_device(self) -> None:
-        """Take a step on a GPU with one copy to the device and without waiting for it."""
+        """Take a step on a GPU with one copy to the device, without waiting for it."""
         if self._on_device is None:
             self._on_device = StagedStep(self.traceable(), self.device, CAPTURES)
         parts, fixed = self._parts()
@@ -310,16 +310,16 @@ class Stack:
         self._on_device(rows, parts, fixed, self.capacity)
 
     def staged(self) -> list[Tensor]:
-        """Return the inputs of a compiled step: rows, batch, numbers of the runs, dropout."""
+        """Return the inputs of a compiled step: rows, batch, numbers of the runs, dropout's mask inputs."""
         parts, fixed = self._parts()
         return [*(self._rows[name][: len(self._members)] for name in self._stepped), *parts, *fixed]
 
     def _parts(self) -> tuple[list[Tensor], list[Tensor]]:
         """Return the inputs that change in every step, on the host [K, …], and those that never change."""
         batch = stacked([self._batch(each) for each in self._members])
-        parts = [torch.from_numpy(part) for part in batch if part is not None] + [self._numbers()]
+        parts = [torch.from_numpy(part) for part in batch if part is not None] + [self._hyperparameters()]
         found = [dropout for part in range(self._n_parts) if (dropout := self._dropout(part, on_host=True))]
-        return [*parts, *chain(*(each.columns() for each in found))], [self._elements] if found else []
+        return [*parts, *chain(*(each.mask_inputs() for each in found))], [self._elements] if found else []
 
     def traceable(self) -> Callable[..., tuple[Tensor]]:
         """Return a step as a function of the staged inputs; it changes the rows in place and returns the losses."""
@@ -327,18 +327,18 @@ class Stack:
         present = [part is not None for part in self._batch(self._members[0])]
         sites = dropout.sites if (dropout := self._dropout(0, on_host=True)) else []
 
-        def step(*given: Tensor) -> tuple[Tensor]:
-            left = iter(given)
+        def step(*inputs: Tensor) -> tuple[Tensor]:
+            left = iter(inputs)
             rows = dict(zip(self._stepped, islice(left, n_rows), strict=True))
             batch = Batch(*(next(left) if each else None for each in present))
             *of_rates, limits, decays, smoothing, beta = next(left).unbind(1)
             masks: list[Dropout | None] = [None] * self._n_parts
             if sites:
-                columns = [Columns(*islice(left, 3)) for _ in masks]
-                masks = [Dropout.of(each, sites, given[-1]) for each in columns]
+                mask_inputs = [MaskInputs(*islice(left, 3)) for _ in masks]
+                masks = [Dropout.of(each, sites, inputs[-1]) for each in mask_inputs]
             smoothed = smoothing.float() if self._smooths else None
-            beside = smoothed, None, beta.float() if self._prefers else None
-            passes = self._passes(rows["weights"].detach(), batch, masks, beside, rows.get("scale"))
+            loss_args = smoothed, None, beta.float() if self._prefers else None
+            passes = self._passes(rows["weights"].detach(), batch, masks, loss_args, rows.get("scale"))
             gathered = self.transformer.layout.gathered
             parts = [(found, gathered(pieces)) for found, pieces in passes]
             with torch.no_grad():
@@ -352,9 +352,9 @@ class Stack:
                 if "mean" in rows:
                     average_(rows["mean"], rows["weights"], decays.float())
                 if finite is not None:
-                    for name, was in before.items():
-                        rows[name].copy_(torch.where(finite[:, None], rows[name], was))
-                    follow_(rows["scale"], finite)
+                    for name, saved in before.items():
+                        rows[name].copy_(torch.where(finite[:, None], rows[name], saved))
+                    update_scale_(rows["scale"], finite)
                     norms = torch.where(finite, norms, 0.0)
                 rows["loss"].add_(losses[:, None])
                 rows["norm"].add_(norms[:, None])
@@ -362,8 +362,8 @@ class Stack:
 
         return step
 
-    def _numbers(self) -> Float[Tensor, "K n"]:
-        """Return the numbers of each run that a step depends on; without clipping the limit is infinity."""
+    def _hyperparameters(self) -> Float[Tensor, "K n"]:
+        """Return each run's hyperparameters for a step; without clipping the limit of the norm is infinity."""
         rows = []
         for member in self._members:
             values = member.run.values
@@ -385,7 +385,7 @@ class Stack:
         scale = self._rows["scale"][: len(weights)] if self._scales else None
         layout = self.transformer.layout
         found: list[Tensor] = []
-        for losses, pieces in self._passes(weights, batch, masks, self._beside(), scale):
+        for losses, pieces in self._passes(weights, batch, masks, self._loss_args(), scale):
             layout.gather(pieces, out=self._part[: len(gradient)] if found else gradient)
             if found:
                 gradient.add_(self._part[: len(gradient)])
@@ -393,12 +393,12 @@ class Stack:
         return reduce(torch.add, found)
 
     def _passes(
-        self, weights: Rows, batch: Batch, masks: Sequence[Dropout | None], beside: Beside, scale: Rows | None
+        self, weights: Rows, batch: Batch, masks: Sequence[Dropout | None], args: LossArgs, scale: Rows | None
     ) -> Iterator[tuple[Float[Tensor, "K"], Sequence[Tensor]]]:
-        """Yield, for each part of a batch, the runs' losses and their gradients by weight, times the loss scale.
+        """Yield, for each micro-batch, the runs' losses and their gradients by weight, times the loss scale.
 
-        Parts are weighted by their number of targets, so that their sum equals the loss of the whole batch. Only the
-        routers' losses differ: their balance is a product of means, which are taken within each part.
+        Losses are weighted by the number of targets, so that their sum equals the loss of the whole batch. Only the
+        routers' balance loss differs, because it is a product of means within each micro-batch.
         """
         views = self.transformer.layout.views(weights)
         leaves = {name: view.requires_grad_() for name, view in views.items()}
@@ -407,7 +407,7 @@ class Stack:
         for part, dropout in enumerate(masks):
             some = changed(batch, lambda each: each.chunk(self._n_parts, dim=1)[part])  # noqa: B023
             with self._precision():
-                losses = self._losses(leaves, some, dropout, *beside, dense=dense, candidates=candidates)
+                losses = self._losses(leaves, some, dropout, *args, dense=dense, candidates=candidates)
             if n_losses is not None:
                 losses = losses * (self._n_losses(some) / n_losses)
             scaled = losses if scale is None else losses * scale[:, 0]
@@ -419,9 +419,10 @@ class Stack:
         rows = self._rows[self._evaluated][: len(self._members)]
         weights = self.transformer.layout.views(rows if len(due) == len(rows) else rows[due])
         with self._precision():
-            found = self._evaluation(weights, self._judged(due))
-            if self._on_train:
-                found["eval_train_loss"] = self._on_train.loss(weights, self._judged(due, is_train=True))
+            found = self._evaluation(weights, self._preference_inputs(due))
+            if self._train_eval:
+                prefs = self._preference_inputs(due, is_train=True)
+                found["eval_train_loss"] = self._train_eval.loss(weights, prefs)
         seconds = time.perf_counter() - started
         records = []
         for index, row in enumerate(due):
@@ -432,7 +433,7 @@ class Stack:
         return records
 
     def _batch(self, member: Member) -> Batch:
-        """Return a run's batch; while the batch size warms up, its first rows are repeated."""
+        """Return a run's next batch; while the batch size warms up, its first rows are repeated."""
         values = member.run.values
         batch = self._objective.training(values.seed, member.iteration)
         if member.references:
@@ -446,13 +447,13 @@ class Stack:
         return Dropout(
             [member.dropout_key for member in self._members],
             [member.iteration * self._n_parts + part for member in self._members],
-            [member.drop_chances for member in self._members],
+            [member.dropout_rates for member in self._members],
             self.transformer.sites,
             self._elements.new_empty(0, device="cpu") if on_host else self._elements,
         )
 
-    def _beside(self) -> Beside:
-        """Return what the training loss depends on besides the batch."""
+    def _loss_args(self) -> LossArgs:
+        """Return the arguments of the training loss besides the batch."""
 
         def column(name: str) -> Float[Tensor, "K"]:
             found = [getattr(member.run.values, name) for member in self._members]
@@ -463,7 +464,7 @@ class Stack:
         return smoothing, routers, column("beta") if self._prefers else None
 
     def _n_losses(self, batch: Batch) -> Int[Tensor, "K"]:
-        """Return the number of losses that a run's loss is the mean of: counted targets, or preferences."""
+        """Return the number of losses that a run's loss averages: of counted targets, or of preferences."""
         n_runs, n_sequences = batch.targets.shape[:2]
         if self._prefers:
             return torch.full((n_runs,), n_sequences // 2, device=batch.targets.device)
@@ -471,9 +472,9 @@ class Stack:
 
 
 def gradient_norms(gradient: Rows) -> Float[Tensor, "K"]:
-    """Return the norm of each row of a gradient.
+    """Return the norm of each row of a gradient, computed block by block.
 
-    By blocks: over a whole row float32 loses several digits, and a row's sum would depend on its neighbors'.
+    Over a whole row, a float32 sum would lose several digits, and its bits would depend on the other rows.
     """
     blocks = torch.linalg.vector_norm(gradient.view(gradient.shape[0], -1, BLOCK), dim=2)
     norms: Tensor = torch.linalg.vector_norm(blocks, dim=1)
@@ -483,7 +484,7 @@ def gradient_norms(gradient: Rows) -> Float[Tensor, "K"]:
 def clip_(
     gradient: Rows, norms: Float[Tensor, "K"], largest: Sequence[float | None] | Float[Tensor, "K"]
 ) -> None:
-    """Scale down the rows whose norm is above their own `largest`; None leaves a row alone."""
+    """Scale the rows whose norm is above their own `largest` down to it; None leaves a row unchanged."""
     limits = largest
     if not isinstance(limits, Tensor):
         if all(limit is None for limit in limits):
@@ -494,18 +495,18 @@ def clip_(
 
 
 def decay_at(ema: float, iteration: int) -> float:
-    """Return the share of the weights' running mean that the step from `iteration` to the next keeps.
+    """Return the decay of the weights' exponential moving average in the step from `iteration` to the next.
 
-    Evaluations use the mean in place of the weights. It is the exponential moving average of Polyak and Juditsky's
-    averaging as the field uses it (Szegedy et al. 2016; Karras et al. 2024). Its decay rises to `ema` as
-    (1 + t) / (10 + t) does with the step t, as TensorFlow's ExponentialMovingAverage has it: a plain one would still
-    hold a run's random start when a short run is over.
+    Evaluations use the average instead of the weights (Polyak and Juditsky's averaging, in the exponential form of
+    Szegedy et al. 2016 and Karras et al. 2024). The decay is (1 + t) / (10 + t) at step t, at most `ema`, as in
+    TensorFlow's ExponentialMovingAverage. With a constant decay, the average of a short run would still contain its
+    random initial weights.
     """
     return min(ema, (1.0 + iteration) / (10.0 + iteration))
 
 
 def average_(mean: Rows, weights: Rows, decays: Sequence[float] | Float[Tensor, "K"]) -> None:
-    """Take the weights into their running mean, each row with its own decay."""
+    """Update the moving average of the weights in place, each row with its own decay."""
     kept = decays if isinstance(decays, Tensor) else torch.tensor(decays, device=mean.device)
     kept = kept[:, None]
     mean.mul_(kept).add_(weights * (1.0 - kept))

@@ -12,7 +12,7 @@ from model.cases import batch_of, rows_of, shape_of
 
 from sweeplab.model.attention import ATTENTION
 from sweeplab.model.attention.base import AttentionMask
-from sweeplab.model.attention.linear import feature
+from sweeplab.model.attention.linear import feature_map
 from sweeplab.model.dropout import Dropout, Site, element_hashes
 from sweeplab.model.positions import POSITIONS, buckets, slopes
 from sweeplab.model.transformer import Transformer
@@ -112,7 +112,7 @@ def test_linear_attentions_features_are_never_nothing(dtype: torch.dtype) -> Non
 
 def test_linear_attentions_features_are_elu_and_one() -> None:
     x = torch.linspace(-3, 3, 25, dtype=torch.float64, requires_grad=True)
-    ours, theirs = feature(x), torch.nn.functional.elu(x) + 1
+    ours, theirs = feature_map(x), torch.nn.functional.elu(x) + 1
     torch.testing.assert_close(ours, theirs)
     slopes = [torch.autograd.grad(each.sum(), x)[0] for each in (ours, theirs)]
     torch.testing.assert_close(*slopes)

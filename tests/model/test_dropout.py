@@ -64,7 +64,7 @@ def test_drops_are_spread_evenly_over_blocks() -> None:
 
 def of_model(model: Transformer, iteration: int = 0, **chances) -> Dropout:
     none = dict.fromkeys(("embedding", "attention", "residual", "depth"), 0.0)
-    n_elements = model.most_dropped(n_sequences=2)
+    n_elements = model.max_mask_size(n_sequences=2)
     return Dropout(
         [3], [iteration], [none | chances], model.sites, element_hashes(n_elements, torch.device("cpu"))
     )
@@ -75,8 +75,8 @@ def test_linear_attention_has_no_weights_to_drop_and_none_to_make_room_for() -> 
         Transformer(shape_of(attention=each, n_head=8, head_dim=1)) for each in ("linear", "full")
     )
     assert [*linear.sites] == [name for name, site in full.sites.items() if site.kind != "attention"]
-    assert linear.most_dropped(3) == 3 * 10 * 8
-    assert full.most_dropped(3) == 3 * 8 * 10 * 10
+    assert linear.max_mask_size(3) == 3 * 10 * 8
+    assert full.max_mask_size(3) == 3 * 8 * 10 * 10
 
 
 @pytest.mark.parametrize("family", ["decoder", "encoder", "encoder_decoder"])

@@ -112,8 +112,8 @@ def test_the_source_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = shape_of(family="encoder_decoder")
     model, weights = model_of(shape)
     calls = []
-    encoded = Transformer.encoded
-    monkeypatch.setattr(Transformer, "encoded", lambda *given: calls.append(1) or encoded(*given))
+    encode = Transformer.encode
+    monkeypatch.setattr(Transformer, "encode", lambda *given: calls.append(1) or encode(*given))
     reader = Reader(model, weights, prompt_of(shape), START)
     projected = []
     for length in range(4):

@@ -11,7 +11,7 @@ from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 from sweeplab.train.optimizers import OPTIMIZERS
 from sweeplab.train.optimizers.base import Rates
-from sweeplab.train.run import FOLLOW_WIDTH
+from sweeplab.train.run import MUP_OPTIMIZERS
 
 
 def shape(n_embd: int, **changed) -> ModelShape:
@@ -110,7 +110,7 @@ def test_logits_are_divided_by_the_width_ratio_and_their_bias_is_not() -> None:
     assert ours.abs().mean() > 0.5  # the bias
 
 
-@pytest.mark.parametrize("name", FOLLOW_WIDTH)
+@pytest.mark.parametrize("name", MUP_OPTIMIZERS)
 def test_a_step_is_scaled_by_the_factor_and_decay_is_not(name: str) -> None:
     ends = {}
     for way in ("standard", "mup"):

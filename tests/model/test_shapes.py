@@ -80,16 +80,16 @@ list(coordinates(small.replace(parametrization="mup"), tokens, 1))
 
 WRONG = """
 from sweeplab.model.activations import by_run
-from sweeplab.model.attention.linear import _running
+from sweeplab.model.attention.linear import _causal_sums
 from sweeplab.model.transformer import cross_entropy
-from sweeplab.train.optimizers.matrixwise import orthogonal
+from sweeplab.train.optimizers.matrixwise import orthogonalize
 from sweeplab.train.stack import clip_
 
 for wrong in (
     lambda: cross_entropy(torch.zeros(2, 12, 5), torch.zeros(3, 4, 3, dtype=torch.long)),
     lambda: by_run(torch.Tensor.sum, torch.zeros(2, 64), 2),
-    lambda: _running(torch.zeros(2, 1, 4, 8), torch.zeros(2, 1, 4, 8), torch.zeros(1, 1, 4, 8)),
-    lambda: orthogonal(torch.ones(1, 2, 2, 2)),
+    lambda: _causal_sums(torch.zeros(2, 1, 4, 8), torch.zeros(2, 1, 4, 8), torch.zeros(1, 1, 4, 8)),
+    lambda: orthogonalize(torch.ones(1, 2, 2, 2)),
     lambda: clip_(torch.ones(2, 3), torch.ones(2), torch.ones(1)),
 ):
     try:

@@ -8,7 +8,7 @@ from model.cases import rows_of, shape_of
 from torch import nn
 
 from sweeplab.model.attention.base import AttentionMask
-from sweeplab.model.blocks import Normed, Pass, cross_attention, self_attention, through
+from sweeplab.model.blocks import Normed, Pass, cross_attention, forward_side, self_attention
 from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
@@ -93,9 +93,9 @@ PRESENT, SOURCE_PRESENT = present([9, 4, 7], LENGTH), present([6, 1, 4], SOURCE)
 def test_an_encoder_is_torchs(final_norm: bool, norm_position: str, activation: str) -> None:
     model, p = pass_of("encoder", norm_position=norm_position, activation=activation, final_norm=final_norm)
     read = tokens(LENGTH)
-    found = through(
+    found = forward_side(
         p, model.shape.of_family.sides[0], read, AttentionMask(False, RUNS, PRESENT), None
-    ).whole()
+    ).affine()
     for run in range(RUNS):
         theirs = torchs("Encoder", p, run, "", activation)
         own = PRESENT[:SEQUENCES]
@@ -112,10 +112,10 @@ def test_an_encoder_decoder_is_torchs(final_norm: bool, norm_position: str, acti
     model, p = pass_of("encoder_decoder", **parts)
     encoder, decoder = model.shape.of_family.sides
     source, read = tokens(SOURCE), tokens(LENGTH)
-    encoded = through(p, encoder, source, AttentionMask(False, RUNS, SOURCE_PRESENT), None).whole()
-    found = through(
+    encoded = forward_side(p, encoder, source, AttentionMask(False, RUNS, SOURCE_PRESENT), None).affine()
+    found = forward_side(
         p, decoder, read, AttentionMask(True, RUNS), (encoded, AttentionMask(False, RUNS, SOURCE_PRESENT))
-    ).whole()
+    ).affine()
     future = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
     for run in range(RUNS):
         hidden = ~SOURCE_PRESENT[:SEQUENCES]
@@ -163,13 +163,13 @@ def test_shared_heads_of_keys_are_repeated_ones(family: str) -> None:
     read, side = tokens(LENGTH), few.shape.of_family.sides[-1]
     given = (
         (torch.randn(RUNS, SEQUENCES * SOURCE, C, dtype=torch.float64), AttentionMask(False, RUNS))
-        if side.crosses
+        if side.has_cross
         else None
     )
-    found = through(p, side, read, AttentionMask(True, RUNS), given).whole()
-    expected = through(
+    found = forward_side(p, side, read, AttentionMask(True, RUNS), given).affine()
+    expected = forward_side(
         Pass(many.shape, weights, RUNS, SEQUENCES), side, read, AttentionMask(True, RUNS), given
-    ).whole()
+    ).affine()
     torch.testing.assert_close(found, expected)
 
 

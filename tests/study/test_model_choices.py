@@ -17,7 +17,7 @@ from sweeplab.study.spec import StudySpec
 IMPOSSIBLE = {
     "rotary with odd head_dim": (
         {"positions": "rotary", "n_embd": 15, "n_head": 3},
-        "rotary positions turn pairs of a head's columns: head_dim must be even",
+        "rotary positions rotate pairs of a head's columns: head_dim must be even",
     ),
     "n_kv_head that does not divide": ({"n_head": 6, "n_kv_head": 4}, "n_kv_head divides n_head"),
     "more active experts than experts": (
@@ -26,7 +26,7 @@ IMPOSSIBLE = {
     ),
     "linear attention with alibi": (
         {"attention": "linear", "positions": "alibi"},
-        "relative and alibi positions shift attention scores",
+        "relative and alibi positions add to attention scores",
     ),
     "a parallel block after the norm": (
         {"parallel_block": True, "norm_position": "post"},
@@ -34,12 +34,12 @@ IMPOSSIBLE = {
     ),
     "a parallel block with cross-attention": (
         {"parallel_block": True, "family": "encoder_decoder"},
-        "no place for cross-attention",
+        "does not support cross-attention",
     ),
     "a scale of an untied head": ({"tie_scale": True, "tie_weights": False}, "tie_weights must be true"),
     "a bias of an encoder's head": (
         {"head_bias": True, "tie_weights": False, "family": "encoder"},
-        "whose head follows bias: family must not be encoder",
+        "whose head has a bias if bias is true: family must not be encoder",
     ),
     "a scale of what linear attention has not": (
         {"attention_scale": "n_embd", "attention": "linear"},
@@ -49,11 +49,11 @@ IMPOSSIBLE = {
     "encoder layers of a decoder": ({"n_encoder_layer": 5}, "apply only to family encoder_decoder"),
     "an odd number of buckets": (
         {"positions": "relative", "relative_buckets": 7},
-        "even number of relative_buckets",
+        "relative positions need an even relative_buckets",
     ),
     "mup with an init of its own": (
         {"parametrization": "mup", "init": "xavier"},
-        "mup itself sets everything that scales with the width",
+        "mup sets all scales that depend on the width",
     ),
     "heads that do not divide": ({"n_embd": 100, "n_head": 6}, "n_embd % n_head == 0"),
 }
@@ -90,7 +90,7 @@ def test_an_impossible_cell_is_left_out_with_its_reason() -> None:
     assert len(kept) == 3
     ((values, reason),) = excluded
     assert values == {"attention": "linear", "positions": "alibi"} and reason.startswith(
-        "relative and alibi positions shift attention scores"
+        "relative and alibi positions add to attention scores"
     )
 
 

@@ -14,7 +14,7 @@ from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget
 from sweeplab.sweep.work.runner import Runner
 from sweeplab.train.optimizers import OPTIMIZERS
-from sweeplab.train.run import FOLLOW_WIDTH
+from sweeplab.train.run import MUP_OPTIMIZERS
 
 
 def points(**parts) -> list[dict]:
@@ -37,7 +37,7 @@ def test_parts_that_do_not_divide_the_batch_are_refused() -> None:
 def test_mup_goes_with_optimizers_that_follow_the_width() -> None:
     found = points(grid={"parametrization": ["standard", "mup"], "optimizer": list(OPTIMIZERS)})
     chosen = {each["optimizer"] for each in found if each["parametrization"] == "mup"}
-    assert chosen == set(FOLLOW_WIDTH)
+    assert chosen == set(MUP_OPTIMIZERS)
     assert len(found) == len(OPTIMIZERS) + len(chosen)
     with pytest.raises(BadInput, match=r'where optimizer is "sgd", parametrization is "mup"'):
         points(fixed={"parametrization": "mup", "optimizer": "sgd"})

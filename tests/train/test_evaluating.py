@@ -13,7 +13,7 @@ from sweeplab.data.dataset import prepare
 from sweeplab.data.objectives import make_objective, n_special
 from sweeplab.data.objectives.base import spread
 from sweeplab.model.transformer import Transformer
-from sweeplab.train.evaluating import N_ALONE
+from sweeplab.train.evaluating import N_MASKED_SEQUENCES
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
@@ -32,10 +32,10 @@ def of_encoder(values_of):
 
 def test_a_token_hidden_alone_is_all_that_a_window_hides(of_encoder, tokens) -> None:
     objective = make_objective(tokens, of_encoder(batch_size=10))
-    batches = list(objective.alone(N_ALONE))
+    batches = list(objective.alone(N_MASKED_SEQUENCES))
     windows = np.lib.stride_tricks.sliding_window_view(tokens, 16)
-    starts = spread(N_ALONE, len(windows))
-    assert sum(len(batch.inputs) for batch in batches) == len(starts) == N_ALONE
+    starts = spread(N_MASKED_SEQUENCES, len(windows))
+    assert sum(len(batch.inputs) for batch in batches) == len(starts) == N_MASKED_SEQUENCES
     for batch, start in zip(batches, starts.reshape(len(batches), -1), strict=True):
         hidden = batch.targets != NO_TARGET
         assert (hidden.sum(axis=1) == 1).all()
@@ -54,7 +54,7 @@ def test_pseudo_perplexity_is_a_plain_loops(of_encoder, tokens) -> None:
     for record in stack.advance():
         weights = {name: weight[None] for name, weight in stack.weights(record.key).items()}
         losses = []
-        for batch in make_objective(tokens, values).alone(N_ALONE):
+        for batch in make_objective(tokens, values).alone(N_MASKED_SEQUENCES):
             moved = changed(batch, lambda part: torch.from_numpy(part)[None])
             losses.append(stack.transformer.losses(weights, moved).item())
         assert record.measures == {"pseudo_perplexity": pytest.approx(math.exp(np.mean(losses)), rel=1e-5)}
@@ -73,8 +73,8 @@ def test_of_pairs_loss_and_matches_are_of_one_pass(values_of, monkeypatch) -> No
     values = values.replace(vocab_size=data.tokenizer.vocab_size + n_special(values))
     stack = Stack(values, data.train, data.val)
     stack.admit(Run("run", values))
-    passes, read = [], Transformer.computed
-    monkeypatch.setattr(Transformer, "computed", lambda *given: passes.append(given) or read(*given))
+    passes, forward = [], Transformer.forward
+    monkeypatch.setattr(Transformer, "forward", lambda *given: passes.append(given) or forward(*given))
     (record,) = stack.advance()
     assert len(passes) == len(list(make_objective(data.val, values).evaluation(values.evaluated_tokens)))
     assert record.measures.keys() == {"exact_match"}

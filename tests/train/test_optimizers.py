@@ -142,7 +142,7 @@ def test_muon_takes_queries_keys_values_and_experts_apart() -> None:
         n_expert=3,
         family="encoder_decoder",
     )
-    found = matrixwise.Muon(Layout(shape))._alike
+    found = matrixwise.Muon(Layout(shape))._by_shape
     columns = {name: slice(begin, end) for name, begin, end in [("q", 0, 12), ("k", 12, 18), ("v", 18, 24)]}
     own = {each for pieces in found.values() for each in ((n, c.start, c.stop) for n, c in pieces)}
     for each in columns.values():
@@ -294,7 +294,7 @@ def test_rows_that_got_no_gradient_stay_numbers(name: str) -> None:
     assert weights.isfinite().all()
 
 
-@pytest.mark.parametrize("update", [elementwise.adam_, elementwise._together])
+@pytest.mark.parametrize("update", [elementwise.adam_, elementwise._adam_all_rows_])
 def test_the_two_ways_of_adamw_agree(update, monkeypatch) -> None:
     expected, _ = train("adamw", [0, 1, 2])
     monkeypatch.setattr(elementwise, "adam_", update)

@@ -123,7 +123,7 @@ def test_a_scale_follows_torchs_own() -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(scaling, "GROWTH_INTERVAL", 4)
             assert scaling.unscale_(gradient, kept).equal(finite)
-            scaling.follow_(kept, finite)
+            scaling.update_scale_(kept, finite)
         assert gradient[finite].eq(1.0).all()
         for scaler, is_finite in zip(own, finite.tolist(), strict=True):
             weight = torch.zeros(1, requires_grad=True)

@@ -1,4 +1,4 @@
-"""The kinds of attention, by name: a kind is a file here and a row of ATTENTION."""
+"""The kinds of attention by name. Each kind is in a file of this folder, and a row of ATTENTION."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ ATTENTION: dict[str, AttentionKind] = {"full": FULL, "local": LOCAL, "strided": 
 
 
 def cross_kind(attention: str) -> AttentionKind:
-    """Return the kind of cross-attention beside a kind of self-attention: positions in two texts have no distance."""
+    """Return the kind of cross-attention for a kind of self-attention: full if the kind needs distances."""
     kind = ATTENTION[attention]
-    return kind if kind.crosses else FULL
+    return kind if kind.allows_cross else FULL
 
 
 def query_factor(shape: ModelShape) -> float:
-    """Return what queries are multiplied by, beside the root of head_dim that scores are divided by.
+    """Return the factor of the queries; besides it, scores are divided by sqrt(head_dim).
 
-    Under muP scores, if any, are divided by head_dim; elsewhere by the root of what attention_scale names.
+    With the factor, scores are divided by head_dim under muP, else by the root of what attention_scale names.
     """
     if shape.parametrization == "mup" and ATTENTION[shape.attention].has_scores:
         return 1.0 / math.sqrt(shape.head_dim)

@@ -1,7 +1,7 @@
-"""What every kind of attention is given, and what they share: the mask, and attention with a KV cache.
+"""The interface of all kinds of attention, and their shared code: the mask, attention with a KV cache, the softmax.
 
-Legend: K runs, B sequences, H heads, G heads of keys, D head_dim, T queries, S keys, W the width of what is weighed.
-K is folded into the batch.
+Legend: K runs, B sequences, H query heads, G key-value heads, D head_dim, T queries, S keys, W width of the values.
+The batch dimension is K*B.
 """
 
 from __future__ import annotations
@@ -22,140 +22,134 @@ if TYPE_CHECKING:
     Key = Float[Tensor, "KB H S D"]
     Value = Float[Tensor, "KB H S W"]
     New = Float[Tensor, "KB G T D"]  # a key or value that is not cached yet
-    Mixed = Float[Tensor, "KB H T W"]
+    Out = Float[Tensor, "KB H T W"]
 
-# What a kind caches of the positions that a causal side has read, and what drops from attention's weights.
+# The cache of a causal side's earlier positions, and the dropout of attention weights.
 Cached = tuple["Tensor", ...]
 Drop = Callable[["Tensor"], "Tensor"] | None
 
 
 @dataclass
 class AttentionMask:
-    """Which keys the queries of one side see, in every layer of each of n_runs runs.
+    """The keys that the queries of one side may attend to, in every layer of each of n_runs runs.
 
-    present: [K*B, S], False on padding; None where there is none.
-    bias: from distances of a query's position over a key's [...], shifts of the scores [K or 1, H, ...].
+    present: [K*B, S], False on padding; None without padding.
+    bias: maps distances (query position minus key position) [...] to biases of the scores [K or 1, H, ...].
     """
 
     causal: bool
     n_runs: int
     present: Bool[Tensor, "KB S"] | None = None
     bias: Callable[[Tensor], Tensor] | None = None
-    _shifts: dict[str, Tensor] = field(default_factory=dict)
-    _additive: Tensor | None = None
+    _biases: dict[str, Tensor] = field(default_factory=dict)
+    _additive_mask: Tensor | None = None
 
     @property
     def visible(self) -> Bool[Tensor, "KB S"] | None:
-        """Return `present` where it hides anything: what a causal side sees ends before the padding."""
+        """Return `present`, or None for a causal side, where padding comes after all keys that a token attends to."""
         return None if self.causal else self.present
 
-    def additive(
+    def additive_mask(
         self, n: int, distances: Int[Tensor, "T S"], hidden: Bool[Tensor, "T S"] | None
     ) -> Float[Tensor, "n H T S"]:
-        """Return what positions add to all scores [n, H, T, S], with -inf on hidden ones and on padding.
-
-        The layers share it.
-        """
-        if self._additive is None:
+        """Return the biases of all scores [n, H, T, S], with -inf for hidden keys and padding; layers share them."""
+        if self._additive_mask is None:
             assert self.bias is not None
-            shift = self.bias(distances)
-            shift = shift if hidden is None else shift.masked_fill(hidden, -math.inf)
-            found = shift[:, None].expand(-1, n // len(shift), -1, -1, -1).flatten(0, 1)
+            bias = self.bias(distances)
+            bias = bias if hidden is None else bias.masked_fill(hidden, -math.inf)
+            found = bias[:, None].expand(-1, n // len(bias), -1, -1, -1).flatten(0, 1)
             if self.visible is not None:
                 found = found.masked_fill(~self.visible[:, None, None], -math.inf)
-            self._additive = found
-        return self._additive
+            self._additive_mask = found
+        return self._additive_mask
 
-    def shifted(
+    def add_bias(
         self, scores: Float[Tensor, "KB H *blocks T S"], part: str, distances: Int[Tensor, "T S"]
     ) -> Float[Tensor, "KB H *blocks T S"]:
-        """Add what positions shift, [K or 1, H, T, S], to scores of these distances.
-
-        The layers share what is computed for one part of a kind's scores.
-        """
+        """Add the bias of these distances, [K or 1, H, T, S], to scores; layers share the bias of each named part."""
         if self.bias is None:
             return scores
-        if part not in self._shifts:
-            self._shifts[part] = self.bias(distances)
-        shift = self._shifts[part]
-        by_run = scores.view(len(shift), -1, *scores.shape[1:])
+        if part not in self._biases:
+            self._biases[part] = self.bias(distances)
+        bias = self._biases[part]
+        by_run = scores.view(len(bias), -1, *scores.shape[1:])
         if scores.ndim > distances.ndim + 2:
-            shift = shift.unsqueeze(2)
-        return (by_run + shift[:, None]).flatten(0, 1)
+            bias = bias.unsqueeze(2)
+        return (by_run + bias[:, None]).flatten(0, 1)
 
 
 class AttentionKind(ABC):
     """A kind of self-attention.
 
-    crosses: an encoder_decoder's cross-attention is of this kind too; else it is full.
-    has_scores: weights are a softmax of scaled scores, which muP scales otherwise, and of which dropout drops.
-    requires: what holds of every model's shape, whatever its attention is.
+    allows_cross: an encoder_decoder's cross-attention has this kind too; otherwise it is full.
+    has_scores: the weights are a softmax of scaled scores; muP changes their scale, and dropout applies to them.
+    requires: conditions on the shape of every model, also of models with another kind of attention.
     """
 
-    crosses = False
+    allows_cross = False
     has_scores = True
     requires: tuple[Requirement, ...] = ()
 
     @abstractmethod
-    def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Mixed:
-        """Return the weighted values; `drop` drops from the weights, and is None where nothing is dropped."""
+    def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Out:
+        """Return the sums of values, weighted by attention; `drop` is the dropout of the weights, or None."""
 
     @abstractmethod
     def n_weights(self, shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
-        """Return how many weights of a sequence and head are held at once."""
+        """Return the number of attention weights per sequence and head that are in memory at once."""
 
     def flops(self, shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
-        """Return the FLOPs of a sequence's products in a layer's forward pass, as they are computed."""
+        """Return the forward FLOPs of one layer's attention on one sequence: the products that are really computed."""
         return 4 * self.n_weights(shape, n_queries, n_keys, causal) * shape.n_head * shape.head_dim
 
-    def reach(self, shape: ModelShape) -> int | None:
-        """Return from how far back no key is seen any more, so that none is cached; None where all are seen."""
+    def window(self, shape: ModelShape) -> int | None:
+        """Return the distance from which no query attends to a key, so that no key is cached; None for no limit."""
         return None
 
-    def sees(self, shape: ModelShape, distances: Int[Tensor, "T S"]) -> Bool[Tensor, "T S"] | None:
-        """Say at which distances of a query's position over a key's one is seen; None: at all within reach."""
+    def attends_at(self, shape: ModelShape, distances: Int[Tensor, "T S"]) -> Bool[Tensor, "T S"] | None:
+        """Return at which distances (query minus key position) queries attend; None for all inside the window."""
         return None
 
     def attend_cached(
         self, q: Query, k: New, v: New, shape: ModelShape, mask: AttentionMask, cached: Cached | None
-    ) -> tuple[Mixed, Cached]:
-        """Attend from new positions of a causal side; return what to cache from here on, too.
+    ) -> tuple[Out, Cached]:
+        """Attend from new positions of a causal side; return the output and the new cache.
 
-        With the keys of all that it sees a query needs no other one: the result is what `attend` computes for the
-        last rows of the whole sequence. Heads of keys are cached once, however many heads of queries share them.
+        The output equals the last rows of `attend` on the whole sequence. Keys and values are cached before they are
+        repeated for the query heads.
         """
         import torch
 
         if cached is None:
-            mixed = self.attend(q, for_queries(k, shape), for_queries(v, shape), shape, mask, None)
+            output = self.attend(q, repeat_kv(k, shape), repeat_kv(v, shape), shape, mask, None)
         else:
             k, v = (torch.cat(each, dim=2) for each in zip(cached, (k, v), strict=True))
-            mixed = self._last_rows(q, for_queries(k, shape), for_queries(v, shape), shape, mask)
-        if (width := self.reach(shape)) is not None:
+            output = self._last_rows(q, repeat_kv(k, shape), repeat_kv(v, shape), shape, mask)
+        if (width := self.window(shape)) is not None:
             k, v = (each[:, :, max(0, each.shape[2] - width + 1) :] for each in (k, v))
-        return mixed, (k, v)
+        return output, (k, v)
 
-    def _last_rows(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask) -> Mixed:
+    def _last_rows(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask) -> Out:
         from torch.nn import functional as F
 
-        distances = between(q, k)
-        seen, among = None, self.sees(shape, distances)
-        if q.shape[2] > 1 or among is not None:  # else it sees all that is cached
-            seen = (distances >= 0) & (distances < (self.reach(shape) or k.shape[2]))
-            seen = seen if among is None else seen & among
+        distances = distance_matrix(q, k)
+        seen, allowed = None, self.attends_at(shape, distances)
+        if q.shape[2] > 1 or allowed is not None:  # else the query attends to all cached keys
+            seen = (distances >= 0) & (distances < (self.window(shape) or k.shape[2]))
+            seen = seen if allowed is None else seen & allowed
         if mask.bias:
-            seen = mask.additive(len(q), distances, None if seen is None else ~seen)
+            seen = mask.additive_mask(len(q), distances, None if seen is None else ~seen)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
 
 
-def for_queries(x: Float[Tensor, "KB G *rest"], shape: ModelShape) -> Float[Tensor, "KB H *rest"]:
-    """Return heads of keys or values as often as heads of queries share them."""
+def repeat_kv(x: Float[Tensor, "KB G *rest"], shape: ModelShape) -> Float[Tensor, "KB H *rest"]:
+    """Repeat each key or value head for all query heads that share it."""
     n_shared = shape.n_head // shape.n_kv_head
     return x if n_shared == 1 else x.repeat_interleave(n_shared, dim=1)
 
 
-def between(q: Float[Tensor, "KB H T D"], k: Float[Tensor, "KB H S D"]) -> Int[Tensor, "T S"]:
-    """Return the distances of queries' positions over keys', where the last query stands at the last key."""
+def distance_matrix(q: Float[Tensor, "KB H T D"], k: Float[Tensor, "KB H S D"]) -> Int[Tensor, "T S"]:
+    """Return each query position minus each key position; the last query has the position of the last key."""
     import torch
 
     n_queries, n_keys = q.shape[2], k.shape[2]
@@ -164,14 +158,14 @@ def between(q: Float[Tensor, "KB H T D"], k: Float[Tensor, "KB H S D"]) -> Int[T
 
 
 def scores(q: Float[Tensor, "*n T D"], k: Float[Tensor, "*n S D"]) -> Float[Tensor, "*n T S"]:
-    """Return scaled products of queries and keys."""
+    """Return the products of queries and keys, divided by sqrt(D)."""
     return q.matmul(k.transpose(-1, -2)).mul_(1.0 / math.sqrt(q.shape[-1]))
 
 
 def weights(found: Float[Tensor, "*n T S"], hidden: Bool[Tensor, "..."]) -> Float[Tensor, "*n T S"]:
-    """Return softmax over the scores that are not hidden; the scores are overwritten.
+    """Return the softmax over the scores that are not hidden; overwrites the scores.
 
-    With the least number and not with -inf: where padding hides all, what comes out is of no use but finite.
+    Hidden scores become the smallest finite number: with -inf, rows in which padding hides all keys would be NaN.
     """
     import torch
 
@@ -179,8 +173,8 @@ def weights(found: Float[Tensor, "*n T S"], hidden: Bool[Tensor, "..."]) -> Floa
 
 
 def in_blocks(x: Float[Tensor, "*n T D"], width: int) -> Float[Tensor, "*n blocks {width} D"]:
-    """Return sequences cut into blocks of a width, with zeros behind the end."""
+    """Split sequences into blocks of `width` positions, with zeros after the end."""
     from torch.nn import functional as F
 
-    filled = F.pad(x, (0, 0, 0, -x.shape[-2] % width))
-    return filled.view(*x.shape[:-2], -1, width, x.shape[-1])
+    padded = F.pad(x, (0, 0, 0, -x.shape[-2] % width))
+    return padded.view(*x.shape[:-2], -1, width, x.shape[-1])

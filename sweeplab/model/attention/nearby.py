@@ -1,10 +1,10 @@
-"""Attention to what is near, by blocks: local, and strided, which sees a column of what is far besides.
+"""Attention to nearby positions, computed in blocks: local, and strided, which also attends to distant positions.
 
-local: positions less than attention_window away. A block of queries, as wide as the window, meets its own keys and
-those of the block before it (and after it, where it sees both ways): O(T) in all. Sliding windows: Beltagy et al.,
-"Longformer" (2020).
-strided (Child et al., "Sparse transformers", 2019): positions less than attention_stride away, and every one a whole
-number of strides away: O(T (s + T/s)) in all. Both parts share one softmax.
+local: positions less than attention_window away (sliding windows: Beltagy et al., "Longformer", 2020). A block is as
+wide as the window. Its queries attend to the keys of their own block and of the block before it (and after it, without
+a causal mask). The cost is O(T).
+strided (Child et al., "Sparse transformers", 2019): positions less than attention_stride away, and those at any
+multiple of the stride. The cost is O(T (s + T/s)) with the stride s. Both parts share one softmax.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from sweeplab.model.attention.base import Key, Mixed, Query, Value
+    from sweeplab.model.attention.base import Key, Out, Query, Value
 
     Blocks = Float[Tensor, "KB H n width D"]
 
 
 @dataclass(frozen=True)
 class _Nearby(AttentionKind):
-    """Attention within a width, and with a column to every position whole widths away."""
+    """Attention to positions less than a width away; with `has_column`, also to those at multiples of the width."""
 
     width: Callable[[ModelShape], int]
     has_column: bool = False
 
-    def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Mixed:
+    def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Out:
         import torch
 
         length = q.shape[2]
         width = min(self.width(shape), length)
         q, k, v = (in_blocks(each, width) for each in (q, k, v))
-        found, hidden = _near(q, k, length, width, mask)
+        found, hidden = _near_scores(q, k, length, width, mask)
         n_near, has_column = found.shape[-1], self.has_column and length > width
         if has_column:
-            far, too = _column(q, k, length, width, mask)
+            far, far_hidden = _column_scores(q, k, length, width, mask)
             found = torch.cat([found, far.transpose(-2, -3)], dim=-1)
-            hidden = torch.cat([hidden, too.transpose(-2, -3)], dim=-1)
+            hidden = torch.cat([hidden, far_hidden.transpose(-2, -3)], dim=-1)
         found = weights(found, hidden)
         found = drop(found) if drop else found
-        mixed = found[..., :n_near].matmul(_with_neighbors(v, mask.causal))
+        output = found[..., :n_near].matmul(_with_neighbors(v, mask.causal))
         if has_column:
             column = found[..., n_near:].transpose(-2, -3).matmul(v.transpose(-2, -3))
-            mixed = mixed + column.transpose(-2, -3)
-        return mixed.flatten(2, 3)[:, :, :length]
+            output = output + column.transpose(-2, -3)
+        return output.flatten(2, 3)[:, :, :length]
 
     def n_weights(self, shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
         width = min(self.width(shape), n_queries)
@@ -58,17 +58,17 @@ class _Nearby(AttentionKind):
         n_near = width if n == 1 else (2 if causal else 3) * width
         return n * width * (n_near + (n if self.has_column and n > 1 else 0))
 
-    def reach(self, shape: ModelShape) -> int | None:
+    def window(self, shape: ModelShape) -> int | None:
         return None if self.has_column else self.width(shape)
 
-    def sees(self, shape: ModelShape, distances: Int[Tensor, "T S"]) -> Bool[Tensor, "T S"] | None:
+    def attends_at(self, shape: ModelShape, distances: Int[Tensor, "T S"]) -> Bool[Tensor, "T S"] | None:
         if not self.has_column:
             return None
         return (distances < self.width(shape)) | (distances % self.width(shape) == 0)
 
 
 def _with_neighbors(x: Blocks, causal: bool) -> Float[Tensor, "KB H n near D"]:
-    """Return blocks with the one before (and after) each; `near` is 2 or 3 times their width, or 1 of a lone one."""
+    """Join each block with the one before (and after) it: `near` is 2 or 3 times the width, or 1 time for one block."""
     import torch
     from torch.nn import functional as F
 
@@ -78,10 +78,10 @@ def _with_neighbors(x: Blocks, causal: bool) -> Float[Tensor, "KB H n near D"]:
     return torch.cat([before, x] if causal else [before, x, F.pad(x, (0, 0, 0, 0, -1, 1))], dim=-2)
 
 
-def _near(
+def _near_scores(
     q: Blocks, k: Blocks, n_keys: int, width: int, mask: AttentionMask
 ) -> tuple[Float[Tensor, "KB H n {width} near"], Bool[Tensor, "..."]]:
-    """Return scores of query blocks with the keys near them, and which of these are hidden."""
+    """Return the scores of query blocks and the keys near them, and which scores are hidden."""
     import torch
 
     n = q.shape[-3]
@@ -89,36 +89,36 @@ def _near(
     own = torch.arange(width, device=q.device)
     keys = torch.arange(found.shape[-1], device=q.device) - (width if n > 1 else 0)
     distances = own[:, None] - keys
-    found = mask.shifted(found, "near", distances)
+    found = mask.add_bias(found, "near", distances)
     positions = width * torch.arange(n, device=q.device)[:, None] + keys
     absent = (positions < 0) | (positions >= n_keys)
     hidden = (distances.abs() >= width) | absent[:, None]
     if mask.causal:
         hidden = hidden | (distances < 0)
     if mask.visible is not None:
-        there = mask.visible[:, positions.clamp(0, n_keys - 1)]
-        hidden = hidden | ~there[:, None, :, None]
+        present = mask.visible[:, positions.clamp(0, n_keys - 1)]
+        hidden = hidden | ~present[:, None, :, None]
     return found, hidden
 
 
-def _column(
+def _column_scores(
     q: Blocks, k: Blocks, n_keys: int, stride: int, mask: AttentionMask
 ) -> tuple[Float[Tensor, "KB H {stride} n n"], Bool[Tensor, "..."]]:
-    """Return scores within each column of blocks, and which are hidden.
+    """Return the scores of positions at multiples of the stride, and which scores are hidden.
 
-    A position's own is: it is among the near ones.
+    A position's own key is hidden, because the near scores have it.
     """
     import torch
 
     found = scores(q.transpose(-2, -3), k.transpose(-2, -3))
     rows = torch.arange(q.shape[-3], device=q.device)
     steps = rows[:, None] - rows
-    found = mask.shifted(found, "far", steps * stride)
+    found = mask.add_bias(found, "far", steps * stride)
     positions = torch.arange(stride, device=q.device)[:, None] + stride * rows
     hidden = (steps <= 0 if mask.causal else steps == 0) | (positions >= n_keys)[:, None]
     if mask.visible is not None:
-        there = mask.visible[:, positions.clamp(max=n_keys - 1)]
-        hidden = hidden | ~there[:, None, :, None]
+        present = mask.visible[:, positions.clamp(max=n_keys - 1)]
+        hidden = hidden | ~present[:, None, :, None]
     return found, hidden
 
 

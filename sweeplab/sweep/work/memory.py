@@ -7,7 +7,7 @@ from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.records.runs import DOES_NOT_FIT
 from sweeplab.study.plan import stack_capacity
 from sweeplab.train.devices import free_memory_bytes
-from sweeplab.train.run import ShapeKey, in_more_parts, shape_key, train_memory_bytes
+from sweeplab.train.run import ShapeKey, shape_key, train_memory_bytes, with_more_accumulation
 
 
 class Memory:
@@ -36,7 +36,7 @@ class Memory:
 
         None if a part is already one row: the run cannot be made smaller.
         """
-        if (more := in_more_parts(values)) is None:
+        if (more := with_more_accumulation(values)) is None:
             return None
         self._parts[shape_key(values)], self._capacities[shape_key(more)] = more.grad_accum, 1
         return more.grad_accum

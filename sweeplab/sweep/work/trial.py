@@ -24,7 +24,7 @@ from sweeplab.sweep.trials.store import Claim
 from sweeplab.train.checkpoint import remove_snapshots
 from sweeplab.train.devices import settle_devices
 from sweeplab.train.member import Record
-from sweeplab.train.run import Run, train_flops, train_tokens, worth
+from sweeplab.train.run import Run, metric_value, train_flops, train_tokens
 from sweeplab.train.stack import Stack
 
 WHOLE = ("whole_val_loss", "whole_bits_per_byte")
@@ -106,7 +106,7 @@ class TrialRuns:
         metric, values = spec.objective.metric, next(iter(self.trainings.values())).run.values
         self._asked_parts = values.grad_accum
         seeds = [each.folder.seed for each in self.trainings.values()]
-        self.curves = SeedCurves(seeds, lambda loss, iteration: worth(metric, loss, iteration, values))
+        self.curves = SeedCurves(seeds, lambda loss, iteration: metric_value(metric, loss, iteration, values))
 
     def write_points(self) -> None:
         """Append the points of the curves that are not written yet.

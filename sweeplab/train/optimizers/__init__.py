@@ -1,4 +1,4 @@
-"""The optimizers, by name. A new one is a class in a file here, and a row of OPTIMIZERS."""
+"""The optimizers by name. To add one, write a class in a file of this folder and a row of OPTIMIZERS."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""What an optimizer of a stack is, and what several of them need.
+"""The base class of a stack's optimizers, and functions that several of them use.
 
-Legend: K runs, P the row size. Weights, gradient and state are buffers with one row per run; hyperparameters are
-one number per run. torch's own optimizers take one learning rate for a tensor, not one per row.
+Legend: K runs, P the row size. Weights, gradient and state are buffers with one row per run. Hyperparameters are one
+number per run; torch's own optimizers have one learning rate per tensor, not one per row.
 
-On the CPU a run's bits are the same in any row of any stack. On whole rows, which are whole blocks, any operation
-keeps to that; on a part of a row only those that round once (a product, a sum, a root), for torch computes a loop's
-last elements by other instructions, and which ones are last depends on K. So no lerp_ and no addcmul_ there.
+On the CPU the bits of a run must be the same in any row of any stack. On whole rows, which are whole blocks, every
+operation ensures this. On a part of a row only operations that round once do (a product, a sum, a root): torch computes
+the last elements of a loop with other instructions, and K decides which elements are last. So do not use lerp_ or
+addcmul_ there.
 """
 
 from __future__ import annotations
@@ -35,10 +36,9 @@ _Key = TypeVar("_Key")
 class Rates(NamedTuple):
     """One run's hyperparameters of one step; `step` counts from 1.
 
-    Adam divides its first moment by `correction1`, and multiplies the root of its second by `correction2`.
-
-    In a compiled step those of all runs: tensors [K] of float64, of which the same is computed. What takes long is
-    computed before it, once a run: a compiler would repeat a power for every few weights.
+    Adam divides its first moment by `correction1`, and multiplies the root of its second moment by `correction2`. They
+    are computed before a compiled step, which would compute the powers again for every few weights. In a compiled step
+    all fields are float64 tensors [K], with the values of all runs.
     """
 
     learning_rate: Any
@@ -62,7 +62,7 @@ class Rates(NamedTuple):
         momentum: float,
         step: int,
     ) -> Rates:
-        """Return them with Adam's corrections for moments that start at 0."""
+        """Return the hyperparameters with Adam's bias corrections."""
         corrections = (1.0 - beta1**step, (1.0 - beta2**step) ** -0.5)
         return cls(learning_rate, weight_decay, beta1, beta2, eps, momentum, step, *corrections)
 
@@ -71,9 +71,9 @@ EachRates = Sequence[Rates] | Rates
 
 
 class Optimizer(ABC):
-    """Updates the weights of a stack's runs; its state lies in buffers of the stack's, named and sized here.
+    """Updates the weights of a stack's runs. The stack holds the state, in buffers that `buffers` describes.
 
-    `rows` are the buffers in which a run has a number per weight.
+    `rows` has the names of the buffers with one number per weight.
     """
 
     rows: ClassVar[tuple[str, ...]] = ()
@@ -82,22 +82,22 @@ class Optimizer(ABC):
         self.layout = layout
 
     def buffers(self) -> dict[str, int]:
-        """Return the length of a run's row in each buffer of state, by name; whole blocks, zero at the start."""
+        """Return the length of a run's row in each buffer, by name, in whole blocks; buffers start at zero."""
         return dict.fromkeys(self.rows, self.layout.row_size)
 
     @cached_property
     def learning_rate_spans(self) -> list[tuple[slice, float]]:
-        """Return the stretches of a row that share a learning rate, and its factor: one stretch, but under muP."""
+        """Return the spans of columns that share a learning rate, and its factor; without muP there is one span."""
         ratio = self.layout.shape.width_ratio
         return spans(self.layout, lambda weight: weight.width_factors(ratio)[1])
 
     @abstractmethod
     def update_(self, weights: Rows, gradient: Rows, state: State, rates: EachRates) -> None:
-        """Update weights and state in place; the gradient is used up."""
+        """Update weights and state in place; the gradient may be overwritten."""
 
 
 def column(find: Callable[[Rates], Any], rates: EachRates, like: Tensor) -> Float[Tensor, "K 1"]:
-    """Return one number per run, found from its rates, as a column that multiplies rows."""
+    """Return `find` of each run's rates as a column, which can be multiplied with rows."""
     if isinstance(rates, Rates):
         found: Tensor = find(rates).to(like.dtype)
         return found[:, None]
@@ -105,29 +105,29 @@ def column(find: Callable[[Rates], Any], rates: EachRates, like: Tensor) -> Floa
 
 
 def decay_(weights: Rows, n_decayed: int, rates: EachRates) -> None:
-    """Shrink the first n_decayed columns: Loshchilov and Hutter's decoupled weight decay."""
+    """Apply Loshchilov and Hutter's decoupled weight decay to the first n_decayed columns."""
     shrink = column(lambda rate: 1.0 - rate.learning_rate * rate.weight_decay, rates, weights)
     weights[:, :n_decayed].mul_(shrink)
 
 
 def add_l2_(gradient: Rows, weights: Rows, n_decayed: int, rates: EachRates) -> None:
-    """Add the gradient of half weight_decay times the squares of the first n_decayed columns."""
+    """Add the gradient of an L2 penalty, weight_decay / 2 times the squares of the first n_decayed columns."""
     decays = column(lambda rate: rate.weight_decay, rates, weights)
     gradient[:, :n_decayed].add_(weights[:, :n_decayed] * decays)
 
 
 def spans(layout: Layout, key: Callable[[Weight], _Key]) -> list[tuple[slice, _Key]]:
-    """Return the stretches of a row whose weights have one key; the last has the padding too."""
+    """Return the spans of adjacent columns whose weights have the same key; the last span includes the padding."""
     keys, sizes = [], []
     for own, weights in groupby(layout.weights, key):
         keys.append(own)
         sizes.append(sum(weight.size for weight in weights))
     sizes[-1] += layout.row_size - layout.n_params
-    return list(zip(places(sizes)[0], keys, strict=True))
+    return list(zip(packed(sizes)[0], keys, strict=True))
 
 
-def places(sizes: Sequence[int]) -> tuple[list[slice], int]:
-    """Return where pieces of these sizes lie one after the other in a row, and its length in whole blocks."""
+def packed(sizes: Sequence[int]) -> tuple[list[slice], int]:
+    """Return the slices of adjacent pieces of these sizes in a row, and the row's length in whole blocks."""
     ends = [0, *accumulate(sizes)]
     pieces = [slice(begin, end) for begin, end in pairwise(ends)]
     return pieces, -(-ends[-1] // BLOCK) * BLOCK

@@ -1,10 +1,10 @@
-"""The optimizers that treat every number of a row alike: SGD, Adam, AdamW and Lion.
+"""The elementwise optimizers: SGD, Adam, AdamW and Lion.
 
-SGD has Polyak's momentum, as torch.optim.SGD computes it without dampening. Adam: Kingma and Ba, "Adam: a method for
-stochastic optimization" (2015), as torch.optim.Adam. AdamW: Loshchilov and Hutter, "Decoupled weight decay
-regularization" (2019), as torch.optim.AdamW. Lion: Chen et al., "Symbolic discovery of optimization algorithms" (2023),
-algorithm 2; its steps are as large as the learning rate in every number: the authors take a rate 3 to 10 times smaller
-than AdamW's, a weight decay as many times larger, and betas (0.9, 0.99).
+SGD has Polyak's momentum, like torch.optim.SGD without dampening. Adam: Kingma and Ba, "Adam: a method for stochastic
+optimization" (2015), like torch.optim.Adam. AdamW: Loshchilov and Hutter, "Decoupled weight decay regularization"
+(2019), like torch.optim.AdamW. Lion: Chen et al., "Symbolic discovery of optimization algorithms" (2023), algorithm 2.
+Every element of a Lion step is as large as the learning rate, so the authors use a learning rate 3 to 10 times smaller
+than AdamW's, a weight decay larger by the same factor, and betas (0.9, 0.99).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sweeplab.train.optimizers.base import EachRates, Optimizer, Rates, Rows, St
 
 
 class SGD(Optimizer):
-    """Gradient descent with momentum, not Nesterov's; its weight decay is an L2 term of the gradient."""
+    """Gradient descent with momentum (not Nesterov's); weight decay is an L2 penalty in the gradient."""
 
     rows = ("momentum",)
 
@@ -28,7 +28,7 @@ class SGD(Optimizer):
 
 
 class Adam(Optimizer):
-    """Adam, its weight decay an L2 term of the gradient (of matrices and embeddings only), and so of the moments."""
+    """Adam; weight decay is an L2 penalty in the gradient, and so in the moments, of matrices and embeddings."""
 
     rows = ("first", "second")
 
@@ -39,7 +39,7 @@ class Adam(Optimizer):
 
 
 class AdamW(Optimizer):
-    """Adam with weight decay outside of the gradient; under muP each weight has its own learning rate."""
+    """Adam with decoupled weight decay; under muP each weight has its own learning rate."""
 
     rows = ("first", "second")
 
@@ -62,7 +62,7 @@ class Lion(Optimizer):
         beta1 = column(lambda rate: rate.beta1, rates, weights)
         beta2 = column(lambda rate: rate.beta2, rates, weights)
         mixed = (momentum * beta1).add_(gradient * (1.0 - beta1))
-        signs = torch.where(mixed.isnan(), mixed, mixed.sign())  # torch's sign hides a run that diverged
+        signs = torch.where(mixed.isnan(), mixed, mixed.sign())  # sign() would hide a run with NaN
         momentum.mul_(beta2).add_(gradient.mul_(1.0 - beta2))
         decay_(weights, self.layout.n_decayed, rates)
         rate = column(lambda rate: rate.learning_rate, rates, weights)
@@ -73,11 +73,11 @@ class Lion(Optimizer):
 def adam_(
     weights: Rows, gradient: Rows, first: Rows, second: Rows, rates: EachRates, factor: float = 1.0
 ) -> None:
-    """Take Adam's step without any decay, with `factor` times the learning rate of each run."""
+    """Take Adam's step without weight decay, with `factor` times the learning rate of each run."""
     if isinstance(rates, Rates) or weights.device.type != "cpu":
-        _together(weights, gradient, first, second, rates, factor)
+        _adam_all_rows_(weights, gradient, first, second, rates, factor)
         return
-    # Row by row with torch's fused kernel: one pass over memory instead of eight.
+    # Row by row, because torch's fused kernel reads memory once instead of eight times.
     for row, rate in enumerate(rates):
         torch._fused_adamw_(
             [weights[row]], [gradient[row]], [first[row]], [second[row]], [], [torch.tensor(float(rate.step))],
@@ -86,10 +86,10 @@ def adam_(
         )  # fmt: skip
 
 
-def _together(
+def _adam_all_rows_(
     weights: Rows, gradient: Rows, first: Rows, second: Rows, rates: EachRates, factor: float = 1.0
 ) -> None:
-    """Update all rows at once: on a GPU a few kernels instead of a few a row."""
+    """Update all rows at once, which on a GPU takes a few kernels instead of a few per row."""
     first.lerp_(gradient, column(lambda rate: 1.0 - rate.beta1, rates, weights))
     beta2 = column(lambda rate: rate.beta2, rates, weights)
     second.mul_(beta2).add_(gradient.square() * (1.0 - beta2))
