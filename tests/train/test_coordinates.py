@@ -17,7 +17,7 @@ from sweeplab.train.stack import Stack
 
 WIDTHS = (32, 64, 128, 256)
 N_STEPS = 5
-answer = blocks._answer
+answer = blocks._expert
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_experts_are_one_layer(values_of, tokens) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             blocks,
-            "_answer",
+            "_expert",
             lambda p, name, run, expert, x: (
                 products.append((name, x @ p.w[f"{name}.up.weight"][run, expert]))
                 or answer(p, name, run, expert, x)
