@@ -55,7 +55,7 @@ def test_a_planted_difference_is_told_with_its_size(n_trials: int) -> None:
     assert list(found.significant) == [a == 0 for a, _ in SIX]
     assert found.evidence.verdict == DIFFERENT
     assert all(low < 0.3 < high for low, high in list(zip(found.low, found.high, strict=True))[:5])
-    assert found.of(0).verdict == DIFFERENT and found.of(14).verdict == NOT_SEEN
+    assert found.evidence_of(0).verdict == DIFFERENT and found.evidence_of(14).verdict == NOT_SEEN
 
 
 def test_how_many_trials_stand_behind_the_cells_is_said_of_the_fewest_and_the_most() -> None:
@@ -82,7 +82,7 @@ def test_what_cannot_be_told_says_what_would() -> None:
     one_seed = compare(plant_cells(random, n_trials=4, n_seeds=1), SIX)
     one_trial = compare(plant_cells(random, n_trials=1), SIX, is_searched=True)
     for found, why in ((one_seed, ONE_SEED), (one_trial, ONE_TRIAL)):
-        assert found.evidence.verdict == found.of(0).verdict == UNKNOWN
+        assert found.evidence.verdict == found.evidence_of(0).verdict == UNKNOWN
         assert found.evidence.why == why and why in found.evidence.in_words()
         assert np.isnan(found.low).all() and not found.significant.any()
 

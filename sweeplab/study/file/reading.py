@@ -168,7 +168,7 @@ def _lay_over(document: dict[str, Any], override: str, problems: Problems) -> No
         own.add((), "no value is given", "name=value")
     elif path is None:
         own.add((), f"{name!r} is unknown", allowed, nearest(name, [*TABLE, *StudySpec.model_fields]))
-    elif not all(map(str.strip, path)):
+    elif not all(str(part).strip() for part in path):
         own.add((), f"{name!r} has an empty part", allowed)
     elif not own.found:
         if path in (("engine",), ("engine", "type")) and isinstance(value, str):
