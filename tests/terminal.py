@@ -16,11 +16,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fcntl import ioctl
+from functools import partial
 from pathlib import Path
 
 # A shell's background jobs ignore SIGINT, and so would all that a suite in the background starts; in a terminal it
 # is Ctrl-C.
 _IN_A_TERMINAL = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+# What nohup starts ignores SIGHUP, and so would all that a suite under nohup starts.
+heeds_hangups = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)
 PROGRAM = [sys.executable, "-c", f"{_IN_A_TERMINAL}; from sweeplab.cli import main; main()"]
 # Colors, the cursor's visibility; the cursor up, the line erased; a control character; text.
 _PIECES = re.compile(r"\x1b\[(?:\?25[lh]|[\d;]*m)|\x1b\[(\d*)A|\x1b\[2K|[\r\n]|[^\x1b\r\n]+")
@@ -124,7 +127,7 @@ def play(
             while unsent and unsent[0][0](screen):
                 _, number = unsent.pop(0)
                 (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
-        return Played(process.wait(timeout=30), screen, raw)
+        return Played(process.wait(timeout=120), screen, raw)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

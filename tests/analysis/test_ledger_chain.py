@@ -219,7 +219,7 @@ def test_a_kill_leaves_a_ledger_or_a_named_torn_line(wait: int, tmp_path: Path) 
     while not path.exists() or path.read_bytes().count(b"\n") < wait:
         assert writer.poll() is None
     writer.kill()
-    writer.communicate(timeout=30)
+    writer.communicate(timeout=120)
     try:
         chain = read_chain(path)
     except BadInput as error:

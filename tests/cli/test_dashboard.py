@@ -36,7 +36,7 @@ def served(*arguments: str | Path) -> Iterator[str]:
             yield json.loads("".join(lines))["page"]
         finally:
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=30)
+            out, err = process.communicate(timeout=120)
         assert (process.returncode, out, err) == (0, "", "ended\n")
 
 

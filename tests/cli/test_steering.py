@@ -177,7 +177,7 @@ def long(folder: Path):
         yield process, study
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=120)
         log.close()
 
 

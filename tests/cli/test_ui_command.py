@@ -13,12 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 from chromium import chromium_page
-from terminal import PROGRAM
+from terminal import PROGRAM, heeds_hangups
 
 
 def start(*arguments: str | Path, prefix: Sequence[str] = ()) -> subprocess.Popen[str]:
     command = [*prefix, *PROGRAM, "ui", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, preexec_fn=heeds_hangups)
 
 
 def printed(process: subprocess.Popen[str]) -> dict[str, object]:
@@ -40,10 +41,10 @@ def test_a_server_lives_as_long_as_the_command(number: signal.Signals, finished)
         server, links = said["server"], said["studies"]["tiny"]
         assert links.keys() == {"charts", "table", "study"}
         assert all(link.startswith(f"{server}/#/experiments/") for link in links.values())
-        with urllib.request.urlopen(server, timeout=20) as answer:
+        with urllib.request.urlopen(server, timeout=120) as answer:
             assert b"<title>MLflow</title>" in answer.read()
         process.send_signal(number)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (0, "", "ended\n")
     assert not psutil.pid_exists(said["pid"])
 
@@ -58,7 +59,7 @@ def test_it_outlives_its_terminal_under_nohup(finished) -> None:
         with urllib.request.urlopen(said["server"], timeout=60) as answer:
             assert answer.status == 200
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
 
 
 @pytest.mark.browser

@@ -116,7 +116,7 @@ def test_a_crash_of_the_machine_is_recovered_from(run, lab: Path) -> None:
     processes = [head, *head.children(recursive=True)]
     for each in processes:
         each.send_signal(signal.SIGKILL)
-    psutil.wait_procs(processes, timeout=10)
+    psutil.wait_procs(processes, timeout=120)
     assert "stopped" in run("storage", "status")
     # The machine has another boot now, and the number of the server's process is another's.
     pid_file, started = Server(lab).data / "postmaster.pid", Server(lab).folder / "started.json"

@@ -170,7 +170,7 @@ def test_the_pages_ask_nobody_but_this_machine(shown: Shown) -> None:
 
 def answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
+        with urllib.request.urlopen(f"{url}/health", timeout=120) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False
@@ -178,7 +178,7 @@ def answers(url: str) -> bool:
 
 def status(port: int, host: str) -> int:
     """Return what the pages answer to a browser that knows them by this name."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     try:
         connection.request("GET", "/", headers={"Host": host})
         return connection.getresponse().status
