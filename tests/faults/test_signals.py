@@ -101,7 +101,7 @@ def test_a_terminal_that_goes_stops_the_study_and_loses_no_step(folder: StudyFol
         stdout=theirs,
         stderr=theirs,
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        preexec_fn=lambda: (heeds_hangups(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)),
     ) as study:
         os.close(theirs)
         os.set_blocking(ours, False)
