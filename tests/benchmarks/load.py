@@ -39,7 +39,7 @@ from sweeplab.sweep.trials.leases import Renewal
 from sweeplab.sweep.trials.store import Report, Store
 
 N_ON_NODE = 8
-# Of one process. With 512, threads that waited for the interpreter's lock took four fifths of all CPU.
+# Of one process: more of them mostly wait for the interpreter's lock.
 MOST_THREADS = 64
 
 
@@ -120,6 +120,7 @@ def work(url: str, first: int, n_workers: int, plan: Plan) -> None:
         each.join()
     time.sleep(0 if plan.is_whole else plan.seconds)
     cpu_seconds = time.process_time() - before
+    # Copies, because the workers go on.
     took = {name: [s for each in workers for s in [*each.took[name]]] for name in ("claim", "report")}
     said = {**took, "ended": sum(each.n_ended for each in workers), "cpu_seconds": cpu_seconds}
     print(json.dumps(said), flush=True)

@@ -203,7 +203,8 @@ def test_a_worker_that_compiles_leaves_before_it_has_compiled(
         else:
             command = [sys.executable, "-m", "sweeplab", "study", "stop", "asked", "--lab", str(folder.lab)]
             subprocess.run(command, check=True)
-        psutil.wait_procs(found)
+        _, alive = psutil.wait_procs(found, timeout=60.0)
+        assert not alive
         study.wait()
     assert not [*cache.glob("programs/*.so")]
     assert not any(run.read_end() for run in folder.runs())
