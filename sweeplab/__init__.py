@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,20 @@ from sweeplab.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import ModuleType
 
     from sweeplab.api import Study
     from sweeplab.runs.run import Run
 
 __version__ = VERSION
-__all__ = ["load_run", "load_study", "open_study"]
+__all__ = ["laws", "load_run", "load_study", "open_study"]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Import `sweeplab.laws` where it is first used: `import sweeplab` alone is quick."""
+    if name != "laws":
+        raise AttributeError(f"module 'sweeplab' has no attribute {name!r}")
+    return import_module("sweeplab.laws")
 
 
 def load_study(

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from sweeplab.analysis.comparing import Array, CellTrials, compare
-from sweeplab.analysis.fit.intervals import student
+from sweeplab.laws.comparing import Array, CellTrials, compare
+from sweeplab.laws.estimation.intervals import student
+from sweeplab.laws.evidence import Evidence
 from sweeplab.records.confirmed import Confirmed
-from sweeplab.records.evidence import Evidence
 
 
 @dataclass(frozen=True)

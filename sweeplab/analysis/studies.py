@@ -8,19 +8,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.analysis.columns import rows_where
-from sweeplab.analysis.conventions import Conventions, unit_of
-from sweeplab.analysis.points import Points, study_points
+from sweeplab.analysis.points import curves_of_study, study_points, unit_of
 from sweeplab.analysis.table import curves_table, runs_table
 from sweeplab.analysis.trials import StudyDesign
 from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.listing import find_study, read_spec
+from sweeplab.laws.columns import rows_where
+from sweeplab.laws.conventions import Conventions
+from sweeplab.laws.points import Points
 from sweeplab.study.search import Derived
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sweeplab.analysis.compute_optimal.envelope import Curves
+    from sweeplab.laws.compute_optimal.envelope import Curves
     from sweeplab.study.spec import StudySpec
 
 
@@ -111,8 +112,6 @@ class Studies:
             TrackingUnavailable: tracking does not answer.
         """
         import pandas as pd
-
-        from sweeplab.analysis.compute_optimal.envelope import curves_of_study
 
         table = self.curves(lab, "val_loss") if len(self.specs) == 1 else pd.DataFrame()
         return curves_of_study(self.runs, table, conventions)

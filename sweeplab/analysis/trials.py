@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeplab.analysis.columns import Array, numbers
-from sweeplab.analysis.comparing import CellTrials
 from sweeplab.data.task import TASK, task_of
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE, Hyperparameters
+from sweeplab.laws.columns import Array, numbers
+from sweeplab.laws.comparing import CellTrials
 from sweeplab.model.shape import SETTLED
 from sweeplab.records.runs import RunState
 from sweeplab.study.rules import follows

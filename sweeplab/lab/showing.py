@@ -24,7 +24,7 @@ from sweeplab.lab.listing import (
     read_trials,
 )
 from sweeplab.lab.storage import TrialCounts, count_trials
-from sweeplab.records.evidence import Evidence, chosen_best
+from sweeplab.laws.evidence import Evidence, chosen_best
 from sweeplab.records.folders import StudyFolder, WorkerPlace
 from sweeplab.records.gradients import read_gradients
 from sweeplab.records.runs import MEASURES, RunFolder, RunStart, RunState, run_key

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pandas import DataFrame, Series
 
-from sweeplab.analysis.assessment import Assessment, assess, find_law
 from sweeplab.analysis.confirmation import CellConfirmed, confirmed_cells
-from sweeplab.analysis.conventions import unit_of
-from sweeplab.analysis.fit.forms import LAWS, Law
-from sweeplab.analysis.points import Points, study_points
+from sweeplab.analysis.points import study_points, unit_of
 from sweeplab.analysis.sweep.importance import Evaluator, Importance, importances
 from sweeplab.analysis.sweep.trials import Sweep, sweep_of
 from sweeplab.analysis.trials import WORST_FIRST, plain
 from sweeplab.errors import BadInput
 from sweeplab.formatting import counts, rounded
 from sweeplab.hyperparameters import AUTO, TABLE
+from sweeplab.laws.assessment import Assessment, assess, find_law
+from sweeplab.laws.estimation.forms import LAWS, Law
+from sweeplab.laws.points import Points
 from sweeplab.records.confirmed import read_confirmed
 from sweeplab.records.folders import StudyFolder
 from sweeplab.sweep.work.pruned import Audited, audited_trials

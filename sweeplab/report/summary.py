@@ -12,9 +12,6 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame, Series
 
-from sweeplab.analysis.assessment import Assessment
-from sweeplab.analysis.fit.verdicts import IDENTIFIED, NOT_IDENTIFIED, WEAK
-from sweeplab.analysis.misfit.form import FLAGGED
 from sweeplab.analysis.sweep.differences import settings
 from sweeplab.analysis.sweep.importance import FEWEST_TRIALS, WITHIN, WITHIN_CHANCE
 from sweeplab.analysis.sweep.trials import Sweep
@@ -23,7 +20,10 @@ from sweeplab.data.task import loss_unit
 from sweeplab.formatting import counts, listed, rounded, several, several_named, span, written
 from sweeplab.lab.identity import differences
 from sweeplab.lab.showing import baselines_in_words, commands_about
-from sweeplab.records.evidence import chosen_best
+from sweeplab.laws.assessment import Assessment
+from sweeplab.laws.estimation.verdicts import IDENTIFIED, NOT_IDENTIFIED, WEAK
+from sweeplab.laws.evidence import chosen_best
+from sweeplab.laws.misfit.form import FLAGGED
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from pandas import DataFrame, concat
 
-from sweeplab.analysis.assessment import Assessment
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_whole
 from sweeplab.formatting import json_ready
+from sweeplab.laws.assessment import Assessment
 from sweeplab.report.data import ReportData
 from sweeplab.report.page import render, with_plotly
 from sweeplab.report.panels.base import PANELS, Panel, make_panel, read_dashboard

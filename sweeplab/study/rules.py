@@ -9,11 +9,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sweeplab.data.task import DataSizes, Sizes
+from sweeplab.expressions import Expression
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model import accounting
 from sweeplab.model.requirements import requirements
 from sweeplab.model.shape import FIELDS, SETTLED, ModelShape, Requirement, settled
-from sweeplab.study.expressions import Expression
 from sweeplab.study.problems import Location
 from sweeplab.study.search import Derived, Divisors, SearchSpec, needs
 from sweeplab.study.spec import NOWHERE, StudySpec

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.study.expressions import Expression
+from sweeplab.expressions import Expression
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 from sweeplab.data.task import DataSizes, Sizes
 from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.expressions import Expression
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameters, defaults
 from sweeplab.model.shape import settled
-from sweeplab.study.expressions import Expression
 from sweeplab.study.problems import shown
 from sweeplab.study.rules import Rule, derive, evaluate, expanded, order, rules, wanted
 from sweeplab.study.search import Derived, Divisors, Sampled, Scalar, SearchSpec, needs, stored_values

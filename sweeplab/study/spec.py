@@ -15,9 +15,9 @@ from pydantic import BeforeValidator, Field, PlainValidator, field_validator, mo
 
 from sweeplab import plugins
 from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.expressions import ALLOWED, Expression
 from sweeplab.hyperparameters import AUTO, TABLE, defaults
 from sweeplab.records.folders import NAMES, is_name
-from sweeplab.study.expressions import ALLOWED, Expression
 from sweeplab.study.problems import SECTIONS, Location, SourceMap
 from sweeplab.study.search import SearchSpec
 

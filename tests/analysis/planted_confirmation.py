@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from analysis.planted_cells import NOISES, SEED_SD
+from laws.planted_cells import NOISES, SEED_SD
 
 from sweeplab.records.confirmed import Confirmed, Found
 from sweeplab.sweep.confirming import race

@@ -11,10 +11,10 @@ from analysis.planted_study import ITERATIONS, SIZES, plant
 
 from sweeplab.analysis.audit.checks import CHECKS, audit
 from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, AuditTable, gather
-from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.table import COLUMNS
 from sweeplab.analysis.trials import StudyDesign
 from sweeplab.errors import BadInput
+from sweeplab.laws.conventions import Conventions
 from sweeplab.study.search import Choices, Range
 
 TEXT = 2_000_000  # tokens; the longest runs read 6.6 million

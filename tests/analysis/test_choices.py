@@ -10,7 +10,7 @@ import pytest
 
 from sweeplab.analysis.sweep.differences import rankings
 from sweeplab.analysis.sweep.trials import Sweep
-from sweeplab.records.evidence import DIFFERENT, ONE_SEED, UNKNOWN
+from sweeplab.laws.evidence import DIFFERENT, ONE_SEED, UNKNOWN
 
 
 def planted(means, seeds=4, noise=0.01, by_seed=0.0, key=0, spreads=None, tasks=None, absent=()):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from analysis.planted_cells import NOISES, SEED_SD
 from analysis.planted_confirmation import plant_confirmation
+from laws.planted_cells import NOISES, SEED_SD
 
 from sweeplab.analysis.confirmation import Interval, confirmed_cells
+from sweeplab.laws.evidence import DIFFERENT, UNKNOWN
 from sweeplab.records.confirmed import Confirmed
-from sweeplab.records.evidence import DIFFERENT, UNKNOWN
 
 
 def confirmed(cell: str, searched: float, test: dict[int, float]) -> Confirmed:

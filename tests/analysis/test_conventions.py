@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from analysis.planted_study import plant
 
-from sweeplab.analysis.conventions import CHOICES, Conventions, parse_conventions
-from sweeplab.analysis.points import read_points, study_points
+from sweeplab.analysis.points import file_points as read_points
+from sweeplab.analysis.points import study_points
 from sweeplab.analysis.table import export
 from sweeplab.errors import BadInput
+from sweeplab.laws.conventions import CHOICES, Conventions, parse_conventions
 from sweeplab.model.accounting import parameters
 from sweeplab.model.shape import ModelShape
 

@@ -15,7 +15,7 @@ from sweeplab.analysis.sweep.differences import (
 )
 from sweeplab.analysis.sweep.trials import Sweep, sweep_of
 from sweeplab.errors import BadInput
-from sweeplab.records.evidence import DIFFERENT, NOT_SEEN, ONE_SEED, UNKNOWN
+from sweeplab.laws.evidence import DIFFERENT, NOT_SEEN, ONE_SEED, UNKNOWN
 
 ONE_CELL = CELLS[:1]
 

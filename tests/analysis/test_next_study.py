@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeplab.analysis.conventions import Conventions
-from sweeplab.analysis.design.candidates import (
-    Candidates,
+from sweeplab.analysis.candidates import (
     candidate_study,
     cell_candidates,
     next_study_text,
@@ -17,6 +15,8 @@ from sweeplab.analysis.design.candidates import (
 from sweeplab.analysis.ledger.targets import Counting
 from sweeplab.errors import BadInput
 from sweeplab.lab.identity import write_study
+from sweeplab.laws.conventions import Conventions
+from sweeplab.laws.design.candidates import Candidates
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.space import Space, cells

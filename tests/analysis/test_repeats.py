@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sweeplab.analysis.conventions import Conventions
-from sweeplab.analysis.fit.fitting import fit
-from sweeplab.analysis.fit.forms import LAWS
-from sweeplab.analysis.points import Points, read_points
 from sweeplab.errors import BadInput
+from sweeplab.laws.conventions import Conventions
+from sweeplab.laws.estimation.fitting import fit
+from sweeplab.laws.estimation.forms import LAWS
+from sweeplab.laws.points import Points, read_points
 
 SIZES = [(n, n * ratio) for n in (1e6, 4e6, 16e6, 64e6) for ratio in (5, 20, 80)]
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)

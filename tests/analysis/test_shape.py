@@ -9,15 +9,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sweeplab.analysis.comparing import CellTrials
-from sweeplab.analysis.compute_optimal.shape import MEANINGS, NONE_DIFFERS, shape_of
-from sweeplab.analysis.points import Points, study_points
+from sweeplab.analysis.points import study_points
 from sweeplab.analysis.table import validate
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE, defaults
+from sweeplab.laws.comparing import CellTrials
+from sweeplab.laws.compute_optimal.shape import MEANINGS, NONE_DIFFERS, shape_of
+from sweeplab.laws.evidence import ONE_SEED
+from sweeplab.laws.points import Points
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape, settled
-from sweeplab.records.evidence import ONE_SEED
 
 LAYERS, WIDTHS = (1, 2, 4, 8), (32, 64, 128, 256)
 

@@ -22,7 +22,7 @@ from sweeplab.analysis.sweep.importance import (
 )
 from sweeplab.analysis.sweep.trials import Dimension, dimension_of, searched_dimensions, sweep_of
 from sweeplab.analysis.trials import StudyDesign, searched_of
-from sweeplab.study.expressions import Expression
+from sweeplab.expressions import Expression
 from sweeplab.study.search import Choices, Range
 from sweeplab.sweep.work.pruned import Audited
 

@@ -16,12 +16,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from analysis.planted_cells import NOISES
 from analysis.planted_confirmation import SEED_SD, plant_confirmation
 from benchmarks.setting import print_table, setting
+from laws.planted_cells import NOISES
 
 from sweeplab.analysis.confirmation import confirmed_cells
-from sweeplab.records.evidence import DIFFERENT
+from sweeplab.laws.evidence import DIFFERENT
 
 
 def row(noise: str, studies: int) -> list[str]:

@@ -26,10 +26,10 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from analysis.planted_cells import NOISES, SEED_SD, plant_cells
 from benchmarks.setting import print_table, setting
+from laws.planted_cells import NOISES, SEED_SD, plant_cells
 
-from sweeplab.analysis.comparing import compare
+from sweeplab.laws.comparing import compare
 
 TRIALS, SEEDS = (1, 2, 4, 8), (1, 3)
 

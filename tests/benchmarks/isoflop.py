@@ -22,11 +22,11 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from analysis.planted_budgets import DESIGNS, drifting, exponent
-from analysis.planted_laws import HELD_OUT, TRUTHS
 from benchmarks.setting import print_table, setting
+from laws.planted_budgets import DESIGNS, drifting, exponent
+from laws.planted_laws import HELD_OUT, TRUTHS
 
-from sweeplab.analysis.compute_optimal.isoflop import isoflop
+from sweeplab.laws.compute_optimal.isoflop import isoflop
 
 LAWS = {**TRUTHS, **HELD_OUT}
 NOISES = (0.003, 0.005, 0.01)

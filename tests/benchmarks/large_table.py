@@ -16,8 +16,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from analysis.planted_laws import TRUTHS, losses
 from benchmarks.setting import print_table, setting
+from laws.planted_laws import TRUTHS, losses
 
 
 def measured(n_rows: int, folder: Path) -> list[str]:

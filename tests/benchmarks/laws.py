@@ -22,7 +22,9 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from analysis.planted_laws import (
+from benchmarks.misfit import bound, size_of
+from benchmarks.setting import print_table, setting
+from laws.planted_laws import (
     BAD,
     EQUAL,
     FALLS,
@@ -36,27 +38,25 @@ from analysis.planted_laws import (
     plant_law,
     vector,
 )
-from analysis.planted_misfit import WRONG, wrong_losses, wrong_table
-from analysis.random_tables import random_table, scipys_gain
-from benchmarks.misfit import bound, size_of
-from benchmarks.setting import print_table, setting
+from laws.planted_misfit import WRONG, wrong_losses, wrong_table
+from laws.random_tables import random_table, scipys_gain
 
-from sweeplab.analysis.assessment import assess
-from sweeplab.analysis.columns import parse_columns
-from sweeplab.analysis.fit.fitting import LEAST_SQUARES, LITERATURE, Penalty, fit, solve
-from sweeplab.analysis.fit.forms import LAWS, log_optimum, loss_at, optimum_of, parameters_of
-from sweeplab.analysis.fit.intervals import (
+from sweeplab.laws.assessment import assess
+from sweeplab.laws.columns import parse_columns
+from sweeplab.laws.estimation.fitting import LEAST_SQUARES, LITERATURE, Penalty, fit, solve
+from sweeplab.laws.estimation.forms import LAWS, log_optimum, loss_at, optimum_of, parameters_of
+from sweeplab.laws.estimation.intervals import (
     allowed_rises,
     bootstrap,
     inverse_curvature,
     profiles,
     shared_of,
 )
-from sweeplab.analysis.fit.noise import noise_of
-from sweeplab.analysis.fit.verdicts import IDENTIFIED, gate, judge
-from sweeplab.analysis.ledger.sealing import predict
-from sweeplab.analysis.misfit.form import FLAGGED
-from sweeplab.analysis.points import read_points
+from sweeplab.laws.estimation.noise import noise_of
+from sweeplab.laws.estimation.verdicts import IDENTIFIED, gate, judge
+from sweeplab.laws.forecasts import predict
+from sweeplab.laws.misfit.form import FLAGGED
+from sweeplab.laws.points import read_points
 
 CHINCHILLA = LAWS["chinchilla"]
 NOISES = (0.003, 0.01, 0.02)

@@ -26,13 +26,13 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from analysis.planted_laws import BAD, GOOD, TRUTHS, plant
-from analysis.planted_misfit import WRONG, wrong_losses, wrong_table
 from benchmarks.setting import print_table, setting
+from laws.planted_laws import BAD, GOOD, TRUTHS, plant
+from laws.planted_misfit import WRONG, wrong_losses, wrong_table
 
-from sweeplab.analysis.fit.fitting import LEAST_SQUARES, fit
-from sweeplab.analysis.fit.forms import LAWS, log_optimum
-from sweeplab.analysis.misfit.form import (
+from sweeplab.laws.estimation.fitting import LEAST_SQUARES, fit
+from sweeplab.laws.estimation.forms import LAWS, log_optimum
+from sweeplab.laws.misfit.form import (
     BEYOND,
     FALSE_ALARM,
     FLAGGED,

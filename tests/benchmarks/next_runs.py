@@ -21,16 +21,16 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from analysis.planted_laws import GOOD, TRUTHS, losses
 from benchmarks.setting import print_table, setting
+from laws.planted_laws import GOOD, TRUTHS, losses
 
-from sweeplab.analysis.design import Rules
-from sweeplab.analysis.design.candidates import of_axes
-from sweeplab.analysis.design.next_runs import find_quantity, next_runs
-from sweeplab.analysis.fit.fitting import LEAST_SQUARES, fit
-from sweeplab.analysis.fit.forms import LAWS
-from sweeplab.analysis.fit.intervals import profiles
-from sweeplab.analysis.points import Points
+from sweeplab.laws.design import Rules
+from sweeplab.laws.design.candidates import of_axes
+from sweeplab.laws.design.next_runs import find_quantity, next_runs
+from sweeplab.laws.estimation.fitting import LEAST_SQUARES, fit
+from sweeplab.laws.estimation.forms import LAWS
+from sweeplab.laws.estimation.intervals import profiles
+from sweeplab.laws.points import Points
 
 CHINCHILLA = LAWS["chinchilla"]
 GRID = GOOD["30 points, 6 x 5"]

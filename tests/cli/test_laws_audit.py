@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.studies import Studies, read_studies
 from sweeplab.cli.laws.source import read_source
 from sweeplab.errors import BadInput
+from sweeplab.laws.conventions import Conventions
 
 NAMES = [
     "embeddings", "head", "warm-up", "decay", "learning-rate", "batch-size", "betas", "learning-rate-edge",

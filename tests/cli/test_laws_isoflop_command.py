@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from analysis.planted_budgets import exponent, plant_isoflop
+from laws.planted_budgets import exponent, plant_isoflop
 
-from sweeplab.analysis.compute_optimal.envelope import curves_of_study
+from sweeplab.analysis.points import curves_of_study
 from sweeplab.analysis.table import curves_table, runs_table
 
 COLUMNS = ("--columns", "params=N,tokens=D,loss=val")

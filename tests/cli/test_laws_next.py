@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sweeplab.analysis.design import Rules
 from sweeplab.cli.laws.next import next_runs
+from sweeplab.laws.design import Rules
 from sweeplab.study.file.reading import read_study
 
 STUDY = """\

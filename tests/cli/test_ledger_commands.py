@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.ledger.chain import append, read_chain
 from sweeplab.analysis.ledger.targets import Counting, rows_at, started_runs
 from sweeplab.analysis.studies import read_studies
 from sweeplab.errors import BadInput
+from sweeplab.laws.conventions import Conventions
 from sweeplab.records.folders import StudyFolder
 
 COLUMNS = ("--columns", "params=N,tokens=D,loss=val")

@@ -277,8 +277,8 @@ def _table(separator: str) -> str:
 
 
 def _read_table(draw: Random, folder: Path) -> None:
-    from sweeplab.analysis.assessment import assess, find_law
     from sweeplab.cli.laws.source import read_source
+    from sweeplab.laws.assessment import assess, find_law
 
     points = read_source(str(folder / "table.csv"), None, None, folder / "lab").points
     if draw.random() < 0.02:  # a fit takes as long as many readings

@@ -7,12 +7,12 @@ from functools import cache
 
 import numpy as np
 import pytest
-from analysis.planted_laws import TRUTHS, losses
+from laws.planted_laws import TRUTHS, losses
 from pandas import DataFrame
 
-from sweeplab.analysis.assessment import assess
-from sweeplab.analysis.fit.forms import LAWS
-from sweeplab.analysis.points import Points
+from sweeplab.laws.assessment import assess
+from sweeplab.laws.estimation.forms import LAWS
+from sweeplab.laws.points import Points
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import PanelSpec
 from sweeplab.report.panels.base import make_panel

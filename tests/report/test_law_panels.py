@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from analysis.planted_laws import BAD, GOOD, TRUTHS, losses, plant
+from laws.planted_laws import BAD, GOOD, TRUTHS, losses, plant
 
-from sweeplab.analysis.assessment import assess
-from sweeplab.analysis.fit.forms import LAWS
-from sweeplab.analysis.misfit.comparison import compare
-from sweeplab.analysis.points import Points
+from sweeplab.laws.assessment import assess
+from sweeplab.laws.estimation.forms import LAWS
+from sweeplab.laws.misfit.comparison import compare
+from sweeplab.laws.points import Points
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import PanelSpec
 from sweeplab.report.panels.base import Panel, make_panel

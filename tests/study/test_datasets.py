@@ -13,7 +13,7 @@ from sweeplab.data.dataset import prepare
 from sweeplab.data.objectives import n_special
 from sweeplab.data.objectives.span import corruption
 from sweeplab.errors import BadInput
-from sweeplab.study.expressions import Expression
+from sweeplab.expressions import Expression
 from sweeplab.study.search import Choices, Derived
 from sweeplab.study.space import Space, cells
 from sweeplab.study.spec import Budget, DataSpec

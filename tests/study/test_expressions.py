@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeplab.study.expressions import MAX_LENGTH, Expression
+from sweeplab.expressions import MAX_LENGTH, Expression
 
 VALUES = {"a": 7, "b": 2, "x": 0.5, "on": True, "kind": "cosine", "pair": (0.9, 0.95), "off": None}
 

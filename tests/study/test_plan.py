@@ -8,11 +8,11 @@ import shutil
 import pytest
 
 from sweeplab.errors import BadInput
+from sweeplab.expressions import Expression
 from sweeplab.formatting import bytes_in_words
 from sweeplab.model.accounting import forward_flops, n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.expressions import Expression
 from sweeplab.study.search import Choices, Derived, Range
 from sweeplab.study.space import Space
 from sweeplab.study.spec import Budget, DataSpec, Engine, Pruner, Sampler, Track

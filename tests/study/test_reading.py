@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sweeplab.errors import BadInput
-from sweeplab.study.expressions import Expression
+from sweeplab.expressions import Expression
 from sweeplab.study.file.document import MAX_DEPTH, MAX_NODES
 from sweeplab.study.file.reading import MAX_BYTES, read_study
 from sweeplab.study.search import Choices, Derived, Divisors, Range

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from sweeplab.study.expressions import Expression
+from sweeplab.expressions import Expression
 from sweeplab.study.problems import SourceMap
 from sweeplab.study.search import Choices, Derived, Divisors, Range
 from sweeplab.study.spec import Budget, DataSpec, Engine, ObjectiveSpec, Pruner, StudySpec

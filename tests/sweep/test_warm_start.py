@@ -11,9 +11,9 @@ import pytest
 from optuna.trial import TrialState
 
 from sweeplab.errors import BadInput
+from sweeplab.expressions import Expression
 from sweeplab.lab.identity import write_study
 from sweeplab.lab.storage import WARM_START
-from sweeplab.study.expressions import Expression
 from sweeplab.study.inputs import describe_data
 from sweeplab.study.search import Choices, Derived, Divisors, Range
 from sweeplab.study.spec import Budget, Pruner, Sampler

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, AuditTable, Finding, ends, share
-from sweeplab.analysis.conventions import STUDY_COLUMNS
+from sweeplab.analysis.points import STUDY_COLUMNS
 from sweeplab.analysis.trials import COUNTED, POINT
 from sweeplab.formatting import counts, listed, several
 from sweeplab.hyperparameters import Hyperparameters

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.analysis.assessment import Estimate, assess, find_law
-from sweeplab.analysis.columns import Array, numbers
-from sweeplab.analysis.conventions import Conventions
-from sweeplab.analysis.points import Points, points_of_trials, select_trials, study_points
+from sweeplab.analysis.points import points_of_trials, select_trials, study_points
 from sweeplab.analysis.trials import Selection, StudyDesign, with_models
 from sweeplab.errors import BadInput
+from sweeplab.laws.assessment import Estimate, assess, find_law
+from sweeplab.laws.columns import Array, numbers
+from sweeplab.laws.conventions import Conventions
+from sweeplab.laws.points import Points
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -3,11 +3,7 @@
 The runs of a study have start times, and a forecast must be earlier than all of them. A table has no times: the rows of
 that time are found by their digests, and must all be there, unchanged, without the forecast's own row among them.
 
-The continuous ranked probability score is in log units; for a forecast without a spread it is the absolute error, and
-lower is better. For a normal distribution, with z = (x - mean) / sd, it is (Gneiting and Raftery 2007,
-Strictly proper scoring rules, prediction, and estimation, equation 21, with the sign turned)
-
-    CRPS = sd * (z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi))
+The continuous ranked probability score is that of `laws/forecasts.py`.
 """
 
 from __future__ import annotations
@@ -18,22 +14,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.analysis.columns import Array
-from sweeplab.analysis.conventions import Conventions
-from sweeplab.analysis.fit.intervals import LEVEL, share_interval
 from sweeplab.analysis.ledger import targets
 from sweeplab.analysis.ledger.chain import Entry
 from sweeplab.analysis.ledger.targets import Counting, Place, StartedRun
-from sweeplab.analysis.points import Points, read_points
+from sweeplab.analysis.points import file_points
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import counts
 from sweeplab.lab.listing import read_spec
+from sweeplab.laws.columns import Array
+from sweeplab.laws.conventions import Conventions
+from sweeplab.laws.estimation.intervals import LEVEL, share_interval
+from sweeplab.laws.forecasts import LAST_POINT, LAW, LOG_LINE, Normal
+from sweeplab.laws.points import Points
 from sweeplab.records.folders import StudyFolder
 
 VERSION: Final = 1  # of the format of a forecast
@@ -41,31 +38,7 @@ SCORED: Final = "scored"
 OPEN: Final = "open"  # its run has not ended
 VOID: Final = "void"  # its runs ended without a loss that could be scored
 REFUSED: Final = "refused"  # it was made after its run started, or the opposite cannot be proved
-LAW, LAST_POINT, LOG_LINE = "law", "last point", "log-linear line"  # who forecasts
 LEVELS = (0.5, 0.8, 0.9, 0.95)
-_STANDARD = NormalDist()
-
-
-@dataclass(frozen=True)
-class Normal:
-    """A normal distribution of a log loss; with sd 0 it is a forecast without a spread."""
-
-    mean: float
-    sd: float
-
-    def crps(self, value: float) -> float:
-        """Return the continuous ranked probability score at `value`."""
-        if self.sd == 0:
-            return abs(value - self.mean)
-        z = (value - self.mean) / self.sd
-        within = z * (2 * _STANDARD.cdf(z) - 1) + 2 * _STANDARD.pdf(z) - 1 / math.sqrt(math.pi)
-        return self.sd * within
-
-    def pit(self, value: float) -> float:
-        """Return the probability of less than `value`: even from 0 to 1 if forecasts are calibrated."""
-        if self.sd == 0:
-            return 0.5 if value == self.mean else float(value > self.mean)
-        return _STANDARD.cdf((value - self.mean) / self.sd)
 
 
 @dataclass(frozen=True)
@@ -224,7 +197,7 @@ def outcomes(
             then = _counting(entry.forecast["source"]["counting"])
             how = replace(counting, where=then.where) if counting else then
             if (key := repr(how)) not in tables:
-                tables[key] = read_points(against, how.columns, how.conventions, how.where)
+                tables[key] = file_points(against, how.columns, how.conventions, how.where)
             found.append(_of_table(entry, against, tables[key]))
         else:
             name = entry.forecast["source"]["names"][0]

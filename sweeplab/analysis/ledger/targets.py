@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.analysis.columns import COUNTS, NUMBERS, guessed_columns, own_columns, read_columns
-from sweeplab.analysis.conventions import Conventions, counted
 from sweeplab.analysis.ledger.chain import canonical
-from sweeplab.analysis.points import Points, read_frame
+from sweeplab.analysis.points import counted
 from sweeplab.errors import BadInput, Problem
+from sweeplab.laws.columns import COUNTS, NUMBERS, guessed_columns, own_columns, read_columns
+from sweeplab.laws.conventions import Conventions
+from sweeplab.laws.points import Points, read_frame
 
 if TYPE_CHECKING:
     from sweeplab.records.folders import StudyFolder

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pandas import DataFrame, Series
 
-from sweeplab.analysis.fit.intervals import share_interval
 from sweeplab.analysis.sweep.trials import Dimension, Sweep
 from sweeplab.analysis.trials import COUNTED, LOST, TRIAL, WORST_FIRST, finite
+from sweeplab.laws.estimation.intervals import share_interval
 
 if TYPE_CHECKING:
     from sweeplab.sweep.work.pruned import Audited

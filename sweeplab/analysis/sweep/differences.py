@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame
 
-from sweeplab.analysis.comparing import FALSE_ALARM, CellComparison, CellTrials, compare
-from sweeplab.analysis.fit.intervals import student
 from sweeplab.analysis.sweep.trials import Sweep, has_ended
 from sweeplab.analysis.trials import COUNTED, TRIAL, VALUED, finite, only_follows, tasks_of, valued_losses
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
-from sweeplab.records.evidence import DIFFERENT, NOT_SEEN, UNKNOWN, Evidence
+from sweeplab.laws.comparing import FALSE_ALARM, CellComparison, CellTrials, compare
+from sweeplab.laws.estimation.intervals import student
+from sweeplab.laws.evidence import DIFFERENT, NOT_SEEN, UNKNOWN, Evidence
 
 _UNKNOWN = (math.nan, math.nan)
 _NO_CELL = "they have no cell in common with a trial that ended"

@@ -51,7 +51,7 @@ def fit(
     $ sweeplab laws fit small --law power-n --json
     $ sweeplab laws fit runs.csv --report law.html
     """
-    from sweeplab.analysis.assessment import assess, find_law, parse_target
+    from sweeplab.laws.assessment import assess, find_law, parse_target
 
     form = find_law(law)
     target = parse_target(at) if at else None
@@ -111,8 +111,8 @@ def compare(
     $ sweeplab laws compare runs.csv --columns params=N,tokens=D,loss=loss
     $ sweeplab laws compare small --laws chinchilla,joint --json
     """
-    from sweeplab.analysis.assessment import find_law
-    from sweeplab.analysis.misfit.comparison import compare as compare_laws
+    from sweeplab.laws.assessment import find_law
+    from sweeplab.laws.misfit.comparison import compare as compare_laws
 
     forms = [find_law(name) for name in dict.fromkeys(names_in(laws))] if laws else None
     points = read_source(source, columns, count, lab, where).points
@@ -228,8 +228,8 @@ def isoflop(
     $ sweeplab laws isoflop runs.csv --columns params=N,tokens=D,loss=loss
     $ sweeplab laws isoflop small --budgets 6 --json
     """
-    from sweeplab.analysis.compute_optimal.approaches import approaches
-    from sweeplab.analysis.compute_optimal.isoflop import parse_budgets
+    from sweeplab.laws.compute_optimal.approaches import approaches
+    from sweeplab.laws.compute_optimal.isoflop import parse_budgets
 
     asked = parse_budgets(budgets) if budgets else None
     points, counting, studies = read_source(source, columns, count, lab, where)
@@ -270,7 +270,7 @@ def shape(
     $ sweeplab laws shape small
     $ sweeplab laws shape runs.csv --columns params=N,loss=loss --json
     """
-    from sweeplab.analysis.compute_optimal.shape import shape_of
+    from sweeplab.laws.compute_optimal.shape import shape_of
 
     return shape_of(read_source(source, columns, count, lab, where).points).as_dict(), _print_shape
 

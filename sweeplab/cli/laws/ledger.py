@@ -55,8 +55,8 @@ def forecast(
     $ sweeplab laws forecast small --study studies/small.yaml
     $ sweeplab laws forecast runs.csv --targets larger.csv
     """
-    from sweeplab.analysis.assessment import assess, find_law
     from sweeplab.analysis.ledger import sealing, targets
+    from sweeplab.laws.assessment import assess, find_law
     from sweeplab.study.file.reading import read_study
 
     form, sizes = find_law(law), {"params": params, "tokens": tokens, "flops": flops}

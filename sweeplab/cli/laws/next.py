@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from sweeplab.analysis.design import Rules
 from sweeplab.cli.laws.source import Columns, Count, Law, Source, Where, is_file, names_in, read_source
 from sweeplab.cli.options import Lab, option
 from sweeplab.cli.printing import Answer, cell_text, print_rows, say, say_warnings
 from sweeplab.errors import BadInput
+from sweeplab.laws.design import Rules
 
 if TYPE_CHECKING:
-    from sweeplab.analysis.design.candidates import Candidates
     from sweeplab.analysis.ledger.targets import Counting
-    from sweeplab.analysis.points import Points
+    from sweeplab.laws.design.candidates import Candidates
+    from sweeplab.laws.points import Points
     from sweeplab.study.spec import StudySpec
 _WHEN = {
     "now": "of the table as it is",
@@ -56,13 +56,13 @@ def next_runs(
     $ sweeplab laws next runs.csv --flops 1e18 --quantity beta
     $ sweeplab laws next scaling --flops 1e16 --output next.yaml
     """
-    from sweeplab.analysis.assessment import find_law, parse_target
-    from sweeplab.analysis.design.candidates import next_study_text
-    from sweeplab.analysis.design.next_runs import find_quantity
-    from sweeplab.analysis.design.next_runs import next_runs as choose
-    from sweeplab.analysis.fit.doubts import doubts
-    from sweeplab.analysis.fit.fitting import fit
+    from sweeplab.analysis.candidates import next_study_text
     from sweeplab.files import write_whole
+    from sweeplab.laws.assessment import find_law, parse_target
+    from sweeplab.laws.design.next_runs import find_quantity
+    from sweeplab.laws.design.next_runs import next_runs as choose
+    from sweeplab.laws.estimation.doubts import doubts
+    from sweeplab.laws.estimation.fitting import fit
 
     if output and is_file(source):
         raise BadInput("--output writes a study file, but a table's runs belong to no study")
@@ -89,7 +89,8 @@ def _candidates(
     source: str, points: Points, asked: str | None, flops: float, counting: Counting, lab: Path | None
 ) -> tuple[StudySpec | None, Candidates]:
     """Return the runs to choose from, and the study that they belong to, if any."""
-    from sweeplab.analysis.design.candidates import of_axes, of_file, of_points, parse_axes, study_candidates
+    from sweeplab.analysis.candidates import study_candidates
+    from sweeplab.laws.design.candidates import of_axes, of_file, of_points, parse_axes
 
     file = Path(asked) if asked and is_file(asked) else None
     axes = parse_axes(asked) if asked and not file else None

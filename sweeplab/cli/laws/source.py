@@ -14,8 +14,8 @@ from sweeplab.errors import BadInput, Problem
 
 if TYPE_CHECKING:
     from sweeplab.analysis.ledger.targets import Counting
-    from sweeplab.analysis.points import Points
     from sweeplab.analysis.studies import Studies
+    from sweeplab.laws.points import Points
 
 
 _MANY, _ENOUGH = 20_000, 5_000  # rows of a table
@@ -23,7 +23,7 @@ _MANY, _ENOUGH = 20_000, 5_000  # rows of a table
 
 def tables_and_studies(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the tables, folders and studies that complete `incomplete`; of several studies, the last one."""
-    from sweeplab.analysis.points import SUFFIXES
+    from sweeplab.laws.points import SUFFIXES
 
     folder = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
     found = sorted(folder.iterdir()) if folder.is_dir() else []
@@ -64,9 +64,9 @@ def counting_of(columns: str | None, count: str | None, where: str | None = None
     Raises:
         BadInput: an unknown role or convention.
     """
-    from sweeplab.analysis.columns import parse_columns
-    from sweeplab.analysis.conventions import Conventions, parse_conventions
     from sweeplab.analysis.ledger.targets import Counting
+    from sweeplab.laws.columns import parse_columns
+    from sweeplab.laws.conventions import Conventions, parse_conventions
 
     conventions = parse_conventions(count) if count else Conventions()
     return Counting(conventions, parse_columns(columns) if columns else {}, where or "")
@@ -88,12 +88,12 @@ def read_source(
     Raises:
         BadInput: there is no such file or study, or the table is refused.
     """
-    from sweeplab.analysis.points import read_points
+    from sweeplab.analysis.points import file_points
 
     counting = counting_of(columns, count, where)
     if is_file(source):
         path = Path(source)
-        points = read_points(path, counting.columns, counting.conventions, counting.where)
+        points = file_points(path, counting.columns, counting.conventions, counting.where)
         if points.n > _MANY:
             word = "row" if path.suffix == ".parquet" else "line"
             thinned = f"--where '{word} % {points.n // _ENOUGH} == 0' takes {_ENOUGH:,} of them"
@@ -128,7 +128,7 @@ def names_in(text: str) -> list[str]:
 
 def is_file(source: str) -> bool:
     """Return whether a source is a table's file: an existing file, or a name with a table's suffix."""
-    from sweeplab.analysis.points import SUFFIXES
+    from sweeplab.laws.points import SUFFIXES
 
     path = Path(source)
     return path.is_file() or ("," not in source and path.suffix in SUFFIXES)

@@ -29,7 +29,7 @@ from sweeplab.cli.study.manage import write_study
 from sweeplab.formatting import bytes_in_words, duration, written, yaml_text
 from sweeplab.lab import showing
 from sweeplab.lab.listing import find_best, find_metric, find_study, study_names, tracking_uri_of
-from sweeplab.records.evidence import Evidence
+from sweeplab.laws.evidence import Evidence
 from sweeplab.records.folders import StudyFolder, WorkerPlace, lab_folder
 from sweeplab.study.problems import shown
 

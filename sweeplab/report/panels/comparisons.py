@@ -9,14 +9,14 @@ from typing import Any
 
 from pandas import DataFrame
 
-from sweeplab.analysis.comparing import FALSE_ALARM, PRIOR
 from sweeplab.analysis.sweep import differences as losses
 from sweeplab.analysis.sweep.costs import saved
 from sweeplab.analysis.sweep.differences import ALL_CELLS, LossDifference, Ranking
 from sweeplab.analysis.sweep.trials import Sweep
 from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, sentence, several, short
-from sweeplab.records.evidence import DIFFERENT, UNKNOWN
+from sweeplab.laws.comparing import FALSE_ALARM, PRIOR
+from sweeplab.laws.evidence import DIFFERENT, UNKNOWN
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel, TablePanel
 from sweeplab.report.style import BAD, GREY, Axis, Figure, Look, bars, cut, name_rows, spaced

@@ -9,17 +9,18 @@ from typing import Annotated, Any
 
 from pandas import DataFrame, concat
 
-from sweeplab.analysis.assessment import Assessment
-from sweeplab.analysis.compute_optimal.approaches import ENVELOPE, ISOFLOP, PARAMETRIC, Approaches, approaches
-from sweeplab.analysis.compute_optimal.envelope import Curves, curves_of_study
-from sweeplab.analysis.compute_optimal.lines import N_AT
-from sweeplab.analysis.compute_optimal.shape import Shape, shape_of
-from sweeplab.analysis.fit.forms import D_OPT, N_OPT, Array, Quantity, optimum_of
-from sweeplab.analysis.fit.verdicts import NEAR, NOT_IDENTIFIED
+from sweeplab.analysis.points import curves_of_study
 from sweeplab.analysis.trials import marks_of
 from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, rounded, sentence, several
 from sweeplab.hyperparameters import AUTO
+from sweeplab.laws.assessment import Assessment
+from sweeplab.laws.compute_optimal.approaches import ENVELOPE, ISOFLOP, PARAMETRIC, Approaches, approaches
+from sweeplab.laws.compute_optimal.envelope import Curves
+from sweeplab.laws.compute_optimal.lines import N_AT
+from sweeplab.laws.compute_optimal.shape import Shape, shape_of
+from sweeplab.laws.estimation.forms import D_OPT, N_OPT, Array, Quantity, optimum_of
+from sweeplab.laws.estimation.verdicts import NEAR, NOT_IDENTIFIED
 from sweeplab.report.data import ROLES, ReportData, title_of
 from sweeplab.report.options import PanelOption
 from sweeplab.report.panels.base import Panel

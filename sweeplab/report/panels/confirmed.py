@@ -7,10 +7,10 @@ from typing import Any
 from pandas import DataFrame
 
 from sweeplab.analysis.confirmation import CellConfirmed
-from sweeplab.analysis.fit.intervals import LEVEL
 from sweeplab.errors import BadInput
 from sweeplab.formatting import sentence, several
-from sweeplab.records.evidence import DIFFERENT
+from sweeplab.laws.estimation.intervals import LEVEL
+from sweeplab.laws.evidence import DIFFERENT
 from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.style import GREY, MIDDLE, Axis, Figure, Look, bars, name_rows, spaced

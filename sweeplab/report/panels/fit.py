@@ -10,14 +10,14 @@ from typing import Annotated, Any
 import numpy as np
 from pandas import DataFrame
 
-from sweeplab.analysis.assessment import DELTAS, Assessment
-from sweeplab.analysis.fit.forms import LAWS
-from sweeplab.analysis.fit.intervals import LEVEL, correlations
-from sweeplab.analysis.fit.verdicts import IDENTIFIED
-from sweeplab.analysis.misfit.comparison import SHARE_ABOVE, SHARE_BELOW, Comparison, compare, suited
 from sweeplab.errors import BadInput
 from sweeplab.formatting import counts, rounded, sentence, several, short, span, written
 from sweeplab.hyperparameters import AUTO
+from sweeplab.laws.assessment import DELTAS, Assessment
+from sweeplab.laws.estimation.forms import LAWS
+from sweeplab.laws.estimation.intervals import LEVEL, correlations
+from sweeplab.laws.estimation.verdicts import IDENTIFIED
+from sweeplab.laws.misfit.comparison import SHARE_ABOVE, SHARE_BELOW, Comparison, compare, suited
 from sweeplab.report.data import ROLES, ReportData
 from sweeplab.report.options import PanelOption
 from sweeplab.report.panels.base import Panel, TablePanel

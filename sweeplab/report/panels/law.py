@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pandas import DataFrame, concat
 
-from sweeplab.analysis.assessment import Assessment
-from sweeplab.analysis.fit.forms import Array, Quantity, loss_at, optimum_of
-from sweeplab.analysis.fit.intervals import LEVEL, Interval, profiles
-from sweeplab.analysis.fit.verdicts import NOT_IDENTIFIED, gate, judge
 from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, short
 from sweeplab.hyperparameters import AUTO
+from sweeplab.laws.assessment import Assessment
+from sweeplab.laws.estimation.forms import Array, Quantity, loss_at, optimum_of
+from sweeplab.laws.estimation.intervals import LEVEL, Interval, profiles
+from sweeplab.laws.estimation.verdicts import NOT_IDENTIFIED, gate, judge
 from sweeplab.report.data import ROLES, ReportData
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.panels.fit import Delta, Law, Size, about_fit

@@ -9,7 +9,6 @@ from typing import Any
 
 from pandas import DataFrame, Series, concat
 
-from sweeplab.analysis.fit.intervals import LEVEL
 from sweeplab.analysis.sweep.costs import (
     ALPHA,
     FOUND,
@@ -24,6 +23,7 @@ from sweeplab.analysis.sweep.costs import (
 )
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several, short, written
+from sweeplab.laws.estimation.intervals import LEVEL
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel, TablePanel
 from sweeplab.report.style import BAD, FAINT, GOOD, GREY, MIDDLE, Axis, Figure, hovering, name_rows, spaced

@@ -13,7 +13,6 @@ import numpy as np
 from pandas import DataFrame, Series, concat
 from pandas.api.types import is_numeric_dtype
 
-from sweeplab.analysis.points import DEPTH_AND_WIDTH
 from sweeplab.analysis.trials import (
     LOST,
     TRIAL,
@@ -30,6 +29,7 @@ from sweeplab.data.prompts import HOLE
 from sweeplab.errors import BadInput
 from sweeplab.formatting import rounded, several, written
 from sweeplab.hyperparameters import AUTO, TABLE
+from sweeplab.laws.points import DEPTH_AND_WIDTH
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report import style
 from sweeplab.report.data import CURVES, FACTS, LOSSES, PROGRESS, ReportData, states_in_words, title_of

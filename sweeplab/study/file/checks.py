@@ -11,9 +11,9 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from sweeplab.errors import BadInput, nearest
+from sweeplab.expressions import Expression
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.algorithms import read_algorithm
-from sweeplab.study.expressions import Expression
 from sweeplab.study.file.entries import EVALUATED, Written, expression, is_searched
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, dotted, shown
 from sweeplab.study.rules import FACTS, UNSEEN, Rule

@@ -10,8 +10,8 @@ from fractions import Fraction
 from typing import Any
 
 from sweeplab.errors import nearest
+from sweeplab.expressions import ALLOWED, Expression
 from sweeplab.hyperparameters import TABLE, Hyperparameter
-from sweeplab.study.expressions import ALLOWED, Expression
 from sweeplab.study.problems import Location, Problems, dotted, shown
 from sweeplab.study.search import Choices, Derived, Divisors, Range, SearchSpec
 

@@ -1,0 +1,188 @@
+"""Cells of a study as candidates for its next runs, and the study file that trains the chosen ones."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sweeplab.analysis.ledger.targets import Counting, sizes_of
+from sweeplab.data.task import Sizes
+from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.hyperparameters import TABLE
+from sweeplab.laws.columns import COUNTS, Array
+from sweeplab.laws.design.candidates import MOST, Candidates
+
+if TYPE_CHECKING:
+    from sweeplab.records.folders import StudyFolder
+    from sweeplab.study.spec import StudySpec
+
+AXES = ("n_layer", "n_embd", "block_size", "batch_size", "max_iters")
+STEPS_UP = 3  # beyond the study's largest value of an axis, as far apart as its values are
+_DRAWS = 8  # of a cell's space, to see whether its size rests on what is searched
+_LONGEST = 480  # letters of an expression, a little under what a study file may have
+
+
+def study_candidates(
+    lab: Path | None, names: Sequence[str], axes: Mapping[str, Array] | None, counting: Counting
+) -> tuple[StudySpec, Candidates]:
+    """Return the study of all that could be run next, and its cells; the first of the names says how runs are made.
+
+    Raises:
+        BadInput: what `candidate_study` and `cell_candidates` refuse.
+    """
+    from sweeplab.lab.listing import find_study, study_names
+
+    folders = [find_study(lab, name) for name in names]
+    spec = candidate_study(folders, study_names(folders[0].lab), axes)
+    return spec, cell_candidates(spec, folders[0].data.sizes, counting)
+
+
+def candidate_study(
+    folders: Sequence[StudyFolder], taken: Sequence[str] = (), axes: Mapping[str, Array] | None = None
+) -> StudySpec:
+    """Return the first study with a new name and the grid of candidates.
+
+    The grid has its own sizes and lengths with values between and above, or the rounded `axes`. There are as many seeds
+    as every cell of the study has, all unused so far: a cell that was trained before gives new information.
+
+    Raises:
+        BadInput: there is nothing to vary, an axis is not a whole number, or there are too many cells.
+    """
+    from sweeplab.lab.listing import read_spec
+    from sweeplab.study.file.reading import read_study
+    from sweeplab.study.spec import DEFAULT_TRIALS_PER_CELL, ConditionalSeed
+
+    specs = [read_spec(folder) for folder in folders]
+    spec = specs[0]
+    whole = [name for name, row in TABLE.items() if row.kind == "int" and name != "seed"]
+    if unknown := [name for name in axes or () if name not in whole]:
+        what = f"--candidates has no {unknown[0]!r} for a study"
+        raise BadInput(Problem(what, ", ".join(AXES), nearest(unknown[0], whole)))
+    grid = {name: sorted({round(float(value)) for value in values}) for name, values in (axes or {}).items()}
+    grid = grid or {name: _extended(spec.grid[name]) for name in AXES if name in spec.grid}
+    if not grid:
+        what = f"the grid of {spec.name} has no size to vary; name one with --candidates"
+        raise BadInput(Problem(what, ", ".join(AXES)))
+    count = math.prod(len(values) for values in (spec.grid | grid).values())
+    if count > MOST:
+        raise BadInput(f"{count:,} cells are too many: at most {MOST:,}; name fewer with --candidates")
+    used = [seed for one in specs for seed in one.seed_numbers]
+    each_cell = sum(not isinstance(each, ConditionalSeed) for each in spec.seeds)
+    seeds = list(range(max(used) + 1, max(used) + 1 + each_cell))
+    trials = spec.budget.trials_per_cell or (DEFAULT_TRIALS_PER_CELL if spec.search else 1)
+    overrides = [f"grid.{name}={json.dumps(values)}" for name, values in grid.items()]
+    overrides += [f"seeds={json.dumps(seeds)}", f"budget={json.dumps({'trials_per_cell': trials})}"]
+    numbered = (f"{spec.name}-next{number}" for number in ("", *range(2, 1000)))
+    free = next(each for each in numbered if each not in taken)
+    return read_study(folders[0].canonical_file, overrides, free)
+
+
+def cell_candidates(spec: StudySpec, sizes: Sizes, counting: Counting) -> Candidates:
+    """Return the cells of a study with N, D and C counted like the points, and the FLOPs of all runs of each.
+
+    Cells whose size depends on what is searched are left out.
+
+    Raises:
+        BadInput: no cell is left; a column that is unknown before a run has ended.
+    """
+    from sweeplab.study.rules import facts
+    from sweeplab.study.space import Space, cells
+
+    rows, found = [], []
+    for cell in cells(spec, sizes)[0]:
+        space = Space(spec, cell, sizes)
+        drawn = [each for each in space.draws(_DRAWS) if space.broken(each) is None]
+        known = [facts(each) for each in drawn]
+        if known and all(each == known[0] for each in known):
+            rows.append(drawn[0].as_dict() | known[0]._asdict())
+            found.append(cell.values)
+    if not rows:
+        raise BadInput(f"no cell of {spec.name} has a size before its trials are sampled")
+    counted = sizes_of(rows, counting)
+    columns = {role: np.array([each[role] for each in counted]) for role in COUNTS}
+    runs = len(spec.seeds) * (spec.budget.trials_per_cell or 1)
+    cost = runs * np.array([float(row["train_flops"]) for row in rows])
+    return Candidates(columns, cost, tuple(found), weight=len(spec.seeds))
+
+
+def next_study_text(
+    spec: StudySpec, chosen: Sequence[Mapping[str, Any]], times: Sequence[int], why: str
+) -> str:
+    """Return the study file of some cells of a study; a cell chosen several times gets as many seeds.
+
+    Constraints select the cells from a full grid. `why` is its first line.
+    """
+    from sweeplab.study.file.template import study_file
+
+    kept: dict[str, Any]
+    if spec.cells:
+        kept = {"grid": {}, "cells": [dict(zip(cell, _plain(cell.values()), strict=True)) for cell in chosen]}
+    else:
+        used = {name: {cell[name] for cell in chosen} for name in spec.grid}
+        grid = {name: [each for each in values if each in used[name]] for name, values in spec.grid.items()}
+        kept = {"grid": {name: _plain(values) for name, values in grid.items()}}
+        kept["constraints"] = [*spec.constraints, *_only(chosen, grid)]
+    written = spec.as_written()
+    kept["seeds"] = [*written["seeds"], *_more_seeds(spec, chosen, times)]
+    return study_file(written | kept, [why])
+
+
+def _extended(values: Iterable[int]) -> list[int]:
+    """Return an axis with a value between each two and some above the last, all multiples of their common divisor."""
+    own = sorted(set(values))
+    if len(own) < 2:
+        return own
+    unit = math.gcd(*own)
+    step = (own[-1] / own[0]) ** (1 / (len(own) - 1))
+    between = [math.sqrt(low * high) for low, high in pairwise(own)]
+    above = [own[-1] * step**power for power in range(1, STEPS_UP + 1)]
+    return sorted({*own, *(max(unit, round(each / unit) * unit) for each in (*between, *above))})
+
+
+def _only(chosen: Sequence[Mapping[str, Any]], grid: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Return constraints that leave exactly these cells of a grid: the allowed values after each prefix of a cell."""
+    found, names = [], list(grid)
+    for depth, name in enumerate(names):
+        following: dict[tuple[Any, ...], set[Any]] = defaultdict(set)
+        for cell in chosen:
+            following[tuple(cell[each] for each in names[:depth])].add(cell[name])
+        for beginning, allowed in following.items():
+            without = [value for value in grid[name] if value not in allowed]
+            if not without:
+                continue
+            other = [f"{each} != {value!r}" for each, value in zip(names, beginning, strict=False)]
+            allowed_ones = (f"{name} == {value!r}" for value in grid[name] if value in allowed)
+            only = " or ".join([*other, *allowed_ones])
+            each_out = [" or ".join([*other, f"{name} != {value!r}"]) for value in without]
+            found += [only] if len(only) <= _LONGEST else each_out
+    return found
+
+
+def _more_seeds(
+    spec: StudySpec, chosen: Sequence[Mapping[str, Any]], times: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Return the seeds of cells that are run more than once: as few entries as the length of an expression allows."""
+    first, each = spec.first_seed + len(spec.seeds), len(spec.seeds)
+    found: list[dict[str, Any]] = []
+    for repeat in range(1, max(times)):
+        parts: list[str] = []
+        for cell in (cell for cell, count in zip(chosen, times, strict=True) if count > repeat):
+            one = " and ".join(f"{name} == {value!r}" for name, value in cell.items())
+            if parts and len(joined := f"{parts[-1]} or {one}") <= _LONGEST:
+                parts[-1] = joined
+            else:
+                parts.append(one)
+        for when in parts:
+            found += [{"seed": first + len(found) + k, "when": when} for k in range(each)]
+    return found
+
+
+def _plain(values: Iterable[Any]) -> list[Any]:
+    return [list(value) if isinstance(value, tuple) else value for value in values]

@@ -1,0 +1,141 @@
+"""Scaling laws from Python: what `sweeplab laws fit` does, with a DataFrame in and numbers, forecasts and a plot out.
+
+>>> from sweeplab import laws
+>>> law = laws.fit("runs.csv", law="chinchilla", where="epochs == 1")
+>>> law.numbers["alpha"], law.warnings
+>>> law.predict(larger)  # loss, low, high and verdict of each row
+>>> law.plot().show()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweeplab.errors import BadInput, Problem, nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from plotly.graph_objects import Figure
+
+    from sweeplab.laws.assessment import Assessment
+
+
+_STUDY_KEYS = frozenset({"study", "cell", "trial", "seed"})  # in a table that `study export` wrote
+
+
+@dataclass(frozen=True)
+class FittedLaw:
+    """A law that was fitted to a table.
+
+    `assessment` holds the fit, the points and every number; `columns` are the columns that were named.
+    """
+
+    assessment: Assessment
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> dict[str, dict[str, Any]]:
+        """Return each number by its name: value (None if it is not identified), low, high, verdict, why, meaning."""
+        return {each.quantity.name: each.as_dict() for each in self.assessment.estimates}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return what speaks against the fit, one sentence each."""
+        return self.assessment.warnings
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what `sweeplab laws fit --json` prints."""
+        return self.assessment.as_dict()
+
+    def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Predict the loss of a run for each row, with a 90% prediction interval and the verdict on it.
+
+        `frame` needs the columns that the law reads, under their names in the fit or their usual names. A row that
+        cannot be predicted has no numbers, and `why` says the reason.
+
+        Raises:
+            BadInput: a column is missing, or a value is not a number or not positive.
+        """
+        import pandas as pd
+
+        from sweeplab.laws.columns import COUNTS, guessed_columns, own_columns, read_columns
+        from sweeplab.laws.forecasts import predict
+
+        found, known = self.assessment, [str(name) for name in frame]
+        named = guessed_columns(known) | own_columns(known) | dict(self.columns)
+        needed = found.fit.law.columns
+        if missing := [role for role in needed if role not in named]:
+            allowed = ", ".join(known)
+            raise BadInput(*(Problem(f"the rows to predict lack {role}", allowed) for role in missing))
+        wanted = {role: named[role] for role in COUNTS if role in needed}
+        columns = {role: column.values for role, column in read_columns(frame, wanted, "the rows").items()}
+        rows: list[tuple[Any, ...]] = []
+        for at in range(len(frame)):
+            point = {role: float(column[at]) for role, column in columns.items()}
+            try:
+                said = predict(found, point)
+            except BadInput as refused:
+                rows.append((None, None, None, "not identified", str(refused)))
+                continue
+            loss = said.loss if said.verdict.identified else None
+            rows.append((loss, said.low, said.high, said.verdict.verdict, said.verdict.reason))
+        return pd.DataFrame(rows, columns=["loss", "low", "high", "verdict", "why"], index=frame.index)
+
+    def plot(self) -> Figure:
+        """Return the figure of the law through its points, as in the report.
+
+        Raises:
+            BadInput: the points allow no such figure.
+        """
+        from sweeplab.report.data import ReportData
+        from sweeplab.report.panels.law import LawPanel
+
+        found = self.assessment
+        panel = LawPanel.of(ReportData.of_table(found), law=found.fit.law.name, delta=found.delta)
+        figure = panel.figure()
+        if figure is None:
+            raise BadInput(f"nothing to draw: {panel.missing}")
+        return figure
+
+
+def fit(
+    table: pd.DataFrame | str | Path,
+    law: str = "chinchilla",
+    *,
+    columns: Mapping[str, str] | None = None,
+    count: Mapping[str, str] | None = None,
+    where: str = "",
+    delta: str = "auto",
+    flops: float | None = None,
+) -> FittedLaw:
+    """Fit a law to a DataFrame, or to a .csv, .tsv or .parquet file; a `study export` holds runs.
+
+    `columns` such as {"params": "N", "tokens": "D*1e9", …} is needed if names are not the usual ones; `count`, `where`,
+    `delta` and `flops` are as on the command line: {"rows": "best"}, "epochs == 1", "auto", the budget of the optimum.
+
+    Raises:
+        BadInput: what `sweeplab laws fit` refuses.
+    """
+    from sweeplab.laws.assessment import assess, find_law
+    from sweeplab.laws.columns import ROLES
+    from sweeplab.laws.conventions import Conventions, parse_conventions
+    from sweeplab.laws.points import points_of_frame, read_frame
+
+    form, named = find_law(law), dict(columns or {})
+    if unknown := [role for role in named if role not in ROLES]:
+        raise BadInput(
+            Problem(f"columns has no {unknown[0]!r}", ", ".join(ROLES), nearest(unknown[0], ROLES))
+        )
+    text = ",".join(f"{what}={how}" for what, how in (count or {}).items())
+    conventions = parse_conventions(text) if text else Conventions()
+    source = "the table"
+    if isinstance(table, str | Path):
+        table, source = read_frame(Path(table)), str(table)
+    read = points_of_frame
+    if not named and set(map(str, table)) >= _STUDY_KEYS:
+        from sweeplab.analysis.points import table_points as read
+    points = read(table, source, named, conventions, where)
+    return FittedLaw(assess(points, form, delta, flops), named)

@@ -1,0 +1,405 @@
+"""A table's columns: which one has which role, in which unit, and the numbers in its cells.
+
+The unit of a count is the first of these that is given:
+  COLUMN*1e9   a factor from the user; *1 at the end, as in COLUMN*1, confirms the numbers, so that no check asks
+  the cell's   1.3B is 1.3e9 in any column
+  the name's   a unit as the last word: params_M, "tokens (B)", D_tokens_billions, flops_E, PF_days
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.expressions import ALLOWED, Expression
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+Array = NDArray[np.float64]
+
+ROLES = {
+    "params": "parameters of the model",
+    "tokens": "tokens trained on",
+    "flops": "floating-point operations of the training",
+    "loss": "the loss reached",
+    "group": "what may share an error: a run, a size, a curve",
+}
+NUMBERS = ("params", "tokens", "flops", "loss")
+COUNTS = ("params", "tokens", "flops")
+# Other names of a role's column, the most certain first; single letters are capitals: d is a width and l a depth.
+OTHER_NAMES = {
+    "params": "N n_params num_params n_parameters num_parameters parameters model_params total_params",
+    "tokens": "D train_tokens n_tokens num_tokens training_tokens total_tokens tokens_seen",
+    "flops": "C train_flops n_flops training_flops total_flops flop compute training_compute",
+    "loss": "L val_loss valid_loss validation_loss best_val_loss final_val_loss eval_loss test_loss",
+}
+# Roles that --columns can derive from FLOPs and another role: the name of the formula, and the other role.
+FOLLOWING = {"tokens": ("C/6N", "params"), "params": ("C/6D", "tokens")}
+# Names of results of a run, which are not settings of it.
+_MEASURED = re.compile(
+    "loss|ppl|perplexity|acc|accuracy|bpb|bits|error|err|scores?|nll|entropy|reward|time|seconds|hours|days|date|id|index|"
+    "unnamed"
+)
+
+LETTERS = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18, "Z": 1e21}
+_SMALL_LETTERS = {"m": 1e6, "b": 1e9}  # in a name only; other small letters mean other things
+_LARGE = ("P", "E", "Z")  # of FLOPs only: N_E and D_P are no units
+_WORDS = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
+_PREFIXES = {"kilo": 1e3, "mega": 1e6, "giga": 1e9, "tera": 1e12, "peta": 1e15, "exa": 1e18, "zetta": 1e21}
+_PF_DAY = 1e15 * 86_400
+# The last word of a name, after a space, a sign or a bracket; or a letter right behind the role's own name.
+_LAST_WORD = re.compile(r"(?P<stem>.*[^\s_.(\[-])[\s_.(\[-]+(?P<unit>[A-Za-z]+|1e\d+)[)\]]?\s*")
+_LAST_LETTER = re.compile(rf"(?P<stem>(?i:params|parameters|tokens|flops))(?P<unit>[{''.join(LETTERS)}])")
+_PF_DAYS = re.compile(r"(?P<stem>.*?)[\s_(\[-]*(pf|petaflops?)([\s_/-]*s)?[\s_-]*days?[)\]]?", re.IGNORECASE)
+_FLOPS = re.compile(r"(?:(?P<stem>.*?)[\s_.(\[-]+)?(?P<unit>[a-z]+?)flops?[)\]]?", re.IGNORECASE)
+
+_CELL = re.compile(
+    rf"([-+]?(?:\d{{1,3}}(?:,\d{{3}})+|[\d_]*)(?:\.\d*)?(?:[eE][-+]?\d+)?)(?:\s*([{''.join(LETTERS)}]))?"
+)
+_DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
+_LONGEST_SHOWN = 60  # characters of a cell
+_NOTHING = ("", "nan", "none", "null", "na", "n/a", "inf", "-inf", "+inf")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A role's numbers, [n], NaN if missing; `said` describes it, `confirmed` is what the user writes to confirm it."""
+
+    name: str
+    said: str
+    values: Array
+    confirmed: str
+    is_confirmed: bool
+
+
+def pairs_of(text: str) -> list[tuple[str, str, str]]:
+    """Return each pair of "params=N,tokens=D", its name and its value: [("params=N", "params", "N"), …]."""
+    parts = [(pair.strip(), *pair.partition("=")) for pair in text.split(",")]
+    return [(pair, name.strip(), value.strip()) for pair, name, _, value in parts]
+
+
+def parse_columns(text: str) -> dict[str, str]:
+    """Return {"params": "N", …} of "params=N,tokens=D*1e9,…"; a factor may follow the column's name.
+
+    Raises:
+        BadInput: a part that is not a pair, an unknown role, a role named twice.
+    """
+    found: dict[str, str] = {}
+    problems = []
+    for pair, role, column in pairs_of(text):
+        if not column:
+            problems.append(Problem(f"--columns {pair!r} is not ROLE=COLUMN", ", ".join(ROLES)))
+        elif role not in ROLES:
+            problems.append(Problem(f"--columns has no {role!r}", ", ".join(ROLES), nearest(role, ROLES)))
+        elif role in found:
+            problems.append(Problem(f"--columns names {role!r} twice"))
+        found[role] = column
+    if problems:
+        raise BadInput(*problems)
+    return found
+
+
+def own_columns(known: Sequence[str]) -> dict[str, str]:
+    """Return the columns named like a role, with or without a unit: {"params": "Params_M", …}."""
+    found: dict[str, str] = {}
+    for name in known:
+        for role in ROLES:
+            if name == role or (role not in found and role in (name.lower(), _unit(name, role)[0].lower())):
+                found[role] = name
+    return found
+
+
+def guessed_columns(known: Sequence[str], taken: Collection[str] = ()) -> dict[str, str]:
+    """Return the columns with another name of a role, except those that are taken."""
+    found: dict[str, str] = {}
+    for role, others in OTHER_NAMES.items():
+        called = {_called(_unit(name, role)[0]): name for name in reversed(known) if name not in taken}
+        found |= next(({role: called[other]} for other in others.split() if other in called), {})
+    return found
+
+
+def _called(name: str) -> str:
+    words = re.sub(r"[\s.\-]+", "_", name.strip())
+    return words if len(words) == 1 else words.lower()
+
+
+def is_measured(name: str) -> bool:
+    """Return whether a column, by its name, was measured on a run or only labels runs."""
+    words = re.split(r"[^a-z]+", name.lower())
+    return any(_MEASURED.fullmatch(word) for word in words) or "loss" in name.lower()
+
+
+def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -> dict[str, Column]:
+    """Return the numbers of each role, and the texts of `group`'s column under its name alone.
+
+    Raises:
+        BadInput: every column that is missing, has two roles, or has a cell that is not a positive number.
+    """
+    known = [str(name) for name in frame]
+    problems: list[Problem] = []
+    found: dict[str, Column] = {}
+    following = {role: of for role, (name, of) in FOLLOWING.items() if columns.get(role) == name not in known}
+    for role, asked in columns.items():
+        if role in following:
+            continue
+        name, factor, wrong = named_column(asked, known)
+        if wrong:
+            problems.append(Problem(f"{source}: {wrong}", ", ".join(known), nearest(name, known)))
+        elif role in NUMBERS and (other := next((each for each in found if found[each].name == name), "")):
+            problems.append(Problem(f"{source}: column {name!r} is both {other} and {role}"))
+        elif role in NUMBERS:
+            unit = 1.0 if factor else _unit(name, role)[1]
+            values, bad = _numbers(frame, name, unit)
+            said = f"column {asked}" if unit == 1 else f"column {name}, times {unit:g}"
+            confirmed = f"{role}={asked}*1" if unit == 1 else f"{role}={name}*{unit:g}*1"
+            found[role] = Column(name, said, values * (factor or 1.0), confirmed, _is_confirmed(asked, known))
+            problems += [Problem(f"{source}: column {name!r} ({role}): {each}") for each in bad]
+    for role, other in following.items():
+        if lacks := [each for each in ("flops", other) if each not in found]:
+            what = f"{source}: {role}={columns[role]} needs {' and '.join(lacks)}; name it with --columns"
+            problems.append(Problem(what, ", ".join(known)))
+        else:
+            values = found["flops"].values / (6 * found[other].values)
+            found[role] = Column(columns[role], columns[role], values, f"{role}={columns[role]}", True)
+    if problems:
+        raise BadInput(*problems)
+    return found
+
+
+def named_column(asked: str, known: Sequence[str]) -> tuple[str, float | None, str]:
+    """Return a column's name, its factor if one is given, and an error text, or an empty one."""
+    if is_confirmed := _is_confirmed(asked, known):
+        asked = asked.rpartition("*")[0].strip()
+    name, star, factor_text = asked.rpartition("*")
+    if asked in known or not star:
+        return asked, 1.0 if is_confirmed else None, "" if asked in known else f"no column {asked!r}"
+    name = name.strip()
+    try:
+        number = float(factor_text)
+    except ValueError:
+        number = np.nan
+    if not 0 < number < np.inf:
+        return name, None, f"{factor_text!r} is no factor for column {name!r}"
+    return name, number, "" if name in known else f"no column {name!r}"
+
+
+def _is_confirmed(asked: str, known: Sequence[str]) -> bool:
+    return asked not in known and asked.rpartition("*")[2].strip() == "1" and "*" in asked
+
+
+def _unit(name: str, role: str) -> tuple[str, float]:
+    """Return a column's name without its unit, and the unit: 1 if the name has none."""
+    if role not in COUNTS:
+        return name, 1.0
+    if role == "flops" and (match := _PF_DAYS.fullmatch(name)):
+        return match["stem"] or role, _PF_DAY
+    if role == "flops" and (match := _FLOPS.fullmatch(name)):
+        prefixes = {letter.lower(): size for letter, size in LETTERS.items()} | _PREFIXES
+        size = prefixes.get(match["unit"].lower())
+        return (match["stem"] or role, size) if size else (name, 1.0)
+    if match := _LAST_LETTER.fullmatch(name) or _LAST_WORD.fullmatch(name):
+        unit = match["unit"]
+        is_letter = role == "flops" or unit not in _LARGE
+        size = (LETTERS | _SMALL_LETTERS).get(unit) if is_letter else None
+        size = size or _WORDS.get(unit.lower().removesuffix("s")) or (float(unit) if unit[0] == "1" else None)
+        if size:
+            return match["stem"], size
+    return name, 1.0
+
+
+def numbers(frame: pd.DataFrame, name: str) -> Array:
+    """Return a column's numbers, [n]; true is 1, missing cells or a missing column are NaN."""
+    if name not in frame:
+        return np.full(len(frame), np.nan)
+    return np.asarray(frame[name].astype("Float64").to_numpy(float, na_value=np.nan), np.float64)
+
+
+def _numbers(frame: pd.DataFrame, name: str, unit: float) -> tuple[Array, list[str]]:
+    """Return a column's numbers, NaN where missing, and its errors: one text for each kind."""
+    import pandas as pd
+
+    column, bad = frame[name], list[str]()
+    word = str(frame.index.name or "row")
+    if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
+        values = numbers(frame, name) * unit
+    else:
+        read = {text: _number(text, unit) for text in column.dropna().astype(str).unique()}
+        texts = column.astype(str).where(column.notna(), "")
+        values = np.array([read.get(text, np.nan) for text in texts], float)
+        kinds: dict[str, list[str]] = {}
+        for text in (text for text, number in read.items() if number is None):
+            kinds.setdefault(_fault(text), []).append(text)
+        for fault in sorted(kinds):
+            bad += _first(texts[texts.isin(kinds[fault])], word, fault)
+    return values, bad + _first(column[values <= 0].astype(str), word, "not positive")
+
+
+def _number(text: str, unit: float) -> float | None:
+    """Return the number in a cell: 1.3B is 1.3e9, an empty cell NaN, any other text None."""
+    if text.strip().lower() in _NOTHING:
+        return np.nan
+    match = _CELL.fullmatch(text.strip())
+    try:
+        return float(match[1].replace(",", "")) * LETTERS.get(match[2], unit) if match else None
+    except ValueError:
+        return None
+
+
+def _fault(text: str) -> str:
+    if text.rstrip().endswith("%"):
+        return "a percentage; write the number itself"
+    return "not a number; write a decimal point" if _DECIMAL_COMMA.fullmatch(text.strip()) else "not a number"
+
+
+def _first(found: pd.Series[Any], word: str, what: str) -> list[str]:
+    if found.empty:
+        return []
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    text = str(found.iloc[0])
+    shown = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+    return [f"{shown!r} in {word} {found.index[0]}{more} is {what}"]
+
+
+@dataclass(frozen=True)
+class Plausible:
+    """The plausible range of a role's numbers, questions to the user, and factors between likely units."""
+
+    least: float
+    most: float
+    too_small: str
+    too_large: str
+    steps: tuple[float, ...]
+
+
+_COUNT = (1e6, 1e9, 1e12)
+_FLOPS_STEPS = (1e9, 1e12, 1e15, 1e18)
+_UNIT, _PERPLEXITY = "is it in another unit?", "is it a perplexity, or in percent?"
+_SHORT = "no training is so short"
+PLAUSIBLE = {
+    "params": Plausible(30, 1e15, f"no model is so small; {_UNIT}", f"no model is so large; {_UNIT}", _COUNT),
+    "tokens": Plausible(300, 1e17, f"{_SHORT}; {_UNIT}", f"no text is so long; {_UNIT}", _COUNT),
+    "flops": Plausible(1e5, 1e31, f"{_SHORT}; {_UNIT}", f"no training is so long; {_UNIT}", _FLOPS_STEPS),
+    # Not its largest: a law may start far above the 13.9 nats of a uniform guess among 2^20 tokens.
+    "loss": Plausible(1e-6, 20, _UNIT, f"no vocabulary gives so much; {_PERPLEXITY}", (100.0,)),
+}
+_SWAPPED = 1000  # no table has so many parameters per token
+_SPARSE = 1e6  # nor so many tokens per parameter
+_GAP = 0.4  # a gap in the values of this share of a step, in logs, may part two units
+_NEAR = 3.0  # how far outside of the other rows' range the shifted ones may end
+_FLOPS_OFF = 1e3  # C / (6 N D): attention, embeddings and experts account for less
+
+
+def check_plausible(columns: Mapping[str, Column], keep: NDArray[np.bool_], source: str) -> None:
+    """Ask about implausible numbers in the rows of `keep`, [n].
+
+    Raises:
+        BadInput: one line per question.
+    """
+    asked_about = {role: column.values[keep] for role, column in columns.items() if not column.is_confirmed}
+
+    def each(question: Callable[[Array, str], str]) -> Iterator[str]:
+        for role, values in asked_about.items():
+            if words := question(values, role):
+                of = f"column {columns[role].name!r} ({role})"
+                yield f"{of}: {words} If this is right, write {columns[role].confirmed} in --columns"
+
+    # One kind of question at a time: an error in one column causes the questions that follow.
+    for questions in (each(_mixed), _swapped(asked_about), each(_unlikely), _unlike_6nd(asked_about)):
+        if asked := [f"{source}: {question}" for question in questions]:
+            raise BadInput(*asked)
+
+
+def _mixed(values: Array, role: str) -> str:
+    """Ask about rows in another unit: they are far from the other rows, but among them after a change of unit."""
+    logs = np.unique(np.log(values))
+    if len(logs) < 2:
+        return ""
+    at = int(np.argmax(np.diff(logs)))
+    small, large = logs[: at + 1], logs[at + 1 :]
+    low, high = large[0] - np.log(_NEAR), large[-1] + np.log(_NEAR)
+    fitting = [
+        f"{step:.0e}"
+        for step in PLAUSIBLE[role].steps
+        if large[0] - small[-1] >= _GAP * np.log(step)
+        and small[-1] + np.log(step) >= low
+        and small[0] + np.log(step) <= high
+    ]
+    if not fitting:
+        return ""
+    ends = [f"{np.exp(each):.4g}" for each in (small[0], small[-1], large[0], large[-1])]
+    n_small = int((np.log(values) <= small[-1]).sum())
+    return (
+        f"{n_small} of {len(values)} rows have {ends[0]} to {ends[1]} and the others {ends[2]} to {ends[3]}; "
+        f"are they in another unit, by a factor of {' or '.join(fitting)}?"
+    )
+
+
+def _unlikely(values: Array, role: str) -> str:
+    plausible = PLAUSIBLE[role]
+    low, high = float(values.min()), float(values.max())
+    if low < plausible.least:
+        return f"{low:.4g}; {plausible.too_small}"
+    most = low if role == "loss" else high
+    return f"{most:.4g}; {plausible.too_large}" if most > plausible.most else ""
+
+
+def _swapped(columns: Mapping[str, Array]) -> Iterator[str]:
+    if {"params", "tokens"} <= columns.keys():
+        ratio = float(np.median(columns["params"] / columns["tokens"]))
+        confirm = "If this is right, add a factor of 1, as in params=COLUMN*1"
+        if ratio > _SWAPPED:
+            asked = "are params and tokens swapped in --columns?"
+            yield f"{ratio:,.0f} parameters for each token; {asked} {confirm}"
+        elif ratio < 1 / _SPARSE:
+            yield f"{1 / ratio:.2g} tokens for each parameter; are they in different units? {confirm}"
+
+
+def _unlike_6nd(columns: Mapping[str, Array]) -> Iterator[str]:
+    if set(COUNTS) <= columns.keys():
+        ratio = columns["flops"] / (6 * columns["params"] * columns["tokens"])
+        off = (ratio > _FLOPS_OFF) | (ratio < 1 / _FLOPS_OFF)
+        if off.any():
+            yield (
+                f"the FLOPs of {off.sum()} of {len(off)} rows are {ratio[off][0]:.2g} times 6 N D; in which units are "
+                "params, tokens and flops? If this is right, add a factor of 1, as in flops=COLUMN*1"
+            )
+
+
+def rows_where(frame: pd.DataFrame, where: str, source: str) -> pd.DataFrame:
+    """Return the rows in which an expression holds; comparisons with a missing number are false.
+
+    Names are columns, with underscores for characters that names cannot have, or `line` (`row` without lines).
+
+    Raises:
+        BadInput: an invalid expression, an unknown column, a row in which it has no value, or no row that matches.
+    """
+    try:
+        expression = Expression(where)
+    except ValueError as error:
+        raise BadInput(Problem(f"--where: {error}", ALLOWED)) from error
+    word = str(frame.index.name or "row")
+    columns = {word: frame.index.to_series()} | {
+        re.sub(r"\W+", "_", str(name)): frame[name] for name in frame
+    }
+    if unknown := sorted(expression.names - columns.keys()):
+        what = f"--where: {source} has no column {unknown[0]!r}"
+        raise BadInput(Problem(what, ", ".join(columns), nearest(unknown[0], columns)))
+    used = sorted(expression.names)
+    cells = [columns[name].astype(object).where(columns[name].notna(), np.nan).tolist() for name in used]
+    holds = []
+    for at, values in zip(frame.index, zip(*cells, strict=True) if cells else [()] * len(frame), strict=True):
+        try:
+            holds.append(bool(expression.value(dict(zip(used, values, strict=True)))))
+        except ValueError as error:
+            raise BadInput(f"--where: {source}, {word} {at}: {error}") from error
+    if not any(holds):
+        raise BadInput(f"--where: {where!r} holds in no row of {source}")
+    return frame[np.array(holds, bool)]

@@ -1,0 +1,293 @@
+"""Compare cells by their best trials; the null distribution repeats the choice of the best trial.
+
+Studies whose cells do not differ are simulated and analyzed like the real one. The most significant difference of each
+simulation sets the threshold (a parametric bootstrap of the maximal studentized difference; White 2000, A reality
+check for data snooping).
+
+Legend: C cells, P pairs of them, R means of a cell's trials under one seed, B draws.
+
+Model: loss = cell + trial + seed + residual; the trials of a cell are normal draws. `trial_variance`, the variance of
+trials, is estimated from the lower half of a cell's trials only: trials spoiled by a high learning rate say nothing
+about the best ones, and trials that were pruned or diverged count as the highest. `residual_variance` is the variance
+between seeds, after the effect of a seed on all cells; it does not shrink with the number of trials that share these
+seeds. A cell's own variance is pooled with that of all cells at a weight of PRIOR degrees of freedom (after Smyth 2004,
+Linear models and empirical Bayes methods, with a fixed weight), but never below the cell's own estimate. Degrees of
+freedom are Welch's and Satterthwaite's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeplab.laws.evidence import DIFFERENT, NOT_SEEN, ONE_SEED, ONE_TRIAL, UNKNOWN, Evidence, best_of
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Array = NDArray[np.float64]
+Pairs = Sequence[tuple[int, int]]
+FALSE_ALARM = 0.05  # of all pairs together
+PRIOR = 4.0  # degrees of freedom
+_MOST_LOWEST = 10  # trials of a cell that are used
+_MOST_DRAWS, _FEWEST_DRAWS, _MOST_NUMBERS = 1999, 199, 2_000_000
+_N_SIMULATED = 20_000
+_NOT_SELECTED = "each cell's one trial, without a search"
+_SELECTED = ", which also selected it: the null distribution repeats the selection"
+
+
+@dataclass(frozen=True)
+class CellTrials:
+    """The losses of a cell's trials that ended, by seed; `n_trials` counts pruned and diverged trials too."""
+
+    losses: Sequence[Mapping[int, float]]
+    n_trials: int
+
+    @classmethod
+    def of(cls, runs: DataFrame, loss: str, n_trials: int) -> CellTrials:
+        """Return the trials of a cell's runs that ended; `n_trials` counts pruned and diverged trials too."""
+        losses: dict[tuple[str, int], dict[int, float]] = {}
+        for cell, trial, seed, each in runs[["cell", "trial", "seed", loss]].itertuples(index=False):
+            losses.setdefault((str(cell), int(trial)), {})[int(seed)] = float(each)
+        return cls(tuple(losses.values()), max(n_trials, len(losses)))
+
+    @property
+    def best(self) -> Mapping[int, float]:
+        """Return the trial with the lowest mean."""
+        return min(self.losses, key=lambda each: float(np.mean(list(each.values()))))
+
+
+@dataclass(frozen=True)
+class CellComparison:
+    """The cells' best losses, [C], and intervals of the pairs' differences, the second minus the first, each [P].
+
+    `best` is adjusted to all seeds. `selection_effect`, [P], is the part of a difference that is due to one cell having
+    more trials (0 if the variance of trials is unknown). An interval is NaN if the difference cannot be tested. It
+    covers the difference both with and without its selection effect: it excludes 0 only if both do. `level` is that of
+    one interval; in one table of twenty, any interval errs.
+    """
+
+    best: Array
+    selection_effect: Array
+    low: Array
+    high: Array
+    level: float
+    evidence: Evidence
+
+    def evidence_of(self, at: int) -> Evidence:
+        """Return the evidence for one pair's difference."""
+        verdict = self.evidence.verdict
+        if verdict != UNKNOWN:
+            verdict = DIFFERENT if self.significant[at] else NOT_SEEN
+        return replace(self.evidence, verdict=verdict)
+
+    @property
+    def significant(self) -> NDArray[np.bool_]:
+        """Return whether each pair differs by more than chance, [P]."""
+        return np.asarray((self.low > 0) | (self.high < 0))
+
+
+class _Estimates(NamedTuple):
+    """The estimates for a table or for each draw, [C] or [B, C]."""
+
+    best: Array
+    trial_variance: Array
+    residual_variance: Array
+
+
+class _Model:
+    """The linear model of the table, and of every draw: the numbers of trials, the seeds and the pairs."""
+
+    def __init__(self, cells: Sequence[CellTrials], pairs: Pairs, is_searched: bool) -> None:
+        self.n = len(cells)
+        self.first, self.second = np.array(pairs, np.intp).reshape(-1, 2).T
+        self.is_searched = is_searched or any(each.n_trials > 1 for each in cells)
+        self.n_trials = [each.n_trials for each in cells]
+        self.n_lowest = [min(len(each.losses), each.n_trials // 2 + 1, _MOST_LOWEST) for each in cells]
+        moments = [_moments(each.n_trials, count) for each, count in zip(cells, self.n_lowest, strict=True)]
+        columns: Array = np.array(moments).T if self.is_searched else np.zeros((5, self.n))
+        self.mean_lowest, self.variance_lowest, self.gap, self.gap_square, self.freedom = iter(columns)
+        self.kept = [
+            sorted(each.losses, key=lambda loss: float(np.mean(list(loss.values()))))[:count]
+            for each, count in zip(cells, self.n_lowest, strict=True)
+        ]
+        rows = [
+            (at, seed, float(np.mean([each[seed] for each in kept if seed in each])))
+            for at, kept in enumerate(self.kept)
+            for seed in sorted({seed for each in kept for seed in each})
+        ]
+        self.seeds = sorted({seed for _, seed, _ in rows})
+        self.means = np.array([loss for *_, loss in rows])
+        self.member = np.array([[float(at == cell) for cell in range(self.n)] for at, *_ in rows])  # [R, C]
+        self.seed_of = [seed for _, seed, _ in rows]
+        design = self._design(self.seed_of)
+        self.solve = np.linalg.pinv(design)  # [columns, R]
+        self.residual = np.eye(len(rows)) - design @ self.solve
+        # In a balanced table with n seeds these are (n - 1) (C - 1) / C each.
+        self.seed_freedom = np.clip(np.diag(self.residual), 0.0, None) @ self.member
+        self.seed_freedom[self.seed_freedom < 1e-9] = 0.0
+        contrasts = self.solve[self.second] - self.solve[self.first]
+        self.variance_weights = contrasts**2 @ self.member  # [P, C]
+
+    def _design(self, seeds: Sequence[int]) -> Array:
+        """Return the design: a column for each cell, and for each seed but the first if cells stay comparable."""
+        of_seeds = [[float(own == seed) for seed in self.seeds[1:]] for own in seeds]
+        both = np.hstack([self.member, np.array(of_seeds).reshape(len(seeds), -1)])
+        is_paired = len(self.seeds) > 1 and np.linalg.matrix_rank(both) == both.shape[1] < len(seeds)
+        return both if is_paired else self.member
+
+    def estimates(self) -> _Estimates:
+        """Return the table's estimates; the effect of a seed on all cells is removed from the best trials' means."""
+        effects = dict.fromkeys(self.seeds, 0.0)
+        effects |= dict(zip(self.seeds[1:], (self.solve @ self.means)[self.n :], strict=False))
+        center = float(np.mean([effects[seed] for seed in self.seed_of]))
+        effects = {seed: effect - center for seed, effect in effects.items()}
+        best, gaps = [], []
+        for kept in self.kept:
+            means = [float(np.mean([loss - effects[seed] for seed, loss in each.items()])) for each in kept]
+            best.append(means[0])
+            gaps.append(sum(means) - len(means) * means[0])
+        trial_variance = self._trial_variance(np.array(gaps))
+        return _Estimates(np.array(best), trial_variance, self._residual_variance(self.means))
+
+    def simulate(self, random: np.random.Generator, trial: Array, residual: Array) -> _Estimates:
+        """Return the estimates of simulated tables whose cells do not differ, from both variances, [B, C]."""
+        n = len(trial)
+        means = random.standard_normal((n, len(self.means))) * np.sqrt(residual @ self.member.T)
+        best, gaps = means @ self.solve[: self.n].T, np.zeros((n, self.n))
+        if self.is_searched:
+            for at, (own, count) in enumerate(zip(self.n_trials, self.n_lowest, strict=True)):
+                lowest = _draw_lowest(own, count, n, random) * np.sqrt(trial[:, at, None])
+                best[:, at] += lowest[:, 0]
+                gaps[:, at] = (lowest - lowest[:, :1]).sum(1)
+        return _Estimates(best, self._trial_variance(gaps), self._residual_variance(means))
+
+    def _trial_variance(self, gaps: Array) -> Array:
+        measured = self.freedom > 0
+        sd = np.divide(gaps, self.gap, out=np.zeros_like(gaps), where=measured)
+        return np.asarray(sd**2 / np.where(measured, self.gap_square, 1.0))
+
+    def _residual_variance(self, means: Array) -> Array:
+        squares = (means @ self.residual) ** 2 @ self.member
+        known = self.seed_freedom > 0
+        return np.asarray(np.divide(squares, self.seed_freedom, out=np.zeros_like(squares), where=known))
+
+    def selection_effect(self, found: _Estimates) -> Array:
+        """Return the part of each pair's difference that is due to the numbers of trials, [..., P]."""
+        if not self.is_searched or not self.freedom.any():
+            return np.zeros((*found.best.shape[:-1], len(self.first)))
+        return self._selection_effect(_pooled(found.trial_variance, self.freedom)[0])
+
+    def _selection_effect(self, trial_variance: Array) -> Array:
+        expected = self.mean_lowest * np.sqrt(trial_variance)
+        return np.asarray(expected[..., self.second] - expected[..., self.first])
+
+    def differences(self, found: _Estimates) -> tuple[Array, Array, Array, Array]:
+        """Return each pair's difference, selection effect, standard error and degrees of freedom, each [..., P]."""
+        residual, residual_freedom = _pooled(found.residual_variance, self.seed_freedom)
+        variance = residual @ self.variance_weights.T
+        part = (residual**2 / residual_freedom) @ self.variance_weights.T**2
+        difference = found.best[..., self.second] - found.best[..., self.first]
+        effect = np.zeros_like(difference)
+        if self.is_searched:
+            trial, trial_freedom = _pooled(found.trial_variance, self.freedom)
+            effect, own = self._selection_effect(trial), self.variance_lowest * trial
+            variance = variance + own[..., self.first] + own[..., self.second]
+            parts = own**2 / trial_freedom
+            part = part + parts[..., self.first] + parts[..., self.second]
+        freedom = np.divide(variance**2, part, out=np.ones_like(part), where=part > 0)
+        return difference, effect, np.sqrt(variance), freedom
+
+    def p_values(self, found: _Estimates) -> Array:
+        """Return the two-sided p-value of each pair by itself, [..., P]."""
+        from scipy.special import stdtr
+
+        difference, effect, error, freedom = self.differences(found)
+        agree = difference * (difference - effect) > 0
+        least = np.where(agree, np.minimum(np.abs(difference), np.abs(difference - effect)), 0.0)
+        with np.errstate(divide="ignore"):
+            sizes = np.divide(least, error, out=np.where(least > 0, np.inf, 0.0), where=error > 0)
+        return np.asarray(2 * stdtr(freedom, -sizes))
+
+    def pair_rate(self, found: _Estimates) -> float:
+        """Return the false-alarm rate of each pair such that one table in twenty has any false alarm."""
+        random = np.random.default_rng(0)
+        n = int(np.clip(_MOST_NUMBERS // len(self.first), _FEWEST_DRAWS, _MOST_DRAWS))
+
+        def plausible(variance: Array, freedom: Array) -> Array:
+            pooled, known = _pooled(variance, freedom)
+            return pooled * known / (2 * random.standard_gamma(known / 2, (n, self.n)))
+
+        trial = plausible(found.trial_variance, self.freedom) if self.is_searched else np.zeros((n, self.n))
+        simulated = self.simulate(random, trial, plausible(found.residual_variance, self.seed_freedom))
+        return min(FALSE_ALARM, float(np.quantile(self.p_values(simulated).min(1), FALSE_ALARM)))
+
+
+def compare(cells: Sequence[CellTrials], pairs: Pairs, is_searched: bool = False) -> CellComparison:
+    """Return which pairs of cells differ; all pairs together have one false-alarm rate.
+
+    `is_searched` says that a cell's one trial was drawn from a search. The result is deterministic.
+    """
+    from scipy.special import stdtrit
+
+    model = _Model(cells, pairs, is_searched)
+    found, n_trials = model.estimates(), model.n_trials
+    evidence = Evidence(
+        n_seeds=min(len(each.best) for each in cells),
+        selection=best_of(max(n_trials), fewest=min(n_trials)) if model.is_searched else _NOT_SELECTED,
+        tested_on="the same seeds' validation losses" + (_SELECTED if model.is_searched else ""),
+        verdict=NOT_SEEN,
+    )
+    why = ""
+    if not model.seed_freedom.any():
+        why = ONE_SEED
+    elif model.is_searched and not model.freedom.any():
+        why = ONE_TRIAL
+    if why or not pairs:
+        none = np.full(len(pairs), np.nan)
+        unknown = replace(evidence, tested_on="", verdict=UNKNOWN, why=why)
+        return CellComparison(found.best, model.selection_effect(found), none, none, np.nan, unknown)
+    rate = model.pair_rate(found)
+    difference, effect, error, freedom = model.differences(found)
+    half = -stdtrit(freedom, rate / 2) * error
+    without = difference - effect
+    low, high = np.minimum(difference, without) - half, np.maximum(difference, without) + half
+    compared = CellComparison(found.best, effect, low, high, 1 - rate, evidence)
+    is_different = bool(compared.significant.any())
+    return replace(compared, evidence=replace(evidence, verdict=DIFFERENT)) if is_different else compared
+
+
+def _pooled(variance: Array, freedom: Array) -> tuple[Array, Array]:
+    """Return each cell's variance, partly pooled over all cells, and its degrees of freedom."""
+    whole = float(freedom.sum())
+    shared = (variance @ freedom / whole)[..., None]
+    pooled = (PRIOR * shared + freedom * variance) / (PRIOR + freedom)
+    return np.maximum(pooled, variance), np.minimum(PRIOR + freedom, whole)
+
+
+def _draw_lowest(n_trials: int, count: int, n: int, random: np.random.Generator) -> Array:
+    """Draw the `count` lowest of `n_trials` standard normals in rising order, [n, count] (Renyi 1953)."""
+    from scipy.special import ndtri
+
+    gaps = random.standard_exponential((n, count)) / (n_trials - np.arange(count))
+    return np.asarray(ndtri(-np.expm1(-np.cumsum(gaps, 1))))
+
+
+@cache
+def _moments(n_trials: int, count: int) -> tuple[float, ...]:
+    """Return mean and variance of the lowest of n standard normals, and moments of the sum of gaps above it.
+
+    The moments are its mean, its mean square over the squared mean, and its degrees of freedom as a variance estimate.
+    """
+    drawn = _draw_lowest(n_trials, count, _N_SIMULATED, np.random.default_rng(0))
+    first = drawn[:, 0]
+    if count == 1:
+        return float(first.mean()), float(first.var()), 1.0, 1.0, 0.0
+    gaps = (drawn - drawn[:, :1]).sum(1)
+    varied = float(gaps.var() / gaps.mean() ** 2)
+    return float(first.mean()), float(first.var()), float(gaps.mean()), 1 + varied, 1 / (2 * varied)

@@ -1,0 +1,161 @@
+"""Forecasts of a run's loss: by a law, with its prediction interval and verdict, and by two rules without a law.
+
+METHOD says how the interval is computed. Without the form's error, for a linear law with normal errors, it is the
+classical prediction interval. The continuous ranked probability score is in log units; for a forecast without a spread
+it is the absolute error, and lower is better. For a normal distribution, with z = (x - mean) / sd, it is (Gneiting and
+Raftery 2007, Strictly proper scoring rules, prediction, and estimation, equation 21, with the sign turned)
+
+    CRPS = sd * (z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from sweeplab.errors import BadInput
+from sweeplab.laws.assessment import Assessment
+from sweeplab.laws.estimation.forms import loss_at
+from sweeplab.laws.estimation.intervals import LEVEL, profiles, run_noise, student
+from sweeplab.laws.estimation.verdicts import Verdict, gate, judge
+from sweeplab.laws.points import Points
+
+LAW, LAST_POINT, LOG_LINE = "law", "last point", "log-linear line"  # who forecasts
+METHOD = (
+    "profile of the law (F quantile), a run's noise and the form's error in the back-test (t quantiles), "
+    "added in quadrature in log loss"
+)
+_NORMAL_END = 1.6448536269514722  # of the standard normal distribution at 95%
+_FEWEST_FOR_A_LINE = 3
+_STANDARD = NormalDist()
+
+
+@dataclass(frozen=True)
+class Normal:
+    """A normal distribution of a log loss; with sd 0 it is a forecast without a spread."""
+
+    mean: float
+    sd: float
+
+    def crps(self, value: float) -> float:
+        """Return the continuous ranked probability score at `value`."""
+        if self.sd == 0:
+            return abs(value - self.mean)
+        z = (value - self.mean) / self.sd
+        within = z * (2 * _STANDARD.cdf(z) - 1) + 2 * _STANDARD.pdf(z) - 1 / math.sqrt(math.pi)
+        return self.sd * within
+
+    def pit(self, value: float) -> float:
+        """Return the probability of less than `value`: even from 0 to 1 if forecasts are calibrated."""
+        if self.sd == 0:
+            return 0.5 if value == self.mean else float(value > self.mean)
+        return _STANDARD.cdf((value - self.mean) / self.sd)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The loss that a law predicts for a run (None if not identified), with its prediction interval at `level`.
+
+    `log_loss` is the normal distribution of the log loss with this interval; `law_low` and `law_high` bound the law
+    alone, `noise` is the sd of a run's log loss about the law, and `form` the sd of the form's error there.
+    """
+
+    loss: float | None
+    low: float
+    high: float
+    level: float
+    log_loss: Normal
+    law_low: float
+    law_high: float
+    noise: float
+    form: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Naive:
+    """A forecast without a law, or why there is none."""
+
+    log_loss: Normal | None
+    why: str
+
+
+def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> Prediction:
+    """Predict the mean loss of `seeds` runs at a point {"params": …, "tokens": …}.
+
+    Raises:
+        BadInput: the point lacks a column that the law uses, or the rows do not bound the loss there.
+    """
+    points, fit, shared = assessment.points, assessment.fit, assessment.shared
+    if missing := [name for name in fit.law.columns if name not in at]:
+        raise BadInput(f"{fit.law.name} needs {' and '.join(missing)} too: --{' and --'.join(missing)}")
+    quantity = loss_at(fit.law, fit.center, at)
+    (interval,) = profiles(fit, [quantity], shared, assessment.noise)
+    if interval.open_ends:
+        why = f"the {fit.n_points} rows give it no {interval.open_ends[0]} bound, so there is no interval to seal"
+        raise BadInput(f"{quantity.meaning} cannot be forecast: {why}")
+    # The mean of several seeds is less noisy only up to the number of seeds of the table's rows.
+    few = np.minimum([float(seeds)], np.median(fit.rows.weights))
+    logs = fit.centered({name: np.array([at[name]]) for name in fit.law.columns})
+    (noise,), quantile = run_noise(fit, shared, assessment.noise, logs, few)
+    form = assessment.form_error.sd(fit, quantity)
+    reached = assessment.form_error.widened(fit, quantity, interval)
+    low = interval.value - math.hypot(interval.value - reached.low, quantile * noise)
+    high = interval.value + math.hypot(reached.high - interval.value, quantile * noise)
+    if not math.isfinite(low + high) or max(abs(low), abs(high)) > 700:
+        raise BadInput(f"{quantity.meaning} cannot be forecast: its interval has no end that is a number")
+    verdict = judge(quantity, reached, fit, gate(quantity, points, fit), assessment.doubt)
+    return Prediction(
+        loss=math.exp(interval.value) if verdict.identified else None,
+        low=math.exp(low),
+        high=math.exp(high),
+        level=LEVEL,
+        log_loss=Normal((low + high) / 2, (high - low) / 2 / _NORMAL_END),
+        law_low=math.exp(interval.low),
+        law_high=math.exp(interval.high),
+        noise=noise,
+        form=form,
+        verdict=verdict,
+    )
+
+
+def naive_forecasts(points: Points, at: Mapping[str, float]) -> dict[str, Naive]:
+    """Return the forecasts without a law: the loss of the next smaller run, and a line of log loss over log C.
+
+    Without FLOPs in the table, the line is over N or D.
+    """
+    known = points.columns.keys() & at.keys()
+    x_name = next((name for name in ("flops", "params", "tokens") if name in known), "")
+    if not x_name:
+        return dict.fromkeys((LAST_POINT, LOG_LINE), Naive(None, "the table and the point share no column"))
+    x, y = np.log(points.columns[x_name]), np.log(points.columns["loss"])
+    where = math.log(at[x_name])
+    smaller = np.flatnonzero(x <= where)
+    if smaller.size:
+        last = smaller[np.argmax(x[smaller])]
+        nearest = Naive(Normal(float(y[last]), 0.0), f"the loss of the row with the next smaller {x_name}")
+    else:
+        nearest = Naive(None, f"every row has more {x_name}")
+    return {LAST_POINT: nearest, LOG_LINE: _line(points, x_name, where)}
+
+
+def _line(points: Points, x_name: str, where: float) -> Naive:
+    """Return the prediction of a weighted straight line of log loss over the log of one column."""
+    x, y, weights = np.log(points.columns[x_name]), np.log(points.columns["loss"]), points.weights
+    total = float(weights.sum())
+    center = float(weights @ x) / total
+    spread = float(weights @ (x - center) ** 2)
+    if points.n < _FEWEST_FOR_A_LINE or spread < 1e-12:
+        return Naive(None, f"{points.n} rows at {len(np.unique(x))} values of {x_name} make no line")
+    slope = float(weights @ ((x - center) * y)) / spread
+    offset = float(weights @ y) / total
+    residual = y - offset - slope * (x - center)
+    variance = float(weights @ residual**2) / (points.n - 2)
+    error = math.sqrt(variance * (1 / float(np.median(weights)) + 1 / total + (where - center) ** 2 / spread))
+    mean = offset + slope * (where - center)
+    end = error * student(points.n - 2)
+    return Naive(Normal(mean, end / _NORMAL_END), f"log loss as a line of log {x_name}")

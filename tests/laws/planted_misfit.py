@@ -1,0 +1,51 @@
+"""Tables whose law is wrong in a known way: an interaction of N and D, and powers that break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from laws.planted_laws import TRUTHS, losses
+
+from sweeplab.laws.points import Points
+
+Losses = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def _interaction(size, truth, n, d, x, y):
+    return losses(truth, n, d) * np.exp(size * x * y / 10)
+
+
+def _broken(params: bool, tokens: bool):
+    """Return the losses of powers whose exponents grow by `size` within a factor 3 of the middle of the table."""
+
+    def losses_of(size, truth, n, d, x, y):
+        bend_n, bend_d = (
+            ((1 + np.exp(2 * z)) / 2) ** (-size * there / 2) for z, there in ((x, params), (y, tokens))
+        )
+        of_n, of_d = truth["A"] / n ** truth["alpha"], truth["B"] / d ** truth["beta"]
+        return truth["E"] + of_n * bend_n + of_d * bend_d
+
+    return losses_of
+
+
+WRONG = {
+    "interaction": _interaction,
+    "interaction, helpful": lambda size, *rest: _interaction(-size, *rest),
+    "broken power of D": _broken(False, True),
+    "broken powers of N and D": _broken(True, True),
+    "broken power of N": _broken(True, False),
+}
+
+
+def wrong_losses(truth: str, kind: str, size: float, where) -> Losses:
+    """Return a truth that departs from chinchilla about the middle of a design."""
+    middle = [np.log(each).mean() for each in where]
+    return lambda n, d: WRONG[kind](size, TRUTHS[truth], n, d, np.log(n) - middle[0], np.log(d) - middle[1])
+
+
+def wrong_table(truth: str, kind: str, size: float, where, noise: float, random) -> Points:
+    """Return a table of such a truth with log-normal errors."""
+    n, d = where
+    loss = wrong_losses(truth, kind, size, where)(n, d) * np.exp(noise * random.standard_normal(len(n)))
+    return Points({"params": n, "tokens": d, "flops": 6 * n * d, "loss": loss}, np.ones(len(n)))

@@ -1,0 +1,104 @@
+"""Scaling laws from Python: the numbers of the command line, forecasts of rows, a figure."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from laws.planted_laws import GOOD, TRUTHS, losses
+
+from sweeplab import laws
+from sweeplab.errors import BadInput
+
+TRUE = TRUTHS["steep"]
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    n, d = GOOD["30 points, 6 x 5"]
+    noise = np.exp(0.003 * np.random.default_rng(0).standard_normal(30))
+    return pd.DataFrame(
+        {"N": n, "D_B": d / 1e9, "val_loss": losses(TRUE, n, d) * noise, "source": np.tile([0, 1], 15)}
+    )
+
+
+@pytest.fixture(scope="module")
+def law(frame: pd.DataFrame) -> laws.FittedLaw:
+    return laws.fit(frame)
+
+
+def test_numbers_and_verdicts(law: laws.FittedLaw) -> None:
+    for name in ("E", "alpha", "beta"):
+        each = law.numbers[name]
+        assert each["low"] < TRUE[name] < each["high"] and each["verdict"] == "identified"
+    assert not [each for each in law.warnings if "doubt" in each]
+
+
+def test_a_file_gives_what_the_command_line_prints(
+    law: laws.FittedLaw, frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
+) -> None:
+    from sweeplab.cli import main
+
+    frame.to_csv(tmp_path / "runs.tsv", sep="\t", index=False)
+    ours = laws.fit(tmp_path / "runs.tsv", where="source == 0", count={"flops": "6nd"}, delta="least-squares")
+    monkeypatch.setattr(sys, "argv", ["sweeplab", "laws", "fit", str(tmp_path / "runs.tsv"), "--json",
+        "--where", "source == 0", "--count", "flops=6nd", "--delta", "least-squares"])  # fmt: skip
+    with pytest.raises(SystemExit):
+        main()
+    theirs = json.loads(capfd.readouterr().out)
+    assert theirs["parameters"] == {name: ours.numbers[name] for name in theirs["parameters"]}
+    assert theirs["dropped"] == ours.as_dict()["dropped"] == {"not where source == 0": 15}
+
+
+def test_rows_are_predicted_with_their_intervals(law: laws.FittedLaw) -> None:
+    n, d = np.array([2e8, 4e8, 1e9]), np.array([4e9, 8e9, 2e10])
+    found = law.predict(pd.DataFrame({"params_M": n / 1e6, "D (B)": d / 1e9}, index=list("abc")))
+    true = losses(TRUE, n, d)
+    assert ((found["low"] < true) & (true < found["high"])).all() and list(found.index) == ["a", "b", "c"]
+    np.testing.assert_allclose(found["loss"], true, rtol=0.01)
+    assert (found["verdict"] == "identified").all()
+    with pytest.raises(BadInput, match="the rows to predict lack tokens; allowed: N"):
+        law.predict(pd.DataFrame({"N": n}))
+
+
+def test_what_is_not_identified_has_no_loss(frame: pd.DataFrame) -> None:
+    n = np.geomspace(1e6, 1e9, 12)
+    ray = laws.fit(pd.DataFrame({"N": n, "D": 20 * n, "L": losses(TRUE, n, 20 * n)}))
+    assert ray.numbers["alpha"]["value"] is None
+    found = ray.predict(pd.DataFrame({"N": [1e10], "D": [1e9]}))
+    assert (
+        found["verdict"][0] == "not identified" and pd.isna(found["loss"][0]) and "one ray" in found["why"][0]
+    )
+
+
+def test_a_figure(law: laws.FittedLaw) -> None:
+    figure = law.plot()
+    assert len(figure.data) > 1 and figure.layout.yaxis.title.text
+
+
+def test_refused(frame: pd.DataFrame) -> None:
+    with pytest.raises(BadInput, match=r"columns has no 'parms'; allowed: .* did you mean 'params'"):
+        laws.fit(frame, columns={"parms": "N"})
+    with pytest.raises(BadInput, match="there is no law 'chinchila'"):
+        laws.fit(frame, "chinchila")
+    with pytest.raises(BadInput, match="the table: which column is the loss"):
+        laws.fit(frame.drop(columns="val_loss"))
+
+
+def test_laws_need_neither_torch_nor_optuna_nor_mlflow(frame: pd.DataFrame, tmp_path: Path) -> None:
+    frame.to_csv(tmp_path / "runs.csv", index=False)
+    program = (
+        "import sys; sys.modules |= dict.fromkeys(['torch', 'optuna', 'mlflow', 'plotly', 'sqlalchemy'])\n"
+        "import sweeplab; law = sweeplab.laws.fit('runs.csv', where='source < 2')\n"
+        "rows = law.predict(__import__('pandas').DataFrame({'N': [2e8], 'D_B': [8.0]}))\n"
+        "print(law.numbers['alpha']['verdict'], law.assessment.points.n, rows['verdict'][0])"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.split() == ["identified", "30", "identified"]
