@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.task import TASK, have_one_task, loss_unit, task_of
 from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.files import shipped
 from sweeplab.records.folders import StudyFolder, is_name, lab_folder
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState, TrialEnding
 
@@ -70,14 +71,21 @@ def name_in(text: str) -> str:
 def study_source(path: str | Path, lab: Path) -> Path:
     """Return the file of a study given by file or name: its own file, or the study as the lab ran it last.
 
+    A study that comes with the package, such as studies/small.yaml, need not be in this folder.
+
     Raises:
         BadInput: there is no such study; offers the nearest name.
     """
     file, name = file_of(path), str(path)
-    if file.is_file() or not is_name(name) or file.suffix in (".yaml", ".yml"):
+    if file.is_file():
         return file
-    if StudyFolder(lab, name).has_started:
+    if is_name(name) and StudyFolder(lab, name).has_started:
         return StudyFolder(lab, name).canonical_file
+    own = shipped("studies") / f"{file.stem}.yaml"
+    if own.is_file() and (name == file.stem or file == Path("studies", own.name)):
+        return own
+    if not is_name(name) or file.suffix in (".yaml", ".yml"):
+        return file
     names = sorted({*study_names(lab), *(each.stem for each in Path().glob("studies/*.yaml"))})
     raise BadInput(
         Problem(f"{name}: no study file, and no study in {lab}", _some(names), nearest(name, names))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from sweeplab.errors import BadInput, nearest
+from sweeplab.files import shipped
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.file.document import file_text, parse
 from sweeplab.study.problems import Location, Problems, SourceMap
@@ -43,13 +44,8 @@ class PanelSpec:
 
 
 def default_dashboard(page: str) -> Path:
-    """Return the default dashboard of a page.
-
-    The dashboards are inside the installed package, and beside the package in the repository.
-    """
-    package = Path(__file__).parents[1]
-    folder = package / "dashboards"
-    return (folder if folder.is_dir() else package.parent / "dashboards") / f"{page}.yaml"
+    """Return the default dashboard of a page."""
+    return shipped("dashboards") / f"{page}.yaml"
 
 
 def read_checked(
