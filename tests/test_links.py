@@ -10,8 +10,8 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 READMES = sorted(
     each
-    for folder in (".", "sweeplab", "studies", "dashboards", "tests")
-    for each in (REPOSITORY / folder).glob("README.md" if folder == "." else "**/README.md")
+    for folder in (".", ".github", "sweeplab", "studies", "dashboards", "tests")
+    for each in (REPOSITORY / folder).glob({".": "README.md", ".github": "*.md"}.get(folder, "**/README.md"))
 )
 LONGEST = 160
 
@@ -32,3 +32,12 @@ def test_every_file_of_the_package_that_is_named_exists(readme: Path) -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((REPOSITORY / "README.md").read_text("utf-8").splitlines()) <= LONGEST
+
+
+def test_what_the_contributing_guide_names_is_defined_there() -> None:
+    guide = (REPOSITORY / ".github" / "CONTRIBUTING.md").read_text("utf-8")
+    places = re.findall(r"`(sweeplab/[\w/]+\.py)`,? [^`|]*`([A-Za-z_.]+)`", guide)
+    assert len(places) > 5
+    for file, name in places:
+        last = name.rpartition(".")[2]
+        assert re.search(rf"\b{last}\b", (REPOSITORY / file).read_text("utf-8")), (file, name)
