@@ -37,7 +37,7 @@ def test_the_readme_is_short() -> None:
 def test_what_the_contributing_guide_names_is_defined_there() -> None:
     guide = (REPOSITORY / ".github" / "CONTRIBUTING.md").read_text("utf-8")
     places = re.findall(r"`(sweeplab/[\w/]+\.py)`,? [^`|]*`([A-Za-z_.]+)`", guide)
-    assert len(places) > 5
+    assert len(places) >= 5
     for file, name in places:
         last = name.rpartition(".")[2]
         assert re.search(rf"\b{last}\b", (REPOSITORY / file).read_text("utf-8")), (file, name)
