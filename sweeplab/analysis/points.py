@@ -18,7 +18,8 @@ from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.laws.columns import Array, named_column, numbers, rows_where
 from sweeplab.laws.compute_optimal.envelope import FEWEST_POINTS, Curve, Curves
 from sweeplab.laws.conventions import CHOICES, Conventions
-from sweeplab.laws.points import Points, points_of, points_of_frame, read_frame
+from sweeplab.laws.points import Points, points_of, points_of_frame
+from sweeplab.laws.reading import read_frame
 from sweeplab.records.runs import RunState
 
 if TYPE_CHECKING:

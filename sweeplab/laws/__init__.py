@@ -111,7 +111,7 @@ def fit(
     delta: str = "auto",
     flops: float | None = None,
 ) -> FittedLaw:
-    """Fit a law to a DataFrame, or to a .csv, .tsv or .parquet file; a `study export` holds runs.
+    """Fit a law to a DataFrame, or to a table's file; a `study export` holds runs.
 
     `columns` such as {"params": "N", "tokens": "D*1e9", …} is needed if names are not the usual ones; `count`, `where`,
     `delta` and `flops` are as on the command line: {"rows": "best"}, "epochs == 1", "auto", the budget of the optimum.
@@ -122,7 +122,8 @@ def fit(
     from sweeplab.laws.assessment import assess, find_law
     from sweeplab.laws.columns import ROLES
     from sweeplab.laws.conventions import Conventions, parse_conventions
-    from sweeplab.laws.points import points_of_frame, read_frame
+    from sweeplab.laws.points import points_of_frame
+    from sweeplab.laws.reading import read_frame
 
     form, named = find_law(law), dict(columns or {})
     if unknown := [role for role in named if role not in ROLES]:

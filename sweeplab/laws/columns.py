@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,11 +36,13 @@ NUMBERS = ("params", "tokens", "flops", "loss")
 COUNTS = ("params", "tokens", "flops")
 # Other names of a role's column, the most certain first; single letters are capitals: d is a width and l a depth.
 OTHER_NAMES = {
-    "params": "N n_params num_params n_parameters num_parameters parameters model_params total_params",
-    "tokens": "D train_tokens n_tokens num_tokens training_tokens total_tokens tokens_seen",
-    "flops": "C train_flops n_flops training_flops total_flops flop compute training_compute",
-    "loss": "L val_loss valid_loss validation_loss best_val_loss final_val_loss eval_loss test_loss",
+    "params": "N n_params num_params n_parameters num_parameters parameters model_params total_params model_size",
+    "tokens": "D train_tokens n_tokens num_tokens training_tokens total_tokens tokens_seen dataset_size",
+    "flops": "C train_flops n_flops training_flops total_flops flop training_flop train_flop compute training_compute",
+    "loss": "L val_loss valid_loss validation_loss best_val_loss final_val_loss eval_loss test_loss final_loss",
 }
+# A column of tokens per parameter, which gives the tokens where nothing else does.
+_PER_PARAM = re.compile(r"d/n|(tokens|d)_(per|over)_(param|parameter|n)s?|tokens_?/_?(param|parameter|n)s?")
 # Roles that --columns can derive from FLOPs and another role: the name of the formula, and the other role.
 FOLLOWING = {"tokens": ("C/6N", "params"), "params": ("C/6D", "tokens")}
 # Names of results of a run, which are not settings of it.
@@ -64,9 +66,25 @@ _FLOPS = re.compile(r"(?:(?P<stem>.*?)[\s_.(\[-]+)?(?P<unit>[a-z]+?)flops?[)\]]?
 _CELL = re.compile(
     rf"([-+]?(?:\d{{1,3}}(?:,\d{{3}})+|[\d_]*)(?:\.\d*)?(?:[eE][-+]?\d+)?)(?:\s*([{''.join(LETTERS)}]))?"
 )
-_DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
+_DECIMAL_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+")
+_NO_NUMBER = "not a number"
+_PLAIN_WORD = re.compile(r"[A-Za-z][\w.+-]{0,40}")
 _LONGEST_SHOWN = 60  # characters of a cell
-_NOTHING = ("", "nan", "none", "null", "na", "n/a", "inf", "-inf", "+inf")
+_NOTHING = {"", "-", "nan", "none", "null", "na", "n/a", "inf", "-inf", "+inf"}
+# A run that gave no number, as people write it into its cell.
+_NOTHING |= {
+    "diverged",
+    "diverge",
+    "oom",
+    "failed",
+    "fail",
+    "crashed",
+    "killed",
+    "timeout",
+    "error",
+    "tbd",
+    "?",
+}
 
 
 @dataclass(frozen=True)
@@ -123,12 +141,18 @@ def guessed_columns(known: Sequence[str], taken: Collection[str] = ()) -> dict[s
     for role, others in OTHER_NAMES.items():
         called = {_called(_unit(name, role)[0]): name for name in reversed(known) if name not in taken}
         found |= next(({role: called[other]} for other in others.split() if other in called), {})
-    return found
+    ratio = next((name for name in known if name not in taken and _is_per_param(name)), "")
+    return found if "tokens" in found or not ratio else found | {"tokens": ratio}
 
 
 def _called(name: str) -> str:
-    words = re.sub(r"[\s.\-]+", "_", name.strip())
+    """Return a name as OTHER_NAMES has it: `val/loss`, `Val Loss` and W&B's `summary/val_loss` are val_loss."""
+    words = re.sub(r"[\s.\-/]+", "_", re.sub(r"^(summary|config)[/.]_?", "", name.strip()))
     return words if len(words) == 1 else words.lower()
+
+
+def _is_per_param(name: str) -> bool:
+    return bool(_PER_PARAM.fullmatch(re.sub(r"[\s.\-]+", "_", name.strip().lower())))
 
 
 def is_measured(name: str) -> bool:
@@ -169,9 +193,24 @@ def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -
         else:
             values = found["flops"].values / (6 * found[other].values)
             found[role] = Column(columns[role], columns[role], values, f"{role}={columns[role]}", True)
+    if "tokens" in found and _is_per_param(found["tokens"].name):
+        found |= _tokens_of_ratio(found, source, known, problems)
     if problems:
         raise BadInput(*problems)
     return found
+
+
+def _tokens_of_ratio(
+    found: Mapping[str, Column], source: str, known: Sequence[str], problems: list[Problem]
+) -> dict[str, Column]:
+    """Return the tokens of a column of tokens per parameter."""
+    ratio = found["tokens"]
+    if "params" not in found:
+        what = f"{source}: column {ratio.name!r} (tokens per parameter) needs params; name it with --columns"
+        problems.append(Problem(what, ", ".join(known)))
+        return {}
+    tokens = ratio.values * found["params"].values
+    return {"tokens": replace(ratio, said=f"{ratio.said} times params", values=tokens)}
 
 
 def named_column(asked: str, known: Sequence[str]) -> tuple[str, float | None, str]:
@@ -239,6 +278,9 @@ def _numbers(frame: pd.DataFrame, name: str, unit: float) -> tuple[Array, list[s
             kinds.setdefault(_fault(text), []).append(text)
         for fault in sorted(kinds):
             bad += _first(texts[texts.isin(kinds[fault])], word, fault)
+            text = kinds[fault][0]
+            if fault == _NO_NUMBER and _PLAIN_WORD.fullmatch(text) and column.dtype != bool:
+                bad[-1] += f"; --where \"{_word(name)} != '{text}'\" leaves it out"
     return values, bad + _first(column[values <= 0].astype(str), word, "not positive")
 
 
@@ -256,7 +298,7 @@ def _number(text: str, unit: float) -> float | None:
 def _fault(text: str) -> str:
     if text.rstrip().endswith("%"):
         return "a percentage; write the number itself"
-    return "not a number; write a decimal point" if _DECIMAL_COMMA.fullmatch(text.strip()) else "not a number"
+    return "not a number; write a decimal point" if _DECIMAL_COMMA.fullmatch(text.strip()) else _NO_NUMBER
 
 
 def _first(found: pd.Series[Any], word: str, what: str) -> list[str]:
@@ -373,6 +415,11 @@ def _unlike_6nd(columns: Mapping[str, Array]) -> Iterator[str]:
             )
 
 
+def _word(name: str) -> str:
+    """Return a column's name as expressions write it."""
+    return re.sub(r"\W+", "_", name)
+
+
 def rows_where(frame: pd.DataFrame, where: str, source: str) -> pd.DataFrame:
     """Return the rows in which an expression holds; comparisons with a missing number are false.
 
@@ -386,9 +433,7 @@ def rows_where(frame: pd.DataFrame, where: str, source: str) -> pd.DataFrame:
     except ValueError as error:
         raise BadInput(Problem(f"--where: {error}", ALLOWED)) from error
     word = str(frame.index.name or "row")
-    columns = {word: frame.index.to_series()} | {
-        re.sub(r"\W+", "_", str(name)): frame[name] for name in frame
-    }
+    columns = {word: frame.index.to_series()} | {_word(str(name)): frame[name] for name in frame}
     if unknown := sorted(expression.names - columns.keys()):
         what = f"--where: {source} has no column {unknown[0]!r}"
         raise BadInput(Problem(what, ", ".join(columns), nearest(unknown[0], columns)))

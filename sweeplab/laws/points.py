@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,13 +24,12 @@ from sweeplab.laws.columns import (
 )
 from sweeplab.laws.comparing import CellTrials
 from sweeplab.laws.conventions import CHOICES, Conventions, check_of_a_file
+from sweeplab.laws.reading import LEFT_OUT, read_frame
 from sweeplab.laws.repeats import one_of_each
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SUFFIXES = (".csv", ".tsv", ".parquet")
-_SEPARATORS = (",", ";", "\t", "|")  # or blanks, if none of these occurs
 DEPTH_AND_WIDTH = ("n_layer", "n_embd")
 _DEPTHS = ("n_encoder_layer", "n_decoder_layer")
 
@@ -113,7 +111,7 @@ def read_points(
     conventions: Conventions | None = None,
     where: str = "",
 ) -> Points:
-    """Return the points of a .csv, .tsv or .parquet file; a role that `columns` does not name is found by its name.
+    """Return the points of a table's file; a role that `columns` does not name is found by its name.
 
     `where` is an expression over the columns that selects rows.
 
@@ -153,69 +151,11 @@ def points_of_frame(
         wanted.pop("flops", None)
     points = points_of(frame, wanted, source, rows=chosen.rows)
     said = {role: f"{words}, by its name" for role, words in points.conventions.items() if role in guessed}
+    for reason, count in frame.attrs.get(LEFT_OUT, {}).items():
+        points = points.left_out(reason, count)
     if chosen.loss:
         said["loss"] = f"{points.conventions['loss']}, {CHOICES['loss'][chosen.loss]} as --count says"
     return replace(points, conventions=points.conventions | said)
-
-
-def read_frame(path: Path) -> pd.DataFrame:
-    """Return the raw table of a .csv, .tsv or .parquet file; rows of a text file are indexed by line.
-
-    Raises:
-        BadInput: no such file, or the file is not a table.
-    """
-    import pandas as pd
-
-    readers: dict[str, Any] = {".csv": _read_text, ".tsv": _read_text, ".parquet": pd.read_parquet}
-    read = readers.get(path.suffix)
-    if read is None:
-        raise BadInput(Problem(f"{path}: no table has the suffix {path.suffix!r}", ", ".join(readers)))
-    if path.exists() and not path.is_file():  # a pipe would be waited for
-        raise BadInput(Problem("is no file", file=path))
-    try:
-        return read(path)  # type: ignore[no-any-return]
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (
-        ValueError,
-        csv.Error,
-    ) as error:  # errors of pandas, Arrow and Unicode decoding
-        raise BadInput(f"{path}: is not a table: {str(error).strip().splitlines()[0]}") from error
-
-
-def _read_text(path: Path) -> pd.DataFrame:
-    """Return the table of a text file; its separator is the one that splits the first line into most names."""
-    import pandas as pd
-
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        first = next((line for line in file if line.strip()), "")
-    parts = {each: len(next(csv.reader([first.strip("\r\n")], delimiter=each), [])) for each in _SEPARATORS}
-    separator = max(_SEPARATORS, key=parts.__getitem__)
-    if parts[separator] == 1 and len(first.split()) > 1:
-        separator = r"\s+"
-    frame = pd.read_csv(path, sep=separator, encoding="utf-8-sig", low_memory=False, skipinitialspace=True)
-    if not (isinstance(frame.index, pd.RangeIndex) and frame.index.start == 0):
-        raise ValueError("its rows have more cells than its first line has names")
-    frame.columns = frame.columns.str.strip()
-    frame.index = pd.Index(_lines(path, separator, len(frame)), name="line")
-    return frame
-
-
-def _lines(path: Path, separator: str, n_rows: int) -> range | list[int]:
-    """Return the line in which each row begins: consecutive but for empty lines and cells with line breaks."""
-    with path.open("rb") as file:
-        blocks = iter(lambda: file.read(1 << 20), b"")
-        counts = [(block.count(b"\n"), block[-1:] != b"\n") for block in blocks]
-    if counts and sum(count for count, _ in counts) + counts[-1][1] == n_rows + 1:
-        return range(2, n_rows + 2)
-    found, line = [], 1
-    with path.open(encoding="utf-8-sig", newline="") as text:
-        rows = csv.reader(text, delimiter=separator if len(separator) == 1 else " ")
-        for row in rows:
-            if len(row) > 1 or any(map(str.strip, row)):
-                found.append(line)
-            line = rows.line_num + 1
-    return found[1:] if len(found) == n_rows + 1 else range(2, n_rows + 2)
 
 
 def points_of(

@@ -101,7 +101,7 @@ def test_every_fault_of_a_table_is_said_at_once() -> None:
     assert refused(table, {"flops": "n"}) == [
         "runs.csv: column 'N' (params): '-1.0' in row 1 and 1 more is not positive",
         "runs.csv: column 'L' (loss): '31%' in row 1 is a percentage; write the number itself",
-        "runs.csv: column 'L' (loss): 'low' in row 2 is not a number",
+        "runs.csv: column 'L' (loss): 'low' in row 2 is not a number; --where \"L != 'low'\" leaves it out",
         "runs.csv: no column 'n'; allowed: N, D, L; did you mean 'N'?",
     ]
     assert refused(frame(), {"tokens": "D*big"})[0].startswith("runs.csv: 'big' is no factor for column 'D'")
@@ -119,7 +119,11 @@ def test_params_and_tokens_that_are_swapped() -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("runs.xlsx", b"x", "no table has the suffix '.xlsx'; allowed: .csv, .tsv, .parquet"),
+        (
+            "runs.xlsx",
+            b"x",
+            "no table has the suffix '.xlsx'; allowed: .csv, .tsv, .json, .jsonl, .ndjson, .parquet",
+        ),
         ("no.csv", None, "cannot be read: No such file"),
         ("empty.csv", b"", "is not a table: No columns"),
         ("torn.parquet", b"PAR1", "is not a table: "),

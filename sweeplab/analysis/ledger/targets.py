@@ -21,7 +21,8 @@ from sweeplab.analysis.points import counted
 from sweeplab.errors import BadInput, Problem
 from sweeplab.laws.columns import COUNTS, NUMBERS, guessed_columns, own_columns, read_columns
 from sweeplab.laws.conventions import Conventions
-from sweeplab.laws.points import Points, read_frame
+from sweeplab.laws.points import Points
+from sweeplab.laws.reading import read_frame
 
 if TYPE_CHECKING:
     from sweeplab.records.folders import StudyFolder

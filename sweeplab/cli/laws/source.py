@@ -23,7 +23,7 @@ _MANY, _ENOUGH = 20_000, 5_000  # rows of a table
 
 def tables_and_studies(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the tables, folders and studies that complete `incomplete`; of several studies, the last one."""
-    from sweeplab.laws.points import SUFFIXES
+    from sweeplab.laws.reading import SUFFIXES
 
     folder = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
     found = sorted(folder.iterdir()) if folder.is_dir() else []
@@ -36,7 +36,9 @@ def tables_and_studies(ctx: typer.Context, incomplete: str) -> list[str]:
 Source = Annotated[
     str,
     argument(
-        "FILE|STUDY", "A .csv, .tsv or .parquet file, or study names: a,b.", autocompletion=tables_and_studies
+        "FILE|STUDY",
+        "A .csv, .json, .jsonl or .parquet file, or study names: a,b.",
+        autocompletion=tables_and_studies,
     ),
 ]
 Columns = Annotated[
@@ -128,7 +130,7 @@ def names_in(text: str) -> list[str]:
 
 def is_file(source: str) -> bool:
     """Return whether a source is a table's file: an existing file, or a name with a table's suffix."""
-    from sweeplab.laws.points import SUFFIXES
+    from sweeplab.laws.reading import is_table
 
     path = Path(source)
-    return path.is_file() or ("," not in source and path.suffix in SUFFIXES)
+    return path.is_file() or ("," not in source and is_table(path))

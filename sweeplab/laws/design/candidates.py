@@ -16,7 +16,8 @@ import numpy as np
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.laws.columns import guessed_columns, own_columns, pairs_of, read_columns
 from sweeplab.laws.estimation.forms import Array
-from sweeplab.laws.points import Points, read_frame
+from sweeplab.laws.points import Points
+from sweeplab.laws.reading import read_frame
 
 if TYPE_CHECKING:
     pass

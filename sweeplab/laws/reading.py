@@ -1,0 +1,243 @@
+"""Tables of runs from files: CSV and TSV of any dialect, JSON, JSON lines and Parquet, all but Parquet also compressed.
+
+Rows of a text file are indexed by line, so that every refusal names it. What is not data is left out and counted in
+`frame.attrs`, under LEFT_OUT.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import csv
+import gzip
+import io
+import json
+import lzma
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweeplab.errors import BadInput, Problem
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEFT_OUT = "left out"
+_SEPARATORS = (",", ";", "\t", "|")  # or blanks, if none of these occurs
+_BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_COMPRESSED: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_MOST_BYTES = 2**32  # of a text: a compressed file must not fill the memory
+_COMMENT = re.compile(r"^[ \t]*#", re.MULTILINE)
+
+
+def read_frame(path: Path) -> pd.DataFrame:
+    """Read the raw table of a file; SUFFIXES lists the formats.
+
+    Raises:
+        BadInput: no such file, the file is not a table, or two of its columns have one name.
+    """
+    name = path.name.lower()
+    for suffix in _COMPRESSED:
+        name = name.removesuffix(suffix)
+    read = next((reader for suffix, reader in _READERS.items() if name.endswith(suffix)), None)
+    if read is None:
+        raise BadInput(Problem(f"{path}: no table has the suffix {path.suffix!r}", ", ".join(_READERS)))
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise BadInput(Problem("is no file", file=path))
+    try:
+        frame: pd.DataFrame = read(path)
+    except EOFError as error:
+        raise BadInput(f"{path}: is not a table: it ends in the middle") from error
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (
+        ValueError,
+        RecursionError,
+        csv.Error,
+        lzma.LZMAError,
+    ) as error:  # of pandas, Arrow, decoders and JSON
+        raise BadInput(f"{path}: is not a table: {str(error).strip().splitlines()[0]}") from error
+    repeated = [str(column) for column, count in Counter(map(str, frame)).items() if count > 1]
+    if repeated:
+        places = " and ".join(str(at) for at, column in enumerate(frame, 1) if str(column) == repeated[0])
+        raise BadInput(f"{path}: columns {places} are both named {repeated[0]!r}; rename one of them")
+    return frame
+
+
+def is_table(path: Path) -> bool:
+    """Return whether a file is a table, by its name."""
+    return path.name.lower().endswith(SUFFIXES)
+
+
+def _text_of(path: Path) -> str:
+    """Return a file's text: Unicode by its byte order mark, else UTF-8, else Windows' Latin-1."""
+    opened = _COMPRESSED.get(path.suffix.lower(), Path.open)
+    with opened(path, "rb") as file:
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"it has more than {_MOST_BYTES:,} bytes")
+    for mark, encoding in _BYTE_ORDER_MARKS.items():
+        if content.startswith(mark):
+            return str(content.decode(encoding))
+    try:
+        return str(content.decode("utf-8"))
+    except UnicodeDecodeError:
+        if b"\0" in content:
+            raise ValueError("it holds NUL bytes: it is no text") from None
+        return str(content.decode("cp1252", "replace"))
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    """Return the table of a text file; its separator is the one that splits the first line into most names.
+
+    Lines that begin with # are comments, but one right above the numbers that has as many names as these is the header.
+    """
+    import pandas as pd
+
+    text = _text_of(path)
+    lines: list[int] | None = None
+    if _COMMENT.search(text):
+        text, lines = _without_comments(text)
+    first = next((line for line in io.StringIO(text) if line.strip()), "")
+    separator = _separator_of(first)
+    frame = pd.read_csv(io.StringIO(text), sep=separator, low_memory=False, skipinitialspace=True)
+    if not (isinstance(frame.index, pd.RangeIndex) and frame.index.start == 0):
+        raise ValueError("its rows have more cells than its first line has names")
+    names = next(csv.reader([first.strip("\r\n")], delimiter=separator if len(separator) == 1 else " "), [])
+    if len(separator) == 1 and len(names) == frame.shape[1]:
+        frame.columns = names  # pandas would rename a name that occurs twice
+    frame.columns = frame.columns.str.strip()
+    places = _lines(text, separator, len(frame))
+    frame.index = pd.Index([lines[place - 1] for place in places] if lines else places, name="line")
+    header = (frame.astype(str).apply(lambda column: column.str.strip() == column.name)).all(axis=1)
+    if header.any():
+        frame = _with_numbers(frame[~header])
+        frame.attrs[LEFT_OUT] = {"repeated header": int(header.sum())}
+    return frame
+
+
+def _with_numbers(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of texts with numbers in the columns that have nothing else."""
+    import pandas as pd
+
+    def converted(column: pd.Series[Any]) -> pd.Series[Any]:
+        try:
+            return pd.to_numeric(column)
+        except (ValueError, TypeError):
+            return column
+
+    return frame.apply(converted)
+
+
+def _without_comments(text: str) -> tuple[str, list[int]]:
+    """Return the lines that are no comments, and the number of each."""
+    kept: list[tuple[int, str]] = []
+    comment = (0, "")
+    for number, line in enumerate(io.StringIO(text), 1):
+        if line.lstrip().startswith("#"):
+            comment = number, line
+        elif line.strip() or kept:
+            if not kept and _are_names_above(comment[1], line):
+                kept.append((comment[0], comment[1].lstrip()[1:].lstrip()))
+            kept.append((number, line))
+    return "".join(line for _, line in kept), [number for number, _ in kept]
+
+
+def _are_names_above(comment: str, line: str) -> bool:
+    """Return whether a comment holds the names of the numbers in the line below it."""
+    separator = _separator_of(line)
+    cells = re.split(separator if len(separator) > 1 else re.escape(separator), line.strip())
+    names = re.split(separator if len(separator) > 1 else re.escape(separator), comment.lstrip()[1:].strip())
+    try:
+        numbers = [float(cell) for cell in cells]
+    except ValueError:
+        return False
+    return len(numbers) == len(names)
+
+
+def _separator_of(line: str) -> str:
+    parts = {mark: len(next(csv.reader([line.strip("\r\n")], delimiter=mark), [])) for mark in _SEPARATORS}
+    separator = max(_SEPARATORS, key=parts.__getitem__)
+    return r"\s+" if parts[separator] == 1 and len(line.split()) > 1 else separator
+
+
+def _lines(text: str, separator: str, n_rows: int) -> Sequence[int]:
+    """Return the line in which each row begins: consecutive but for empty lines and cells with line breaks."""
+    if text.count("\n") + (not text.endswith("\n")) == n_rows + 1:
+        return range(2, n_rows + 2)
+    begins, line = [], 1
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator if len(separator) == 1 else " ")
+    for row in rows:
+        if len(row) > 1 or any(map(str.strip, row)):
+            begins.append(line)
+        line = rows.line_num + 1
+    return begins[1:] if len(begins) == n_rows + 1 else range(2, n_rows + 2)
+
+
+def _read_json(path: Path) -> pd.DataFrame:
+    """Return the table of a JSON file: a list of runs, runs by name, or lists of equal length by column."""
+    read = json.loads(_text_of(path))
+    if isinstance(read, dict) and read and all(isinstance(value, dict) for value in read.values()):
+        read = list(read.values())
+    elif isinstance(read, dict) and read and all(isinstance(value, list) for value in read.values()):
+        import pandas as pd
+
+        return pd.DataFrame(read)
+    return _of_records(read)
+
+
+def _read_json_lines(path: Path) -> pd.DataFrame:
+    """Return the table of a file with the JSON of a run in each line."""
+    import pandas as pd
+
+    numbered = [(number, line) for number, line in enumerate(_text_of(path).splitlines(), 1) if line.strip()]
+    records = []
+    for number, line in numbered:
+        try:
+            records.append(json.loads(line))
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from error
+    frame = _of_records(records)
+    frame.index = pd.Index([number for number, _ in numbered], name="line")
+    return frame
+
+
+def _of_records(records: Any) -> pd.DataFrame:
+    """Return the table of a list of objects; names of inner objects are joined by a slash, as in summary/val_loss."""
+    import pandas as pd
+
+    if (
+        not isinstance(records, list)
+        or not records
+        or not all(isinstance(record, dict) for record in records)
+    ):
+        raise ValueError("it is no list of objects, one a run")
+    return pd.json_normalize(records, sep="/")
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.read_parquet(path)
+
+
+_READERS: dict[str, Callable[[Path], Any]] = {
+    ".csv": _read_csv,
+    ".tsv": _read_csv,
+    ".json": _read_json,
+    ".jsonl": _read_json_lines,
+    ".ndjson": _read_json_lines,
+    ".parquet": _read_parquet,
+}
+SUFFIXES = (
+    *_READERS,
+    *(f"{suffix}{end}" for suffix in _READERS if suffix != ".parquet" for end in _COMPRESSED),
+)
