@@ -43,7 +43,8 @@ class Points:
     columns of a file, NaN where missing. `known` are the names of all columns of the file.
     `seed_spread` is the standard deviation of one seed's log loss, None if no point has a second seed: no law
     can leave residuals smaller than seed_spread / sqrt(weight). `tried` are the trials from which each point is the
-    best, and `is_searched` says whether these were drawn from a search; both are unknown for a table.
+    best, and `is_searched` says whether these were drawn from a search; both are unknown for a table, of which `n_rows`
+    is the number of rows that were combined into each point, [n].
     """
 
     columns: dict[str, Array]
@@ -58,6 +59,7 @@ class Points:
     tried: tuple[CellTrials, ...] = ()
     is_searched: bool = False
     known: tuple[str, ...] = ()
+    n_rows: Array | None = None
 
     @property
     def n(self) -> int:
@@ -101,6 +103,7 @@ class Points:
             names=tuple(self.names[each] for each in at) if self.names else (),
             shape={name: column[at] for name, column in self.shape.items()},
             tried=tuple(self.tried[each] for each in at) if self.tried else (),
+            n_rows=None if self.n_rows is None else self.n_rows[at],
             extra_columns={name: column[at] for name, column in self.extra_columns.items()},
         )
 
@@ -215,6 +218,7 @@ def points_of(
         points,
         columns=points.columns | {"loss": reduced.loss},
         weights=reduced.weights,
+        n_rows=reduced.n_rows,
         dropped=dropped | {reduced.dropped: int(keep.sum()) - points.n},
         conventions=conventions | {"rows": reduced.said},
     )

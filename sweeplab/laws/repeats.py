@@ -30,11 +30,15 @@ _SEED = re.compile(r"(.*[^a-z])?(seed|seeds|replicate|repeat|repetition)([^a-z].
 
 @dataclass(frozen=True)
 class Reduced:
-    """One row per point: the indices `places` of the rows, [m], their losses and weights, and descriptions."""
+    """One row per point: the indices `places` of the rows, [m], their losses and weights, and descriptions.
+
+    `n_rows` is the number of rows at each point, [m].
+    """
 
     places: NDArray[np.intp]
     loss: Array
     weights: Array
+    n_rows: Array
     said: str
     dropped: str
 
@@ -95,9 +99,9 @@ def one_of_each(
     chosen = order[np.unique(point[first][order], return_index=True)[1]]
     chosen = chosen[np.argsort(first[chosen])]
     away = "averaged with another row of its point" if how == MEAN else "not the best of its point"
-    return Reduced(
-        first[chosen], loss[chosen], weights[chosen], f"{said}; --count rows=all takes every row", away
-    )
+    n_rows = np.bincount(point).astype(float)[point[first[chosen]]]
+    said += "; --count rows=all takes every row"
+    return Reduced(first[chosen], loss[chosen], weights[chosen], n_rows, said, away)
 
 
 def _numbered(keys: Sequence[Any]) -> NDArray[np.intp]:

@@ -91,7 +91,7 @@ def test_calibration() -> None:
     found = calibrate(
         [outcome(each, math.exp(random.normal(1.0, 0.01))) for each in said] + [outcome(said[0], None)]
     )
-    assert (found.n, found.n_runs, found.n_fits, len(found.pit)) == (300, 300, 1, 300)
+    assert (found.n, found.n_forecasts, found.n_fits, len(found.pit)) == (300, 300, 1, 300)
     assert [each.level for each in found.coverage] == list(LEVELS)
     for each in found.coverage:
         inside = np.abs(np.array(found.pit) - 0.5) <= each.level / 2
@@ -103,14 +103,20 @@ def test_calibration() -> None:
     assert found.crps.keys() == {LAST_POINT} and found.crps[LAST_POINT].ratio < 0.1
     sure = calibrate([outcome(forecast(1.0, 0.002), math.exp(each)) for each in random.normal(1, 0.01, 50)])
     assert sure.coverage[2].high < 0.9, "forecasts that are too sure show"
-    assert sure.n_runs == 1
 
 
 def test_calibration_by_verdict() -> None:
     told = [outcome(forecast(1.0, 0.01), math.e), outcome(forecast(1.0, 0.01, verdict="weak"), 2.8)]
-    found = calibrate([*told, told[0]])
+    again = outcome(forecast(1.0, 0.01), 2.7)
+    found = calibrate([*told, again])
     counts = {verdict: (each.covered, each.n) for verdict, each in found.by_verdict.items()}
     assert counts == {"identified": (2, 2), "weak": (0, 1)}
+
+
+def test_one_run_counts_once_whatever_its_study_is_called() -> None:
+    told = [outcome(forecast(1.0, 0.01, name), math.e) for name in ("one", "other", "third")]
+    found = calibrate([*told, outcome(forecast(1.0, 0.01), 2.7)])
+    assert (found.n, found.n_forecasts) == (2, 4)
 
 
 def test_nothing_scored_has_no_calibration() -> None:

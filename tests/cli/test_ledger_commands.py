@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -85,9 +87,9 @@ def test_a_table_is_forecast_grows_and_is_scored(cli, folder: Path, table: Path)
     changed = later.read_text().replace(lines[3], lines[3].replace(",", ",1", 1))
     later.write_text(changed)
     refused = cli("laws", "verify", "--against", later)
-    assert "1 refused: only 29 of the 30 rows it was made from are unchanged in" in refused.out
+    assert "now it would be refused: only 29 of the 30 rows it was made from are unchanged in" in refused.out
     listed = cli("laws", "ledger")
-    assert listed.code == 0 and "open" in listed.out and "chinchilla" in listed.out
+    assert listed.code == 0 and "scored" in listed.out and "chinchilla" in listed.out
 
 
 def test_many_points_of_a_file_are_sealed_at_once(cli, folder: Path, table: Path) -> None:
@@ -120,6 +122,37 @@ def test_a_file_is_scored_by_the_rows_that_it_was_fitted_to(cli, folder: Path, t
     for named in ((), ("--columns", "params=N,tokens=D,loss=val_loss")):
         (scored,) = json.loads(cli("laws", "verify", "--against", marked, *named, "--json").out)["forecasts"]
         assert scored["state"] == "scored", scored["why"]
+
+
+def verified(cli, *arguments) -> dict:
+    (outcome,) = json.loads(cli("laws", "verify", *arguments, "--json").out)["forecasts"]
+    return outcome
+
+
+def test_the_first_score_counts_and_others_are_attempts(cli, folder: Path, table: Path) -> None:
+    cli("laws", "forecast", table, *COLUMNS, *SMALL)
+    rows = table.read_text()
+    table.write_text(rows + "2e8,4e9,9.9\n")  # far outside of the interval
+    missed = verified(cli, "--against", table)
+    assert (missed["state"], missed["score"]["covered"], missed["attempts"]) == ("scored", False, 1)
+    assert verified(cli, "--against", table)["attempts"] == 1, "the same rows again are no attempt"
+    true = 1.8 + 480 / 2e8**0.35 + 2085 / 4e9**0.37
+    table.write_text(rows + f"2e8,4e9,{true}\n")
+    again = verified(cli, "--against", table)
+    assert again["score"] == missed["score"] and again["attempts"] == 2
+    assert f"2 attempts: later ones, of other rows, gave {true:.4g}; the first counts" in again["why"]
+    assert verified(cli)["score"] == missed["score"], "no file: what is recorded counts"
+    table.unlink()
+    listed = json.loads(cli("laws", "ledger", "--json").out)
+    assert listed["forecasts"][0]["score"] == missed["score"] and listed["n_forecasts"] == 1
+
+
+def test_the_best_of_several_rows_is_said(cli, folder: Path, table: Path) -> None:
+    cli("laws", "forecast", table, *COLUMNS, *SMALL)
+    lines = table.read_text().splitlines()
+    rates = "".join(f"2e8,4e9,{loss},{rate}\n" for loss, rate in ((2.9, 1e-3), (2.5, 2e-3), (3.1, 4e-3)))
+    table.write_text("N,D,val,learning_rate\n" + "".join(f"{line},1e-3\n" for line in lines[1:]) + rates)
+    assert "the best of 3 rows" in verified(cli, "--against", table)["why"]
 
 
 def test_a_row_that_is_there_is_not_forecast(cli, folder: Path, table: Path) -> None:
@@ -261,11 +294,24 @@ def test_the_cells_of_a_study_are_forecast_and_scored(cli, folder: Path, finishe
 
     known = cli("laws", "forecast", near, *columns, "--study", finished.file, "--lab", lab)
     assert (known.code, known.out) == (2, "")
+    renamed = folder / "renamed.yaml"
+    renamed.write_text(finished.file.read_text().replace("name: tiny", "name: other"))
+    same = cli("laws", "forecast", near, *columns, "--study", renamed, "--lab", lab)
+    assert same.code == 2 and "its run tiny/n_embd=8/" in same.err, "the same runs under another name"
+    with (
+        closing(sqlite3.connect(lab / "mlflow.db")) as tracking,
+        tracking,
+    ):  # as a better trial would, after `extend`
+        for metrics in ("metrics", "latest_metrics"):
+            tracking.execute(f"UPDATE {metrics} SET value = 0.9 * value WHERE key = 'best_whole_val_loss'")
+    better = json.loads(cli("laws", "verify", "tiny", "--ledger", ledger, "--lab", lab, "--json").out)
+    assert [each["score"] for each in better["forecasts"]] == [each["score"] for each in found["forecasts"]]
+    assert [each["attempts"] for each in better["forecasts"]] == [2, 2], "what came later is an attempt"
     assert len(known.err.splitlines()) == 2 and "a forecast must be made before its run starts" in known.err
     study = lab / "studies" / "tiny" / "study.json"
     study.write_text(study.read_text().replace('"batch_size": 4', '"batch_size": 5'))
     other = cli("laws", "verify", "--ledger", ledger, "--lab", lab)
-    assert other.out.count("void: another study named tiny now stands in") == 2
+    assert other.out.count("; the first counts") == 2, "another study of the name does not reopen them"
 
 
 # Every way of either in one pair; the whole product is slow.

@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,20 +22,22 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.files import sync_folder, write_whole
 
 FILE_NAME = "ledger.jsonl"
-FIELDS = {"number", "sealed", "previous", "forecast", "sha256"}
+FORECAST, SCORED = "forecast", "scored"  # what an entry holds
+FIELDS = {"number", "sealed", "previous", "sha256"}
 _BEFORE_THE_FIRST = "0" * 64
 _LOCK_SECONDS = 60
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One sealed forecast; `sealed` is the time in UTC, `forecast` its content."""
+    """One line of the ledger: a sealed forecast, or a score of an earlier one; `sealed` is the time in UTC."""
 
     number: int
     sealed: datetime
     previous: str
     forecast: dict[str, Any]
     sha256: str
+    scored: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,20 @@ class Chain:
     path: Path
     entries: tuple[Entry, ...]
     has_head: bool
+
+    @property
+    def forecasts(self) -> tuple[Entry, ...]:
+        """Return the sealed forecasts."""
+        return tuple(entry for entry in self.entries if entry.forecast)
+
+    @property
+    def scores(self) -> Mapping[int, Sequence[Entry]]:
+        """Return the recorded scores by the number of their forecast, the first one first."""
+        scores: dict[int, list[Entry]] = {}
+        for entry in self.entries:
+            if entry.scored:
+                scores.setdefault(entry.scored["number"], []).append(entry)
+        return scores
 
     @property
     def head(self) -> str:
@@ -69,8 +85,8 @@ def read_chain(path: Path) -> Chain:
         raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def append(path: Path, forecasts: Sequence[Mapping[str, Any]]) -> tuple[Entry, ...]:
-    """Append forecasts (plain finite values) to the ledger with the current time; all are on disk on return.
+def append(path: Path, contents: Sequence[Mapping[str, Any]], kind: str = FORECAST) -> tuple[Entry, ...]:
+    """Append forecasts, or scores, of plain finite values, with the current time; all are on disk on return.
 
     Raises:
         BadInput: the ledger's chain is broken, or it cannot be written.
@@ -82,12 +98,12 @@ def append(path: Path, forecasts: Sequence[Mapping[str, Any]]) -> tuple[Entry, .
             chain = _read(path)
             entries = list(chain.entries)
             lines = b""
-            for forecast in forecasts:
+            for each in contents:
                 content = {
                     "number": len(entries) + 1,
                     "sealed": datetime.now(UTC).isoformat(timespec="microseconds"),
                     "previous": entries[-1].sha256 if entries else _BEFORE_THE_FIRST,
-                    "forecast": dict(forecast),
+                    kind: dict(each),
                 }
                 content["sha256"] = _digest(content)
                 entries.append(_entry(content))
@@ -141,7 +157,7 @@ def _checked(line: bytes, before: Sequence[Entry]) -> Entry | str:
         content = json.loads(line)
     except (ValueError, RecursionError):
         return "is not JSON: it was changed"
-    if not isinstance(content, dict) or content.keys() != FIELDS:
+    if not isinstance(content, dict) or content.keys() - {FORECAST, SCORED} != FIELDS or len(content) != 5:
         return "is not an entry of a ledger"
     try:
         if content["sha256"] != _digest(content):
@@ -195,9 +211,10 @@ def _head(path: Path) -> tuple[int, str] | None:
 
 def _entry(content: Mapping[str, Any]) -> Entry:
     sealed = datetime.fromisoformat(content["sealed"])
-    if sealed.tzinfo is None or not isinstance(content["forecast"], dict):
+    forecast, scored = content.get(FORECAST, {}), content.get(SCORED, {})
+    if sealed.tzinfo is None or not isinstance(forecast, dict) or not isinstance(scored, dict):
         raise ValueError("no entry")
-    return Entry(content["number"], sealed, content["previous"], content["forecast"], content["sha256"])
+    return Entry(content["number"], sealed, content["previous"], forecast, content["sha256"], scored)
 
 
 def _digest(content: Mapping[str, Any]) -> str:

@@ -1,5 +1,8 @@
 """The outcomes of sealed forecasts, their scores, and the calibration of their intervals.
 
+The first score of a forecast counts: it is recorded in the ledger with the rows that it rests on. Later scores, of
+other rows, are recorded too, and counted as attempts; nothing that happens to the study or the table removes one.
+
 The runs of a study have start times, and a forecast must be earlier than all of them. A table has no times: the rows of
 that time are found by their digests, and must all be there, unchanged, without the forecast's own row among them.
 
@@ -11,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.analysis.ledger import targets
-from sweeplab.analysis.ledger.chain import Entry
+from sweeplab.analysis.ledger.chain import SCORED as SCORE_ENTRY
+from sweeplab.analysis.ledger.chain import Entry, append
 from sweeplab.analysis.ledger.targets import Counting, Place, StartedRun
 from sweeplab.analysis.points import file_points
 from sweeplab.errors import BadInput, Problem, nearest
@@ -74,12 +78,17 @@ def score(predicted: Mapping[str, Any], naive: Mapping[str, Any], outcome: float
 
 @dataclass(frozen=True)
 class Outcome:
-    """A sealed forecast and its outcome; `why` explains a state without a score, or adds to the score."""
+    """A sealed forecast and its outcome; `why` explains a state without a score, or adds to the score.
+
+    `basis` is what a score rests on that is not recorded yet; `attempts` counts the scores of unlike rows.
+    """
 
     entry: Entry
     state: str
     why: str = ""
     score: Score | None = None
+    basis: Mapping[str, Any] = field(default_factory=dict)
+    attempts: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values: the entry as it was sealed, then its outcome."""
@@ -92,6 +101,7 @@ class Outcome:
             "state": self.state,
             "why": self.why,
             "score": asdict(self.score) if self.score else None,
+            "attempts": self.attempts,
         }
 
 
@@ -125,7 +135,7 @@ class Runs:
         unended = sum(run.ended is None for run in runs)
         still = f"{unended} of its {len(runs)} runs have not ended" if unended else ""
         if isinstance(points, Points) and (found := targets.rows_at(points, entry.forecast["at"])).size:
-            return _scored(entry, points, found, still)
+            return _scored(entry, points, found, "the study", still)
         if still:
             return Outcome(entry, OPEN, still)
         states = counts(Counter(str(run.state) for run in runs))
@@ -169,15 +179,22 @@ def _of_table(entry: Entry, path: Path, points: Points) -> Outcome:
     if targets.data_digest(points.only(then)) != data["digest"]:
         why = f"only {then.sum()} of the {data['n_points']} rows it was made from are unchanged in {path}"
         return Outcome(entry, REFUSED, f"{why}, so its own row may have been among them")
-    return _scored(entry, points, found)
+    n_rows = 1 if points.n_rows is None else int(points.n_rows[found].sum())
+    how = "mean" if points.conventions.get("rows", "").startswith("the mean") else "best"
+    return _scored(entry, points, found, path.name, f"the {how} of {n_rows} rows" if n_rows > 1 else "")
 
 
 def outcomes(
-    entries: Sequence[Entry], lab: Path, against: Path | None = None, counting: Counting | None = None
+    entries: Sequence[Entry],
+    lab: Path,
+    against: Path | None = None,
+    counting: Counting | None = None,
+    recorded: Mapping[int, Sequence[Entry]] | None = None,
 ) -> tuple[Outcome, ...]:
-    """Return the outcome of each entry; forecasts about a file's rows are scored `against` its later state.
+    """Return the outcome of each forecast; those about a file's rows are scored `against` its later state.
 
-    Without a `counting` the file is read as for the forecast; its filter of rows is always that of the forecast.
+    `recorded` are the scores in the ledger, by the number of their forecast; the first one counts. Without a `counting`
+    the file is read as for the forecast; its filter of rows is always that of the forecast.
 
     Raises:
         BadInput: the file cannot be read with the given columns or those of the forecast; an entry has an unknown
@@ -204,7 +221,40 @@ def outcomes(
             found.append(
                 Outcome(entry, OPEN, f"laws verify --against FILE scores it when {name} has its row")
             )
-    return tuple(found)
+    return tuple(_with_recorded(outcome, (recorded or {}).get(outcome.entry.number, ())) for outcome in found)
+
+
+def record(path: Path, found: Sequence[Outcome]) -> tuple[Entry, ...]:
+    """Append the scores that rest on rows of which the ledger has no score yet.
+
+    Raises:
+        BadInput: the ledger cannot be written.
+    """
+    new = [{"number": outcome.entry.number, **outcome.basis} for outcome in found if outcome.basis]
+    return append(path, new, SCORE_ENTRY) if new else ()
+
+
+def _with_recorded(outcome: Outcome, scores: Sequence[Entry]) -> Outcome:
+    """Return the outcome with the first recorded score, if there is one, and the number of attempts."""
+    is_new = bool(outcome.basis) and not any(
+        entry.scored["rows"] == outcome.basis["rows"] for entry in scores
+    )
+    basis, attempts = (outcome.basis if is_new else {}), len(scores) + is_new
+    if not scores:
+        return replace(outcome, attempts=attempts)
+    first = scores[0]
+    words = [f"by {first.scored['source']} at {targets.time_in_words(first.sealed)}"]
+    if first.scored["why"]:
+        words.append(first.scored["why"])
+    losses = [entry.scored["score"]["outcome"] for entry in scores[1:]]
+    losses += [outcome.basis["score"]["outcome"]] if is_new else []
+    if losses:
+        later = ", ".join(f"{loss:.4g}" for loss in losses)
+        words.append(f"{attempts} attempts: later ones, of other rows, gave {later}; the first counts")
+    if outcome.state in (REFUSED, VOID):
+        words.append(f"now it would be {outcome.state}: {outcome.why}")
+    score = Score(**first.scored["score"])
+    return Outcome(outcome.entry, SCORED, "; ".join(words), score, basis, attempts)
 
 
 def of_study(entries: Sequence[Entry], name: str) -> list[Entry]:
@@ -222,11 +272,21 @@ def of_study(entries: Sequence[Entry], name: str) -> list[Entry]:
     return found
 
 
-def _scored(entry: Entry, points: Points, rows: NDArray[np.intp], why: str = "") -> Outcome:
+def _scored(entry: Entry, points: Points, rows: NDArray[np.intp], source: str, why: str = "") -> Outcome:
     """Return the outcome scored by the geometric mean loss of some rows."""
     logs = np.log(points.columns["loss"][rows])
     loss = math.exp(float(np.average(logs, weights=points.weights[rows])))
-    return Outcome(entry, SCORED, why, score(entry.forecast["predicted"], entry.forecast["naive"], loss))
+    scored = score(entry.forecast["predicted"], entry.forecast["naive"], loss)
+    marks = targets.row_marks(points)
+    basis = {
+        "source": source,
+        "digest": targets.data_digest(points),
+        "rows": [marks[row] for row in rows],
+        "names": [points.names[row] for row in rows],
+        "why": why,
+        "score": asdict(scored),
+    }
+    return Outcome(entry, SCORED, why, scored, basis)
 
 
 def _counting(said: Mapping[str, Any]) -> Counting:
@@ -263,14 +323,14 @@ class Skill:
 
 @dataclass(frozen=True)
 class Calibration:
-    """All scored forecasts together; `pit` has the predicted probability of a loss below the outcome, per forecast.
+    """The scored forecasts of `n` distinct runs, of each the first; `n_forecasts` counts all.
 
-    `by_verdict` has the coverage of the sealed intervals by verdict. Forecasts of one run, or from one fit, have
-    correlated errors: `n_runs` and `n_fits` count distinct runs and fits.
+    `pit` has the predicted probability of a loss below the outcome, per run; `by_verdict` the coverage of the sealed
+    intervals by verdict. Forecasts from one fit have correlated errors: `n_fits` counts distinct fits.
     """
 
     n: int
-    n_runs: int
+    n_forecasts: int
     n_fits: int
     coverage: tuple[Coverage, ...]
     by_verdict: Mapping[str, Coverage]
@@ -280,12 +340,13 @@ class Calibration:
 
 def calibrate(found: Iterable[Outcome]) -> Calibration:
     """Return the calibration over the outcomes with a score; without any, coverage is empty."""
-    scored = [(each.entry.forecast, each.score) for each in found if each.score]
+    every = [(each.entry.forecast, each.score) for each in found if each.score]
+    first: dict[Any, tuple[dict[str, Any], Score]] = {}
+    for forecast, scored_one in every:
+        # One run has one size and one loss, to the bit, whatever the name of its study.
+        first.setdefault((*sorted(forecast["at"].items()), scored_one.outcome), (forecast, scored_one))
+    scored = list(first.values())
     pit = np.array([own.pit for _, own in scored])
-    runs = {
-        (*(said["run"]["studies"] or said["source"]["names"]), *sorted(said["at"].items()))
-        for said, _ in scored
-    }
     fits = {(said["data"]["digest"], said["fit"]["law"], said["fit"]["delta"]) for said, _ in scored}
     verdicts = np.array([said["predicted"]["verdict"]["verdict"] for said, _ in scored], object)
     skill = {}
@@ -295,7 +356,7 @@ def calibrate(found: Iterable[Outcome]) -> Calibration:
             skill[name] = Skill(len(both), law, naive, law / naive if naive > 0 else None)
     return Calibration(
         n=len(scored),
-        n_runs=len(runs),
+        n_forecasts=len(every),
         n_fits=len(fits),
         coverage=tuple(_coverage(level, pit) for level in LEVELS) if scored else (),
         by_verdict={each: _coverage(LEVEL, pit[verdicts == each]) for each in dict.fromkeys(verdicts)},

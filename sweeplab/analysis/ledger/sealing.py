@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from sweeplab.analysis.ledger import targets
 from sweeplab.analysis.ledger.chain import Entry, append
 from sweeplab.analysis.ledger.outcomes import VERSION
 from sweeplab.errors import BadInput
+from sweeplab.lab.listing import study_names
 from sweeplab.laws.assessment import Assessment
 from sweeplab.laws.columns import COUNTS
 from sweeplab.laws.estimation.verdicts import IDENTIFIED
@@ -58,10 +59,7 @@ def seal(
     Raises:
         BadInput: no target is left, with the reason for each; the ledger is broken or cannot be written.
     """
-    runs: list[targets.StartedRun] = []
-    if wanted and (place := wanted[0].place):
-        for name in place.studies:
-            runs += targets.started_runs(StudyFolder(lab, name), place.counting)
+    runs = _started(lab, wanted[0]) if wanted else []
     forecasts, left_out, warnings = [], dict(left_out or {}), list(assessment.warnings)
     if why := assessment.form_error.test.why:
         warnings.append(f"intervals assume that the form is right: {why} for a back-test")
@@ -81,10 +79,34 @@ def seal(
     return Sealed(append(ledger, forecasts), left_out, tuple(dict.fromkeys(warnings)))
 
 
+def _started(lab: Path, target: targets.Target) -> list[targets.StartedRun]:
+    """Return the runs that have started in the studies of a target, and in all others of the lab with its text."""
+    if target.place is None:
+        return []
+    runs = []
+    for name in dict.fromkeys([*target.place.studies, *(study_names(lab) if target.settings else ())]):
+        folder = StudyFolder(lab, name)
+        is_own = name in target.place.studies
+        if is_own or (folder.data_file.exists() and folder.data.text_digest == target.text):
+            started = targets.started_runs(folder, target.place.counting)
+            runs += (
+                started
+                if is_own
+                else [replace(run, key=f"{name}/{run.key}", is_own=False) for run in started]
+            )
+    return runs
+
+
 def _refuse_known(
     target: targets.Target, points: Points, source: Source, runs: Sequence[targets.StartedRun]
 ) -> None:
-    if started := [run for run in runs if targets.same_point(run.at, target.at)]:
+    started = [
+        run
+        for run in runs
+        if targets.same_point(run.at, target.at)
+        and (run.is_own or target.settings.items() <= run.values.items())
+    ]
+    if started:
         raise BadInput(f"{targets.started_in_words(started)}; a forecast must be made before its run starts")
     known = targets.rows_at(points, target.at)
     if known.size and (target.place is None or set(target.place.studies) & set(source.names)):

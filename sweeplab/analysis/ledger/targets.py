@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 SAME = 1e-6  # two numbers within this relative distance are the same
 _MARK_BYTES = 8
+_NOT_SETTINGS = {"seed", "device", "dtype", "compile"}
 _DRAWS = 64  # from a cell's search space, to see whether its size depends on what is searched
 
 
@@ -111,6 +112,8 @@ class StartedRun:
     started: datetime
     ended: datetime | None
     state: str | None
+    values: Mapping[str, Any] = field(default_factory=dict)
+    is_own: bool = True  # of a study that the forecast names
 
 
 def started_runs(folder: StudyFolder, counting: Counting) -> list[StartedRun]:
@@ -121,7 +124,8 @@ def started_runs(folder: StudyFolder, counting: Counting) -> list[StartedRun]:
     for (start, end), at in zip(runs, sizes, strict=True):
         started = datetime.fromtimestamp(start.started, UTC)
         ended = datetime.fromtimestamp(start.started + end.wall_seconds, UTC) if end else None
-        found.append(StartedRun(start.key, at, started, ended, end.state if end else None))
+        state = end.state if end else None
+        found.append(StartedRun(start.key, at, started, ended, state, start.values.as_dict()))
     return sorted(found, key=lambda run: run.started)
 
 
@@ -150,13 +154,16 @@ class Place:
 class Target:
     """A point to forecast, by role; the study of its run, if there is one, and the cells at the point.
 
-    `seeds` is the number of runs whose mean loss is forecast.
+    `seeds` is the number of runs whose mean loss is forecast. `settings` are the hyperparameters that the run will have
+    for certain, and `text` the digest of its data: a run of the lab that has both is the same run, whatever its study.
     """
 
     at: Mapping[str, float]
     place: Place | None = None
     cells: tuple[str, ...] = ()
     seeds: int = 1
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    text: str = ""
 
     @property
     def words(self) -> str:
@@ -237,7 +244,8 @@ def cell_targets(
             what = " and ".join(varying) or "size"
             left_out[cell.key] = f"its {what} is known only once a trial is sampled"
             continue
-        new = Target(sizes[0], place, (cell.key,), len(space.seeds))
+        settings = _settings([each.as_dict() for each in drawn])
+        new = Target(sizes[0], place, (cell.key,), len(space.seeds), settings, plan.data.text_digest)
         there = next((known for known in targets if same_point(known.at, new.at)), None)
         if there is None:
             targets.append(new)
@@ -245,3 +253,13 @@ def cell_targets(
             both = replace(new, cells=(*there.cells, cell.key), seeds=min(new.seeds, there.seeds))
             targets[targets.index(there)] = both
     return targets, left_out
+
+
+def _settings(drawn: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what all trials drawn from a cell have in common, without the seed and what depends on the machine."""
+    first, *others = drawn
+    return {
+        name: value
+        for name, value in first.items()
+        if name not in _NOT_SETTINGS and all(other[name] == value for other in others)
+    }

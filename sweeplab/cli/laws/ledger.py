@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Ledger = Annotated[Path | None, option("FILE", "File of sealed forecasts.  [default: LAB/ledger.jsonl]")]
 _MOST_SAID = 3
+_ERRORS = "errors of one fit are correlated"
+_PUBLISH = "publish this digest before the run starts, in git for example: otherwise the seal proves nothing to others"
 _TEXT = ("run", "law", "verdict", "form", "outcome", "sealed", "interval")
 
 
@@ -92,6 +94,7 @@ def _print_sealed(found: dict[str, Any]) -> None:
     predicted = found["sealed"][0]["predicted"]
     say(f"\n{predicted['level']:.0%} intervals: {predicted['method']}")
     say(f"sealed in {found['ledger']}; its last entry is {found['head']}")
+    say(_PUBLISH)
     _say_some([f"left out: {what}: {why}" for what, why in found["left_out"].items()])
     _say_some([f"warning: {warning}" for warning in found["warnings"]], "yellow")
 
@@ -120,21 +123,26 @@ def verify(
 ) -> Answer:
     """Check the ledger, and score forecasts whose runs have ended.
 
-    A score is the error, whether the interval held, and the CRPS next to that of naive forecasters. A
-    forecast sealed after its run started is refused; a broken hash chain ends with exit code 2.
+    A score is the error, whether the interval held, and the CRPS next to that of naive forecasters. The first
+    score is recorded in the ledger and counts; later ones, of other rows, count as attempts. A forecast sealed
+    after its run started is refused; a broken hash chain ends with exit code 2.
 
     \b
     $ sweeplab laws verify small
     $ sweeplab laws verify --against runs.csv
     """
-    from sweeplab.analysis.ledger.outcomes import of_study, outcomes
+    from sweeplab.analysis.ledger.outcomes import of_study, outcomes, record
 
     if (columns or count) and against is None:
         raise BadInput("--columns and --count are for the table of --against FILE")
     counting = counting_of(columns, count) if columns or count else None
     chain = read_chain(_file(ledger, lab))
-    entries = of_study(chain.entries, study) if study else chain.entries
-    return _scored(chain, outcomes(entries, lab_folder(lab), against, counting)), _print_scores
+    entries = of_study(chain.forecasts, study) if study else chain.forecasts
+    found = outcomes(entries, lab_folder(lab), against, counting, chain.scores)
+    if record(chain.path, found):
+        chain = read_chain(chain.path)
+        found = outcomes(entries, lab_folder(lab), against, counting, chain.scores)
+    return _scored(chain, found), _print_scores
 
 
 def ledger(ledger: Ledger = None, lab: Lab = None) -> Answer:
@@ -149,7 +157,7 @@ def ledger(ledger: Ledger = None, lab: Lab = None) -> Answer:
     from sweeplab.analysis.ledger.outcomes import outcomes
 
     chain = read_chain(_file(ledger, lab))
-    return _scored(chain, outcomes(chain.entries, lab_folder(lab))), _print_outcomes
+    return _scored(chain, outcomes(chain.forecasts, lab_folder(lab), recorded=chain.scores)), _print_outcomes
 
 
 def _scored(chain: Chain, found: Sequence[Outcome]) -> dict[str, Any]:
@@ -159,6 +167,7 @@ def _scored(chain: Chain, found: Sequence[Outcome]) -> dict[str, Any]:
         "ledger": str(chain.path),
         "chain": "whole",
         "entries": len(chain.entries),
+        "n_forecasts": len(chain.forecasts),
         "head": chain.head,
         "head_file": chain.has_head,
         "forecasts": [outcome.as_dict() for outcome in found],
@@ -210,15 +219,15 @@ def _print_outcomes(found: dict[str, Any]) -> None:
 
 def _print_chain(found: dict[str, Any]) -> None:
     end = "" if found["head_file"] else "; without its .head file, entries removed from its end go unnoticed"
-    say(f"{found['ledger']}: {several(found['entries'], 'forecast')}, hash chain intact{end}")
+    say(f"{found['ledger']}: {several(found['n_forecasts'], 'forecast')}, hash chain intact{end}")
     say(f"last entry: {found['head']}\n")
 
 
 def _print_calibration(found: dict[str, Any]) -> None:
     if not found["n"]:
         return
-    scored = f"{several(found['n'], 'forecast')} scored, of {several(found['n_runs'], 'run')}"
-    say(f"\n{scored} and {several(found['n_fits'], 'fit')}; errors of one fit are correlated")
+    scored = f"{several(found['n_forecasts'], 'forecast')} scored, of {several(found['n'], 'run')}"
+    say(f"\n{scored} and {several(found['n_fits'], 'fit')}; the first forecast of a run counts; {_ERRORS}")
     held = [f"{each['covered']} of {each['n']} at {each['level']:.0%}" for each in found["coverage"]]
     say(f"inside the interval: {'; '.join(held)}")
     if len(verdicts := found["by_verdict"]) > 1:

@@ -23,7 +23,8 @@ HELD, MISSED = "held", "missed"
 _LOOKS = {HELD: Look("outcome, held", GOOD, "diamond"), MISSED: Look("outcome, missed", BAD, "x")}
 _METHOD = {
     "Ledger": "A forecast is sealed before its run starts, in a file in which every entry holds the sha256 of the "
-    "entry before it: changed or removed entries are detected. A forecast made after its run started is refused.",
+    "entry before it: changed or removed entries are detected. A forecast made after its run started is refused. A "
+    "seal proves nothing to others unless its digest was published before the run.",
     "Interval": "90%: the uncertainty of the law at that point (profile), the noise of a run, and the error of the "
     "law's form estimated from the back-test, added in quadrature in log loss.",
     "Score": "CRPS in log loss (Gneiting and Raftery 2007), compared with two naive forecasts: the loss of the next "
@@ -76,10 +77,10 @@ class CalibrationPanel(Panel, name="calibration"):
         if not found.n:
             raise BadInput("no forecast of the study has been scored yet")
         said = asdict(found)
-        scored, of = several(found.n, "scored forecast"), several(found.n_runs, "run")
+        scored, of = several(found.n_forecasts, "scored forecast"), several(found.n, "run")
         ratios = {name: each.ratio for name, each in found.crps.items() if each.ratio is not None}
         skill = [f"CRPS {ratio:.2f} times that of the {name}." for name, ratio in ratios.items()]
-        many = f"{scored} of {of} from {several(found.n_fits, 'fit')}"
+        many = f"{scored} of {of} (of each the first) from {several(found.n_fits, 'fit')}"
         return cls(
             title="Calibration of the forecasts",
             data=DataFrame(said["coverage"])[["level", "covered", "n", "share", "low", "high"]],
@@ -107,7 +108,8 @@ def _outcomes(report: ReportData) -> Sequence[Outcome]:
         path = report.lab / FILE_NAME
         if not path.exists():
             raise BadInput("no forecast was sealed; sweeplab laws forecast seals one")
-        return outcomes(of_study(read_chain(path).entries, study), report.lab)
+        chain = read_chain(path)
+        return outcomes(of_study(chain.forecasts, study), report.lab, recorded=chain.scores)
 
     return report.once("outcomes", read)
 
