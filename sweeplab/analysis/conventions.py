@@ -15,7 +15,7 @@ from sweeplab.analysis.columns import Array, numbers, pairs_of
 from sweeplab.data.objectives import MOST_WHOLE
 from sweeplab.data.task import loss_unit
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.records.runs import RunState
+from sweeplab.records.runs import MEASURED_ON, RunState
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,7 +146,7 @@ def counted(runs: pd.DataFrame, conventions: Conventions) -> tuple[pd.DataFrame,
     said["loss"] = f"{said['loss']}, {said.pop('at')}"
     if whole is not None:
         said["loss"] += (
-            f", its weights on the whole validation split (or {MOST_WHOLE:,} targets of a larger one)"
+            f", its weights {MEASURED_ON['whole_val_loss']} (or {MOST_WHOLE:,} targets of a larger one)"
         )
     return runs.assign(**made), said | {"tokens": "read in training, with source and repeated tokens"}
 
