@@ -147,7 +147,7 @@ def _above_n_grams(
         return
     lowest = min(above, key=lambda cell: losses[cell])
     loss, baseline = losses[lowest], baselines[lowest]["loss"]
-    which = "the best trial of every cell has" if len(above) > 1 else "the best trial has"
+    which = "each cell's best trial has" if len(above) > 1 else "the best trial has"
     yield Finding(
         "above n-grams",
         tuple(above),
@@ -243,5 +243,5 @@ def _of(cells: Mapping[str, Any], best: Mapping[str, Trial]) -> str:
     if len(best) == 1:
         return " of the best trial"
     if len(cells) == len(best):
-        return f" of the best trial of all {len(best)} cells"
+        return " of each cell's best trial"
     return f" of the best trial of {several_named([*cells])}"

@@ -39,8 +39,8 @@ FACTS = {
     "wall_seconds": "wall time (s)",
 }
 LOSSES = {
-    "best_val_loss": f"validation loss {MEASURED_ON['val_loss']} ({{unit}})",
-    "final_val_loss": f"final validation loss {MEASURED_ON['val_loss']} ({{unit}})",
+    "best_val_loss": f"loss {MEASURED_ON['val_loss']} ({{unit}})",
+    "final_val_loss": f"final loss {MEASURED_ON['val_loss']} ({{unit}})",
     "best_whole_val_loss": f"loss {MEASURED_ON['whole_val_loss']} ({{unit}})",
     "final_whole_val_loss": f"final loss {MEASURED_ON['whole_val_loss']} ({{unit}})",
 }

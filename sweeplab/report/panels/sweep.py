@@ -370,7 +370,7 @@ def _loss_axis(report: ReportData, trials: DataFrame) -> Axis:
     """Return the axis of losses; for several cells it is the distance above the best loss of the cell."""
     if trials["cell"].nunique() == 1:
         return Axis("loss", report.loss_title)
-    return Axis("above", f"{report.loss_title.partition(' on ')[0].partition(' (')[0]} above the cell's best")
+    return Axis("above", f"{report.loss_title.partition(' ')[0]} above the cell's best")
 
 
 def _history(sweep: Sweep) -> DataFrame:
