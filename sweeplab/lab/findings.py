@@ -13,6 +13,7 @@ from itertools import combinations
 from statistics import fmean, median
 from typing import Any, Literal
 
+from sweeplab.errors import DamagedFile
 from sweeplab.formatting import several, several_named, written
 from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.listing import Trial, ranked
@@ -53,8 +54,22 @@ class Finding:
 
 
 def find_limits(folder: StudyFolder, trials: Sequence[Trial], cell: str | None = None) -> list[Finding]:
-    """Return what limited the best trial of each cell, or of one cell; `trials` are all of the study's."""
-    study: Mapping[str, Any] = folder.read(folder.canonical_file)
+    """Return what limited the best trial of each cell, or of one cell; `trials` are all of the study's.
+
+    Of damaged records, which `doctor` names, it finds nothing.
+    """
+    try:
+        return _find(folder.read(folder.canonical_file), folder.baselines, trials, cell)
+    except DamagedFile:
+        return []
+
+
+def _find(
+    study: Mapping[str, Any],
+    baselines: Mapping[str, Mapping[str, Any]],
+    trials: Sequence[Trial],
+    cell: str | None,
+) -> list[Finding]:
     best: dict[str, Trial] = {}
     for trial in ranked(trials):
         if cell in (None, trial.cell):
@@ -65,7 +80,7 @@ def find_limits(folder: StudyFolder, trials: Sequence[Trial], cell: str | None =
     found = [*_ends_of_ranges(study["search"], best, ended)]
     # A plugin's metric is neither in an n-gram's unit nor a loss that has to fall.
     if study["objective"]["metric"] == "val_loss":
-        found += [*_above_n_grams(folder.baselines, best), *_still_falling(best)]
+        found += [*_above_n_grams(baselines, best), *_still_falling(best)]
     return [*found, *_patience(study, best, ended)]
 
 
@@ -75,7 +90,7 @@ def _ends_of_ranges(
     """Yield the ranges at whose end best trials lie, where losses fall towards it and it could go further."""
     for name, entry in search.items():
         for end, sign in (("min", -1), ("max", 1)):
-            if end not in entry or not _goes_further(name, end, entry[end]):
+            if end not in entry or "divides" in entry or not _goes_further(name, end, entry[end]):
                 continue
             near = {
                 cell: trial.start.sampled[name]
@@ -114,13 +129,12 @@ def _place(entry: Mapping[str, Any], value: float) -> float:
 def _trend_in_cells(name: str, entry: Mapping[str, Any], ended: Sequence[Trial]) -> float:
     """Return the trend of losses over a hyperparameter, within each cell and over all cells together.
 
-    Trials without a value of their own rank last: pruned ones, behind them diverged ones.
+    Trials that were pruned or diverged share the last rank.
     """
-    behind = {RunState.PRUNED: math.inf, RunState.DIVERGED: math.inf}
     by_cell: dict[str, list[tuple[float, float]]] = {}
     for trial in ended:
-        if name in trial.start.sampled and trial.ending:
-            loss = behind.get(trial.ending.outcome, trial.value if trial.value is not None else math.inf)
+        if name in trial.start.sampled:
+            loss = trial.value if trial.has_value and trial.value is not None else math.inf
             place = _place(entry, trial.start.sampled[name])
             by_cell.setdefault(trial.cell, []).append((place, loss))
     return trend(by_cell.values())

@@ -251,7 +251,8 @@ def best(
 ) -> None:
     """Show the best configuration of a study.
 
-    It prints the value, the searched hyperparameters, the checkpoint, and commands that use it. With --yaml or
+    It prints the value, the searched hyperparameters, the checkpoint, commands that use it, and what limited it:
+    the end of a range, a budget too short, n-grams that are better, a patience without effect. With --yaml or
     --output it writes a study file of this one trial, in which everything a run depends on is fixed: on a CPU
     it reproduces the loss bit for bit.
 
