@@ -85,7 +85,8 @@ def summarize(report: ReportData) -> Summary:
     for _, cell in report.confirmed[:1]:
         if test := cell.test:
             where = MEASURED_ON["test_loss"]
-            said = f"{test.value:.4f} {report.loss_unit} {where}, {test.low:.4f} to {test.high:.4f}"
+            ends = "" if math.isnan(test.low) else f", {test.low:.4f} to {test.high:.4f}"
+            said = f"{test.value:.4f} {report.loss_unit} {where}{ends}"
             of = (
                 f", the lowest of {several(len(report.confirmed), 'cell')}"
                 if len(report.confirmed) > 1

@@ -5,7 +5,9 @@ A panel draws something, or says in one sentence why there is nothing; it never 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -15,13 +17,17 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from pandas import DataFrame, concat
 
+from sweeplab.analysis.confirmation import confirmed_cells
 from sweeplab.analysis.sweep import importance
 from sweeplab.analysis.table import CURVES, KEY, validate
 from sweeplab.analysis.trials import LOST, WORST_FIRST
+from sweeplab.records.confirmed import Confirmed
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.gradients import GradientPoint, append_gradients
 from sweeplab.report import data as report_data
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import PanelSpec
-from sweeplab.report.panels.base import PAGES, PANELS, make_panel, read_dashboard
+from sweeplab.report.panels.base import PAGES, PANELS, Panel, make_panel, read_dashboard
 from sweeplab.report.summary import SUMMARIES
 from sweeplab.report.trials import page_trials
 
@@ -40,7 +46,7 @@ for name, kind in sorted(PANELS.items()):
 class Planted(NamedTuple):
     """A study: its size, a state a trial (repeated as needed), columns of one value, and columns without any."""
 
-    cells: int = 3
+    cells: int = 2
     trials: int = N_TRIALS
     seeds: int = 1
     states: tuple[str, ...] = ("complete",)
@@ -76,6 +82,16 @@ def report_of(*studies: Planted) -> ReportData:
         for metric in ("val_loss", "tokens_per_second")
     ]
     return ReportData.of_study(runs, DataFrame(rows, columns=list(CURVES)).astype(CURVES))
+
+
+def check(panel: Panel) -> None:
+    figure = panel.figure()
+    if panel.missing:
+        assert figure is None and "\n" not in panel.missing, panel.title
+    elif figure is not None:
+        assert figure.data, panel.title
+    else:
+        assert len(panel.data) or panel.text, panel.title
 
 
 COLUMNS = [name for name in _whole("planted") if name not in (*KEY, "state")]
@@ -122,12 +138,38 @@ def test_a_panel_draws_something_or_says_in_a_sentence_why_not(studies: list[Pla
         drawn |= {spec.panel for spec in specs}
         panels = [make_panel(spec, report) for spec in specs]
         for panel in panels:
-            figure = panel.figure()
-            is_drawn = figure is not None and len(figure.data) > 0
-            is_table = figure is None and (len(panel.data) > 0 or bool(panel.text))
-            if panel.missing:
-                assert figure is None and "\n" not in panel.missing, panel.title
-            else:
-                assert is_drawn or is_table, panel.title
+            check(panel)
         assert SUMMARIES[page](report, panels).study
     page_trials(report)
+
+
+CELL = "n_layer=1,n_embd=32"
+
+
+@pytest.mark.parametrize("seeds", [(), (7,), (7, 8)], ids=["diverged", "one seed", "two seeds"])
+@pytest.mark.parametrize("cells", [(CELL,), (CELL, "another")], ids=["one cell", "two cells"])
+def test_what_was_confirmed_of_few_cells_and_seeds_is_drawn(
+    seeds: tuple[int, ...], cells: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = dict.fromkeys(seeds, 3.0)
+    found = [Confirmed(cell, 0, 2.9, True, {}, losses, losses) for cell in cells]
+    kept = [("planted", cell) for cell in confirmed_cells(found)]
+    monkeypatch.setattr(ReportData, "confirmed", kept)
+    report = report_of(Planted(trials=2))
+    panel = make_panel(PanelSpec("confirmed"), report)
+    check(panel)
+    assert not panel.missing and "nan" not in str(SUMMARIES["sweep"](report, [panel]).as_dict())
+
+
+@pytest.mark.parametrize("norms", [(None, None, None), (1.0, 1.0, 0.0), (0.5, 0.1, 2.0)])
+def test_gradients_of_one_layer_at_one_point_are_drawn(
+    norms: tuple[float | None, ...], tmp_path: Path
+) -> None:
+    for trial in range(2):
+        folder = StudyFolder(tmp_path, "planted").run(CELL, trial, 0)
+        folder.path.mkdir(parents=True)
+        append_gradients(folder, [GradientPoint(100, {"head": norms})])
+    report = replace(report_of(Planted(cells=1, trials=2)), lab=tmp_path)
+    panel = make_panel(PanelSpec("gradient_flow"), report)
+    check(panel)
+    assert not panel.missing

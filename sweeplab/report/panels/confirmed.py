@@ -58,6 +58,10 @@ class ConfirmedPanel(Panel, name="confirmed", heading="Confirmed on fresh seeds"
             x=Axis("test", f"loss ({report.loss_unit})"),
         )
 
+    def figure(self) -> Figure | None:
+        """Return the figure; None if each winner diverged on a fresh seed, as the table shows."""
+        return super().figure() if self.data["test"].notna().any() else None
+
     def _draw(self, figure: Figure) -> None:
         data = self.data[self.data["test"].notna()].reset_index(drop=True)
         hover = "%{cell}, trial %{trial}<br>test %{test:.4f}<br>search %{searched:.4f}"
