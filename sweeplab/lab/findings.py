@@ -74,6 +74,7 @@ def _find(
     for trial in ranked(trials):
         if cell in (None, trial.cell):
             best.setdefault(trial.cell, trial)
+    best = dict(sorted(best.items()))
     if not best:
         return []
     ended = [trial for trial in trials if trial.ending and trial.ending.outcome.counts_towards_budget]
