@@ -122,12 +122,12 @@ def few_repeats() -> None:
 @example(
     [Planted(cells=2, trials=6, states=("complete", "pruned"))]
 )  # too few that ended for one of two scopes
-@example([Planted(states=("running",), evaluations=0)])
-@example([Planted(states=("pruned",), evaluations=1)])
-@example([Planted(cells=1, states=("diverged",))])
+@example([Planted(trials=2, states=("running",), evaluations=0)])
+@example([Planted(trials=4, states=("pruned",), evaluations=1)])
+@example([Planted(cells=1, trials=4, states=("diverged",))])
 @example([Planted(cells=1, trials=1)])
 @example([Planted(equal=SEARCHED + LOSSES)])
-@example([Planted(missing=tuple(COLUMNS))])
+@example([Planted(trials=2, missing=tuple(COLUMNS))])
 @example([Planted(trials=2), Planted(trials=2, states=("failed", "complete"))])
 def test_a_panel_draws_something_or_says_in_a_sentence_why_not(studies: list[Planted]) -> None:
     report = report_of(*studies)
