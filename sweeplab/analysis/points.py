@@ -20,7 +20,7 @@ from sweeplab.laws.compute_optimal.envelope import FEWEST_POINTS, Curve, Curves
 from sweeplab.laws.conventions import CHOICES, Conventions
 from sweeplab.laws.points import Points, points_of, points_of_frame
 from sweeplab.laws.reading import read_frame
-from sweeplab.records.runs import RunState
+from sweeplab.records.runs import MEASURED_ON, RunState
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -141,7 +141,7 @@ def counted(runs: pd.DataFrame, conventions: Conventions) -> tuple[pd.DataFrame,
     said["loss"] = f"{said['loss']}, {said.pop('at')}"
     if whole is not None:
         said["loss"] += (
-            f", its weights on the whole validation split (or {MOST_WHOLE:,} targets of a larger one)"
+            f", its weights {MEASURED_ON['whole_val_loss']} (or {MOST_WHOLE:,} targets of a larger one)"
         )
     return runs.assign(**made), said | {"tokens": "read in training, with source and repeated tokens"}
 

@@ -13,6 +13,7 @@ from sweeplab.cli.options import AsJson, Force, Lab, Prompt, Run, argument, flag
 from sweeplab.cli.printing import Answer, print_answer, print_json, print_rows
 from sweeplab.errors import BadInput, Problem
 from sweeplab.records.folders import lab_folder
+from sweeplab.records.runs import MEASURED_ON
 from sweeplab.runs.opening import check_imported_name, imported_folder, open_run
 
 LONGEST_SHOWN = 60  # characters of a text beside its label
@@ -205,6 +206,7 @@ def evaluate(
 
 
 def _print_evaluation(found: dict[str, Any]) -> None:
+    print(f"validation split of study {found['study']}; val_loss {MEASURED_ON['val_loss']}")
     print_rows([{"measure": name, "value": value} for name, value in found["measures"].items()], ["measure"])
     if lengths := found["length_extrapolation"]:
         print()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -267,14 +267,21 @@ def _tasks_may_differ(folder: StudyFolder) -> bool:
     return any(name in TASK for cell in cells for name in (*cell["values"], *cell["search"]))
 
 
-def find_best(folder: StudyFolder, cell: str | None = None, number: int | None = None) -> Trial:
+def find_best(
+    folder: StudyFolder,
+    cell: str | None = None,
+    number: int | None = None,
+    trials: Sequence[Trial] | None = None,
+) -> Trial:
     """Return the trial with the lowest value, in a cell or in all; with `number` that trial, however it ended.
+
+    `trials` are all of the study's, if they have been read.
 
     Raises:
         BadInput: there is no such trial or cell, no trial has ended yet, several cells have a trial of this number,
             or the trials learn different tasks.
     """
-    trials = read_trials(folder)
+    trials = read_trials(folder) if trials is None else trials
     if number is not None:
         return pick_trial(folder, trials, number, cell)
     keys = sorted({trial.cell for trial in trials})

@@ -14,6 +14,7 @@ from sweeplab.data.task import task_of
 from sweeplab.errors import DamagedFile
 from sweeplab.formatting import counts, several_named
 from sweeplab.hyperparameters import AUTO, TABLE
+from sweeplab.lab.findings import find_limits
 from sweeplab.lab.identity import Difference, differences
 from sweeplab.lab.listing import (
     Trial,
@@ -101,7 +102,8 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
     `trials` counts the trials that use up the budget, of `n_trials` in all (null if only time or FLOPs end the study;
     a cell has no more trials than points), `enqueued` those that run next, `known` those of a warm start. `baselines`
     has the n-gram baseline of each cell, `workers` the place of each worker that runs or is queued. Values are of the
-    `metric`. Cells stand in the order of the grid, former cells last. If tasks differ there is no best.
+    `metric`. Cells stand in the order of the grid, former cells last. If tasks differ there is no best. `findings` say
+    what limited the best trials.
     """
     # Read without a check, as it was checked when it was run: the rules of samplers import Optuna.
     plan, study = map(folder.read, (folder.plan_file, folder.canonical_file))
@@ -135,6 +137,7 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
         "workers": [each.as_dict() for each in folder.workers],
         "disagreement": _disagreement(folder, trials, counts, unfinished),
         "best": _best_run(by_task[0][0], trials) if by_task else None,
+        "findings": [finding.as_dict() for finding in find_limits(folder, trials)],
         "failures": [
             {
                 "key": run_key(trial.cell, trial.number, seed),

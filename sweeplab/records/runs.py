@@ -34,6 +34,14 @@ END_MEASURES = (
 )
 
 
+# What each loss is measured on: the words of every command and page beside a loss.
+MEASURED_ON = {
+    "val_loss": "on the evaluation targets",
+    "whole_val_loss": "on the whole validation split",
+    "test_loss": "on the whole test split",
+}
+
+
 # The fields of every point, and the types that JSON gives them.
 COUNTS: Mapping[str, tuple[type, ...]] = {
     "iteration": (int,),

@@ -22,6 +22,7 @@ from sweeplab.laws.estimation.forms import LAWS, Law
 from sweeplab.laws.points import Points
 from sweeplab.records.confirmed import read_confirmed
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import MEASURED_ON
 from sweeplab.sweep.work.pruned import Audited, audited_trials
 
 if TYPE_CHECKING:
@@ -38,13 +39,13 @@ FACTS = {
     "wall_seconds": "wall time (s)",
 }
 LOSSES = {
-    "best_val_loss": "validation loss ({unit})",
-    "final_val_loss": "final validation loss ({unit})",
-    "best_whole_val_loss": "loss on the whole validation split ({unit})",
-    "final_whole_val_loss": "final loss on the whole validation split ({unit})",
+    "best_val_loss": f"loss {MEASURED_ON['val_loss']} ({{unit}})",
+    "final_val_loss": f"final loss {MEASURED_ON['val_loss']} ({{unit}})",
+    "best_whole_val_loss": f"loss {MEASURED_ON['whole_val_loss']} ({{unit}})",
+    "final_whole_val_loss": f"final loss {MEASURED_ON['whole_val_loss']} ({{unit}})",
 }
 CURVES = {
-    "val_loss": "validation loss ({unit})",
+    "val_loss": LOSSES["best_val_loss"],
     "train_loss": "training loss ({unit})",
     "bits_per_byte": "validation loss (bits/byte)",
     "exact_match": "exact matches (share of targets)",
@@ -164,7 +165,7 @@ class ReportData:
     def loss_title(self) -> str:
         """Return the title of the metric that trials are ranked by, with its unit if it has one."""
         own = {spec.objective.metric for spec in self.studied.specs.values()} if self.studied else set()
-        return f"loss ({self.loss_unit})" if own <= {"val_loss"} else " or ".join(sorted(own))
+        return self.measure_title("val_loss") if own <= {"val_loss"} else " or ".join(sorted(own))
 
     @property
     def objective(self) -> str:

@@ -61,7 +61,7 @@ function show(said) {
   if (said.best) {
     const line = document.createElement("span");
     line.className = "best";
-    line.textContent = `best ${said.metric} ${loss(said.best.value)}`;
+    line.textContent = `best ${said.metric} ${loss(said.best.value)} ${said.measured_on}`;
     const use = document.createElement("code");
     use.textContent = said.best.commands.generate;
     at("best").append(line, ` by trial ${said.best.trial} in ${said.best.cell}: ${values(said.best.sampled)} · `, use);
@@ -85,7 +85,7 @@ function draw(said) {
   const layout = (x, y, log) => ({
     margin: { l: 56, r: 12, t: 8, b: 44 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "closest",
     font: { color: style.color }, showlegend: false, uirevision: study,
-    xaxis: { title: { text: x }, gridcolor: "rgba(128,128,128,.2)" },
+    xaxis: { title: { text: x }, rangemode: "tozero", gridcolor: "rgba(128,128,128,.2)" },
     yaxis: { title: { text: y }, gridcolor: "rgba(128,128,128,.2)", type: log ? "log" : "linear" } });
   const color = style.getPropertyValue("--best").trim();
   // The first loss is about the same for all runs, and would squeeze the rest of the curves.

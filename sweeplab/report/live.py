@@ -23,7 +23,7 @@ from sweeplab.lab.listing import find_metric, find_study, loss_unit_of, read_spe
 from sweeplab.lab.moving import Done
 from sweeplab.lab.showing import commands_about
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import CurvePoint, RunEnd, RunFolder, RunStart, RunState, run_key
+from sweeplab.records.runs import MEASURED_ON, CurvePoint, RunEnd, RunFolder, RunStart, RunState, run_key
 from sweeplab.sweep.control import steering
 from sweeplab.sweep.control.following import Watched
 
@@ -69,10 +69,12 @@ class Follower:
         how = best and commands_about(self.folder, self._starts[best["key"]].values.objective)
         live = [row["cell"] for row in self._rows.values() if row["state"] is RunState.RUNNING]
         slots = max((cell.stack for cell in plan.cells if cell.cell in live), default=0)
+        metric = find_metric(self.folder)
         found = {
             "study": self.folder.name,
-            "metric": find_metric(self.folder),
+            "metric": metric,
             "unit": loss_unit_of(self.folder),
+            "measured_on": MEASURED_ON.get(metric, ""),
             "phase": PHASES.get(state.phase, "running") if is_run else state.status or "not running",
             "is_run": is_run,
             "total": plan.trials,

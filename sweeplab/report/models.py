@@ -12,6 +12,7 @@ from pandas import DataFrame
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed, several, written
+from sweeplab.records.runs import MEASURED_ON
 from sweeplab.report.panels.base import MissingPanel, Panel, TablePanel
 from sweeplab.report.style import ORDERED, Axis, Figure, Look, by_look, colors, hovering, marked
 from sweeplab.report.summary import Summary
@@ -199,7 +200,7 @@ def write_evaluation(found: Mapping[str, Any], page: Path) -> None:
     Raises:
         BadInput: the page cannot be written.
     """
-    entries = [("Validation split", f"of study {found['study']}")]
+    entries = [("Validation split", f"of study {found['study']}; val_loss {MEASURED_ON['val_loss']}")]
     entries += [(name, written(value)) for name, value in found["measures"].items()]
     rows = []
     for each in found["length_extrapolation"]:

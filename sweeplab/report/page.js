@@ -160,7 +160,7 @@ function open_trial(trial) {
   const lines = trial.runs.filter((run) => run.curve[0].length)
     .map((run) => ({ x: run.curve[0], y: run.curve[1], mode: "lines+markers", name: `seed ${run.seed}`, hovertemplate: "%{x}: %{y:.4f}<extra></extra>" }));
   const layout = { height: 220, margin: { l: 56, r: 8, t: 8, b: 40 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { size: 12 },
-    xaxis: { title: { text: "iteration" }, zeroline: false }, yaxis: { title: { text: "validation loss" }, zeroline: false }, showlegend: lines.length > 1 };
+    xaxis: { title: { text: "iteration" }, zeroline: false, rangemode: "tozero" }, yaxis: { title: { text: "validation loss" }, zeroline: false }, showlegend: lines.length > 1 };
   // As on the page: the start of a run is far above the rest of its curve.
   const later = lines.flatMap((line) => line.y.slice(1)), all = lines.flatMap((line) => line.y);
   if (later.length) { const low = Math.min(...all), high = Math.max(...later), room = 0.08 * (high - low || 1); layout.yaxis.range = [low - room, high + room]; }

@@ -17,14 +17,17 @@ from sweeplab.analysis.sweep.importance import FEWEST_TRIALS, WITHIN, WITHIN_CHA
 from sweeplab.analysis.sweep.trials import Sweep
 from sweeplab.analysis.trials import COUNTED, VALUED, are_best, grid_of, searched_of, tasks_of, trials_table
 from sweeplab.data.task import loss_unit
-from sweeplab.formatting import counts, listed, rounded, several, several_named, span, written
+from sweeplab.formatting import counts, listed, rounded, sentence, several, several_named, span, written
+from sweeplab.lab.findings import find_limits
 from sweeplab.lab.identity import differences
+from sweeplab.lab.listing import read_trials
 from sweeplab.lab.showing import baselines_in_words, commands_about
 from sweeplab.laws.assessment import Assessment
 from sweeplab.laws.estimation.verdicts import IDENTIFIED, NOT_IDENTIFIED, WEAK
 from sweeplab.laws.evidence import chosen_best
 from sweeplab.laws.misfit.form import FLAGGED
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import MEASURED_ON
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.style import spaced
@@ -81,7 +84,9 @@ def summarize(report: ReportData) -> Summary:
         entries.append(("Best trial", of + said))
     for _, cell in report.confirmed[:1]:
         if test := cell.test:
-            said = f"{test.value:.4f} {report.loss_unit} on the test split, {test.low:.4f} to {test.high:.4f}"
+            where = MEASURED_ON["test_loss"]
+            ends = "" if math.isnan(test.low) else f", {test.low:.4f} to {test.high:.4f}"
+            said = f"{test.value:.4f} {report.loss_unit} {where}{ends}"
             of = (
                 f", the lowest of {several(len(report.confirmed), 'cell')}"
                 if len(report.confirmed) > 1
@@ -98,6 +103,10 @@ def summarize(report: ReportData) -> Summary:
             "n_params": bests[0]["n_params"],
             "hyperparameters": {name: bests[0][name] for name in (*grid, *tuned)},
         }
+    if report.lab and report.studied:
+        folder = StudyFolder(report.lab, report.study)
+        limits = find_limits(folder, read_trials(folder))
+        entries += [("To change", sentence(each.in_words())) for each in limits]
     entries += [*_beside_baselines(report, best), ("Runs", _extent(runs)), ("Cells", _cells(runs, grid))]
     if tuned:
         ranges = (f"{name} ({_range(runs[name])})" for name in tuned)
@@ -270,7 +279,7 @@ def _behind(runs: DataFrame) -> str:
     least, most = (int(counted.min()), int(counted.max())) if len(counted) else (0, 0)
     per_cell = f"{least} to {most} trials" if least < most else several(most, "trial")
     ended = trials.loc[trials["state"].isin(VALUED), "loss"]
-    lowest = f"; lowest loss {ended.min():.4f}" if ended.notna().any() else ""
+    lowest = f"; lowest loss {ended.min():.4f} {MEASURED_ON['val_loss']}" if ended.notna().any() else ""
     seeds = several(runs["seed"].nunique(), "seed")
     return f"{_extent(runs)}; {per_cell} per cell, {seeds}{lowest}"
 
@@ -321,7 +330,7 @@ def _best(row: Series, tuned: Sequence[str], unit: str) -> str:
     cell = "" if row["cell"] == "all" else f" in cell {spaced(row['cell'])}"
     values = ", ".join(f"{name} {written(row[name])}" for name in tuned)
     of = f"{written(row['n_params'])} parameters{f'; {values}' if values else ''}"
-    return f"{row['loss']:.4f} {unit}{mean}: trial {int(row['trial'])}{cell} ({of})"
+    return f"{row['loss']:.4f} {unit} {MEASURED_ON['val_loss']}{mean}: trial {int(row['trial'])}{cell} ({of})"
 
 
 def _range(values: Iterable[Any]) -> str:

@@ -26,6 +26,7 @@ from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.lab.listing import best_by_task, read_trials
 from sweeplab.model.accounting import n_params
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import MEASURED_ON
 
 if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset
@@ -332,6 +333,7 @@ def _written(checkpoint: Path, name: str, dataset: Dataset) -> dict[str, Any]:
 
 
 def _as_text(said: dict[str, Any]) -> str:
-    how = ", ".join(f"{name} {said[name]}" for name in ("val_loss", "temperature", "top_k", "top_p", "seed"))
+    loss = f"val_loss {said['val_loss']} {MEASURED_ON['val_loss']}"
+    how = ", ".join([loss, *(f"{name} {said[name]}" for name in ("temperature", "top_k", "top_p", "seed"))])
     prompt = f"Prompt, from the beginning of the validation split:\n\n{said['prompt']}"
     return f"{said['run']}: {how}\n\n{prompt}\n\nText:\n\n{said['text']}\n"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from sweeplab.cli.study.show import plot
 
 EMPTY = "\u2800"
@@ -28,6 +30,17 @@ def test_what_is_no_number_is_left_out_and_a_lone_point_is_shown() -> None:
     assert plot([[(0, math.nan), (10, math.inf)], []], 20, 5) == []
     (dot,) = [row.strip(EMPTY) for row in rows(plot([[(0, math.nan), (10, 2.5)]], 20, 5)) if row.strip(EMPTY)]
     assert len(dot) == 1
+
+
+@pytest.mark.parametrize("iteration", [0, 1, 250])
+def test_a_curve_of_one_evaluation_lies_on_an_axis_of_iterations(iteration: int) -> None:
+    lines = plot([[(iteration, 4.6)]], 20, 5)
+    assert lines[-1].split() == ["0", str(max(iteration, 1))], (
+        "no run has an iteration below 0, or half of one"
+    )
+    assert any(row.strip(EMPTY) for row in rows(lines))
+    low, high = float(lines[4].split("┤")[0]), float(lines[0].split("┤")[0])
+    assert 4.6 * 0.9 < low < 4.6 < high < 4.6 * 1.1
 
 
 def test_several_curves_share_the_axes() -> None:

@@ -160,5 +160,5 @@ def test_what_was_confirmed_is_drawn_beside_what_was_searched(material: ReportDa
     )
     entries = dict(SUMMARIES["sweep"](material, []).entries)
     assert entries["Confirmed"].startswith(
-        "3.0500 nats/token on the test split, 2.9657 to 3.1343: trial 1 in cell"
+        "3.0500 nats/token on the whole test split, 2.9657 to 3.1343: trial 1 in cell"
     )

@@ -6,11 +6,14 @@ import re
 from pathlib import Path
 
 import pandas as pd
+import pytest
 from analysis.planted_sweep import CELLS, plant_sweep
+from lab.test_findings import plant, valley
 from pandas import DataFrame
 
 import sweeplab
 from sweeplab.analysis.studies import Studies
+from sweeplab.formatting import sentence
 from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import make_panel, read_dashboard
 from sweeplab.report.summary import SUMMARIES, Summary
@@ -82,3 +85,12 @@ def test_a_comparison_knows_how_the_files_differ(tmp_path: Path) -> None:
         dict(first_screen("compare", report=report).entries)["Set differently"]
         == "search.learning_rate.max 0.01 / 0.1 (a / b)"
     )
+
+
+@pytest.mark.parametrize("page", ["scaling", "sweep"])
+def test_what_limited_the_best_trials_is_on_the_first_screen(page: str, tmp_path: Path) -> None:
+    findings = plant(tmp_path, valley, baseline=1.5, patience=5)
+    runs = plant_sweep(3, CELLS[:1])
+    report = ReportData.of_study(runs, DataFrame(), Studies(runs, {}, {}), tmp_path)
+    told = [text for name, text in SUMMARIES[page](report, []).entries if name == "To change"]
+    assert told == [sentence(finding.in_words()) for finding in findings] and len(told) == 2

@@ -108,7 +108,7 @@ def test_the_metric_and_the_axes_are_those_asked_for(plant) -> None:
     assert drawn.data["loss"].min() == pytest.approx(4 - 0.4 - 0.64 + 0.5)
     assert (drawn.x.log, drawn.y.log) == (False, False)
     assert drawn.x.title == "learning_rate"
-    assert drawn.y.title == "final validation loss (nats/token)"
+    assert drawn.y.title == "final loss on the evaluation targets (nats/token)"
 
 
 def test_far_worse_trials_are_left_above_the_view_and_counted(plant) -> None:
@@ -278,7 +278,7 @@ def test_summary_says_what_there_is(typed, plant) -> None:
     assert re.fullmatch(r"n_layer 1, 2, 4 by n_embd 32, 64; [\d,]+ to [\d,]+ parameters", words["Cells"])
     assert words["Varied within a cell"] == "learning_rate (1e-3 to 6e-3)"
     assert words["Best trial"].startswith(
-        "2.9650 nats/token (the mean of 2 seeds): trial 0 in cell n_layer=4, n_embd=64 ("
+        "2.9650 nats/token on the evaluation targets (the mean of 2 seeds): trial 0 in cell n_layer=4, n_embd=64 ("
     )
     assert summary.best["hyperparameters"] == {"n_layer": 4, "n_embd": 64, "learning_rate": 1e-3}
 
@@ -301,7 +301,7 @@ def test_losses_have_the_unit_of_their_objective(objective: str, unit: str, plan
         dict(summarize(report).entries)["Best trial"],
     ]
     assert [each for each in said if unit not in each] == []
-    assert report.loss_title == f"loss ({unit})"
+    assert report.loss_title == f"loss on the evaluation targets ({unit})"
 
 
 def test_summary_of_a_study_in_which_nothing_ended(plant) -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,9 +29,18 @@ from sweeplab.cli.printing import Answer, cell_text, console, print_answer, prin
 from sweeplab.cli.study.manage import write_study
 from sweeplab.formatting import bytes_in_words, duration, written, yaml_text
 from sweeplab.lab import showing
-from sweeplab.lab.listing import find_best, find_metric, find_study, study_names, tracking_uri_of
+from sweeplab.lab.findings import Finding, find_limits
+from sweeplab.lab.listing import (
+    find_best,
+    find_metric,
+    find_study,
+    read_trials,
+    study_names,
+    tracking_uri_of,
+)
 from sweeplab.laws.evidence import Evidence
 from sweeplab.records.folders import StudyFolder, WorkerPlace, lab_folder
+from sweeplab.records.runs import MEASURED_ON
 from sweeplab.study.problems import shown
 
 if TYPE_CHECKING:
@@ -122,14 +132,22 @@ def print_study(found: dict[str, Any]) -> None:
         say(words)
     if words := showing.places_in_words([WorkerPlace(**each) for each in found["workers"]]):
         say(words)
+    for finding in found["findings"]:
+        say(f"to change: {Finding(**finding).in_words()}", "yellow")
     if best := found["best"]:
         searched = ", ".join(f"{name}={cell_text(value)}" for name, value in best["sampled"].items())
-        say(f"best: {found['metric']} {best['value']:.4f} by {best['key']}  {searched}")
+        say(f"best: {measured_value(found['metric'], best['value'])}, by {best['key']}  {searched}")
         say(Evidence(**best["evidence"]).in_words())
     if found["disagreement"]:
         say(f"disagree: {found['disagreement']}", "yellow")
     for failure in found["failures"]:
         say(f"failed: {failure['key']}: {failure['error']}", "red")
+
+
+def measured_value(metric: str, value: float) -> str:
+    """Write a trial's value with its metric, and for a loss what it was measured on."""
+    where = f" {MEASURED_ON[metric]}" if metric in MEASURED_ON else ""
+    return f"{metric} {value:.4f}{where}"
 
 
 def print_confirmed(name: str, found: Sequence[CellConfirmed], unit: str) -> None:
@@ -138,18 +156,23 @@ def print_confirmed(name: str, found: Sequence[CellConfirmed], unit: str) -> Non
         {
             "cell": each.cell,
             "trial": each.trial,
-            "raced": each.n_raced,
-            "searched": each.searched,
-            "validation": each.validation if each.test else None,
-            "test": interval_text(each.test),
-            "optimism": None if each.optimism is None else f"{each.optimism:+.4f}",
+            "candidates": each.n_raced,
+            "search, validation": each.searched,
+            "fresh seeds, validation": each.validation if each.test else None,
+            "fresh seeds, test": interval_text(each.test),
+            "test minus search": None if each.optimism is None else f"{each.optimism:+.4f}",
             "from the best": interval_text(each.apart, "+"),
-            "differs": each.evidence.verdict if each.evidence else None,
+            "verdict": each.evidence.verdict if each.evidence else None,
         }
         for each in found
     ]
-    print_rows(rows, text=("cell", "differs"))
-    say(f"losses in {unit}, means over fresh seeds with 90% intervals; optimism: test minus searched")
+    print_rows(rows, text=("cell", "verdict"))
+    say(
+        f"losses in {unit}: validation {MEASURED_ON['whole_val_loss']}, test {MEASURED_ON['test_loss']}; 90% intervals"
+    )
+    say(
+        f"`study best` and `show` give the search's loss {MEASURED_ON['val_loss']}, by which trials were chosen"
+    )
     if reference := next((each.cell for each in found if each.test and not each.apart), None):
         say(f"differences are from {reference}, the best cell of the search")
     for each in found:
@@ -168,7 +191,7 @@ def interval_text(interval: Interval | None, sign: str = "") -> str | None:
 
 
 def _print_trial(found: dict[str, Any], everything: bool) -> None:
-    value = "" if found["value"] is None else f", {found['metric']} {found['value']:.4f}"
+    value = "" if found["value"] is None else f", {measured_value(found['metric'], found['value'])}"
     again = "" if found["retries"] is None else f"; retries trial {found['retries']}"
     say(f"{found['study']}: trial {found['trial']} in cell {found['cell']}: {found['state']}{value}{again}")
     rows = sorted(found["hyperparameters"], key=lambda row: ORIGINS.index(row["from"].partition(",")[0]))
@@ -191,7 +214,7 @@ def _print_trial(found: dict[str, Any], everything: bool) -> None:
         ]
         say(f"\nseed {run['seed']}: {run['state']}{reason}")
         if (loss := run["whole_val_loss"]) is not None:
-            say(f"  whole validation split: val_loss {loss:.4f}")
+            say(f"  val_loss {loss:.4f} {MEASURED_ON['whole_val_loss']}")
         say(f"  time: {', '.join(times)}")
         say(f"  checkpoint: {run['checkpoint'] or 'none'}")
         if run["series"]:
@@ -228,7 +251,8 @@ def best(
 ) -> None:
     """Show the best configuration of a study.
 
-    It prints the value, the searched hyperparameters, the checkpoint, and commands that use it. With --yaml or
+    It prints the value, the searched hyperparameters, the checkpoint, commands that use it, and what limited it:
+    the end of a range, a budget too short, n-grams that are better, a patience without effect. With --yaml or
     --output it writes a study file of this one trial, in which everything a run depends on is fixed: on a CPU
     it reproduces the loss bit for bit.
 
@@ -238,18 +262,23 @@ def best(
     """
     from sweeplab.lab.reuse import rerun_text
 
-    found = find_best(find_study(lab, name), cell, trial)
+    folder = find_study(lab, name)
+    trials = read_trials(folder)
+    found = find_best(folder, cell, trial, trials)
     if output:
         write_study(output, rerun_text(found), force, "run")
     elif as_yaml:
         typer.echo(rerun_text(found), nl=False)
     else:
-        evidence = showing.evidence_of_best(found, cell) if trial is None else None
+        evidence = showing.evidence_of_best(found, cell, trials) if trial is None else None
         checkpoint = found.runs[0].checkpoint()
+        whole = [end.whole_val_loss for end in found.ends if end.whole_val_loss is not None]
         plain = {
             **found.as_dict(),
             "evidence": asdict(evidence) if evidence else None,
             "metric": find_metric(found.study),
+            "whole_val_loss": fmean(whole) if whole else None,
+            "findings": find_limits(folder, trials, found.cell) if trial is None else [],
             "checkpoint": str(checkpoint) if checkpoint else None,
             "commands": showing.how_to_use(found, cell, trial),
         }
@@ -257,16 +286,20 @@ def best(
 
 
 def _print_best(best: Mapping[str, Any], evidence: Evidence | None, everything: bool) -> None:
-    value = "no value" if best["value"] is None else f"{best['metric']} {best['value']:.4f}"
+    value = "no value" if best["value"] is None else measured_value(best["metric"], best["value"])
     seeds = f"seed{'s' if len(best['seeds']) > 1 else ''} {', '.join(map(str, best['seeds']))}"
     how = evidence.selection.partition(" of the ")[0] if evidence else best["outcome"]
     checkpoint, commands = best["checkpoint"], best["commands"]
     say(f"{value}  trial {best['trial']} in {best['cell']}, {seeds}: {how}")
+    if (whole := best["whole_val_loss"]) is not None:
+        say(f"  val_loss    {whole:.4f} {MEASURED_ON['whole_val_loss']}")
     say(f"  searched    {_in_short(best['sampled']) or 'nothing'}")
     say(f"  checkpoint  {_near(checkpoint) if checkpoint else 'none: track: {checkpoints: best} keeps one'}")
     use = "classify" if " classify " in commands["generate"] else "generate"
     say(f"  {use:<12}{commands['generate'] if checkpoint else '–'}   open  {commands['open']}")
     say(f"  rerun       {commands['rerun']}")
+    for finding in best["findings"]:
+        say(f"  to change   {finding.in_words()}", "yellow")
     if not everything:
         return
     if evidence:
@@ -381,8 +414,11 @@ def plot(curves: Sequence[Curve], width: int, height: int) -> list[str]:
     points = [point for curve in curves for point in curve]
     if not points:
         return []
-    ends = [(min(values), max(values)) for values in zip(*points, strict=True)]
-    (left, right), (low, high) = ((a, b) if a < b else (a - 0.5, b + 0.5) for a, b in ends)
+    (left, right), (low, high) = ((min(values), max(values)) for values in zip(*points, strict=True))
+    if left == right:  # iterations start at 0: a single one is drawn where it lies after them
+        left, right = min(left, 0), max(right, 1)
+    if low == high:
+        low, high = low - (room := abs(low) / 20 or 0.5), high + room
     n_columns, n_rows = 2 * width - 1, 4 * height - 1
     cells = [[0] * width for _ in range(height)]
     for curve in curves:

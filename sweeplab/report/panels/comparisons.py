@@ -17,6 +17,7 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, sentence, several, short
 from sweeplab.laws.comparing import FALSE_ALARM, PRIOR
 from sweeplab.laws.evidence import DIFFERENT, UNKNOWN
+from sweeplab.records.runs import MEASURED_ON
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel, TablePanel
 from sweeplab.report.style import BAD, GREY, Axis, Figure, Look, bars, cut, name_rows, spaced
@@ -28,6 +29,7 @@ _SHORT = 30
 _STUDIES = {
     "Seed spread": "The standard deviation of a seed's loss around the mean of its trial, pooled over all trials with "
     "several seeds.",
+    "Lowest value": f"Of the metric by which trials were chosen; val_loss is {MEASURED_ON['val_loss']}.",
 }
 _DIFFERENCES = {
     "All shared cells": "The mean difference of the cells' best losses, with a Student t interval over the cells: "
@@ -37,7 +39,8 @@ _DIFFERENCES = {
 }
 _LEVEL = "{:.1%}: all pairs of studies share one false-alarm rate (Bonferroni)."
 _CHOICES = {
-    "Cells": "Each cell is represented by its best trial: the mean loss of that trial's seeds.",
+    "Cells": "Each cell is represented by its best trial: the mean loss of that trial's seeds, "
+    f"{MEASURED_ON['val_loss']}.",
     "Differences": "Studies whose cells do not differ are simulated and analyzed like this one: trials are drawn, the "
     "best one is chosen, variances are estimated. A difference is significant if its ratio to its standard error is "
     f"larger than the largest such ratio of a simulated study in all but {FALSE_ALARM:.0%} of the simulations. So the "
@@ -73,6 +76,11 @@ class IntervalsPanel(Panel):
 
     `data`: a, b, cell, loss_a, loss_b, difference, low, high, n, verdict, why, and the name of its line.
     """
+
+    def figure(self) -> Figure | None:
+        """Return the figure; None if nothing is compared, as the table says."""
+        is_drawn = "line" in self.data and self.data["difference"].notna().any()
+        return super().figure() if is_drawn else None
 
     def _draw(self, figure: Figure) -> None:
         data = self.data[self.data["difference"].notna()].reset_index(drop=True)
@@ -159,10 +167,6 @@ class ChoicesPanel(IntervalsPanel, name="choices", heading="Cells ranked by loss
             },
             x=Axis("difference", f"loss above that of {of} ({report.loss_unit})"),
         )
-
-    def figure(self) -> Figure | None:
-        """Return the figure; None if no cell is compared with another."""
-        return super().figure() if "line" in self.data else None
 
 
 def _study(sweep: Sweep, at: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import sentence, several
 from sweeplab.laws.estimation.intervals import LEVEL
 from sweeplab.laws.evidence import DIFFERENT
+from sweeplab.records.runs import MEASURED_ON
 from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.style import GREY, MIDDLE, Axis, Figure, Look, bars, name_rows, spaced
@@ -19,8 +20,9 @@ _METHOD = {
     "Confirmed": "The best trials of each cell are trained with fresh seeds: two each, then more while their order is "
     "undecided. The winner is trained again with other seeds and evaluated once on the test split, unused before.",
     "Intervals": f"Student's t at {LEVEL:.0%} of the mean over these seeds, whose losses did not choose the winner.",
-    "Searched": "The loss that the search measured for the trial, on the whole validation split. Optimism is the test "
-    "loss minus this loss; selection bias is the part of it that fresh seeds show on the same split.",
+    "Search": f"The loss of the search's own trial {MEASURED_ON['whole_val_loss']}; trials were chosen by their loss "
+    f"{MEASURED_ON['val_loss']}. Optimism is the test loss minus the search's; selection bias is the part of it that "
+    "fresh seeds show on the same split.",
     "Differences": "From the cell that was best in the search, paired by seed. The verdicts of all cells share one "
     "false-alarm rate.",
 }
@@ -56,14 +58,18 @@ class ConfirmedPanel(Panel, name="confirmed", heading="Confirmed on fresh seeds"
             x=Axis("test", f"loss ({report.loss_unit})"),
         )
 
+    def figure(self) -> Figure | None:
+        """Return the figure; None if each winner diverged on a fresh seed, as the table shows."""
+        return super().figure() if self.data["test"].notna().any() else None
+
     def _draw(self, figure: Figure) -> None:
         data = self.data[self.data["test"].notna()].reset_index(drop=True)
-        hover = "%{cell}, trial %{trial}<br>test %{test:.4f}<br>searched %{searched:.4f}"
+        hover = "%{cell}, trial %{trial}<br>test %{test:.4f}<br>search %{searched:.4f}"
         ends = data.assign(**{end: data[end].fillna(data["test"]) for end in ("low", "high")})
-        Look("test split, fresh seeds", MIDDLE).points(
+        Look(f"fresh seeds, {MEASURED_ON['test_loss']}", MIDDLE).points(
             figure, data, "test", data.index, hover, error_x=bars(ends, "test")
         )
-        Look("validation split, as searched", GREY, "circle-open").points(
+        Look(f"search, {MEASURED_ON['whole_val_loss']}", GREY, "circle-open").points(
             figure, data, "searched", data.index, hover
         )
         name_rows(figure, data["line"].tolist())

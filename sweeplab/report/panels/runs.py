@@ -141,7 +141,9 @@ class CurvesPanel(Panel, name="learning_curves"):
         for loss in self.baselines:
             figure.add_hline(y=loss, **marked(f"n-grams {loss:.3f}"))
         y = self.y.over(*self.view) if self.view else self.y.around(self.data["value"], *self.baselines)
-        figure.update_layout(xaxis=self.x.around(self.data["x"]), yaxis=y)
+        # A run begins at 0: a single evaluation is drawn where it lies after that.
+        begin = () if self.x.log else (0.0, 1.0)
+        figure.update_layout(xaxis=self.x.around(self.data["x"], *begin), yaxis=y)
 
 
 def _after_the_start(drawn: DataFrame) -> tuple[float, float] | None:

@@ -150,14 +150,15 @@ class ImportancePanel(
         if not found:
             raise BadInput(f"importances need {FEWEST_TRIALS} or more trials with different searched values")
         data = DataFrame([asdict(each) | {"verdict": each.verdict} for each in found])
-        scopes = {key: name for sweep in sweeps for key, name in _scopes(sweep, len(sweeps) > 1).items()}
-        known = data[["study", "scope"]].drop_duplicates()
+        known = {(each.study, each.scope) for each in found}
+        in_front = {key: name for sweep in sweeps for key, name in _scopes(sweep, len(sweeps) > 1).items()}
+        # Of a scope with too few trials there are no importances.
+        scopes = {key: name for key, name in in_front.items() if key in known}
         notes = [
             f"Bars: {LEVEL:.0%} intervals. Ticks: exceeded by {1 - importance.CHANCE:.0%} of shuffles of the losses."
         ]
-        if len(scopes) < len(known):
-            n_cells = (~known["scope"].isin((WITHIN, OVER_ALL))).sum()
-            notes.append(f"Faint: {n_cells} cells with {FEWEST_TRIALS} trials or more.")
+        if len(sweeps) == 1 and (n_cells := len(known - scopes.keys())):
+            notes.append(f"Faint: {several(n_cells, 'cell')} with {FEWEST_TRIALS} trials or more.")
         for key, name in scopes.items():
             own = [each for each in found if (each.study, each.scope) == key]
             if chance := [each.hyperparameter for each in own if each.verdict == importance.WITHIN_CHANCE]:
@@ -177,7 +178,7 @@ class ImportancePanel(
         front = keys.isin(list(self.scopes))
         names = _by_importance(data[front])
         places = {name: at for at, name in enumerate(names)}
-        if scopes < keys.nunique() and len({study for study, _ in self.scopes}) == 1:
+        if scopes < keys.nunique() and data["study"].nunique() == 1:
             cells, look = data[~front & data["hyperparameter"].isin(names)], Look("one cell", style.FAINT)
             y, hover = cells["hyperparameter"].map(places), "%{scope}: %{x:.0%}"
             look.points(figure, cells, "importance", y, hover, marker={"size": 6})
@@ -369,7 +370,7 @@ def _loss_axis(report: ReportData, trials: DataFrame) -> Axis:
     """Return the axis of losses; for several cells it is the distance above the best loss of the cell."""
     if trials["cell"].nunique() == 1:
         return Axis("loss", report.loss_title)
-    return Axis("above", f"{report.loss_title.partition(' (')[0]} above the cell's best")
+    return Axis("above", f"{report.loss_title.partition(' ')[0]} above the cell's best")
 
 
 def _history(sweep: Sweep) -> DataFrame:

@@ -1,0 +1,262 @@
+"""What limited a study's best trials: a range that ends too early, a budget too short, n-grams that are better.
+
+Each finding needs evidence, so that noise alone causes none: a trend of trials or evaluations (Mann and Kendall), and
+a size that matters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import combinations
+from statistics import fmean, median
+from typing import Any, Literal
+
+from sweeplab.errors import DamagedFile
+from sweeplab.formatting import several, several_named, written
+from sweeplab.hyperparameters import TABLE
+from sweeplab.lab.listing import Trial, ranked
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunState
+
+# A value lies at the end of its range if it is at most this share of the range's width away, and losses fall
+# towards it: in standard errors of Kendall's S, exceeded by chance in one case of 70.
+NEAR_END, TREND = 0.05, 2.2
+# A loss still falls if it fell by this share within the last quarter of its training.
+FALL, LAST, FEWEST_EVALUATIONS = 0.01, 0.25, 5
+
+Pairs = Sequence[tuple[float, float]]
+Kind = Literal["end of range", "above n-grams", "still falling", "patience without effect"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One finding about the best trials of `cells`: what it is, and what to change in the study's file.
+
+    `name` is the hyperparameter concerned, `numbers` are those that the text gives.
+    """
+
+    kind: Kind
+    cells: tuple[str, ...]
+    name: str
+    what: str
+    change: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return asdict(self)
+
+    def in_words(self) -> str:
+        """Return the finding and the change in one line."""
+        return f"{self.what}; {self.change}"
+
+
+def find_limits(folder: StudyFolder, trials: Sequence[Trial], cell: str | None = None) -> list[Finding]:
+    """Return what limited the best trial of each cell, or of one cell; `trials` are all of the study's.
+
+    Of damaged records, which `doctor` names, it finds nothing.
+    """
+    try:
+        return _find(folder.read(folder.canonical_file), folder.baselines, trials, cell)
+    except DamagedFile:
+        return []
+
+
+def _find(
+    study: Mapping[str, Any],
+    baselines: Mapping[str, Mapping[str, Any]],
+    trials: Sequence[Trial],
+    cell: str | None,
+) -> list[Finding]:
+    best: dict[str, Trial] = {}
+    for trial in ranked(trials):
+        if cell in (None, trial.cell):
+            best.setdefault(trial.cell, trial)
+    best = dict(sorted(best.items()))
+    if not best:
+        return []
+    ended = [trial for trial in trials if trial.ending and trial.ending.outcome.counts_towards_budget]
+    found = [*_ends_of_ranges(study["search"], best, ended)]
+    # A plugin's metric is neither in an n-gram's unit nor a loss that has to fall.
+    if study["objective"]["metric"] == "val_loss":
+        found += [*_above_n_grams(baselines, best), *_still_falling(best)]
+    return [*found, *_patience(study, best, ended)]
+
+
+def _ends_of_ranges(
+    search: Mapping[str, Mapping[str, Any]], best: Mapping[str, Trial], ended: Sequence[Trial]
+) -> Iterator[Finding]:
+    """Yield the ranges at whose end best trials lie, where losses fall towards it and it could go further."""
+    for name, entry in search.items():
+        for end, sign in (("min", -1), ("max", 1)):
+            if end not in entry or "divides" in entry or not _goes_further(name, end, entry[end]):
+                continue
+            near = {
+                cell: trial.start.sampled[name]
+                for cell, trial in best.items()
+                if name in trial.start.sampled
+                and sign * (_place(entry, trial.start.sampled[name]) - 0.5) >= 0.5 - NEAR_END
+            }
+            if near and _trend_in_cells(name, entry, ended) * sign <= -TREND:
+                word, how = {"min": ("lower", "lower"), "max": ("upper", "raise")}[end]
+                limits = f"{written(entry['min'])} to {written(entry['max'])}"
+                yield Finding(
+                    "end of range",
+                    tuple(near),
+                    name,
+                    f"{name} {_extent(near.values())}{_of(near, best)} is at the {word} end of its range ({limits}), "
+                    "and losses fall towards it",
+                    f"{how} search.{name}.{end}",
+                    {"min": entry["min"], "max": entry["max"]},
+                )
+
+
+def _goes_further(name: str, end: str, value: float) -> bool:
+    row = TABLE[name]
+    bounds = (row.low, row.above) if end == "min" else (row.high, row.below)
+    return all(bound is None or not math.isclose(bound, value) for bound in bounds)
+
+
+def _place(entry: Mapping[str, Any], value: float) -> float:
+    """Return where a value lies in its range, from 0 to 1."""
+    low, high = entry["min"], entry["max"]
+    if entry.get("log"):
+        low, high, value = map(math.log, (low, high, value))
+    return float((value - low) / (high - low)) if high > low else 0.5
+
+
+def _trend_in_cells(name: str, entry: Mapping[str, Any], ended: Sequence[Trial]) -> float:
+    """Return the trend of losses over a hyperparameter, within each cell and over all cells together.
+
+    Trials that were pruned or diverged share the last rank.
+    """
+    by_cell: dict[str, list[tuple[float, float]]] = {}
+    for trial in ended:
+        if name in trial.start.sampled:
+            loss = trial.value if trial.has_value and trial.value is not None else math.inf
+            place = _place(entry, trial.start.sampled[name])
+            by_cell.setdefault(trial.cell, []).append((place, loss))
+    return trend(by_cell.values())
+
+
+def trend(groups: Iterable[Pairs]) -> float:
+    """Return Kendall's S of y over x, added over groups of pairs, in its standard errors without a trend."""
+    total, variance = 0, 0.0
+    for pairs in groups:
+        for (x, y), (other_x, other_y) in combinations(pairs, 2):
+            total += ((other_x > x) - (other_x < x)) * ((other_y > y) - (other_y < y))
+        n = len(pairs)
+        variance += n * (n - 1) * (2 * n + 5) / 18
+    return total / math.sqrt(variance) if variance else 0.0
+
+
+def _above_n_grams(
+    baselines: Mapping[str, Mapping[str, Any]], best: Mapping[str, Trial]
+) -> Iterator[Finding]:
+    """Yield a finding if in every cell the lowest loss is above that of n-grams."""
+    losses = {cell: trial.value for cell, trial in best.items() if trial.value is not None}
+    above = [cell for cell, loss in losses.items() if cell in baselines and loss > baselines[cell]["loss"]]
+    if not above or len(above) < len(best):
+        return
+    lowest = min(above, key=lambda cell: losses[cell])
+    loss, baseline = losses[lowest], baselines[lowest]["loss"]
+    which = "each cell's best trial has" if len(above) > 1 else "the best trial has"
+    yield Finding(
+        "above n-grams",
+        tuple(above),
+        "max_iters",
+        f"{which} a loss above that of n-grams ({loss:.4f}, n-grams {baseline:.4f})",
+        "raise max_iters, or the model's size",
+        {"loss": loss, "n_grams": baseline},
+    )
+
+
+def _still_falling(best: Mapping[str, Trial]) -> Iterator[Finding]:
+    falls = {cell: fall for cell, trial in best.items() if (fall := _fall(trial)) is not None}
+    if falls:
+        share = _extent(falls.values(), "{:.1%}".format)
+        iterations = _extent(best[cell].start.values.max_iters for cell in falls)
+        yield Finding(
+            "still falling",
+            tuple(falls),
+            "max_iters",
+            f"the loss{_of(falls, best)} still fell by {share} in the last quarter of training",
+            f"raise max_iters ({iterations})",
+            {"fall": max(falls.values())},
+        )
+
+
+def _extent(values: Iterable[float], write: Callable[[float], str] = written) -> str:
+    """Write the smallest and the largest of several values, or the only one."""
+    ordered = sorted(values)
+    low, high = write(ordered[0]), write(ordered[-1])
+    return low if low == high else f"{low} to {high}"
+
+
+def _fall(trial: Trial) -> float | None:
+    """Return the share by which a trial's loss fell in its last quarter; None if it did not fall, or stopped early."""
+    if any(end.state is not RunState.COMPLETE for end in trial.ends):
+        return None
+    by_iteration: dict[int, list[float]] = {}
+    for run in trial.runs:
+        for point in run.points():
+            if point.val_loss is not None:
+                by_iteration.setdefault(point.iteration, []).append(point.val_loss)
+    means = [(at, fmean(losses)) for at, losses in sorted(by_iteration.items())]
+    return fall_at_end(means)
+
+
+def fall_at_end(curve: Pairs) -> float | None:
+    """Return the share by which a curve falls in its last quarter; None if it falls by less than FALL, or by chance.
+
+    It is the median of all slopes (Theil and Sen) of the evaluations of the last quarter, or of the last
+    FEWEST_EVALUATIONS, which may reach back to the middle of the curve.
+    """
+    if not curve:
+        return None
+    end = curve[-1][0]
+    last = [point for point in curve if point[0] >= (1 - LAST) * end]
+    if len(last) < FEWEST_EVALUATIONS:
+        last = [point for point in curve[-FEWEST_EVALUATIONS:] if point[0] >= end / 2]
+    if len(last) < FEWEST_EVALUATIONS or trend([last]) > -TREND:
+        return None
+    slope = median((b - a) / (y - x) for (x, a), (y, b) in combinations(last, 2))
+    fall = -slope * LAST * end / abs(last[-1][1])
+    return fall if fall >= FALL else None
+
+
+def _patience(
+    study: Mapping[str, Any], best: Mapping[str, Trial], ended: Sequence[Trial]
+) -> Iterator[Finding]:
+    """Yield a finding if the study's file sets a patience that has stopped no run."""
+    sections = (study["fixed"], study["grid"], study["search"], *study.get("cells", ()))
+    if not any("patience" in section for section in sections):
+        return
+    own = [trial for trial in ended if trial.cell in best and trial.has_value]
+    set_in = [trial for trial in own if trial.start.values.patience is not None]
+    if not set_in or any(_has_stopped(trial) for trial in set_in):
+        return
+    values = min((trial.start.values for trial in set_in), key=lambda values: values.patience or 0)
+    patience, evaluations = values.patience or 0, -(-values.max_iters // values.eval_interval)
+    what = f"patience {patience} stopped no run of {several(len(set_in), 'trial')}"
+    change = "lower patience, or raise min_delta"
+    if patience >= evaluations:
+        what = f"patience {patience} cannot stop a run of {several(evaluations, 'evaluation')}"
+        change = "lower patience or eval_interval"
+    numbers = {"patience": patience, "evaluations": evaluations}
+    yield Finding("patience without effect", tuple(best), "patience", what, change, numbers)
+
+
+def _has_stopped(trial: Trial) -> bool:
+    return any(end.state is RunState.STOPPED and not end.is_asked_for for end in trial.ends)
+
+
+def _of(cells: Mapping[str, Any], best: Mapping[str, Trial]) -> str:
+    """Say which best trials are meant."""
+    if len(best) == 1:
+        return " of the best trial"
+    if len(cells) == len(best):
+        return " of each cell's best trial"
+    return f" of the best trial of {several_named([*cells])}"

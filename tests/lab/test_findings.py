@@ -1,0 +1,181 @@
+"""What limited the best trials: said where it was planted, and not said of flat noise or of what cannot change."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.lab.findings import Finding, fall_at_end, find_limits, trend
+from sweeplab.lab.listing import read_trials
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import CurvePoint, RunEnd, RunStart, RunState, TrialEnding
+
+LOW, HIGH = 1e-3, 1e-1
+RATES = [LOW * (HIGH / LOW) ** (at / 7) for at in range(8)]
+FLAT = [(at, 2.0 + 0.01 * (-1) ** (at // 100)) for at in range(0, 1001, 100)]
+RANGE = {"learning_rate": {"min": LOW, "max": HIGH, "log": True}}
+
+DROPOUT = {"dropout": {"min": 0.0, "max": 0.5}}
+HEADS = {"n_head": {"divides": "n_embd", "min": 2, "max": 8}}
+
+
+def rising(rate: float) -> float:
+    """Return a loss that falls with the learning rate, up to its highest value."""
+    return 3 - 0.2 * math.log10(rate / LOW)
+
+
+def valley(rate: float) -> float:
+    return 2 + (math.log10(rate) + 2) ** 2
+
+
+def plant(
+    lab: Path,
+    losses,
+    cells=("all",),
+    search=RANGE,
+    sampled=RATES,
+    curve=FLAT,
+    baseline=9.0,
+    states=(),
+    **fixed,
+):
+    """Write a study's records: in each cell a trial for each sampled value, with a loss and a curve that ends there."""
+    folder = StudyFolder(lab, "planted")
+    folder.path.mkdir(parents=True, exist_ok=True)
+    study = {"search": search, "fixed": fixed, "grid": {}, "objective": {"metric": "val_loss", "at": "best"}}
+    folder.canonical_file.write_text(json.dumps(study))
+    folder.baselines_file.write_text(json.dumps({cell: {"loss": baseline} for cell in cells}))
+    (name,) = search
+    values = Hyperparameters(**{"max_iters": 1000, "eval_interval": 100} | fixed)
+    for cell in cells:
+        for number, value in enumerate(sampled):
+            state = RunState(states[number] if number < len(states) else "complete")
+            loss, run = float(losses(value)), folder.run(cell, number, 0)
+            key = f"{cell}/{number}/0"
+            run.write_start(
+                RunStart(
+                    key=key,
+                    cell=cell,
+                    trial=number,
+                    seed=0,
+                    values=values,
+                    sampled={name: value},
+                    started=0.0,
+                )
+            )
+            scale = loss / curve[-1][1]
+            run.append(
+                CurvePoint(iteration=at, wall_seconds=0.0, train_tokens=at, val_loss=y * scale)
+                for at, y in curve
+            )
+            ending = TrialEnding(state, loss, {0: state})
+            run.write_end(RunEnd(state=state, value=loss, best_val_loss=loss, ending=ending))
+    return find_limits(folder, read_trials(folder))
+
+
+def kinds(found: list[Finding]) -> list[str]:
+    return [finding.kind for finding in found]
+
+
+@pytest.mark.parametrize("cells", [("all",), ("n_layer=1", "n_layer=2")], ids=["one cell", "two cells"])
+def test_a_best_value_at_the_end_of_its_range_is_said(tmp_path: Path, cells: tuple[str, ...]) -> None:
+    (finding,) = plant(tmp_path, rising, cells)
+    assert (finding.kind, finding.name, finding.cells) == ("end of range", "learning_rate", cells)
+    assert "upper end of its range (1e-3 to 0.1)" in finding.what
+    assert finding.change == "raise search.learning_rate.max"
+    (lower,) = plant(tmp_path / "other", lambda rate: -rising(rate), cells)
+    assert lower.change == "lower search.learning_rate.min"
+
+
+@pytest.mark.parametrize(
+    ("losses", "planted"),
+    [
+        (valley, {}),
+        (lambda rate: 2.0 - 0.1 * (rate == RATES[-1]), {}),  # the best by luck: others do not fall towards it
+        (rising, {"states": ("complete",) * 6 + ("diverged",) * 2}),  # beyond the best, trials diverge
+        (lambda share: 3 - share, {"search": DROPOUT, "sampled": np.linspace(0, 0.45, 8)}),
+        (lambda share: 3 + share, {"search": DROPOUT, "sampled": np.linspace(0, 0.5, 8)}),
+        (rising, {"sampled": RATES[-2:]}),  # two trials are no trend
+        (lambda heads: 3 - heads, {"search": HEADS, "sampled": [2, 2, 4, 4, 4, 8, 8, 8]}),
+    ],
+    ids=["a valley", "luck", "diverged beyond", "short of the end", "a bound of the table", "too few", "divisors"],
+)  # fmt: skip
+def test_no_other_best_value_is_called_the_end_of_its_range(tmp_path: Path, losses, planted) -> None:
+    assert plant(tmp_path, losses, **planted) == []
+
+
+def test_chance_makes_few_trends() -> None:
+    random = np.random.default_rng(3)
+    for n_cells, n_trials in ((1, 6), (1, 20), (9, 4)):
+        trends = [
+            trend([random.standard_normal((n_trials, 2)).tolist() for _ in range(n_cells)])
+            for _ in range(600)
+        ]
+        assert np.mean(np.array(trends) <= -2.2) < 0.03
+
+
+def test_a_loss_above_that_of_n_grams_in_every_cell_is_said_and_in_some_cells_is_not(tmp_path: Path) -> None:
+    (finding,) = plant(tmp_path, valley, ("small", "large"), baseline=1.5)
+    assert finding.kind == "above n-grams" and finding.numbers["n_grams"] == 1.5
+    assert "raise max_iters" in finding.in_words()
+    assert plant(tmp_path / "better", valley, ("small", "large"), baseline=2.5) == []
+    folder = StudyFolder(tmp_path, "planted")
+    folder.baselines_file.write_text(json.dumps({"small": {"loss": 1.5}, "large": {"loss": 9.0}}))
+    assert find_limits(folder, read_trials(folder)) == []
+
+
+def falling(
+    n: int, power: float, noise: float = 0.0, floor: float = 0.0, seed: int = 0
+) -> list[tuple[float, float]]:
+    random = np.random.default_rng(seed)
+    return [
+        (at, floor + at**-power + noise * random.standard_normal())
+        for at in range(1000 // n, 1001, 1000 // n)
+    ]
+
+
+def test_a_loss_that_still_falls_is_said(tmp_path: Path) -> None:
+    (finding,) = plant(tmp_path, valley, curve=falling(20, 0.3))
+    assert finding.kind == "still falling" and finding.change == "raise max_iters (1,000)"
+    assert finding.numbers["fall"] == pytest.approx(1 - 0.75**0.3, rel=0.15)
+    (also,) = plant(tmp_path / "patient", valley, curve=falling(20, 0.3), states=("stopped",) * 3, patience=3)
+    assert also.kind == "still falling", "in the cell whose best trial came to its end"
+
+
+@pytest.mark.parametrize("n", [5, 20, 200])
+def test_no_flat_curve_still_falls_and_every_clear_fall_does(n: int) -> None:
+    noisy = [falling(n, 0.0, 0.01, 2.0, seed) for seed in range(100)]
+    assert sum(fall_at_end(curve) is not None for curve in noisy) <= 2, "one in fifty"
+    if n > 5:
+        clear = [falling(n, 0.3, 3e-4, 0.0, seed) for seed in range(50)]
+        assert all(fall_at_end(curve) for curve in clear)
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [
+        [(0, 5.0)],
+        [(0, 5.0), (500, 3.0), (1000, 2.0)],
+        [(at, 2 + 3 * math.exp(-at / 100)) for at in range(0, 1001, 50)],
+        [(at, 2 + 1e-6 * (1000 - at)) for at in range(0, 1001, 50)],
+        [(at, 2 + at / 1000) for at in range(0, 1001, 50)],
+    ],
+    ids=["one point", "too few", "levelled", "too little", "rising"],
+)
+def test_what_has_levelled_or_cannot_be_told_is_not_still_falling(curve: list[tuple[float, float]]) -> None:
+    assert fall_at_end(curve) is None
+
+
+def test_a_patience_that_the_file_sets_and_that_stops_no_run_is_said(tmp_path: Path) -> None:
+    (idle,) = plant(tmp_path, valley, patience=5)
+    assert (idle.kind, idle.change) == ("patience without effect", "lower patience, or raise min_delta")
+    assert idle.what == "patience 5 stopped no run of 8 trials"
+    (never,) = plant(tmp_path / "never", valley, patience=10)
+    assert never.what == "patience 10 cannot stop a run of 10 evaluations"
+    assert plant(tmp_path / "stops", valley, patience=5, states=("stopped",)) == []
+    assert plant(tmp_path / "default", valley) == []
