@@ -18,6 +18,7 @@ from sweeplab.files import write_whole
 from sweeplab.formatting import without_password
 from sweeplab.tracking.connection import (
     artifact_location,
+    check_location,
     connect,
     database_file,
     folder_at,
@@ -145,6 +146,7 @@ class Experiment:
         MLflow's client would read the run again to find the location, and caches it by run id, which a copy of the lab
         shares. Locations on this machine's disk need no MLflow.
         """
+        check_location(self.lab, self.uri, artifact_uri)
         if urlsplit(artifact_uri).scheme == "file":
             there = folder_at(artifact_uri) / folder
             for file in [each for each in files.rglob("*") if each.is_file()] if files.is_dir() else [files]:
