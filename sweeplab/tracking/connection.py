@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.files import cache_folder, database_url, read_only_uri, write_whole
 from sweeplab.formatting import without_password, without_passwords
-from sweeplab.permissions import TRACKING, check_address, place_of
+from sweeplab.permissions import TRACKING, check_address, name_address, place_of
 from sweeplab.records.folders import check_inside
 
 if TYPE_CHECKING:
@@ -58,10 +58,11 @@ def tracking_uri(lab: Path, uri: str | None = None) -> str:
         BadInput: as `planned_uri` does, or only a study file or the lab names the place.
     """
     found = planned_uri(lab, uri)
-    if (database := database_file(found)) and database.is_relative_to(lab.absolute()):
-        check_inside(lab, database)
-    elif uri:
+    database = database_file(found)
+    if uri and not (database and database.resolve().is_relative_to(lab.resolve())):
         check_address(TRACKING, found)
+    elif database and is_of_lab(lab, found):
+        check_inside(lab, database)
     return found
 
 
@@ -218,6 +219,7 @@ def writable(lab: Path, uri: str) -> Iterator[str]:
             source.backup(target)
         if is_of_lab(lab, uri):
             _point_files_at(str(artifact_location(lab, uri)), copy)
+        name_address(database_url(copy))
         yield database_url(copy)
 
 

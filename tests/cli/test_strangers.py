@@ -26,7 +26,10 @@ from sweeplab.records.folders import StudyFolder
 CODE = """\
 import contextlib, io, json, sys
 from sweeplab.cli import main
+from sweeplab.sweep import measuring, planning
 from sweeplab.tracking import pages
+measuring.ALL_SECONDS = planning.MOST_PLANNED_FLOPS = 0.0
+measuring.FEWEST_ROUNDS = 1
 pages.PagesServer.wait_until_ready = lambda self: sys.exit(0)
 for line in sys.stdin:
     sys.argv = ["sweeplab", *json.loads(line)]
@@ -41,7 +44,7 @@ for line in sys.stdin:
 """
 # The words of every command, about the study NAME of a lab, its FILE, and the FOLDER of an imported run.
 COMMANDS = """\
-study init new --output init.yaml --force|study plan FILE|study bench FILE|study run FILE --quiet
+study init new --output init.yaml --force|study plan FILE|study bench FILE -o compile=false -o engine.stack=1|study run FILE --quiet
 study run FILE --dry-run|study run FILE --detach --name apart|study plan NAME|study run NAME --quiet
 study watch NAME|study logs NAME|study stop NAME|study pause NAME|study resume NAME
 study extend NAME --trials-per-cell 3|study enqueue NAME learning_rate=1e-3|study retry NAME|study work NAME

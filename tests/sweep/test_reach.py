@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
+import pickle
+import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import optuna
 import pytest
 
 from sweeplab import load_study, permissions
 from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.files import database_url
 from sweeplab.lab.events import Event, StudyNotice
 from sweeplab.lab.storage import VARIABLE, choose_storage
 from sweeplab.permissions import CREDENTIALS, TRACKING, allow_address
 from sweeplab.records.folders import StudyFolder
 from sweeplab.sweep.planning import check_reach
+from sweeplab.sweep.trials.storage import TrialStorage
 from sweeplab.tracking.connection import planned_uri, tracking_uri
 from sweeplab.tracking.experiment import count_studies
 
@@ -328,3 +335,72 @@ def test_a_storage_s_password_is_not_said(
         choose_storage(StudyFolder(places.lab, "foreign"))
     assert said in str(error.value) and "\n" not in str(error.value)
     assert "hid" not in str(error.value) and "den" not in str(error.value)
+
+
+# ------------------------------------------------------------------ code
+
+
+class Runs:
+    """An object whose pickle is a program: it makes a file."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self):
+        return (os.mkdir, (str(self.marker),))
+
+
+def asked(study: optuna.Study, n: int = 1) -> list[dict[str, float]]:
+    """Train trials of a study, and return what was sampled."""
+    found = []
+    for _ in range(n):
+        trial = study.ask()
+        x, y = (trial.suggest_float(name, -1.0, 1.0) for name in "xy")
+        study.tell(trial, x**2 + (y - 0.5) ** 2)
+        found.append(trial.params)
+    return found
+
+
+def plant(database: Path, state: object) -> None:
+    """Put an object in the place of the sampler's state, in every trial, with a signature."""
+    known = {"cma:optimizer:0": pickle.dumps(state).hex(), "signed:cma:optimizer:0": "0" * 64}
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("DELETE FROM trial_system_attributes WHERE key LIKE '%cma:optimizer:%'")
+        into = "INSERT INTO trial_system_attributes (trial_id, key, value_json) SELECT trial_id, ?, ? FROM trials"
+        connection.executemany(into, [(key, json.dumps(value)) for key, value in known.items()])
+        connection.commit()
+
+
+def test_a_state_of_cma_es_is_unpickled_only_if_the_user_has_written_it(
+    places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Optuna keeps it as a pickle in the study's own database: code of whoever wrote the database."""
+    file, marker = places.lab / "trials.db", tmp_path / "ran"
+
+    def opened(storage) -> optuna.Study:
+        sampler = optuna.samplers.CmaEsSampler(seed=1, popsize=4, warn_independent_sampling=False)
+        return optuna.create_study(storage=storage, sampler=sampler, study_name="s", load_if_exists=True)
+
+    expected = asked(opened(None), 12)
+    assert asked(opened(TrialStorage(database_url(file))), 12) == expected  # the user's own state is used
+
+    def generations() -> list[int]:
+        trials = optuna.load_study(study_name="s", storage=database_url(file)).trials
+        return [each.system_attrs.get("cma:generation", -1) for each in trials]
+
+    reached = max(generations())
+    assert reached >= 2
+    plant(file, Runs(marker))
+    asked(opened(TrialStorage(database_url(file))), 4)
+    assert not marker.exists()
+    assert generations()[-1] > reached  # computed again from the trials
+    # Another user, who has another key, does not take over this user's state either, and gets as far.
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
+    permissions._key.cache_clear()
+    asked(opened(TrialStorage(database_url(file))), 8)
+    assert not marker.exists() and generations()[-1] > reached
+    # Optuna's own storage runs it: what is tested is a program.
+    plant(file, Runs(marker))
+    asked(opened(database_url(file)))
+    assert marker.exists()
+    permissions._key.cache_clear()
