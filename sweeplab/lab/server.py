@@ -233,6 +233,8 @@ class Server:
         from sqlalchemy import create_engine, text
         from sqlalchemy.exc import SQLAlchemyError
 
+        if not self.exists:
+            raise BadInput(f"the lab has no server of its own; {self.command('start')} creates one")
         url = service_url(self.service)
         try:
             engine = create_engine(url)

@@ -37,13 +37,16 @@ def lab_folder(given: Path | None = None) -> Path:
     """Return the lab: as given, else SWEEPLAB_LAB, else `lab/` here.
 
     Raises:
-        BadInput: its path is not valid UTF-8, in which files and databases record it.
+        BadInput: its path is not valid UTF-8, in which files and databases record it, or has control characters.
     """
     lab = (given or Path(os.environ.get("SWEEPLAB_LAB") or DEFAULT_LAB)).expanduser().absolute()
     try:
         str(lab).encode()
     except UnicodeEncodeError:
         raise BadInput(Problem(f"the lab's path {str(lab)!a} is not UTF-8", "a path in UTF-8")) from None
+    if re.search(r"[\x00-\x1f\x7f]", str(lab)):  # files that are read line by line record it, too
+        what = f"the lab's path {str(lab)!a} has control characters"
+        raise BadInput(Problem(what, "a path on one line"))
     return lab
 
 
@@ -69,7 +72,7 @@ def read_service(file: Path) -> URL:
         given = {name: said.pop(name) for name in ("host", "password")}
         given |= {"username": said.pop("user"), "database": said.pop("dbname")}
         return URL.create("postgresql+psycopg", **given, port=int(said.pop("port")), query=said)
-    except (Error, KeyError, ValueError) as error:
+    except (OSError, Error, KeyError, ValueError) as error:
         raise DamagedFile(file, "it does not say how to connect", FROM_A_COPY) from error
 
 

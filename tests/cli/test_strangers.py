@@ -24,7 +24,7 @@ from sweeplab.records.folders import StudyFolder
 
 # Runs commands, one a line as JSON, in one process, and prints how each ended; a server is closed at once.
 CODE = """\
-import contextlib, io, json, sys
+import contextlib, io, json, sys, traceback
 from sweeplab.cli import main
 from sweeplab.sweep import measuring, planning
 from sweeplab.tracking import pages
@@ -40,11 +40,14 @@ for line in sys.stdin:
             code = 0
         except SystemExit as ended:
             code = ended.code or 0
+        except BaseException:
+            code = traceback.print_exc()
     print(json.dumps([code, out.getvalue()]), flush=True)
 """
 # The words of every command, about the study NAME of a lab, its FILE, and the FOLDER of an imported run.
 COMMANDS = """\
-study init new --output init.yaml --force|study plan FILE|study bench FILE -o compile=false -o engine.stack=1|study run FILE --quiet
+study init new --output init.yaml --force|study plan FILE|study bench FILE -o compile=false -o engine.stack=1
+study run FILE --quiet
 study run FILE --dry-run|study run FILE --detach --name apart|study plan NAME|study run NAME --quiet
 study watch NAME|study logs NAME|study stop NAME|study pause NAME|study resume NAME
 study extend NAME --trials-per-cell 3|study enqueue NAME learning_rate=1e-3|study retry NAME|study work NAME
@@ -224,3 +227,109 @@ def test_an_address_that_the_environment_names_is_contacted(
     words = [*command.split(), *(["tiny"] if command == "doctor" else []), "--lab", str(lab)]
     carried_out(iter([words]), tmp_path, **home | {variable: address})
     assert listener.heard
+
+
+# ------------------------------------------------------------------ files
+
+
+def test_a_storage_is_no_file_elsewhere(cli, finished, tmp_path: Path) -> None:
+    """What a lab names as the storage of a study is a PostgreSQL: a file would be opened to be written."""
+    lab, other = tmp_path / "lab", tmp_path / "other.db"
+    shutil.copytree(finished.lab, lab)
+    with closing(sqlite3.connect(other)) as connection:
+        connection.execute("CREATE TABLE own (n)")
+    before = other.read_bytes()
+    folder = StudyFolder(lab, "tiny")
+    for plant in (
+        lambda: folder.storage_file.write_text(f"sqlite:///{other}"),
+        lambda: (folder.storage_file.unlink(), folder.database.unlink(), folder.database.symlink_to(other)),
+    ):
+        plant()
+        for words in (
+            ("study", "list"),
+            ("study", "show", "tiny"),
+            ("study", "resume", "tiny"),
+            ("study", "logs", "tiny"),
+        ):
+            said = cli(*words, "--lab", lab)
+            assert said.code == 2 and said.err.startswith("error: ") and said.err.count("\n") == 1
+        assert other.read_bytes() == before and not list(tmp_path.glob("other.db-*"))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"what": "remove", "old": "tiny", "new": "../../taken"},
+        {"what": "rename", "old": "tiny", "new": "../taken"},
+        {"what": "rename", "old": "../../..", "new": "taken"},
+        {"what": "erase", "old": "tiny", "new": "taken"},
+        {"what": "rename", "old": "tiny"},
+        [],
+    ],
+)
+def test_a_plan_to_move_a_study_names_folders_of_the_lab(plan, cli, finished, tmp_path: Path) -> None:
+    lab = tmp_path / "lab"
+    shutil.copytree(finished.lab, lab)
+    folder = StudyFolder(lab, "tiny")
+    folder.moving_file.write_text(json.dumps(plan))
+    for words in (
+        ("study", "run", "tiny", "--quiet"),
+        ("study", "rename", "tiny", "other", "--yes"),
+        ("study", "rm", "tiny", "--yes"),
+    ):
+        said = cli(*words, "--lab", lab)
+        assert said.code == 2 and f"{folder.moving_file}: it " in said.err and said.err.count("\n") == 1
+    assert folder.canonical_file.exists() and {each.name for each in tmp_path.iterdir()} <= {"lab"}
+
+
+def test_the_lab_s_tracking_is_a_file_of_the_lab(cli, finished, tmp_path: Path) -> None:
+    """A link in its place leads MLflow, which writes its tables, to another file; so does an address in a study."""
+    lab, other = tmp_path / "lab", tmp_path / "other.db"
+    shutil.copytree(finished.lab, lab)
+    shutil.move(lab / "mlflow.db", other)
+    before = other.read_bytes()
+    (lab / "mlflow.db").symlink_to(other)
+    for words in ("report scaling tiny", "study export tiny", "ui tiny"):
+        said = cli(*words.split(), "--lab", lab)
+        assert said.code == 2 and f"{lab}/mlflow.db leads out of {lab}" in said.err
+    (lab / "mlflow.db").unlink()
+    file = StudyFolder(lab, "tiny").canonical_file
+    document = json.loads(file.read_text())
+    document["track"]["uri"] = f"sqlite:///{other}"
+    file.write_text(json.dumps(document))
+    for words in ("report scaling tiny", "study export tiny", "ui tiny", "study rm tiny --yes"):
+        said = cli(*words.split(), "--lab", lab)
+        assert said.code == 2 and f"track.uri names sqlite:///{other}, which you have not" in said.err
+    assert other.read_bytes() == before
+
+
+# ------------------------------------------------------------------ names
+
+# What a shell would do something about. A slash cannot be in a name.
+HOSTILE = "a b'\"`touch ran`$(touch ran);touch ran;&touch ran|*?<>#~{a,b}!-x"
+
+
+@pytest.mark.slow
+def test_no_command_takes_a_name_for_a_program(finished, tmp_path: Path) -> None:
+    lab, file, data = (tmp_path / f"{HOSTILE}{kind}" for kind in ("lab", ".yaml", ".txt"))
+    shutil.copytree(finished.lab, lab)
+    data.write_text("".join(f"Line {i} of what is written here, {i * i % 97}.\n" for i in range(400)))
+    text = STUDY.replace("name: tiny", "name: named").replace("corpus: python-docs", "corpus: text")
+    file.write_text(text.replace("tokenizer: char", f"tokenizer: char, path: {json.dumps(data.name)}"))
+    (tmp_path / f"{HOSTILE}hf").mkdir()
+    words = commands("tiny", file, tmp_path / f"{HOSTILE}hf", lab)
+    said = carried_out(words, tmp_path, HOME=str(tmp_path), XDG_STATE_HOME=str(tmp_path / "state"))
+    assert not list(tmp_path.rglob("ran"))
+    assert said[f"study run {file} --quiet --lab {lab}"] == (0, "")
+    assert len([*StudyFolder(lab, "named").runs()]) == 4
+
+
+@pytest.mark.parametrize("name", ["-lab", "--lab", "\nlab", "lab\x1b[31m"])
+def test_a_lab_s_name_is_used_or_refused_in_one_line(name: str, cli, finished, folder: Path) -> None:
+    shutil.copytree(finished.lab, folder / name)
+    said = cli("study", "list", "--json", "--lab", name)
+    if name.isprintable():
+        assert said.code == 0 and json.loads(said.out)[0]["name"] == "tiny"
+    else:
+        assert said.code == 2 and "has control characters; allowed: a path on one line" in said.err
+        assert said.err.count("\n") == 1 and "\x1b" not in said.err
