@@ -100,7 +100,7 @@ def check_address(kind: Kind, address: str) -> None:
         BadInput: only a file names it; says which credentials would be sent there, and how to name it.
     """
     sent, place = kind.credentials(address), place_of(address)
-    if _is_worker or is_given(kind, address) or is_allowed(place, *sent):
+    if is_given(kind, address) or (is_allowed(place) and all(is_allowed(place, name) for name in sent)):
         return
     what = f"{kind.place} names {place}, which you have not: it was not contacted"
     if sent:
@@ -111,7 +111,10 @@ def check_address(kind: Kind, address: str) -> None:
 
 def allow_address(kind: Kind, address: str) -> None:
     """Remember an address that the user has named, with the credentials that are sent there now."""
-    allow(place_of(address), *kind.credentials(address))
+    place = place_of(address)
+    allow(place)
+    for name in kind.credentials(address):
+        allow(place, name)
 
 
 # ------------------------------------------------------------------ what is remembered

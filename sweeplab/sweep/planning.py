@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -438,12 +439,13 @@ def check_reach(spec: StudySpec, lab: Path) -> None:
     for place, kind, address in spec.addresses:
         if spec.source is None or spec.is_overridden(place):
             name_address(address)
-        if not database_file(address):
-            try:
-                with spec.blaming(place):
+        try:
+            with spec.blaming(place):
+                _check_tracking(lab, spec.track.uri)
+                if not database_file(address):
                     check_address(kind, address)
-            except BadInput as error:
-                problems += error.problems
+        except BadInput as error:
+            problems += error.problems
     if problems:
         raise BadInput(*problems)
     # From the lab the study goes on without its file's folder.
@@ -460,8 +462,10 @@ def _reached(spec: StudySpec, lab: Path, in_folder: bool = True) -> dict[Locatio
     folder = [spec.source.absolute().parent] if spec.source and in_folder else []
     own = [each.resolve() for each in (lab, *folder)]
     start, database = spec.init_folder, database_file(spec.track.uri or "")
-    files: dict[Location, Sequence[Path]] = {
-        ("data", "path"): user_files(spec.data_path) if spec.data_path else (),
+    files: dict[Location, Sequence[Path]] = {("data", "path"): ()}
+    with suppress(BadInput):  # said of the data, with its place
+        files["data", "path"] = user_files(spec.data_path) if spec.data_path else ()
+    files |= {
         ("init_from",): (start / "model.json",) if start else (),
         ("warm_start",): [Path(each) for each in spec.warm_starts if each.endswith(TABLE_SUFFIX)],
         ("track", "uri"): [database] if database else [],
@@ -491,8 +495,7 @@ def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
         problems.append(spec.problem(place, what, "cpu, or auto for the best that a machine has"))
     try:
         with spec.blaming(("track", "uri") if spec.track.uri else None):
-            _check_without_password(spec.track.uri or "")
-            planned_uri(folder.lab, spec.track.uri)
+            _check_tracking(folder.lab, spec.track.uri)
     except BadInput as error:
         problems += error.problems
     try:
@@ -509,11 +512,12 @@ def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
     return dataset
 
 
-def _check_without_password(uri: str) -> None:
-    if uri != without_password(uri):
+def _check_tracking(lab: Path, uri: str | None) -> None:
+    if uri and uri != without_password(uri):
         what = "track.uri contains a password, which the lab and tracking would store"
         allowed = "an address without a password; MLFLOW_TRACKING_URI may give the same address with it"
         raise BadInput(Problem(what, allowed))
+    planned_uri(lab, uri)
 
 
 def _checkpoint_bytes(
