@@ -440,8 +440,11 @@ def check_reach(spec: StudySpec, lab: Path) -> None:
         if spec.source is None or spec.is_overridden(place):
             name_address(address)
         try:
+            _check_tracking(lab, spec.track.uri)
+        except BadInput:  # said with all else that is wrong, when the study is planned
+            continue
+        try:
             with spec.blaming(place):
-                _check_tracking(lab, spec.track.uri)
                 if not database_file(address):
                     check_address(kind, address)
         except BadInput as error:
