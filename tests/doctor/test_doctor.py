@@ -340,6 +340,7 @@ def test_a_tracking_server_that_is_down(tmp_path: Path, monkeypatch: pytest.Monk
         place = f"http://me:secret@127.0.0.1:{closed.getsockname()[1]}"
         monkeypatch.setenv("MLFLOW_TRACKING_URI", place)
         check = tracking_check(tmp_path, place)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
     assert check.verdict == "bad" and "start the server" in check.cure
     assert "secret" not in check.looked_at + check.found
     assert tracking_check(tmp_path, "ftp://x").verdict == "bad"
