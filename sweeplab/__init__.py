@@ -47,14 +47,15 @@ def load_study(
     """
     from sweeplab.api import Study
     from sweeplab.lab.listing import study_source
+    from sweeplab.permissions import name_address
     from sweeplab.records.folders import lab_folder
     from sweeplab.study.file.reading import read_study
-    from sweeplab.tracking.connection import name_address
 
     folder = lab_folder(Path(lab) if lab else None)
     spec = read_study(study_source(path, folder), overrides, name, allow_plugins)
-    if spec.track.uri and spec.is_overridden(("track", "uri")):
-        name_address(spec.track.uri)
+    for place, _, address in spec.addresses:
+        if spec.is_overridden(place):
+            name_address(address)
     return Study(spec, folder)
 
 

@@ -1,4 +1,4 @@
-"""What every test has: a cache of its own, one thread, and no telemetry."""
+"""What every test has: a cache and permissions of its own, one thread, and no telemetry."""
 
 from __future__ import annotations
 
@@ -71,6 +71,7 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _own_cache(shared_folder: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SWEEPLAB_CACHE", str(shared_folder / "cache"))
+        patch.setenv("XDG_STATE_HOME", str(shared_folder / "state"))
         yield
 
 

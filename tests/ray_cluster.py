@@ -17,6 +17,8 @@ from typing import Any
 
 import psutil
 
+from sweeplab.permissions import RAY, allow_address
+
 IS_INSTALLED = find_spec("ray") is not None
 SMALL = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 # As a user's shell has it: read when Ray is imported.
@@ -83,7 +85,9 @@ def alone(*words: str, **environment: str) -> Iterator[str]:
         head = psutil.Popen([sys.executable, "-m", "ray.scripts.scripts", "start", *words], **given)
         try:
             found = (re.search("--address='(.*)'", line) for line in head.stdout)
-            yield next(each[1] for each in found if each)
+            address = next(each[1] for each in found if each)
+            allow_address(RAY, address)
+            yield address
         finally:
             NodesApart._kill(head)
 
@@ -100,6 +104,7 @@ def started(n_nodes: int) -> Iterator[Any]:
         for _ in range(n_nodes):
             cluster.add_node(**SMALL)
         cluster.wait_for_nodes()
+        allow_address(RAY, cluster.address)
         yield cluster
     finally:
         cluster.shutdown()

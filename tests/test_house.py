@@ -18,7 +18,7 @@ import sweeplab
 PACKAGE = Path(sweeplab.__file__).parent
 # A room imports itself and those before it.
 ORDER = (
-    *("version", "hyperparameters", "errors", "files", "formatting", "expressions", "laws"),
+    *("version", "hyperparameters", "errors", "files", "formatting", "expressions", "permissions", "laws"),
     *("data", "model", "train", "plugins"),
     *(
         "records",

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from sweeplab.cli.options import Lab, option
+from sweeplab.cli.options import Lab, flag, option
 from sweeplab.cli.printing import Answer
 from sweeplab.errors import BadInput
 from sweeplab.lab.listing import study_names
@@ -30,6 +30,9 @@ def start_storage(
     port: Annotated[
         int | None, option("N", "Port to use.  [default: as before, else a free one]", min=1, max=65535)
     ] = None,
+    allow_data: Annotated[
+        bool, flag("Start data of somebody else: they may run programs.", "--allow-data")
+    ] = False,
     lab: Lab = None,
 ) -> Answer:
     """Start a PostgreSQL server for the studies of a lab.
@@ -42,7 +45,7 @@ def start_storage(
     $ sweeplab storage start --host 0.0.0.0
     """
     server = _server(lab)
-    said = "is running now" if server.start(host, port) else "was running already"
+    said = "is running now" if server.start(host, port, allow_data) else "was running already"
     found = {**server.status(), "version": server.check()}
     return found, f"PostgreSQL {found['version']} {said}, on {found['address']}; its data: {found['data']}"
 

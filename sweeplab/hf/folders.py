@@ -246,6 +246,9 @@ def _tensors(source: Path, architecture: Architecture) -> dict[str, Tensor]:
         held = _json(index).get("weight_map")
         if not isinstance(held, dict) or not all(isinstance(file, str) for file in held.values()):
             raise BadInput(Problem("weight_map does not say in which file each tensor is", file=index))
+        if outside := [file for file in held.values() if file != Path(file).name]:
+            what = f"weight_map names {outside[0][:60]!a}"
+            raise BadInput(Problem(what, "files of this folder, by their names", file=index))
         files = sorted({*held.values()})
     found: dict[str, Tensor] = {}
     for file in files:

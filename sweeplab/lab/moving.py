@@ -13,7 +13,8 @@ from sweeplab.errors import BadInput, Problem, TrackingUnavailable, nearest
 from sweeplab.files import sync_folder, write_whole
 from sweeplab.lab.listing import check_free, read_spec, tracking_uri_of
 from sweeplab.lab.storage import open_database
-from sweeplab.records.folders import StudyFolder
+from sweeplab.records.folders import StudyFolder, is_name
+from sweeplab.records.runs import reading
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.spec import StudySpec
 from sweeplab.tracking.experiment import delete_experiment, rename_experiment, restore_experiment
@@ -92,6 +93,19 @@ class Move:
     old: str
     new: str
 
+    @classmethod
+    def read(cls, folder: StudyFolder, file: Path) -> Move:
+        """Read a plan: its names are of folders in the lab.
+
+        Raises:
+            DamagedFile: it is not a plan.
+        """
+        with reading(file, folder.cure_of(file)):
+            move = cls(**folder.read(file))
+        if move.what not in ("rename", "remove") or not (is_name(move.old) and is_name(move.new)):
+            raise folder.damaged(file, "it does not name a study and its new name")
+        return move
+
     def write(self, folder: StudyFolder) -> None:
         """Write the plan to a file of the study."""
         write_whole(folder.moving_file, json.dumps(vars(self)).encode())
@@ -109,7 +123,7 @@ def finish_moving(lab: Path, name: str) -> Done | None:
     """
     for file in (*lab.glob("studies/*/moving.json"), *lab.glob("trash/*/moving.json")):
         folder = StudyFolder(lab, file.parent.name)
-        move = Move(**folder.read(file))
+        move = Move.read(folder, file)
         if file.is_relative_to(lab / "trash"):
             if name == move.old:
                 return _remove(StudyFolder(lab, move.old), move)

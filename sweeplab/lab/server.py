@@ -25,7 +25,14 @@ from typing import Any
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import machine, write_whole
-from sweeplab.records.folders import SERVICE, lab_folder, service_file, service_url
+from sweeplab.records.folders import (
+    SERVICE,
+    allow_service,
+    lab_folder,
+    read_service,
+    service_file,
+    service_url,
+)
 
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = ("0.0.0.0", "::", "*")
@@ -134,11 +141,12 @@ class Server:
         lab = [] if self.lab == lab_folder() else ["--lab", str(self.lab)]
         return shlex.join(["sweeplab", "storage", verb, *lab])
 
-    def start(self, host: str | None = None, port: int | None = None) -> bool:
+    def start(self, host: str | None = None, port: int | None = None, allow_data: bool = False) -> bool:
         """Start the server, and create it the first time; return False if it was running already.
 
         It listens on its last address, else on loopback. Beyond loopback it accepts only TLS, with a certificate of its
-        own. After a crash it recovers by itself.
+        own. After a crash it recovers by itself. Data that the user has not created, whose settings may run
+        programs, are started only with `allow_data`.
 
         Raises:
             BadInput: PostgreSQL is missing or cannot start, or runs elsewhere or on another address; says what to do.
@@ -152,6 +160,8 @@ class Server:
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with FileLock(self.folder / "lock"):
+                if self.exists and not allow_data:
+                    service_url(self.service)
                 then = self._last_start
                 host, wanted = host or self.listens_on, port or then.get("port")
                 if not self.is_running:
@@ -192,7 +202,8 @@ class Server:
             _give(self.data / name, account)
         log = self.folder / "log"
         before = log.stat().st_size if log.exists() else 0
-        words = ("-D", self.data, "-l", log, "-t", RECOVERY_SECONDS, "-w", "start")
+        # Relative to its working folder: pg_ctl starts a shell, which would read the lab's path as code.
+        words = ("-D", self.data.name, "-l", log.name, "-t", RECOVERY_SECONDS, "-w", "start")
         if _run(account, programs / "pg_ctl", *words).returncode:
             said = log.read_bytes()[before:].decode(errors="replace") if log.exists() else ""
             write_whole(self.folder / "started.json", json.dumps(then).encode())  # what failed is not kept
@@ -208,7 +219,7 @@ class Server:
         self._refuse_elsewhere()
         if not self.is_running:
             return False
-        words = ("-D", self.data, "-m", "fast", "-t", RECOVERY_SECONDS, "-w", "stop")
+        words = ("-D", self.data.name, "-m", "fast", "-t", RECOVERY_SECONDS, "-w", "stop")
         if _run(self._account(), self._programs() / "pg_ctl", *words).returncode:
             raise BadInput(f"the lab's storage does not stop: {self.folder / 'log'} says why")
         return True
@@ -222,8 +233,11 @@ class Server:
         from sqlalchemy import create_engine, text
         from sqlalchemy.exc import SQLAlchemyError
 
+        if not self.exists:
+            raise BadInput(f"the lab has no server of its own; {self.command('start')} creates one")
+        url = service_url(self.service)
         try:
-            engine = create_engine(service_url(self.service))
+            engine = create_engine(url)
         except ModuleNotFoundError:
             raise BadInput(NEEDS_DRIVER) from None
         try:
@@ -265,7 +279,7 @@ class Server:
         """Return the server's state (`state` is none, runs or stopped) and its address, without the password."""
         if not self.exists:
             return {"state": "none"}
-        url = service_url(self.service)
+        url = read_service(self.service)
         found = {"state": "runs", "address": f"{url.host}:{url.port}", "data": str(self.data)}
         try:
             found["version"] = self.check()
@@ -321,8 +335,8 @@ class Server:
         word.touch(mode=0o600)
         word.write_text(secrets.token_urlsafe(24))
         _give(word, account)
-        words = ("-U", SERVICE, "-A", "scram-sha-256", "-E", "UTF8", "--locale=C", f"--pwfile={word}")
-        made = _run(account, programs / "initdb", "-D", new, *words)
+        words = ("-U", SERVICE, "-A", "scram-sha-256", "-E", "UTF8", "--locale=C", f"--pwfile={word.name}")
+        made = _run(account, programs / "initdb", "-D", new.name, *words)
         if made.returncode:
             raise BadInput(f"initdb failed in {self.folder}: {made.stderr.strip().splitlines()[-1]}")
         self._write_service(LOOPBACK, 0, word.read_text())
@@ -330,13 +344,14 @@ class Server:
         new.rename(self.data)
 
     def _write_service(self, host: str, port: int, password: str | None = None) -> None:
-        password = password or service_url(self.service).password
+        password = password or read_service(self.service).password
         reached = _outward() if host in EVERYWHERE else host
         lines = [f"[{SERVICE}]", f"host={reached}", f"port={port}", f"user={SERVICE}", f"password={password}"]
         tls = ["sslmode=verify-ca", f"sslrootcert={self.folder / 'server.crt'}"]
         lines += ["dbname=postgres", *([] if is_loopback(host) else tls)]
         write_whole(self.service, "\n".join([*lines, ""]).encode())
         self.service.chmod(0o600)
+        allow_service(self.service)
 
     def _certify(self, account: Mapping[str, Any]) -> None:
         """Create the certificate by which clients recognize the server."""

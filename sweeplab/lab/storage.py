@@ -17,14 +17,15 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.files import read_only_uri
 from sweeplab.formatting import without_password, without_passwords
 from sweeplab.lab.server import EVERYWHERE, NEEDS_DRIVER, Server, is_loopback
-from sweeplab.records.folders import OWN_SERVER, StudyFolder, schema_url, service_url
+from sweeplab.permissions import STORAGE, allow_address
+from sweeplab.records.folders import OWN_SERVER, StudyFolder, check_inside, schema_url, service_url
 from sweeplab.records.runs import RunState
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Engine
 
 # The environment variable that names the database for new studies, if they are not to be in files.
-VARIABLE = "SWEEPLAB_STORAGE"
+VARIABLE = STORAGE.variable
 # The environment variable that Slurm sets for what runs on a node of a job.
 IN_A_JOB = "SLURMD_NODENAME"
 
@@ -96,6 +97,7 @@ def _rows(folder: StudyFolder) -> list[_Row]:
     if folder.storage_file.exists():
         return _rows_elsewhere(folder)
     folder.check_is_here()
+    check_inside(folder.path, folder.database)
     import sqlite3
 
     try:
@@ -143,6 +145,7 @@ def choose_storage(folder: StudyFolder, is_shared: bool = False) -> str:
     schema = f"{folder.name}-{uuid.uuid4().hex[:8]}"
     if asked:
         url, storage = _named(asked), schema_url(_named(asked), schema)
+        allow_address(STORAGE, asked)
     else:
         url, storage = service_url(server.service), f"{OWN_SERVER}{schema}"
     _create_schema(url, schema, f"{VARIABLE}: {without_password(asked)}" if asked else "the lab's storage")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sweeplab.data.task import DataSizes
 from sweeplab.errors import BadInput, DamagedFile, Problem
 from sweeplab.files import database_url, machine, read_only_uri, write_whole
+from sweeplab.permissions import STORAGE, allow, check_address, is_allowed, is_given
 from sweeplab.records.runs import FROM_A_COPY, Inside, RunFolder, RunState, known, reading
 
 if TYPE_CHECKING:
@@ -35,13 +37,16 @@ def lab_folder(given: Path | None = None) -> Path:
     """Return the lab: as given, else SWEEPLAB_LAB, else `lab/` here.
 
     Raises:
-        BadInput: its path is not valid UTF-8, in which files and databases record it.
+        BadInput: its path is not valid UTF-8, in which files and databases record it, or has control characters.
     """
     lab = (given or Path(os.environ.get("SWEEPLAB_LAB") or DEFAULT_LAB)).expanduser().absolute()
     try:
         str(lab).encode()
     except UnicodeEncodeError:
         raise BadInput(Problem(f"the lab's path {str(lab)!a} is not UTF-8", "a path in UTF-8")) from None
+    if re.search(r"[\x00-\x1f\x7f]", str(lab)):  # files that are read line by line record it, too
+        what = f"the lab's path {str(lab)!a} has control characters"
+        raise BadInput(Problem(what, "a path on one line"))
     return lab
 
 
@@ -50,25 +55,66 @@ def service_file(lab: Path) -> Path:
     return lab / "postgres" / "service.conf"
 
 
-def service_url(file: Path) -> URL:
-    """Return the SQLAlchemy URL, with its password, of the PostgreSQL server in a libpq service file."""
-    from configparser import ConfigParser
+def read_service(file: Path) -> URL:
+    """Return the SQLAlchemy URL, with its password, of the PostgreSQL server in a libpq service file.
+
+    Raises:
+        DamagedFile: the file is not as it was written.
+    """
+    from configparser import ConfigParser, Error
 
     from sqlalchemy import URL
 
     read = ConfigParser(interpolation=None)
-    read.read_string(file.read_text(encoding="utf-8"))
-    said = dict(read[SERVICE])
-    given = {"username": said.pop("user"), "password": said.pop("password"), "database": said.pop("dbname")}
-    return URL.create(
-        "postgresql+psycopg", **given, host=said.pop("host"), port=int(said.pop("port")), query=said
-    )
+    try:
+        read.read_string(file.read_text(encoding="utf-8"))
+        said = dict(read[SERVICE])
+        given = {name: said.pop(name) for name in ("host", "password")}
+        given |= {"username": said.pop("user"), "database": said.pop("dbname")}
+        return URL.create("postgresql+psycopg", **given, port=int(said.pop("port")), query=said)
+    except (OSError, Error, KeyError, ValueError) as error:
+        raise DamagedFile(file, "it does not say how to connect", FROM_A_COPY) from error
+
+
+def service_url(file: Path) -> URL:
+    """Return the URL, with its password, of a lab's own server, which may be contacted.
+
+    Raises:
+        BadInput: the user has not started the server, nor named its address.
+        DamagedFile: the file is not as it was written.
+    """
+    url = read_service(file)
+    address = f"postgresql://{url.host}:{url.port}/{url.database}"
+    if is_allowed(*_known_as(url)) or is_given(STORAGE, address):
+        return url
+    what = f"{file} names the server {address}, which you have not started: it was not contacted"
+    start = "sweeplab storage start --allow-data, if you trust whoever wrote its data"
+    raise BadInput(Problem(what, f"{STORAGE.variable}={address}, or {start}"))
+
+
+def allow_service(file: Path) -> None:
+    """Remember a lab's own server, which the user starts: its address and its password, wherever the lab is."""
+    allow(*_known_as(read_service(file)))
+
+
+def _known_as(url: URL) -> tuple[str, str]:
+    return f"{url.host}:{url.port}", hashlib.sha256(str(url.password).encode()).hexdigest()
 
 
 def schema_url(url: URL, schema: str) -> str:
     """Return the URL, with its password, of one schema of a PostgreSQL database."""
     url = url.update_query_dict({"options": f'-csearch_path="{schema}"'})
     return url.render_as_string(hide_password=False)
+
+
+def check_inside(folder: Path, file: Path) -> None:
+    """Make sure that a file of a folder is no link that leads out of it: it may come from somebody else.
+
+    Raises:
+        BadInput: it is one.
+    """
+    if not file.resolve().is_relative_to(folder.resolve()):
+        raise BadInput(Problem(f"{file} leads out of {folder}, to {file.resolve()}", "a file in this folder"))
 
 
 def is_name(text: str) -> bool:
@@ -189,17 +235,22 @@ class StudyFolder:
         """Return the URL of the trials' storage; a file that this process may not write is opened read-only.
 
         Raises:
+            BadInput: only the study's folder names the database.
             DamagedFile: trials have been trained, but the storage's file is gone or damaged.
         """
         if self.storage_file.exists():
             url = self.storage_file.read_text(encoding="utf-8")
             if not self.is_on_own_server:
+                if not url.startswith("postgresql"):
+                    raise self.damaged(self.storage_file, "it names no PostgreSQL database")
+                check_address(STORAGE, url)
                 return url
             service = service_file(self.lab)
             if not service.exists():
                 raise DamagedFile(service, "it is gone", FROM_A_COPY)
             return schema_url(service_url(service), url.removeprefix(OWN_SERVER))
         self.check_is_here()
+        check_inside(self.path, self.database)
         if self._runs.exists():
             self._check_database("SELECT 'ok'")
         if not self.database.exists() or all(os.access(each, os.W_OK) for each in (self.path, self.database)):

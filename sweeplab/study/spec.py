@@ -17,6 +17,7 @@ from sweeplab import plugins
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.expressions import ALLOWED, Expression
 from sweeplab.hyperparameters import AUTO, TABLE, defaults
+from sweeplab.permissions import RAY, TRACKING, Kind
 from sweeplab.records.folders import NAMES, is_name
 from sweeplab.study.problems import SECTIONS, Location, SourceMap
 from sweeplab.study.search import SearchSpec
@@ -448,6 +449,16 @@ class StudySpec(Section):
             str(beside(self.source, each)) if each.endswith(TABLE_SUFFIX) else each
             for each in self.warm_start
         ]
+
+    @property
+    def addresses(self) -> list[tuple[Location, Kind, str]]:
+        """Return the addresses that the study names, each with its place and kind."""
+        found: list[tuple[Location, Kind, str]] = []
+        if self.track.uri:
+            found.append((("track", "uri"), TRACKING, self.track.uri))
+        if self.engine.type == "ray" and self.engine.address != AUTO:
+            found.append((("engine", "address"), RAY, self.engine.address))
+        return found
 
     @property
     def devices(self) -> set[str]:

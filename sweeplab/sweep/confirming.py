@@ -27,6 +27,7 @@ from sweeplab.study.problems import Problems, SourceMap
 from sweeplab.study.search import Derived
 from sweeplab.study.space import cells
 from sweeplab.study.spec import StudySpec
+from sweeplab.sweep.planning import check_reach
 from sweeplab.tracking.loading import load_checkpoint
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def confirm(
         Interrupted: one of the studies did not come to its end.
     """
     racing = _best_of_cells(folder, top)
+    check_reach(spec, folder.lab)
     if not racing:
         raise BadInput(f"no trial of study {folder.name} has a value yet: there is nothing to confirm")
     trials = {(trial.cell, trial.number): trial for trials in racing for trial in trials}

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -20,6 +21,15 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import bytes_in_words, several, several_named, without_password, yaml_text
 from sweeplab.hyperparameters import AUTO, Hyperparameters
 from sweeplab.lab.listing import read_trials, study_names
+from sweeplab.permissions import (
+    allow,
+    allow_address,
+    check_address,
+    is_allowed,
+    is_given,
+    name_address,
+    place_of,
+)
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
 from sweeplab.study import plan
@@ -32,7 +42,7 @@ from sweeplab.study.inputs import (
     read_start,
 )
 from sweeplab.study.plugins import check_imported
-from sweeplab.study.problems import dotted
+from sweeplab.study.problems import Location, dotted
 from sweeplab.study.search import SearchSpec
 from sweeplab.study.space import Cell, cells, spaces_of
 from sweeplab.study.spec import TABLE_SUFFIX, Algorithm, StudySpec
@@ -53,7 +63,7 @@ from sweeplab.sweep.measuring import (
 )
 from sweeplab.sweep.trials.warm_start import WarmStartSource, read_warm_starts
 from sweeplab.tracking import mirror_in_words
-from sweeplab.tracking.connection import artifact_location, database_file, tracking_uri
+from sweeplab.tracking.connection import artifact_location, database_file, planned_uri
 from sweeplab.train.devices import free_memory_bytes, settle_devices
 from sweeplab.train.program import compiling_pays
 from sweeplab.train.run import ShapeKey, row_flops, shape_key
@@ -88,7 +98,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     data = describe_data(spec, dataset)
     sources = read_warm_starts(spec, folder, spaces, data)
     settled = settle_devices(valid[0], plan.has_cuda(spec.engine))
-    n_copies = 2 if artifact_location(lab, tracking_uri(lab, spec.track.uri)) else 1  # one is tracking's
+    n_copies = 2 if artifact_location(lab, planned_uri(lab, spec.track.uri)) else 1  # one is tracking's
     checkpoint_bytes = _checkpoint_bytes(spec, plans, n_copies, [cell.median for cell in samples])
     _check_disk(spec, folder, checkpoint_bytes, n_copies)
     workers = plan.worker_resources(spec, plans, settled.device)
@@ -124,7 +134,10 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
         data=data,
         checkpoint_bytes=checkpoint_bytes,
         warm_start=[plan.WarmStart(each.name, len(each.fitting), each.refused) for each in sources],
-        reaches=[what for named in _reached(spec, lab).values() for what in named],
+        reaches=[
+            *(file for named in _reached(spec, lab).values() for file in named),
+            *(place_of(address) for _, _, address in spec.addresses if not database_file(address)),
+        ],
         mirror=mirror_in_words(spec.fixed),
     )
     return planned, found, dataset
@@ -404,48 +417,63 @@ def _timed_seconds(spec: StudySpec, planned: plan.Plan, done: Mapping[str, int])
 
 
 def check_reach(spec: StudySpec, lab: Path) -> None:
-    """Refuse paths and addresses outside of the study file's folder and the lab that only the study file names.
+    """Refuse paths and addresses outside of the study file's folder and the lab that only a file names, and name them.
 
-    The file may come from somebody else: data that it names goes into checkpoints, and these are sent to the tracking
-    that it names. Allowed is what the command line names, and what a study of this lab was run with before.
+    The file, or the lab of a study that is continued, may come from somebody else. Allowed is what the command line
+    names, and what it named for an earlier run, which is remembered: a file together with the addresses to which what
+    is learned from it goes.
 
     Raises:
         BadInput: with every place of the file that names such a path or address.
     """
-    # Without a file, or with that of a study that was run, there is nothing to refuse.
-    if spec.source in (None, StudyFolder(lab, spec.name).canonical_file):
-        return
-    problems = []
-    studies = [StudyFolder(lab, name) for name in study_names(lab)]
-    plans = [each.read(each.plan_file) for each in studies if each.plan_file.exists()]
-    known = {what for each in plans for what in each.get("reaches", ())}
+    goes_to = ("->", *(place_of(address) for _, _, address in spec.addresses))
+    problems: list[Problem] = []
     for place, named in _reached(spec, lab).items():
-        new = [what for what in named if what not in known and Path(what).is_absolute()]
-        if new and not spec.is_overridden(place):
-            name, value = dotted(place), spec.as_written()[place[0]]
-            value = value[place[1]] if isinstance(value, dict) else value
+        is_named = spec.source is None or spec.is_overridden(place)
+        if named and not is_named and not is_allowed(*named, *goes_to):
+            name, value = dotted(place), spec.as_written()[str(place[0])]
+            value = value[str(place[1])] if isinstance(value, dict) else value
             said = shlex.quote(f"{name}={value if isinstance(value, str) else yaml_text(value)}")
-            what = f"{name} names {several_named(new)}, outside of this file's folder and of the lab"
+            what = f"{name} names {several_named(named)}, outside of this file's folder and of the lab"
             problems.append(spec.problem(place, what, f"-o {said}, by which you allow it"))
+    for place, kind, address in spec.addresses:
+        if spec.source is None or spec.is_overridden(place):
+            name_address(address)
+        try:
+            _check_tracking(lab, spec.track.uri)
+        except BadInput:  # said with all else that is wrong, when the study is planned
+            continue
+        try:
+            with spec.blaming(place):
+                if not database_file(address):
+                    check_address(kind, address)
+        except BadInput as error:
+            problems += error.problems
     if problems:
         raise BadInput(*problems)
+    # From the lab the study goes on without its file's folder.
+    for named in (*_reached(spec, lab).values(), *_reached(spec, lab, in_folder=False).values()):
+        if named:
+            allow(*named, *goes_to)
+    for _, kind, address in spec.addresses:
+        if database_file(address) or is_given(kind, address):
+            allow_address(kind, address)
 
 
-def _reached(spec: StudySpec, lab: Path) -> dict[tuple[str, ...], list[str]]:
-    """Return the paths and addresses outside of the study file's folder and the lab, by the key that names them."""
-    own = [each.resolve() for each in (lab, *([spec.source.absolute().parent] if spec.source else ()))]
-    start, uri = spec.init_folder, spec.track.uri
-    files: dict[tuple[str, ...], Sequence[Path]] = {
-        ("data", "path"): user_files(spec.data_path) if spec.data_path else (),
+def _reached(spec: StudySpec, lab: Path, in_folder: bool = True) -> dict[Location, list[str]]:
+    """Return the files outside of the lab, by the key that names them; with `in_folder` without the study file's."""
+    folder = [spec.source.absolute().parent] if spec.source and in_folder else []
+    own = [each.resolve() for each in (lab, *folder)]
+    start, database = spec.init_folder, database_file(spec.track.uri or "")
+    files: dict[Location, Sequence[Path]] = {("data", "path"): ()}
+    with suppress(BadInput):  # said of the data, with its place
+        files["data", "path"] = user_files(spec.data_path) if spec.data_path else ()
+    files |= {
         ("init_from",): (start / "model.json",) if start else (),
         ("warm_start",): [Path(each) for each in spec.warm_starts if each.endswith(TABLE_SUFFIX)],
+        ("track", "uri"): [database] if database else [],
     }
-    found: dict[tuple[str, ...], list[str]] = {}
-    database = database_file(uri) if uri else None
-    if database:
-        files["track", "uri"] = (database,)
-    elif uri:
-        found["track", "uri"] = [without_password(uri)]
+    found: dict[Location, list[str]] = {}
     for place, named in files.items():
         resolved = dict.fromkeys(each.resolve() for each in named)
         found[place] = [str(each) for each in resolved if not any(map(each.is_relative_to, own))]
@@ -470,8 +498,7 @@ def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
         problems.append(spec.problem(place, what, "cpu, or auto for the best that a machine has"))
     try:
         with spec.blaming(("track", "uri") if spec.track.uri else None):
-            _check_without_password(spec.track.uri or "")
-            tracking_uri(folder.lab, spec.track.uri)
+            _check_tracking(folder.lab, spec.track.uri)
     except BadInput as error:
         problems += error.problems
     try:
@@ -488,11 +515,12 @@ def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
     return dataset
 
 
-def _check_without_password(uri: str) -> None:
-    if uri != without_password(uri):
+def _check_tracking(lab: Path, uri: str | None) -> None:
+    if uri and uri != without_password(uri):
         what = "track.uri contains a password, which the lab and tracking would store"
         allowed = "an address without a password; MLFLOW_TRACKING_URI may give the same address with it"
         raise BadInput(Problem(what, allowed))
+    planned_uri(lab, uri)
 
 
 def _checkpoint_bytes(

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from sweeplab.errors import BadInput, Problem, TrackingUnavailable
+from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.files import cache_folder, database_url, read_only_uri, write_whole
 from sweeplab.formatting import without_password, without_passwords
+from sweeplab.permissions import TRACKING, check_address, name_address, place_of
+from sweeplab.records.folders import check_inside
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -27,15 +29,6 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 SERVERS = ("http", "https", "databricks")
-# Credentials in the environment that are sent to any address, by its scheme. Those in ~/.netrc, ~/.pgpass and
-# Databricks profiles are each for one host only.
-_OF_SERVERS = ("TOKEN", "USERNAME", "PASSWORD", "AUTH", "AWS_SIGV4", "CLIENT_CERT_PATH")
-CREDENTIALS = {
-    **dict.fromkeys(("http", "https"), tuple(f"MLFLOW_TRACKING_{name}" for name in _OF_SERVERS)),
-    "postgresql": ("PGPASSWORD",),
-    "mysql": ("MYSQL_PWD",),
-}
-_named: set[str] = set()
 _REASON = re.compile(
     r"Connection refused|Connection reset|No route to host|Name or service not known|Failed to resolve '[^']*'"
     r"|timed out|Connection aborted|certificate verify failed"
@@ -59,20 +52,31 @@ for _name, _value in SETTINGS.items():
 
 
 def tracking_uri(lab: Path, uri: str | None = None) -> str:
+    """Return the absolute tracking URI, as `planned_uri` does, of a place that may be contacted.
+
+    Raises:
+        BadInput: as `planned_uri` does, or only a study file or the lab names the place.
+    """
+    found = planned_uri(lab, uri)
+    database = database_file(found)
+    if uri and not (database and database.resolve().is_relative_to(lab.resolve())):
+        check_address(TRACKING, found)
+    elif database and is_of_lab(lab, found):
+        check_inside(lab, database)
+    return found
+
+
+def planned_uri(lab: Path, uri: str | None = None) -> str:
     """Return the absolute tracking URI: `uri`, else $MLFLOW_TRACKING_URI, else a database in the lab.
 
     `uri` comes from a study; if the environment names the same place with a password, the environment's is used.
 
     Raises:
-        BadInput: MLflow does not know the scheme, or the environment's credentials would go to a study's address.
+        BadInput: MLflow does not know the scheme.
     """
-    own = os.environ.get("MLFLOW_TRACKING_URI")
-    if not uri or (own and _place(own) == _place(uri)):
+    own = os.environ.get(TRACKING.variable)
+    if not uri or (own and place_of(own) == place_of(uri)):
         uri = own or uri or database_url(lab / "mlflow.db")
-    elif _place(uri) not in _named and (found := _credentials(_scheme(uri))):
-        where = without_password(uri)
-        what = f"{found} would be sent to {where}, which only the study file names"
-        raise BadInput(Problem(what, f"MLFLOW_TRACKING_URI={where}, or -o track.uri={where}"))
     if _scheme(uri) not in SCHEMES:
         allowed = "sqlite:///FILE, postgresql://…, mysql://…, or a server's http(s)://…"
         raise BadInput(f"tracking URI {without_password(uri)!r} is unknown to MLflow; allowed: {allowed}")
@@ -84,27 +88,11 @@ def tracking_uri(lab: Path, uri: str | None = None) -> str:
     return database_url(database) if database else uri
 
 
-def name_address(uri: str) -> None:
-    """Record that the user has named an address: the environment's credentials may be sent there."""
-    _named.add(_place(uri))
-
-
-def _place(uri: str) -> str:
-    return without_password(uri).rstrip("/")
-
-
 def _is_escaped(uri: str) -> bool:
     try:
         return urlsplit(uri).hostname == urlsplit(without_password(uri)).hostname
     except ValueError:  # an unclosed bracket
         return False
-
-
-def _credentials(scheme: str) -> str:
-    """Return the variable or file whose credentials MLflow, or a database's driver, would send to any address."""
-    file = Path("~/.mlflow/credentials").expanduser()
-    named = [name for name in CREDENTIALS.get(scheme, ()) if os.environ.get(name)]
-    return next(iter(named), str(file) if scheme in ("http", "https") and file.exists() else "")
 
 
 def database_file(uri: str) -> Path | None:
@@ -149,6 +137,16 @@ def asked(file: Path, answer: Callable[[sqlite3.Connection], Answer]) -> Answer 
 def artifact_location(lab: Path, uri: str) -> str | None:
     """Return where a new experiment's files go: into the lab, or None if a server decides."""
     return None if _scheme(uri) in SERVERS else (lab / "artifacts").absolute().as_uri()
+
+
+def check_location(lab: Path, uri: str, location: str) -> None:
+    """Make sure that the place of a run's files is in the lab, if the lab's own database names it.
+
+    Raises:
+        BadInput: it is elsewhere.
+    """
+    if is_of_lab(lab, uri):
+        check_inside(lab, folder_at(location) if location.startswith("file:") else Path(f"/{location}"))
 
 
 @contextmanager
@@ -221,6 +219,7 @@ def writable(lab: Path, uri: str) -> Iterator[str]:
             source.backup(target)
         if is_of_lab(lab, uri):
             _point_files_at(str(artifact_location(lab, uri)), copy)
+        name_address(database_url(copy))
         yield database_url(copy)
 
 

@@ -18,6 +18,7 @@ from sweeplab.files import write_whole
 from sweeplab.formatting import without_password
 from sweeplab.tracking.connection import (
     artifact_location,
+    check_location,
     connect,
     database_file,
     folder_at,
@@ -73,13 +74,14 @@ class Experiment:
         """Return the experiment's id, or an empty text if there is none.
 
         Raises:
-            BadInput: it was deleted in MLflow.
+            BadInput: it was deleted in MLflow, or the lab's own database keeps its files outside of the lab.
         """
         if not self._id and (found := self.client.get_experiment_by_name(self.study)):
             if found.lifecycle_stage != "active":
                 restore = f"mlflow experiments restore -x {found.experiment_id}"
                 what = f"experiment {self.study!r} was deleted in MLflow: {restore}, or give another --name"
                 raise BadInput(what)
+            check_location(self.lab, self.uri, found.artifact_location)
             self._id = str(found.experiment_id)
         return self._id
 
@@ -107,7 +109,9 @@ class Experiment:
         while True:
             where, order = [experiment or self._id], ["attributes.start_time"]
             found = self.client.search_runs(where, condition, order_by=order, page_token=token)
-            yield from found
+            for run in found:
+                check_location(self.lab, self.uri, run.info.artifact_uri)
+                yield run
             token = found.token
             if not token:
                 return
@@ -145,6 +149,7 @@ class Experiment:
         MLflow's client would read the run again to find the location, and caches it by run id, which a copy of the lab
         shares. Locations on this machine's disk need no MLflow.
         """
+        check_location(self.lab, self.uri, artifact_uri)
         if urlsplit(artifact_uri).scheme == "file":
             there = folder_at(artifact_uri) / folder
             for file in [each for each in files.rglob("*") if each.is_file()] if files.is_dir() else [files]:

@@ -21,6 +21,7 @@ from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.activations import ACTIVATIONS
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
+from sweeplab.permissions import name_address
 from sweeplab.train.checkpoint import read_checkpoint
 
 if TYPE_CHECKING:
@@ -116,7 +117,13 @@ def load_run(run_id: str, lab: Path, uri: str | None = None) -> LoadedRun:
     Raises:
         BadInput: there is no such run, or it kept no checkpoint.
     """
-    from sweeplab.tracking.connection import connect, database_file, is_of_lab, name_address, tracking_uri
+    from sweeplab.tracking.connection import (
+        check_location,
+        connect,
+        database_file,
+        is_of_lab,
+        tracking_uri,
+    )
 
     if uri:
         name_address(uri)
@@ -133,7 +140,8 @@ def load_run(run_id: str, lab: Path, uri: str | None = None) -> LoadedRun:
     with tempfile.TemporaryDirectory() as place:
         try:
             if run_id.startswith(MODEL_URI):
-                return load_checkpoint(_downloaded(client, uri, run_id, place), run_id)
+                return load_checkpoint(_downloaded(client, lab, uri, run_id, place), run_id)
+            check_location(lab, uri, client.get_run(run_id).info.artifact_uri)
             if not client.list_artifacts(run_id, "checkpoint"):
                 raise BadInput(f"run {run_id} kept no checkpoint; track: {{checkpoints: best}} keeps one")
             return load_checkpoint(Path(client.download_artifacts(run_id, "checkpoint", place)), run_id)
@@ -141,14 +149,17 @@ def load_run(run_id: str, lab: Path, uri: str | None = None) -> LoadedRun:
             raise BadInput(f"no run {run_id} at {where}: {error.message}") from error
 
 
-def _downloaded(client: MlflowClient, uri: str, model: str, place: str) -> Path:
+def _downloaded(client: MlflowClient, lab: Path, uri: str, model: str, place: str) -> Path:
     """Download a registered model's checkpoint; MLflow's own function would ask its global registry."""
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    from sweeplab.tracking.connection import check_location
 
     name, alias, best = model.removeprefix(MODEL_URI).partition("@")
     name, _, version = (name, "", "") if alias else name.rpartition("/")
     if alias:
         version = client.get_model_version_by_alias(name, best).version
     source = client.get_model_version_download_uri(name, str(version))
+    check_location(lab, uri, source)
     there: Any = get_artifact_repository(source, uri)
     return Path(there.download_artifacts("checkpoint", place))

@@ -20,7 +20,7 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import without_password
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.records.runs import RunFolder
-from sweeplab.tracking.connection import reaching
+from sweeplab.tracking.connection import check_location, reaching
 from sweeplab.tracking.experiment import Experiment
 from sweeplab.tracking.tables import engine_of
 
@@ -152,6 +152,7 @@ def _log(experiment: Experiment, cell: str, run: RunFolder, digest: str) -> Logg
     )
     with tempfile.TemporaryDirectory() as folder:
         write_model(Path(folder), checkpoint, start.values, run_id, model.model_id)
+        check_location(experiment.lab, experiment.uri, model.artifact_location)
         client.log_model_artifacts(model.model_id, folder)
     value, at = end.best_val_loss, source.info.start_time + round(end.wall_seconds * 1000)
     if value is not None:

@@ -97,7 +97,7 @@ CHANGES = {
         ["no trial meets", "which cannot be evaluated: math domain error"],
     ),
     "no such user's folder": (*with_text("~no_such_user/x.txt"), "2:28", ["there is no file", "~no_such_user/x.txt"]),
-    "a file of the system's": (*with_text("/proc/kmsg"), "2:28", ["/proc/kmsg is empty"]),
+    "a file of the system's": (*with_text("/proc/kmsg"), "2:28", ["data.path names /proc/kmsg", "by which you"]),
     "a pipe to start from": (
         "budget:",
         "init_from: pipe\nbudget:",

@@ -335,10 +335,12 @@ def test_a_tracking_database_that_is_broken(study: StudyFolder) -> None:
 
 
 def test_a_tracking_server_that_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        check = tracking_check(tmp_path, f"http://me:secret@127.0.0.1:{closed.getsockname()[1]}")
+        place = f"http://me:secret@127.0.0.1:{closed.getsockname()[1]}"
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", place)
+        check = tracking_check(tmp_path, place)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
     assert check.verdict == "bad" and "start the server" in check.cure
     assert "secret" not in check.looked_at + check.found
     assert tracking_check(tmp_path, "ftp://x").verdict == "bad"

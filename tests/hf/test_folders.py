@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -150,6 +151,14 @@ def test_files_that_are_not_there_or_not_whole(gpt2: Path, tmp_path: Path) -> No
 def test_an_index_that_names_no_files(held, gpt2: Path, tmp_path: Path) -> None:
     (gpt2 / "model.safetensors.index.json").write_text(json.dumps({"weight_map": held}))
     with pytest.raises(BadInput, match=r"index.json: weight_map does not say in which file each tensor is"):
+        import_folder(gpt2, tmp_path / "run", "bad")
+
+
+@pytest.mark.parametrize("name", ["/elsewhere.safetensors", "../elsewhere.safetensors", "a/../../b"])
+def test_an_index_that_names_files_elsewhere(name: str, gpt2: Path, tmp_path: Path) -> None:
+    shutil.copyfile(gpt2 / "model.safetensors", gpt2.parent / "elsewhere.safetensors")
+    (gpt2 / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(BadInput, match=r"index.json: weight_map names '.*'; allowed: files of this folder"):
         import_folder(gpt2, tmp_path / "run", "bad")
 
 

@@ -107,6 +107,35 @@ def test_a_study_uses_the_server_of_its_lab_and_is_restored_from_a_backup(run, l
     assert cures["storage"].startswith("sweeplab storage start")
 
 
+def test_no_shell_reads_the_lab_s_path(lab: Path) -> None:
+    server = Server(lab.parent / "a b'\"`touch ran`$(touch ran);touch ran;&touch ran|#-x")
+    try:
+        assert server.start() and server.is_running and server.check()
+        server.backup(lab.parent / "all.dump")
+        assert server.stop() and server.start()
+    finally:
+        server.stop()
+    assert not list(lab.parent.rglob("ran"))
+
+
+def test_data_of_somebody_else_are_not_started(run, lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their settings and functions can run programs; and the address beside them may be anybody's."""
+    run("storage", "start")
+    run("storage", "stop")
+    lab.rename(lab.parent / "moved")
+    (lab.parent / "moved").rename(lab)
+    run("storage", "start")  # the user's own, wherever it is
+    run("storage", "stop")
+    monkeypatch.setenv("XDG_STATE_HOME", str(lab.parent / "other"))
+    for words in ("start", "backup"):
+        said = run("storage", words, code=2)
+        assert "which you have not started: it was not contacted" in said and said.count("\n") == 1
+    assert not Server(lab).is_running and "which you have not started" in run("storage", "status")
+    run("storage", "start", "--allow-data")
+    run("storage", "status")
+    run("storage", "stop")
+
+
 def test_a_crash_of_the_machine_is_recovered_from(run, lab: Path) -> None:
     run("storage", "start")
     url = service_url(Server(lab).service).set(drivername="postgresql").render_as_string(hide_password=False)

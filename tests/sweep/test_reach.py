@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
+import pickle
+import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import optuna
 import pytest
 
-from sweeplab import load_study
+from sweeplab import load_study, permissions
 from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.files import database_url
 from sweeplab.lab.events import Event, StudyNotice
 from sweeplab.lab.storage import VARIABLE, choose_storage
+from sweeplab.permissions import CREDENTIALS, TRACKING, allow_address
 from sweeplab.records.folders import StudyFolder
-from sweeplab.tracking import connection
-from sweeplab.tracking.connection import CREDENTIALS, tracking_uri
+from sweeplab.sweep.planning import check_reach
+from sweeplab.sweep.trials.storage import TrialStorage
+from sweeplab.tracking.connection import planned_uri, tracking_uri
 from sweeplab.tracking.experiment import count_studies
 
 TEXT = "".join(f"Line {i} of what is written here, {i * i % 97}.\n" for i in range(400))
@@ -56,8 +64,9 @@ class Places:
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
     for name in (*{each for names in CREDENTIALS.values() for each in names}, "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(connection, "_named", set())
+    monkeypatch.setattr(permissions, "_named", set())
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return Places(tmp_path / "own", tmp_path / "home" / "secret.txt", tmp_path / "lab")
 
 
@@ -178,15 +187,11 @@ def test_a_token_goes_where_the_user_says_and_nowhere_else(
     (places.own / "text.txt").write_text(TEXT)
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "hidden")
     track = f"track: {{uri: '{server.url}'}}\n"
-    for call in ("plan", "run"):
-        with pytest.raises(BadInput) as error:
-            getattr(places.study("text.txt", track), call)()
-        said = f"MLFLOW_TRACKING_TOKEN would be sent to {server.url}, which only the study file names"
-        assert said in str(error.value) and "foreign.yaml:8:14" in str(error.value)
-        assert f"allowed: MLFLOW_TRACKING_URI={server.url}, or -o track.uri={server.url}" in str(error.value)
-    assert server.authorizations == []
+    said = f"track.uri names {server.url}, which you have not: it was not contacted; MLFLOW_TRACKING_TOKEN would be"
+    allowed = f"allowed: MLFLOW_TRACKING_URI={server.url}, or -o track.uri={server.url} for a run"
+    refused(places.study("text.txt", track), "foreign.yaml:8:14", said, allowed)
     # A study of a lab from elsewhere has its address from its records.
-    with pytest.raises(BadInput, match="only the study file names"):
+    with pytest.raises(BadInput, match="which you have not: it was not contacted"):
         count_studies(places.lab, tracking_uri(places.lab, server.url))
     assert server.authorizations == []
     for named in ("environment", "command line"):
@@ -207,28 +212,71 @@ def test_a_token_goes_where_the_user_says_and_nowhere_else(
 def test_whatever_is_sent_to_any_address_is_a_credential(
     scheme: str, name: str, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    address = f"{scheme}://host/place"
-    assert tracking_uri(places.lab, address) == address
+    kind, address = (permissions.RAY if scheme == "ray" else TRACKING), f"{scheme}://host/place"
+    allow_address(kind, address)
+    permissions.check_address(kind, address)
+    # What was allowed without a credential is not sent it.
     monkeypatch.setenv(name, "hidden")
-    with pytest.raises(BadInput, match=f"^{name} would be sent to {address}") as error:
-        tracking_uri(places.lab, address)
+    with pytest.raises(
+        BadInput, match=f"names {address}, which you have not.*; {name} would be sent"
+    ) as error:
+        permissions.check_address(kind, address)
     assert "hidden" not in str(error.value)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
-    assert tracking_uri(places.lab, address) == address
+    monkeypatch.setenv(kind.variable, address)
+    permissions.check_address(kind, address)
 
 
-def test_mlflow_s_own_file_of_credentials_counts(places: Places, tmp_path: Path) -> None:
-    (tmp_path / ".mlflow").mkdir()
-    (tmp_path / ".mlflow" / "credentials").write_text("[mlflow]\nmlflow_tracking_username = me\n")
-    with pytest.raises(BadInput, match=r"\.mlflow/credentials would be sent to https://host, which only"):
-        tracking_uri(places.lab, "https://host")
-    assert tracking_uri(places.lab, "postgresql://host/db") == "postgresql://host/db"
+@pytest.mark.parametrize(
+    ("name", "text", "address"),
+    [
+        (".mlflow/credentials", "[mlflow]\nmlflow_tracking_username = me\n", "https://host"),
+        (".netrc", "machine own\nlogin me\ndefault login me password word\n", "https://host"),
+        (".pgpass", "own:*:*:me:word\n*:*:*:me:word\n", "postgresql://host/db"),
+        (".ray/auth_token", "word", "host:6379"),
+    ],
+)
+def test_a_file_of_credentials_for_any_host_counts(
+    name: str, text: str, address: str, tmp_path, places
+) -> None:
+    kind = permissions.RAY if address[0] == "h" and "//" not in address else TRACKING
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(
+        "\n".join(line for line in text.splitlines() if line[0] not in "*d") if "own" in text else ""
+    )
+    assert kind.credentials(address) == ([] if "own" in text else [str(file)])
+    file.write_text(text)
+    with pytest.raises(BadInput, match=f"{file} would be sent there"):
+        permissions.check_address(kind, address)
+    assert TRACKING.credentials("mysql://host/db") == []
 
 
-def test_without_credentials_the_plan_shows_the_address(places: Places) -> None:
+def test_an_address_is_named_before_it_is_contacted(places: Places) -> None:
     (places.own / "text.txt").write_text(TEXT)
-    plan = places.study("text.txt", "track: {uri: 'http://127.0.0.1:9'}\n").plan()
-    assert plan.reaches == ["http://127.0.0.1:9"] and plan.warnings == []
+    study = places.study("text.txt", "track: {uri: 'http://127.0.0.1:9'}\n")
+    refused(study, "track.uri names http://127.0.0.1:9, which you have not")
+    assert study.plan().reaches == ["http://127.0.0.1:9"]
+
+
+def test_what_is_learned_from_a_file_goes_only_where_it_was_allowed_to_go(places: Places) -> None:
+    """A yes for a file and one for an address are none for sending the one to the other."""
+    path, track = f"data.path={places.secret}", "track: {uri: 'http://127.0.0.1:9'}\n"
+    check_reach(places.study(str(places.secret), "", path).spec, places.lab)
+    check_reach(places.study(str(places.secret), "").spec, places.lab)
+    (places.own / "text.txt").write_text(TEXT)
+    check_reach(places.study("text.txt", track, "track.uri=http://127.0.0.1:9").spec, places.lab)
+    with pytest.raises(BadInput, match=f"data.path names {places.secret}"):
+        check_reach(places.study(str(places.secret), track).spec, places.lab)
+
+
+def test_no_file_of_a_lab_gives_permission(places: Places) -> None:
+    """The lab, as the file, may come from somebody else: what it says was allowed was not."""
+    other = StudyFolder(places.lab, "other")
+    other.path.mkdir(parents=True)
+    other.canonical_file.write_text("{}")
+    other.plan_file.write_text(json.dumps({"reaches": [str(places.secret)]}))
+    with pytest.raises(BadInput, match=f"data.path names {places.secret}"):
+        check_reach(places.study(str(places.secret)).spec, places.lab)
 
 
 # ------------------------------------------------------------------ passwords
@@ -257,7 +305,7 @@ def test_the_environment_gives_the_password_of_a_study_s_address(
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:hidden@host:5000/")
     assert tracking_uri(places.lab, "http://host:5000") == "http://user:hidden@host:5000/"
-    assert tracking_uri(places.lab, "http://other:5000") == "http://other:5000"
+    assert planned_uri(places.lab, "http://other:5000") == "http://other:5000"
 
 
 @pytest.mark.parametrize("uri", ["http://user:hid/den@host", "http://user:hid#den@host", "http://[hid:en"])
@@ -287,3 +335,72 @@ def test_a_storage_s_password_is_not_said(
         choose_storage(StudyFolder(places.lab, "foreign"))
     assert said in str(error.value) and "\n" not in str(error.value)
     assert "hid" not in str(error.value) and "den" not in str(error.value)
+
+
+# ------------------------------------------------------------------ code
+
+
+class Runs:
+    """An object whose pickle is a program: it makes a file."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self):
+        return (os.mkdir, (str(self.marker),))
+
+
+def asked(study: optuna.Study, n: int = 1) -> list[dict[str, float]]:
+    """Train trials of a study, and return what was sampled."""
+    found = []
+    for _ in range(n):
+        trial = study.ask()
+        x, y = (trial.suggest_float(name, -1.0, 1.0) for name in "xy")
+        study.tell(trial, x**2 + (y - 0.5) ** 2)
+        found.append(trial.params)
+    return found
+
+
+def plant(database: Path, state: object) -> None:
+    """Put an object in the place of the sampler's state, in every trial, with a signature."""
+    known = {"cma:optimizer:0": pickle.dumps(state).hex(), "signed:cma:optimizer:0": "0" * 64}
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("DELETE FROM trial_system_attributes WHERE key LIKE '%cma:optimizer:%'")
+        into = "INSERT INTO trial_system_attributes (trial_id, key, value_json) SELECT trial_id, ?, ? FROM trials"
+        connection.executemany(into, [(key, json.dumps(value)) for key, value in known.items()])
+        connection.commit()
+
+
+def test_a_state_of_cma_es_is_unpickled_only_if_the_user_has_written_it(
+    places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Optuna keeps it as a pickle in the study's own database: code of whoever wrote the database."""
+    file, marker = places.lab / "trials.db", tmp_path / "ran"
+
+    def opened(storage) -> optuna.Study:
+        sampler = optuna.samplers.CmaEsSampler(seed=1, popsize=4, warn_independent_sampling=False)
+        return optuna.create_study(storage=storage, sampler=sampler, study_name="s", load_if_exists=True)
+
+    expected = asked(opened(None), 12)
+    assert asked(opened(TrialStorage(database_url(file))), 12) == expected  # the user's own state is used
+
+    def generations() -> list[int]:
+        trials = optuna.load_study(study_name="s", storage=database_url(file)).trials
+        return [each.system_attrs.get("cma:generation", -1) for each in trials]
+
+    reached = max(generations())
+    assert reached >= 2
+    plant(file, Runs(marker))
+    asked(opened(TrialStorage(database_url(file))), 4)
+    assert not marker.exists()
+    assert generations()[-1] > reached  # computed again from the trials
+    # Another user, who has another key, does not take over this user's state either, and gets as far.
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
+    permissions._key.cache_clear()
+    asked(opened(TrialStorage(database_url(file))), 8)
+    assert not marker.exists() and generations()[-1] > reached
+    # Optuna's own storage runs it: what is tested is a program.
+    plant(file, Runs(marker))
+    asked(opened(database_url(file)))
+    assert marker.exists()
+    permissions._key.cache_clear()

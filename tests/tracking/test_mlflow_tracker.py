@@ -14,7 +14,8 @@ import pytest
 
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.tracking.connection import artifact_location, connect, tracking_uri
+from sweeplab.permissions import name_address
+from sweeplab.tracking.connection import artifact_location, connect, planned_uri, tracking_uri
 from sweeplab.tracking.mlflow import COLOR_OF_STATE, MLflowTracker
 from sweeplab.tracking.tracker import Description
 
@@ -285,6 +286,7 @@ def test_a_server_that_is_down_does_not_block(
         if listens:  # and never answers
             server.listen()
         place = f"http://127.0.0.1:{server.getsockname()[1]}"
+        name_address(place)
         tracker = MLflowTracker(tmp_path, "down", place.replace("//", "//me:secret@"))
         began = time.monotonic()
         with pytest.raises(TrackingUnavailable, match=place):
@@ -352,7 +354,7 @@ def test_where_tracking_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert tracking_uri(Path("lab")) == f"sqlite:///{tmp_path}/lab/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///x.db")
     assert tracking_uri(Path("lab")) == f"sqlite:///{tmp_path}/x.db"
-    assert tracking_uri(Path("lab"), "http://a/b") == "http://a/b"
+    assert planned_uri(Path("lab"), "http://a/b") == "http://a/b"
     assert artifact_location(Path("lab"), "sqlite:///x.db") == f"file://{tmp_path}/lab/artifacts"
     assert artifact_location(Path("lab"), "http://a/b") is None
 

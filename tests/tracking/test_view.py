@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.permissions import name_address
 from sweeplab.tracking.connection import connect, tracking_uri
 from sweeplab.tracking.experiment import count_studies
 from sweeplab.tracking.mlflow import MLflowTracker
@@ -94,6 +95,7 @@ def test_a_server_that_does_not_answer(lab: Path) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         uri = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        name_address(uri)
         with pytest.raises(TrackingUnavailable, match=uri):
             publish(lab, uri, "any", VIEW, [], [], "http://x:1")
         with pytest.raises(TrackingUnavailable) as down:

@@ -34,6 +34,7 @@ from sweeplab.study.search import Derived
 from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.engines import engine_class
+from sweeplab.sweep.planning import check_reach
 from sweeplab.sweep.trials.commands import Commands, is_running
 from sweeplab.sweep.trials.store import Store, open_store
 
@@ -56,6 +57,7 @@ def detach(
     folder = StudyFolder(lab, spec.name)
     if folder.is_run:
         raise BadInput(f"study {folder.name} is running; {folder.command('study stop')} stops it")
+    check_reach(spec, lab)
     log = folder.lab / "logs" / f"{folder.name}.log"
     command = [sys.executable, "-m", "sweeplab", *words]
     if spec.engine.type == "slurm":

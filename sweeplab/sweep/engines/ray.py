@@ -32,6 +32,7 @@ from sweeplab.files import cache_folder, write_whole
 from sweeplab.hyperparameters import AUTO
 from sweeplab.lab.events import StudyNotice, WorkerExited, read_event
 from sweeplab.lab.listing import read_spec
+from sweeplab.permissions import RAY, check_address
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.inputs import cached_data
 from sweeplab.study.spec import Engine
@@ -61,7 +62,8 @@ def connect(address: str) -> Any:
     """Return Ray's module, connected to a cluster.
 
     Raises:
-        BadInput: Ray is not installed or too old, the address is Ray Client's, or no cluster answers there.
+        BadInput: Ray is not installed or too old, the address is Ray Client's, only a study file names it, or no
+            cluster answers there.
     """
     try:
         import ray
@@ -71,7 +73,9 @@ def connect(address: str) -> Any:
         raise BadInput(f"the engine ray: Ray {ray.__version__} is older than {OLDEST}: {INSTALL}")
     if ray.is_initialized():
         return ray
-    at, cure = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address, STARTS
+    at, cure = os.environ.get("RAY_ADDRESS", address) if address == AUTO else address, STARTS
+    if address != AUTO:
+        check_address(RAY, address)
     if at.startswith("ray://"):
         allowed = "HOST:PORT of the cluster's head, auto"
         raise BadInput(Problem(f"engine.address {at}: the engine does not use Ray Client", allowed))

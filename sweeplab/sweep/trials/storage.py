@@ -37,6 +37,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sweeplab.errors import BadInput
 from sweeplab.lab.storage import READS, engine_arguments, is_read_only, open_database
+from sweeplab.permissions import signed, without_unsigned
 from sweeplab.sweep.trials import tables
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -242,6 +243,9 @@ class TrialStorage(BaseStorage):
             self._own(trial_id)._system_attrs = {}
         for row in self._run(tables.SYSTEM_OF, ids=tables.listed(ids)) if ids else ():
             self._by_id[row.trial_id][1]._system_attrs[row.key] = json.loads(row.value_json)
+        for each in ids:
+            trial = self._by_id[each][1]
+            trial._system_attrs = without_unsigned(each, trial._system_attrs)
 
     def _contents(self, ids: Sequence[int], first: int | None) -> dict[int, list[Any]]:
         """Return the rows of all tables by trial, for the trials with these ids and for all ids from `first` on."""
@@ -282,7 +286,8 @@ class TrialStorage(BaseStorage):
             for name, row, distribution in zip(names, parts.get("param", ()), distributions, strict=True)
         }
         trial._user_attrs = {sys.intern(row.key): json.loads(row.text) for row in parts.get("user", ())}
-        trial._system_attrs = {row.key: json.loads(row.text) for row in parts.get("system", ())} or _NOTHING
+        system = {row.key: json.loads(row.text) for row in parts.get("system", ())}
+        trial._system_attrs = without_unsigned(trial._trial_id, system) or _NOTHING
         reports = parts.get("report", ())
         trial.intermediate_values = {int(row.key): _SPECIAL.get(row.text, row.number) for row in reports}
         values = sorted(parts.get("value", ()), key=lambda row: int(row.key))
@@ -457,10 +462,12 @@ class TrialStorage(BaseStorage):
             self._add(tables.USER, trial_id=trial_id, key=key, value_json=json.dumps(value))
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
-        """Set a system attribute."""
+        """Set a system attribute; one that Optuna will unpickle is signed."""
+        attributes = signed(trial_id, key, value)
         with self._changing(trial_id) as (_, trial):
-            trial._system_attrs = {**trial.system_attrs, key: value}
-            self._add(tables.SYSTEM, trial_id=trial_id, key=key, value_json=json.dumps(value))
+            trial._system_attrs = {**trial.system_attrs, **attributes}
+            for name, each in attributes.items():
+                self._add(tables.SYSTEM, trial_id=trial_id, key=name, value_json=json.dumps(each))
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
         """Return a copy of a trial."""

@@ -95,13 +95,13 @@ def _opened(spec: StudySpec, lab: Path) -> Iterator[tuple[Plan, Store, Notifier,
     """Check a study, write it to its lab and hold it; yield its parts, and a notice for the user or an empty text."""
     if (begun := finish_moving(lab, spec.name)) and not StudyFolder(lab, spec.name).has_started:
         raise BadInput(f"an interrupted command was finished first: {begun.what}")
+    check_reach(spec, lab)
     notifier = Notifier(spec)
     engine = engine_class(spec.engine.type)
     engine.check(spec.engine)
     plan, cells, dataset = make_plan(spec, lab)
     folder = StudyFolder(lab, spec.name)
     check_same_study(spec, folder, plan.data)
-    check_reach(spec, lab)
     with _held(folder):
         write_whole(folder.plan_file, json.dumps(plan.as_dict()).encode())
         write_whole(folder.code_file, json.dumps(code_versions()).encode())

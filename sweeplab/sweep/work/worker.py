@@ -20,6 +20,7 @@ from pathlib import Path
 from sweeplab.errors import StorageUnavailable
 from sweeplab.hyperparameters import AUTO
 from sweeplab.lab.events import StudyNotice, WorkerDone, WorkerReady
+from sweeplab.permissions import work_for_parent
 from sweeplab.records.folders import StudyFolder
 from sweeplab.sweep.engines import engine_class
 from sweeplab.sweep.engines.base import LEFT, NO_REVISION, REFUSED
@@ -84,6 +85,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("name")
     parser.add_argument("threads", type=int)
     asked = parser.parse_args(words)
+    work_for_parent()
     starter = Pipes() if asked.since is None else Elsewhere(asked.since)
     try:
         code = work(starter, StudyFolder(asked.lab, asked.name), asked.threads, asked.force, asked.apart)

@@ -1,0 +1,193 @@
+"""What the user has allowed: addresses that are contacted, and files, that only a study file or a lab names.
+
+Both may come from somebody else. An address is the user's own if the command line or the environment names it, or did
+for an earlier run, which a file in the user's own folder remembers: nothing inside a study's folder or a lab can.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sweeplab.errors import BadInput, Problem
+from sweeplab.formatting import listed, without_password
+
+
+class Kind(NamedTuple):
+    """A kind of address: the place that names it, and the environment variable by which the user does.
+
+    `scheme` is for addresses that are written without one.
+    """
+
+    place: str
+    variable: str
+    scheme: str = ""
+
+    def credentials(self, address: str) -> list[str]:
+        """Return the variables and files whose credentials would be sent to any address of this scheme."""
+        scheme = self.scheme or re.split("[+:]", address, maxsplit=1)[0]
+        found = [name for name in CREDENTIALS.get(scheme, ()) if os.environ.get(name)]
+        for (variable, default), pattern in _FILES.get(scheme, ()):
+            file = Path(os.environ.get(variable) or default).expanduser()
+            with suppress(OSError, UnicodeDecodeError):
+                if re.search(pattern, file.read_text(encoding="utf-8")):
+                    found.append(str(file))
+        return found
+
+
+TRACKING = Kind("track.uri", "MLFLOW_TRACKING_URI")
+STORAGE = Kind("storage.url", "SWEEPLAB_STORAGE")
+RAY = Kind("engine.address", "RAY_ADDRESS", "ray")
+# Credentials in the environment that are sent to any address, by its scheme; and files of credentials, of which only
+# what matches the pattern is. All others, such as a machine's line in ~/.netrc, are for one host only.
+_OF_SERVERS = ("TOKEN", "USERNAME", "PASSWORD", "AUTH", "AWS_SIGV4", "CLIENT_CERT_PATH")
+CREDENTIALS = {
+    **dict.fromkeys(("http", "https"), tuple(f"MLFLOW_TRACKING_{name}" for name in _OF_SERVERS)),
+    "postgresql": ("PGPASSWORD", "PGSERVICE"),
+    "mysql": ("MYSQL_PWD",),
+    "ray": ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"),
+}
+_OF_HTTP = ((("", "~/.mlflow/credentials"), ""), (("NETRC", "~/.netrc"), r"(?m)(^|\s)default\s"))
+_FILES = {
+    **dict.fromkeys(("http", "https"), _OF_HTTP),
+    "postgresql": ((("PGPASSFILE", "~/.pgpass"), r"(?m)^\*:"),),
+    "ray": ((("", "~/.ray/auth_token"), ""),),
+}
+# A parameter of libpq that chooses a schema; each study has its own.
+_OPTIONS = re.compile(r"(?<=[?&])options=[^&]*&?")
+# In the keys of a trial's system attributes: what Optuna unpickles, and the signature of one.
+_PICKLED, _SIGNED = ":optimizer:", "signed:"
+_named: set[str] = set()
+_is_worker = False
+
+
+def name_address(address: str) -> None:
+    """Record that the command line, or the caller from Python, has named an address."""
+    _named.add(place_of(address))
+
+
+def work_for_parent() -> None:
+    """Record that this process is a worker: whoever started it was allowed what it reaches."""
+    global _is_worker
+    _is_worker = True
+
+
+def place_of(address: str) -> str:
+    """Return an address without its password, as it is shown, compared and remembered."""
+    return _OPTIONS.sub("", without_password(address)).replace("+psycopg:", ":").rstrip("/?&")
+
+
+def is_given(kind: Kind, address: str) -> bool:
+    """Return whether the command line or the environment of this process names an address."""
+    own = os.environ.get(kind.variable)
+    return place_of(address) in _named or (bool(own) and place_of(str(own)) == place_of(address))
+
+
+def check_address(kind: Kind, address: str) -> None:
+    """Make sure that the user has named an address, before anything is sent there.
+
+    An earlier yes counts for the credentials that were there to be sent at that time.
+
+    Raises:
+        BadInput: only a file names it; says which credentials would be sent there, and how to name it.
+    """
+    sent, place = kind.credentials(address), place_of(address)
+    if is_given(kind, address) or (is_allowed(place) and all(is_allowed(place, name) for name in sent)):
+        return
+    what = f"{kind.place} names {place}, which you have not: it was not contacted"
+    if sent:
+        what += f"; {listed(sent)} would be sent there"
+    option = "" if kind is STORAGE else f", or -o {kind.place}={place} for a run"
+    raise BadInput(Problem(what, f"{kind.variable}={place}{option}"))
+
+
+def allow_address(kind: Kind, address: str) -> None:
+    """Remember an address that the user has named, with the credentials that are sent there now."""
+    place = place_of(address)
+    allow(place)
+    for name in kind.credentials(address):
+        allow(place, name)
+
+
+# ------------------------------------------------------------------ what is remembered
+
+
+def _folder() -> Path | None:
+    """Return the folder of what is remembered; None for a user without a home."""
+    from platformdirs import user_state_path
+
+    folder = user_state_path("sweeplab")
+    return folder if folder.is_absolute() else None
+
+
+def _file_of(parts: Iterable[str]) -> Path | None:
+    folder = _folder()
+    return folder and folder / "allowed" / hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def is_allowed(*parts: str) -> bool:
+    """Return whether these parts, together, were allowed earlier, or this process is a worker."""
+    file = _file_of(parts)
+    return _is_worker or (file is not None and file.exists())
+
+
+def allow(*parts: str) -> None:
+    """Remember that the user allows these parts together; removing the file forgets it."""
+    file = _file_of(parts)
+    if file is None or file.exists():
+        return
+    with suppress(OSError):  # a home that cannot be written: the user is asked again
+        for folder in (file.parent.parent, file.parent):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.write_text("\n".join([*parts, ""]), encoding="utf-8")
+
+
+@cache
+def _key() -> bytes:
+    """Return the user's key, for signatures; one of this process alone where it cannot be kept."""
+    folder, new = _folder(), secrets.token_bytes(32)
+    if folder is None:
+        return new
+    file = folder / "key"
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            created = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+            os.write(created, new)
+            os.close(created)
+        known = file.read_bytes()
+        return known if len(known) == len(new) else new  # another process may be writing it
+    return new
+
+
+def signed(trial_id: int, key: str, value: Any) -> dict[str, Any]:
+    """Return a system attribute of a trial, with the user's signature if Optuna will unpickle it: a pickle is code."""
+    if _PICKLED not in key:
+        return {key: value}
+    return {key: value, f"{_SIGNED}{key}": _signature(trial_id, key, value)}
+
+
+def without_unsigned(trial_id: int, attributes: dict[str, Any]) -> dict[str, Any]:
+    """Return a trial's system attributes without pickles that this user has not signed.
+
+    One is the state of CMA-ES, which the sampler computes again from the trials: a generation with every new trial.
+    """
+    if not any(_PICKLED in key for key in attributes):
+        return attributes
+    return {
+        key: value
+        for key, value in attributes.items()
+        if _PICKLED not in key or attributes.get(f"{_SIGNED}{key}") == _signature(trial_id, key, value)
+    }
+
+
+def _signature(trial_id: int, key: str, value: Any) -> str:
+    return hmac.new(_key(), f"{trial_id}\0{key}\0{value}".encode(), "sha256").hexdigest()
