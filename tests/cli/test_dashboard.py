@@ -50,17 +50,18 @@ def ask(url: str, content: object = None, **headers: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def test_it_answers_this_machine_with_the_token_alone(finished) -> None:
+def test_it_answers_this_machine_at_its_address_alone(finished) -> None:
     with served("tiny", "--lab", finished.lab) as url:
         place = urlsplit(url)
-        assert place.hostname == "127.0.0.1" and len(place.query.partition("&")[0]) > 30
+        assert place.hostname == "127.0.0.1" and len(place.path) > 30
         root = f"http://{place.netloc}"
         order = url.replace("/?", "/order?")
         assert ask(url)[0] == 200
         for refused in (
             root,
-            f"{root}/?token=",
-            f"{root}/?token=x",
+            f"{root}/?study=tiny",
+            f"{root}{place.path[:-2]}/",
+            f"{root}/{place.path}",
             f"{root}/events?study=tiny",
             f"{root}/studies",
         ):

@@ -40,8 +40,8 @@ def test_a_server_lives_as_long_as_the_command(number: signal.Signals, finished)
         said = printed(process)
         server, links = said["server"], said["studies"]["tiny"]
         assert links.keys() == {"charts", "table", "study"}
-        assert all(link.startswith(f"{server}/#/experiments/") for link in links.values())
-        with urllib.request.urlopen(server, timeout=120) as answer:
+        assert all(link.startswith(f"{server}#/experiments/") for link in links.values())
+        with urllib.request.urlopen(f"{server}/", timeout=120) as answer:
             assert b"<title>MLflow</title>" in answer.read()
         process.send_signal(number)
         out, err = process.communicate(timeout=120)
