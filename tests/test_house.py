@@ -18,7 +18,18 @@ import sweeplab
 PACKAGE = Path(sweeplab.__file__).parent
 # A room imports itself and those before it.
 ORDER = (
-    *("version", "processes", "hyperparameters", "errors", "files", "formatting", "data", "model", "train", "plugins"),
+    *(
+        "version",
+        "processes",
+        "hyperparameters",
+        "errors",
+        "files",
+        "formatting",
+        "data",
+        "model",
+        "train",
+        "plugins",
+    ),
     *(
         "records",
         "tracking",

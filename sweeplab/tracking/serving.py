@@ -30,7 +30,7 @@ def main() -> None:
             super().__init__(*args, **settings)
             if not Path(self.artifact_dir).resolve().is_relative_to(lab):
                 raise MlflowException.invalid_parameter_value(
-                    f"{self.artifact_dir} is outside of the lab {lab}"
+                    f"{self.artifact_dir} leads outside of the lab {lab}"
                 )
 
     known: dict[str, Any] = get_registered_artifact_repositories()
