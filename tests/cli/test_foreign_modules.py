@@ -22,7 +22,7 @@ SCRIPT = str(Path(sys.executable).parent / "sweeplab")
 # In this order: each stands on the ones before it.
 WALK = [
     "study plan tiny.yaml",
-    "study run tiny.yaml --quiet -o compile=true",
+    "study run tiny.yaml --quiet",
     "study extend tiny --trials-per-cell 2",
     "study run tiny.yaml --detach",
     "study export tiny --output runs.csv",
@@ -30,7 +30,11 @@ WALK = [
     "export-hf tiny exported",
     "report sweep tiny",
 ]
-TINY = STUDY.replace("n_embd: [8, 16]", "n_embd: [8]").replace("trials_per_cell: 2", "trials_per_cell: 1")
+TINY = (
+    STUDY.replace("device: cpu", "device: cpu, compile: true")
+    .replace("n_embd: [8, 16]", "n_embd: [8]")
+    .replace("trials_per_cell: 2", "trials_per_cell: 1")
+)
 
 
 @pytest.fixture
