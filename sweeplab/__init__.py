@@ -1,6 +1,10 @@
 """Experiment tracking and hyperparameter sweeps for small transformers."""
 
-from __future__ import annotations
+import sys
+
+# `python -m sweeplab` has put the working folder first on the module path: nothing is imported from there.
+if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
+    del sys.path[0]
 
 from importlib import import_module
 from pathlib import Path
@@ -31,9 +35,9 @@ def load_study(
     *,
     lab: str | Path | None = None,
     name: str | None = None,
-    overrides: Sequence[str] = (),
+    overrides: "Sequence[str]" = (),
     allow_plugins: bool = False,
-) -> Study:
+) -> "Study":
     """Read a study, given by its file or its name; `.run()` runs it.
 
     The name `small` means studies/small.yaml or small.yaml, else the lab's study as it was last run.
@@ -59,7 +63,7 @@ def load_study(
     return Study(spec, folder)
 
 
-def open_study(name: str, lab: str | Path | None = None, *, allow_plugins: bool = False) -> Study:
+def open_study(name: str, lab: str | Path | None = None, *, allow_plugins: bool = False) -> "Study":
     """Open a study of the lab as it was last run; `.run()` continues it.
 
     Raises:
@@ -72,7 +76,7 @@ def open_study(name: str, lab: str | Path | None = None, *, allow_plugins: bool 
     return Study(read_spec(folder, allow_plugins), folder.lab)
 
 
-def load_run(run: str, *, lab: str | Path | None = None, uri: str | None = None) -> Run:
+def load_run(run: str, *, lab: str | Path | None = None, uri: str | None = None) -> "Run":
     """Load a trained run, given by NAME (the best run of a study), NAME/CELL, NAME/CELL/TRIAL-SEED, an MLflow run id,
     or a folder with a checkpoint.
 

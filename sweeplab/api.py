@@ -299,7 +299,8 @@ def report_data(lab: Path, names: Sequence[str]) -> ReportData:
     from sweeplab.formatting import without_password
     from sweeplab.report.data import ReportData, RunPages
     from sweeplab.tracking.connection import SERVERS, tracking_uri
-    from sweeplab.tracking.pages import HOST, PORT
+    from sweeplab.tracking.pages import PORT
+    from sweeplab.tracking.private import HOST
 
     studied = read_studies(lab, names)
     if len(names) > 1:

@@ -144,12 +144,13 @@ def ui(
     """Browse studies in MLflow, until Ctrl-C.
 
     MLflow lists runs by loss, with the searched hyperparameters, and charts beside them. The pages
-    are served to this machine only.
+    are served to this machine only, to whoever has their address.
 
     \b
     $ sweeplab ui small
     """
     from sweeplab.report.browse import browse
+    from sweeplab.tracking.private import leading_to
 
     try:
         with ExitStack() as stack:
@@ -166,6 +167,8 @@ def ui(
             sys.stdout.flush()
             only_one = len(shown.links) == 1
             page = next(iter(shown.links.values()))["charts"] if only_one else shown.address
+            if shown.server:
+                page = stack.enter_context(leading_to(page, lab_folder(lab)))
             _open(page, open_page)
             if shown.server:
                 shown.server.wait()
@@ -189,6 +192,7 @@ def dashboard(
     $ sweeplab dashboard small
     """
     from sweeplab.report.live import live_page
+    from sweeplab.tracking.private import leading_to
 
     with ExitStack() as stack:
         _interrupted_by(stack, signal.SIGTERM, signal.SIGHUP)
@@ -199,7 +203,7 @@ def dashboard(
             typer.echo(live.url)
             typer.echo("Ctrl-C ends it; the study goes on", err=True)
         sys.stdout.flush()
-        _open(live.url, open_page)
+        _open(stack.enter_context(leading_to(live.url, lab_folder(lab))), open_page)
         with suppress(KeyboardInterrupt):
             live.serve()
     typer.echo("ended", err=True)

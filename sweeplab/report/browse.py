@@ -74,7 +74,7 @@ def browse(
         address = without_password(uri).rstrip("/")
         try:
             count_studies(place, uri)
-            links = _publish(folders, uri, view, address, bool(name), uri)
+            links = _publish(folders, uri, view, f"{address}/", bool(name), uri)
         except TrackingUnavailable as error:
             cure = "start it, or name another with MLFLOW_TRACKING_URI or track: {uri: …}"
             raise BadInput(f"{error}; {cure}") from error
@@ -90,7 +90,7 @@ def browse(
 
 
 def _publish(
-    folders: Sequence[StudyFolder], uri: str, view: pages.ChartView, address: str, strict: bool, served: str
+    folders: Sequence[StudyFolder], uri: str, view: pages.ChartView, page: str, strict: bool, served: str
 ) -> dict[str, dict[str, str]]:
     """Write the view to every study tracked at `uri`, served from `served`; `strict` raises for any that fails."""
     links = {}
@@ -99,7 +99,7 @@ def _publish(
             spec = read_spec(folder)
             if tracking_uri(folder.lab, spec.track.uri) == uri:
                 varied = tuple(spec.grid), tuple(spec.search)
-                links[folder.name] = pages.publish(folder.lab, served, folder.name, view, *varied, address)
+                links[folder.name] = pages.publish(folder.lab, served, folder.name, view, *varied, page)
         except BadInput:
             if strict:
                 raise

@@ -1,11 +1,10 @@
 "use strict";
 // Shows the server's events on the page: each has the state of the study, and its new runs and points of curves.
-const token = document.body.dataset.token;
 const at = (id) => document.getElementById(id);
 const runs = new Map(), curves = new Map();
 let study = new URLSearchParams(location.search).get("study"), source = null, drawn = 0, waiting = null;
 
-const url = (path) => `${path}?token=${token}&study=${encodeURIComponent(study)}`;
+const url = (path) => `${path}?study=${encodeURIComponent(study)}`;
 const loss = (value) => (value === null || value === undefined ? "–" : value.toFixed(4));
 const short = (value) => (typeof value === "number" ? String(+value.toPrecision(3)) : JSON.stringify(value));
 const values = (sampled) => Object.entries(sampled).map(([name, value]) => `${name} ${short(value)}`).join(", ");
@@ -38,7 +37,7 @@ async function post(path, content) {
 function stopButton(run) {
   const button = document.createElement("button");
   button.textContent = "stop";
-  button.onclick = () => post("/order", { order: "stop trial", trial: run.trial, cell: run.cell });
+  button.onclick = () => post("order", { order: "stop trial", trial: run.trial, cell: run.cell });
   return button;
 }
 
@@ -112,28 +111,28 @@ function follow() {
   if (source) source.close();
   runs.clear();
   curves.clear();
-  source = new EventSource(url("/events"));
+  source = new EventSource(url("events"));
   source.onopen = () => { runs.clear(); curves.clear(); };  // after a reconnect the server sends everything again
   source.onmessage = (event) => show(JSON.parse(event.data));
   source.onerror = () => { at("phase").textContent = "no answer: sweeplab dashboard has ended or is restarting"; };
 }
 
-for (const button of document.querySelectorAll("button[data-order]")) button.onclick = () => post("/order", { order: button.dataset.order });
+for (const button of document.querySelectorAll("button[data-order]")) button.onclick = () => post("order", { order: button.dataset.order });
 for (const form of document.querySelectorAll("form[data-order]")) {
   form.onsubmit = (event) => {
     event.preventDefault();
-    post("/order", { order: form.dataset.order, ...Object.fromEntries(new FormData(form)) });
+    post("order", { order: form.dataset.order, ...Object.fromEntries(new FormData(form)) });
   };
 }
 at("mlflow").onclick = async () => {
   at("said").textContent = "starting MLflow's pages …";
-  const links = await post("/mlflow", {});
+  const links = await post("mlflow", {});
   if (!links.charts) return;
   const link = document.createElement("a");
   [link.href, link.target, link.textContent] = [links.charts, "_blank", links.charts];
   at("said").replaceChildren(link);
 };
-fetch(`/studies?token=${token}`).then((answer) => answer.json()).then((all) => {
+fetch("studies").then((answer) => answer.json()).then((all) => {
   study = study || (all.find((each) => each.is_run) || all[0]).name;
   for (const each of all) at("studies").append(new Option(each.is_run ? `${each.name} (running)` : each.name, each.name, false, each.name === study));
   at("studies").onchange = () => { study = at("studies").value; follow(); };

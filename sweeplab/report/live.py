@@ -1,15 +1,12 @@
 """A page that shows a study while it runs, and can pause, stop, extend and steer it.
 
-The server listens on this machine only. Every request needs the token from the page's address and a Host header of
-this machine, so that another site in the same browser can neither read a study nor steer it.
+It is served to this machine only, to whoever knows its address: see `tracking/private.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import secrets
-import socket
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -32,13 +29,12 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-HOST, FIRST_PORT = "127.0.0.1", 8050
-HOSTS = (HOST, "localhost")
+FIRST_PORT = 8050
 LOOK_SECONDS = 1.0
 PHASES = {"pause": "paused", "stop": "stopping", "over": "time limit reached", "closing": "ending"}
 # Only this page's own files and addresses; Plotly writes inline styles, and saves figures as data URLs.
 _POLICY = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'; img-src data: blob:"
-_HEADERS = {"Content-Security-Policy": _POLICY, "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
+_HEADERS = {"Content-Security-Policy": f"{_POLICY}; frame-ancestors 'none'", "Cache-Control": "no-store"}
 
 
 @dataclass
@@ -162,7 +158,7 @@ def _run(folder: StudyFolder) -> Done:
 
 @dataclass(frozen=True)
 class Live:
-    """The page's address with its token; `serve` serves it until interrupted."""
+    """The page's address; `serve` serves it until interrupted."""
 
     url: str
     serve: Callable[[], None]
@@ -178,6 +174,7 @@ def live_page(lab: Path, name: str | None, port: int | None = None) -> Iterator[
     import uvicorn
 
     from sweeplab.tracking.pages import free_port
+    from sweeplab.tracking.private import Private, listen, private_address
 
     if name:
         find_study(lab, name)
@@ -186,23 +183,23 @@ def live_page(lab: Path, name: str | None, port: int | None = None) -> Iterator[
     free = free_port(port if port is not None else FIRST_PORT)
     if port not in (None, free):
         raise BadInput(f"port {port} is in use; --port {free} is free, and without --port one is found")
-    token = secrets.token_urlsafe(24)
-    with ExitStack() as stack, socket.socket() as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((HOST, free))
-        listening.listen()  # requests before the server runs are answered once it does
-        app = application(lab, token, free, stack)
+    address = private_address(free)
+    with (
+        ExitStack() as stack,
+        listen(free) as listening,
+    ):  # requests before the server runs are answered once it does
+        app = Private(application(lab, stack), address)
         config = uvicorn.Config(app, log_level="critical", access_log=False, timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
-        query = f"?token={token}" + (f"&study={name}" if name else "")
-        yield Live(f"http://{HOST}:{free}/{query}", lambda: server.run(sockets=[listening]))
+        query = f"?study={name}" if name else ""
+        yield Live(f"{address}/{query}", lambda: server.run(sockets=[listening]))
 
 
-def application(lab: Path, token: str, port: int, stack: ExitStack) -> Starlette:
+def application(lab: Path, stack: ExitStack) -> Starlette:
     """Return the pages of a lab's studies; `stack` stops MLflow's server, if one was started."""
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
-    from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+    from starlette.responses import JSONResponse, Response, StreamingResponse
     from starlette.routing import Route
 
     links: dict[str, Mapping[str, str]] = {}
@@ -210,26 +207,19 @@ def application(lab: Path, token: str, port: int, stack: ExitStack) -> Starlette
     def text(kind: str, content: str) -> Response:
         return Response(content, media_type=kind, headers=_HEADERS)
 
-    def guarded(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        async def check(request: Request) -> Response:
-            host, origin = request.headers.get("host", ""), request.headers.get("origin")
-            known = [f"{each}:{port}" for each in HOSTS]
-            if host not in known or origin not in (None, f"http://{host}"):
-                return PlainTextResponse("this page is for this machine only", 403)
-            if not secrets.compare_digest(request.query_params.get("token", "").encode(), token.encode()):
-                return PlainTextResponse(
-                    "the address lacks its token: sweeplab dashboard prints the whole address", 403
-                )
+    def refusing(
+        answer: Callable[[Request], Awaitable[Response]],
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def answer_or_refuse(request: Request) -> Response:
             try:
                 return await answer(request)
             except (BadInput, TrackingUnavailable) as error:
                 return JSONResponse({"error": str(error)}, 400)
 
-        return check
+        return answer_or_refuse
 
     async def page(request: Request) -> Response:
-        own = (Path(__file__).parent / "live.html").read_text(encoding="utf-8")
-        return text("text/html", own.replace("TOKEN", token))
+        return text("text/html", (Path(__file__).parent / "live.html").read_text(encoding="utf-8"))
 
     async def script(request: Request) -> Response:
         return text("text/javascript", (Path(__file__).parent / "live.js").read_text(encoding="utf-8"))
@@ -263,9 +253,9 @@ def application(lab: Path, token: str, port: int, stack: ExitStack) -> Starlette
         return JSONResponse(dict(links[name]))
 
     pages = {"/": page, "/live.js": script, "/plotly.js": plotly, "/studies": studies, "/events": events}
-    routes = [Route(path, guarded(each)) for path, each in pages.items()]
+    routes = [Route(path, refusing(each)) for path, each in pages.items()]
     routes += [
-        Route(path, guarded(each), methods=["POST"])
+        Route(path, refusing(each), methods=["POST"])
         for path, each in {"/order": order, "/mlflow": mlflow}.items()
     ]
     return Starlette(routes=routes)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import pickle
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from sweeplab.files import cache_folder, write_whole
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.accounting import has_large_product, n_params
 from sweeplab.model.shape import ModelShape
+from sweeplab.processes import python, python_environment
 from sweeplab.study.plan import CPU_STACK_BELOW_PARAMS
 from sweeplab.sweep.engines.base import SETTINGS
 from sweeplab.train.devices import has_matrix_units, processor
@@ -214,14 +214,14 @@ def _side_by_side(jobs: Sequence[Timed], val: Split) -> list[float]:
     """Return the seconds per trial-step of ways that have the same workers and threads."""
     ways = [job.way for job in jobs]
     workers, threads = ways[0].workers, str(ways[0].threads)
-    environment = {**os.environ, **SETTINGS, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    variables = python_environment(**SETTINGS, OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
     with tempfile.TemporaryDirectory() as folder:
         given = Path(folder) / "given"
         given.write_bytes(pickle.dumps((jobs, val)))
-        command = [sys.executable, "-c", _CHILD, str(given)]
+        command = python("-c", _CHILD, given)
         pipe = subprocess.PIPE
         processes = [
-            subprocess.Popen(command, env=environment, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
+            subprocess.Popen(command, env=variables, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
             for _ in range(workers)
         ]
         try:

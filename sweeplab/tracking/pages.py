@@ -10,9 +10,7 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -25,8 +23,10 @@ from urllib.error import URLError
 
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.hyperparameters import TABLE
+from sweeplab.processes import python, python_environment
 from sweeplab.tracking.connection import SETTINGS, artifact_location, reaching
 from sweeplab.tracking.experiment import Experiment
+from sweeplab.tracking.private import HOST, listen, private_address
 from sweeplab.tracking.tracker import BY_TOKENS, CURVES, FACTS, LOG_PARAMS, TOTALS
 
 # ------------------------------------------------------------------ a view of a study
@@ -80,9 +80,9 @@ def publish(
     view: ChartView,
     grid: Sequence[str],
     searched: Sequence[str],
-    server: str,
+    page: str,
 ) -> dict[str, str]:
-    """Write the view to the study's experiment, and return links on `server`, such as `http://host:port`.
+    """Write the view to the study's experiment, and return links into MLflow's page, such as `http://host:port/`.
 
     They lead to the charts, to the table of runs, and to the study's own page with its description and files.
 
@@ -100,7 +100,7 @@ def publish(
         if len(text.encode()) > TAG_BYTES:
             raise BadInput(f"{view.name}: too many columns and charts; MLflow stores {TAG_BYTES:,} bytes")
         there.client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{view.key}", text)
-    runs = f"{server}/#/experiments/{experiment}/runs"
+    runs = f"{page}#/experiments/{experiment}/runs"
     shared = f"{runs}?{WORKFLOW}&viewStateShareKey={view.key}&compareRunsMode="
     return {"charts": f"{shared}CHART", "table": f"{shared}TABLE", "study": f"{runs}/{run_id}?{WORKFLOW}"}
 
@@ -198,10 +198,11 @@ def _chart(chart: Chart, uuid: str, row: str) -> dict[str, Any]:
 
 # ------------------------------------------------------------------ a server of the pages
 
-HOST, PORT = "127.0.0.1", 5000
+PORT = 5000
 PORTS_TRIED = 20
 START_SECONDS, END_SECONDS = 120.0, 5.0
 POLL_SECONDS = 0.1
+_SERVING = "sweeplab.tracking.serving"
 # Jobs, pickles and the assistant's shell run foreign code, and none is needed to look at numbers. The assistant cannot
 # be removed, but it can be forbidden to run anything on this machine outside of a container.
 SAFE = {
@@ -217,16 +218,12 @@ SAFE = {
 
 @dataclass(frozen=True)
 class PagesServer:
-    """A started server; `url` answers once `wait_until_ready` has returned."""
+    """A started server; `url`, with which links start, answers once `wait_until_ready` has returned."""
 
     port: int
+    url: str
     process: subprocess.Popen[bytes]
     log: IO[bytes]
-
-    @property
-    def url(self) -> str:
-        """Return the address that links start with."""
-        return f"http://{HOST}:{self.port}"
 
     def wait_until_ready(self) -> None:
         """Wait until the server answers.
@@ -273,12 +270,8 @@ class PagesServer:
 def free_port(wanted: int = PORT) -> int:
     """Return the first free port from `wanted` on; any free port if the next PORTS_TRIED are taken."""
     for port in (*range(wanted, min(wanted + PORTS_TRIED, 2**16)), 0):
-        with socket.socket() as tried:
-            # As the server does: a port counts as free although old connections are still in TIME_WAIT.
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with suppress(OSError):
-                tried.bind((HOST, port))
-                return int(tried.getsockname()[1])
+        with suppress(OSError), listen(port) as tried:
+            return int(tried.getsockname()[1])
     raise OSError(f"{HOST} has no free port")
 
 
@@ -286,30 +279,34 @@ def free_port(wanted: int = PORT) -> int:
 def serve(lab: Path, uri: str, port: int) -> Iterator[PagesServer]:
     """Start MLflow's server for the database at `uri` on a port of this machine; end it when the context exits.
 
-    Only this machine can reach it, and a browser only by this machine's names: MLflow's own list of hosts has patterns
-    such as 10.*, which 10.example.com matches. Other users logged in on this machine can reach it too: it asks for no
-    password. It runs no jobs, reads no pickles, and sends no telemetry.
+    It answers only who knows its address, `PagesServer.url`; see `private.py`. It gives and takes files in the lab
+    alone, runs no jobs, reads no pickles, and sends no telemetry.
     """
-    command = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port)]
-    command += ["--workers", "1", "--no-serve-artifacts"]
-    # Pass the database in the environment: its address may contain a password, and everybody can see arguments.
-    places = {
-        "MLFLOW_BACKEND_STORE_URI": uri,
-        "MLFLOW_DEFAULT_ARTIFACT_ROOT": str(artifact_location(lab, uri)),
-        "MLFLOW_SERVER_ALLOWED_HOSTS": f"{HOST}:{port},localhost:{port}",
-        "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": f"http://{HOST}:{port}",
-    }
-    with tempfile.TemporaryFile() as log:
+    address = private_address(port)
+    with listen(port) as listening, tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
+            python("-m", _SERVING),
+            stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **SETTINGS, **SAFE, **places},
-            cwd=tempfile.gettempdir(),  # so that libraries read no .env or the like of the user's folder
+            env=python_environment(**SETTINGS, **SAFE),
+            cwd=folder,  # an empty one of this user: libraries read a .env and the like of the working folder
+            pass_fds=[listening.fileno()],
             start_new_session=True,
         )
-        server = PagesServer(port, process, log)
+        # Not by arguments, which everybody can see: the database's address may contain a password.
+        described = {
+            "lab": str(lab.absolute()),
+            "uri": uri,
+            "artifacts": str(artifact_location(lab, uri)),
+            "address": address,
+            "descriptor": listening.fileno(),
+        }
+        assert process.stdin
+        with suppress(OSError), process.stdin:  # one that has ended says why in its log
+            process.stdin.write(f"{json.dumps(described)}\n".encode())
+        listening.close()  # once the server has ended, nobody answers
+        server = PagesServer(port, address, process, log)
         try:
             yield server
         finally:

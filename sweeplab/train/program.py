@@ -13,7 +13,6 @@ import pickle
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -29,6 +28,7 @@ from sweeplab.files import cache_folder
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
+from sweeplab.processes import python, python_environment
 from sweeplab.train.devices import processor
 from sweeplab.train.run import shape_key
 
@@ -137,12 +137,12 @@ def _compile(file: Path, args: tuple[Hyperparameters, Split, Split, int], pause:
         step, losses = file.with_suffix(".tmp"), _losses_file(file).with_suffix(".tmp")
         given.write_bytes(pickle.dumps(args))
         # Inductor's other files are not needed once the library exists.
-        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder}
-        command = [sys.executable, "-m", _COMPILING, *map(str, (given, step, losses))]
+        variables = python_environment(TORCHINDUCTOR_CACHE_DIR=folder)
+        command = python("-m", _COMPILING, given, step, losses)
         with output.open("w") as log:
             streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": log, "stderr": log}
             # Its own process group, which it kills once its input is closed, so that no C++ compiler is left.
-            process = subprocess.Popen(command, env=environment, **streams, start_new_session=True)
+            process = subprocess.Popen(command, env=variables, **streams, start_new_session=True)
         if _wait(process, pause):
             why = output.read_text(errors="replace").strip()[-2000:]
             raise RuntimeError(f"the step cannot be compiled: {why}")

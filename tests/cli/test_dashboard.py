@@ -16,12 +16,23 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+import strangers
 from chromium import chromium_page
 from cli.conftest import STUDY
 from terminal import PROGRAM
 
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report.live import Follower, give
+
+# Prints what the server answers to each address.
+ASK = """
+import sys, urllib.error, urllib.request
+for address in sys.argv[1:]:
+    try:
+        print(urllib.request.urlopen(address, timeout=60).status)
+    except urllib.error.HTTPError as error:
+        print(error.code)
+"""
 
 
 @contextmanager
@@ -50,21 +61,24 @@ def ask(url: str, content: object = None, **headers: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def test_it_answers_this_machine_with_the_token_alone(finished) -> None:
+def test_it_answers_this_machine_at_its_address_alone(finished) -> None:
     with served("tiny", "--lab", finished.lab) as url:
         place = urlsplit(url)
-        assert place.hostname == "127.0.0.1" and len(place.query.partition("&")[0]) > 30
+        assert place.hostname == "127.0.0.1" and len(place.path) > 30
         root = f"http://{place.netloc}"
         order = url.replace("/?", "/order?")
         assert ask(url)[0] == 200
         for refused in (
             root,
-            f"{root}/?token=",
-            f"{root}/?token=x",
+            f"{root}/?study=tiny",
+            f"{root}{place.path[:-2]}/",
+            f"{root}/{place.path}",
             f"{root}/events?study=tiny",
             f"{root}/studies",
         ):
             assert ask(refused)[0] == 403, refused
+        another = strangers.python(ASK, root, f"{root}/events?study=tiny", f"{root}/order")
+        assert another.stdout.split() == ["403"] * 3, another.stderr
         assert ask(url, host="evil.example")[0] == ask(url, host=f"evil.example:{place.port}")[0] == 403
         assert ask(order, {"order": "stop"}, origin="http://evil.example")[0] == 403
         code, said = ask(order, {"order": "stop"})

@@ -6,6 +6,7 @@ import json
 import signal
 import socket
 import subprocess
+import time
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +17,8 @@ from chromium import chromium_page
 from terminal import PROGRAM, heeds_hangups
 
 
-def start(*arguments: str | Path, prefix: Sequence[str] = ()) -> subprocess.Popen[str]:
-    command = [*prefix, *PROGRAM, "ui", *map(str, arguments)]
+def start(*arguments: str | Path, prefix: Sequence[str] = (), verb: str = "ui") -> subprocess.Popen[str]:
+    command = [*prefix, *PROGRAM, verb, *map(str, arguments)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, preexec_fn=heeds_hangups)
 
@@ -40,8 +41,8 @@ def test_a_server_lives_as_long_as_the_command(number: signal.Signals, finished)
         said = printed(process)
         server, links = said["server"], said["studies"]["tiny"]
         assert links.keys() == {"charts", "table", "study"}
-        assert all(link.startswith(f"{server}/#/experiments/") for link in links.values())
-        with urllib.request.urlopen(server, timeout=120) as answer:
+        assert all(link.startswith(f"{server}#/experiments/") for link in links.values())
+        with urllib.request.urlopen(f"{server}/", timeout=120) as answer:
             assert b"<title>MLflow</title>" in answer.read()
         process.send_signal(number)
         out, err = process.communicate(timeout=120)
@@ -60,6 +61,46 @@ def test_it_outlives_its_terminal_under_nohup(finished) -> None:
             assert answer.status == 200
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=120)
+
+
+# A browser that notes its arguments, and what everybody may read of the files among them.
+BROWSER = """#!/bin/sh
+tr '\\0' ' ' <"/proc/$$/cmdline" >{0}.new
+stat -c ' %a' "$(echo "$1" | sed 's,file://,,; s/%20/ /g')" >>{0}.new
+mv {0}.new {0}
+"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("verb", ["ui", "dashboard"])
+def test_no_argument_of_a_browser_has_the_address_and_the_page_opens(
+    verb: str, finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser, noted = tmp_path / "browser", tmp_path / "noted"
+    browser.write_text(BROWSER.format(noted))
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    with start("tiny", "--lab", finished.lab, "--json", "--open", verb=verb) as process:
+        try:
+            said = printed(process)
+            address = said.get("server") or said["page"].partition("/?")[0]
+            root, _, secret = address.rpartition("/")
+            while not noted.exists():
+                assert process.poll() is None
+                time.sleep(0.1)
+            *_, file, mode = noted.read_text().split()
+            assert len(secret) == 32 and secret not in noted.read_text() and mode == "600"
+            with chromium_page(tmp_path / "profile") as page:
+                page.open(file)
+                page.wait_for("document.body?.innerText.includes('tiny')")
+                assert page.read("location.href").startswith(f"{address}/")
+                if verb == "ui":  # a link in a report
+                    page.open(f"{root}/#/experiments/1/runs")
+                    page.wait_for("document.body?.innerText.includes('tiny')")
+                    assert page.read("location.href").startswith(f"{address}/#/experiments/1/runs")
+        finally:
+            process.send_signal(signal.SIGINT)
+    assert not [*finished.lab.glob("open-*")]
 
 
 @pytest.mark.browser

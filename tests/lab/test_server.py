@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
+import strangers
 
 from sweeplab.errors import BadInput
 from sweeplab.lab import server as servers
@@ -97,6 +98,12 @@ def test_a_study_uses_the_server_of_its_lab_and_is_restored_from_a_backup(run, l
     assert not any(
         password in " ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])
     )
+
+    # Whoever reaches its port needs it.
+    address = service_url(Server(lab).service)
+    connect = f"psycopg.connect(host={address.host!r}, port={address.port}, user={address.username!r})"
+    refused = strangers.python(f"import psycopg; {connect}")
+    assert refused.returncode and "no password supplied" in refused.stderr
 
     # Stopped, it is missed in one line, and the doctor knows how to start it.
     assert "has stopped" in run("storage", "stop") and not Server(lab).is_running

@@ -17,6 +17,7 @@ from typing import Any
 import postgres_server
 import pytest
 import ray_cluster
+import strangers
 from faults import kills, ray_kills
 from sweep.ray_contract import RayContract
 
@@ -105,6 +106,8 @@ def test_without_a_storage_the_lab_gets_one_and_three_nodes_come_to_the_same_bit
         place = Path(name)
         place.chmod(0o755)
         (place / "killed.yaml").write_text(kills.STUDY)
+        ran = strangers.plant_modules(place)
+        (place / "sweeplab.py").unlink()  # which `python -m` asks for
         for engine, own in (("local", ()), ("ray", ("-o", f"engine.address={cluster.address}"))):
             words = ["study", "run", "killed.yaml", "--lab", engine, "--engine", engine, *more, *own]
             command = [sys.executable, "-m", "sweeplab", *words]
@@ -118,6 +121,7 @@ def test_without_a_storage_the_lab_gets_one_and_three_nodes_come_to_the_same_bit
         checks = json.loads(subprocess.run(examine, cwd=place, capture_output=True, env=environment).stdout)
         assert Server(place / "ray").stop()
         stopped = json.loads(subprocess.run(examine, cwd=place, capture_output=True, env=environment).stdout)
+        assert not ran.exists(), ran.read_text()
     found_by = {(each["name"], each["verdict"]): each["found"] for each in checks}
     assert "answers; nodes: " in found_by["ray", "ok"] and ("clocks", "ok") in found_by, checks
     assert ("ray", "warn") not in found_by and "the storage is reached" in found_by["ports", "ok"]

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 import slurm_cluster
+import strangers
 from postgres_server import started as database
 from slurm_cluster import IS_INSTALLED, WHY_NOT, Cluster, started
 from sweep.engine_contract import PATIENCE_SECONDS, EngineContract
@@ -90,6 +91,8 @@ def curves(lab: Path) -> dict[str, object]:
 
 
 def test_the_same_trials_and_losses_to_the_bit_as_on_local_workers(run, tmp_path: Path) -> None:
+    ran = strangers.plant_modules(tmp_path)
+    (tmp_path / "sweeplab.py").unlink()  # which `python -m` asks for
     said = run("study", "run", "jobs.yaml")
     assert "workers: 2 queued" in said and "running on n1" in said
     checks = {each["name"]: each for each in json.loads(run("doctor", "jobs", "--json"))}
@@ -99,6 +102,7 @@ def test_the_same_trials_and_losses_to_the_bit_as_on_local_workers(run, tmp_path
     run("study", "run", "jobs.yaml", "--engine", "local", lab=tmp_path / "other")
     here, there = curves(tmp_path / "other"), curves(tmp_path / "lab")
     assert len(there) == 6 and there == here
+    assert not ran.exists(), ran.read_text()
 
 
 def test_a_detached_study_is_seen_and_stopped(run, cluster: Cluster, tmp_path: Path) -> None:

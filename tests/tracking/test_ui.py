@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -73,7 +74,7 @@ class Shown:
 
 
 def has(*texts: str) -> str:
-    return f"{json.dumps(texts)}.every((each) => document.body.innerText.includes(each))"
+    return f"{json.dumps(texts)}.every((each) => document.body?.innerText.includes(each))"
 
 
 def ship(lab: Path, runs: Path, writer: Any) -> None:
@@ -176,11 +177,12 @@ def answers(url: str) -> bool:
         return False
 
 
-def status(port: int, host: str) -> int:
-    """Return what the pages answer to a browser that knows them by this name."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+def status(url: str, host: str) -> int:
+    """Return what the pages answer to a browser that knows their machine by this name."""
+    place = urlsplit(url)
+    connection = http.client.HTTPConnection("127.0.0.1", place.port, timeout=120)
     try:
-        connection.request("GET", "/", headers={"Host": host})
+        connection.request("GET", f"{place.path}/", headers={"Host": host})
         return connection.getresponse().status
     finally:
         connection.close()
@@ -199,7 +201,7 @@ def test_a_server_is_safe_and_leaves_nothing_behind(lab: Path, monkeypatch: pyte
         assert len(family) <= 2, "one worker"
         assert SAFE.items() <= process.environ().items()
         for known in ("127.0.0.1", "localhost"):
-            assert status(server.port, f"{known}:{server.port}") == 200
+            assert status(server.url, f"{known}:{server.port}") == 200
         for other in (
             "10.evil.com",
             "192.168.evil.com",
@@ -207,7 +209,7 @@ def test_a_server_is_safe_and_leaves_nothing_behind(lab: Path, monkeypatch: pyte
             f"evil.com:{server.port}",
             "127.0.0.1:1",
         ):
-            assert status(server.port, other) == 403, other
+            assert status(server.url, other) == 403, other
         assert not any("mlflow.db" in argument for each in family for argument in each.cmdline())
         listening = [
             each for member in family for each in member.net_connections() if each.status == "LISTEN"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -24,6 +23,7 @@ from sweeplab.formatting import several
 from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.listing import find_trial, read_spec
 from sweeplab.lab.moving import Done
+from sweeplab.processes import python, python_environment
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.file.document import parse
@@ -59,7 +59,7 @@ def detach(
         raise BadInput(f"study {folder.name} is running; {folder.command('study stop')} stops it")
     check_reach(spec, lab)
     log = folder.lab / "logs" / f"{folder.name}.log"
-    command = [sys.executable, "-m", "sweeplab", *words]
+    command = python("-m", "sweeplab", *words)
     if spec.engine.type == "slurm":
         from sweeplab.sweep.engines.slurm import submit_head
         from sweeplab.sweep.work.supervisor import submit_study
@@ -69,7 +69,12 @@ def detach(
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=python_environment(),
+            start_new_session=True,
         )
     # A dashboard outlives the processes that it starts: without this they would stay zombies.
     Thread(target=process.wait, daemon=True).start()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from sweeplab.lab.events import Event
+from sweeplab.processes import python_environment
 from sweeplab.records.folders import StudyFolder, WorkerPlace
 from sweeplab.study.plan import WorkerResources
 from sweeplab.study.spec import Engine
@@ -143,10 +144,10 @@ class WorkerEngine(ABC):
         """Return the environment of a worker, derived from `base`."""
         resources = self.resources[index]
         threads = str(resources.threads)
-        environment = {**base, **SETTINGS, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        variables = python_environment(base, **SETTINGS, OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
         if resources.gpu is not None:
             visible = [
                 each.strip() for each in base.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()
             ]
-            environment["CUDA_VISIBLE_DEVICES"] = visible[resources.gpu] if visible else str(resources.gpu)
-        return environment
+            variables["CUDA_VISIBLE_DEVICES"] = visible[resources.gpu] if visible else str(resources.gpu)
+        return variables

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,6 +13,7 @@ from typing import Any
 import psutil
 
 from sweeplab.lab.events import WorkerExited, read_event
+from sweeplab.processes import python
 from sweeplab.sweep.engines.base import BEGIN, WorkerEngine, WorkerPlace
 
 
@@ -45,7 +45,7 @@ class LocalEngine(WorkerEngine):
         for index in indices:
             with self.log(index).open("ab") as log, _without(signal.SIGINT):
                 process = subprocess.Popen(
-                    [sys.executable, *self.command(index)],
+                    python(*self.command(index)),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,

@@ -21,7 +21,7 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,6 +33,7 @@ from sweeplab.hyperparameters import AUTO
 from sweeplab.lab.events import StudyNotice, WorkerExited, read_event
 from sweeplab.lab.listing import read_spec
 from sweeplab.permissions import RAY, check_address
+from sweeplab.processes import python, python_environment
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.inputs import cached_data
 from sweeplab.study.spec import Engine
@@ -86,7 +87,8 @@ def connect(address: str) -> Any:
                 socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
                 cure = TOKEN
             quiet = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.CRITICAL}
-            ray.init(address, namespace="sweeplab", **quiet)
+            with chdir("/"):  # actors would look for modules in the working folder
+                ray.init(address, namespace="sweeplab", **quiet)
         except (ConnectionError, ValueError, RuntimeError, OSError, ray.exceptions.RayError) as error:
             said.seek(0)
             told = said.read().decode(errors="replace").strip().rpartition("RPC error: ")
@@ -103,8 +105,8 @@ def exposure(ray: Any) -> str:
     Raises:
         BadInput: it asks for none, and this process does: then no worker can report to it.
     """
-    words = [sys.executable, "-c", ASK_OPENLY, ray.get_runtime_context().gcs_address]
-    openly = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    words = python("-c", ASK_OPENLY, ray.get_runtime_context().gcs_address)
+    openly = python_environment(RAY_AUTH_MODE="disabled")
     asked = subprocess.run(words, env=openly, capture_output=True, text=True, check=False)
     if "AuthenticationError" in asked.stderr:
         return ""
@@ -233,7 +235,7 @@ class _Host:
                 return
             with Path(log).open("ab") as file:
                 process = self._process = subprocess.Popen(
-                    [sys.executable, *words],
+                    python(*words),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=file,
@@ -404,9 +406,8 @@ class RayEngine(WorkerEngine):
 
     def _environment(self, index: int) -> dict[str, str]:
         """Return the worker's additions to its actor's environment, in which Ray sets the GPU."""
-        own = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
         hidden = {} if self.spec.gpus_per_worker else {"CUDA_VISIBLE_DEVICES": ""}
-        return {**self.environment(index, base={}), **own, **hidden}
+        return {**self.environment(index, base={}), **hidden}
 
     def stop(self) -> None:
         """Let workers save their runs; cancel actors that wait for a node."""

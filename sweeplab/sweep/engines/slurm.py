@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.lab.events import WorkerExited, WorkerReady
+from sweeplab.processes import python
 from sweeplab.study.spec import LEAVE_BEFORE, Engine, StudySpec
 from sweeplab.sweep.engines.base import HEAD, UNSEEN, WorkerEngine, WorkerPlace
 
@@ -198,7 +199,7 @@ class SlurmEngine(WorkerEngine):
         """
         if not indices:
             return
-        command = shlex.join([sys.executable, *self.command(indices[0], since)])
+        command = shlex.join(python(*self.command(indices[0], since)))
         log = shlex.quote(str(self.folder.path / self.name))
         options = job_options(self.spec, self.resources[indices[0]].threads)
         tasks = ",".join(map(str, indices))

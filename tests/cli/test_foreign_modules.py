@@ -1,0 +1,118 @@
+"""Modules in the folder that one stands in are never imported, by a command or by any interpreter that it starts."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import strangers
+from cli.conftest import STUDY
+
+import sweeplab
+from sweeplab.records.folders import StudyFolder
+
+SCRIPT = str(Path(sys.executable).parent / "sweeplab")
+# In this order: each stands on the ones before it.
+WALK = [
+    "study plan tiny.yaml",
+    "study run tiny.yaml --quiet",
+    "study extend tiny --trials-per-cell 2",
+    "study run tiny.yaml --detach",
+    "study export tiny --output runs.csv",
+    "generate tiny --prompt a --max-new-tokens 2",
+    "export-hf tiny exported",
+    "report sweep tiny",
+]
+TINY = (
+    STUDY.replace("device: cpu", "device: cpu, compile: true")
+    .replace("n_embd: [8, 16]", "n_embd: [8]")
+    .replace("trials_per_cell: 2", "trials_per_cell: 1")
+)
+
+
+@pytest.fixture
+def planted(folder: Path) -> Iterator[Path]:
+    """Work in a folder with a module of every name, each of which says that it ran; check at the end that none has."""
+    (folder / "tiny.yaml").write_text(TINY)
+    said = strangers.plant_modules(folder)
+    for name in (
+        "json",
+        "pickle",
+        "random",
+        "numpy",
+        "torch",
+        "mlflow",
+        "optuna",
+        "uvicorn",
+        "sweeplab",
+        "re",
+    ):
+        assert (folder / f"{name}.py").exists(), "what the test is about"
+    ran = subprocess.run([sys.executable, "-c", "import json"], cwd=folder, capture_output=True)
+    assert ran.returncode and said.read_text().startswith("json"), "without the safe path they run"
+    said.unlink()
+    yield folder
+    assert not said.exists(), said.read_text()
+
+
+def run(*command: str) -> str:
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert ended.returncode == 0, (command, ended.stdout, ended.stderr)
+    return ended.stdout
+
+
+def wait_until_idle(study: StudyFolder) -> None:
+    while study.is_run:
+        time.sleep(0.2)
+
+
+@pytest.mark.slow
+def test_no_command_runs_them_nor_what_it_starts(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWEEPLAB_CACHE", str(planted / "cache"))  # without the compiled step
+    study = StudyFolder(planted / "lab", "tiny")
+    for words in WALK:
+        run(SCRIPT, *words.split())
+        wait_until_idle(study)
+    assert [*planted.glob("cache/programs/*.so")]
+    # From the page: one more trial, and MLflow's pages.
+    run(SCRIPT, "study", "extend", "tiny", "--trials-per-cell", "3")
+    with subprocess.Popen(
+        [SCRIPT, "dashboard", "tiny", "--json", "--no-open"], stdout=subprocess.PIPE
+    ) as page:
+        assert page.stdout
+        address = json.loads(b"".join(page.stdout.readline() for _ in range(3)))["page"].partition("?")[0]
+        for order, content in (("order", {"order": "resume"}), ("mlflow", {})):
+            asked = urllib.request.Request(f"{address}{order}?study=tiny", json.dumps(content).encode())
+            with urllib.request.urlopen(asked, timeout=300) as answer:
+                said = json.loads(answer.read())
+        with urllib.request.urlopen(said["charts"].partition("#")[0] + "/", timeout=60) as answer:
+            assert b"<title>MLflow</title>" in answer.read()
+        wait_until_idle(study)
+        page.send_signal(signal.SIGINT)
+    assert len({run.trial for run in study.runs()}) == 3
+
+
+@pytest.mark.slow
+def test_timing_steps_runs_none(planted: Path) -> None:
+    assert json.loads(run(SCRIPT, "study", "bench", "tiny.yaml", "-o", "compile=false", "--json"))
+
+
+def test_python_m_runs_none(planted: Path) -> None:
+    (planted / "sweeplab.py").unlink()  # which is the program that a person asks for by -m
+    assert "tiny" in run(sys.executable, "-m", "sweeplab", "study", "plan", "tiny.yaml")
+
+
+def test_every_interpreter_is_started_by_one_function() -> None:
+    package = Path(sweeplab.__file__).parent
+    starting = {
+        file for file in package.rglob("*.py") if "sys.executable" in file.read_text(encoding="utf-8")
+    }
+    assert starting == {package / "processes.py"}
+    assert not [file for file in package.rglob("*.py") if "PYTHONPATH" in file.read_text(encoding="utf-8")]
