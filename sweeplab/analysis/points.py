@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
+MOST_COLUMNS = 2_000
 _SEPARATORS = (",", ";", "\t", "|")  # or blanks, if none of these occurs
 DEPTH_AND_WIDTH = ("n_layer", "n_embd")
 _DEPTHS = ("n_encoder_layer", "n_decoder_layer")
@@ -199,8 +200,11 @@ def _read_text(path: Path) -> pd.DataFrame:
         first = next((line for line in file if line.strip()), "")
     parts = {each: len(next(csv.reader([first.strip("\r\n")], delimiter=each), [])) for each in _SEPARATORS}
     separator = max(_SEPARATORS, key=parts.__getitem__)
-    if parts[separator] == 1 and len(first.split()) > 1:
-        separator = r"\s+"
+    n_columns = parts[separator]
+    if n_columns == 1 and len(first.split()) > 1:
+        separator, n_columns = r"\s+", len(first.split())
+    if n_columns > MOST_COLUMNS:
+        raise ValueError(f"it has {n_columns:,} columns, and at most {MOST_COLUMNS:,} are read")
     frame = pd.read_csv(path, sep=separator, encoding="utf-8-sig", low_memory=False, skipinitialspace=True)
     if not (isinstance(frame.index, pd.RangeIndex) and frame.index.start == 0):
         raise ValueError("its rows have more cells than its first line has names")
