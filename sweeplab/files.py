@@ -88,14 +88,16 @@ def write_new(target: Path, content: bytes) -> bool:
     with _temporary(target, content, 0o666) as temporary:
         try:
             os.link(temporary, target)
-        except FileExistsError:
-            return False
-        except FileNotFoundError:  # removed by a process that has written the target
-            if target.exists():
-                return False
-            raise
+            is_new = True
+        except (
+            FileExistsError,
+            FileNotFoundError,
+        ):  # not found: removed by a process that has written the target
+            if not os.path.lexists(target):
+                raise
+            is_new = False
     _remove_left(target)
-    return True
+    return is_new
 
 
 def opened(file: Path, mode: Literal["ab", "ab+", "wb"]) -> BinaryIO:
