@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import re
-from contextlib import suppress
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import BinaryIO, Literal
 
 
 def cache_folder() -> Path:
@@ -21,6 +25,7 @@ def cache_folder() -> Path:
 
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+_TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")  # what follows the target's name
 _PLAIN_PATH = re.compile(r"[\w/.-]*", re.ASCII)  # a path that needs no escapes in a URL
 
 
@@ -67,25 +72,18 @@ def read_only_uri(file: Path) -> str:
     return f"{file.absolute().as_uri()}?mode=ro{'&immutable=1' if is_still else ''}"
 
 
-def write_whole(target: Path, content: bytes) -> None:
+def write_whole(target: Path, content: bytes, mode: int = 0o666) -> None:
     """Write a file so that a kill at any moment leaves the old content or all of `content`.
 
-    The caller makes sure, by a lock or a lease, that one process at a time writes `target`. The temporary name depends
-    only on the target's, so the next process overwrites what a killed one left.
+    The caller makes sure, by a lock or a lease, that one process at a time writes `target`: what killed ones left is
+    removed first. A link in the place of `target` is replaced, not followed.
 
     Raises:
         OSError: there is no room, or the folder cannot be written; nothing is left behind.
     """
-    temporary = target.with_name(f"{target.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+    _remove_left(target)
+    with _temporary(target, content, mode) as temporary:
         temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def write_new(target: Path, content: bytes) -> bool:
@@ -94,15 +92,54 @@ def write_new(target: Path, content: bytes) -> bool:
     Raises:
         OSError: there is no room, or the folder cannot be written; nothing is left behind.
     """
-    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    with _temporary(target, content, 0o666) as temporary:
+        try:
+            os.link(temporary, target)
+            is_new = True
+        except (
+            FileExistsError,
+            FileNotFoundError,
+        ):  # not found: removed by a process that has written the target
+            if not os.path.lexists(target):
+                raise
+            is_new = False
+    _remove_left(target)
+    return is_new
+
+
+def opened(file: Path, mode: Literal["ab", "ab+", "wb"]) -> BinaryIO:
+    """Open a file to append to it or to write in its place.
+
+    Raises:
+        OSError: it is a link, which could lead to any file, or it cannot be written.
+    """
     try:
-        write_whole(temporary, content)
-        os.link(temporary, target)
-    except FileExistsError:
-        return False
+        return open(file, mode, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666))
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            error.strerror = "it is a symbolic link, which is not followed"
+        raise
+
+
+@contextmanager
+def _temporary(target: Path, content: bytes, mode: int) -> Iterator[Path]:
+    """Write a file beside `target`, of a name that nobody can guess and plant a link at; remove it at the end."""
+    temporary = target.with_name(f"{target.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        yield temporary
     finally:
         temporary.unlink(missing_ok=True)
-    return True
+
+
+def _remove_left(target: Path) -> None:
+    """Remove the temporary files of `target` that killed processes have left."""
+    for file in target.parent.iterdir():
+        if file.name.startswith(target.name) and _TEMPORARY.fullmatch(file.name, len(target.name)):
+            file.unlink(missing_ok=True)
 
 
 @dataclass

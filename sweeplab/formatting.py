@@ -17,6 +17,10 @@ _SECRET = re.compile("pass|pwd|secret|token|key|cred|auth|sig|odbc", re.IGNORECA
 _USER = re.compile(r"(?<=://)[^/?#@:]*:.*@", re.DOTALL)
 # For a server a token may take the user's place.
 _TOKEN = re.compile(r"(?<=http://|ttps://)[^/?#@]*@")
+# What steers a terminal, turns the direction of a line or ends it; half a surrogate, which no stream can encode.
+_STEERING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def written(value: Any) -> str:
@@ -143,15 +147,28 @@ def bytes_in_words(count: float) -> str:
     return f"{count:.0f} bytes"
 
 
+def visible(text: str) -> str:
+    """Write a text from anywhere for a terminal: control characters as escapes, such as \\x1b; lines and tabs stay."""
+    return _STEERING.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+def on_one_line(text: str) -> str:
+    """Write a name from anywhere as `visible` does, and its ends of lines and tabs as escapes, too."""
+    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 def without_password(address: str) -> str:
     """Write an address that may be shown and recorded: without user, password and the secrets of its query.
 
     Everything up to the last @ may be a password; if that @ may belong to the query, only the scheme is kept.
     """
-    user = _USER.search(address)
+    # Up to the last @: where one follows, the first place that may be a user is one.
+    user = _USER.search(address, 0, address.rfind("@") + 1)
     if user and "=" in user[0].partition("?")[2]:
         return f"{address[: user.start()]}***"
-    place, mark, query = _TOKEN.sub("", _USER.sub("", address)).partition("?")
+    if user:
+        address = address[: user.start()] + address[user.end() :]
+    place, mark, query = _TOKEN.sub("", address).partition("?")
     parts = [part.partition("=") for part in query.split("&")]
     shown = [
         key + equals + ("***" if _SECRET.search(unquote(key)) else value) for key, equals, value in parts
@@ -161,4 +178,4 @@ def without_password(address: str) -> str:
 
 def without_passwords(text: str) -> str:
     """Apply `without_password` to every address in a text, such as a library's error."""
-    return re.sub(r"\S+://\S+", lambda found: without_password(found[0]), text)
+    return re.sub(r"\S+", lambda word: without_password(word[0]) if "://" in word[0] else word[0], text)

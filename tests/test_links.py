@@ -30,6 +30,19 @@ def test_every_file_of_the_package_that_is_named_exists(readme: Path) -> None:
     assert not [each for each in named if not (REPOSITORY / each).exists()]
 
 
+def test_every_protection_is_tested_where_it_says() -> None:
+    section = (REPOSITORY / "studies" / "README.md").read_text("utf-8").partition("## What is protected")[2]
+    rows = [line for line in section.partition("Not protected:")[0].splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 15
+    for row in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", row.split(" | ")[-1])
+        assert named, row
+        for file, function in named:
+            assert f"def {function or 'test'}" in (REPOSITORY / file).read_text("utf-8"), (
+                f"{file}::{function}"
+            )
+
+
 def test_the_readme_is_short() -> None:
     assert len((REPOSITORY / "README.md").read_text("utf-8").splitlines()) <= LONGEST
 

@@ -22,7 +22,7 @@ from sweeplab.cli.laws.ledger import forecast, ledger, verify
 from sweeplab.cli.laws.next import next_runs
 from sweeplab.cli.model import coordinates, params, trace
 from sweeplab.cli.options import AsJson
-from sweeplab.cli.printing import print_answer
+from sweeplab.cli.printing import print_answer, show_control_characters
 from sweeplab.cli.report import compare_studies, dashboard, scaling, sweep, ui
 from sweeplab.cli.storage import backup_storage, start_storage, stop_storage, storage_status
 from sweeplab.cli.study import control
@@ -192,6 +192,7 @@ def _whole() -> Callable[..., None]:
 
 def main() -> None:
     """Run the command line: 0 done, 1 failed, 2 bad input, 130 interrupted."""
+    show_control_characters()
     try:
         _whole()(prog_name="sweeplab")
     except BadInput as error:

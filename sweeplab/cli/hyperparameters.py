@@ -72,13 +72,14 @@ def _markdown(rows: list[Hyperparameter]) -> str:
 
 def _print_table(rows: list[Hyperparameter]) -> None:
     from rich.table import Column, Table
+    from rich.text import Text
 
     name = Column("Parameter", style="cyan", no_wrap=True)
     table = Table(name, "Sample value", "Suggested", "Meaning", box=None, header_style="bold", pad_edge=False)
     for category, members in groupby(rows, lambda row: row.category):
         if table.row_count:
             table.add_row()
-        table.add_row(f"[bold]{CATEGORIES[category]}[/]")
+        table.add_row(Text(CATEGORIES[category], "bold"))
         for row in members:
             default = f", default {yaml_text(row.default)}" if row.default != row.sample else ""
             unit = f" ({row.unit})" if row.unit and row.unit not in row.meaning.lower() else ""

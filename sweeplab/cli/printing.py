@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, TextIO
 
-from sweeplab.formatting import json_ready, several
+from sweeplab.formatting import json_ready, on_one_line, several, visible
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
     from rich.table import Table
+    from rich.text import Text
 
     from sweeplab.lab.moving import Done
     from sweeplab.study.plan import Plan
@@ -22,6 +25,36 @@ Answer = tuple[Any, str | Callable[[Any], None]]
 WIDE = 240
 # A column of text may be wrapped down to this width.
 TEXT_WIDTH = 20
+
+
+class VisibleStream:
+    """A stream of text on which nothing steers the terminal: what `print`, Typer, warnings and tracebacks write to.
+
+    Rich, which colors and redraws lines, writes to `terminal`; `console` escapes what it is given.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.terminal = getattr(stream, "terminal", stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write a text with its control characters as escapes."""
+        return self._stream.write(visible(text))
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write several texts."""
+        self._stream.writelines(map(visible, lines))
+
+
+def show_control_characters() -> None:
+    """Let this process print no control character but ends of lines and tabs: text may come from anyone."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and not isinstance(stream, VisibleStream):
+            setattr(sys, name, VisibleStream(stream))
 
 
 def print_answer(answer: Answer, as_json: bool) -> None:
@@ -42,30 +75,56 @@ def answer_of(done: Done) -> Answer:
     return {"done": done.what, "undo": done.undo, "trials": trials}, told
 
 
-def print_json(content: Any) -> None:
+def print_json(content: Any, indent: int | None = 1) -> None:
     """Print one JSON document: objects by their `as_dict`, NaN and infinite numbers as null."""
-    print(json.dumps(json_ready(content), indent=1))
+    # The one control character that JSON does not escape.
+    print(json.dumps(json_ready(content), indent=indent).replace("\x7f", "\\u007f"))
 
 
-def console() -> Console:
-    """Return a console on standard output; lines to a pipe, which has no width, are not wrapped."""
+@cache
+def _console_class() -> type[Console]:
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
+    class VisibleConsole(Console):
+        """A console that takes text as it is, and prints its control characters as escapes."""
+
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(visible(text), **options)
+
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else segment._replace(text=visible(segment.text))
+
+    return VisibleConsole
+
+
+def console(stderr: bool = False, quiet: bool = False) -> Console:
+    """Return a console, without markup; lines to a pipe, which has no width, are not wrapped."""
+    stream = sys.stderr if stderr else sys.stdout
+    return _console_class()(
+        file=getattr(stream, "terminal", stream),
+        width=None if stderr or stream.isatty() else WIDE,
+        quiet=quiet,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
 
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
     """Yield a function that shows what a command is doing, on standard error if that is a terminal."""
-    from rich.console import Console
+    from rich.text import Text
 
-    with Console(stderr=True).status("") as status:
-        yield status.update
+    with console(stderr=True).status(Text()) as status:
+        yield lambda text: status.update(Text(on_one_line(text)))
 
 
 def say(text: str = "", style: str | None = None) -> None:
-    """Print text as it is: without markup, and without wrapping long lines."""
-    console().print(text, style=style, markup=False, soft_wrap=True)
+    """Print text as it is, without wrapping long lines."""
+    console().print(text, style=style, soft_wrap=True)
 
 
 def say_warnings(warnings: Sequence[str]) -> None:
@@ -136,7 +195,7 @@ def cell_text(value: Any) -> str:
     """Write one value as a table shows it: None as a dash, floats with four digits."""
     if value is None:
         return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else visible(str(value))
 
 
 def workers_in_words(plan: Plan) -> str:

@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem
@@ -258,20 +259,21 @@ class Server:
         Raises:
             BadInput: the server does not answer, or the file cannot be written.
         """
+        if not self.exists:
+            raise BadInput(f"the lab has no server of its own; {self.command('start')} creates one")
         self.check()
         programs, service = self._programs(), f"service={SERVICE}"
-        partial, known = file.with_name(f"{file.name}.tmp"), {"PGSERVICEFILE": str(self.service)}
+        known = {"PGSERVICEFILE": str(self.service)}
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            words = ("-Fc", "-f", partial, "-d", service)
-            dumped = _run({"env": {**os.environ, **known}}, programs / "pg_dump", *words)
-            if dumped.returncode:
-                raise BadInput(f"no backup was written: {dumped.stderr.strip().splitlines()[-1]}")
-            partial.replace(file)
+            with TemporaryDirectory(prefix=f".{file.name}-", dir=file.parent) as folder:
+                words = ("-Fc", "-f", dump := Path(folder, "dump"), "-d", service)
+                dumped = _run({"env": {**os.environ, **known}}, programs / "pg_dump", *words)
+                if dumped.returncode:
+                    raise BadInput(f"no backup was written: {dumped.stderr.strip().splitlines()[-1]}")
+                dump.replace(file)
         except OSError as error:
             raise BadInput(f"cannot write {file}: {error.strerror}") from error
-        finally:
-            partial.unlink(missing_ok=True)
         restore = ("--clean", "--if-exists", "-d", service, str(file))
         return shlex.join(["env", f"PGSERVICEFILE={self.service}", str(programs / "pg_restore"), *restore])
 
@@ -332,8 +334,7 @@ class Server:
         """Create the data and a password, completely or not at all."""
         new, word = self.folder / "data.new", self.folder / "word"
         shutil.rmtree(new, ignore_errors=True)
-        word.touch(mode=0o600)
-        word.write_text(secrets.token_urlsafe(24))
+        write_whole(word, secrets.token_urlsafe(24).encode(), mode=0o600)
         _give(word, account)
         words = ("-U", SERVICE, "-A", "scram-sha-256", "-E", "UTF8", "--locale=C", f"--pwfile={word.name}")
         made = _run(account, programs / "initdb", "-D", new.name, *words)
@@ -349,8 +350,7 @@ class Server:
         lines = [f"[{SERVICE}]", f"host={reached}", f"port={port}", f"user={SERVICE}", f"password={password}"]
         tls = ["sslmode=verify-ca", f"sslrootcert={self.folder / 'server.crt'}"]
         lines += ["dbname=postgres", *([] if is_loopback(host) else tls)]
-        write_whole(self.service, "\n".join([*lines, ""]).encode())
-        self.service.chmod(0o600)
+        write_whole(self.service, "\n".join([*lines, ""]).encode(), mode=0o600)
         allow_service(self.service)
 
     def _certify(self, account: Mapping[str, Any]) -> None:

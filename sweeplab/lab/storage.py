@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.files import read_only_uri
+from sweeplab.files import read_only_uri, write_whole
 from sweeplab.formatting import without_password, without_passwords
 from sweeplab.lab.server import EVERYWHERE, NEEDS_DRIVER, Server, is_loopback
 from sweeplab.permissions import STORAGE, allow_address
@@ -149,8 +149,7 @@ def choose_storage(folder: StudyFolder, is_shared: bool = False) -> str:
     else:
         url, storage = service_url(server.service), f"{OWN_SERVER}{schema}"
     _create_schema(url, schema, f"{VARIABLE}: {without_password(asked)}" if asked else "the lab's storage")
-    folder.storage_file.touch(mode=0o600)  # it may hold a password
-    folder.storage_file.write_text(storage, encoding="utf-8")
+    write_whole(folder.storage_file, storage.encode(), mode=0o600)  # it may hold a password
     return said
 
 

@@ -236,7 +236,9 @@ def _is_confirmed(asked: str, known: Sequence[str]) -> bool:
 
 def _unit(name: str, role: str) -> tuple[str, float]:
     """Return a column's name without its unit, and the unit: 1 if the name has none."""
-    if role not in COUNTS:
+    if (
+        role not in COUNTS or len(name) > _LONGEST_SHOWN
+    ):  # the patterns look at every pair of places in a name
         return name, 1.0
     if role == "flops" and (match := _PF_DAYS.fullmatch(name)):
         return match["stem"] or role, _PF_DAY

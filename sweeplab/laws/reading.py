@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEFT_OUT = "left out"
+MOST_COLUMNS = 2_000
 _SEPARATORS = (",", ";", "\t", "|")  # or blanks, if none of these occurs
 _BYTE_ORDER_MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
@@ -108,6 +109,9 @@ def _read_csv(path: Path) -> pd.DataFrame:
         text, lines = _without_comments(text)
     first = next((line for line in io.StringIO(text) if line.strip()), "")
     separator = _separator_of(first)
+    n_columns = len(first.split()) if len(separator) > 1 else first.count(separator) + 1
+    if n_columns > MOST_COLUMNS:
+        raise ValueError(f"it has {n_columns:,} columns, and at most {MOST_COLUMNS:,} are read")
     frame = pd.read_csv(io.StringIO(text), sep=separator, low_memory=False, skipinitialspace=True)
     if not (isinstance(frame.index, pd.RangeIndex) and frame.index.start == 0):
         raise ValueError("its rows have more cells than its first line has names")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sweeplab.data.task import DataSizes
 from sweeplab.errors import BadInput, DamagedFile, Problem
-from sweeplab.files import database_url, machine, read_only_uri, write_whole
+from sweeplab.files import database_url, machine, opened, read_only_uri, write_whole
 from sweeplab.permissions import STORAGE, allow, check_address, is_allowed, is_given
 from sweeplab.records.runs import FROM_A_COPY, Inside, RunFolder, RunState, known, reading
 
@@ -384,8 +384,9 @@ class StudyFolder:
         except OSError as error:
             raise BadInput(f"cannot write {self.path}: {error.strerror}") from error
         with lock:
-            with suppress(OSError):  # a full disk
-                self.lock_file.write_text(f"{socket.gethostname()}\n{machine()}", encoding="utf-8")
+            # A full disk is no error; the file is written in its place because the lock is on it.
+            with suppress(OSError), opened(self.lock_file, "wb") as file:
+                file.write(f"{socket.gethostname()}\n{machine()}".encode())
             yield
 
     @property

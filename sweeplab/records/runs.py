@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sweeplab.errors import DamagedFile
-from sweeplab.files import GrowingFile, write_new, write_whole
+from sweeplab.files import GrowingFile, opened, write_new, write_whole
 from sweeplab.hyperparameters import Hyperparameters
 
 # Further measures in a run's end: its loss at the iteration that gives its trial its value, the same for all seeds; the
@@ -418,7 +418,7 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
 
     If a kill has left an incomplete line, the first new line starts on a line of its own.
     """
-    with path.open("ab+") as file:
+    with opened(path, "ab+") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":

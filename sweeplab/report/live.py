@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 FIRST_PORT = 8050
 LOOK_SECONDS = 1.0
+MOST_BYTES = 65_536  # of a request
 PHASES = {"pause": "paused", "stop": "stopping", "over": "time limit reached", "closing": "ending"}
 # Only this page's own files and addresses; Plotly writes inline styles, and saves figures as data URLs.
 _POLICY = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -145,7 +146,7 @@ def give(folder: StudyFolder, order: str, given: Mapping[str, Any]) -> Done:
         raise BadInput(f"there is no command {order!r}")
     try:
         return ORDERS[order](folder, given)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadInput(f"{order}: {error!r} is missing or wrong") from error
 
 
@@ -238,7 +239,7 @@ def application(lab: Path, stack: ExitStack) -> Starlette:
         return StreamingResponse(_stream(follower, request), media_type="text/event-stream", headers=_HEADERS)
 
     async def order(request: Request) -> Response:
-        given = json.loads(await request.body() or b"{}")
+        given = await _read(request)
         folder = find_study(lab, request.query_params.get("study", ""))
         done = await run_in_threadpool(give, folder, str(given.get("order")), given)
         return JSONResponse(asdict(done))
@@ -259,6 +260,29 @@ def application(lab: Path, stack: ExitStack) -> Starlette:
         for path, each in {"/order": order, "/mlflow": mlflow}.items()
     ]
     return Starlette(routes=routes)
+
+
+async def _read(request: Request) -> dict[str, Any]:
+    """Return the JSON object that a request sends.
+
+    Raises:
+        BadInput: it is none, or too long.
+    """
+    content = b""
+    async for piece in request.stream():
+        content += piece
+        if len(content) > MOST_BYTES:
+            raise BadInput(f"a request has at most {MOST_BYTES:,} bytes")
+    try:
+        given = json.loads(content or b"{}")
+        json.dumps(
+            given, ensure_ascii=False
+        ).encode()  # fails on half a surrogate, and on a number without end
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, dict):
+        raise BadInput('a request is a JSON object, such as {"order": "stop"}')
+    return given
 
 
 async def _stream(follower: Follower, request: Request) -> AsyncIterator[str]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pandas import DataFrame, concat
 
@@ -135,8 +136,11 @@ def _write_images(panels: Sequence[Panel], folder: Path, page: str, form: str) -
         raise BadInput(f"no panel has a figure: {panels[0].missing or 'all are tables'}")
     heights = [figure.layout.height for figure in figures]
     try:
-        with _written_to(folder):
-            write_images(fig=figures, file=files, format=form, scale=SCALE, width=widths, height=heights)
+        with TemporaryDirectory() as drawn, _written_to(folder):
+            images = [Path(drawn, file.name) for file in files]
+            write_images(fig=figures, file=images, format=form, scale=SCALE, width=widths, height=heights)
+            for file, image in zip(files, images, strict=True):
+                write_whole(file, image.read_bytes())
     except Exception as error:
         # Kaleido's own, which cannot be imported without it.
         if type(error).__name__ == "ChromeNotFoundError":

@@ -59,7 +59,7 @@ def _seconds(written: Any) -> Any:
     if not isinstance(written, str):
         return written
     amount = "([0-9.]+)"
-    parts = re.fullmatch(rf"\s*(?:{amount}d)?(?:{amount}h)?(?:{amount}m)?(?:{amount}s)?\s*", written)
+    parts = re.fullmatch(rf"(?:{amount}d)?(?:{amount}h)?(?:{amount}m)?(?:{amount}s)?", written.strip())
     try:
         amounts = [float(part) if part else 0.0 for part in parts.groups()] if parts else []
     except ValueError:

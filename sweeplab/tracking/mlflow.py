@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock
 
 from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.files import write_whole
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState
 from sweeplab.tracking.connection import Answer, database_file, is_of_lab, point_files_here, reaching
 from sweeplab.tracking.describing import (
@@ -241,7 +242,7 @@ class MLflowTracker(Mirror):
             points = [shipping.facts, *shipping.measures.new_points()]
             if end is not None:
                 self._finish(shipping, points, end)
-                RunFolder(folder).shipped_file.write_text(marker)
+                write_whole(RunFolder(folder).shipped_file, marker.encode())
                 del self._shipping[folder]
             elif shipping.params or any(points):
                 resumed = shipping.waiting and any(points)

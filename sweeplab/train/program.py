@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.data.batches import Split
 from sweeplab.data.objectives.base import rows_together
 from sweeplab.errors import BadInput
-from sweeplab.files import cache_folder
+from sweeplab.files import cache_folder, write_whole
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
@@ -133,8 +133,7 @@ def _compile(file: Path, args: tuple[Hyperparameters, Split, Split, int], pause:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         if file.exists():  # another worker has compiled it
             return
-        given, output = Path(folder) / "given", Path(folder) / "output"
-        step, losses = file.with_suffix(".tmp"), _losses_file(file).with_suffix(".tmp")
+        given, output, step, losses = (Path(folder) / name for name in ("given", "output", "step", "losses"))
         given.write_bytes(pickle.dumps(args))
         # Inductor's other files are not needed once the library exists.
         variables = python_environment(TORCHINDUCTOR_CACHE_DIR=folder)
@@ -147,8 +146,8 @@ def _compile(file: Path, args: tuple[Hyperparameters, Split, Split, int], pause:
             why = output.read_text(errors="replace").strip()[-2000:]
             raise RuntimeError(f"the step cannot be compiled: {why}")
         if losses.exists():
-            losses.replace(_losses_file(file))
-        step.replace(file)  # last: if this file exists, all files are complete
+            write_whole(_losses_file(file), losses.read_bytes())
+        write_whole(file, step.read_bytes())  # last: if this file exists, all files are complete
 
 
 def _wait(process: subprocess.Popen[bytes], pause: Callable[[], bool]) -> int:

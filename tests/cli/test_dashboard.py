@@ -91,6 +91,38 @@ def test_it_answers_this_machine_at_its_address_alone(finished) -> None:
         assert unknown[0] == 400 and "did you mean 'tiny'" in unknown[1]
 
 
+def test_odd_requests_are_refused(finished) -> None:
+    digits, deep = b"9" * 5000, b"[" * 50_000
+    texts = (b"[]", b"1", b"null", b"{", b"\xff", deep, b'{"order": %s}' % digits, b'{"order": "\\ud800"}')
+    trials = (b"1e999", b"-1e999", b"9" * 30, b'"x"', b"[]", b"{}", b'"%s"' % digits, b"NaN")
+    values = (
+        b"1e999",
+        b"[]",
+        b'"learning_rate=0x%s"' % (b"f" * 4000),
+        b'"learning_rate=%s"' % digits,
+        b'"\\u0000"',
+    )
+    odd = [
+        *texts,
+        *(b'{"order": "stop trial", "cell": "n_embd=8", "trial": %s}' % each for each in trials),
+        *(b'{"order": "enqueue", "values": %s}' % each for each in values),
+        *(b'{"order": "extend", "time": %s}' % each for each in values),
+        b'{"order": "stop", "more": "%s"}' % (b"a" * 3_000_000),
+    ]
+    with served("tiny", "--lab", finished.lab) as url:
+        for content in odd:
+            request = urllib.request.Request(url.replace("/?", "/order?"), content)
+            with pytest.raises((urllib.error.URLError, ConnectionError)) as refused:
+                urllib.request.urlopen(request, timeout=60)
+            # A server that reads no further may close the connection before the whole request is sent.
+            if isinstance(refused.value, urllib.error.HTTPError):
+                said = json.loads(refused.value.read())["error"]
+                assert refused.value.code == 400 and "\n" not in said, (content[:60], said)
+            else:
+                assert len(content) > 1_000_000
+        assert ask(url)[0] == 200
+
+
 def test_what_is_refused(cli, folder: Path, finished) -> None:
     assert cli("dashboard").err.endswith("has no study to look at yet; sweeplab study run FILE trains one\n")
     assert cli("dashboard", "tny", "--lab", finished.lab).err.endswith("did you mean 'tiny'?\n")

@@ -207,7 +207,7 @@ def test_a_kill_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
                 process.wait(draw.uniform(0.0, 0.05))
             process.send_signal(signal.SIGKILL)
         assert target.read_bytes() in (b"a" * 2_000_000, b"b" * 1_000_000)
-        assert {each.name for each in tmp_path.iterdir()} <= {"target", "target.tmp"}
+        assert len([*tmp_path.iterdir()]) <= 2, "what the killed process before it left is removed"
 
 
 PREPARE_WITHOUT_ROOM = """

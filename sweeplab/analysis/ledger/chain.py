@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.files import sync_folder, write_whole
+from sweeplab.files import opened, sync_folder, write_whole
 
 FILE_NAME = "ledger.jsonl"
 FORECAST, SCORED = "forecast", "scored"  # what an entry holds
@@ -187,11 +187,10 @@ def _refuse_torn(path: Path, tail: bytes, before: Sequence[Entry], head: tuple[i
 
 def _write(path: Path, lines: bytes) -> None:
     is_new = not path.exists()
-    with path.open("ab", buffering=0) as file:
-        written = file.write(lines)
+    with opened(path, "ab") as file:
+        file.write(lines)
+        file.flush()
         os.fsync(file.fileno())
-    if written != len(lines):
-        raise OSError(f"{written} of {len(lines)} bytes were written")
     if is_new:
         sync_folder(path.parent)
 

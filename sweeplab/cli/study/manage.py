@@ -25,6 +25,7 @@ from sweeplab.cli.options import (
 )
 from sweeplab.cli.printing import Answer, answer_of
 from sweeplab.errors import BadInput, Problem
+from sweeplab.files import write_new, write_whole
 from sweeplab.lab.listing import find_study, study_names
 from sweeplab.lab.showing import states_in_words
 from sweeplab.records.folders import lab_folder
@@ -148,10 +149,10 @@ def write_study(file: Path, text: str, force: bool, next_command: str) -> None:
         BadInput: the file exists already, or cannot be written.
     """
     try:
-        with file.open("w" if force else "x", encoding="utf-8") as stream:
-            stream.write(text)
-    except FileExistsError as error:
-        raise BadInput(Problem("the file exists already", "--force to overwrite it", file=file)) from error
+        if force:
+            write_whole(file, text.encode())
+        elif not write_new(file, text.encode()):
+            raise BadInput(Problem("the file exists already", "--force to overwrite it", file=file))
     except OSError as error:
         raise BadInput(Problem(error.strerror or str(error), file=file)) from error
     typer.echo(f"wrote {file}\nnext: sweeplab study {next_command} {file}")

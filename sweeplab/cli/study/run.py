@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 import time
@@ -33,6 +32,7 @@ from sweeplab.cli.printing import (
     Answer,
     console,
     print_answer,
+    print_json,
     print_rows,
     say,
     say_warnings,
@@ -120,12 +120,14 @@ def _print_ways(cell: str, rows: Sequence[BenchRow]) -> None:
 
 
 def _print_plan(plan: Plan, ahead: Outlook, file: Path) -> None:
+    from rich.text import Text
+
     data = plan.data
-    console().print(
-        f"[bold]{plan.name}[/]  {data.corpus}/{data.tokenizer}: vocabulary of {data.vocab_size}, "
-        f"{data.train_tokens:,} training, {data.val_tokens:,} validation and {data.test_tokens:,} test tokens",
-        soft_wrap=True,
+    sizes = (
+        f"  {data.corpus}/{data.tokenizer}: vocabulary of {data.vocab_size}, "
+        f"{data.train_tokens:,} training, {data.val_tokens:,} validation and {data.test_tokens:,} test tokens"
     )
+    console().print(Text.assemble((plan.name, "bold"), sizes), soft_wrap=True)
     left_out = f"; {data.n_duplicates} near-duplicate documents left out" if data.n_duplicates else ""
     say(
         f"{data.val_overlap:.1%} of validation and {data.test_overlap:.1%} of test text "
@@ -315,8 +317,10 @@ def logs(
         for line in log_lines(find_study(lab, name), follow):
             at = line["time"]
             clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else " " * 19
-            text = f"{clock}  {line['source']}: {line['text']}"
-            typer.echo(json.dumps(line) if as_json else text)
+            if as_json:
+                print_json(line, indent=None)
+            else:
+                print(f"{clock}  {line['source']}: {line['text']}")
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
 

@@ -403,7 +403,7 @@ def export(
     frame = runs_table(folder.lab, folder.name, tracking_uri_of(folder))
     if output is None:
         rows = json.loads(frame.to_json(orient="records"))  # missing values as null
-        return rows, lambda _: typer.echo(frame.to_csv(index=False), nl=False)
+        return rows, lambda _: print(frame.to_csv(index=False), end="")
     write(frame, output)
     return {"output": str(output), "rows": len(frame)}, f"{len(frame)} runs written to {output}"
 

@@ -23,10 +23,10 @@ from rich.table import Table
 from rich.text import Text
 
 from sweeplab.api import Study
-from sweeplab.cli.printing import print_json, say, workers_in_words
+from sweeplab.cli.printing import console, print_json, say, show_control_characters, workers_in_words
 from sweeplab.cli.study.show import print_confirmed, print_study
 from sweeplab.errors import EXIT_FAILED, EXIT_INTERRUPTED
-from sweeplab.formatting import duration, several, several_named, yaml_text
+from sweeplab.formatting import duration, on_one_line, several, several_named, visible, yaml_text
 from sweeplab.lab import events
 from sweeplab.lab.listing import loss_unit_of
 from sweeplab.lab.showing import places_in_words, show_study, states_in_words
@@ -93,20 +93,20 @@ class View:
         if progress is not None:
             width = options.max_width
             height = options.size.height - len(stopping) // width
-            yield _line(f"[bold]{self._name}[/]  {workers_in_words(progress.plan)}")
+            yield _line((self._name, "bold"), f"  {workers_in_words(progress.plan)}")
             if words := places_in_words(progress.places):
-                yield _line(words, "dim")
+                yield _line((words, "dim"))
             yield Text()
             lines = OTHER_LINES + bool(self._notice) + bool(words)
             yield from _cells(progress, width, max(1, height - lines))
             yield Text()
             yield from _totals(progress, width)
         if self._notice:
-            yield Text(self._notice, style="yellow", no_wrap=True, overflow="ellipsis")
+            yield _line((self._notice, "yellow"))
         if stopping:
-            yield Text(stopping, style="yellow")
+            yield Text(visible(stopping), style="yellow")
         elif doing := self._doing():
-            self._spinner.update(text=doing)
+            self._spinner.update(text=Text(on_one_line(doing)))
             yield self._spinner
 
     def _stopping(self, interrupts: int) -> str:
@@ -160,7 +160,7 @@ class Lines:
 
     def _say(self, text: str) -> None:
         self._said = time.monotonic()
-        self._console.print(text, markup=False, soft_wrap=True)
+        self._console.print(text, soft_wrap=True)
 
 
 def _ended(event: events.TrialEnded, progress: StudyProgress) -> Iterator[str]:
@@ -190,10 +190,11 @@ def _pace(progress: StudyProgress) -> Iterator[str]:
         yield f"about {duration(left)} left"
 
 
-def _line(text: str, style: str = "") -> Text:
-    line = Text.from_markup(text, style=style, overflow="ellipsis")
-    line.no_wrap = True
-    return line
+def _line(*parts: tuple[str, str] | str) -> Text:
+    """Return a line that is cut at the terminal's edge, of texts, some with a style."""
+    styled = [part if isinstance(part, tuple) else (part, "") for part in parts]
+    lines = [(on_one_line(text), style) for text, style in styled]
+    return Text.assemble(*lines, no_wrap=True, overflow="ellipsis")
 
 
 def _totals(progress: StudyProgress, width: int) -> Iterator[Table | Text]:
@@ -203,11 +204,11 @@ def _totals(progress: StudyProgress, width: int) -> Iterator[Table | Text]:
     row.add_row(*([bar] if total else []), _line(", ".join([_trials_done(progress), *_pace(progress)])))
     yield row
     states = "".join(f"{count} {state}, " for state, count in sorted(dict(progress.states).items()))
-    yield _line(f"{states}{duration(progress.seconds)} so far", "dim")
+    yield _line((f"{states}{duration(progress.seconds)} so far", "dim"))
     known = [(cell.best, key) for key, cell in progress.cells.items() if cell.best is not None]
     if known:
         value, key = min(known)
-        yield _line(f"best [green]{value:.4f}[/] in {key}")
+        yield _line("best ", (f"{value:.4f}", "green"), f" in {key}")
 
 
 def _cells(progress: StudyProgress, width: int, height: int) -> Iterator[Table | Text]:
@@ -218,10 +219,10 @@ def _cells(progress: StudyProgress, width: int, height: int) -> Iterator[Table |
     start = max(0, min(max(running, default=0) + 3, len(plans)) - height)
     shown = plans[start : start + height]
     if start:
-        yield _line(f"  {start} cells above", "dim")
+        yield _line((f"  {start} cells above", "dim"))
     yield _table(progress, shown, live, width, height - len(shown))
     if below := len(plans) - start - len(shown):
-        yield _line(f"  {below} cells below", "dim")
+        yield _line((f"  {below} cells below", "dim"))
 
 
 def _table(
@@ -246,7 +247,7 @@ def _table(
     for plan in shown:
         cell = progress.cells[plan.cell]
         texts = {name: yaml_text(value) for name, value in plan.values.items()} | {
-            "cell": plan.cell,
+            "cell": on_one_line(plan.cell),
             "params": f"{plan.n_params:,}",
             "trials": f"{cell.counted}/{plan.n_trials(per_cell)}" if per_cell else str(cell.counted),
             "best": f"{cell.best:.4f}" if cell.best is not None else "–",
@@ -266,7 +267,7 @@ def _dimensions(plans: Sequence[CellPlan], room: int) -> dict[str, int]:
     }
     if widths and all(list(plan.values) == names for plan in plans) and sum(widths.values()) <= room:
         return widths
-    return {"cell": min(max(len("cell"), *(len(plan.cell) for plan in plans)), room)}
+    return {"cell": min(max(len("cell"), *(len(on_one_line(plan.cell)) for plan in plans)), room)}
 
 
 def _running(
@@ -315,21 +316,22 @@ def counted_interrupts(say: Callable[[str], None]) -> Iterator[Callable[[], int]
         yield lambda: count
 
 
-def _is_live(console: Console) -> bool:
+def _is_live(screen: Console) -> bool:
     """Return whether a view can be redrawn; under FORCE_COLOR Rich takes a log for a terminal, too."""
-    return sys.stderr.isatty() and not console.is_dumb_terminal and not console.quiet
+    return sys.stderr.isatty() and not screen.is_dumb_terminal and not screen.quiet
 
 
 @contextmanager
 def _following(
-    name: str, console: Console, live: bool, interrupts: Callable[[], int] = lambda: 0
+    name: str, screen: Console, live: bool, interrupts: Callable[[], int] = lambda: 0
 ) -> Iterator[Callable[[events.Event, StudyProgress], None]]:
     """Show a study while entered: yield a function that takes its events and draws a view or prints lines."""
     if not live:
-        yield Lines(console).update
+        yield Lines(screen).update
         return
     view = View(name, interrupts)
-    with Live(view, console=console, refresh_per_second=REFRESH_PER_SECOND, transient=True):
+    with Live(view, console=screen, refresh_per_second=REFRESH_PER_SECOND, transient=True):
+        show_control_characters()  # also in what others print, in which Rich looks for colors while it draws
         yield view.update
 
 
@@ -339,11 +341,11 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
     With `as_json` the progress is lines; with `quiet` only errors are printed. If this process is a job of a cluster
     that asked it to leave, it is queued again.
     """
-    console = Console(stderr=True, highlight=False, quiet=quiet)
-    live = _is_live(console) and not as_json
+    screen = console(stderr=True, quiet=quiet)
+    live = _is_live(screen) and not as_json
     # A signal may interrupt a print, so a view shows its message at the next drawing.
     with counted_interrupts(lambda text: None if live or quiet else write_line(text)) as interrupts:
-        with _following(study.spec.name, console, live, interrupts) as update:
+        with _following(study.spec.name, screen, live, interrupts) as update:
             result = study.run(update, interrupts)
         if as_json:
             report = str(result.report) if result.report else None
@@ -358,9 +360,8 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
                 say(f"report: {result.report}\nbrowse: {result.folder.command('ui')}")
     if interrupts() and os.environ.get(HEAD):
         engine_class(study.spec.engine.type).come_back()
-    errors = Console(stderr=True, highlight=False)
     for error in result.errors:
-        errors.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+        console(stderr=True).print(f"error: {error}", style="red", soft_wrap=True)
     return EXIT_CODES[result.status]
 
 
@@ -369,12 +370,12 @@ def confirm_with_view(study: Study, top: int | None, seeds: int | None, as_json:
     # Imported here because it imports torch, for which `study run` need not wait.
     from sweeplab.sweep.confirming import Interrupted
 
-    console = Console(stderr=True, highlight=False, quiet=quiet)
-    live = _is_live(console) and not as_json
+    screen = console(stderr=True, quiet=quiet)
+    live = _is_live(screen) and not as_json
     with counted_interrupts(lambda text: None if live or quiet else write_line(text)) as interrupts:
 
         def run(other: Study) -> str:
-            with _following(other.spec.name, console, live, interrupts) as update:
+            with _following(other.spec.name, screen, live, interrupts) as update:
                 return other.run(update, interrupts).status
 
         try:
@@ -391,9 +392,9 @@ def confirm_with_view(study: Study, top: int | None, seeds: int | None, as_json:
 
 def watch_with_view(folder: StudyFolder) -> int:
     """Show a study that another process runs until it ends, and return the exit code of its run."""
-    console = Console(stderr=True, highlight=False)
+    screen = console(stderr=True)
     try:
-        with _following(folder.name, console, _is_live(console)) as update:
+        with _following(folder.name, screen, _is_live(screen)) as update:
             status = watch_study(folder, update)
     except KeyboardInterrupt:
         say(f"{folder.name} continues; {folder.command('study stop')} stops it")
@@ -404,7 +405,7 @@ def watch_with_view(folder: StudyFolder) -> int:
 
 def write_line(text: str) -> None:
     """Print a line on standard error; safe inside a signal handler."""
-    os.write(sys.stderr.fileno(), f"{text}\n".encode())
+    os.write(sys.stderr.fileno(), f"{visible(text)}\n".encode())
 
 
 def _say_state(folder: StudyFolder, status: str) -> None:

@@ -23,6 +23,7 @@ from sweeplab.study.problems import Location, Mark, Problems, shown
 
 MAX_DEPTH = 20
 MAX_NODES = 20_000
+MAX_BITS = 4096  # of a whole number: Python refuses to write one of more than 4,300 digits
 _TAG = "tag:yaml.org,2002:"
 # Dates and merge keys are read as strings.
 _TEXTS = {_TAG + name for name in ("str", "timestamp", "merge")}
@@ -129,9 +130,12 @@ class _Reader:
             return self._text(str(node.value), path)
         if isinstance(node, ScalarNode) and node.tag in _CONSTRUCTED:
             try:
-                return self._constructor.construct_object(node)
+                value = self._constructor.construct_object(node)
             except (KeyError, ValueError, YAMLError):  # a KeyError: of !!bool
                 return self._fail(path, f"{shown(node.value)} is not a valid value")
+            if isinstance(value, int) and value.bit_length() > MAX_BITS:
+                return self._fail(path, f"{shown(node.value)} is a number without end")
+            return value
         return self._fail(path, f"the YAML tag {node.tag} is not supported")
 
     def _text(self, text: str, path: Location) -> str:

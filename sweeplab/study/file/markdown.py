@@ -11,7 +11,7 @@ from typing import Any
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hyperparameters import ALIASES, AUTO, TABLE
 from sweeplab.study.file.document import file_text
-from sweeplab.study.file.values import NOT_SAID, NOTE, RANGES, parse_value, plain, read_range
+from sweeplab.study.file.values import LONGEST, NOT_SAID, NOTE, RANGES, parse_value, plain, read_range
 
 MAX_BYTES = 2**20
 
@@ -128,7 +128,7 @@ def _rows(text: str) -> Iterator[tuple[int, str, str, str]]:
 
 
 def _cells(line: str) -> list[str]:
-    cells = [cell.strip() for cell in _COLUMN_EDGE.split(line.strip())]
+    cells = [cell.strip()[: LONGEST + 1] for cell in _COLUMN_EDGE.split(line.strip())]
     return cells[not cells[0] : len(cells) - (not cells[-1])]
 
 

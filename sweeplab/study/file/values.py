@@ -14,6 +14,8 @@ from sweeplab.study.file.entries import SUGGESTED, Written, is_searched
 from sweeplab.study.problems import Problems, SourceMap
 
 RANGES = "1e-4 to 1e-2, log; 0 to 0.4, step 0.1; {64, 128, 256}; [0.0, 0.3]"
+# Some patterns look at every pair of places in a text, so no longer text is matched.
+LONGEST = 500
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 _EMPHASIS = re.compile(r"(\*{1,3}|(?<!\w)_{1,3})(?=\S)(.{1,200}?)(?<=\S)\1(?!\w)")
 NOTE = re.compile(r"(?<=[\w.)\]\"'”’])\s*\(.*\)$")
@@ -41,7 +43,9 @@ def parse_value(row: Hyperparameter, written: str) -> Any:
     Raises:
         ValueError: the row does not accept the value; the message quotes the text.
     """
-    text = plain(written)
+    text = plain(written[: LONGEST + 1])
+    if len(text) > LONGEST:
+        raise ValueError(f"{row.name} has a value of more than {LONGEST} characters")
     for value in _readings(row, NOTE.sub("", text)):
         try:
             return row.check(value)
@@ -97,7 +101,7 @@ def read_range(row: Hyperparameter, text: str) -> Any:
 
     Two ends without "log" or "linear" give a logarithmic range if the table's suggested range is one.
     """
-    if not is_searched(row):
+    if not is_searched(row) or len(text) > LONGEST:
         return None
     try:
         entry = SUGGESTED if text.strip().lower() == SUGGESTED else _entry(row, text)
@@ -135,6 +139,8 @@ def values_of(row: Hyperparameter, text: str) -> list[Any]:
     Raises:
         ValueError: the row does not accept one of them; the message says which.
     """
+    if len(text) > LONGEST:
+        raise ValueError(f"{row.name} has values of more than {LONGEST} characters")
     if row.kind == "floats":
         return [parse_value(row, each) for each in _BRACKETED.findall(text)]
     whole = _BRACKETED.fullmatch(text.strip())

@@ -18,7 +18,7 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.files import write_whole
+from sweeplab.files import opened, write_whole
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.listing import find_trial, read_spec
@@ -67,7 +67,7 @@ def detach(
         return submit_study(spec, lab, partial(submit_head, spec, command, log), say)
     engine_class(spec.engine.type).check(spec.engine)
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
+    with opened(log, "ab") as output:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

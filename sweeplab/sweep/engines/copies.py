@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sweeplab.files import write_whole
+from sweeplab.files import opened, write_whole
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunEnd, RunFolder, append_lines
 from sweeplab.train.checkpoint import remove_snapshots
@@ -174,7 +174,7 @@ def _write(folder: StudyFolder, sent: dict[str, Any]) -> dict[str, str]:
 
 def _append(file: Path, start: int, content: bytes) -> None:
     """Append what belongs at the offset `start`, without what an earlier request has written there."""
-    with file.open("ab+") as lines:
+    with opened(file, "ab+") as lines:
         lines.seek(start)
         there = lines.read()
         if content.startswith(there):

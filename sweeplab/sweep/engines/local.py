@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from sweeplab.files import opened
 from sweeplab.lab.events import WorkerExited, read_event
 from sweeplab.processes import python
 from sweeplab.sweep.engines.base import BEGIN, WorkerEngine, WorkerPlace
@@ -43,7 +44,7 @@ class LocalEngine(WorkerEngine):
         Ctrl-C is meant for the supervisor alone: it is blocked in them until they ignore it themselves.
         """
         for index in indices:
-            with self.log(index).open("ab") as log, _without(signal.SIGINT):
+            with opened(self.log(index), "ab") as log, _without(signal.SIGINT):
                 process = subprocess.Popen(
                     python(*self.command(index)),
                     stdin=subprocess.PIPE,

@@ -28,7 +28,7 @@ from typing import IO, Any
 from packaging.version import Version
 
 from sweeplab.errors import BadInput, DamagedFile, Problem
-from sweeplab.files import cache_folder, write_whole
+from sweeplab.files import cache_folder, opened, write_whole
 from sweeplab.hyperparameters import AUTO
 from sweeplab.lab.events import StudyNotice, WorkerExited, read_event
 from sweeplab.lab.listing import read_spec
@@ -233,7 +233,7 @@ class _Host:
             if self._is_over:
                 yield 0
                 return
-            with Path(log).open("ab") as file:
+            with opened(Path(log), "ab") as file:
                 process = self._process = subprocess.Popen(
                     python(*words),
                     stdin=subprocess.PIPE,
@@ -335,7 +335,7 @@ class RayEngine(WorkerEngine):
                 if isinstance(said, int):
                     code = said
                 elif isinstance(said, bytes):
-                    with self.log(index).open("ab") as file:
+                    with opened(self.log(index), "ab") as file:
                         file.write(said)
                 elif said.startswith(f'{{"{REQUEST}"'):
                     actor.handle.answer.remote(f"{answer(self.folder, said)}\n")
@@ -377,7 +377,7 @@ class RayEngine(WorkerEngine):
         sent = (self.folder.canonical_file, self.folder.data_file, self.folder.plan_file)
         files = {file.name: file.read_bytes() for file in sent if file.exists()}
         lab = Path(get(host.make_lab.remote()))
-        log.touch()  # the log's lines from the node are appended to it
+        opened(log, "ab").close()  # the log's lines from the node are appended to it
         url = make_url(self.folder.storage_url)
         if certificate := url.query.get(CERTIFICATE):
             file = Path(str(certificate))

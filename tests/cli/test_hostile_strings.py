@@ -1,0 +1,206 @@
+"""No string from outside steers the terminal or is taken for Rich's markup, whatever it is the name or value of."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import sys
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.conftest import STUDY
+from terminal import play
+from trained import run_in
+from typer.main import get_command
+
+from sweeplab.cli import app
+from sweeplab.cli.printing import console, print_json, show_control_characters
+from sweeplab.data.tokenizers import CharTokenizer
+from sweeplab.records.folders import StudyFolder
+
+STEERING = "\x1b]0;owned\x07\x1b[2J\x9b31m\x85\u202e\u2066\u2028\r\x08\x7f"
+MARKUP = "[/x][bold][link=https:evil]here[/link]:smile:"
+NAME = STEERING + MARKUP.replace("/", "")  # of a file, too
+TEXT = STEERING + MARKUP
+_STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+# The two that would start a server in a folder of any name, and those of shells' completion.
+LEFT_OUT = {("storage", "start")}
+
+
+def commands(group: Any = None, before: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    """Return every command by its words."""
+    found: dict[tuple[str, ...], Any] = {}
+    for name, command in (group or get_command(app)).commands.items():
+        words = (*before, name)
+        found |= commands(command, words) if hasattr(command, "commands") else {words: command}
+    return {words: command for words, command in found.items() if words not in LEFT_OUT}
+
+
+def is_text(parameter: Any) -> bool:
+    return parameter.type_descriptor.annotation in (str, Path)
+
+
+def write_points(file: Path, heading: str) -> None:
+    """Write a table of losses by a law and some noise, with one more column of hostile texts."""
+    draw = random.Random(0)
+    lines = [f'params,tokens,loss,"{heading}"']
+    for n in (1e6, 3e6, 1e7, 3e7, 1e8):
+        for d in (1e8, 3e8, 1e9, 3e9):
+            loss = (1.7 + 400 / n**0.34 + 410 / d**0.28) * draw.uniform(0.998, 1.002)
+            lines.append(f'{n:g},{d:g},{loss:.4f},"{TEXT}"')
+    file.write_text("\n".join(lines), newline="")
+
+
+def checked(said: Any) -> str:
+    """Check what a command printed, and return it."""
+    text = said.out + said.err
+    assert not (steering := _STEERS.findall(text)), (steering[:5], text)
+    assert said.code in (0, 1, 2) and "Traceback" not in text, text
+    return text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_every_argument_and_option(cli, finished, folder: Path, words: tuple[str, ...]) -> None:
+    shutil.copytree(finished.lab, folder / "lab")
+    (folder / "tiny.yaml").write_text(STUDY)
+    parameters = commands()[words].params
+    arguments = [each for each in parameters if each.param_type_name == "argument"]
+    texts = [each for each in parameters if is_text(each)]
+    for hostile in texts:
+        given = []
+        for each in arguments:
+            given += [NAME] if each is hostile else ["tiny"] if each.required else []
+        options = [] if hostile in arguments else [hostile.opts[0], NAME]
+        has_lab = any("--lab" in each.opts for each in parameters) and "--lab" not in options
+        checked(cli(*words, *options, *(["--lab", "lab"] if has_lab else []), "--", *given))
+    checked(cli(*words, f"--{NAME}"))
+    checked(cli(NAME))
+
+
+PLACES = (
+    "name", "data.corpus", "data.tokenizer", "data.path", "preset", "fixed.activation", "fixed.n_layer", "grid.norm",
+    "search.dropout", "constraints", "objective.metric", "budget.time", "sampler", "pruner", "seeds", "engine.type",
+    "track.uri", "warm_start", "init_from", "notify", "plugins", "oddity",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_every_key_of_a_study_file(cli, folder: Path, place: str) -> None:
+    first, _, second = place.partition(".")
+    for text in (TEXT, NAME):
+        for value in (text, [text], {text: text}):
+            section = {second: value} if second else value
+            lines, skipped = [], False
+            for line in STUDY.splitlines():
+                skipped = line.startswith(f"{first}:") or (skipped and line.startswith(" "))
+                lines += [] if skipped else [line]
+            if first == "data":
+                section = {"corpus": "text", "tokenizer": "char", "path": "x.txt"} | section
+            (folder / "tiny.yaml").write_text("\n".join([*lines, f"{first}: {json.dumps(section)}"]))
+            said = cli("plan", "tiny.yaml")
+            assert said.code == 2 and checked(said)
+
+
+def test_a_plugin_cannot_rewrite_the_question_about_it(cli, folder: Path) -> None:
+    name = f"evil.py\r\x1b[1A\x1b[2K\nharmless{STEERING}.py"
+    (folder / "tiny.yaml").write_text(f"{STUDY}plugins: [{json.dumps(name)}]\n")
+    said = cli("plan", "tiny.yaml")
+    (line,) = checked(said).splitlines()
+    assert "evil.py" in line and r"\x1b[1A" in line and "--allow-plugins" in line
+
+
+@pytest.mark.parametrize("words", [("fit",), ("fit", "--json"), ("audit",), ("compare",)], ids=" ".join)
+def test_headings_and_cells_of_a_table(cli, folder: Path, words: tuple[str, ...]) -> None:
+    write_points(folder / "points.csv", heading := NAME.replace("\r", ""))
+    checked(cli("laws", words[0], "points.csv", *words[1:]))
+    checked(cli("laws", words[0], "points.csv", "--where", f"group == '{TEXT}'", *words[1:]))
+    checked(cli("laws", words[0], "points.csv", "--columns", f"loss={heading}", *words[1:]))
+
+
+def test_files_of_a_lab(cli, finished, folder: Path) -> None:
+    lab = shutil.copytree(finished.lab, folder / "lab")
+    study = StudyFolder(lab, "tiny")
+    for file in [*study.path.rglob("*.json"), *study.path.rglob("*.jsonl"), *study.path.rglob("*.log")]:
+        text = file.read_text()
+        for word in ("complete", "cpu", "gelu", "python-docs", "char"):
+            text = text.replace(json.dumps(word), json.dumps(word + TEXT))
+        file.write_text(text)
+    for log in {*study.path.rglob("*.log"), *lab.rglob("*.log")}:
+        log.write_text(f"{TEXT}\n{log.read_text()}")
+    for words in (
+        ("list",), ("show", "tiny"), ("show", "tiny", "--trials"), ("best", "tiny"), ("logs", "tiny"),
+        ("doctor", "tiny"), ("export", "tiny"), ("diff", "tiny", "tiny"), ("watch", "tiny"),
+    ):  # fmt: skip
+        checked(cli(*words, "--lab", "lab"))
+
+
+def test_generated_text_keeps_its_lines_and_tabs(cli, folder: Path) -> None:
+    letters = CharTokenizer("".join(sorted({*TEXT, *"\n\tab"})))
+    run = run_in(folder / "run", letters, block_size=64)
+    said = cli(
+        "generate",
+        str(run),
+        "--prompt",
+        "ab\n\ta",
+        "--max-new-tokens",
+        "60",
+        "--temperature",
+        "2",
+        "--lab",
+        "lab",
+    )
+    assert "ab\n\ta" in checked(said) and "\\" in said.out
+    plain = cli(
+        "generate",
+        str(run),
+        "--prompt",
+        "ab",
+        "--max-new-tokens",
+        "60",
+        "--temperature",
+        "2",
+        "--lab",
+        "lab",
+        "--json",
+    )
+    assert _STEERS.search(json.loads(plain.out)["text"]) and checked(plain)
+
+
+def test_json_is_exact(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, getattr(sys, name))
+    show_control_characters()
+    print_json({TEXT: [TEXT]})
+    assert json.loads(capsys.readouterr().out) == {TEXT: [TEXT]}
+
+
+def test_texts_without_such_characters_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = "[a, b] {x} [0.9]  \tcafé – ✓ 東京 \\x1b \u200d"
+    stream = StringIO()
+    monkeypatch.setattr(sys, "stdout", stream)
+    show_control_characters()
+    print(plain)
+    console().print(plain, soft_wrap=True)
+    assert stream.getvalue().replace("        ", "\t").count(plain.replace("\t", "")[:9]) == 2
+    assert stream.getvalue().startswith(f"{plain}\n")
+
+
+@pytest.mark.slow
+def test_a_terminal_understands_all_that_it_is_sent(folder: Path) -> None:
+    write_points(folder / "points.csv", NAME.replace("\r", ""))
+    path = json.dumps(f"{NAME}.txt")
+    (folder / "tiny.yaml").write_text(STUDY.replace("python-docs,", f"text, path: {path},"))
+    for words in (
+        ["plan", "tiny.yaml"],
+        ["run", "tiny.yaml"],
+        ["laws", "audit", "points.csv"],
+        ["show", NAME],
+    ):
+        played = play(words, folder)  # fails on a control sequence that Rich does not print
+        assert played.code in (0, 1, 2) and "Traceback" not in played.screen.text
+        assert "owned" not in played.raw or r"\x1b]0;owned" in played.screen.text.replace("\n", "")

@@ -1,0 +1,119 @@
+"""Every command that writes a file writes it where it says, and through no link that lies there already."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import sweeplab
+from sweeplab.records.runs import append_lines
+
+TABLE = "params,tokens,loss\n" + "".join(
+    f"{n},{d},{1.7 + 400 / n**0.34 + 410 / d**0.28:.4f}\n"
+    for n in (1e6, 3e6, 1e7, 3e7, 1e8)
+    for d in (1e8, 3e8, 1e9, 3e9)
+)
+# Each writes into the folder `out`, or into a folder of reports in the lab.
+COMMANDS = {
+    "init": ("init", "mine", "--output", "out/mine.yaml", "--force"),
+    "init anew": ("init", "mine", "--output", "out/mine.yaml"),
+    "clone": ("clone", "tiny", "longer", "--output", "out/longer.yaml", "--force"),
+    "best": ("best", "tiny", "--output", "out/best.yaml", "--force"),
+    "fit": ("laws", "fit", "points.csv", "--report", "out/law.html"),
+    "export": ("export", "tiny", "--output", "out/trials.csv"),
+    "scaling": ("report", "scaling", "tiny"),
+    "sweep": ("report", "sweep", "tiny"),
+    "attention": ("model", "attention", "tiny", "--prompt", "the", "--output", "out/attention.html"),
+    "evaluate": ("evaluate", "tiny", "--report", "out/evaluation.html"),
+    "export-hf": ("export-hf", "tiny", "out/hf"),
+}
+NAMES = ("{}.tmp", "{}.part", "{}.new", "{}~", ".{}.swp", ".{}.tmp", "{}.{pid}.tmp", "tmp{}")
+
+
+@pytest.fixture
+def place(folder: Path, finished) -> Path:
+    shutil.copytree(finished.lab, folder / "lab")
+    (folder / "points.csv").write_text(TABLE)
+    (folder / "out").mkdir()
+    return folder
+
+
+def files(place: Path) -> set[tuple[Path, int]]:
+    """Return the files that commands write for people, with the times when they were written."""
+    found = [*(place / "out").rglob("*"), *(each for each in (place / "lab").rglob("report*/**/*"))]
+    return {(file, file.stat().st_mtime_ns) for file in found if file.is_file()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_command_writes_through_a_link(cli, place: Path, name: str) -> None:
+    command = COMMANDS[name]
+    wants_lab = command[0] not in ("init", "laws")
+    words = [*command, *(["--lab", "lab"] if wants_lab else [])]
+    before = files(place)
+    done = cli(*words)
+    assert done.code == 0, done.err
+    written = {file for file, _ in files(place) - before}
+    assert written, "it writes"
+    victims = {}
+    for number, file in enumerate(sorted(written)):
+        for at, pattern in enumerate(NAMES):
+            victim = place.parent / f"{place.name}-{number}-{at}"
+            victim.write_text("mine")
+            link = file.with_name(pattern.format(file.name, pid=os.getpid()))
+            link.symlink_to(victim)
+            victims[link] = victim
+        file.unlink()
+        victims[file] = (
+            place.parent / f"{place.name}-{number}"
+        )  # the file's own name, with nothing behind it yet
+        if "anew" not in name:
+            file.symlink_to(victims[file])
+    again = cli(*words)
+    assert again.code == 0, again.err
+    for link, victim in victims.items():
+        assert victim.read_text() == "mine" if link not in written else not victim.exists(), link
+    assert all(file.is_file() and not file.is_symlink() for file in written)
+
+
+def test_lines_are_not_added_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine\n")
+    (tmp_path / "points.jsonl").symlink_to("mine")
+    with pytest.raises(OSError, match="symbolic link"):
+        append_lines(tmp_path / "points.jsonl", ["theirs"])
+    assert (tmp_path / "mine").read_text() == "mine\n"
+
+
+WRITING = ("write_text", "write_bytes", "touch", "copyfile", "copy2", "save_file", "write_html", "savefig")
+# What these write lies in a temporary folder that they have just made, which only this user may enter.
+INTO_OWN_FOLDERS = {
+    "api.py", "sweep/measuring.py", "tracking/connection.py", "tracking/models.py", "train/compiling.py",
+    "train/program.py",
+}  # fmt: skip
+
+
+def writers(source: Path) -> list[str]:
+    """Return the calls of a module that write files."""
+    calls = [node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.Call)]
+    found = [node for node in calls if isinstance(node.func, ast.Attribute) and node.func.attr in WRITING]
+    for node in calls:
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        at = 0 if isinstance(node.func, ast.Attribute) else 1
+        modes = [*node.args[at : at + 1], *(each.value for each in node.keywords if each.arg == "mode")]
+        texts = [
+            each.value for each in modes if isinstance(each, ast.Constant) and isinstance(each.value, str)
+        ]
+        if called == "open" and any(len(text) <= 3 and set(text) & set("wax+") for text in texts):
+            found.append(node)
+    return [f"{node.lineno}: {ast.unparse(node)}" for node in found]
+
+
+def test_files_are_written_in_one_module() -> None:
+    package = Path(sweeplab.__file__).parent
+    found = {file.relative_to(package).as_posix(): writers(file) for file in package.rglob("*.py")}
+    assert found.pop("files.py"), "it finds writers"
+    assert {name: calls for name, calls in found.items() if calls and name not in INTO_OWN_FOLDERS} == {}

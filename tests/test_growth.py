@@ -1,0 +1,134 @@
+"""Reading takes time that grows as the length of what is read, whatever it is and wherever it stands.
+
+A text of one piece, repeated, is read at two lengths. Where time grows as the length it takes ten times as long,
+and a hundred times where a pattern looks at every pair of places: the limit lies between, and a moment is no measure.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from sweeplab.analysis.points import read_points
+from sweeplab.data.tokenizers import CharTokenizer
+from sweeplab.errors import BadInput, nearest
+from sweeplab.expressions import Expression
+from sweeplab.formatting import on_one_line, without_passwords, yaml_text
+from sweeplab.hyperparameters import TABLE
+from sweeplab.runs.matrices import read_matrices
+from sweeplab.study.file.markdown import parse_tables
+from sweeplab.study.file.reading import read_study
+from sweeplab.study.file.values import read_grid, read_search
+from sweeplab.study.spec import ObjectiveSpec
+from sweeplab.sweep.trials.warm_start import _table_trials
+
+SHORT, LONG = 10_000, 100_000
+MOST_TIMES = 35.0
+MOMENT = 0.1  # seconds of the processor
+PIECES = (
+    "a", "9", " ", ".", "(", "[", "{", "*", "_", "`", "|", "/", ":", "@", "://", "a:b@", "-", ",", "a,", "a (", "a*",
+    "0x", "1e", "\\", "=", "é", "\t", "'", "\x1b", "pf ", "http://a:",
+)  # fmt: skip
+FEW_PIECES = ("a", "9", " ", ":", "://", "\x1b")  # YAML reads them slowly, and there are many places
+STUDY = """\
+name: tiny
+data: {corpus: python-docs, tokenizer: char}
+fixed: {n_layer: 1, n_head: 2, n_embd: 16, block_size: 16, max_iters: 10}
+search: {learning_rate: {min: 3e-4, max: 1e-2, log: true}}
+budget: {trials_per_cell: 2}
+"""
+PLACES = (
+    "name", "data.corpus", "data.tokenizer", "data.path", "preset", "fixed.n_layer", "fixed.activation", "fixed.betas",
+    "grid.n_embd", "search.dropout", "first_trial.learning_rate", "constraints", "objective.metric", "budget.time",
+    "budget.trials_per_cell", "sampler", "pruner", "seeds", "engine.type", "engine.workers", "track.uri", "warm_start",
+    "confirm.top", "init_from", "notify", "plugins",
+)  # fmt: skip
+
+
+def table(heading: str, cell: str) -> Callable[[Path, str], object]:
+    """Return a reader of a table of points with a text as `heading` or `cell`."""
+
+    def read(folder: Path, text: str) -> object:
+        file = folder / "points.csv"
+        row = f"{heading.format(text)}\n1e6,1e7,3.1,{cell.format(text)}\n2e6,1e7,3.0,x\n"
+        file.write_text(f"params,tokens,loss,{row}")
+        return [read_points(file), *_table_trials(file, ObjectiveSpec())]
+
+    return read
+
+
+def study(place: str) -> Callable[[Path, str], object]:
+    """Return a reader of a study file with a text as the value at `place`, on the command line and in the file."""
+
+    def read(folder: Path, text: str) -> object:
+        file = folder / "tiny.yaml"
+        file.write_text(STUDY)
+        with suppress(BadInput):
+            read_study(file, [f"{place}={yaml_text(text)}"])
+        first, _, second = place.partition(".")
+        value = f"{{{second}: {yaml_text(text)}}}" if second else yaml_text(text)
+        lines = [line for line in STUDY.splitlines() if not line.startswith(f"{first}:")]
+        file.write_text("\n".join([*lines, f"{first}: {value}"]))
+        return read_study(file)
+
+    return read
+
+
+def raw(before: str, after: str = "") -> Callable[[Path, str], object]:
+    """Return a reader of a study file with a text as it is, unquoted."""
+
+    def read(folder: Path, text: str) -> object:
+        (folder / "tiny.yaml").write_text(f"{STUDY}{before}{text}{after}\n")
+        return read_study(folder / "tiny.yaml")
+
+    return read
+
+
+READERS: dict[str, Callable[[Path, str], object]] = {
+    **{f"study {place}": study(place) for place in PLACES},
+    "study key": raw("", ": 1"),
+    "study number": raw("seeds: [", "]"),
+    "study text": raw(""),
+    "override": lambda folder, text: raw("")(folder, "") and read_study(folder / "tiny.yaml", [text]),
+    "expression": lambda folder, text: Expression(text),
+    "markdown text": lambda folder, text: parse_tables(text),
+    "markdown lines": lambda folder, text: parse_tables("\n".join(text)),
+    "markdown heading": lambda folder, text: parse_tables(f"|{text}|value|\n|---|---|\n|lr|1|\n"),
+    "markdown name": lambda folder, text: parse_tables(f"|name|value|\n|---|---|\n|{text}|1|\n"),
+    "markdown value": lambda folder, text: parse_tables(f"|name|value|\n|---|---|\n|lr|{text}|\n"),
+    "markdown range": lambda folder, text: parse_tables(
+        f"|name|value|range|\n|---|---|---|\n|lr|1e-3|{text}|\n"
+    ),
+    "table heading": table("{}", "x"),
+    "table cell": table("group", "{}"),
+    "--search": lambda folder, text: read_search([f"learning_rate={text}"]),
+    "--grid": lambda folder, text: read_grid([f"n_layer={text}"], {}),
+    "--grid name": lambda folder, text: read_grid([text], {}),
+    "--matrices": lambda folder, text: read_matrices(text),
+    "prompt": lambda folder, text: CharTokenizer(" ab").encode(text),
+    "name": lambda folder, text: nearest(text, TABLE),
+    "message": lambda folder, text: on_one_line(without_passwords(text)),
+}
+
+
+def seconds(read: Callable[[Path, str], object], folder: Path, text: str) -> float:
+    before = time.process_time()
+    with suppress(BadInput, ValueError):
+        read(folder, text)
+    return time.process_time() - before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READERS)
+def test_time_grows_as_the_length(name: str, tmp_path: Path) -> None:
+    read = READERS[name]
+    seconds(read, tmp_path, "a")  # what is imported and kept
+    for piece in FEW_PIECES if name.startswith("study ") and name != "study text" else PIECES:
+        shorter, longer = ((piece * length)[:length] for length in (SHORT, LONG))
+        taken = seconds(read, tmp_path, longer)
+        if taken > MOMENT:
+            assert taken < MOST_TIMES * seconds(read, tmp_path, shorter), repr(piece)
