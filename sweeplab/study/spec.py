@@ -17,7 +17,7 @@ from sweeplab import plugins
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hyperparameters import AUTO, TABLE, defaults
 from sweeplab.records.folders import NAMES, is_name
-from sweeplab.study.expressions import ALLOWED, Expression
+from sweeplab.study.expressions import ALLOWED, Expression, in_table_names
 from sweeplab.study.problems import SECTIONS, Location, SourceMap
 from sweeplab.study.search import SearchSpec
 
@@ -87,7 +87,7 @@ def _expression(written: Any) -> Expression:
     if isinstance(written, Expression):
         return written
     try:
-        return Expression(str(written))
+        return Expression(in_table_names(str(written)))
     except ValueError as error:
         raise Refusal(str(error), ALLOWED) from None
 

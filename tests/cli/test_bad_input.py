@@ -32,8 +32,10 @@ def with_text(text: str) -> tuple[str, str]:
 # What is replaced, by what; where that is wrong; what is said of it.
 CHANGES = {
     "unknown key": ("budget:", "bugdet:", "7:1", ['unknown key "bugdet"', "did you mean 'budget'?"]),
-    "unknown hyperparameter": ("n_layer", "n_layers", "3:55", ['"n_layers"', "did you mean 'n_layer'?"]),
-    "the field's other name": ("learning_rate", "lr", "5:3", ['"lr"', "did you mean 'learning_rate'?"]),
+    "unknown hyperparameter": ("n_layer", "n_layrs", "3:55", ['"n_layrs"', "did you mean 'n_layer'?"]),
+    "no cell within a bound": (
+        "budget:", "constraints: ['n_params <= 1000']\nbudget:", "7:15", ["; the smallest n_params is 5,"]
+    ),
     "text for a number": ("batch_size: 4", "batch_size: four", "3:37", ['"four"', "a whole number from 1"]),
     "a fraction for a count": ("n_layer: 1", "n_layer: 1.5", "3:64", ["1.5", "allowed: a whole number"]),
     "a number for a list": ("budget:", "seeds: 0\nbudget:", "7:8", ["seeds is 0", "allowed: a list"]),

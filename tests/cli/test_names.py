@@ -82,7 +82,7 @@ def test_other_words_of_the_field_are_understood(said: str, known: list[str], me
 
 @pytest.mark.parametrize(
     ("override", "meant"),
-    [("lr=1", "learning_rate"), ("sampler=bayes", "tpe"), ("budget.n_trials=3", "trials_per_cell")],
+    [("beta1=0.9", "betas"), ("sampler=bayes", "tpe"), ("budget.n_trials=3", "trials_per_cell")],
 )
 def test_overrides_in_other_words(override: str, meant: str, cli, finished) -> None:
     said = cli("plan", finished.file, "-o", override)

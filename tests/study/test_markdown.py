@@ -5,11 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeplab.errors import BadInput
-from sweeplab.hyperparameters import ALIASES, TABLE, Hyperparameter
+from sweeplab.hyperparameters import ALIASES, TABLE, Hyperparameter, canonical
+from sweeplab.study.expressions import FUNCTIONS
 from sweeplab.study.file.entries import Written
 from sweeplab.study.file.markdown import parse_tables, read_tables
 from sweeplab.study.file.values import parse_value, plain, read_range
 from sweeplab.study.problems import Problems, SourceMap
+from sweeplab.study.rules import FACTS
 
 USUAL = """\
 # Hyperparameters
@@ -154,7 +156,8 @@ def test_a_range_of_any_text_is_sound_or_none(row: Hyperparameter, text: str) ->
 
 
 def test_knows_what_others_call_the_rows() -> None:
-    assert set(ALIASES.values()) <= set(TABLE) and not set(ALIASES) & set(TABLE)
+    assert set(ALIASES.values()) <= set(TABLE) and not set(ALIASES) & {*TABLE, *FACTS, *FUNCTIONS}
+    assert all(canonical(other.upper().replace("_", "-")) == name for other, name in ALIASES.items())
     rows = "|LR|1e-3|\n|d_model|64|\n|nhead|4|\n|Num layers|2|\n|ctx_len|32|\n|max steps|50|\n"
     tables = parse_tables("|Name|Value|\n|-|-|\n" + rows)
     sizes = {"n_embd": 64, "n_head": 4, "n_layer": 2, "block_size": 32, "max_iters": 50}

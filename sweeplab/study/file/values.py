@@ -9,7 +9,7 @@ from typing import Any
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import yaml_text
-from sweeplab.hyperparameters import ALIASES, AUTO, TABLE, Hyperparameter
+from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter, canonical
 from sweeplab.study.file.entries import SUGGESTED, Written, is_searched
 from sweeplab.study.problems import Problems, SourceMap
 
@@ -202,7 +202,7 @@ def overrides_of(grid: Sequence[str], search: Sequence[str]) -> list[str]:
 
 def _row(name: str, word: str) -> Hyperparameter:
     """Return the row with this name or alias."""
-    known = ALIASES.get(name.strip(), name.strip())
+    known = canonical(name.strip())
     if known not in TABLE:
         raise BadInput(Problem(f"{word}: unknown hyperparameter {name!r}", "", nearest(known, TABLE)))
     return TABLE[known]
