@@ -52,7 +52,7 @@ SYNONYMS = {
     "wordpiece": "word_piece bert",
     "unigram": "sentencepiece spm",
     "char": "character characters",
-    "run": "train start launch sweep tune optimize search",
+    "run": "train start launch tune optimize search",
     "list": "ls studies",
     "show": "status info describe state",
     "best": "winner top results result",

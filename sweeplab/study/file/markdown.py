@@ -94,13 +94,13 @@ class MarkdownTables:
             if name in self.lines
         ]
         name = named[0] if named else [*self.lines][-1]
-        kept = [
-            {key: held for key, held in part.items() if key != name} for part in (self.values, self.ranges)
-        ]
+        value = self.values.get(name, self.ranges.get(name))
+        notice = _printable(f"line {self.lines[name]}: {name}: {value} does not fit: {problem.what}")
+        values, ranges = dict(self.values), dict(self.ranges)
+        values.pop(name, None)
+        ranges.pop(name, None)
         lines = {key: line for key, line in self.lines.items() if key != name}
-        values = self.values.get(name, self.ranges.get(name))
-        notice = _printable(f"line {self.lines[name]}: {name}: {values} does not fit: {problem.what}")
-        return MarkdownTables(*kept, lines, [*self.notices, notice])
+        return MarkdownTables(values, ranges, lines, [*self.notices, notice])
 
 
 def read_tables(path: Path) -> MarkdownTables:
