@@ -420,18 +420,12 @@ def cells(spec: StudySpec, sizes: Sizes) -> tuple[list[Cell], list[tuple[dict[st
             excluded.append((space, rule, rule.why(next(space.draws(1)))))
     if not kept:
         broken = {rule.text: (rule, why) for _, rule, why in excluded}
-        spaces = [space for space, *_ in excluded]
-        raise BadInput(
-            *(
-                unmet(spec, rule, "cell", sizes, why, _trials_for(rule, spaces))
-                for rule, why in broken.values()
-            )
-        )
+        problems = list[Problem]()
+        for rule, why in broken.values():
+            trials = (trial for space, *_ in excluded for trial in space.trials_for(rule))
+            problems.append(unmet(spec, rule, "cell", sizes, why, trials))
+        raise BadInput(*problems)
     return kept, [(space.cell.values, f"{rule.text}{_without_value(why)}") for space, rule, why in excluded]
-
-
-def _trials_for(rule: Rule, spaces: Iterable[Space]) -> Iterator[Hyperparameters]:
-    return itertools.chain.from_iterable(space.trials_for(rule) for space in spaces)
 
 
 def _without_value(why: str) -> str:
