@@ -7,13 +7,34 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeplab.hyperparameters import ALIASES
+from sweeplab.hyperparameters import canonical
 
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
-# Other names of values, keys and commands, by their names here; those of hyperparameters are in ALIASES.
+# Other names of values, keys and commands, by their names here: errors name the right one. The other names of
+# hyperparameters are in ALIASES: these are read.
 SYNONYMS = {
-    "trials_per_cell": "n_trials trials num_trials",
+    "search": "parameters params space search_space param_space hyperparameters config",
+    "fixed": "value constant constants",
+    "sampler": "method algorithm search_alg searcher",
+    "pruner": "early_terminate early_termination",
+    "seeds": "seed random_seed n_seeds num_seeds",
+    "constraints": "conditions",
+    "first_trial": "initial_params points_to_evaluate",
+    "data": "dataset",
+    "engine": "backend executor launcher",
+    "metric": "name monitor",
+    "goal": "direction directions mode",
+    "minimize": "min minimise lower",
+    "trials_per_cell": "n_trials trials num_trials max_trials run_cap",
+    "time": "timeout max_time",
     "workers": "n_jobs num_workers jobs",
+    "min": "low lower start lower_bound",
+    "max": "high upper stop upper_bound",
+    "log": "log_scale log_uniform loguniform distribution prior",
+    "step": "q",
+    "choices": "values categories options",
+    "expr": "expression formula",
+    "betas": "beta1 beta2 b1 b2 adam_beta1 adam_beta2",
     "tpe": "bayes bayesian bayesian_optimization hyperopt",
     "gp": "bayes bayesian bayesian_optimization gaussian_process botorch",
     "cmaes": "cma",
@@ -31,16 +52,22 @@ SYNONYMS = {
     "wordpiece": "word_piece bert",
     "unigram": "sentencepiece spm",
     "char": "character characters",
-    "run": "train start launch sweep tune optimize search",
+    "run": "train start launch tune optimize search",
     "list": "ls studies",
-    "show": "status info describe",
-    "best": "winner top",
+    "show": "status info describe state",
+    "best": "winner top results result",
     "rm": "delete remove del",
     "init": "new create",
     "plan": "preview validate check",
     "stop": "kill cancel abort",
-    "logs": "log tail",
+    "logs": "log tail events",
     "ui": "mlflow browse",
+    "dashboard": "live monitor",
+    "resume": "continue",
+    "extend": "more",
+    "enqueue": "add queue",
+    "clone": "copy cp duplicate",
+    "rename": "mv move",
     "generate": "sample complete",
     "evaluate": "eval test",
 }
@@ -91,18 +118,24 @@ class TrackingUnavailable(Exception):  # noqa: N818 - a state of the world, not 
     """Tracking could not store something now; nothing is lost, and the caller may try again later."""
 
 
+def synonym(name: str, known: Iterable[str]) -> str:
+    """Return the known name that `name` means, as it is or in other words, or an empty string.
+
+    A known name may be a place, such as `objective.goal`, which its last part finds as well.
+    """
+    word = re.sub(r"[\s-]+", "_", name.strip().lower())
+    others = (here for here, words in SYNONYMS.items() if word in words.split())
+    places = {place.rpartition(".")[2]: place for place in sorted(known, reverse=True)}
+    places |= {place: place for place in known}
+    return next((places[each] for each in (word, canonical(name), *others) if each in places), "")
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name that `name` probably means, also by synonyms, or an empty string."""
     from rapidfuzz import fuzz, process
 
     choices: Sequence[str] = sorted(known)
-    word = re.sub(r"[\s-]+", "_", name.strip().lower())
-    words = [
-        word,
-        ALIASES.get(word, ""),
-        *(here for here, others in SYNONYMS.items() if word in others.split()),
-    ]
-    if meant := next((each for each in words if each in choices), ""):
+    if meant := synonym(name, choices):
         return meant
     match = process.extractOne(name.lower(), choices, scorer=fuzz.ratio, processor=str.lower, score_cutoff=60)
     return match[0] if match else ""

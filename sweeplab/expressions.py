@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from simpleeval import DEFAULT_OPERATORS, InvalidExpression, SimpleEval
 
+from sweeplab.hyperparameters import canonical
+
 MAX_LENGTH = 500
 
 COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.USub, ast.UAdd)
+
+
+# The names in an expression; a string counts as a whole, so that no name is found inside it.
+_NAME = re.compile(r"""'[^']*'|"[^"]*"|\b[A-Za-z_]\w*""")
 
 
 def _round(number: float, digits: int | None = None) -> float | int:
@@ -70,6 +77,15 @@ class Expression:
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", _names(self.text))
 
+    @property
+    def comparisons(self) -> Iterator[tuple[Expression, type[ast.cmpop], Expression]]:
+        """Yield the comparisons that must all hold, each with its two sides and its operator."""
+        body = _parse(self.text)
+        for part in body.values if isinstance(body, ast.BoolOp) and isinstance(body.op, ast.And) else [body]:
+            if isinstance(part, ast.Compare):
+                sides = [Expression(ast.unparse(side)) for side in (part.left, *part.comparators)]
+                yield from zip(sides, map(type, part.ops), sides[1:], strict=False)
+
     def value(self, values: Mapping[str, Any]) -> Any:
         """Evaluate the expression with these values of its names.
 
@@ -81,6 +97,11 @@ class Expression:
             return _evaluator.eval(self.text, previously_parsed=_parse(self.text))
         except (InvalidExpression, ArithmeticError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"{self.text!r} cannot be evaluated: {error}") from error
+
+
+def in_table_names(text: str) -> str:
+    """Return an expression's text with the table's names of hyperparameters: `learning_rate < 1` for `lr < 1`."""
+    return _NAME.sub(lambda match: canonical(match[0]) if match[0].isidentifier() else match[0], text)
 
 
 @lru_cache(maxsize=1024)

@@ -6,6 +6,7 @@ that only prints the table starts in milliseconds.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -435,6 +436,15 @@ ALIASES = {
     }.items()
     for other in others.split()
 }  # fmt: skip
+
+
+def canonical(name: str) -> str:
+    """Return the table's name of a hyperparameter that has another one elsewhere: `lr`, `D-model`; else `name`."""
+    word = re.sub(r"[\s-]+", "_", name.strip().lower())
+    known = ALIASES.get(word, word)
+    return known if known in TABLE else name
+
+
 _DEFAULTS = {name: each.default for name, each in TABLE.items()}
 
 

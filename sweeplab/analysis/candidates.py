@@ -15,7 +15,7 @@ import numpy as np
 from sweeplab.analysis.ledger.targets import Counting, sizes_of
 from sweeplab.data.task import Sizes
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import TABLE, canonical
 from sweeplab.laws.columns import COUNTS, Array
 from sweeplab.laws.design.candidates import MOST, Candidates
 
@@ -61,11 +61,12 @@ def candidate_study(
 
     specs = [read_spec(folder) for folder in folders]
     spec = specs[0]
+    axes = {canonical(name): values for name, values in (axes or {}).items()}
     whole = [name for name, row in TABLE.items() if row.kind == "int" and name != "seed"]
-    if unknown := [name for name in axes or () if name not in whole]:
+    if unknown := [name for name in axes if name not in whole]:
         what = f"--candidates has no {unknown[0]!r} for a study"
         raise BadInput(Problem(what, ", ".join(AXES), nearest(unknown[0], whole)))
-    grid = {name: sorted({round(float(value)) for value in values}) for name, values in (axes or {}).items()}
+    grid = {name: sorted({round(float(value)) for value in values}) for name, values in axes.items()}
     grid = grid or {name: _extended(spec.grid[name]) for name in AXES if name in spec.grid}
     if not grid:
         what = f"the grid of {spec.name} has no size to vary; name one with --candidates"

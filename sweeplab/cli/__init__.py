@@ -34,11 +34,15 @@ from sweeplab.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     BadInput,
+    Problem,
     TrackingUnavailable,
     nearest,
+    synonym,
 )
 from sweeplab.version import VERSION
 
+# A wrong option, a missing argument, one too many: the base of the only such error that Typer exports.
+UsageError: Any = typer.BadParameter.__base__
 # The groups with their help and commands, in the order in which help shows them.
 GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
     "study": (
@@ -110,18 +114,32 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that is meant, or fail with the nearest one."""
-        if args[0].startswith("-") or self.get_command(ctx, args[0]):
+        word = args[0]
+        if word.startswith("-") or ctx.resilient_parsing or self.get_command(ctx, word):
             return super().resolve_command(ctx, args)
         known = {name: f"{ctx.command_path} {name}" for name in self.commands}
         for group, (_, commands) in GROUPS.items():
             for each in commands:
                 name = NAMES.get(each, each.__name__)
                 known.setdefault(name, f"sweeplab {group} {name}")
-        near = known.get(nearest(args[0], known))
-        return ctx.fail(f"No such command {args[0]!r}." + (f" Did you mean `{near}`?" if near else ""))
+        # Of this group or of `study` before others: `status` means show, not storage status.
+        here = [name for name, path in known.items() if name in self.commands or "sweeplab study" in path]
+        meant = synonym(word, here) or nearest(word, known)
+        raise BadInput(Problem(f"{ctx.command_path} has no command {word!r}", nearest=known.get(meant, "")))
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Return the commands that complete `incomplete`; at the top level also those of `study`."""
+        found = super().shell_complete(ctx, incomplete)
+        study = self.commands.get("study")
+        if study and incomplete.isalpha():
+            found += study.shell_complete(type(ctx)(study, parent=ctx, info_name="study"), incomplete)
+        return found
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the group's options, or leave everything to the command."""
+        """Read the group's options, or leave everything to the command; without any, print the help."""
+        if not args and not ctx.resilient_parsing:
+            typer.echo(ctx.get_help(), err=True)
+            ctx.exit(EXIT_BAD_INPUT)
         bare = copy.copy(self)
         if args and self.get_command(ctx, args[0]):
             bare.params, bare.add_help_option = [], False
@@ -138,9 +156,7 @@ def group_of(help: str, commands: tuple[Callable[..., Any], ...]) -> typer.Typer
 
     Its help is plain text: Rich's help takes twice as long to print, and wraps long lines in boxes.
     """
-    group = typer.Typer(
-        cls=Commands, help=help, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
-    )
+    group = typer.Typer(cls=Commands, help=help, rich_markup_mode=None, pretty_exceptions_enable=False)
     group.callback()(lambda: None)
     for each in commands:
         group.command(NAMES.get(each))(printed(each) if each.__annotations__["return"] == "Answer" else each)
@@ -194,11 +210,18 @@ def main() -> None:
     """Run the command line: 0 done, 1 failed, 2 bad input, 130 interrupted."""
     show_control_characters()
     try:
-        _whole()(prog_name="sweeplab")
+        sys.exit(_whole()(prog_name="sweeplab", standalone_mode=False))
+    except UsageError as error:
+        line = " ".join(error.format_message().split()).removesuffix(".")
+        help = f"; {error.ctx.command_path} --help explains it" if error.ctx else ""
+        print(f"error: {line}{help}", file=sys.stderr)
+        sys.exit(EXIT_BAD_INPUT)
     except BadInput as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
+    except typer.Abort:  # the input has ended where a question was asked
+        sys.exit(EXIT_FAILED)
     except TrackingUnavailable as error:
         print(f"error: tracking does not answer: {error}", file=sys.stderr)
         sys.exit(EXIT_FAILED)

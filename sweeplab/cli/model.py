@@ -5,7 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from sweeplab.cli.options import Lab, OneCell, Overrides, Preset, StudyFile, argument, option, whole_numbers
+from sweeplab.cli.options import (
+    Lab,
+    OneCell,
+    Overrides,
+    Preset,
+    StudyFile,
+    argument,
+    cells,
+    option,
+    whole_numbers,
+)
 from sweeplab.cli.printing import Answer, print_rows, progress, say
 from sweeplab.errors import BadInput, Problem
 from sweeplab.records.folders import lab_folder
@@ -190,7 +200,10 @@ def trace(
 def coordinates(
     file: StudyFile,
     override: Overrides = None,
-    cell: Annotated[str | None, option("CELL", "The cell, if cells differ in more than the width.")] = None,
+    cell: Annotated[
+        str | None,
+        option("CELL", "The cell, if cells differ in more than the width.", autocompletion=cells),
+    ] = None,
     widths: Annotated[
         str | None, option("N,…", "Values of n_embd.  [default: 1, 2, 4 and 8 times mup_base_width]")
     ] = None,

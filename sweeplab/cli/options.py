@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.lab.listing import file_of, name_in, study_names
-from sweeplab.records.folders import lab_folder
+from sweeplab.hyperparameters import ALIASES, AUTO, TABLE, canonical
+from sweeplab.lab.listing import file_of, find_study, latest_study, name_in, study_names
+from sweeplab.records.folders import StudyFolder, lab_folder
 
 MOST_NAMED = 12  # studies listed where the command names none
 
@@ -24,6 +26,67 @@ def study_files(ctx: typer.Context, incomplete: str) -> list[str]:
     known = {*studies(ctx, incomplete), *(each.stem for each in Path("studies").glob("*.yaml"))}
     files = [each for each in Path().glob(f"{incomplete}*") if each.suffix == ".yaml" or each.is_dir()]
     return [*sorted(each for each in known if each.startswith(incomplete)), *sorted(map(str, files))]
+
+
+def cells(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the cells of the named study, or of the latest one, whose names start with `incomplete`."""
+    # While an option lacks its value, the arguments before it are not parsed yet.
+    lab, named = ctx.params.get("lab"), next(iter(ctx.args), None)
+    keys: list[str] = []
+    with suppress(BadInput, OSError):
+        if named is None or named in study_names(lab_folder(lab)):
+            folder = latest_study(lab) if named is None else find_study(lab, named)
+            keys = [cell["key"] for cell in folder.read(folder.plan_file)["cells"]]
+        else:
+            from sweeplab.study.file.reading import read_study
+            from sweeplab.study.space import cells_named
+
+            keys = [cell.key for cell in cells_named(read_study(file_of(named)), None, None)]
+    return [key for key in keys if key.startswith(incomplete)]
+
+
+def engines(incomplete: str) -> list[str]:
+    """Return the types of engines that start with `incomplete`."""
+    from sweeplab.study.spec import Engine
+
+    return [name for name in get_args(Engine.model_fields["type"].annotation) if name.startswith(incomplete)]
+
+
+def settings(incomplete: str) -> list[tuple[str, str]]:
+    """Return the hyperparameters, also by other common names, that complete `incomplete`, or the values of one.
+
+    Each comes with its meaning.
+    """
+    name, equals, _ = incomplete.partition("=")
+    row = TABLE.get(canonical(name))
+    if equals and row:
+        known = [*row.choices, *(["true", "false"] if row.kind == "bool" else [])]
+        known += [AUTO] * row.automatic + ["null"] * row.optional
+        found = {f"{name}={value}": row.meaning for value in known}
+    else:
+        found = {f"{row.name}=": row.meaning for row in TABLE.values()}
+        found |= {f"{other}=": name for other, name in ALIASES.items()} if incomplete else {}
+    return [(text, meaning) for text, meaning in found.items() if text.startswith(incomplete)]
+
+
+def names(incomplete: str) -> list[tuple[str, str]]:
+    """Return the hyperparameters that complete `incomplete`, where a name alone is allowed too."""
+    return [(text.removesuffix("="), meaning) for text, meaning in settings(incomplete)]
+
+
+def enqueued(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Return those of `settings` that can be enqueued in the named study."""
+    with suppress(BadInput, OSError):
+        folder = find_study(ctx.params.get("lab"), str(ctx.params.get("name")))
+        study = folder.read(folder.canonical_file)
+        known = {
+            *study["grid"],
+            *study["search"],
+            *(name for cell in study.get("cells", ()) for name in cell),
+        }
+        offered = settings(incomplete)
+        return [each for each in offered if canonical(each[0].partition("=")[0]) in known]
+    return []
 
 
 def presets(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -53,14 +116,19 @@ Lab = Annotated[
 ]
 _STUDY = {"autocompletion": studies, "parser": name_in}
 StudyName = Annotated[str, argument("NAME", "Name of the study, or its file.", **_STUDY)]
-MaybeStudyName = Annotated[str | None, argument("[NAME]", "Name of a study, or its file.", **_STUDY)]
+MaybeStudyName = Annotated[
+    str | None, argument("[NAME]", "Name of the study, or its file.  [default: the latest study]", **_STUDY)
+]
 _FILE = argument("FILE", "The study file, or the study's name.", autocompletion=study_files, parser=file_of)
 StudyFile = Annotated[Path, _FILE]
 MaybeStudyFile = Annotated[Path | None, _FILE]
 NewName = Annotated[str, argument("NEW", "The new name.")]
 Name = Annotated[str | None, option("NAME", "Name of the study, instead of the file's.")]
-InCell = Annotated[str | None, option("CELL", "The trial's cell, if several have its number.", "--cell")]
-OneCell = Annotated[str | None, option("CELL", "Only this cell.")]
+_CELL = {"autocompletion": cells}
+InCell = Annotated[
+    str | None, option("CELL", "The trial's cell, if several have its number.", "--cell", **_CELL)
+]
+OneCell = Annotated[str | None, option("CELL", "Only this cell.", **_CELL)]
 Run = Annotated[
     str,
     argument(
@@ -77,15 +145,26 @@ Overrides = Annotated[
         "NAME=VALUE",
         "Set a hyperparameter, or another key such as budget.time=10m. Repeatable.",
         *("-o", "--override"),
+        autocompletion=settings,
     ),
 ]
 Grid = Annotated[
     list[str] | None,
-    option("NAME=A,B,…", "Make one cell per combination of these values. Repeatable.", "--grid"),
+    option(
+        "NAME=A,B,…",
+        "Make one cell per combination of these values. Repeatable.",
+        "--grid",
+        autocompletion=settings,
+    ),
 ]
 Search = Annotated[
     list[str] | None,
-    option("NAME=LOW..HIGH", "Tune over LOW..HIGH, A,B,… or (NAME alone) its range. Repeatable.", "--search"),
+    option(
+        "NAME=LOW..HIGH",
+        "Tune over LOW..HIGH, A,B,… or (NAME alone) its range. Repeatable.",
+        "--search",
+        autocompletion=names,
+    ),
 ]
 Preset = Annotated[
     str | None,
@@ -96,6 +175,19 @@ Force = Annotated[bool, flag("Overwrite what exists already.", "--force")]
 Quiet = Annotated[bool, flag("Print errors only.", "--quiet", "-q")]
 Yes = Annotated[bool, flag("Do not ask for confirmation.", "--yes", "-y")]
 AsJson = Annotated[bool, flag("Print JSON for programs.", "--json")]
+
+
+def named_study(name: str | None, lab: Path | None) -> StudyFolder:
+    """Return the study that the user named, or the latest one, which is said on standard error.
+
+    Raises:
+        BadInput: there is no such study, or none at all.
+    """
+    if name is not None:
+        return find_study(lab, name)
+    folder = latest_study(lab)
+    typer.echo(f"{folder.name} (the latest study)", err=True)
+    return folder
 
 
 def named_file(file: Path | None, lab: Path | None) -> Path:

@@ -16,9 +16,9 @@ from sweeplab.cli.options import (
     AsJson,
     Lab,
     MaybeStudyName,
-    StudyName,
     argument,
     flag,
+    named_study,
     option,
     studies,
 )
@@ -52,7 +52,7 @@ OpenPage = Annotated[
 
 
 def scaling(
-    name: StudyName,
+    name: MaybeStudyName = None,
     dashboard: Dashboard = None,
     form: Format = "html",
     single_file: SingleFile = False,
@@ -66,11 +66,11 @@ def scaling(
     \b
     $ sweeplab report scaling small
     """
-    return _write("scaling", [name], lab, None, dashboard, form, single_file)
+    return _write("scaling", [named_study(name, lab).name], lab, None, dashboard, form, single_file)
 
 
 def sweep(
-    name: StudyName,
+    name: MaybeStudyName = None,
     audit_pruning: Annotated[
         int | None, option("N", "First train N pruned trials to their end, outside the budget.", min=1)
     ] = None,
@@ -89,11 +89,12 @@ def sweep(
     $ sweeplab report sweep small
     $ sweeplab report sweep small --audit-pruning 5
     """
+    folder = named_study(name, lab)
     if audit_pruning is not None:
         from sweeplab.sweep.work.pruned import audit_pruning as audit
 
-        audit(find_study(lab, name), audit_pruning, lambda text: typer.echo(text, err=True), allow_plugins)
-    return _write("sweep", [name], lab, None, dashboard, form, single_file)
+        audit(folder, audit_pruning, lambda text: typer.echo(text, err=True), allow_plugins)
+    return _write("sweep", [folder.name], lab, None, dashboard, form, single_file)
 
 
 def compare_studies(
@@ -158,7 +159,7 @@ def ui(
             # Under nohup it is meant to outlive the terminal.
             hangs_up = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
             _interrupted_by(stack, signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hangs_up else []))
-            shown = stack.enter_context(browse(lab, name, port, dashboard))
+            shown = stack.enter_context(browse(lab, named_study(name, lab).name, port, dashboard))
             if as_json:
                 pid = shown.server.process.pid if shown.server else None
                 print_json({"server": shown.address, "pid": pid, "studies": shown.links})
@@ -196,7 +197,7 @@ def dashboard(
 
     with ExitStack() as stack:
         _interrupted_by(stack, signal.SIGTERM, signal.SIGHUP)
-        live = stack.enter_context(live_page(lab_folder(lab), name, port))
+        live = stack.enter_context(live_page(lab_folder(lab), named_study(name, lab).name, port))
         if as_json:
             print_json({"page": live.url})
         else:

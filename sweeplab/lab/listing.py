@@ -47,6 +47,25 @@ def find_study(lab: Path | None, name: str) -> StudyFolder:
     return StudyFolder(folder, name)
 
 
+def latest_study(lab: Path | None) -> StudyFolder:
+    """Return the study of a lab that was run last.
+
+    Raises:
+        BadInput: the lab has no study.
+    """
+    place = lab_folder(lab)
+    folders = [StudyFolder(place, name) for name in study_names(place)]
+    if not folders:
+        raise BadInput(f"{place} has no study to look at yet; sweeplab study run FILE trains one")
+    return max(folders, key=_last_run)
+
+
+def _last_run(folder: StudyFolder) -> float:
+    """Return when a study was run last: a run writes the study as it begins, and its time as it goes on."""
+    written = (folder.canonical_file, folder.elapsed_file)
+    return max((file.stat().st_mtime for file in written if file.exists()), default=0.0)
+
+
 def file_of(name: str | Path) -> Path:
     """Return the study file of a path or a name; a name's file is looked for in `studies` and in this folder."""
     path = Path(name)

@@ -296,7 +296,7 @@ def sample_cell(spec: StudySpec, space: Space, count: int) -> Samples:
             rule.text: (rule, rule.why(values)) for values, rule in zip(drawn, broken, strict=True) if rule
         }
         what = f"trial of cell {space.cell.key}"
-        raise BadInput(*(unmet(spec, rule, what, space.sizes, why) for rule, why in rules.values()))
+        raise BadInput(*(unmet(spec, rule, what, space.sizes, why, drawn) for rule, why in rules.values()))
     return Samples(space, len(valid) / len(drawn), valid)
 
 

@@ -6,7 +6,7 @@ A location is a path in the document: `("search", "learning_rate", "max")`; list
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,12 @@ class SourceMap:
             for each in [each for each in known if each[: len(path)] == path]:
                 del known[each]
 
+    def move(self, old: Location, new: Location) -> None:
+        """Give the entries of a location, and of all below it, to another location."""
+        for known in (self.keys, self.values):
+            for path in [path for path in known if path[: len(old)] == old]:
+                known[*new, *path[len(old) :]] = known.pop(path)
+
     def problem(
         self, path: Location, what: str, allowed: str = "", nearest: str = "", *, at_key: bool = False
     ) -> Problem:
@@ -93,10 +99,10 @@ class Problems:
         """Add a problem at a location."""
         self.found.append(self.source.problem(path, what, allowed, nearest, at_key=at_key))
 
-    def unknown(self, path: Location, known: Sequence[str], kind: str) -> None:
-        """Add the problem that the last name of `path` is not one of `known`."""
+    def unknown(self, path: Location, known: Sequence[str], kind: str, elsewhere: Iterable[str] = ()) -> None:
+        """Add the problem that the last name of `path` is not one of `known`; `elsewhere` are names of other places."""
         name = str(path[-1])
-        near = nearest(name, known)
+        near = nearest(name, [*known, *elsewhere])
         allowed = ", ".join(known)
         if len(known) > MOST_NAMED:
             allowed = "" if near else "`sweeplab hyperparameters` lists them"

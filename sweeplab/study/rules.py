@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
+
+from simpleeval import DEFAULT_OPERATORS
 
 from sweeplab.data.task import DataSizes, Sizes
 from sweeplab.expressions import Expression
@@ -154,6 +158,46 @@ class Rule:
         except ValueError as error:
             return str(error).partition(" cannot be evaluated: ")[2]
         return ""
+
+    def reached(self, trials: Iterable[Hyperparameters], drawn: str = "") -> str:
+        """Describe how close trials come to a constraint that none of them meets: "the smallest n_params is 4,960".
+
+        `drawn` is added to what is smallest or largest.
+        """
+        if self.path[:1] != ("constraints",):
+            return ""
+        values = [vars(trial) for trial in trials]
+        for left, operator, right in Expression(self.text).comparisons:
+            pairs = [*_numbers(left, right, values)] if operator in _CLOSEST else []
+            if not pairs or any(DEFAULT_OPERATORS[operator](*pair) for pair in pairs):
+                continue
+            words, closest = ["smallest", "largest"], _CLOSEST[operator]
+            ends = closest(pairs, key=lambda pair: pair[0] - pair[1])
+            if left.names and right.names:
+                both = (
+                    f"{side.text} = {_written(end)}" for side, end in zip((left, right), ends, strict=True)
+                )
+                return f"the closest{drawn} are {' and '.join(both)}"
+            side = 0 if left.names else 1
+            return f"the {words[(closest is max) ^ side]} {(left, right)[side].text}{drawn} is {_written(ends[side])}"
+        return ""
+
+
+# Which difference of the two sides of a comparison comes closest to it.
+_CLOSEST: dict[type[ast.cmpop], Any] = {ast.Lt: min, ast.LtE: min, ast.Gt: max, ast.GtE: max}
+
+
+def _numbers(left: Expression, right: Expression, trials: Iterable[Values]) -> Iterator[tuple[float, float]]:
+    """Yield the two sides of a comparison in the trials in which both are numbers."""
+    for values in trials:
+        with suppress(ValueError):
+            sides = evaluate(left, values), evaluate(right, values)
+            if all(isinstance(side, int | float) for side in sides):
+                yield sides
+
+
+def _written(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:g}"
 
 
 def rules(spec: StudySpec, sizes: Sizes) -> list[Rule]:

@@ -280,16 +280,25 @@ class Space:
         return Hyperparameters.of(self._settled(self._constant))
 
     def _can_hold(self, rule: Rule) -> bool:
+        trials = self._listed(rule)
+        return trials is None or any(map(rule.holds, trials))
+
+    def _listed(self, rule: Rule) -> Iterable[Hyperparameters] | None:
+        """Return trials with all values that a rule depends on; None if there are too many to list."""
         free = sorted(self._expanded(rule.names) & self._varying)
         if not free:
-            return rule.holds(self._settled_constants)
+            return [self._settled_constants]
         options = [self._possible(name) for name in free]
         listed = [each for each in options if each is not None]
         if len(listed) < len(options) or math.prod(map(len, listed)) > MOST_LISTED:
-            return True
+            return None
         points = (dict(zip(free, point, strict=True)) for point in itertools.product(*listed))
-        trials = (self._settled(self._constant | point, point) for point in points)
-        return any(rule.holds(Hyperparameters.of(values)) for values in trials)
+        return (Hyperparameters.of(self._settled(self._constant | point, point)) for point in points)
+
+    def trials_for(self, rule: Rule) -> Iterable[Hyperparameters]:
+        """Return trials with the values that a rule depends on: all values, or some if there are too many to list."""
+        listed = self._listed(rule)
+        return self.draws(N_TYPICAL) if listed is None else listed
 
     @cached_property
     def typical(self) -> Hyperparameters:
@@ -398,7 +407,7 @@ def cells(spec: StudySpec, sizes: Sizes) -> tuple[list[Cell], list[tuple[dict[st
         BadInput: no cell is left.
     """
     kept: list[Cell] = []
-    excluded: list[tuple[dict[str, Any], Rule, str]] = []
+    excluded: list[tuple[Space, Rule, str]] = []
     found = rules(spec, sizes)
     for changes, *point in itertools.product(spec.cells or [{}], *spec.grid.values()):
         values = {**changes, **dict(zip(spec.grid, point, strict=True))}
@@ -408,11 +417,15 @@ def cells(spec: StudySpec, sizes: Sizes) -> tuple[list[Cell], list[tuple[dict[st
         if rule is None:
             kept.append(cell)
         else:
-            excluded.append((cell.values, rule, rule.why(next(space.draws(1)))))
+            excluded.append((space, rule, rule.why(next(space.draws(1)))))
     if not kept:
         broken = {rule.text: (rule, why) for _, rule, why in excluded}
-        raise BadInput(*(unmet(spec, rule, "cell", sizes, why) for rule, why in broken.values()))
-    return kept, [(values, f"{rule.text}{_without_value(why)}") for values, rule, why in excluded]
+        problems = list[Problem]()
+        for rule, why in broken.values():
+            trials = (trial for space, *_ in excluded for trial in space.trials_for(rule))
+            problems.append(unmet(spec, rule, "cell", sizes, why, trials))
+        raise BadInput(*problems)
+    return kept, [(space.cell.values, f"{rule.text}{_without_value(why)}") for space, rule, why in excluded]
 
 
 def _without_value(why: str) -> str:
@@ -439,16 +452,26 @@ def cells_named(spec: StudySpec, sizes: Sizes, key: str | None) -> list[Cell]:
     return [cell for cell in found if key in (None, cell.key)]
 
 
-def unmet(spec: StudySpec, rule: Rule, what: str, sizes: Sizes, why: str = "") -> Problem:
+def unmet(
+    spec: StudySpec,
+    rule: Rule,
+    what: str,
+    sizes: Sizes,
+    why: str = "",
+    trials: Iterable[Hyperparameters] = (),
+) -> Problem:
     """Return the problem that no cell (or trial) meets a rule, with the values that the rule depends on.
 
-    `why` is the reason why the rule cannot be evaluated; empty if it can.
+    `why` is the reason why the rule cannot be evaluated; empty if it can. `trials` are those that do not
+    meet it: all that a cell has, else some that were drawn.
     """
     given = defaults() | spec.fixed | spec.grid | spec.changed
     names = sorted(rule.names & given.keys() - spec.search.keys())
     values = [f"{name} is {shown(given[name])}" for name in names if given[name] != AUTO]
     text = f"no {what} meets {rule.text!r}{_without_value(why)}"
     text += f" where {', '.join(values)}" if values else ""
+    reached = rule.reached(trials, "" if what == "cell" else " drawn")
+    text += f"; {reached}" if reached else ""
     return spec.problem(rule.path, text, _possible_there(spec, rule, sizes))
 
 

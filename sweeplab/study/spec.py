@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, field_validator, mo
 
 from sweeplab import plugins
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.expressions import ALLOWED, Expression
+from sweeplab.expressions import ALLOWED, Expression, in_table_names
 from sweeplab.hyperparameters import AUTO, TABLE, defaults
 from sweeplab.permissions import RAY, TRACKING, Kind
 from sweeplab.records.folders import NAMES, is_name
@@ -88,7 +88,7 @@ def _expression(written: Any) -> Expression:
     if isinstance(written, Expression):
         return written
     try:
-        return Expression(str(written))
+        return Expression(in_table_names(str(written)))
     except ValueError as error:
         raise Refusal(str(error), ALLOWED) from None
 

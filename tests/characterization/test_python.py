@@ -50,7 +50,7 @@ REFUSED = (
     "ui nothing",
     "doctor nothing",
 )
-MISUSED = ("study", "nothing", "study show", "study show alpha --nothing", "study plan alpha.yaml --name")
+MISUSED = ("study", "nothing", "study pause", "study show alpha --nothing", "study plan alpha.yaml --name")
 
 
 @pytest.mark.parametrize("line", REFUSED)

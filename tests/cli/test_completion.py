@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -46,6 +47,44 @@ def test_a_study_s_name_is_completed(shell: str, lab: Path) -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_commands_are_completed(shell: str, lab: Path) -> None:
     assert {"pause", "plan"} <= offered(shell, "sweeplab study p")
+
+
+@pytest.mark.parametrize(
+    ("line", "texts"),
+    [
+        ("sh", {"show"}),
+        ("show sm", {"small", "small-again"}),
+        ("run small --engine l", {"local"}),
+        ("run small -o weight_d", {"weight_decay="}),
+        ("run small -o num_l", {"num_layers="}),
+        ("plan small --override activation=gel", {"activation=gelu", "activation=gelu_tanh"}),
+        ("plan small --override act=gel", {"act=gelu", "act=gelu_tanh"}),
+        ("plan small --search dropo", {"dropout", "dropout_rate", "dropout_p"}),
+        ("plan small --grid n_lay", {"n_layer=", "n_layers="}),
+        ("enqueue small lr", {"lr="}),
+        ("enqueue small n_", {"n_embd=", "n_embed="}),
+        ("best small --cell n", {"n_embd=8", "n_embd=16"}),
+        ("show --cell n", {"n_embd=64"}),
+        ("trial stop small --cell n", {"n_embd=8", "n_embd=16"}),
+        ("model params mine.yaml --cell n", {"n_layer=1", "n_layer=2"}),
+    ],
+)
+def test_values_are_completed(line: str, texts: set[str], lab: Path) -> None:
+    study = lab / "studies" / "small"
+    parts = {"grid": {"n_embd": [8, 16]}, "search": {"learning_rate": {"min": 1e-4, "max": 1e-2}}}
+    for name, cells in (("small", ["n_embd=8", "n_embd=16"]), ("wide", ["n_embd=64"])):
+        plan = {"cells": [{"key": cell} for cell in cells]}
+        (lab / "studies" / name / "plan.json").write_text(json.dumps(plan))
+    (study / "study.json").write_text(json.dumps(parts))
+    os.utime(lab / "studies" / "wide" / "study.json", (2**32, 2**32))
+    data = "data: {corpus: python-docs, tokenizer: char}"
+    (lab.parent / "mine.yaml").write_text(f"name: mine\n{data}\ngrid: {{n_layer: [1, 2]}}\n")
+    assert offered("bash", f"sweeplab {line}") == texts
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_also_show_what_a_value_means(shell: str, lab: Path) -> None:
+    assert {"lr=", "learning_rate"} <= offered(shell, "sweeplab run small -o lr")
 
 
 def test_the_lab_that_was_named_is_looked_into(folder: Path, lab: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -81,6 +82,25 @@ def test_help_reads_well(names: tuple[str, ...], capsys: pytest.CaptureFixture[s
 def test_every_option_says_what_it_does(names: tuple[str, ...]) -> None:
     for parameter in named(names).params:
         assert parameter.help and parameter.help[0].isupper(), f"{' '.join(names)}: {parameter.name}"
+
+
+def test_a_letter_means_the_same_option_in_every_command() -> None:
+    options = defaultdict[str, set[str]](set)
+    for names in commands():
+        for parameter in named(names).params:
+            for letter in (each for each in parameter.opts if re.fullmatch("-[^-]", each)):
+                options[letter].update(each for each in parameter.opts if each.startswith("--"))
+    assert options["-o"] == {"--override"}
+    assert all(len(meanings) == 1 for meanings in options.values()), options
+
+
+@pytest.mark.parametrize("wrong", [("--no-such-option",), ("x",) * 9], ids=["option", "arguments"])
+@pytest.mark.parametrize("names", list(commands()), ids=" ".join)
+def test_a_wrong_command_line_is_one_line(names: tuple[str, ...], wrong: tuple[str, ...], cli) -> None:
+    if wrong[0] == "x" and any(parameter.nargs < 0 for parameter in named(names).params):
+        wrong = ("--lab",)  # any number of arguments is right
+    said = cli(*names, *wrong)
+    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1) and said.err.startswith("error: ")
 
 
 def examples() -> Iterator[str]:

@@ -69,7 +69,7 @@ def test_takes_values_from_a_table_and_says_what_it_could_not(folder: Path) -> N
     assert set(spec.search) == {"learning_rate", "eps"}
     assert result.stderr.splitlines() == [
         "table.md: line 4: unknown hyperparameter 'n_layes' (3); did you mean 'n_layer'?",
-        "table.md: n_embd is 64 on line 3 and 128 on line 5; the later value is used",
+        "table.md: line 5: n_embd: its value 64 on line 3 is replaced by 128",
     ]
 
 
@@ -119,14 +119,21 @@ def test_an_empty_search_searches_nothing(folder: Path) -> None:
     assert not read_study(folder / "mine.yaml").search
 
 
-def test_a_refused_value_writes_nothing(folder: Path) -> None:
-    (folder / "table.md").write_text(f"{TABLE}| dropout | a lot |\n| n_layer | 0 |\n")
-    with pytest.raises(BadInput) as refused:
-        run("mine", "--table", "table.md")
-    first, second = str(refused.value).splitlines()
-    assert first.startswith("table.md:7: dropout is 'a lot'; allowed: a number from 0 to below 1")
-    assert second.startswith("table.md:8: n_layer is '0'")
-    assert [path.name for path in folder.iterdir()] == ["table.md"]
+def test_what_does_not_fit_is_left_out_written_as_a_comment_and_said(folder: Path) -> None:
+    rows = "| dropout | a lot |\n| n_layer | 0 |\n| n_head | 5 |\n| epochs | 2 |\n| max_iters | 1M |\n"
+    (folder / "table.md").write_text(TABLE + rows)
+    result = run("mine", "--table", "table.md")
+    said = result.stderr.splitlines()
+    assert (folder / "mine.yaml").read_text().startswith("".join(f"# {line}\n" for line in said))
+    spec = read_study(folder / "mine.yaml")
+    assert spec.fixed["n_embd"] == 128 and spec.fixed["epochs"] == 2
+    for text in (
+        "line 7: dropout is 'a lot'; allowed: a number from 0 to below 1",
+        "line 8: n_layer is '0'; allowed: a whole number from 1",
+        "line 9: n_head: 5 does not fit: n_head 5 does not divide n_embd 128",
+        "line 11: max_iters is left out: max_iters and epochs exclude each other",
+    ):
+        assert any(line.startswith(f"table.md: {text}") for line in said), said
 
 
 def test_replaces_a_file_only_by_force(folder: Path) -> None:

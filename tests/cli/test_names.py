@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -53,11 +55,45 @@ def test_the_commands_of_study_need_no_first_word(words: tuple[str, ...], cli, f
         ("scaling", "sweeplab report scaling"),
         ("study lst", "sweeplab study list"),
         ("laws ft", "sweeplab laws fit"),
+        ("status", "sweeplab study show"),
+        ("results", "sweeplab study best"),
+        ("start", "sweeplab study run"),
+        ("study status", "sweeplab study show"),
+        ("laws start", "sweeplab study run"),
+        ("compare", "sweeplab report compare"),
     ],
 )
 def test_a_wrong_word_is_answered_with_the_command(typed: str, meant: str, cli) -> None:
     said = cli(*typed.split())
-    assert said.code == 2 and said.err.endswith(f"Did you mean `{meant}`?\n")
+    assert said.code == 2 and said.err.endswith(f"did you mean {meant!r}?\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("show", "--lab", "LAB"),
+        ("best", "--cell", "n_embd=8", "--lab", "LAB"),
+        ("logs", "--lab", "LAB"),
+        ("watch", "--lab", "LAB"),
+        ("report", "scaling", "--lab", "LAB"),
+        ("report", "sweep", "--lab", "LAB"),
+    ],
+    ids=" ".join,
+)
+def test_without_a_name_it_looks_at_the_study_that_was_run_last_and_says_so(
+    words: tuple[str, ...], cli, finished, folder: Path
+) -> None:
+    lab = shutil.copytree(finished.lab, folder / "lab")
+    studies = lab / "studies"
+    shutil.copytree(studies / "tiny", studies / "another")
+    for file in ("study.json", "elapsed.json"):
+        os.utime(studies / "another" / file, (1, 1))
+    command = [each.replace("LAB", str(lab)) for each in words]
+    unnamed, named = cli(*command), cli(*command[:-2], "tiny", *command[-2:])
+    assert (unnamed.code, unnamed.out) == (named.code, named.out)
+    assert unnamed.err == "tiny (the latest study)\n" + named.err
+    os.utime(studies / "another" / "elapsed.json")
+    assert cli(*command).err.startswith("another (the latest study)\n")
 
 
 def test_the_version(cli) -> None:
@@ -82,7 +118,7 @@ def test_other_words_of_the_field_are_understood(said: str, known: list[str], me
 
 @pytest.mark.parametrize(
     ("override", "meant"),
-    [("lr=1", "learning_rate"), ("sampler=bayes", "tpe"), ("budget.n_trials=3", "trials_per_cell")],
+    [("beta1=0.9", "betas"), ("sampler=bayes", "tpe"), ("budget.n_trials=3", "trials_per_cell")],
 )
 def test_overrides_in_other_words(override: str, meant: str, cli, finished) -> None:
     said = cli("plan", finished.file, "-o", override)

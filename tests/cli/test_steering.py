@@ -101,7 +101,7 @@ def test_a_finished_study_is_extended_enqueued_and_goes_on(cli, lab: Path) -> No
     assert "trials_per_cell 3 (was 2): 2 trials to go; sweeplab study resume tiny runs it" in said.out
     undo(cli, said.out)
     assert json.loads(cli("study", "show", "tiny", "--json").out)["trials_per_cell"] == 2
-    asked = json.loads(cli("study", "enqueue", "tiny", "n_embd=16", "learning_rate=5e-3", "--json").out)
+    asked = json.loads(cli("study", "enqueue", "tiny", "n_embd=16", "lr=5e-3", "--json").out)
     assert asked["trials"] == [{"cell": "n_embd=16", "trial": 2}]
     withdrawn = cli(*shlex.split(asked["undo"][0])[1:])
     assert "trial 2 in cell n_embd=16 is withdrawn" in withdrawn.out

@@ -1,15 +1,20 @@
+import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sweeplab.errors import BadInput
-from sweeplab.hyperparameters import ALIASES, TABLE, Hyperparameter
+from sweeplab.expressions import FUNCTIONS
+from sweeplab.hyperparameters import ALIASES, TABLE, Hyperparameter, canonical
 from sweeplab.study.file.entries import Written
 from sweeplab.study.file.markdown import parse_tables, read_tables
+from sweeplab.study.file.reading import read_text
+from sweeplab.study.file.template import study_text
 from sweeplab.study.file.values import parse_value, plain, read_range
 from sweeplab.study.problems import Problems, SourceMap
+from sweeplab.study.rules import FACTS
 
 USUAL = """\
 # Hyperparameters
@@ -45,7 +50,7 @@ def test_reads_the_usual_form() -> None:
         "tie_weights": True,
     }
     assert tables.lines["block_size"] == 7 and tables.lines["tie_weights"] == 16
-    assert not tables.notices and not tables.problems
+    assert not tables.notices
 
 
 @pytest.mark.parametrize(
@@ -63,7 +68,21 @@ def test_reads_the_usual_form() -> None:
         ("max_iters", "1\u202f000\u202f000", 1_000_000),
         ("max_iters", "3e2", 300),
         ("max_iters", "300 iterations", 300),
-        ("max_iters", "100 million", None),
+        ("max_iters", "100 million", 100_000_000),
+        ("max_iters", "1M", 1_000_000),
+        ("max_iters", "2kk", None),
+        ("max_iters", "10k steps", 10_000),
+        ("max_iters", "2 epochs", None),
+        ("max_iters", "10%", None),
+        ("block_size", "2k", 2000),
+        ("vocab_size", "32K", 32_000),
+        ("batch_size", "512k tokens", None),
+        ("learning_rate", "10k", 10_000.0),
+        ("weight_decay", "10%", 0.1),
+        ("dropout", "12.5 %", 0.125),
+        ("dtype", "bf16", "bfloat16"),
+        ("dtype", "FP16", "float16"),
+        ("positions", "RoPE", "rotary"),
         ("max_iters", "10,00", None),
         ("max_iters", "2.5", None),
         ("dropout", "0.1 (or 0.2)", 0.1),
@@ -96,6 +115,7 @@ def test_reads_the_usual_form() -> None:
         ("n_layer", "", None),
         ("n_layer", "—", None),
         ("n_layer", "9" * 6000, None),
+        ("n_layer", "9" * 6000 + "k", None),
         ("learning_rate", "1e999", None),
     ],
 )
@@ -129,6 +149,14 @@ def test_values_as_people_write_them(name: str, written: str, value: object) -> 
         ("betas", "(0.9, 0.95), (0.9, 0.99)", [(0.9, 0.95), (0.9, 0.99)]),
         ("grad_clip", "{1.0, none}", [1.0, None]),
         ("n_head", "suggested", "suggested"),
+        ("learning_rate", "1e-4–3e-3", {"min": 1e-4, "max": 3e-3, "log": True}),
+        ("dropout", "0–30%", {"min": 0.0, "max": 0.3}),
+        ("max_iters", "{1k, 2k}", [1000, 2000]),
+        ("warmup_iters", "5% of steps", {"expr": "max_iters * 5 // 100"}),
+        ("warmup_iters", "2.5 % of the training steps", {"expr": "max_iters * 2.5 // 100"}),
+        ("warmup_iters", "1%", {"expr": "max_iters * 1 // 100"}),
+        ("max_iters", "5% of steps", None),
+        ("n_layer", "5%", None),
         ("learning_rate", "> 0", None),
         ("learning_rate", "3e-4", None),
         ("learning_rate", "1e-2 to 1e-4", None),
@@ -154,7 +182,8 @@ def test_a_range_of_any_text_is_sound_or_none(row: Hyperparameter, text: str) ->
 
 
 def test_knows_what_others_call_the_rows() -> None:
-    assert set(ALIASES.values()) <= set(TABLE) and not set(ALIASES) & set(TABLE)
+    assert set(ALIASES.values()) <= set(TABLE) and not set(ALIASES) & {*TABLE, *FACTS, *FUNCTIONS}
+    assert all(canonical(other.upper().replace("_", "-")) == name for other, name in ALIASES.items())
     rows = "|LR|1e-3|\n|d_model|64|\n|nhead|4|\n|Num layers|2|\n|ctx_len|32|\n|max steps|50|\n"
     tables = parse_tables("|Name|Value|\n|-|-|\n" + rows)
     sizes = {"n_embd": 64, "n_head": 4, "n_layer": 2, "block_size": 32, "max_iters": 50}
@@ -206,14 +235,14 @@ def test_the_later_table_wins_and_a_contradiction_is_said() -> None:
     tables = parse_tables(USUAL + later)
     assert tables.values["n_embd"] == 64 and tables.lines["n_embd"] == 22
     (said,) = tables.notices
-    assert said == "n_embd is 192 on line 10 and 64 on line 22; the later value is used"
+    assert said == "line 22: n_embd: its value 192 on line 10 is replaced by 64"
 
 
 def test_a_refused_value_leaves_the_earlier_one() -> None:
-    tables = parse_tables("|Name|Value|\n|-|-|\n|n_layer|3|\n|n_layer|many|\n", Path("t.md"))
+    tables = parse_tables("|Name|Value|\n|-|-|\n|n_layer|3|\n|n_layer|many|\n")
     assert tables.values == {"n_layer": 3}
-    (problem,) = tables.problems
-    assert str(problem).startswith("t.md:4: n_layer is 'many'; allowed: a whole number from 1")
+    (notice,) = tables.notices
+    assert notice.startswith("line 4: n_layer is 'many'; allowed: a whole number from 1")
 
 
 def test_says_unknown_rows_with_the_nearest_name() -> None:
@@ -280,3 +309,67 @@ def test_reads_windows_line_ends_and_a_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "table.md"
     path.write_bytes(b"\xef\xbb\xbf" + USUAL.replace("\n", "\r\n").encode())
     assert read_tables(path) == parse_tables(USUAL)
+
+
+CLASHING = [
+    "n_embd",
+    "n_head",
+    "n_kv_head",
+    "head_dim",
+    "max_iters",
+    "epochs",
+    "warmup_iters",
+    "batch_size",
+    "grad_accum",
+]
+NAMES = st.one_of(
+    st.sampled_from(CLASHING), st.sampled_from([*TABLE, *ALIASES]), st.text("abc_ -", min_size=1, max_size=8)
+)
+NUMBERS = st.one_of(
+    st.integers(1, 9).map(str),
+    st.integers(0, 4096).map(str),
+    st.integers(1, 64).map(lambda number: f"{number}k"),
+    st.integers(0, 100).map(lambda number: f"{number}%"),
+    st.floats(1e-9, 10).map(lambda number: f"{number:.1e}"),
+)
+CELLS = st.one_of(
+    NUMBERS,
+    st.tuples(NUMBERS, NUMBERS).map("–".join),
+    st.lists(NUMBERS, max_size=3).map(lambda each: f"{{{', '.join(each)}}}"),
+    st.sampled_from(["", "—", "5% of steps", "auto", "none", "true", "bf16", "(0.9, 0.95)", "suggested"]),
+    st.sampled_from(sorted({choice for row in TABLE.values() for choice in row.choices})),
+    st.text(max_size=12),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@example([("n_embd", "64", ""), ("n_head", "5", ""), ("n_kv_head", "3", ""), ("batch", "7", "")], True)
+@example(
+    [("epochs", "2", ""), ("steps", "1M", ""), ("grad_accum", "{5, 7}", ""), ("dtype", "bf16", "")], False
+)
+@given(st.lists(st.tuples(NAMES, CELLS, CELLS), min_size=1, max_size=12), st.booleans())
+def test_of_any_table_a_sound_study_is_written_with_every_row(
+    rows: list[tuple[str, str, str]], minimal: bool
+) -> None:
+    def in_a_cell(text: str) -> str:
+        return re.sub(r"[|\\`\r\n]", " ", text)
+
+    lines = "".join(f"|{name}|{in_a_cell(value)}|{in_a_cell(searched)}|\n" for name, value, searched in rows)
+    tables = parse_tables(f"|Name|Value|Range|\n|-|-|-|\n{lines}").for_any_machine()
+    text, notices = tables.study(
+        lambda kept: study_text("mine", minimal, None, values=kept.values, ranges=kept.ranges)
+    )
+    spec = read_text("".join(f"# {notice}\n" for notice in notices) + text, Path("mine.yaml"))
+    fixed = {**spec.fixed, "seed": spec.seeds[0]}
+
+    def is_in_the_study(name: str, value: str) -> bool:
+        try:
+            return name in spec.search or (name in fixed and fixed[name] == parse_value(TABLE[name], value))
+        except ValueError:
+            return False
+
+    for at, (name, value, searched) in enumerate(rows, start=3):
+        is_heading = not plain(name) or not (in_a_cell(value) + in_a_cell(searched)).strip()
+        said = any(re.search(rf"\bline {at}\b", notice) for notice in notices)
+        known = canonical(plain(name))
+        assert is_heading or said or is_in_the_study(known, in_a_cell(value)), (name, value, searched)

@@ -114,8 +114,7 @@ def test_scalars_are_yaml_1_2(write):
     [
         ("§bugdet: {time: 30m}", "unknown key \"bugdet\".*did you mean 'budget'"),
         ("fixed: {§block_sise: 64}", "hyperparameter \"block_sise\"; did you mean 'block_size'"),
-        ("grid: {§n_layers: [1]}", "did you mean 'n_layer'"),
-        ("search: {§lr: suggested}", "did you mean 'learning_rate'"),
+        ("grid: {§n_layrs: [1]}", "did you mean 'n_layer'"),
         ("fixed: {batch_size: §many}", 'batch_size is "many"; allowed: a whole number from 1 to 65536'),
         ("fixed: {batch_size: §1.5}", "a whole number"),
         ("fixed: {batch_size: §true}", "a whole number"),
@@ -150,7 +149,7 @@ def test_scalars_are_yaml_1_2(write):
         ("search: {warmup_iters: {min: 0, max: 9, step: §-1}}", "a whole number above 0"),
         ("search: {dropout: {min: 0, max: 0.2, log: §1}}", "true or false"),
         ("search: {dropout: {min: 0, max: 0.2, §stp: 0.1}}", "did you mean 'step'"),
-        ("search: {dropout: §{choice: [0.1]}}", "did you mean 'choices'"),
+        ("search: {dropout: {§choice: [0.1]}}", "did you mean 'choices'"),
         ("search: {activation: §{min: 1, max: 2}}", "activation takes no range"),
         ("search: {activation: [gelu, §reul]}", "did you mean 'relu'"),
         ("search: {activation: §[]}", "a list of one or more"),
@@ -161,7 +160,48 @@ def test_scalars_are_yaml_1_2(write):
         ("grid: {§eval_tokens: [1024, 2048]}", "the same in the whole study"),
         ("search: {§eval_iters: [10, 20]}", "the same in the whole study"),
         ("search: {n_head: {divides: §n_emb}}", "did you mean 'n_embd'"),
-        ("search: {n_head: {divides: §lr}}", 'unknown hyperparameter "lr"; .*did you mean .learning_rate'),
+        ("search: {n_head: {divides: §lrr}}", 'unknown hyperparameter "lrr"'),
+        (
+            "fixed: {lr: 1e-3, §learning_rate: 1e-3}",
+            "learning_rate is given twice, as lr and as learning_rate",
+        ),
+        ("search: {learning_rate: suggested, §LR: suggested}", "given twice, as learning_rate and as LR"),
+        (
+            "fixed: {lr: 1e-3}\nsearch: {§max-lr: suggested}",
+            "learning_rate is set both in fixed and in search",
+        ),
+        ("fixed: {§beta2: 0.95}", "did you mean 'betas'"),
+        ("§parameters: {lr: suggested}", "did you mean 'search'"),
+        ("§method: bayes", "did you mean 'sampler'"),
+        ("§metric: {name: val_loss}", "did you mean 'objective.metric'"),
+        ("§direction: minimize", "did you mean 'objective.goal'"),
+        ("§early_terminate: {type: hyperband}", "did you mean 'pruner'"),
+        ("§run_cap: 20", "did you mean 'budget.trials_per_cell'"),
+        ("§lr: 1e-3", "did you mean 'fixed.learning_rate'"),
+        ("objective: {§direction: minimize}", "did you mean 'goal'"),
+        ("objective: {goal: §min}", "did you mean 'minimize'"),
+        ("search: {lr: {§low: 1e-4, max: 1e-2}}", "did you mean 'min'"),
+        ("search: {lr: {min: 1e-4, §high: 1e-2}}", "did you mean 'max'"),
+        ("search: {lr: {min: 1e-4, max: 1e-2, §distribution: log}}", "did you mean 'log'"),
+        ("search: {lr: {§values: [1e-4, 1e-2]}}", "did you mean 'choices'"),
+        ("search: {lr: {§value: 1e-4}}", "did you mean 'fixed'"),
+        ("seeds: §3", r"allowed: a list, such as \[0, 1, 2\]"),
+        ("seeds: §1337", r"allowed: a list, such as \[1337\]"),
+        ("warm_start: §small", r'allowed: a list, such as \["small"\]'),
+        (
+            "grid: {lr: [1e-4, 1e-2]}\nconstraints: [§'lr > 1']",
+            "'learning_rate > 1' where .*; the largest learning_rate is 0.01",
+        ),
+        ("grid: {lr: [1e-4, 1e-2]}\nconstraints: [§'0.1 < lr < 1']", "the largest learning_rate is 0.01"),
+        (
+            "grid: {lr: [1e-4, 1e-2]}\nconstraints: [§'lr > weight_decay and lr < 1']",
+            "the closest are learning_rate = 0.01 and weight_decay = 0.",
+        ),
+        ("search: {lr: [1e-4, 1e-2]}\nconstraints: [§'1e-5 >= lr']", "the smallest learning_rate is 0.0001"),
+        (
+            "search: {lr: {min: 1e-4, max: 1e-2}}\nconstraints: [§'lr > 1']",
+            r"the largest learning_rate drawn is 0\.00",
+        ),
         ("search: {n_head: {divides: §dropout}}", 'divides is "dropout"; allowed: the name of a'),
         ("search: {dropout: {divides: §n_embd}}", "dropout is not a whole number, so it divides nothing"),
         ("search: {n_head: {divides: §n_embd}, n_embd: {min: 8, max: 512}}", "505 values"),
@@ -313,6 +353,44 @@ def test_a_missing_file_is_named_with_its_neighbor(write, tmp_path):
         read_study(tmp_path / "stdy.yaml")
     with pytest.raises(BadInput, match="Is a directory"):
         read_study(tmp_path)
+
+
+@pytest.mark.parametrize("other", ["lr", "LR", "Peak-Learning-Rate"])
+@pytest.mark.parametrize(
+    ("line", "override"),
+    [
+        ("fixed: {$: 1e-3}", ""),
+        ("grid: {$: [1e-3, 1e-2]}", ""),
+        ("cells: [{}, {$: 1e-2}]", ""),
+        ("search: {$: suggested}\nfirst_trial: {$: 2e-3}", ""),
+        ("fixed: {}", "$=1e-2"),
+        ("search: {$: suggested}", "$=1e-2"),
+        ("search: {$: {min: 1e-4, max: 1e-3}}", "search.$.max=1e-2"),
+        ("grid: {$: [1e-3, 1e-2]}", "search={$: suggested, dropout: suggested}\ngrid={}"),
+        ("search: {$: suggested}", "first_trial.$=2e-3"),
+    ],
+)
+def test_a_hyperparameter_may_have_another_common_name_wherever_it_is_set(write, line, override, other):
+    def spec(name: str):
+        overrides = [each for each in override.replace("$", name).split("\n") if each]
+        return read_study(write(SMALL + line.replace("$", name)), overrides)
+
+    assert spec(other).as_written() == spec("learning_rate").as_written()
+
+
+def test_expressions_may_have_other_common_names_but_keep_their_strings(write):
+    text = SMALL + (
+        "search: {n_head: {divides: d_model}, wd: {min: 1e-3, max: 1e-1, when: activation == 'act'},\n"
+        "  min_lr: {expr: lr / 10}, lr: suggested, warmup: {expr: num_steps // 10}}\n"
+        "constraints: ['lr < 1 and min(wd, lr) < 1']\nseeds: [0, {seed: 1, when: depth == 2}]\n"
+    )
+    written = read_study(write(text)).as_written()
+    assert written["search"]["n_head"]["divides"] == "n_embd"
+    assert written["search"]["weight_decay"]["when"] == "activation == 'act'"
+    assert written["search"]["min_lr"]["expr"] == "learning_rate / 10"
+    assert written["search"]["warmup_iters"]["expr"] == "max_iters // 10"
+    assert written["constraints"] == ["learning_rate < 1 and min(weight_decay, learning_rate) < 1"]
+    assert written["seeds"][1]["when"] == "n_layer == 2"
 
 
 def test_an_override_fixes_a_hyperparameter_or_sets_a_place(write):

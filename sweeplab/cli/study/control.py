@@ -7,7 +7,17 @@ from typing import Annotated
 import typer
 
 from sweeplab import open_study
-from sweeplab.cli.options import AllowPlugins, AsJson, InCell, Lab, StudyName, argument, flag, option
+from sweeplab.cli.options import (
+    AllowPlugins,
+    AsJson,
+    InCell,
+    Lab,
+    StudyName,
+    argument,
+    enqueued,
+    flag,
+    option,
+)
 from sweeplab.cli.printing import Answer, answer_of, print_answer
 from sweeplab.lab.listing import find_study, study_names
 from sweeplab.records.folders import lab_folder
@@ -81,7 +91,10 @@ def extend(
 
 def enqueue(
     name: StudyName,
-    values: Annotated[list[str], argument("NAME=VALUE...", "Hyperparameters of its search and grid.")],
+    values: Annotated[
+        list[str],
+        argument("NAME=VALUE...", "Hyperparameters of its search and grid.", autocompletion=enqueued),
+    ],
     lab: Lab = None,
 ) -> Answer:
     """Enqueue trials with given values, to run next.

@@ -60,17 +60,24 @@ def init(
 
     if not _NAME.fullmatch(name):
         raise BadInput(Problem(f"{name!r} cannot be a study's name", "letters, digits and . _ - inside"))
-    tables = read_tables(table).for_any_machine() if table else MarkdownTables()
-    if tables.problems:
-        raise BadInput(*tables.problems)
     found = read_search(search or ())
-    ranges = tables.ranges | {name: entry for name, entry in found.items() if entry != SUGGESTED}
-    values = {**(preset_of(preset).values if preset else {}), **tables.values}
     searched = None if search is None else list(found)
-    text = study_text(name, minimal, searched, values, ranges, read_grid(grid or (), ranges))
+    values = preset_of(preset).values if preset else {}
+
+    def text_of(tables: MarkdownTables) -> str:
+        ranges = tables.ranges | {name: entry for name, entry in found.items() if entry != SUGGESTED}
+        chosen = {**values, **tables.values}
+        return study_text(name, minimal, searched, chosen, ranges, read_grid(grid or (), ranges))
+
+    if table:
+        text, left_out = read_tables(table).for_any_machine().study(text_of)
+        notices = [f"{table}: {notice}" for notice in left_out]
+    else:
+        text, notices = text_of(MarkdownTables()), []
+    text = "".join(f"# {notice}\n" for notice in notices) + text
     write_study(output or _file_of(name), text, force, "plan")
-    for notice in tables.notices:
-        typer.echo(f"{table}: {notice}", err=True)
+    for notice in notices:
+        typer.echo(notice, err=True)
 
 
 def clone(

@@ -18,13 +18,16 @@ from sweeplab.cli.options import (
     Grid,
     Lab,
     MaybeStudyFile,
+    MaybeStudyName,
     Name,
     Overrides,
     Quiet,
     Search,
     StudyName,
+    engines,
     flag,
     named_file,
+    named_study,
     option,
     overrides,
 )
@@ -209,7 +212,12 @@ def run(
     file: MaybeStudyFile = None,
     override: Overrides = None,
     engine: Annotated[
-        str | None, option("TYPE", "Start workers by local, slurm or ray, instead of the file's engine.")
+        str | None,
+        option(
+            "TYPE",
+            "Start workers by local, slurm or ray, instead of the file's engine.",
+            autocompletion=engines,
+        ),
     ] = None,
     grid: Grid = None,
     search: Search = None,
@@ -285,7 +293,7 @@ def confirm(
     raise typer.Exit(confirm_with_view(study, top, seeds, as_json, quiet))
 
 
-def watch(name: StudyName, lab: Lab = None) -> None:
+def watch(name: MaybeStudyName = None, lab: Lab = None) -> None:
     """Show a running study as `study run` does, until it ends.
 
     Ctrl-C leaves the study running. The exit code is that of the study's run.
@@ -295,11 +303,11 @@ def watch(name: StudyName, lab: Lab = None) -> None:
     """
     from sweeplab.cli.study.view import watch_with_view
 
-    raise typer.Exit(watch_with_view(find_study(lab, name)))
+    raise typer.Exit(watch_with_view(named_study(name, lab)))
 
 
 def logs(
-    name: StudyName,
+    name: MaybeStudyName = None,
     follow: Annotated[bool, flag("Continue until the study ends.", "--follow", "-f")] = False,
     lab: Lab = None,
     as_json: AsJson = False,
@@ -314,7 +322,7 @@ def logs(
     from sweeplab.sweep.control.following import log_lines
 
     try:
-        for line in log_lines(find_study(lab, name), follow):
+        for line in log_lines(named_study(name, lab), follow):
             at = line["time"]
             clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else " " * 19
             if as_json:

@@ -18,10 +18,12 @@ from sweeplab.cli.options import (
     Force,
     InCell,
     Lab,
+    MaybeStudyName,
     OneCell,
     StudyName,
     argument,
     flag,
+    named_study,
     option,
     studies,
 )
@@ -93,7 +95,7 @@ def _print_studies(studies: list[dict[str, Any]]) -> None:
 
 
 def show(
-    name: StudyName,
+    name: MaybeStudyName = None,
     trial: Annotated[int | None, option("N", "Show this trial.")] = None,
     cell: InCell = None,
     everything: All = False,
@@ -108,7 +110,7 @@ def show(
     $ sweeplab study show small
     $ sweeplab study show small --trial 3 --cell n_layer=1,n_embd=32
     """
-    folder = find_study(lab, name)
+    folder = named_study(name, lab)
     if trial is not None:
         return showing.show_trial(folder, trial, cell), lambda found: _print_trial(found, everything)
     return showing.show_study(folder), print_study
@@ -239,7 +241,7 @@ def _in_short(values: Mapping[str, Any]) -> str:
 
 
 def best(
-    name: StudyName,
+    name: MaybeStudyName = None,
     cell: OneCell = None,
     trial: Annotated[int | None, option("N", "Show this trial instead.")] = None,
     as_yaml: Annotated[bool, flag("Print the study file that trains it again.", "--yaml")] = False,
@@ -262,7 +264,7 @@ def best(
     """
     from sweeplab.lab.reuse import rerun_text
 
-    folder = find_study(lab, name)
+    folder = named_study(name, lab)
     trials = read_trials(folder)
     found = find_best(folder, cell, trial, trials)
     if output:

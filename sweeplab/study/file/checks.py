@@ -6,13 +6,14 @@ import graphlib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from sweeplab.errors import BadInput, nearest
 from sweeplab.expressions import Expression
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.study.algorithms import read_algorithm
 from sweeplab.study.file.entries import EVALUATED, Written, expression, is_searched
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, dotted, shown
@@ -28,6 +29,8 @@ MOST_DIVIDED = 64
 # Total draws over all cells in search of one that meets every rule.
 MOST_DRAWS = 2000
 # No study finishes a grid with more points.
+# `seeds: 3` is probably meant as three seeds; a larger number as a seed.
+MOST_COUNTED = 21
 LARGEST_GRID = 100_000
 # What is allowed, by the type of pydantic's error; braces hold the bounds of its context.
 ALLOWED = {
@@ -99,7 +102,9 @@ def _retell(error: Any, problems: Problems) -> None:
         problems.add(path, f"{dotted(path)} is missing")
     elif kind == "extra_forbidden":
         part = StudySpec.model_fields[str(path[0])].annotation if len(path) > 1 else StudySpec
-        problems.unknown(path, list(next(_models(part)).model_fields), "key")
+        problems.unknown(
+            path, list(next(_models(part)).model_fields), "key", _places() if path[:-1] == () else ()
+        )
     elif isinstance(refusal, Refusal):
         told = "" if refusal.is_secret else f": {shown(value)}"
         problems.add(path, f"{dotted(path)} {refusal.what}{told}", refusal.allowed, refusal.nearest)
@@ -109,7 +114,18 @@ def _retell(error: Any, problems: Problems) -> None:
         problems.add(path, what, " | ".join(choices), near)
     else:
         allowed = ALLOWED.get(kind, error["msg"].removeprefix("Input should be "))
+        if kind == "list_type" and isinstance(value, int | float | str):
+            is_count = path == ("seeds",) and value in range(1, MOST_COUNTED)
+            allowed += f", such as {shown([*range(int(value))] if is_count else [value])}"
         problems.add(path, what, allowed.format(**error.get("ctx", {})))
+
+
+@cache
+def _places() -> list[str]:
+    """Return the keys below a study's own, and the hyperparameters, as places: `objective.goal`, `fixed.dropout`."""
+    parts = ((key, next(_models(field.annotation), None)) for key, field in StudySpec.model_fields.items())
+    places = [f"{key}.{name}" for key, part in parts if part for name in part.model_fields]
+    return places + [f"fixed.{name}" for name in TABLE if name != "seed"]
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -285,7 +301,8 @@ def _check_space(spec: StudySpec, problems: Problems) -> None:
         return
     spaces = spaces_of(spec, kept, None)
     problems.found += [
-        unmet(spec, rule, "trial", None, rule.why(spaces[0].typical)) for rule in _never_met(spaces)
+        unmet(spec, rule, "trial", None, rule.why(spaces[0].typical), _draws(spaces))
+        for rule in _never_met(spaces)
     ]
     if spec.sampler.type == "grid":
         _check_grid_sampler(spaces[0], problems)
@@ -295,12 +312,18 @@ def _never_met(spaces: Sequence[Space]) -> list[Rule]:
     """Return the rules that no drawn trial meets, or none if some trial of some cell meets all."""
     broken: dict[str, Rule] = {}
     for space in spaces:
-        for values in space.draws(max(4, MOST_DRAWS // len(spaces))):
+        for values in _draws([space], len(spaces)):
             rule = space.broken_rule(values)
             if rule is None:
                 return []
             broken[rule.text] = rule
     return list(broken.values())
+
+
+def _draws(spaces: Sequence[Space], n_spaces: int | None = None) -> Iterator[Hyperparameters]:
+    """Yield some trials of spaces, which share the draws with others where there are `n_spaces`."""
+    for space in spaces:
+        yield from space.draws(max(4, MOST_DRAWS // (n_spaces or len(spaces))))
 
 
 def _check_grid_sampler(space: Space, problems: Problems) -> None:

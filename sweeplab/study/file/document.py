@@ -19,6 +19,7 @@ from ruamel.yaml.reader import ReaderError
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import yaml_text
+from sweeplab.hyperparameters import canonical
 from sweeplab.study.problems import Location, Mark, Problems, shown
 
 MAX_DEPTH = 20
@@ -184,10 +185,11 @@ def edited(text: str, changes: Mapping[Location, Any]) -> str:
 
 def _edited(text: str, holder: MappingNode, path: Location, value: Any) -> str:
     key, *below = path
-    entry = next((entry for entry in holder.value if entry[0].value == key), None)
+    names = [(entry, entry[0].value) for entry in holder.value]
+    entry = next((entry for entry, name in names if key in (name, canonical(name))), None)
     inner = entry[1] if entry else None
     if below and isinstance(inner, MappingNode):
-        if value is not REMOVED or [each.value for each, _ in inner.value] != below:
+        if value is not REMOVED or [canonical(each.value) for each, _ in inner.value] != below:
             return _edited(text, inner, tuple(below), value)
         value = {}
     elif below and value is not REMOVED:  # the section is missing or, as in `search:`, empty

@@ -10,8 +10,8 @@ from fractions import Fraction
 from typing import Any
 
 from sweeplab.errors import nearest
-from sweeplab.expressions import ALLOWED, Expression
-from sweeplab.hyperparameters import TABLE, Hyperparameter
+from sweeplab.expressions import ALLOWED, Expression, in_table_names
+from sweeplab.hyperparameters import TABLE, Hyperparameter, canonical
 from sweeplab.study.problems import Location, Problems, dotted, shown
 from sweeplab.study.search import Choices, Derived, Divisors, Range, SearchSpec
 
@@ -25,6 +25,7 @@ FORMS: dict[str, tuple[str, ...]] = {
     "min": _RANGE,
     "max": _RANGE,
 }
+_KEYS = [*_RANGE, "choices", "divides", "expr"]
 _FORMS_IN_WORDS = "{min, max, log, step, when} | [a, list] | {choices, when} | {divides, min, max} | {expr}"
 
 
@@ -45,7 +46,7 @@ def expression(written: Any, path: Location, problems: Problems) -> Expression |
         problems.add(path, f"{dotted(path)} is {shown(written)}", "an expression, such as max_iters // 10")
         return None
     try:
-        return Expression(written)
+        return Expression(in_table_names(written))
     except ValueError as error:
         problems.add(path, f"{dotted(path)}: {error}", ALLOWED)
         return None
@@ -104,13 +105,16 @@ class Written:
     def _entry(self) -> SearchSpec | None:
         if isinstance(self.value, list | tuple):
             return Choices(self.literals())
-        form = next((key for key in FORMS if isinstance(self.value, Mapping) and key in self.value), None)
+        written = self.value if isinstance(self.value, Mapping) else {}
+        form = next((key for key in FORMS if key in written), None)
+        unknown = [key for key in written if key not in (FORMS[form] if form else _KEYS)]
+        for key in unknown:
+            self.problems.unknown((*self.path, key), FORMS[form] if form else _KEYS, "key", ["fixed"])
+        if unknown:
+            return None
         if form is None:
             self._no_form()
             return None
-        for key in self.value:
-            if key not in FORMS[form]:
-                self.problems.unknown((*self.path, key), FORMS[form], "key")
         when = self._expression("when")
         match form:
             case "expr":
@@ -130,11 +134,9 @@ class Written:
             return
         if self.row.suggested is not None:
             allowed = f"{SUGGESTED} | {allowed}"
-        if isinstance(self.value, Mapping):
-            near = nearest(str(next(iter(self.value), "")), FORMS)
-        elif isinstance(self.value, str):
+        if isinstance(self.value, str):
             near = nearest(self.value, [SUGGESTED])
-        else:
+        elif not isinstance(self.value, Mapping):
             allowed += "; put a single value under fixed"
         self.wrong(allowed, near)
 
@@ -143,6 +145,7 @@ class Written:
 
     def _divisors(self, when: Expression | None) -> Divisors | None:
         of, row = self._at("divides"), self.row
+        of = replace(of, value=canonical(of.value) if isinstance(of.value, str) else of.value)
         whole = [
             name for name, each in TABLE.items() if each.kind == "int" and name not in (row.name, "seed")
         ]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.hyperparameters import ALIASES, AUTO, TABLE
+from sweeplab.hyperparameters import AUTO, TABLE, canonical
 from sweeplab.study.file.document import file_text
+from sweeplab.study.file.reading import read_text
 from sweeplab.study.file.values import LONGEST, NOT_SAID, NOTE, RANGES, parse_value, plain, read_range
+from sweeplab.study.problems import LENGTHS
 
 MAX_BYTES = 2**20
+MOST_SAID = 300  # characters of a notice
 
 # Headings in lower case, without markup. Among several columns of values the first matching pattern decides.
 _NAME_HEADING = re.compile(r"(hyper[- ]?)?param(eter)?s?( name)?|names?|keys?|settings?|options?|arguments?")
@@ -36,16 +39,14 @@ _RULE = re.compile(r":?-+:?")
 class MarkdownTables:
     """The merged content of a document's tables of hyperparameters.
 
-    `ranges` holds the column of ranges as entries of `search`. `lines` has the line of each of the `values`;
-    `problems` are the values that the hyperparameter table refuses; `notices` report skipped rows: unknown names,
-    and values that a later row replaces.
+    `ranges` holds the ranges as entries of `search`. `lines` has the line of each hyperparameter. `notices` say which
+    rows are left out, wholly or in part, and why.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
     ranges: dict[str, Any] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
 
     def for_any_machine(self) -> MarkdownTables:
         """Return the tables with machine-dependent hyperparameters set to auto, and a notice for each."""
@@ -58,6 +59,49 @@ class MarkdownTables:
         said = [f"line {self.lines[name]}: {name} is {value}; {best}" for name, value in own.items()]
         return replace(self, values=self.values | dict.fromkeys(own, AUTO), notices=[*self.notices, *said])
 
+    def study(self, write: Callable[[MarkdownTables], str]) -> tuple[str, list[str]]:
+        """Return the text of a study file that `write` makes of the tables, and what is left out of it.
+
+        Rows that do not fit together, or that no study can have, are left out one by one until the study is valid.
+
+        Raises:
+            BadInput: the study is not valid without these tables either.
+        """
+        tables, text = self, ""
+        while True:
+            try:
+                text = write(tables)
+                spec = read_text(text, Path("study.yaml"))
+                break
+            except BadInput as error:
+                if not tables.lines:
+                    raise
+                tables = tables._without(error.problems[0], text)
+        notices = [*tables.notices]
+        for name, line in tables.lines.items():
+            if name in tables.ranges and name not in spec.search and name not in spec.grid:
+                notices.append(f"line {line}: the range of {name} is not searched: --search names others")
+            if name in tables.values and name not in {*spec.fixed, *spec.search, *spec.grid, "seed"}:
+                notices.append(f"line {line}: {name} is left out: {' and '.join(LENGTHS)} exclude each other")
+        return text, notices
+
+    def _without(self, problem: Problem, text: str) -> MarkdownTables:
+        """Return the tables without the row that a problem with their study is about."""
+        there = text.splitlines()[problem.line - 1] if problem.line else ""
+        named = [
+            name
+            for name in re.findall(r"\w+", f"{there.partition(':')[0]} {problem.what}")
+            if name in self.lines
+        ]
+        name = named[0] if named else [*self.lines][-1]
+        value = self.values.get(name, self.ranges.get(name))
+        notice = _printable(f"line {self.lines[name]}: {name}: {value} does not fit: {problem.what}")
+        values, ranges = dict(self.values), dict(self.ranges)
+        values.pop(name, None)
+        ranges.pop(name, None)
+        lines = {key: line for key, line in self.lines.items() if key != name}
+        return MarkdownTables(values, ranges, lines, [*self.notices, notice])
+
 
 def read_tables(path: Path) -> MarkdownTables:
     """Read the tables of hyperparameters in a Markdown file.
@@ -65,46 +109,63 @@ def read_tables(path: Path) -> MarkdownTables:
     Raises:
         BadInput: the file cannot be read, or has no table of hyperparameters.
     """
-    tables = parse_tables(file_text(path, MAX_BYTES), path)
+    tables = parse_tables(file_text(path, MAX_BYTES))
     if tables == MarkdownTables():
         allowed = "a table with a Parameter and a Value column"
         raise BadInput(Problem("no table of hyperparameters", allowed, file=path))
     return tables
 
 
-def parse_tables(text: str, file: Path | None = None) -> MarkdownTables:
+def parse_tables(text: str) -> MarkdownTables:
     """Merge the tables of hyperparameters in `text`; other tables, prose and code are skipped.
 
     A table counts if its header row has a column of names and one of values, at any position.
-    `file` is named in the problems.
     """
     tables = MarkdownTables()
-    values, lines = tables.values, tables.lines
     for line, name, written, searched in _rows(text):
-        # Normalize the spelling: `Learning rate (peak)` and `LR` are learning_rate.
-        key = re.sub(r"[\s-]+", "_", NOTE.sub("", plain(name)).lower())
-        row = TABLE.get(key := ALIASES.get(key, key))
-        if row is None:
-            what = f"unknown hyperparameter {plain(name)!r} ({plain(written) or 'no value'})"
-            hint = f"; did you mean {near!r}?" if (near := nearest(key, TABLE)) else ""
-            tables.notices.append(f"line {line}: {what}{hint}")
-            continue
-        try:
-            value = parse_value(row, written)
-        except ValueError as error:
-            tables.problems.append(Problem(str(error), row.allowed, file=file, line=line))
-            continue
-        if key in values and values[key] != value:
-            both = f"{values[key]!r} on line {lines[key]} and {value!r} on line {line}"
-            tables.notices.append(f"{key} is {both}; the later value is used")
-        values[key], lines[key] = value, line
-        if (cell := plain(searched)).lower() not in NOT_SAID:
-            if (entry := read_range(row, cell)) is not None:
-                tables.ranges[key] = entry
-            else:
-                passed = f"line {line}: the range of {key} is not understood and is skipped: {cell!r}"
-                tables.notices.append(f"{passed}; allowed: {RANGES}")
+        notices, key = list[str](), canonical(NOTE.sub("", plain(name)))
+        if key in TABLE:
+            notices = _add(tables, key, line, written, searched)
+        else:
+            notices = [f"unknown hyperparameter {plain(name)!r} ({plain(written) or 'no value'})"]
+            notices[0] += f"; did you mean {near!r}?" if (near := nearest(key, TABLE)) else ""
+        tables.notices.extend(_printable(f"line {line}: {notice}") for notice in notices)
     return tables
+
+
+def _add(tables: MarkdownTables, name: str, line: int, written: str, searched: str) -> list[str]:
+    """Add a row's value and range to the tables; return what is left out of them."""
+    row, notices = TABLE[name], list[str]()
+    read: dict[str, tuple[dict[str, Any], Any]] = {}
+    try:
+        read["value"] = tables.values, parse_value(row, written)
+    except ValueError as error:
+        entry = read_range(row, written)
+        if entry is not None:
+            read["range"] = tables.ranges, entry
+        elif plain(written).lower() not in NOT_SAID:
+            notices.append(f"{error}; allowed: {row.allowed}")
+    if (cell := plain(searched)).lower() not in NOT_SAID:
+        if (entry := read_range(row, cell)) is not None:
+            read["range"] = tables.ranges, entry
+        else:
+            notices.append(
+                f"the range of {name} is not understood and is skipped: {cell!r}; allowed: {RANGES}"
+            )
+    if not read and not notices:
+        notices.append(f"{name} has no value")
+    for kind, (held, value) in read.items():
+        if held.setdefault(name, value) != value:
+            earlier = f"its {kind} {held[name]!r} on line {tables.lines[name]} is replaced by {value!r}"
+            notices.append(f"{name}: {earlier}")
+        held[name], tables.lines[name] = value, line
+    return notices
+
+
+def _printable(text: str) -> str:
+    """Return a text that fits into a line of a comment."""
+    shown = "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in text)
+    return shown if len(shown) <= MOST_SAID else f"{shown[: MOST_SAID - 1]}…"
 
 
 def _rows(text: str) -> Iterator[tuple[int, str, str, str]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import without_passwords
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import TABLE, canonical
 from sweeplab.study.file.checks import study_from
 from sweeplab.study.file.document import file_text, parse
 from sweeplab.study.plugins import import_plugins
@@ -73,8 +73,10 @@ def _read(
     document: Any, problems: Problems, overrides: Sequence[str], name: str | None, allow_plugins: bool
 ) -> StudySpec:
     if isinstance(document, dict):
+        _rename(document, problems)
         for override in overrides:
             _lay_over(document, override, problems)
+        _rename(document, problems)  # an override may set a whole section
         if name is not None:
             document["name"] = name
             problems.source.overrides["name",] = f"--name {name}"
@@ -86,6 +88,28 @@ def _read(
             _lay_under("preset", preset(document["preset"]).values, document, problems.source)
         _lay_start_under(document, problems.source)
     return study_from(document, problems)
+
+
+def _rename(document: dict[str, Any], problems: Problems) -> None:
+    """Give hyperparameters their names of the table where the document has another name, such as lr."""
+    changes = document.get("cells")
+    places: list[tuple[Location, Any]] = [((key,), document.get(key)) for key in (*SECTIONS, "first_trial")]
+    places += [(("cells", at), held) for at, held in enumerate(changes if isinstance(changes, list) else ())]
+    for place, held in places:
+        if not isinstance(held, dict) or all(name == canonical(name) for name in held):
+            continue
+        first = dict[str, str]()
+        for name in [*held]:
+            known = canonical(name)
+            if first.setdefault(known, name) != name:
+                what = f"{known} is given twice, as {first[known]} and as {name}"
+                problems.add((*place, name), what, "only one of them", at_key=True)
+        written = dict(held)
+        held.clear()
+        for known, name in first.items():
+            held[known] = written[name]
+            if known != name:
+                problems.source.move((*place, name), (*place, known))
 
 
 # ------------------------------------------------------------------ defaults from a preset or a starting run
@@ -191,11 +215,13 @@ def _drop_keys_of_others(document: dict[str, Any], engine: str) -> None:
 
 def _place(name: str) -> Location | None:
     """Return the location that an override sets: a bare hyperparameter is set under `fixed`."""
-    if "." in name:
-        return tuple(name.split("."))
+    first, *below = name.split(".")
+    if below:
+        is_of_hyperparameters = first in (*SECTIONS, "first_trial")
+        return (first, canonical(below[0]) if is_of_hyperparameters else below[0], *below[1:])
     if name in StudySpec.model_fields:
         return (name,)
-    return ("fixed", name) if name in TABLE else None
+    return ("fixed", canonical(name)) if canonical(name) in TABLE else None
 
 
 def _set(document: dict[str, Any], path: Location, value: Any, problems: Problems) -> None:

@@ -94,8 +94,8 @@ def study_file(written: Mapping[str, Any], comments: Iterable[str] = ()) -> str:
 
 def range_in_words(suggested: Mapping[str, Any] | Iterable[Any] | None) -> str:
     """Describe a suggested range: "1e-4 to 1e-2, log", "gelu or relu"."""
-    if suggested is None:
-        return ""
+    if suggested is None or "expr" in suggested:
+        return "derived" if suggested else ""
     if not isinstance(suggested, Mapping):
         *most, last = (yaml_text(each) for each in suggested)
         return f"{', '.join(most)} or {last}"

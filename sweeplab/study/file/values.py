@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.errors import BadInput, Problem, nearest, synonym
 from sweeplab.formatting import yaml_text
-from sweeplab.hyperparameters import ALIASES, AUTO, TABLE, Hyperparameter
+from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter, canonical
 from sweeplab.study.file.entries import SUGGESTED, Written, is_searched
-from sweeplab.study.problems import Problems, SourceMap
+from sweeplab.study.problems import LENGTHS, Problems, SourceMap
 
 RANGES = "1e-4 to 1e-2, log; 0 to 0.4, step 0.1; {64, 128, 256}; [0.0, 0.3]"
 # Some patterns look at every pair of places in a text, so no longer text is matched.
@@ -23,6 +23,18 @@ NOTE = re.compile(r"(?<=[\w.)\]\"'”’])\s*\(.*\)$")
 NOT_SAID = {"", "-", "–", "—", "n/a", "?"}
 _SWITCHED_OFF = {"none", "null", "off", "disabled"}
 _TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+# What a number is times where such a suffix follows it; "10%" is 0.1.
+_FACTORS = {"%": 0.01, "k": 1e3, "m": 1e6, "b": 1e9, "thousand": 1e3, "million": 1e6, "billion": 1e9}
+_SUFFIXED = re.compile(rf"(.*\d\.?)\s*({'|'.join(_FACTORS)})", re.IGNORECASE)
+# The units of a row are also written in these words.
+_UNITS = {
+    "iterations": "iterations|iters?|steps?",
+    "tokens": "tokens?",
+    "sequences": "sequences|samples|examples",
+}
+_SHARE = re.compile(
+    r"([\d.]+\s*%)(?:\s+of)?(?:\s+(?:the|all|total|training))*(?:\s+(?:steps|iterations|iters|training))?"
+)
 _NUMBER = re.compile(r"[+-]?(?:[1-9]\d{0,2}(?:[,_ ]\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _POWER_OF_TEN = re.compile(r"(?:([+-]?\d+(?:\.\d+)?)\s*[x×·*]\s*)?10\^\{?([+-]?\d+)\}?")
 _SUPERSCRIPT = re.compile(r"[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
@@ -74,7 +86,7 @@ def _readings(row: Hyperparameter, text: str) -> Iterator[Any]:
         yield None
     if row.kind == "str":
         unquoted = text.strip("\"'“”‘’")
-        yield from (unquoted, unquoted.lower())
+        yield from (unquoted, unquoted.lower(), synonym(unquoted, row.choices))
     elif row.kind == "bool":
         yield _TRUTHS.get(word, text)
     elif row.kind == "floats":
@@ -82,7 +94,7 @@ def _readings(row: Hyperparameter, text: str) -> Iterator[Any]:
     else:
         yield _number(text)
         if row.unit:
-            yield _number(re.sub(rf"\s+{row.unit}$", "", text))
+            yield _number(re.sub(rf"\s*\b({_UNITS.get(row.unit, row.unit)})$", "", text, flags=re.IGNORECASE))
 
 
 def _number(text: str) -> float:
@@ -93,6 +105,8 @@ def _number(text: str) -> float:
         return float(re.sub("[,_ ]", "", text))
     if match := _POWER_OF_TEN.fullmatch(text):
         return float(f"{match[1] or 1}e{match[2]}")
+    if match := _SUFFIXED.fullmatch(text):
+        return float(f"{_number(match[1]) * _FACTORS[match[2].lower()]:.12g}")  # 10% is 0.1, not 0.1000…01
     return math.nan
 
 
@@ -103,13 +117,22 @@ def read_range(row: Hyperparameter, text: str) -> Any:
     """
     if not is_searched(row) or len(text) > LONGEST:
         return None
+    text = plain(text)
     try:
-        entry = SUGGESTED if text.strip().lower() == SUGGESTED else _entry(row, text)
+        entry = SUGGESTED if text.lower() == SUGGESTED else _share(row, text) or _entry(row, text)
     except ValueError:
         return None
     problems = Problems(SourceMap())
     is_sound = entry is not None and Written(row, entry, ("search", row.name), problems).entry() is not None
     return entry if is_sound and not problems.found else None
+
+
+def _share(row: Hyperparameter, text: str) -> Any:
+    """Return the entry of a number of iterations that is a share of all: "5% of steps"."""
+    share = _SHARE.fullmatch(NOTE.sub("", text))
+    if share is None or row.unit != "iterations" or row.name in LENGTHS:
+        return None
+    return {"expr": f"max_iters * {_number(share[1]) * 100:g} // 100"}
 
 
 def _entry(row: Hyperparameter, text: str) -> Any:
@@ -121,6 +144,8 @@ def _entry(row: Hyperparameter, text: str) -> Any:
     ends = _BETWEEN.split(whole[1].strip() if whole else bare)
     if len(ends) != 2 and whole and bare[0] in "([":
         ends = [each.strip() for each in whole[1].split(",")]
+    if len(ends) == 2 and ends[1].endswith("%") and not ends[0].endswith("%"):
+        ends[0] += "%"
     if len(ends) == 2 and row.kind in ("int", "float") and not row.choices:
         suggested = row.suggested if isinstance(row.suggested, dict) else {}
         entry: dict[str, Any] = {"min": parse_value(row, ends[0]), "max": parse_value(row, ends[1])}
@@ -208,7 +233,7 @@ def overrides_of(grid: Sequence[str], search: Sequence[str]) -> list[str]:
 
 def _row(name: str, word: str) -> Hyperparameter:
     """Return the row with this name or alias."""
-    known = ALIASES.get(name.strip(), name.strip())
+    known = canonical(name.strip())
     if known not in TABLE:
         raise BadInput(Problem(f"{word}: unknown hyperparameter {name!r}", "", nearest(known, TABLE)))
     return TABLE[known]

@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import opened, write_whole
 from sweeplab.formatting import several
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import TABLE, canonical
 from sweeplab.lab.listing import find_trial, read_spec
 from sweeplab.lab.moving import Done
 from sweeplab.processes import python, python_environment
@@ -315,6 +315,7 @@ def _read(words: Sequence[str], spec: StudySpec) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")
+        name = canonical(name)
         found = Problems(SourceMap())
         value = parse(text, found)
         if not equals or found.found:
