@@ -84,7 +84,7 @@ class Results:
         return {name: None if value is pd.NA or value != value else value for name, value in plain.items()}
 
     def plot(self, panel: str = "learning_curves", **options: Any) -> Figure:
-        """Return a panel of a report as a figure, such as learning_curves, param_importances, slice or edf.
+        """Return a panel of a report as a figure, such as learning_curves, optimization_history, slice or edf.
 
         dashboards/README.md has all panels and their `options`, such as `x="n_layer"` for the panel loss.
 

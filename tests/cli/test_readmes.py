@@ -23,14 +23,15 @@ fitted to a table that is the same everywhere, so their numbers may differ by a 
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
 import signal
 import subprocess
+import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,9 @@ from sweeplab.data.corpora import CORPORA
 from sweeplab.errors import BadInput
 from sweeplab.hf.architectures import GPT2, LLAMA
 from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.lab.server import Server
 from sweeplab.model.shape import ModelShape
+from sweeplab.records.folders import StudyFolder
 from sweeplab.study.algorithms import PRUNERS, SAMPLERS
 from sweeplab.study.file.reading import read_plain, read_study
 from sweeplab.study.file.schema import study_schema
@@ -169,25 +172,24 @@ class Shared:
 
 def typed(folder: Path, words: list[str]) -> str:
     """Run a sweeplab command as a process, and return what it prints."""
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("SWEEPLAB_LAB", "MLFLOW_TRACKING_URI")
-    }
-    process = subprocess.run([*PROGRAM, *words], cwd=folder, env=environment, capture_output=True, text=True)
+    process = subprocess.run([*PROGRAM, *words], cwd=folder, capture_output=True, text=True)
     assert process.returncode == 0, f"{shlex.join(words)}: {process.stderr}"
     return process.stdout
 
 
+def write_studies(folder: Path, short: bool) -> None:
+    """Copy the studies; small.yaml trains seconds instead of minutes if it is to be short."""
+    shutil.copytree(REPOSITORY / "studies", folder / "studies")
+    text = (folder / "studies/small.yaml").read_text("utf-8")
+    for before, after in SHORT.items() if short else ():
+        assert text.count(before) == 1, before
+        text = text.replace(before, after)
+    (folder / "studies/small.yaml").write_text(text, "utf-8")
+
+
 def made(folder: Path, short: bool) -> Shared:
     """Run README's first command in a folder with the studies."""
-    shutil.copytree(REPOSITORY / "studies", folder / "studies")
-    if short:
-        text = (folder / "studies/small.yaml").read_text("utf-8")
-        for before, after in SHORT.items():
-            assert text.count(before) == 1, before
-            text = text.replace(before, after)
-        (folder / "studies/small.yaml").write_text(text, "utf-8")
+    write_studies(folder, short)
     blocks = (item for item in items((REPOSITORY / "README.md").read_text("utf-8")) if item.kind == "sh")
     first = next(words for words, _ in commands(next(blocks).lines) if words[0] == "sweeplab")[1:]
     return Shared(folder, first, typed(folder, first))
@@ -461,9 +463,9 @@ def test_every_panel_that_the_docstring_of_plot_names_draws(page: Callable[[Path
     for name in re.split(", | or ", named):
         assert study.plot(name).data, name
     for name, options, said in (
-        ("loss", {}, "loss needs x: …; allowed: a size"),
+        ("loss", {}, "loss needs x: …"),
         ("los", {"x": "n_layer"}, "unknown panel 'los'.*did you mean 'loss'"),
-        ("loss", {"z": "n_layer"}, "unknown option 'z'"),
+        ("edf", {"z": "n_layer"}, 'unknown option "z"'),
     ):
         with pytest.raises(BadInput, match=said):
             study.plot(name, **options)
@@ -478,3 +480,39 @@ def test_small_can_be_exported_as_the_readme_says() -> None:
         values = Hyperparameters(**spec.fixed | cells(spec, 103)[0][0].values, vocab_size=103)
         shape = ModelShape.of(values)
         assert [each for each in (GPT2, LLAMA) if not each.unmet(shape)] == classes
+
+
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+@pytest.mark.parametrize(
+    "engine", [pytest.param("slurm", marks=pytest.mark.slurm), pytest.param("ray", marks=pytest.mark.ray)]
+)
+def test_the_block_for_a_cluster_runs_on_one(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but `ray start`, which is a cluster of the test's own, with the lab, the address and the partition there."""
+    import ray_cluster
+    import slurm_cluster
+
+    known = ray_cluster if engine == "ray" else slurm_cluster
+    if not known.IS_INSTALLED:
+        pytest.skip(f"{engine} is not installed")
+    pages = items((REPOSITORY / "README.md").read_text("utf-8"))
+    (block,) = (item for item in pages if item.kind == "sh" and "--engine slurm" in "\n".join(item.lines))
+    with tempfile.TemporaryDirectory(dir="/tmp") as name, ExitStack() as clusters:
+        (folder := Path(name)).chmod(0o755)  # another account may enter, as root's server does
+        write_studies(folder, short=True)
+        here = {"/shared/lab": f"{name}/lab", "partition=gpu": "partition=main"}
+        clusters.callback(lambda: Server(folder / "lab").stop())
+        if engine == "slurm":
+            clusters.enter_context(slurm_cluster.started(n_nodes=2))
+        else:
+            for setting in ray_cluster.SETTINGS.items():
+                monkeypatch.setenv(*setting)
+            monkeypatch.setenv("RAY_ADDRESS", clusters.enter_context(ray_cluster.alone()))
+        for words, _ in commands(block.lines):
+            for before, after in here.items():
+                words = [word.replace(before, after) for word in words]
+            if words[0] == "export":
+                monkeypatch.setenv(*words[1].split("=", 1))
+            elif "ray" not in words[:2] and ("storage" in words or ("ray" in words) == (engine == "ray")):
+                typed(folder, words[1:])
+        states = StudyFolder(folder / "lab", "small").states()
+        assert sum(states.values()) == 12 and states.keys() <= {"complete", "pruned"}
