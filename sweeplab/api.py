@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.errors import BadInput, Problem, TrackingUnavailable, nearest
+from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.formatting import yaml_text
 from sweeplab.lab.events import Callbacks, Event, OnEvaluation, OnTrialEnd
 from sweeplab.lab.identity import check_same_study
@@ -84,19 +84,18 @@ class Results:
         return {name: None if value is pd.NA or value != value else value for name, value in plain.items()}
 
     def plot(self, panel: str = "learning_curves", **options: Any) -> Figure:
-        """Return a panel of a report as a figure: learning_curves, importances, fit …; `options` as in a dashboard.
+        """Return a panel of a report as a figure, such as learning_curves, optimization_history, slice or edf.
+
+        dashboards/README.md has all panels and their `options`, such as `x="n_layer"` for the panel loss.
 
         Raises:
-            BadInput: there is no such panel, or it has nothing to draw yet.
+            BadInput: there is no such panel or option, or the panel has nothing to draw yet.
         """
-        from sweeplab.report.options import PanelSpec
-        from sweeplab.report.panels.base import PANELS, make_panel
+        from sweeplab.report.panels.base import make_panel, panel_spec
 
-        if panel not in PANELS:
-            allowed, near = ", ".join(sorted(PANELS)), nearest(panel, PANELS)
-            raise BadInput(Problem(f"there is no panel {panel!r}", allowed, near))
+        asked = panel_spec(panel, options)
         _ = self._uri
-        found = make_panel(PanelSpec(panel, options), report_data(self.folder.lab, [self.folder.name]))
+        found = make_panel(asked, report_data(self.folder.lab, [self.folder.name]))
         if (figure := found.figure()) is None:
             raise BadInput(found.missing or f"{panel} is a table: trials() has it")
         return figure

@@ -146,7 +146,7 @@ def read_algorithm(
     before, rows = len(problems.found), SAMPLERS if model is Sampler else PRUNERS
     held = {"type": written} if isinstance(written, str) else written
     if not isinstance(held, Mapping) or "type" not in held:
-        allowed = f"{' | '.join(rows)}, or {{type: …, options}}"
+        allowed = f"{' | '.join(rows)}, or {{type: …}} with Optuna's options beside it"
         problems.add(path, f"{dotted(path)} is {shown(written)}", allowed)
         return None
     name = OTHER_NAMES.get(str(held["type"]), str(held["type"]))

@@ -103,7 +103,7 @@ def enqueue(
     Enqueued trials also run in a full cell, on top of its budget.
 
     \b
-    $ sweeplab study enqueue small learning_rate=1e-3 n_layer=4
+    $ sweeplab study enqueue small learning_rate=5e-3 n_layer=4
     """
     from sweeplab.sweep.control import steering
 

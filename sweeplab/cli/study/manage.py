@@ -32,7 +32,10 @@ from sweeplab.records.folders import lab_folder
 from sweeplab.study.file.template import study_text
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-Output = Annotated[Path | None, option("FILE", "Where to write it.  [default: studies/NAME.yaml]")]
+Output = Annotated[
+    Path | None,
+    option("FILE", "Where to write it.  [default: NAME.yaml, in the folder studies if there is one]"),
+]
 
 
 def init(

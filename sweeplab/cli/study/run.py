@@ -65,7 +65,7 @@ def plan(
     """Show what a study would do, without training.
 
     It shows the cells with sizes and costs, the search space as Optuna sees it, what would run where, and how long
-    it takes: estimated from the lab's earlier runs, or from a few steps, whose timing takes some seconds, once.
+    it takes: estimated from earlier runs of the lab, or from a few steps, if these can be timed in seconds.
 
     \b
     $ sweeplab study plan studies/small.yaml

@@ -20,7 +20,7 @@ from sweeplab.report.options import (
     read_checked,
 )
 from sweeplab.report.style import FONT, Axis, Figure
-from sweeplab.study.problems import Problems
+from sweeplab.study.problems import Problems, SourceMap
 
 if TYPE_CHECKING:
     from sweeplab.report.data import ReportData
@@ -174,6 +174,20 @@ def read_dashboard(path: Path | None = None, page: str = "scaling") -> Dashboard
     document = read_checked(path or default_dashboard(page), ("title", "panels"), check)
     panels = tuple(_spec(kinds[each["panel"]], **each) for each in document["panels"])
     return Dashboard(str(document.get("title", page.capitalize())), panels)
+
+
+def panel_spec(panel: str, options: Mapping[str, Any]) -> PanelSpec:
+    """Return one panel as asked for outside a dashboard.
+
+    Raises:
+        BadInput: there is no such panel, option or value, or a needed option is missing.
+    """
+    kinds = {name: kind.options for name, kind in sorted(PANELS.items())}
+    problems = Problems(SourceMap())
+    check_items([{"panel": panel, **options}], "panel", kinds, problems)
+    if problems.found:
+        raise BadInput(*problems.found)
+    return _spec(kinds[panel], panel, **options)
 
 
 def _spec(

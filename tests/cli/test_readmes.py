@@ -1,0 +1,528 @@
+"""Every README.md is executable: its blocks run in order, in the lab that README's first command has made.
+
+What each kind of block and command gets:
+
+- yaml: read as what it is, a study file, a section of one, or a dashboard.
+- python: executed; a panel that it defines is drawn.
+- csv: compared with the beginning of the table that the commands after it read.
+- sh, and text with `$`: each command runs, and what is shown below it is compared with what it prints.
+- text without `$`: the last lines of the last command, or, on a page without commands, a map whose files exist.
+- `sweeplab …` within a sentence of the first page: as in a block, unless it has a placeholder such as NAME; then, and
+  on the other pages, its command and options exist.
+
+What each command gets:
+
+- sweeplab: runs in this process and must succeed. Those of TRAINS, SERVES and CLUSTER are parsed, and planned if they
+  run a study; tests marked slow, slurm and ray let them train and serve.
+- pip, pytest, python and scripts: the extras, files, tests and options that they name exist. export: it is a setting.
+
+What is shown is compared line by line, whatever the spaces between words. `…` stands for any text, on a line of its own
+for any lines. A number or a digest stands for any other, since it depends on the training or the machine; only laws are
+fitted to a table that is the same everywhere, so their numbers may differ by a tenth at most.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+from terminal import PROGRAM, play
+from typer.main import get_command
+
+import sweeplab
+from sweeplab.api import Study
+from sweeplab.cli import app
+from sweeplab.data.corpora import CORPORA
+from sweeplab.errors import BadInput
+from sweeplab.hf.architectures import GPT2, LLAMA
+from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.lab.server import Server
+from sweeplab.model.shape import ModelShape
+from sweeplab.records.folders import StudyFolder
+from sweeplab.study.algorithms import PRUNERS, SAMPLERS
+from sweeplab.study.file.reading import read_plain, read_study
+from sweeplab.study.file.schema import study_schema
+from sweeplab.study.space import cells
+from sweeplab.study.spec import ENGINE_KEYS, Engine, StudySpec
+
+REPOSITORY = Path(__file__).parents[2]
+READMES = sorted(
+    path.relative_to(REPOSITORY)
+    for folder in ("", "sweeplab", "studies", "dashboards", "tests")
+    for path in (REPOSITORY / folder).glob("**/README.md" if folder else "README.md")
+)
+TRAINS, SERVES, CLUSTER = {"run", "confirm"}, {"dashboard", "ui", "watch"}, {"--engine", "storage"}
+# What the short study has in place of what small.yaml says: the same rooms, seconds instead of minutes.
+SHORT = {
+    "max_iters: 1500": "max_iters: 30\n  dtype: float32",
+    "warmup_iters: 60": "warmup_iters: 2",
+    "eval_interval: 100": "eval_interval: 10",
+    "eval_tokens: 10_240": "eval_tokens: 1_024",
+    "n_embd: [16, 32, 64]": "n_embd: [16]",
+    "min_iters: 300": "min_iters: 10",
+    "seeds: [0]": "seeds: [0]\nengine: {workers: 2, threads: 1, stack: 4}",
+}
+ROOT = get_command(app)
+PLAIN = {"name": "page", "data": {"corpus": "python-docs", "tokenizer": "char"}}
+PLACEHOLDER = re.compile(r"[A-Z]+\b|.*…")
+DIGEST, NUMBER = r"\b(?=[a-f]*\d)[0-9a-f]{12,}\b", r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
+
+
+@dataclass
+class Item:
+    """A block, or a command within a sentence (of the kind "inline"), with its line."""
+
+    kind: str
+    line: int
+    lines: list[str] = field(default_factory=list)
+
+
+def items(text: str) -> Iterator[Item]:
+    """Yield the blocks of a page, and the commands in its sentences, in their order."""
+    block = None
+    for number, line in enumerate(text.splitlines(), start=1):
+        if block is None and line.startswith("```"):
+            block = Item(line.removeprefix("```"), number)
+        elif block is None:
+            yield from (Item("inline", number, [code]) for code in re.findall(r"`([^`]+)`", line))
+        elif line == "```":
+            yield block
+            block = None
+        else:
+            block.lines.append(line)
+    assert block is None, "a block has no end"
+
+
+def commands(lines: list[str]) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield each command of a block, and what is shown below it."""
+    with_prompt = any(line.startswith("$ ") for line in lines)
+    pending: list[tuple[list[str], list[str]]] = []
+    for line in lines:
+        if with_prompt and not line.startswith("$ "):
+            pending[-1][1].append(line)
+            continue
+        words = shlex.split(line.removeprefix("$ "), comments=True)
+        while words:
+            end = words.index("&&") if "&&" in words else len(words)
+            pending.append((words[:end], []))
+            words = words[end + 1 :]
+    yield from pending
+
+
+def difference(shown: list[str], printed: str, exact: bool = False) -> str:
+    """Return how what is shown differs from what is printed; "" if it does not."""
+    parts, numbers = [], []
+    for line in shown:
+        if line == "…":
+            parts.append(r"(?:.*\n)*?")
+            continue
+        pattern = ""
+        for piece in re.split(f"({DIGEST}|{NUMBER}|…)", " ".join(line.split())):
+            if piece == "…":
+                pattern += ".*"
+            elif re.fullmatch(DIGEST, piece):
+                pattern += DIGEST
+            elif re.fullmatch(NUMBER, piece):
+                pattern, numbers = f"{pattern}({NUMBER})", [*numbers, piece]
+            else:
+                pattern += re.escape(piece)
+        parts.append(f"{pattern}\n")
+    lines = "".join(f"{' '.join(line.split())}\n" for line in printed.splitlines())
+    for end in range(len(parts), -1, -1):
+        if match := re.match("".join(parts[:end]), lines):
+            break
+    if end < len(parts):
+        return f"{shown[end]!r} is not printed after {shown[:end][-1:]}, but\n{printed}"
+    if lines[match.end() :].strip() and shown[-1] != "…":
+        return f"after {shown[-1]!r} more is printed:\n{lines[match.end() :]}"
+    pairs = [
+        (float(one.replace(",", "")), float(two.replace(",", "")))
+        for one, two in zip(numbers, match.groups(), strict=True)
+    ]
+    wrong = [pair for pair in pairs if exact and pair[1] != pytest.approx(pair[0], rel=0.1)]
+    return f"numbers shown and printed: {wrong}" if wrong else ""
+
+
+@dataclass
+class Shared:
+    """The folder in which README's first command was typed, and what this printed."""
+
+    folder: Path
+    first: list[str]
+    printed: str
+
+    @property
+    def is_whole(self) -> bool:
+        return (self.folder / "studies/small.yaml").read_text() == (
+            REPOSITORY / "studies/small.yaml"
+        ).read_text()
+
+
+def typed(folder: Path, words: list[str]) -> str:
+    """Run a sweeplab command as a process, and return what it prints."""
+    process = subprocess.run([*PROGRAM, *words], cwd=folder, capture_output=True, text=True)
+    assert process.returncode == 0, f"{shlex.join(words)}: {process.stderr}"
+    return process.stdout
+
+
+def write_studies(folder: Path, short: bool) -> None:
+    """Copy the studies; small.yaml trains seconds instead of minutes if it is to be short."""
+    shutil.copytree(REPOSITORY / "studies", folder / "studies")
+    text = (folder / "studies/small.yaml").read_text("utf-8")
+    for before, after in SHORT.items() if short else ():
+        assert text.count(before) == 1, before
+        text = text.replace(before, after)
+    (folder / "studies/small.yaml").write_text(text, "utf-8")
+
+
+def made(folder: Path, short: bool) -> Shared:
+    """Run README's first command in a folder with the studies."""
+    write_studies(folder, short)
+    blocks = (item for item in items((REPOSITORY / "README.md").read_text("utf-8")) if item.kind == "sh")
+    first = next(words for words, _ in commands(next(blocks).lines) if words[0] == "sweeplab")[1:]
+    return Shared(folder, first, typed(folder, first))
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Shared:
+    return made(tmp_path_factory.mktemp("short"), short=True)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Shared:
+    return made(tmp_path_factory.mktemp("whole"), short=False)
+
+
+@dataclass
+class Page:
+    """A README whose items are run; `faults` are those that are not so."""
+
+    path: Path
+    shared: Shared
+    cli: Callable[..., Any]
+    printed: str | None = None
+    namespace: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
+    tables: list[Item] = field(default_factory=list)
+
+    def run(self) -> list[str]:
+        faults = []
+        for item in items((REPOSITORY / self.path).read_text("utf-8")):
+            try:
+                getattr(self, f"_{item.kind}")(item)
+            except Exception as error:
+                faults.append(f"{self.path}:{item.line}: {type(error).__name__}: {error}")
+        return faults
+
+    def _sh(self, item: Item) -> None:
+        for words, shown in commands(item.lines):
+            self._command(words, shown)
+
+    def _text(self, item: Item) -> None:
+        if any(line.startswith("$ ") for line in item.lines):
+            self._sh(item)
+        elif self.printed is None:
+            self._map(item)
+        else:
+            wrong = difference(["…", *item.lines], self.printed)
+            assert not wrong, wrong
+
+    def _inline(self, item: Item) -> None:
+        code = item.lines[0].removeprefix("time ")
+        if not re.match(r"(sweeplab|pytest|python|[\w/]+\.py) ", code):
+            return
+        words = shlex.split(code)
+        if words[0] == "sweeplab":
+            check_parsed(words[1:])
+        is_run = self.path == Path("README.md") and not any(map(PLACEHOLDER.match, words))
+        if is_run or words[0] != "sweeplab":
+            self._command(words, [])
+
+    def _yaml(self, item: Item) -> None:
+        text = "\n".join(item.lines)
+        document = YAML(typ="safe").load(text)
+        if "panels" in document:
+            from sweeplab.report.panels.base import read_dashboard
+
+            (file := self.shared.folder / "dashboard.yaml").write_text(text, "utf-8")
+            read_dashboard(file)
+        elif "name" in document:
+            (file := self.shared.folder / "page.yaml").write_text(text, "utf-8")
+            self._runs(["study", "plan", "page.yaml"])
+        else:
+            read_plain({**PLAIN, **document})
+
+    def _python(self, item: Item) -> None:
+        from sweeplab.report.panels.base import PANELS
+
+        known = {*PANELS}
+        exec(compile("\n" * item.line + "\n".join(item.lines), str(self.path), "exec"), self.namespace)
+        for name in {*PANELS} - known:
+            assert sweeplab.open_study("small").plot(name).data
+            del PANELS[name]
+
+    def _csv(self, item: Item) -> None:
+        self.tables.append(item)
+
+    def _map(self, item: Item) -> None:
+        folder = Path()
+        for name in re.findall(r"[\w/]+\.(?:py|yaml)\b", "\n".join(item.lines)):
+            folder = Path(name).parent if "/" in name else folder
+            path = folder / Path(name).name
+            assert (REPOSITORY / path).exists() or (REPOSITORY / "sweeplab" / path).exists(), name
+
+    def _command(self, words: list[str], shown: list[str]) -> None:
+        while re.fullmatch(r"[A-Z_]+=.*", words[0]):
+            words = words[1:]
+        name, *rest = words
+        if name == "sweeplab":
+            check_parsed(rest, whole=True)
+            self._sweeplab(rest, shown)
+        elif name == "export":
+            assert all(re.fullmatch(r"[A-Z_]+=\S+", setting) for setting in rest)
+        elif name == "pip":
+            check_pip(rest)
+        elif name != "ray":
+            check_script([word for word in words if word != "python"], self.path.parent)
+
+    def _sweeplab(self, words: list[str], shown: list[str]) -> None:
+        is_whole, kinds = self.shared.is_whole, {*words[:2]}
+        if words == self.shared.first:
+            self.printed = self.shared.printed
+        elif kinds & SERVES and is_whole:
+            self._serves(words)
+        elif {*words} & CLUSTER or (kinds & (TRAINS | SERVES) and not is_whole):
+            if "run" in kinds:
+                self._runs([*words, "--dry-run"])
+            assert not shown
+        elif "--name" in words:  # half an hour as it is written
+            self._runs([*words, "-o", "max_iters=60", "-o", "warmup_iters=6"])
+        else:
+            self.printed = self._runs(words)
+        if shown:
+            wrong = difference(shown, self.printed or "", exact=words[0] == "laws")
+            assert not wrong, wrong
+        for table in self.tables:
+            (file,) = (word for word in words if word.endswith(".csv"))
+            wrong = difference(table.lines, (self.shared.folder / file).read_text("utf-8"), exact=True)
+            assert not wrong, wrong
+        self.tables = []
+
+    def _runs(self, words: list[str]) -> str:
+        ended = self.cli(*words)
+        assert ended.code == 0, f"{shlex.join(words)} exits with {ended.code}: {ended.err}"
+        return ended.out
+
+    def _serves(self, words: list[str]) -> None:
+        """Type a command that serves until Ctrl-C in a terminal, and press Ctrl-C when it has said where."""
+        stop = [(lambda screen: "http" in screen.text, signal.SIGINT)]
+        played = play(words, self.shared.folder, signals=stop if words[0] in ("dashboard", "ui") else [])
+        assert played.code in (0, 130), played.screen.text
+
+
+def check_parsed(words: list[str], whole: bool = False) -> None:
+    """Check that a command exists, with its options, and if it is a whole one that it lacks nothing."""
+    context = ROOT.make_context("sweeplab", ["study"])
+    command, rest = context.command, words[: words.index(">")] if ">" in words else words
+    while hasattr(command, "commands") and rest and not re.match("-|…", rest[0]):
+        name, rest = rest[0], rest[1:]
+        command = command.get_command(context, name)
+        assert command, f"there is no command {name}"
+    if "…" in rest:
+        return
+    options = {name for option in command.params for name in option.opts} | {"--help"}
+    unknown = [word for word in rest if re.match("--?[a-z]", word) and word.partition("=")[0] not in options]
+    assert not unknown, f"{shlex.join(words)}: there is no {unknown}"
+    if whole:
+        command.make_context("page", list(rest)).close()
+
+
+def check_pip(words: list[str]) -> None:
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    assert words[0] == "install"
+    for word in words[1:]:
+        package, name = re.fullmatch(r"(-e|\.|sweeplab|\w+)(?:\[([\w,]+)\])?", word).groups()
+        assert {*(name or "test").split(",")} <= extras.keys() and package, word
+
+
+def check_script(words: list[str], folder: Path) -> None:
+    """Check that the files, tests, marks and options exist that a command of pytest or python names."""
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["tool"]["pytest"][
+        "ini_options"
+    ]
+    marks = {line.partition(":")[0] for line in settings["markers"]} | {"or", "and", "not"}
+    folders = [
+        REPOSITORY,
+        *(REPOSITORY / name for name in (folder, "tests/benchmarks", "tests/faults", "tests/gpu")),
+    ]
+    script = ""
+    for before, word in zip(["", *words], words, strict=False):
+        name, _, test = word.partition("::")
+        if before == "-m":
+            assert {*word.split()} <= marks, word
+        elif word.startswith("--"):
+            assert word.partition("=")[0] in script, word
+        elif re.fullmatch(r"[\w/]+(\.py|/\w+)", name) and "NAME" not in name:
+            path = next((base / name for base in folders if (base / name).exists()), None)
+            assert path, f"{name} does not exist"
+            script = path.read_text("utf-8") if path.is_file() else ""
+            assert all(re.search(rf"(def|class) {part}\b", script) for part in test.split("::") if part), word
+
+
+@pytest.fixture
+def page(
+    cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Callable[[Path, str], Page]:
+    def at(path: Path, size: str) -> Page:
+        shared = request.getfixturevalue(size)
+        monkeypatch.chdir(shared.folder)
+        return Page(path, shared, cli)
+
+    return at
+
+
+# The study as it is written, and the confirmation after it: ten minutes on two quiet cores.
+WHOLE = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+
+@pytest.mark.parametrize(
+    ("path", "size"),
+    [
+        *((path, "short") for path in READMES),
+        *(pytest.param(Path(name), "whole", marks=WHOLE) for name in ("README.md", "studies/README.md")),
+    ],
+    ids=str,
+)
+def test_every_block_is_so(path: Path, size: str, page: Callable[[Path, str], Page]) -> None:
+    assert not (faults := page(path, size).run()), "\n\n".join(faults)
+
+
+def documented(page: str, heading: str) -> list[list[str]]:
+    """Return the rows below the head of the first table after a heading of a page."""
+    text = (REPOSITORY / page / "README.md").read_text("utf-8").partition(f"\n{heading}")[2]
+    table = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)[0]
+    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in table.splitlines()[2:]]
+    return [[cell.strip() for cell in row] for row in rows]
+
+
+def names_of(schema: dict[str, Any]) -> set[str]:
+    """Return the keys of a section of the study file, whichever of its forms has them."""
+    forms = (names_of(form) for form in schema.get("anyOf", ()))
+    return {*schema.get("properties", ())}.union(*forms)
+
+
+def test_every_key_is_read_in_the_shape_shown() -> None:
+    schema = study_schema()["properties"]
+    rows = documented("studies", "## Every key")
+    assert {row[0].strip("`") for row in rows} == {*StudySpec.model_fields}
+    for name, value, _ in rows:
+        key = name.strip("`")
+        for code in re.findall(r"`([{[][^`]*[]}])`", value):
+            shape = YAML(typ="safe").load(code)
+            if isinstance(shape, dict):
+                sections = {"fixed", "grid", "search", "first_trial"}
+                assert key in sections or {*shape} <= names_of(schema[key]), f"{key}: {code}"
+                shape = {part: held for part, held in shape.items() if held is not None}
+            needed = {"learning_rate": "suggested"} if key == "first_trial" else {}
+            if shape and key != "data":
+                read_plain({**PLAIN, "search": needed, key: shape})
+    by_key = {row[0].strip("`"): row[1] for row in rows}
+    for key, algorithms in (("sampler", SAMPLERS), ("pruner", PRUNERS)):
+        assert {*re.findall(r"\w+", by_key[key].partition(";")[0])} - {"or"} == {*algorithms}
+
+
+def test_every_key_of_an_engine_and_every_corpus_is_documented() -> None:
+    rows = documented("studies", "### engine")
+    assert {row[0].strip("`") for row in rows} == {*Engine.model_fields}
+    engines = {row[0].strip("`"): tuple(row[2].split(", ")) for row in rows if row[2] not in ("", "all")}
+    assert engines == ENGINE_KEYS
+    corpora = {name for row in documented("studies", "### data") for name in re.findall(r"`([^`]+)`", row[0])}
+    assert corpora == {*CORPORA}
+
+
+def test_every_panel_and_option_is_documented_and_there_is_no_other() -> None:
+    from sweeplab.report.panels.base import PANELS
+
+    headings = ("Panels of the runs", "Panels of the points", "Panels of a sweep's trials")
+    shared, known = {"law", "delta", "metric", "log", "params"}, set()
+    for name, _, options in (row for heading in headings for row in documented("dashboards", heading)):
+        panel = PANELS[name.strip("`")]
+        known.add(panel.name)
+        told = {word for code in re.findall(r"`([^`]+)`", options) for word in re.findall(r"^\w+", code)}
+        assert told <= panel.options.keys() and panel.options.keys() - told <= shared, name
+    assert known == {*PANELS}
+
+
+def test_every_panel_that_the_docstring_of_plot_names_draws(page: Callable[[Path, str], Page]) -> None:
+    page(Path("README.md"), "short")
+    study, text = sweeplab.open_study("small"), Study.plot.__doc__.partition(";")[0]
+    named = re.search(r"such as ([\w, ]+)\.", text)[1]
+    for name in re.split(", | or ", named):
+        assert study.plot(name).data, name
+    for name, options, said in (
+        ("loss", {}, "loss needs x: …"),
+        ("los", {"x": "n_layer"}, "unknown panel 'los'.*did you mean 'loss'"),
+        ("edf", {"z": "n_layer"}, 'unknown option "z"'),
+    ):
+        with pytest.raises(BadInput, match=said):
+            study.plot(name, **options)
+
+
+def test_small_can_be_exported_as_the_readme_says() -> None:
+    text = (REPOSITORY / "README.md").read_text("utf-8")
+    told = re.search(r"Llama can express it with `([^`]+)`", text)[1]
+    overrides = [word for word in shlex.split(told) if word != "-o"]
+    file = REPOSITORY / "studies/small.yaml"
+    for spec, classes in ((read_study(file), []), (read_study(file, overrides), [LLAMA])):
+        values = Hyperparameters(**spec.fixed | cells(spec, 103)[0][0].values, vocab_size=103)
+        shape = ModelShape.of(values)
+        assert [each for each in (GPT2, LLAMA) if not each.unmet(shape)] == classes
+
+
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+@pytest.mark.parametrize(
+    "engine", [pytest.param("slurm", marks=pytest.mark.slurm), pytest.param("ray", marks=pytest.mark.ray)]
+)
+def test_the_block_for_a_cluster_runs_on_one(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but `ray start`, which is a cluster of the test's own, with the lab, the address and the partition there."""
+    import ray_cluster
+    import slurm_cluster
+
+    known = ray_cluster if engine == "ray" else slurm_cluster
+    if not known.IS_INSTALLED:
+        pytest.skip(f"{engine} is not installed")
+    pages = items((REPOSITORY / "README.md").read_text("utf-8"))
+    (block,) = (item for item in pages if item.kind == "sh" and "--engine slurm" in "\n".join(item.lines))
+    with tempfile.TemporaryDirectory(dir="/tmp") as name, ExitStack() as clusters:
+        (folder := Path(name)).chmod(0o755)  # another account may enter, as root's server does
+        write_studies(folder, short=True)
+        here = {"/shared/lab": f"{name}/lab", "partition=gpu": "partition=main"}
+        clusters.callback(lambda: Server(folder / "lab").stop())
+        if engine == "slurm":
+            clusters.enter_context(slurm_cluster.started(n_nodes=2))
+        else:
+            for setting in ray_cluster.SETTINGS.items():
+                monkeypatch.setenv(*setting)
+            monkeypatch.setenv("RAY_ADDRESS", clusters.enter_context(ray_cluster.alone()))
+        for words, _ in commands(block.lines):
+            for before, after in here.items():
+                words = [word.replace(before, after) for word in words]
+            if words[0] == "export":
+                monkeypatch.setenv(*words[1].split("=", 1))
+            elif "ray" not in words[:2] and ("storage" in words or ("ray" in words) == (engine == "ray")):
+                typed(folder, words[1:])
+        states = StudyFolder(folder / "lab", "small").states()
+        assert sum(states.values()) == 12 and states.keys() <= {"complete", "pruned"}
