@@ -8,7 +8,7 @@ import typer
 
 from sweeplab import open_study
 from sweeplab.cli.options import AllowPlugins, AsJson, InCell, Lab, StudyName, argument, flag, option
-from sweeplab.cli.printing import Answer, answer_of, print_answer
+from sweeplab.cli.printing import Answer, answer_of, print_answer, say_start
 from sweeplab.lab.listing import find_study, study_names
 from sweeplab.records.folders import lab_folder
 
@@ -55,6 +55,7 @@ def resume(
     if done := steering.resume(find_study(lab, name)):
         print_answer(answer_of(done), as_json)
         return
+    say_start(f"reading {name}")
     from sweeplab.cli.study.view import run_with_view
 
     raise typer.Exit(run_with_view(open_study(name, lab, allow_plugins=allow_plugins), as_json))
