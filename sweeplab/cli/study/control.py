@@ -50,12 +50,13 @@ def resume(
     \b
     $ sweeplab study resume small
     """
+    folder = find_study(lab, name)
+    say_start(f"reading {name}")
     from sweeplab.sweep.control import steering
 
-    if done := steering.resume(find_study(lab, name)):
+    if done := steering.resume(folder):
         print_answer(answer_of(done), as_json)
         return
-    say_start(f"reading {name}")
     from sweeplab.cli.study.view import run_with_view
 
     raise typer.Exit(run_with_view(open_study(name, lab, allow_plugins=allow_plugins), as_json))
