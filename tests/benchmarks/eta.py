@@ -30,22 +30,22 @@ search: {learning_rate: {min: 1e-4, max: 1e-2, log: true}}
 """
 STUDIES = {
     "tpe, no pruner, one cell": """
-fixed: {n_layer: 2, n_embd: 64, n_head: 4, block_size: 32, batch_size: 8, max_iters: 400, eval_interval: 50,
+fixed: {n_layer: 2, n_embd: 64, n_head: 4, block_size: 32, batch_size: 8, max_iters: 200, eval_interval: 25,
   compile: false}
 sampler: {type: tpe}
 pruner: {type: none}
-budget: {trials_per_cell: 32}
+budget: {trials_per_cell: 24}
 """,
     "asha, two cells": """
-fixed: {n_layer: 2, n_head: 4, block_size: 32, batch_size: 8, max_iters: 800, eval_interval: 40, compile: false}
+fixed: {n_layer: 2, n_head: 4, block_size: 32, batch_size: 8, max_iters: 400, eval_interval: 20, compile: false}
 grid: {n_embd: [32, 64]}
 sampler: {type: random}
 pruner: {type: asha}
 budget: {trials_per_cell: 24}
 """,
     "four unlike cells, stacks": """
-fixed: {n_head: 4, block_size: 32, batch_size: 8, max_iters: 300, eval_interval: 50, compile: false}
-grid: {n_embd: [16, 160], n_layer: [1, 4]}
+fixed: {n_head: 4, block_size: 32, batch_size: 8, max_iters: 200, eval_interval: 25, compile: false}
+grid: {n_embd: [16, 96], n_layer: [1, 3]}
 sampler: {type: random}
 pruner: {type: none}
 budget: {trials_per_cell: 8}
