@@ -255,21 +255,21 @@ class Outlook:
     """A plan's outlook in its lab: the search ranges as the file writes them, trials done, and time still needed.
 
     `done` counts the trials that use up the budget already. `seconds` is the likeliest time that the rest takes, and
-    `low` and `high` are those below and above which it is unlikely; `timed_by` says from what they come.
+    below `low_seconds` and above `high_seconds` it is unlikely; `timed_by` says from what they come.
     """
 
     ranges: dict[str, str]
     done: int
     seconds: float
-    low: float
-    high: float
+    low_seconds: float
+    high_seconds: float
     timed_by: str
     free_bytes: int
 
     @property
     def left(self) -> Interval:
         """Return the time that the rest takes."""
-        return Interval(self.low, self.seconds, self.high)
+        return Interval(self.low_seconds, self.seconds, self.high_seconds)
 
 
 def look_ahead(spec: StudySpec, planned: plan.Plan, lab: Path) -> Outlook:
@@ -285,8 +285,8 @@ def look_ahead(spec: StudySpec, planned: plan.Plan, lab: Path) -> Outlook:
         ranges={name: yaml_text(_as_written(entry)) for name, entry in spec.search.items()},
         done=sum(done.values()),
         seconds=left.likely,
-        low=left.low,
-        high=left.high,
+        low_seconds=left.low,
+        high_seconds=left.high,
         timed_by=timed.timed_by,
         free_bytes=shutil.disk_usage(_existing(folder.path)).free,
     )

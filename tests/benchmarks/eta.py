@@ -75,7 +75,9 @@ def rounds_of(text: str, folder: Path) -> dict[str, tuple[float, bool]]:
             print(
                 f"  {at - began:6.1f} of {ended - began:.1f}: {left.in_words} {left.likely:.1f} {ended - at:.1f}"
             )
-    found = {"plan": (ahead.seconds / (ended - began), ahead.low <= ended - began <= ahead.high)}
+    found = {
+        "plan": (ahead.seconds / (ended - began), ahead.low_seconds <= ended - began <= ahead.high_seconds)
+    }
     for mark in MARKS:
         at, left = next(each for each in said if each[0] >= began + mark * (ended - began))
         found[f"{mark:.0%}"] = left.likely / (ended - at), left.low <= ended - at <= left.high

@@ -267,7 +267,7 @@ def test_a_plan_without_earlier_runs_times_steps_once_and_else_a_product(
     timed = json.loads(cli(*plan, "--json").out)["outlook"]
     assert timed["timed_by"] == "timed steps of 2 cells"
     # Two cells of two runs, 400 steps each, which take between 0.1 and 100 ms.
-    assert 0.16 < timed["seconds"] < 160 and timed["low"] < timed["seconds"] < timed["high"]
+    assert 0.16 < timed["seconds"] < 160 and timed["low_seconds"] < timed["seconds"] < timed["high_seconds"]
     monkeypatch.setattr("subprocess.Popen", None)
     assert json.loads(cli(*plan, "--json").out)["outlook"]["seconds"] == timed["seconds"]
     assert re.search(r"takes (about )?\S+( to \S+)? more, by timed steps of 2 cells", cli(*plan).out)

@@ -174,7 +174,7 @@ def test_a_plan_says_how_long_a_study_takes_by_the_steps_of_its_smallest_and_lar
     steps = [100 + 3 * 192 / 3 / (each.batch_size * each.block_size) for each in typical]
     seconds = START_SECONDS + 4 * sum(n * step(each) for n, each in zip(steps, typical, strict=True))
     assert ahead.seconds == pytest.approx(seconds, rel=0.25), "the last stack is not full"
-    assert ahead.low < seconds < ahead.high
+    assert ahead.low_seconds < seconds < ahead.high_seconds
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_every_plan_says_a_time(
     spec = tiny(grid={"n_embd": [8, 24]}, budget=Budget(**budget))
     planned = replace(make_plan(spec, tmp_path)[0], is_here=known != "nothing")
     ahead = look_ahead(spec, planned, tmp_path)
-    assert 0 < ahead.low <= ahead.seconds <= ahead.high <= budget.get("time", math.inf)
+    assert 0 < ahead.low_seconds <= ahead.seconds <= ahead.high_seconds <= budget.get("time", math.inf)
     names = {
         "steps": "timed steps of 2 cells",
         "product": "a timed product of matrices",
