@@ -25,6 +25,8 @@ GUESSED_FLOPS = {"cpu": 1e10, "cuda": 5e12}
 # Standard deviations of a duration's logarithm: of a cell's ratio to the plan, beside that of other cells; of what a
 # whole run's measured time leaves open, such as later load on the machine; and of one run's time.
 CELL_SPREAD, LEAST_SPREAD, RUN_SPREAD = 0.2, 0.06, 0.1
+# A measured time counts half after this share of the study's time so far: other load on the machine comes and goes.
+MEMORY = 0.2
 # The interval reaches this many standard deviations to either side.
 DEVIATIONS = 1.6
 # Parts of a run for which the share of early ends is counted; the weight, in trials, of what is expected before that.
@@ -73,10 +75,11 @@ class _Live:
 
 @dataclass
 class _Pace:
-    """The measured time of a cell's trials: for `runs` whole runs in sum, before and after."""
+    """The measured time of a cell's trials: for `runs` whole runs in sum up to `at`, before and after."""
 
     seconds: float = 0.0
     runs: float = 0.0
+    at: float = 0.0
     first: float = math.inf
     last: float = 0.0
     ended: int = 0
@@ -203,8 +206,9 @@ class Remaining:
         """Record that a trial has trained up to a share of its run."""
         cell, pace = self._cells[event.cell], self._paces[event.cell]
         if seconds := self._seconds_since(trial, now):
-            pace.seconds += seconds
-            pace.runs += share - trial.share
+            kept = 0.5 ** ((now - pace.at) / (MEMORY * max(now - self.since, START_SECONDS)))
+            pace.at, pace.seconds = now, kept * pace.seconds + seconds
+            pace.runs = kept * pace.runs + share - trial.share
         for part in range(PARTS):
             self._passed[part] += trial.share <= (part + 1) / PARTS - 1e-9 < share
         self._flops += (share - trial.share) * cell.train_flops * len(cell.seeds)
