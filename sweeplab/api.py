@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, TrackingUnavailable
@@ -174,6 +175,7 @@ class Study(Results):
         *,
         on_evaluation: OnEvaluation | None = None,
         on_trial_end: OnTrialEnd | None = None,
+        on_end: Callable[[StudyFolder, str], object] = lambda folder, status: None,
     ) -> StudyResult:
         """Run the study to the end of its budget, or continue it; write its report unless it is interrupted.
 
@@ -181,7 +183,8 @@ class Study(Results):
         Callbacks run in this process, between two polls of the workers: a slow one delays no training.
 
         `listen` gets the workers' events and a `Tick` several times a second; without it a notebook shows a bar and a
-        table of the cells. `interrupts` returns how often the user has asked to stop.
+        table of the cells. `interrupts` returns how often the user has asked to stop. `on_end` gets the folder and the
+        status once all trials have ended, before the report is written.
 
         Raises:
             BadInput: the study cannot start.
@@ -191,7 +194,11 @@ class Study(Results):
         listen = listen or live_in_notebook(self.folder.name)
         callbacks = Callbacks(self.folder.name, on_evaluation, on_trial_end)
 
+        importing = Thread(target=import_report, daemon=True)  # while the workers train
+
         def hear(event: Event, progress: StudyProgress) -> None:
+            if progress.live and importing.ident is None:
+                importing.start()
             listen(event, progress)
             callbacks.hear(event)
 
@@ -200,6 +207,7 @@ class Study(Results):
             ending = run_study(self.spec, self.lab, hear, lambda: max(interrupts(), int(self._is_to_stop)))
         finally:
             self._is_run_here = False
+        on_end(ending.folder, ending.status)
         errors, report = list(ending.errors), None
         if not interrupts() and any(ending.folder.runs()):
             try:
@@ -285,6 +293,13 @@ class Study(Results):
         from sweeplab.sweep.control import steering
 
         steering.stop(self.folder)
+
+
+def import_report() -> None:
+    """Import what writing a report needs, which takes a while."""
+    import sweeplab.analysis.studies
+    import sweeplab.report.page
+    import sweeplab.report.writer  # noqa: F401
 
 
 def report_data(lab: Path, names: Sequence[str]) -> ReportData:

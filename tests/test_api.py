@@ -307,6 +307,15 @@ def test_a_study_is_reported_plotted_extended_and_given_trials(result: StudyResu
     assert study.spec.budget.trials_per_cell == 1
 
 
+def test_the_end_is_told_before_the_report_is_written(result: StudyResult, tmp_path: Path) -> None:
+    shutil.copytree(result.folder.lab, tmp_path / "lab")
+    study = sweeplab.open_study("tiny", tmp_path / "lab")
+    shutil.rmtree(study.folder.report)
+    told = list[tuple[str, bool]]()
+    again = study.run(on_end=lambda folder, status: told.append((status, folder.report.exists())))
+    assert told == [("complete", False)] and again.report is not None and again.report.exists()
+
+
 def test_a_run_without_a_checkpoint_is_refused(result: StudyResult) -> None:
     diverged = result.trials().set_index("state").loc["diverged", "run_id"]
     with pytest.raises(BadInput, match=rf"^run {diverged} kept no checkpoint"):

@@ -68,6 +68,12 @@ def print_answer(answer: Answer, as_json: bool) -> None:
         told(found)
 
 
+def say_start(what: str, quiet: bool = False) -> None:
+    """Print on standard error what a command does first, before it imports what takes seconds to import."""
+    if not quiet:
+        print(f"{what} …", file=sys.stderr, flush=True)
+
+
 def answer_of(done: Done) -> Answer:
     """Return the answer that tells what a command did and how to undo it."""
     trials = [{"cell": cell, "trial": number} for cell, number in done.trials]

@@ -8,9 +8,6 @@ const url = (path) => `${path}?study=${encodeURIComponent(study)}`;
 const loss = (value) => (value === null || value === undefined ? "–" : value.toFixed(4));
 const short = (value) => (typeof value === "number" ? String(+value.toPrecision(3)) : JSON.stringify(value));
 const values = (sampled) => Object.entries(sampled).map(([name, value]) => `${name} ${short(value)}`).join(", ");
-const time = (seconds) =>
-  seconds >= 3600 ? `${Math.floor(seconds / 3600)}h${String(Math.floor((seconds % 3600) / 60)).padStart(2, "0")}m`
-    : seconds >= 60 ? `${Math.floor(seconds / 60)}m${String(Math.floor(seconds % 60)).padStart(2, "0")}s` : `${Math.round(seconds)}s`;
 
 // Text only: a study's names are never interpreted as HTML.
 function fill(table, heads, rows) {
@@ -51,7 +48,7 @@ function show(said) {
   at("bar").hidden = said.total === null;
   if (said.total !== null) [at("bar").max, at("bar").value] = [said.total, Math.min(said.total, said.counted)];
   at("counted").textContent = said.total === null ? `${said.counted} trials` : `${said.counted} of ${said.total} trials`;
-  at("left").textContent = said.seconds_left === null ? "" : `about ${time(said.seconds_left)} left`;
+  at("left").textContent = said.left && `${said.left} left`;
   at("states").textContent = Object.entries(said.states).map(([state, count]) => `${count} ${state}`).join(", ");
   const { running, slots } = said.occupancy;
   at("occupancy").textContent = slots ? `${running} of ${slots} stack slots are in use` : "no stack is training";

@@ -76,7 +76,7 @@ class Follower:
             "is_run": is_run,
             "total": plan.trials,
             "counted": progress.counted,
-            "seconds_left": progress.seconds_left if is_run else None,
+            "left": progress.left.in_words if is_run else "",
             "best": best and {**best, "commands": how},
             "occupancy": {"running": len(live), "slots": max(len(live), slots * len(plan.workers))},
             "cells": [

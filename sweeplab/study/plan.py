@@ -95,7 +95,8 @@ class CellPlan:
     `max_iters` and `epochs` are None where trials differ in them; `n_points`, the number of different trials, where
     they cannot be counted. `startup_trials` are spread evenly before the sampler models their results. `rungs` are the
     iterations at which halving decides, in a run of typical length. `stack_rates` maps runs per stack to the
-    trial-steps per second of all workers, if `stack` was chosen by timing.
+    trial-steps per second of all workers, if `stack` was chosen by timing. `run_seconds` are the seconds by which one
+    more whole run prolongs the study, 0 if nothing was measured.
     """
 
     cell: str
@@ -116,6 +117,7 @@ class CellPlan:
     epochs: float | None = None
     compile: bool = False
     stack_rates: dict[int, float] = field(default_factory=dict)
+    run_seconds: float = 0.0
 
     @property
     def stack_gain(self) -> float | None:
@@ -141,7 +143,9 @@ class Plan:
     """The plan of a study; `trials` and `runs` are None if only time or FLOPs end it.
 
     `reaches` lists what the study file uses outside its own folder and the lab: resolved files, and tracking.
-    `mirror` describes where else the runs are sent; empty if nowhere.
+    `mirror` describes where else the runs are sent; empty if nowhere. `is_here` means that the workers are processes
+    of this machine. `timed_by` says from what the cells'
+    `run_seconds` come, and `spread` is the standard deviation of their logarithms.
     """
 
     name: str
@@ -164,6 +168,9 @@ class Plan:
     warm_start: list[WarmStart] = field(default_factory=list)
     reaches: list[str] = field(default_factory=list)
     mirror: str = ""
+    is_here: bool = True
+    timed_by: str = "FLOPs alone"
+    spread: float = 1.0
 
     def __repr__(self) -> str:
         sizes = sorted(cell.n_params for cell in self.cells)

@@ -7,12 +7,10 @@ import shlex
 import shutil
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from sweeplab.data.corpora import user_files
@@ -20,7 +18,7 @@ from sweeplab.data.dataset import Dataset
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import bytes_in_words, several, several_named, without_password, yaml_text
 from sweeplab.hyperparameters import AUTO, Hyperparameters
-from sweeplab.lab.listing import read_trials, study_names
+from sweeplab.lab.listing import read_trials
 from sweeplab.permissions import (
     allow,
     allow_address,
@@ -31,7 +29,6 @@ from sweeplab.permissions import (
     place_of,
 )
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import RunFolder
 from sweeplab.study import plan
 from sweeplab.study.inputs import (
     check_rows,
@@ -44,36 +41,31 @@ from sweeplab.study.inputs import (
 from sweeplab.study.plugins import check_imported
 from sweeplab.study.problems import Location, dotted
 from sweeplab.study.search import SearchSpec
-from sweeplab.study.space import Cell, cells, spaces_of
+from sweeplab.study.space import Cell, Space, cells, spaces_of
 from sweeplab.study.spec import TABLE_SUFFIX, Algorithm, StudySpec
 from sweeplab.sweep.measuring import (
     CORE_FLOPS,
     MOST_SHAPES,
     WORTH_SECONDS,
     BenchRow,
-    Timed,
     Way,
-    all_measured,
     bench,
     fastest_stack,
-    known_seconds,
     may_be_mixed,
     settled_dtype,
     stack_rates,
 )
+from sweeplab.sweep.remaining import Interval, Remaining
+from sweeplab.sweep.timing import with_durations
 from sweeplab.sweep.trials.warm_start import WarmStartSource, read_warm_starts
 from sweeplab.tracking import mirror_in_words
 from sweeplab.tracking.connection import artifact_location, database_file, planned_uri
 from sweeplab.train.devices import free_memory_bytes, settle_devices
 from sweeplab.train.program import compiling_pays
-from sweeplab.train.run import ShapeKey, row_flops, shape_key
+from sweeplab.train.run import ShapeKey, shape_key
 
 # The samplers that learn from earlier trials.
 LEARNING = ("tpe", "gp")
-# How many earlier runs are needed to estimate a study's duration, and how many are read at most.
-FEWEST_RUNS, MOST_RUNS = 3, 200
-# A plan times no stack whose step has more FLOPs: a dozen such steps, and starting, take some 4 s.
-MOST_PLANNED_FLOPS = 5e9
 SHORT_CURE = "use fewer workers, a smaller batch_size or a larger grad_accum"
 
 
@@ -139,8 +131,9 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
             *(place_of(address) for _, _, address in spec.addresses if not database_file(address)),
         ],
         mirror=mirror_in_words(spec.fixed),
+        is_here=is_here,
     )
-    return planned, found, dataset
+    return with_durations(planned, _typical(spaces), dataset, lab, may_time=False), found, dataset
 
 
 def _dtype_here(
@@ -257,8 +250,8 @@ def bench_study(spec: StudySpec, lab: Path, again: bool = False) -> tuple[str, l
     rows = bench(values, dataset.training(values), dataset.val, taken, "; ".join(why), again)
     # A step compiled for the first time, or new times, may change the plan.
     now = make_plan(spec, lab)[0]
-    is_planned = (now.dtype, now.cells) == (planned.dtype, planned.cells)
-    return (cell.cell, rows) if is_planned else bench_study(spec, lab)
+    settled = [(each.dtype, [(cell.stack, cell.compile) for cell in each.cells]) for each in (now, planned)]
+    return (cell.cell, rows) if settled[0] == settled[1] else bench_study(spec, lab)
 
 
 def _why_stack(spec: StudySpec, cell: plan.CellPlan) -> str:
@@ -274,146 +267,51 @@ def _why_stack(spec: StudySpec, cell: plan.CellPlan) -> str:
 class Outlook:
     """A plan's outlook in its lab: the search ranges as the file writes them, trials done, and time still needed.
 
-    `done` counts the trials that use up the budget already. `seconds` estimates the remaining time: from `n_known`
-    earlier runs of the lab on the same kind of device, or, if these are too few, from timed steps of `n_timed` cells,
-    the smallest and the largest; None if neither is available, or if only time or FLOPs limit the study.
+    `done` counts the trials that use up the budget already. `seconds` is the likeliest time that the rest takes, and
+    below `low_seconds` and above `high_seconds` it is unlikely; `timed_by` says from what they come.
     """
 
     ranges: dict[str, str]
     done: int
-    seconds: float | None
-    n_known: int
+    seconds: float
+    low_seconds: float
+    high_seconds: float
+    timed_by: str
     free_bytes: int
-    n_timed: int = 0
+
+    @property
+    def left(self) -> Interval:
+        """Return the time that the rest takes."""
+        return Interval(self.low_seconds, self.seconds, self.high_seconds)
 
 
 def look_ahead(spec: StudySpec, planned: plan.Plan, lab: Path) -> Outlook:
-    """Return a plan's outlook in its lab."""
+    """Return a plan's outlook in its lab; if no time is known, time a few steps, which takes some seconds, once."""
     folder = StudyFolder(lab, spec.name)
     ended = [(each.cell, each.ending) for each in read_trials(folder)] if folder.has_started else []
     done = Counter(cell for cell, how in ended if how and how.outcome.counts_towards_budget)
-    names = sorted(study_names(lab), key=lambda name: name != spec.name)
-    known, at_once = _earlier_runs(lab, names, planned.device, len(planned.workers))
-    seconds, n_timed = None, 0
-    if len(known) >= FEWEST_RUNS:
-        seconds = _seconds_left(planned, done, known, at_once)
-    elif planned.device == "cpu" and spec.engine.type == "local":
-        seconds, n_timed = _timed_seconds(spec, planned, done)
+    dataset = placed_dataset(spec)
+    spaces = spaces_of(spec, cells(spec, dataset.sizes)[0], dataset.sizes)
+    timed = with_durations(planned, _typical(spaces), dataset, lab, may_time=True)
+    left = Remaining(timed, math.inf).left(0.0, done, folder.elapsed_seconds)
     return Outlook(
         ranges={name: yaml_text(_as_written(entry)) for name, entry in spec.search.items()},
         done=sum(done.values()),
-        seconds=seconds,
-        n_known=len(known),
+        seconds=left.likely,
+        low_seconds=left.low,
+        high_seconds=left.high,
+        timed_by=timed.timed_by,
         free_bytes=shutil.disk_usage(_existing(folder.path)).free,
-        n_timed=n_timed,
     )
+
+
+def _typical(spaces: Sequence[Space]) -> dict[str, Hyperparameters]:
+    return {space.cell.key: space.typical for space in spaces}
 
 
 def _as_written(entry: SearchSpec) -> Any:
     said = entry.written()
     return said["choices"] if said.keys() == {"choices"} else said
-
-
-def _earlier_runs(
-    lab: Path, names: Sequence[str], device: str, n_workers: int
-) -> tuple[list[tuple[float, float]], float]:
-    """Return FLOPs and seconds of the lab's runs, and how many runs this number of workers trains at once.
-
-    A run's seconds are its stack's: the other runs of the stack trained in the same time.
-    """
-    found: list[tuple[float, float]] = []
-    trained = elapsed = 0.0
-    for name in names:
-        folder = StudyFolder(lab, name)
-        if len(found) >= MOST_RUNS:
-            break
-        try:
-            started = folder.read(folder.plan_file)
-            ended = (RunFolder(file.parent).read_end() for file in islice(_ends(folder), MOST_RUNS))
-            ends = [end for end in ended if end]
-            if started["device"] != device or not ends:
-                continue
-            own = [(end.train_flops, end.wall_seconds) for end in ends]
-            elapsed += folder.elapsed_seconds * len(started["workers"]) / n_workers
-        except (BadInput, OSError, ValueError, KeyError, TypeError):
-            continue  # `doctor` reports what is wrong with it
-        trained += sum(seconds for _, seconds in own)
-        found += [(flops, seconds) for flops, seconds in own if flops > 0 and seconds > 0]
-    return found, max(1.0, trained / elapsed) if elapsed else 1.0
-
-
-def _ends(folder: StudyFolder) -> Iterator[Path]:
-    return folder.path.glob("runs/*/*/end.json")
-
-
-def _seconds_left(
-    planned: plan.Plan, done: Mapping[str, int], known: Sequence[tuple[float, float]], at_once: float
-) -> float | None:
-    """Return how long the remaining trials take: each at the median speed of the earlier runs nearest in FLOPs."""
-
-    def of_run(cell: plan.CellPlan) -> float:
-        near = sorted(known, key=lambda run: abs(math.log(run[0] / cell.train_flops)))[:FEWEST_RUNS]
-        return cell.train_flops * median(seconds / flops for flops, seconds in near) / at_once
-
-    return _of_what_is_left(planned, done, of_run)
-
-
-def _of_what_is_left(
-    planned: plan.Plan, done: Mapping[str, int], of_run: Callable[[plan.CellPlan], float]
-) -> float | None:
-    """Return how long the remaining runs take, from the time of one run per cell; at most the budget's time."""
-    per_cell, limit = planned.budget.trials_per_cell, planned.budget.time
-    if per_cell is None:
-        return None
-    left = (
-        max(0, each.n_trials(per_cell) - done.get(each.cell, 0)) * len(each.seeds) for each in planned.cells
-    )
-    total = sum(count * of_run(cell) for count, cell in zip(left, planned.cells, strict=True))
-    return min(total, math.inf if limit is None else limit)
-
-
-def _timed_seconds(spec: StudySpec, planned: plan.Plan, done: Mapping[str, int]) -> tuple[float | None, int]:
-    """Estimate how long the remaining trials take from timed steps; return it, and the number of cells timed.
-
-    A step's time is assumed linear in its FLOPs between the smallest and the largest cell; evaluating a token takes a
-    third of the FLOPs of training on it. Steps that take long, or have to be compiled first, are only looked up:
-    `study bench` times them.
-    """
-    per_cell = planned.budget.trials_per_cell
-    if per_cell is None:
-        return None, 0
-    dataset = placed_dataset(spec)
-    spaces = spaces_of(spec, cells(spec, dataset.sizes)[0], dataset.sizes)
-    typical = {space.cell.key: space.typical for space in spaces}
-    flops = {key: row_flops(values) * values.batch_size for key, values in typical.items()}
-    by_flops = sorted(planned.cells, key=lambda each: flops[each.cell])
-    jobs = []
-    for cell in {each.cell: each for each in (by_flops[0], by_flops[-1])}.values():
-        values = typical[cell.cell]
-        stack = min(cell.stack, cell.n_trials(per_cell) * len(cell.seeds))
-        ways = [
-            Way(len(planned.workers), planned.workers[0].threads, stack, planned.dtype, compiled)
-            for compiled in dict.fromkeys((cell.compile, False))
-        ]
-        known = [way for way in ways if known_seconds(values, way) is not None]
-        if not known and stack * flops[cell.cell] > MOST_PLANNED_FLOPS:
-            return None, 0
-        jobs.append(Timed(values, dataset.training(values), (known or ways[-1:])[0]))
-    try:
-        took = all_measured(jobs, dataset.val)
-    except RuntimeError:  # such as for a plugin's activation, which the timing processes do not know
-        return None, 0
-    least, most = flops[by_flops[0].cell], flops[by_flops[-1].cell]
-    slope = (took[-1] - took[0]) / (most - least) if len(jobs) > 1 and most > least else 0.0
-
-    def of_run(cell: plan.CellPlan) -> float:
-        values, n_val = typical[cell.cell], planned.data.val_tokens
-        n_tokens = min(n_val, values.evaluated_tokens or n_val) * (2 if values.eval_train else 1)
-        n_evaluated = n_tokens * (1 + values.max_iters // values.eval_interval)
-        n_steps = values.max_iters + n_evaluated / 3 / (values.batch_size * values.block_size)
-        return n_steps * (took[0] + slope * (flops[cell.cell] - least))
-
-    return _of_what_is_left(planned, done, of_run), len(jobs)
 
 
 def check_reach(spec: StudySpec, lab: Path) -> None:

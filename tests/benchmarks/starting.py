@@ -1,7 +1,8 @@
-"""Time a study up to its first training step: the whole command, in a lab that has its tracking database already.
+"""Time a study up to its first training step, and from its last trial on: in a lab that has its tracking database.
 
-Run: python tests/benchmarks/starting.py [rounds]. Seconds from the command to the workers' processes, to the first
-claimed trial, and to its first evaluation, which training steps follow.
+Run: python tests/benchmarks/starting.py [rounds]. Seconds from the command to its first line, to the workers'
+processes, to the first claimed trial, and to its first evaluation, which training steps follow; from the line of the
+last trial to that of the results, to the last line and to the command's end. And the CPU seconds of all its processes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -38,13 +40,29 @@ def seconds(folder: Path) -> dict[str, float]:
     shutil.rmtree(place, ignore_errors=True)
     began = time.perf_counter()
     command = [sys.executable, "-m", "sweeplab", "study", "run", "starting.yaml", "--lab", "lab"]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as study:
+    pipe, lines, before = subprocess.PIPE, list[tuple[float, str]](), os.times()
+    with subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=subprocess.STDOUT, text=True) as study:
+        reading = Thread(
+            target=lambda: lines.extend((time.perf_counter(), line) for line in study.stdout or ())
+        )
+        reading.start()
         found = {name: _once(lambda of=of: any(place.glob(of)), study) - began for name, of in MARKS.items()}
+        reading.join()
+    ended, after = time.perf_counter(), os.times()
     assert study.returncode == 0
-    return found
+    last = max(at for at, line in lines if line.startswith("16/16"))
+    results = next(at for at, line in lines if line.startswith("starting: complete"))
+    return {
+        "first line": lines[0][0] - began,
+        **found,
+        "last trial to results": results - last,
+        "last trial to last line": lines[-1][0] - last,
+        "last trial to end": ended - last,
+        "CPU of all processes": sum(after[2:4]) - sum(before[2:4]),
+    }
 
 
-def _once(holds: Callable[[], bool], study: subprocess.Popen[bytes]) -> float:
+def _once(holds: Callable[[], bool], study: subprocess.Popen[str]) -> float:
     while not holds():
         assert study.poll() is None
         time.sleep(0.005)
@@ -67,7 +85,7 @@ def main() -> None:
     for name in found[0]:
         own = [each[name] for each in found]
         rows.append([name, f"{statistics.median(own):.2f} s ({min(own):.2f}–{max(own):.2f})"])
-    print_table(["from the command to", "seconds"], rows)
+    print_table(["from the command to; or from the last trial", "seconds"], rows)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -109,7 +110,7 @@ def command(line: str) -> Said:
             main()
         except SystemExit as ended:
             code = int(ended.code or 0)
-    return Said(code, out.getvalue(), err.getvalue())
+    return Said(code, out.getvalue(), re.sub(r"\Areading .* …\n", "", err.getvalue()))
 
 
 class _Steering:

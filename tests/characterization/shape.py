@@ -30,8 +30,11 @@ _MEASURED = re.compile(
     r"|sources|mlflow|cpu|platform|packages|loadavg|cores|text|library|tokens_per_second|slot_steps|found|cure|(size|free)_bytes)$"
 )
 _HIDDEN = (
-    (re.compile(r"about \S+( s)? more,"), "about <pace> more,"),
-    (re.compile(r"\b\d+(\.\d+)? an? (second|minute|hour|day)(, about \S+ left)?"), "<pace>"),
+    (re.compile(r"(about |under )?\S+( to \S+)? more, by"), "<left> more, by"),
+    (
+        re.compile(r"((about |under )?\S+( to \S+)? left, )?\b\d+(\.\d+)? an? (second|minute|hour|day)"),
+        "<pace>",
+    ),
     (re.compile(r"\b\d+\.\d{3,}(e[-+]?\d+)?\b|\b\d+\.\d+e[-+]?\d+\b"), "<n>"),
     (re.compile(r"\b\d{8}-\d{6}\b"), "<time>"),
     (re.compile(r"\b[0-9a-f]{12,}\b|(?<=/experiments/)\d+"), "<id>"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -28,9 +29,13 @@ engine: {workers: 1}
 """
 
 
+# What commands that are slow to import say first.
+FIRST_LINE = re.compile(r"\Areading .* …\n")
+
+
 @dataclass(frozen=True)
 class Said:
-    """What a command said, and how it ended."""
+    """What a command said after its first line, and how it ended."""
 
     code: int
     out: str
@@ -44,7 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("SWEEPLAB_LAB", "MLFLOW_TRACKING_URI", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     # Steps are timed, for seconds, where a test is about that alone.
-    monkeypatch.setattr("sweeplab.sweep.planning.MOST_PLANNED_FLOPS", 0.0)
+    monkeypatch.setattr("sweeplab.sweep.timing.MOST_PLANNED_FLOPS", 0.0)
     return tmp_path
 
 
@@ -57,7 +62,8 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> C
         capfd.readouterr()
         with pytest.raises(SystemExit) as ended:
             main()
-        return Said(int(ended.value.code or 0), *capfd.readouterr())
+        out, err = capfd.readouterr()
+        return Said(int(ended.value.code or 0), out, FIRST_LINE.sub("", err))
 
     return run
 

@@ -101,6 +101,15 @@ def test_each_running_trial_has_its_latest_and_its_best_loss_and_none_is_cut(col
     assert "…" not in text and max(map(len, rows)) <= columns
 
 
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+@pytest.mark.parametrize("n_done", [0, 20, 39])
+def test_the_time_left_is_always_there_and_never_cut(columns: int, n_done: int, drawn) -> None:
+    cell = f"n_layer={1 + n_done // 10},n_embd={8 + 8 * (n_done % 10)}"
+    for events in ([], [evaluated(cell, 3, 50)]):
+        text = drawn(n_done, *events, columns=columns, lines=30)
+        assert re.search(r"^(about |under )?[\dhms]+( to [\dhms]+)? left\b", text, re.MULTILINE), text
+
+
 def test_an_interrupt_says_what_is_written(drawn) -> None:
     running = evaluated("n_layer=1,n_embd=8", 3, 50)
     once = " ".join(drawn(0, running, interrupts=1).split())
@@ -118,7 +127,7 @@ def test_ends_are_counted_and_the_best_is_named(drawn) -> None:
     pruned = replace(ended, trial=1, ending=TrialEnding(RunState.PRUNED, 2.0))
     text = drawn(0, ended, pruned)
     assert "best 2.2500 in n_layer=1,n_embd=8" in text, "a pruned trial is no best"
-    assert "1 complete, 1 pruned, " in text and "2/4" in text
+    assert "1 complete, 1 pruned" in text and "2/4" in text
 
 
 def test_no_color_where_none_is_wanted(drawn, monkeypatch) -> None:
@@ -131,14 +140,17 @@ def test_no_color_where_none_is_wanted(drawn, monkeypatch) -> None:
 def test_in_a_terminal(finished) -> None:
     played: Played = finished.played
     starting, *frames = played.screen.frames
-    assert "tiny: starting" in starting
+    assert "reading " in starting and any("tiny: starting" in frame for frame in played.screen.frames)
     assert any("2/2" in frame and "4 of 4 trials" in frame for frame in frames)
     assert any("updating tracking and writing the report" in frame for frame in frames)
     assert all(len(frame.splitlines()) < 30 for frame in frames)
     # The view is gone, the cursor is back, and what is left is how it ended.
     assert played.raw.rfind("\x1b[?25h") > played.raw.rfind("\x1b[?25l")
-    rows = played.screen.text.splitlines()
-    assert " ".join(rows[0].split()) == "cell n params trials complete best value bits per byte"
+    reading, *rows = played.screen.text.splitlines()
+    assert (
+        reading.startswith("reading ")
+        and " ".join(rows[0].split()) == "cell n params trials complete best value bits per byte"
+    )
     assert [row.partition(" ")[0] for row in rows] == [
         *("cell", "n_embd=8", "n_embd=16", "n-gram", "best:", "not", "tiny:", "report:", "browse:")
     ]

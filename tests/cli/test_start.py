@@ -41,6 +41,29 @@ def test_ctrl_c_while_the_commands_are_imported_is_quiet(imported: str) -> None:
     pytest.fail("the signal never came while the commands were imported")
 
 
+@pytest.mark.parametrize("command", ["run tiny", "resume tiny", "confirm tiny", "watch tiny", "work tiny"])
+def test_the_first_line_comes_before_anything_slow_is_imported(finished: Finished, command: str) -> None:
+    words = ["-X", "importtime", "-m", "sweeplab", "study", *command.split(), "--lab", str(finished.lab)]
+    with subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        imported = set[str]()
+        for line in process.stderr:
+            if line.startswith("reading "):
+                process.kill()
+                break
+            imported.add(line.split("|")[-1].strip())
+    assert "typer" in imported and line.startswith("reading ")
+    assert not imported & {
+        "torch",
+        "numpy",
+        "optuna",
+        "mlflow",
+        "pandas",
+        "sqlalchemy",
+        "rich.console",
+    }
+
+
 @pytest.mark.parametrize(
     ("command", "slow"),
     [

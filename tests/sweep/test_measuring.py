@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from functools import partial
 from os import cpu_count
 from pathlib import Path
@@ -15,9 +17,10 @@ from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.study.plan import Plan
 from sweeplab.study.space import spaces_of
 from sweeplab.study.spec import Budget, Engine
-from sweeplab.sweep import measuring, planning
+from sweeplab.sweep import measuring, planning, timing
 from sweeplab.sweep.measuring import Way, fastest_stack, measured, settled_dtype, stack_rates
 from sweeplab.sweep.planning import bench_study, look_ahead, make_plan
+from sweeplab.sweep.remaining import START_SECONDS
 from sweeplab.sweep.work import runner
 from sweeplab.sweep.work.runner import Runner
 from sweeplab.sweep.work.trial import ClaimedTrial
@@ -159,21 +162,42 @@ def test_a_plan_says_how_long_a_study_takes_by_the_steps_of_its_smallest_and_lar
         timed.extend(each.values for each in jobs)
         return [step(each.values) for each in jobs]
 
-    monkeypatch.setattr(planning, "all_measured", planted)
+    monkeypatch.setattr(timing, "all_measured", planted)
     fixed = {"eval_interval": 50, "eval_tokens": 192, "max_iters": 100}
     spec = tiny(grid={"n_embd": [8, 24, 16]}, budget=Budget(trials_per_cell=2), seeds=[0, 1])
     spec = spec.model_copy(update={"fixed": {**spec.fixed, **fixed}})
     planned, cells, dataset = make_plan(spec, tmp_path)
     ahead = look_ahead(spec, planned, tmp_path)
-    assert [each.n_embd for each in timed] == [8, 24] and (ahead.n_timed, ahead.n_known) == (2, 0)
+    assert [each.n_embd for each in timed] == [8, 24] and ahead.timed_by == "timed steps of 2 cells"
     # 2 trials by 2 seeds of each cell; three evaluations of 192 tokens at a third of a training token's cost.
     typical = [each.typical for each in spaces_of(spec, cells, dataset.sizes)]
     steps = [100 + 3 * 192 / 3 / (each.batch_size * each.block_size) for each in typical]
-    assert ahead.seconds == pytest.approx(
-        4 * sum(n * step(each) for n, each in zip(steps, typical, strict=True))
-    )
-    monkeypatch.setattr(planning, "MOST_PLANNED_FLOPS", 0.0)
-    assert look_ahead(spec, planned, tmp_path).seconds is None
+    seconds = START_SECONDS + 4 * sum(n * step(each) for n, each in zip(steps, typical, strict=True))
+    assert ahead.seconds == pytest.approx(seconds, rel=0.25), "the last stack is not full"
+    assert ahead.low_seconds < seconds < ahead.high_seconds
+
+
+@pytest.mark.parametrize(
+    "budget", [{"trials_per_cell": 2}, {"flops": 1e9}, {"time": 600.0}, {"flops": 1e9, "time": 600.0}]
+)
+@pytest.mark.parametrize("known", ["steps", "product", "nothing"])
+def test_every_plan_says_a_time(
+    known: str, budget: dict, tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps are timed, or where they take long a product of matrices; without either FLOPs alone give an interval."""
+    monkeypatch.setattr(timing, "all_measured", lambda jobs, *_: [1e-2 for _ in jobs])
+    monkeypatch.setattr(timing, "known_seconds", lambda *_: None)
+    monkeypatch.setattr(timing, "MOST_PLANNED_FLOPS", math.inf if known == "steps" else 0.0)
+    spec = tiny(grid={"n_embd": [8, 24]}, budget=Budget(**budget))
+    planned = replace(make_plan(spec, tmp_path)[0], is_here=known != "nothing")
+    ahead = look_ahead(spec, planned, tmp_path)
+    assert 0 < ahead.low_seconds <= ahead.seconds <= ahead.high_seconds <= budget.get("time", math.inf)
+    names = {
+        "steps": "timed steps of 2 cells",
+        "product": "a timed product of matrices",
+        "nothing": "FLOPs alone",
+    }
+    assert names[known] in ahead.timed_by
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from sweeplab.cli.options import (
     flag,
     option,
 )
-from sweeplab.cli.printing import Answer, answer_of, print_answer
+from sweeplab.cli.printing import Answer, answer_of, print_answer, say_start
 from sweeplab.lab.listing import find_study, study_names
 from sweeplab.records.folders import lab_folder
 
@@ -60,9 +60,11 @@ def resume(
     \b
     $ sweeplab study resume small
     """
+    folder = find_study(lab, name)
+    say_start(f"reading {name}")
     from sweeplab.sweep.control import steering
 
-    if done := steering.resume(find_study(lab, name)):
+    if done := steering.resume(folder):
         print_answer(answer_of(done), as_json)
         return
     from sweeplab.cli.study.view import run_with_view

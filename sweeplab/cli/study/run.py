@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -38,16 +37,15 @@ from sweeplab.cli.printing import (
     print_json,
     print_rows,
     say,
+    say_start,
     say_warnings,
     workers_in_words,
 )
 from sweeplab.errors import EXIT_FAILED, EXIT_INTERRUPTED
-from sweeplab.formatting import bytes_in_words, duration, several
+from sweeplab.formatting import bytes_in_words, duration
 from sweeplab.lab.listing import find_metric, find_study
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from sweeplab.study.plan import Plan
     from sweeplab.sweep.measuring import BenchRow
     from sweeplab.sweep.planning import Outlook
@@ -65,7 +63,8 @@ def plan(
     """Show what a study would do, without training.
 
     It shows the cells with sizes and costs, the search space as Optuna sees it, what would run where, and how long
-    it takes: estimated from earlier runs of the lab, or from a few steps, if these can be timed in seconds.
+    it takes: by the lab's earlier runs, else by a few steps, whose timing takes some seconds, once. If even one step
+    takes long, a product of matrices is timed instead; for other machines and GPUs FLOPs alone give a rough interval.
 
     \b
     $ sweeplab study plan studies/small.yaml
@@ -74,7 +73,7 @@ def plan(
     study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
     planned = study.plan()
     ahead = study.look_ahead(planned)
-    return {**planned.as_dict(), "outlook": asdict(ahead)}, lambda _: _print_plan(planned, ahead, file)
+    return {**planned.as_dict(), "outlook": asdict(ahead)}, lambda _: _print_plan(planned, ahead)
 
 
 def bench(
@@ -122,7 +121,7 @@ def _print_ways(cell: str, rows: Sequence[BenchRow]) -> None:
     say("\n" + next(f"the plan takes {row.why}" for row in rows if row.taken))
 
 
-def _print_plan(plan: Plan, ahead: Outlook, file: Path) -> None:
+def _print_plan(plan: Plan, ahead: Outlook) -> None:
     from rich.text import Text
 
     data = plan.data
@@ -189,12 +188,7 @@ def _print_plan(plan: Plan, ahead: Outlook, file: Path) -> None:
     to_go = "" if plan.trials is None else f", {max(0, plan.trials - ahead.done)} to go"
     say(f"ends after {' or '.join(ends)}" + (f"; done already: {ahead.done}{to_go}" if ahead.done else ""))
     if ahead.seconds:
-        by = f"{several(ahead.n_known, 'earlier run')} of this lab"
-        by = f"timed steps of {several(ahead.n_timed, 'cell')}" if ahead.n_timed else by
-        say(f"takes about {duration(ahead.seconds)} more, by {by}")
-    elif ahead.seconds is None and plan.trials is not None:
-        bench = f", or once `sweeplab study bench {shlex.quote(str(file))}` has timed it"
-        say(f"the time can be estimated once the lab has a few runs{bench if plan.device == 'cpu' else ''}")
+        say(f"takes {ahead.left.in_words} more, by {ahead.timed_by}")
     if plan.train_tokens is not None:
         most = f"{plan.train_tokens:.3g} tokens and {plan.train_flops:.3g} FLOPs"
         say(f"at most {most}: pruning and patience save some")
@@ -245,9 +239,10 @@ def run(
     if dry_run:
         print_answer(plan(file, override, grid, search, name, allow_plugins, lab), as_json)
         return
+    file, changes = named_file(file, lab), overrides(override, grid, search)
+    say_start(f"reading {file} and its data", quiet)
     from sweeplab.cli.study.view import confirm_with_view, run_with_view, write_line
 
-    file, changes = named_file(file, lab), overrides(override, grid, search)
     study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
     if detach:
         from sweeplab.sweep.control.steering import detach as start
@@ -287,6 +282,7 @@ def confirm(
     $ sweeplab study confirm small
     $ sweeplab study confirm small --top 5 --seeds 8
     """
+    say_start(f"reading {name}", quiet)
     from sweeplab.cli.study.view import confirm_with_view
 
     study = open_study(name, lab, allow_plugins=allow_plugins)
@@ -301,9 +297,11 @@ def watch(name: MaybeStudyName = None, lab: Lab = None) -> None:
     \b
     $ sweeplab study watch small
     """
+    folder = named_study(name, lab)
+    say_start(f"reading {folder.name}")
     from sweeplab.cli.study.view import watch_with_view
 
-    raise typer.Exit(watch_with_view(named_study(name, lab)))
+    raise typer.Exit(watch_with_view(folder))
 
 
 def logs(
@@ -348,11 +346,12 @@ def work(
     \b
     $ sweeplab study work small
     """
+    folder = find_study(lab, name)
+    say_start(f"reading {name}", quiet)
     from sweeplab.cli.study.view import counted_interrupts, write_line
     from sweeplab.lab.events import Event, StudyNotice, TrialClaimed, TrialEnded, TrialRequeued, WorkerReady
     from sweeplab.sweep.control.following import join_study
 
-    folder = find_study(lab, name)
     metric = find_metric(folder)
 
     def report(event: Event) -> None:

@@ -26,7 +26,7 @@ from sweeplab.api import Study
 from sweeplab.cli.printing import console, print_json, say, show_control_characters, workers_in_words
 from sweeplab.cli.study.show import print_confirmed, print_study
 from sweeplab.errors import EXIT_FAILED, EXIT_INTERRUPTED
-from sweeplab.formatting import duration, on_one_line, several, several_named, visible, yaml_text
+from sweeplab.formatting import counts, duration, on_one_line, several, several_named, visible, yaml_text
 from sweeplab.lab import events
 from sweeplab.lab.listing import loss_unit_of
 from sweeplab.lab.showing import places_in_words, show_study, states_in_words
@@ -58,7 +58,7 @@ QUIET_SECONDS = 30.0
 # Below this width the least important columns are left out.
 NARROW = 80
 # Lines of the view besides its cells, with the one after it.
-OTHER_LINES = 11
+OTHER_LINES = 12
 # For a study with more cells no table of cells is printed at the end.
 MOST_CELLS_SHOWN = 50
 
@@ -181,13 +181,12 @@ def _trials_done(progress: StudyProgress) -> str:
 
 
 def _pace(progress: StudyProgress) -> Iterator[str]:
-    """Yield how fast trials end and how long the rest will take, if known."""
+    """Yield how long the rest will take, and how fast trials end."""
+    if (left := progress.left).high:
+        yield f"{left.in_words} left"
     if progress.new:
         per_minute = progress.new / progress.seconds * 60
         yield f"{per_minute:.1f} a minute" if per_minute >= 1 else f"{per_minute * 60:.1f} an hour"
-    left = progress.seconds_left
-    if left is not None and left >= 1:
-        yield f"about {duration(left)} left"
 
 
 def _line(*parts: tuple[str, str] | str) -> Text:
@@ -198,13 +197,15 @@ def _line(*parts: tuple[str, str] | str) -> Text:
 
 
 def _totals(progress: StudyProgress, width: int) -> Iterator[Table | Text]:
-    """Yield how many trials are done, the trials by state, and the best value."""
-    row, total = Table.grid(padding=(0, 1)), progress.plan.trials
-    bar = ProgressBar(total=total or 1, completed=progress.counted, width=max(10, min(40, width - 50)))
-    row.add_row(*([bar] if total else []), _line(", ".join([_trials_done(progress), *_pace(progress)])))
+    """Yield how many trials are done, the time left, whole in 40 columns, the trials by state, and the best value."""
+    row, total, done = Table.grid(padding=(0, 1)), progress.plan.trials, _trials_done(progress)
+    bar = ProgressBar(
+        total=total or 1, completed=progress.counted, width=max(4, min(40, width - len(done) - 1))
+    )
+    row.add_row(*([bar] if total else []), _line(done))
     yield row
-    states = "".join(f"{count} {state}, " for state, count in sorted(dict(progress.states).items()))
-    yield _line((f"{states}{duration(progress.seconds)} so far", "dim"))
+    yield _line(", ".join([*_pace(progress), f"{duration(progress.seconds)} so far"]))
+    yield _line((counts(dict(sorted(progress.states.items()))) or "no trial has ended yet", "dim"))
     known = [(cell.best, key) for key, cell in progress.cells.items() if cell.best is not None]
     if known:
         value, key = min(known)
@@ -345,15 +346,21 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
     live = _is_live(screen) and not as_json
     # A signal may interrupt a print, so a view shows its message at the next drawing.
     with counted_interrupts(lambda text: None if live or quiet else write_line(text)) as interrupts:
-        with _following(study.spec.name, screen, live, interrupts) as update:
-            result = study.run(update, interrupts)
+        with ExitStack() as shown:
+            update = shown.enter_context(_following(study.spec.name, screen, live, interrupts))
+
+            def end(folder: StudyFolder, status: str) -> None:
+                shown.close()
+                if not (as_json or quiet):
+                    _say_state(folder, status)
+
+            result = study.run(update, interrupts, on_end=end)
         if as_json:
             report = str(result.report) if result.report else None
             best = result.best if result.report else {}
             found = {"study": result.folder.name, "status": result.status, "runs": result.folder.states()}
             print_json({**found, "best": best, "report": report, "errors": result.errors})
         elif not quiet:
-            _say_state(result.folder, result.status)
             if result.status == "interrupted":
                 say(f"continue with: {shlex.join(['sweeplab', *sys.argv[1:]])}")
             if result.report:

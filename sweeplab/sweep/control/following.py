@@ -7,7 +7,7 @@ import os
 import platform
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -60,17 +60,18 @@ class Watched:
                 self._has_begun = False
             elif command.kind == "reopen" and self._stream.reopen(*command.reopened):
                 self.progress.reopen(command.value["cell"])
-        for event in self._stream.new() if self._has_begun else self._stream.past():
+        events = [*(self._stream.new() if self._has_begun else self._stream.past())]
+        for event in events:
             self.progress.take_in(event)
             yield event
         if not self._has_begun:
-            self._begin()
+            self._begin(events)
         self.progress.follow(self.commands.state)
 
-    def _begin(self) -> None:
+    def _begin(self, past: Sequence[Event]) -> None:
         """Take over the plan and the counts with which the study was last started."""
         progress, start = self.progress, self.commands.state.start
-        progress.plan = read_plan(self.folder)
+        progress.begin(read_plan(self.folder), start.given, past)
         for cell in progress.plan.cells:
             progress.cells.setdefault(cell.cell, CellProgress())
         progress.started = time.monotonic() - (time.time() - start.given)
@@ -90,7 +91,7 @@ def watch_study(folder: StudyFolder, listen: Callable[[Event, StudyProgress], No
     while folder.is_run:
         progress.places = folder.workers
         if progress.phase != "run":
-            progress.live.clear()  # the study's folder does not say when a run was saved
+            progress.clear_live()  # the study's folder does not say when a run was saved
         listen(Tick(), progress)
         time.sleep(LOOK_SECONDS)
         for event in watched.news():

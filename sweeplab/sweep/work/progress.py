@@ -10,6 +10,7 @@ import math
 import os
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from sweeplab.records.folders import StudyFolder, WorkerPlace
 from sweeplab.records.runs import RunState
 from sweeplab.study.plan import Plan
 from sweeplab.study.spec import StudySpec
+from sweeplab.sweep.remaining import Interval, Remaining
 
 if TYPE_CHECKING:
     from apprise import Apprise
@@ -50,6 +52,7 @@ class StudyProgress:
     cells: dict[str, CellProgress]
     live: dict[tuple[str, int], TrialEvent] = field(default_factory=dict)
     lowest: dict[tuple[str, int], float] = field(default_factory=dict)
+    remaining: Remaining = field(init=False)
     states: dict[str, int] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
@@ -57,6 +60,9 @@ class StudyProgress:
     elapsed_before: float = 0.0
     phase: str = "run"
     places: list[WorkerPlace] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.remaining = Remaining(self.plan, time.time())
 
     @property
     def counted(self) -> int:
@@ -74,17 +80,24 @@ class StudyProgress:
         return time.monotonic() - self.started
 
     @property
-    def seconds_left(self) -> float | None:
-        """Return how long the rest takes at the pace so far, at most the time budget's rest; None if not known."""
-        left = []
-        if self.plan.budget.time is not None:
-            left.append(max(0.0, self.plan.budget.time - self.elapsed_before - self.seconds))
-        if self.new and self.plan.trials:
-            left.append((self.plan.trials - self.counted) * self.seconds / self.new)
-        return min(left, default=None)
+    def left(self) -> Interval:
+        """Return how long the rest takes, at most the time budget's rest."""
+        counted = {name: cell.counted for name, cell in self.cells.items()}
+        return self.remaining.left(time.time(), counted, self.elapsed_before + self.seconds)
+
+    def clear_live(self) -> None:
+        """Record that all running trials were saved."""
+        self.live.clear()
+        self.remaining.forget_live()
+
+    def begin(self, plan: Plan, since: float, past: Sequence[Event]) -> None:
+        """Take over the plan with which the study was last started, at `since` (a time as in events), and its past."""
+        self.plan, self.remaining = plan, Remaining(plan, since)
+        self.remaining.replay(past, time.time())
 
     def take_in(self, event: Event) -> None:
         """Update the progress by one event of a worker."""
+        self.remaining.take_in(event, time.time())
         match event:
             case TrialClaimed() | RunEvaluated():
                 self.live[event.place] = event
@@ -119,7 +132,7 @@ class StudyProgress:
         """Apply the phase and the budget that the study's commands have set."""
         self.phase = state.phase
         if state.budget is not None:
-            self.plan = self.plan.with_budget(state.budget)
+            self.plan = self.remaining.plan = self.plan.with_budget(state.budget)
 
 
 class Notifier:

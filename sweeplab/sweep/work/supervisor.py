@@ -174,12 +174,14 @@ class _Supervisor:
         status = "interrupted"
         try:
             plan = self.progress.plan
+            self.listen(events.Tick(), self.progress)  # something to read while tracking is opened
             for said in filter(None, (notice, plan.reach_in_words, plan.mirror)):
                 self._take_in(events.StudyNotice(message=said))
             if self._has_work() and not self.interrupts():
                 self.pool.prepare()  # workers start while MLflow is imported here
             _open_tracking(self.trackers, self.spec, self.folder, plan)
-            list(self._stream.past())
+            self.progress.begin(plan, time.time(), [*self._stream.past()])
+            self.progress.clear_live()
             if self.shortage:
                 self._take_in(events.StudyNotice(message=self.shortage))
             self.shipping.start()

@@ -1,0 +1,340 @@
+"""How long the rest of a study takes: one estimate for its plan, its views and its dashboard, from the study's events.
+
+A cell's runs begin with the duration that the plan expects; each evaluation then corrects it. How much pruning saves
+is learned as well: the shares of runs that end early in each part of a run. The estimate is an interval, which narrows.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sweeplab.formatting import duration
+from sweeplab.lab.events import Event, RunEvaluated, TrialClaimed, TrialEnded, TrialEvent
+from sweeplab.records.runs import RunState
+from sweeplab.study.plan import CellPlan, Plan
+
+# From the start to the first claimed trial, on a quiet machine: workers import torch and load the data.
+START_SECONDS = 4.0
+# FLOPs per second of a study's worker on a CPU and on a GPU, where nothing was measured.
+GUESSED_FLOPS = {"cpu": 1e10, "cuda": 5e12}
+# Standard deviations of a duration's logarithm: of a cell's ratio to the plan, beside that of other cells; of what a
+# whole run's measured time leaves open, such as later load on the machine; and of one run's time.
+CELL_SPREAD, LEAST_SPREAD, RUN_SPREAD = 0.2, 0.1, 0.1
+# A measured time counts half after this share of the study's time so far: other load on the machine comes and goes.
+MEMORY = 0.2
+# The interval reaches this many standard deviations to either side.
+DEVIATIONS = 1.6
+# Parts of a run for which the share of early ends is counted; the weight, in trials, of what is expected before that.
+PARTS, EXPECTED_TRIALS = 20, 2.0
+# The expected share of runs that a rung of a halving pruner ends, and another pruner in each part.
+RUNG_SHARE, PRUNED_SHARE = 0.6, 0.04
+# The trials at most that are laid out one by one; of more, the rest takes time in proportion.
+MOST_TRIALS = 300
+
+
+class Interval(NamedTuple):
+    """Seconds: the likeliest number, and those below and above which the truth is unlikely."""
+
+    low: float
+    likely: float
+    high: float
+
+    @property
+    def in_words(self) -> str:
+        """Write the interval: about 45s; 2m00s to 3m30s; under 2s."""
+        if self.high < 2:
+            return "under 2s"
+        low, high = (duration(_rounded(each)) for each in (self.low, self.high))
+        is_narrow = low == high or self.high <= 1.4 * self.low
+        return f"about {duration(_rounded(self.likely))}" if is_narrow else f"{low} to {high}"
+
+
+def _rounded(seconds: float) -> float:
+    """Return seconds in steps of about a twentieth, as more digits would change all the time."""
+    step = next((step for most, step in ((20, 1), (100, 5), (600, 10), (3600, 60)) if seconds < most), 600)
+    return max(1, round(seconds / step) * step)
+
+
+@dataclass
+class _Live:
+    """A trial that trains: its share of a run at `at`, its last event, and the share from one evaluation to the next.
+
+    `at` is None for a trial of which only later events were followed.
+    """
+
+    share: float
+    at: float | None
+    step: float = 1.0
+    is_new: bool = True
+
+
+@dataclass
+class _Pace:
+    """The measured time of a cell's trials: for `runs` whole runs in sum up to `at`, before and after."""
+
+    seconds: float = 0.0
+    runs: float = 0.0
+    at: float = 0.0
+    first: float = math.inf
+    last: float = 0.0
+    ended: int = 0
+
+
+class _Duration(NamedTuple):
+    """The seconds of a cell's whole trial, those that each trial takes beside, and the spread of the first."""
+
+    seconds: float
+    beside: float
+    spread: float
+
+
+class _Rest(NamedTuple):
+    """What is left of a trial: the share of the workers that it takes, its seconds, those of a whole one, and its share
+    of a run so far.
+    """
+
+    size: float
+    seconds: float
+    whole: float
+    share: float
+    spread: float
+
+
+@dataclass
+class Remaining:
+    """Estimates how long the rest of a study takes; times are in seconds since 1970.
+
+    `since` is when the study was last started: the pace of earlier trials does not count, but what pruning saved does.
+    """
+
+    plan: Plan
+    since: float
+    _live: dict[tuple[str, int], _Live] = field(default_factory=dict)
+    _shares: dict[tuple[str, int], float] = field(default_factory=dict)  # of trials that have not ended
+    _paces: dict[str, _Pace] = field(default_factory=lambda: defaultdict(_Pace))
+    _passed: list[int] = field(default_factory=lambda: [0] * PARTS)
+    _ended: list[int] = field(default_factory=lambda: [0] * PARTS)
+    _flops: float = 0.0
+    _has_begun: bool = False
+
+    def replay(self, events: Sequence[Event], now: float) -> None:
+        """Take in the past events of a study's folder, each at the time when its trial began or ended."""
+        ends = {event.place: event.ended for event in events if isinstance(event, TrialEnded)}
+
+        def at(event: Event) -> float:
+            if isinstance(event, TrialClaimed):
+                return event.started
+            return ends.get(event.place, now) if isinstance(event, TrialEvent) else now
+
+        for event in sorted(events, key=at):  # stable: an evaluation stays before its trial's end
+            self.take_in(event, at(event))
+
+    def forget_live(self) -> None:
+        """Record that all trials that trained were saved, and wait."""
+        self._live.clear()
+
+    def take_in(self, event: Event, now: float) -> None:
+        """Learn from an event of a worker, or of the study's folder."""
+        if not isinstance(event, TrialEvent) or event.cell not in self._cells:
+            return
+        place, pace, known = event.place, self._paces[event.cell], self._shares.get(event.place, 0.0)
+        match event:
+            case TrialClaimed():
+                is_followed = event.started >= self.since or place in self._shares
+                self._live.setdefault(place, _Live(known, now if is_followed else None))
+                self._has_begun |= now >= self.since
+            case RunEvaluated():
+                trial, share = self._live.setdefault(place, _Live(known, None)), self._share(event)
+                if trial.is_new and share == known:
+                    pace.first = min(pace.first, self._seconds_since(trial, now) or math.inf)
+                elif share > trial.share:
+                    self._note_part(trial, event, share, now)
+                elif not trial.is_new:  # another seed's, or one of an unknown length
+                    return
+                self._live[place] = _Live(share, now, share - known or trial.step, is_new=False)
+                self._shares[place] = share
+            case TrialEnded() if event.ending.outcome.counts_towards_budget:
+                trial = self._live.pop(place, _Live(known, None))
+                if event.ending.outcome is RunState.COMPLETE and trial.share < 1.0:
+                    self._note_part(trial, event, 1.0, now)
+                elif seconds := self._seconds_since(trial, now):
+                    pace.last, pace.ended = pace.last + seconds, pace.ended + 1
+                if event.ending.outcome is not RunState.COMPLETE and trial.share < 1.0:
+                    part = _part(trial.share)
+                    self._ended[part] += 1
+                    self._passed[part] -= (
+                        trial.share > (part + 1) / PARTS - 1e-9
+                    )  # it ended where the part does
+                self._shares.pop(place, None)
+            case _:  # saved, lost or failed
+                self._live.pop(place, None)
+                if isinstance(event, TrialEnded):
+                    self._shares.pop(place, None)
+
+    def left(self, now: float, counted: Mapping[str, int], elapsed: float = 0.0) -> Interval:
+        """Return how long the rest takes, given each cell's ended trials and the seconds of the time budget used up."""
+        budget = self.plan.budget
+        most = math.inf if budget.time is None else max(0.0, budget.time - elapsed)
+        if budget.trials_per_cell is None and budget.flops is None:
+            return Interval(most, most, most)
+        waiting = self._waiting(counted)
+        if not (waiting or self._live):
+            return Interval(0.0, 0.0, 0.0)
+        seconds, spread = self._laid_out(waiting, now)
+        start, factor = 0.0 if self._has_begun else START_SECONDS, math.exp(DEVIATIONS * spread)
+        found = (start / 2 + seconds / factor, start + seconds, 2 * start + 1.0 + seconds * factor)
+        return Interval(*(min(each, most) for each in found))
+
+    @property
+    def _cells(self) -> dict[str, CellPlan]:
+        return {cell.cell: cell for cell in self.plan.cells}
+
+    def _share(self, event: RunEvaluated) -> float:
+        iterations = self._cells[event.cell].max_iters
+        return min(1.0, event.iteration / iterations) if iterations else 0.0
+
+    def _seconds_since(self, trial: _Live, now: float) -> float:
+        """Return the seconds since a trial's last event, 0 if that was before the study was last started."""
+        return 0.0 if trial.at is None or trial.at < self.since else max(0.0, now - trial.at)
+
+    def _note_part(self, trial: _Live, event: TrialEvent, share: float, now: float) -> None:
+        """Record that a trial has trained up to a share of its run."""
+        cell, pace = self._cells[event.cell], self._paces[event.cell]
+        if seconds := self._seconds_since(trial, now):
+            kept = 0.5 ** ((now - pace.at) / (MEMORY * max(now - self.since, START_SECONDS)))
+            pace.at, pace.seconds = now, kept * pace.seconds + seconds
+            pace.runs = kept * pace.runs + share - trial.share
+        for part in range(PARTS):
+            self._passed[part] += trial.share <= (part + 1) / PARTS - 1e-9 < share
+        self._flops += (share - trial.share) * cell.train_flops * len(cell.seeds)
+
+    def _waiting(self, counted: Mapping[str, int]) -> list[tuple[CellPlan, float]]:
+        """Return the cell of every trial that does not train yet, and its share of a run so far."""
+        per_cell, flops = self.plan.budget.trials_per_cell, self.plan.budget.flops
+        saved = [(place[0], share) for place, share in self._shares.items() if place not in self._live]
+        if per_cell is None:
+            assert flops is not None
+            kept = _kept(self._ends())
+            of_each = sum(kept * cell.train_flops * len(cell.seeds) for cell in self.plan.cells)
+            n_each = math.ceil(max(0.0, flops - self._flops) / of_each)
+            return [(cell, 0.0) for cell in self.plan.cells for _ in range(n_each)]
+        live, found = Counter(cell for cell, _ in self._live), []
+        for cell in self.plan.cells:
+            n_left = max(0, cell.n_trials(per_cell) - counted.get(cell.cell, 0) - live[cell.cell])
+            shares = [share for name, share in saved if name == cell.cell][:n_left]
+            found += [(cell, share) for share in (*shares, *[0.0] * (n_left - len(shares)))]
+        return found
+
+    def _slots(self, cell: CellPlan) -> float:
+        """Return how many of a cell's trials train at once."""
+        n_slots = cell.stack * len(self.plan.workers) / len(cell.seeds)
+        per_cell = self.plan.budget.trials_per_cell
+        return max(1.0, n_slots if per_cell is None else min(n_slots, cell.n_trials(per_cell)))
+
+    def _expected(self, cell: CellPlan) -> float:
+        """Return the seconds that the plan expects of a whole trial of a cell."""
+        guessed = cell.train_flops / GUESSED_FLOPS[self.plan.device] / len(self.plan.workers)
+        return (cell.run_seconds or guessed) * len(cell.seeds) * self._slots(cell)
+
+    def _durations(self) -> dict[str, _Duration]:
+        """Return the duration of each cell's trials.
+
+        A cell's own measured time counts by how much its trials trained, beside what the plan expects, which the other
+        cells' measured times correct.
+        """
+        cells, logs = self._cells, dict[str, float]()
+        for name, pace in self._paces.items():
+            if pace.runs and pace.seconds:
+                logs[name] = math.log(pace.seconds / pace.runs / self._expected(cells[name]))
+        noise = {name: LEAST_SPREAD**2 + RUN_SPREAD**2 / self._paces[name].runs for name in logs}
+        weights = {name: 1 / (CELL_SPREAD**2 + noise[name]) for name in logs}
+        total = self.plan.spread**-2 + sum(weights.values())
+        common = sum(weights[name] * log for name, log in logs.items()) / total
+        before = CELL_SPREAD**2 + 1 / total
+        firsts = [pace.first for pace in self._paces.values() if pace.first < math.inf]
+        ended = max(1, sum(pace.ended for pace in self._paces.values()))
+        beside = min(firsts, default=0.0) + sum(pace.last for pace in self._paces.values()) / ended
+        found = {}
+        for cell in self.plan.cells:
+            log, weight = common, 0.0
+            if cell.cell in logs:
+                weight = before / (before + noise[cell.cell])
+                log += weight * (logs[cell.cell] - common)
+            spread = math.sqrt(before * (1 - weight) + LEAST_SPREAD**2)
+            found[cell.cell] = _Duration(self._expected(cell) * math.exp(log), beside, spread)
+        return found
+
+    def _ends(self) -> list[float]:
+        """Return for each part of a run the share of trials that end in it, of those that reach it."""
+        lengths = ((rung, cell.max_iters) for cell in self.plan.cells for rung in cell.rungs)
+        rungs = {_part(rung / iterations) for rung, iterations in lengths if iterations}
+        expected = [RUNG_SHARE if part in rungs else 0.0 for part in range(PARTS)]
+        if not rungs and not self.plan.pruner.startswith("none"):
+            expected = [PRUNED_SHARE] * PARTS
+        return [
+            (ended + EXPECTED_TRIALS * share) / (passed + ended + EXPECTED_TRIALS)
+            for ended, passed, share in zip(self._ended, self._passed, expected, strict=True)
+        ]
+
+    def _rests(self, waiting: Sequence[tuple[CellPlan, float]], now: float) -> Iterator[_Rest]:
+        """Yield what is left of the trials that train, then of those that wait."""
+        durations, cells, ends = self._durations(), self._cells, self._ends()
+        for (name, _), trial in sorted(self._live.items(), key=lambda item: -item[1].share):
+            whole, beside, spread = durations[name]
+            kept, passed = _kept(ends, trial.share), self._seconds_since(trial, now)
+            # It has not passed its next evaluation, of which we would know.
+            seconds = max(kept * whole - passed, (kept - trial.step) * whole, 0.0) + beside / 2
+            yield _Rest(1 / self._slots(cells[name]), seconds, whole, trial.share, spread)
+        kept_of = {share: _kept(ends, share) for _, share in waiting}
+        for cell, share in waiting:
+            whole, beside, spread = durations[cell.cell]
+            yield _Rest(1 / self._slots(cell), kept_of[share] * whole + beside, whole, share, spread)
+
+    def _laid_out(self, waiting: Sequence[tuple[CellPlan, float]], now: float) -> tuple[float, float]:
+        """Lay out all trials over the study's workers: return the seconds until the last ends, and their spread.
+
+        A trial takes its share of the workers; the next one begins where enough is free.
+        """
+        trials, ends = [*self._rests(waiting, now)], self._ends()
+        every = max(1, -(-len(trials) // MOST_TRIALS))
+        room, at, last = 1.0, 0.0, 0.0
+        heap = list[tuple[float, float]]()
+        for trial in trials[::every]:
+            while room < trial.size - 1e-9:
+                at, freed = heapq.heappop(heap)
+                room += freed
+            room -= trial.size
+            heapq.heappush(heap, (at + trial.seconds, trial.size))
+            last = max(last, at + trial.seconds)
+        # Of the last trials some train longer than the mean, while the others' slots stay empty.
+        final = trials[-1]
+        longest = _kept(ends, final.share, len(heap)) - _kept(ends, final.share)
+        busy = max(1e-9, sum(trial.seconds * trial.size for trial in trials))
+        spread = sum(trial.seconds * trial.size * trial.spread for trial in trials) / busy
+        kept = {share: _kept(ends, share) for share in {trial.share for trial in trials}}
+        lengths = sum(
+            kept[trial.share] * (1 - trial.share - kept[trial.share]) * (trial.whole * trial.size) ** 2
+            for trial in trials
+        )
+        known = 1 + sum(self._passed) / PARTS + sum(self._ended)
+        parts = (spread, (1 - _kept(ends)) / math.sqrt(known), math.sqrt(max(0.0, lengths)) / busy)
+        return last * every + longest * final.whole / 2, math.hypot(*parts)
+
+
+def _part(share: float) -> int:
+    """Return the part of a run that ends at a share of it, or has it inside."""
+    return min(PARTS - 1, max(0, math.ceil(share * PARTS - 1e-9) - 1))
+
+
+def _kept(ends: Sequence[float], share: float = 0.0, n_trials: float = 1.0) -> float:
+    """Return how much of a run trials at a share of it still train, in the mean: the longest of so many."""
+    survive, kept = 1.0, 0.0
+    for part in range(int(share * PARTS + 1e-9), PARTS):
+        kept += min(1 / PARTS, (part + 1) / PARTS - share) * (1 - (1 - survive) ** n_trials)
+        survive *= 1 - ends[part]
+    return kept
