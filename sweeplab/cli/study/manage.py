@@ -66,7 +66,7 @@ def init(
     ranges = tables.ranges | {name: entry for name, entry in found.items() if entry != SUGGESTED}
     values = {**(preset_of(preset).values if preset else {}), **tables.values}
     searched = None if search is None else list(found)
-    text = study_text(name, minimal, searched, values, ranges, read_grid(grid or (), ranges))
+    text = study_text(name, minimal, searched, values, ranges, read_grid(grid or (), ranges, found))
     write_study(output or _file_of(name), text, force, "plan")
     for notice in tables.notices:
         typer.echo(f"{table}: {notice}", err=True)

@@ -231,13 +231,13 @@ def run(
     $ sweeplab study run studies/small.yaml --engine slurm -o engine.workers=32
     $ sweeplab study run small --name wide --grid n_embd=32,256 --search dropout
     """
-    override = [*([f"engine.type={engine}"] if engine else []), *(override or ())]
+    changes = overrides(override, grid, search, engine)
     if dry_run:
-        print_answer(plan(file, override, grid, search, name, allow_plugins, lab), as_json)
+        print_answer(plan(file, changes, None, None, name, allow_plugins, lab), as_json)
         return
     from sweeplab.cli.study.view import confirm_with_view, run_with_view, write_line
 
-    file, changes = named_file(file, lab), overrides(override, grid, search)
+    file = named_file(file, lab)
     study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
     if detach:
         from sweeplab.sweep.control.steering import detach as start
