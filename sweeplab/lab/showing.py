@@ -23,6 +23,7 @@ from sweeplab.lab.listing import (
     ranked,
     read_trials,
 )
+from sweeplab.lab.orders import read_orders
 from sweeplab.lab.storage import TrialCounts, count_trials
 from sweeplab.records.evidence import Evidence, chosen_best
 from sweeplab.records.folders import StudyFolder, WorkerPlace
@@ -130,6 +131,7 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
             | {"baseline": baselines[cell]["loss"] if cell in baselines else None}
             for cell, own in by_cell.items()
         ],
+        "orders": [asdict(order) for order in read_orders(folder) if order.value != order.file],
         "warm_start": warm_start,
         "baselines": baselines,
         "workers": [each.as_dict() for each in folder.workers],

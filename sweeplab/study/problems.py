@@ -6,6 +6,7 @@ A location is a path in the document: `("search", "learning_rate", "max")`; list
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,10 +46,13 @@ def shown(value: Any) -> str:
 class SourceMap:
     """Lines and columns (from 1) of every key and value of a document, and the overrides applied to it.
 
-    `overrides` maps a location to the command-line option that set it.
+    `overrides` maps a location to the command-line option that set it. `text` is the document as it was read, at
+    `read` (seconds since 1970).
     """
 
     file: Path | None = None
+    text: str = ""
+    read: float = field(default_factory=time.time)
     keys: dict[Location, Mark] = field(default_factory=dict)
     values: dict[Location, Mark] = field(default_factory=dict)
     overrides: dict[Location, str] = field(default_factory=dict)

@@ -415,6 +415,21 @@ class StudySpec(Section):
         return self._source_map.file
 
     @property
+    def text(self) -> str:
+        """Return the text of the study file."""
+        return self._source_map.text
+
+    @property
+    def read(self) -> float:
+        """Return when the study file was read, in seconds since 1970."""
+        return self._source_map.read
+
+    @property
+    def overridden(self) -> dict[str, str]:
+        """Return the options of the command line, by the places that they set."""
+        return {dotted(place): words for place, words in self._source_map.overrides.items()}
+
+    @property
     def changed(self) -> dict[str, list[Any]]:
         """Return the hyperparameters that any of the `cells` changes, each with its values over all cells."""
         whole = [{**defaults(), **self.fixed, **changes} for changes in self.cells]

@@ -41,6 +41,7 @@ from sweeplab.cli.printing import (
 from sweeplab.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from sweeplab.formatting import bytes_in_words, duration, several
 from sweeplab.lab.listing import find_metric, find_study
+from sweeplab.lab.orders import orders_in_words
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +72,9 @@ def plan(
     study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
     planned = study.plan()
     ahead = study.look_ahead(planned)
-    return {**planned.as_dict(), "outlook": asdict(ahead)}, lambda _: _print_plan(planned, ahead, file)
+    orders = orders_in_words(study.folder, study.spec)
+    found = {**planned.as_dict(), "outlook": asdict(ahead)}
+    return found, lambda _: _print_plan(planned, ahead, file, orders)
 
 
 def bench(
@@ -119,7 +122,7 @@ def _print_ways(cell: str, rows: Sequence[BenchRow]) -> None:
     say("\n" + next(f"the plan takes {row.why}" for row in rows if row.taken))
 
 
-def _print_plan(plan: Plan, ahead: Outlook, file: Path) -> None:
+def _print_plan(plan: Plan, ahead: Outlook, file: Path, orders: Sequence[str]) -> None:
     data = plan.data
     console().print(
         f"[bold]{plan.name}[/]  {data.corpus}/{data.tokenizer}: vocabulary of {data.vocab_size}, "
@@ -183,6 +186,8 @@ def _print_plan(plan: Plan, ahead: Outlook, file: Path) -> None:
         ends.append(f"{flops:.3g} FLOPs")
     to_go = "" if plan.trials is None else f", {max(0, plan.trials - ahead.done)} to go"
     say(f"ends after {' or '.join(ends)}" + (f"; done already: {ahead.done}{to_go}" if ahead.done else ""))
+    for words in orders:
+        say(words)
     if ahead.seconds:
         by = f"{several(ahead.n_known, 'earlier run')} of this lab"
         by = f"timed steps of {several(ahead.n_timed, 'cell')}" if ahead.n_timed else by
@@ -235,7 +240,7 @@ def run(
     if dry_run:
         print_answer(plan(file, changes, None, None, name, allow_plugins, lab), as_json)
         return
-    from sweeplab.cli.study.view import confirm_with_view, run_with_view, write_line
+    from sweeplab.cli.study.view import run_with_view, write_line
 
     file = named_file(file, lab)
     study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
@@ -250,11 +255,7 @@ def run(
             as_json,
         )
         return
-    code = run_with_view(study, as_json, quiet)
-    if study.spec.confirm and code == 0:
-        # --json prints one document: `study confirm --json` prints the other, without training.
-        code = confirm_with_view(study, None, None, as_json=False, quiet=quiet or as_json)
-    raise typer.Exit(code)
+    raise typer.Exit(run_with_view(study, as_json, quiet))
 
 
 def confirm(

@@ -29,6 +29,7 @@ from sweeplab.cli.study.manage import write_study
 from sweeplab.formatting import bytes_in_words, duration, written, yaml_text
 from sweeplab.lab import showing
 from sweeplab.lab.listing import find_best, find_metric, find_study, study_names, tracking_uri_of
+from sweeplab.lab.orders import Order
 from sweeplab.records.evidence import Evidence
 from sweeplab.records.folders import StudyFolder, WorkerPlace, lab_folder
 from sweeplab.study.problems import shown
@@ -116,6 +117,8 @@ def print_study(found: dict[str, Any]) -> None:
     ]
     if rows:
         print_rows(rows, text=("cell",))
+    for order in found["orders"]:
+        say(Order(**order).in_words())
     for source, count in sum(map(Counter, found["warm_start"].values()), Counter[str]()).items():
         say(f"warm start: {count} trials of {source}, which the sampler knows and the budget does not count")
     for words in showing.baselines_in_words(found["baselines"]):

@@ -29,6 +29,7 @@ from sweeplab.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from sweeplab.formatting import duration, several, several_named, yaml_text
 from sweeplab.lab import events
 from sweeplab.lab.listing import loss_unit_of
+from sweeplab.lab.orders import read_orders
 from sweeplab.lab.showing import places_in_words, show_study, states_in_words
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
@@ -334,7 +335,9 @@ def _following(
 
 
 def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
-    """Run a study, show its progress on standard error, print how it ended, and return the exit code.
+    """Run a study, confirm it if its file says so, and return the exit code.
+
+    Its progress is shown on standard error, then how it ended is printed.
 
     With `as_json` the progress is lines; with `quiet` only errors are printed. If this process is a job of a cluster
     that asked it to leave, it is queued again.
@@ -353,7 +356,10 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
         elif not quiet:
             _say_state(result.folder, result.status)
             if result.status == "interrupted":
-                say(f"continue with: {shlex.join(['sweeplab', *sys.argv[1:]])}")
+                # What was ordered while it ran is later than the options of this command.
+                was_extended = any(order.at > study.spec.read for order in read_orders(result.folder))
+                again = shlex.join(["sweeplab", *sys.argv[1:]])
+                say(f"continue with: {result.folder.command('study resume') if was_extended else again}")
             if result.report:
                 say(f"report: {result.report}\nbrowse: {result.folder.command('ui')}")
     if interrupts() and os.environ.get(HEAD):
@@ -361,7 +367,11 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
     errors = Console(stderr=True, highlight=False)
     for error in result.errors:
         errors.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
-    return EXIT_CODES[result.status]
+    code = EXIT_CODES[result.status]
+    if study.spec.confirm and code == 0:
+        # --json prints one document: `study confirm --json` prints the other, without training.
+        return confirm_with_view(study, None, None, as_json=False, quiet=quiet or as_json)
+    return code
 
 
 def confirm_with_view(study: Study, top: int | None, seeds: int | None, as_json: bool, quiet: bool) -> int:

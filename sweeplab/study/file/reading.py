@@ -26,30 +26,42 @@ SHORT_FORMS = ("sampler", "pruner")
 
 
 def read_study(
-    path: Path, overrides: Sequence[str] = (), name: str | None = None, allow_plugins: bool = False
+    path: Path,
+    overrides: Sequence[str] = (),
+    name: str | None = None,
+    allow_plugins: bool = False,
+    ordered: Sequence[str] = (),
 ) -> StudySpec:
     """Read a study file, apply `name=value` overrides to it, and check it.
 
     An override names a hyperparameter, which is then fixed, or a place, such as `budget.time`; or it is an option of
     the command line as `overrides_of` has it. No two may set the same thing to different values. `name` gives the
-    study another name. The study's plugins are imported only with `allow_plugins`.
+    study another name. The study's plugins are imported only with `allow_plugins`. What was `ordered` before, as
+    overrides, comes before all others, and does not count as said on this command line.
 
     Raises:
         BadInput: lists everything that is wrong, each with its file, line and column, or its override.
     """
-    return read_text(file_text(path, MAX_BYTES), path, overrides, name, allow_plugins)
+    return read_text(file_text(path, MAX_BYTES), path, overrides, name, allow_plugins, ordered)
 
 
 def read_text(
-    text: str, path: Path, overrides: Sequence[str] = (), name: str | None = None, allow_plugins: bool = False
+    text: str,
+    path: Path,
+    overrides: Sequence[str] = (),
+    name: str | None = None,
+    allow_plugins: bool = False,
+    ordered: Sequence[str] = (),
 ) -> StudySpec:
     """Read a study file's text as `read_study` does; `path` is its file, which need not exist."""
-    problems = Problems(SourceMap(path))
+    problems = Problems(SourceMap(path, text))
     document = parse(text, problems)
     if document is None:
         if not problems.found:
             problems.add((), "the study is empty")
         raise BadInput(*problems.found)
+    for override in ordered if isinstance(document, dict) else ():
+        _lay_over(document, override, problems, "")
     return _read(document, problems, overrides, name, allow_plugins)
 
 
@@ -189,7 +201,7 @@ def _at(document: Any, path: Location) -> Any:
 
 
 def _lay_over(document: dict[str, Any], override: str, problems: Problems, words: str) -> Location | None:
-    """Apply `name=value` to the document, and record that the value came from these words; return its place."""
+    """Apply `name=value` to the document, and record that the value came from these words, if any; return its place."""
     name, equals, text = override.partition("=")
     path, own = _place(name.strip()), Problems(SourceMap())
     value = parse(text, own)
@@ -206,9 +218,10 @@ def _lay_over(document: dict[str, Any], override: str, problems: Problems, words
             _drop_keys_of_others(document, value)
         _set(document, path, value, own)
         problems.source.forget(path)
-        problems.source.overrides[path] = words
+        if words:
+            problems.source.overrides[path] = words
     for each in own.found:
-        problems.found.append(Problem(f"{words}: {each.what}", each.allowed, each.nearest))
+        problems.found.append(Problem(f"{words or override}: {each.what}", each.allowed, each.nearest))
     return None if own.found else path
 
 

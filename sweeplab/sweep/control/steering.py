@@ -24,6 +24,7 @@ from sweeplab.formatting import several
 from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.listing import find_trial, read_spec
 from sweeplab.lab.moving import Done
+from sweeplab.lab.orders import write_orders
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.file.document import parse
@@ -155,6 +156,7 @@ def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -
             raise BadInput(*map(_by_option, error.problems)) from error
         check_grid_sampler(spec, store.spaces)
         after = spec.budget.model_dump()
+        write_orders(folder, spec, {f"budget.{name}": "study extend" for name in given})
         write_whole(folder.canonical_file, json.dumps(spec.as_written(), indent=1).encode())
         store.commands.add_in(connection, "budget", after)
     store.poll_commands()
