@@ -119,7 +119,11 @@ def overrides(
     # The engine comes first: it removes the keys of other engines, and overrides may set its own.
     engines = [f"--engine {engine}"] if engine else []
     sections = {"--grid": grid, "--search": search}
-    return [*engines, *(given or ()), *(f"{name} {word}" for name in sections for word in sections[name] or ())]
+    return [
+        *engines,
+        *(given or ()),
+        *(f"{name} {word}" for name in sections for word in sections[name] or ()),
+    ]
 
 
 def whole_numbers(option: str, text: str, allowed: str, largest: int | None = None) -> list[int]:

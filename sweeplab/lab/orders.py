@@ -61,7 +61,9 @@ def orders_in_words(folder: StudyFolder, spec: StudySpec) -> list[str]:
         value = _value_at(study, order.place)
         if order.at >= spec.read or value == order.file == order.value:
             continue
-        later = f"{order.place} is {yaml_text(value)}, said later than {yaml_text(order.value)} by {order.origin}"
+        later = (
+            f"{order.place} is {yaml_text(value)}, said later than {yaml_text(order.value)} by {order.origin}"
+        )
         words.append(order.in_words() if value == order.value else later)
     return words
 
@@ -88,8 +90,12 @@ def write_orders(folder: StudyFolder, spec: StudySpec, by: Mapping[str, str]) ->
 
     document = _document(folder.study_file.read_text(encoding="utf-8-sig"))
     study = spec.as_written()
-    orders = {order.place: order for order in read_orders(folder) if order.value == _value_at(study, order.place)}
-    orders |= {place: Order(place, words, spec.read, _file_value(document, place)) for place, words in by.items()}
+    orders = {
+        order.place: order for order in read_orders(folder) if order.value == _value_at(study, order.place)
+    }
+    orders |= {
+        place: Order(place, words, spec.read, _file_value(document, place)) for place, words in by.items()
+    }
     lasting = [
         {name: value for name, value in asdict(order).items() if name != "value"}
         for place, order in orders.items()
@@ -103,7 +109,9 @@ def write_orders(folder: StudyFolder, spec: StudySpec, by: Mapping[str, str]) ->
 
 def _value_at(study: Mapping[str, Any], place: str) -> Any:
     """Return the value at a place of a study, or None if it has none."""
-    return reduce(lambda held, key: held.get(key) if isinstance(held, dict) else None, place.split("."), study)
+    return reduce(
+        lambda held, key: held.get(key) if isinstance(held, dict) else None, place.split("."), study
+    )
 
 
 def _document(text: str) -> dict[str, Any]:

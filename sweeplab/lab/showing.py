@@ -16,12 +16,15 @@ from sweeplab.formatting import counts, several_named
 from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.lab.identity import Difference, differences
 from sweeplab.lab.listing import (
+    StudyState,
     Trial,
     best_by_task,
+    cell_limits,
     has_one_task,
     pick_trial,
     ranked,
     read_trials,
+    study_state,
 )
 from sweeplab.lab.orders import read_orders
 from sweeplab.lab.storage import TrialCounts, count_trials
@@ -40,7 +43,7 @@ _ENDED = [str(state) for state in RunState if state.is_finished]
 def study_row(folder: StudyFolder) -> dict[str, Any]:
     """Return a study's state, its trials by state, its best value and its folder.
 
-    `state` is running, complete (the budget is used up) or interrupted; `last` is when the last trial ended or
+    `state` is that of `study_state`; `last` is when the last trial ended or
     started, in this machine's time; `size_bytes` is the size of the folder, without tracking.
     """
     cells = count_trials(folder).values()
@@ -48,13 +51,12 @@ def study_row(folder: StudyFolder) -> dict[str, Any]:
     best = min((each.best for each in cells if each.best is not None), default=None)
     done = sum(each.counted for each in cells)
     try:
-        planned = n_planned(folder)
-        is_done = (planned is not None and done >= planned) or _is_over_time(folder)
+        planned, state = n_planned(folder), study_state(folder)
     except DamagedFile:  # `show` and `doctor` say what is wrong
-        planned, is_done = None, False
+        planned, state = None, StudyState.INTERRUPTED
     return {
         "name": folder.name,
-        "state": "running" if folder.is_run else "complete" if is_done else "interrupted",
+        "state": state,
         "done": done,
         "planned": planned,
         "last": max((each.last for each in cells), default="") or None,
@@ -68,14 +70,9 @@ def study_row(folder: StudyFolder) -> dict[str, Any]:
 
 def n_planned(folder: StudyFolder) -> int | None:
     """Return how many trials a study's current budget asks for; None if it sets no number."""
-    per_cell = folder.read(folder.canonical_file)["budget"]["trials_per_cell"]
-    points = [cell["n_points"] for cell in folder.read(folder.plan_file)["cells"]]
-    return None if per_cell is None else sum(per_cell if n is None else min(per_cell, n) for n in points)
-
-
-def _is_over_time(folder: StudyFolder) -> bool:
-    limit = folder.read(folder.canonical_file)["budget"]["time"]
-    return limit is not None and folder.elapsed_seconds >= limit
+    if folder.read(folder.canonical_file)["budget"]["trials_per_cell"] is None:
+        return None
+    return sum(limit or 0 for limit in cell_limits(folder).values())
 
 
 def places_in_words(places: Sequence[WorkerPlace]) -> str:
@@ -115,18 +112,16 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
     warm_start = folder.read(folder.warm_start_file) if folder.warm_start_file.exists() else {}
     by_task = best_by_task(folder, trials) if has_one_task(folder) else []
     per_cell = study["budget"]["trials_per_cell"]
-    limits = {
-        cell["cell"]: [each for each in (per_cell, cell["n_points"]) if each is not None]
-        for cell in plan["cells"]
-    }
+    limits = cell_limits(folder)
     return {
         "name": folder.name,
+        "state": study_state(folder),
         "metric": plan["metric"],
         "trials_per_cell": per_cell,
         "cells": [
             _cell_row(folder, cell, own, unfinished)
             | {"enqueued": counts[cell].states["enqueued"] if cell in counts else 0}
-            | {"n_trials": min(limits.get(cell, ()), default=None)}
+            | {"n_trials": limits.get(cell)}
             | {"known": sum(warm_start.get(cell, {}).values())}
             | {"baseline": baselines[cell]["loss"] if cell in baselines else None}
             for cell, own in by_cell.items()

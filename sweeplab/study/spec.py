@@ -18,7 +18,7 @@ from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hyperparameters import AUTO, TABLE, defaults
 from sweeplab.records.folders import NAMES, is_name
 from sweeplab.study.expressions import ALLOWED, Expression
-from sweeplab.study.problems import SECTIONS, Location, SourceMap
+from sweeplab.study.problems import SECTIONS, Location, SourceMap, dotted
 from sweeplab.study.search import SearchSpec
 
 if TYPE_CHECKING:

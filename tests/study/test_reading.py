@@ -396,7 +396,13 @@ def test_no_setting_of_the_command_line_replaces_another(problems, first, second
 
 
 def test_settings_that_say_the_same_or_more_of_the_same_are_no_conflict(write):
-    options = ["--engine slurm", "engine.partition=gpu", "pruner=median", "pruner.n_startup_trials=3", "n_layer=2"]
+    options = [
+        "--engine slurm",
+        "engine.partition=gpu",
+        "pruner=median",
+        "pruner.n_startup_trials=3",
+        "n_layer=2",
+    ]
     spec = read_study(write(WHOLE), [*options, "n_layer=2", "budget={time: 1h}", "budget.trials_per_cell=3"])
     assert (spec.engine.type, spec.engine.partition, spec.fixed["n_layer"]) == ("slurm", "gpu", 2)
     assert (spec.pruner.options, spec.budget.trials_per_cell) == ({"n_startup_trials": 3}, 3)

@@ -102,7 +102,13 @@ def show(
     folder = find_study(lab, name)
     if trial is not None:
         return showing.show_trial(folder, trial, cell), lambda found: _print_trial(found, everything)
-    return showing.show_study(folder), print_study
+    return showing.show_study(folder), lambda found: _print_shown(folder, found)
+
+
+def _print_shown(folder: StudyFolder, found: dict[str, Any]) -> None:
+    waits = f": {folder.command('study resume')} runs trials that wait" if found["state"] == "waiting" else ""
+    say(f"{folder.name}: {found['state']}{waits}")
+    print_study(found)
 
 
 def print_study(found: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ from sweeplab.cli.study.show import print_confirmed, print_study
 from sweeplab.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from sweeplab.formatting import duration, several, several_named, yaml_text
 from sweeplab.lab import events
-from sweeplab.lab.listing import loss_unit_of
+from sweeplab.lab.listing import StudyState, loss_unit_of, study_state
 from sweeplab.lab.orders import read_orders
 from sweeplab.lab.showing import places_in_words, show_study, states_in_words
 from sweeplab.records.folders import StudyFolder
@@ -138,7 +138,7 @@ class Lines:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._said: float | None = None
-        self._places = ""
+        self._places, self._state = "", StudyState.RUNNING
 
     def update(self, event: events.Event, progress: StudyProgress) -> None:
         """Print what an event changes."""
@@ -148,6 +148,9 @@ class Lines:
                 f"{plan.name}: {_trials_done(progress)}, {several(len(plan.cells), 'cell')}, "
                 f"{workers_in_words(plan)}"
             )
+        state, self._state = self._state, progress.state
+        if state != progress.state:
+            self._say(f"{progress.plan.name}: {progress.state}")
         words, self._places = self._places, places_in_words(progress.places)
         if self._places not in ("", words):
             self._say(self._places)
@@ -408,7 +411,7 @@ def watch_with_view(folder: StudyFolder) -> int:
     except KeyboardInterrupt:
         say(f"{folder.name} continues; {folder.command('study stop')} stops it")
         return 0
-    _say_state(folder, status or "not run to its end")
+    _say_state(folder, study_state(folder))
     return EXIT_CODES.get(status or "failed", EXIT_FAILED)
 
 

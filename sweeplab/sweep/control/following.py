@@ -15,7 +15,7 @@ from sweeplab.errors import BadInput, StorageUnavailable
 from sweeplab.files import GrowingFile
 from sweeplab.lab.events import Event, EventStream, OnLook, StudyNotice, Tick, TrialClaimed, TrialEnded
 from sweeplab.lab.identity import version_differences, versions
-from sweeplab.lab.listing import find_metric
+from sweeplab.lab.listing import find_metric, study_state
 from sweeplab.lab.storage import open_database
 from sweeplab.records.folders import StudyFolder, WorkerPlace
 from sweeplab.study.plan import Plan, WorkerResources
@@ -66,6 +66,7 @@ class Watched:
         if not self._has_begun:
             self._begin()
         self.progress.follow(self.commands.state)
+        self.progress.state = study_state(self.folder)
 
     def _begin(self) -> None:
         """Take over the plan and the counts with which the study was last started."""
