@@ -101,8 +101,8 @@ class _Repair:
         ended = [place for place, trial in self.study.trials.items() if trial.state.is_finished()]
         if ended and not self.study.runs:
             raise BadInput(
-                f"{self.folder.path / 'runs'} has no run folders, though {len(ended)} trials have ended; put a copy "
-                "of it back"
+                f"{self.folder.path / 'runs'} has no run folders, though trials have ended: {len(ended):,}; "
+                "put a copy of it back"
             )
         by_trial: dict[Trial, list[Finding]] = {}
         for each in findings:

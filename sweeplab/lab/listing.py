@@ -202,8 +202,8 @@ def find_trial(study: str, trials: Mapping[str, Collection[int]], number: int, c
     Raises:
         BadInput: there is no such cell or trial, or several cells have a trial of this number.
     """
-    if cell is not None and cell not in trials:
-        raise BadInput(Problem(f"study {study} has no cell {cell!r}", _some(trials), nearest(cell, trials)))
+    if cell is not None:
+        check_cell(study, trials, cell)
     searched = {cell: trials[cell]} if cell is not None else trials
     found = [key for key, numbers in searched.items() if number in numbers]
     if len(found) > 1:
@@ -215,6 +215,16 @@ def find_trial(study: str, trials: Mapping[str, Collection[int]], number: int, c
         allowed = "none yet" if last is None else f"0 to {last}"
         raise BadInput(Problem(f"{where} has no trial {number}", allowed))
     return found[0]
+
+
+def check_cell(study: str, cells: Collection[str], cell: str) -> None:
+    """Make sure that a study has a cell.
+
+    Raises:
+        BadInput: it has none of this name; offers the nearest.
+    """
+    if cell not in cells:
+        raise BadInput(Problem(f"study {study} has no cell {cell!r}", _some(cells), nearest(cell, cells)))
 
 
 def _some(names: Collection[str]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sweeplab.data.task import task_of
 from sweeplab.errors import DamagedFile
-from sweeplab.formatting import counts, several_named
+from sweeplab.formatting import counts, several, several_named
 from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.lab.identity import Difference, differences
 from sweeplab.lab.listing import (
@@ -20,6 +20,7 @@ from sweeplab.lab.listing import (
     Trial,
     best_by_task,
     cell_limits,
+    check_cell,
     has_one_task,
     pick_trial,
     ranked,
@@ -93,13 +94,17 @@ def states_in_words(states: Mapping[str, int]) -> str:
     return counts(dict(sorted(states.items())))
 
 
-def show_study(folder: StudyFolder) -> dict[str, Any]:
+def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
     """Return a study's cells with their trials, runs by state and best values, its best run, and what failed.
 
     `trials` counts the trials that use up the budget, of `n_trials` in all (null if only time or FLOPs end the study;
     a cell has no more trials than points), `enqueued` those that run next, `known` those of a warm start. `baselines`
     has the n-gram baseline of each cell, `workers` the place of each worker that runs or is queued. Values are of the
-    `metric`. Cells stand in the order of the grid, former cells last. If tasks differ there is no best.
+    `metric`. Cells stand in the order of the grid, former cells last. If tasks differ there is no best. With `only`,
+    all is about this cell.
+
+    Raises:
+        BadInput: the study has no such cell.
     """
     # Read without a check, as it was checked when it was run: the rules of samplers import Optuna.
     plan, study = map(folder.read, (folder.plan_file, folder.canonical_file))
@@ -108,6 +113,11 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
     for trial in trials:
         by_cell.setdefault(trial.cell, []).append(trial)
     counts, baselines = count_trials(folder), folder.baselines
+    disagreement = _disagreement(folder, trials, counts, unfinished)
+    if only is not None:
+        check_cell(folder.name, by_cell, only)
+        by_cell, trials = {only: by_cell[only]}, by_cell[only]
+        baselines = {cell: baseline for cell, baseline in baselines.items() if cell == only}
     # By cell, how many trials came from each source; no other number counts them.
     warm_start = folder.read(folder.warm_start_file) if folder.warm_start_file.exists() else {}
     by_task = best_by_task(folder, trials) if has_one_task(folder) else []
@@ -129,8 +139,10 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
         "orders": [asdict(order) for order in read_orders(folder) if order.value != order.file],
         "warm_start": warm_start,
         "baselines": baselines,
+        "reaches": plan.get("reaches", []),
+        "mirror": plan.get("mirror") or None,
         "workers": [each.as_dict() for each in folder.workers],
-        "disagreement": _disagreement(folder, trials, counts, unfinished),
+        "disagreement": disagreement,
         "best": _best_run(by_task[0][0], trials) if by_task else None,
         "failures": [
             {
@@ -270,7 +282,7 @@ def _disagreement(
         one, other = told.get((cell, state), (0, None)), written.get((cell, state), (0, None))
         if one[0] != other[0]:
             what.append(
-                f"{one[0]} {state} trials of cell {cell} in Optuna's storage, {other[0]} in the folders"
+                f"{several(one[0], f'{state} trial')} of cell {cell} in Optuna's storage, {other[0]} in the folders"
             )
         elif RunState(state).has_value and not is_close(one[1], other[1]):
             what.append(f"value {one[1]} in cell {cell} in Optuna's storage, {other[1]} in the folders")
@@ -280,7 +292,7 @@ def _disagreement(
     n_waiting = sum(len(trial.runs) - len(trial.ends) for trial in trials)
     if tracked is not None and ((ended - tracked) or (tracked - ended).total() > n_waiting):
         state = min({**(tracked - ended), **(ended - tracked)})
-        what.append(f"{tracked[state]} {state} runs in MLflow, {ended[state]} in the folders")
+        what.append(f"{several(tracked[state], f'{state} run')} in MLflow, {ended[state]} in the folders")
     return f"{what[0]}; {folder.command('study repair')} makes them agree" if what else ""
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeplab.errors import Problem, nearest
-from sweeplab.formatting import without_passwords
+from sweeplab.formatting import several_named, without_passwords
 
 Location = tuple[str | int, ...]
 Mark = tuple[int, int]
@@ -24,6 +24,11 @@ SECTIONS = ("fixed", "grid", "search")
 LENGTHS = ("max_iters", "epochs")
 # A longer list of allowed names is not printed.
 MOST_NAMED = 20
+
+
+def reaches_in_words(reaches: Sequence[str]) -> str:
+    """Describe what a study file uses outside its own folder and the lab; empty if nothing."""
+    return f"outside of its folder and the lab: {several_named(reaches)}" if reaches else ""
 
 
 def dotted(path: Location) -> str:

@@ -266,7 +266,7 @@ class Outlook:
     the smallest and the largest; None if neither is available, or if only time or FLOPs limit the study.
     """
 
-    ranges: dict[str, str]
+    ranges: dict[str, Any]
     done: int
     seconds: float | None
     n_known: int
@@ -287,7 +287,7 @@ def look_ahead(spec: StudySpec, planned: plan.Plan, lab: Path) -> Outlook:
     elif planned.device == "cpu" and spec.engine.type == "local":
         seconds, n_timed = _timed_seconds(spec, planned, done)
     return Outlook(
-        ranges={name: yaml_text(_as_written(entry)) for name, entry in spec.search.items()},
+        ranges={name: _as_written(entry) for name, entry in spec.search.items()},
         done=sum(done.values()),
         seconds=seconds,
         n_known=len(known),

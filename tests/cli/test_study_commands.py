@@ -156,9 +156,9 @@ def test_words_of_the_command_line_are_grid_and_search(cli, finished) -> None:
         f"n_embd={width},n_layer={depth}" for width in (8, 16) for depth in (1, 2)
     ]
     assert planned["outlook"]["ranges"] == {
-        "learning_rate": "{min: 1e-4, max: 1e-2, log: true}",
-        "dropout": "{min: 0.0, max: 0.4, step: 0.05}",
-        "activation": "[relu, gelu]",
+        "learning_rate": {"min": 1e-4, "max": 1e-2, "log": True},
+        "dropout": {"min": 0.0, "max": 0.4, "step": 0.05},
+        "activation": ["relu", "gelu"],
     }
     said = cli("plan", finished.file, "--grid", "layerz=1,2")
     assert said.code == 2 and "--grid layerz=1,2: unknown hyperparameter 'layerz'" in said.err
@@ -170,9 +170,9 @@ def test_a_run_reads_its_words_as_init_does(cli, finished) -> None:
     words = ("--grid", "d_model=8|16", "--search", "lr=1e-4 to 1e-2, log", "--search", "wd, dropout")
     planned = json.loads(cli("plan", finished.file, *words, "--json").out)
     assert [cell["cell"] for cell in planned["cells"]] == ["n_embd=8", "n_embd=16"]
-    assert planned["outlook"]["ranges"]["learning_rate"] == "{min: 1e-4, max: 1e-2, log: true}"
+    assert planned["outlook"]["ranges"]["learning_rate"] == {"min": 1e-4, "max": 1e-2, "log": True}
     assert {"weight_decay", "dropout"} <= planned["outlook"]["ranges"].keys()
-    a_plugins = overrides_of(["act=mine,gelu"], [])
+    a_plugins = overrides_of("--grid act=mine,gelu")
     assert a_plugins == ["grid.activation=[mine,gelu]"], "checked once its plugin is imported"
     said = cli("plan", finished.file, "--search", "dropout=high..low")
     assert (

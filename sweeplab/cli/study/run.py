@@ -39,7 +39,7 @@ from sweeplab.cli.printing import (
     workers_in_words,
 )
 from sweeplab.errors import EXIT_FAILED, EXIT_INTERRUPTED
-from sweeplab.formatting import bytes_in_words, duration, several
+from sweeplab.formatting import bytes_in_words, duration, several, yaml_text
 from sweeplab.lab.listing import find_metric, find_study
 from sweeplab.lab.orders import orders_in_words
 
@@ -157,15 +157,15 @@ def _print_plan(plan: Plan, ahead: Outlook, file: Path, orders: Sequence[str]) -
         say("stacks have the fastest timed steps; over one run: how many times faster; study bench shows all")
     say()
     for cell in {(each.epochs, each.max_iters): each for each in plan.cells if each.epochs}.values():
-        steps = f"{cell.max_iters:,} iterations" if cell.max_iters else "as many iterations as batches"
+        steps = several(cell.max_iters, "iteration") if cell.max_iters else "as many iterations as batches"
         say(f"epochs {cell.epochs:g}: {steps}")
-    for name, text in ahead.ranges.items():
-        say(f"search {name}: {text}")
+    for name, entry in ahead.ranges.items():
+        say(f"search {name}: {yaml_text(entry)}")
     for point in plan.excluded:
         values = ",".join(f"{name}={value}" for name, value in point.items() if name != "reason")
         say(f"excluded cell {values}: breaks {point['reason']}")
     for source in plan.warm_start:
-        say(f"warm start: {source.trials} trials of {source.source}")
+        say(f"warm start: {several(source.trials, 'trial')} of {source.source}")
     say(f"sampler {plan.sampler}, pruner {plan.pruner}")
     phases = {
         (each.startup_trials, tuple(each.rungs), each.max_iters, each.n_points): each for each in plan.cells
@@ -179,7 +179,9 @@ def _print_plan(plan: Plan, ahead: Outlook, file: Path, orders: Sequence[str]) -
             say(f"trials of each cell{where}: first {first} spread evenly, then {rest} by what they found")
         if cell.rungs:
             say(f"rungs{where}: halving at iterations {', '.join(map(str, cell.rungs))}")
-    ends = [f"{plan.trials} trials, {plan.runs} runs"] if plan.trials is not None else []
+    ends = (
+        [] if plan.trials is None else [f"{several(plan.trials, 'trial')}, {several(plan.runs or 0, 'run')}"]
+    )
     if (seconds := plan.budget.time) is not None:
         ends.append(duration(seconds))
     if (flops := plan.budget.flops) is not None:

@@ -180,7 +180,7 @@ def _ended(event: events.TrialEnded, progress: StudyProgress) -> Iterator[str]:
 
 def _trials_done(progress: StudyProgress) -> str:
     total = progress.plan.trials
-    text = f"{progress.counted} of {total} trials" if total else f"{progress.counted} trials"
+    text = f"{progress.counted} of {several(total, 'trial')}" if total else several(progress.counted, "trial")
     return f"{text} ({progress.done_before} before)" if progress.done_before else text
 
 
@@ -222,10 +222,10 @@ def _cells(progress: StudyProgress, width: int, height: int) -> Iterator[Table |
     start = max(0, min(max(running, default=0) + 3, len(plans)) - height)
     shown = plans[start : start + height]
     if start:
-        yield _line(f"  {start} cells above", "dim")
+        yield _line(f"  {several(start, 'cell')} above", "dim")
     yield _table(progress, shown, live, width, height - len(shown))
     if below := len(plans) - start - len(shown):
-        yield _line(f"  {below} cells below", "dim")
+        yield _line(f"  {several(below, 'cell')} below", "dim")
 
 
 def _table(
@@ -294,7 +294,7 @@ def _running(
         rows[-1] += f"   {text}" if rows[-1] else text
     if len(rows) <= 1 + spare and max(map(len, rows)) <= room:
         return "\n".join(rows)
-    return f"{len(live)} trials {f'at {min(at)}–{max(at)}{end}' if at else 'starting'}"
+    return f"{several(len(live), 'trial')} {f'at {min(at)}–{max(at)}{end}' if at else 'starting'}"
 
 
 @contextmanager

@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sweeplab.errors import BadInput, StorageUnavailable, TrackingUnavailable
+from sweeplab.errors import BadInput, DamagedFile, StorageUnavailable, TrackingUnavailable
 from sweeplab.files import machine, write_whole
 from sweeplab.lab import events
 from sweeplab.lab.describing import describe, summarize
@@ -104,13 +104,19 @@ def _opened(spec: StudySpec, lab: Path) -> Iterator[tuple[Plan, Store, Notifier,
     folder = StudyFolder(lab, spec.name)
     check_same_study(spec, folder, plan.data)
     check_reach(spec, lab)
+    before: dict[str, Any] = {}
     with _held(folder):
+        with suppress(DamagedFile):
+            before = folder.read(folder.plan_file)
         write_whole(folder.plan_file, json.dumps(plan.as_dict()).encode())
         write_whole(folder.code_file, json.dumps(code_versions()).encode())
         from sweeplab.lab.storage import choose_storage
         from sweeplab.sweep.trials.store import Store
 
         said = [choose_storage(folder, is_shared=not engine.is_here), *orders_in_words(folder, spec)]
+        # Said once; `study show` repeats them.
+        said += [plan.reach_in_words] if before.get("reaches") != plan.reaches else []
+        said += [plan.mirror] if before.get("mirror") != plan.mirror else []
         create = partial(Store.create, spec, cells, plan.data.sizes, folder.storage_url)
         store = Availability(spec.name).retry(create)
         write_baselines(folder, store.spaces, dataset)
@@ -179,8 +185,8 @@ class _Supervisor:
         status = "interrupted"
         try:
             plan = self.progress.plan
-            for said in filter(None, (*notices, plan.reach_in_words, plan.mirror)):
-                self._take_in(events.StudyNotice(message=said))
+            for notice in notices:
+                self._take_in(events.StudyNotice(message=notice))
             if self._has_work() and not self.interrupts():
                 self.pool.prepare()  # workers start while MLflow is imported here
             _open_tracking(self.trackers, self.spec, self.folder, plan)
