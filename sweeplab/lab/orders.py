@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.files import write_whole
@@ -109,9 +108,10 @@ def write_orders(folder: StudyFolder, spec: StudySpec, by: Mapping[str, str]) ->
 
 def _value_at(study: Mapping[str, Any], place: str) -> Any:
     """Return the value at a place of a study, or None if it has none."""
-    return reduce(
-        lambda held, key: held.get(key) if isinstance(held, dict) else None, place.split("."), study
-    )
+    value: Any = study
+    for key in place.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
 def _document(text: str) -> dict[str, Any]:
@@ -124,13 +124,13 @@ def _document(text: str) -> dict[str, Any]:
 
 def _file_value(document: Mapping[str, Any], place: str) -> Any:
     """Return what a file says at a place, with the defaults of the sections of plain values."""
-    from pydantic import ValidationError
+    from pydantic import BaseModel, ValidationError
 
     from sweeplab.study.spec import Budget, Engine, Track
 
     part = place.partition(".")[0]
-    model = {"budget": Budget, "engine": Engine, "track": Track}.get(part)
-    if model:
+    models: dict[str, type[BaseModel]] = {"budget": Budget, "engine": Engine, "track": Track}
+    if model := models.get(part):
         with suppress(ValidationError):
             section = model.model_validate(document.get(part) or {}).model_dump(mode="json")
             return _value_at({part: section}, place)

@@ -177,7 +177,11 @@ def test_a_finished_study_is_extended_enqueued_and_goes_on(cli, lab: Path) -> No
     assert "seed 0: complete: reached max_iters" in printed
     assert "┤" in printed and "time: waiting" in printed
     log = cli("study", "logs", "tiny").out
-    for line in ("study: enqueue: ", "study: withdraw trial 2 in cell n_embd=16", "study: ended: complete"):
+    for line in (
+        "study: enqueue trial 2 in cell n_embd=16, with n_embd 16, learning_rate 5e-3\n",
+        "study: withdraw trial 2 in cell n_embd=16",
+        "study: ended: complete",
+    ):
         assert line in log
     n_started = sum(line.endswith(" started") for line in log.splitlines())
     assert n_started == log.count("(reached max_iters)") == 5
@@ -283,7 +287,11 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path
     assert "long: interrupted; runs: 1 stopped, 2 waiting" in watched
     assert "study: stop\n" in logged and "study: ended: interrupted" in logged
     assert "trial: all trial 2 stopped, val_loss" in logged and "(asked to stop, at iteration" in logged
-    assert "long: interrupted; runs: 1 stopped, 2 waiting" in (folder / "said.txt").read_text()
+    said = (folder / "said.txt").read_text()
+    assert "long: interrupted; runs: 1 stopped, 2 waiting" in said
+    assert "continue with: sweeplab study resume long\n" in said, (
+        "with the options of `run` it would undo the extension"
+    )
     assert Commands.open(study).state.status == "interrupted"
     assert (
         "study long is not running: 1 trial done; sweeplab study resume long"
@@ -396,7 +404,17 @@ def test_a_detached_study_outlives_who_started_it_and_is_stopped(cli, folder: Pa
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1) and "batch_size" in wrong.stderr
 
 
-SHORT = LONG.replace("max_iters: 1000000", "max_iters: 100")
+PLUGIN = """\
+from pathlib import Path
+from sweeplab.plugins import metric
+
+
+@metric("watched")
+def watched(val_loss, iteration, values):
+    assert not Path(__file__).with_name("broken").exists()
+    return val_loss
+"""
+SHORT = LONG.replace("1000000", "100") + "plugins: [watched.py]\nobjective: {metric: watched}\n"
 
 
 @pytest.fixture
@@ -462,22 +480,24 @@ def test_one_state_in_all_views_of_a_study_that_is_steered(cli, folder: Path, vi
 
 
 @pytest.mark.slow
-def test_one_state_in_all_views_of_a_study_that_has_ended(cli, folder: Path, views) -> None:
+@pytest.mark.usefixtures("forgets_plugins")
+def test_one_state_in_all_views_of_a_study_that_has_ended(cli, folder: Path, views, start) -> None:
     def check(state: str) -> None:
         assert views() == {state} and f"long: {state}; " in cli("study", "watch", "long").out
 
     (folder / "long.yaml").write_text(SHORT)
-    assert cli("study", "run", "long.yaml", "--quiet").code == 0
+    (folder / "watched.py").write_text(PLUGIN)
+    run = ("run", "long.yaml", "--quiet", "--allow-plugins")
+    assert start(*run).wait(timeout=240) == 0
     check("complete")
     added = json.loads(cli("study", "enqueue", "long", "learning_rate=5e-4", "--json").out)
     check("waiting")
-    assert (
-        "long: waiting: sweeplab study resume long runs trials that wait" in cli("study", "show", "long").out
-    )
+    said = cli("study", "show", "long").out
+    assert said.startswith("long: waiting: sweeplab study resume long runs trials that wait\n")
     assert cli(*added["undo"][0].split()[1:]).code == 0
     check("complete")
     assert cli("study", "extend", "long", "--trials-per-cell", "2").code == 0
     check("interrupted")
-    (folder / "lab" / "studies" / "long" / "runs" / "all" / "2-0").write_text("in the way of the next run")
-    assert cli("study", "resume", "long").code == 1
+    (folder / "broken").touch()
+    assert start(*run).wait(timeout=240) == 1
     check("failed")

@@ -85,9 +85,15 @@ def test_list_and_show(cli, finished) -> None:
     assert all(cell["baseline"] == shown["baselines"][cell["cell"]]["loss"] for cell in shown["cells"])
     printed = cli("study", "show", "tiny", "--lab", finished.lab).out
     assert f"n-gram baseline: {shown['cells'][0]['baseline']:.4f} nats/token, by n-grams, order" in printed
-    assert printed.splitlines()[1].split()[:4] == ["n_embd=8", "1,840", "2/2", "2"]
+    assert printed.splitlines()[2].split()[:4] == ["n_embd=8", "1,840", "2/2", "2"]
     assert f"val_loss {row['best_value']:.4f} by {shown['best']['key']}" in printed
     assert (row["state"], row["done"], row["planned"]) == ("complete", 4, 4)
+    one = json.loads(cli("study", "show", "tiny", "--cell", CELLS[1], "--lab", finished.lab, "--json").out)
+    assert one["cells"] == shown["cells"][1:] and one["best"]["key"].startswith(CELLS[1])
+    assert (
+        "has no cell 'n_embd=9'"
+        in cli("study", "show", "tiny", "--cell", "n_embd=9", "--lab", finished.lab).err
+    )
     heading, line = cli("study", "list", "--lab", finished.lab).out.splitlines()
     assert heading.split() == ["name", "state", "trials", "best", "value", "last", "trial", "size"]
     assert line.split()[:3] == ["tiny", "complete", "4/4"] and row["last"][:16] in line
