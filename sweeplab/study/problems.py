@@ -56,11 +56,11 @@ class SourceMap:
     """
 
     file: Path | None = None
-    text: str = ""
-    read: float = field(default_factory=time.time)
     keys: dict[Location, Mark] = field(default_factory=dict)
     values: dict[Location, Mark] = field(default_factory=dict)
     overrides: dict[Location, str] = field(default_factory=dict)
+    text: str = ""
+    read: float = field(default_factory=time.time)
 
     def forget(self, path: Location) -> None:
         """Drop the entries of a location and of all below it."""

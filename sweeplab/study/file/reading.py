@@ -54,7 +54,7 @@ def read_text(
     ordered: Sequence[str] = (),
 ) -> StudySpec:
     """Read a study file's text as `read_study` does; `path` is its file, which need not exist."""
-    problems = Problems(SourceMap(path, text))
+    problems = Problems(SourceMap(path, text=text))
     document = parse(text, problems)
     if document is None:
         if not problems.found:
