@@ -40,7 +40,8 @@ def load_study(
 ) -> "Study":
     """Read a study, given by its file or its name; `.run()` runs it.
 
-    The name `small` means studies/small.yaml or small.yaml, else the lab's study as it was last run.
+    The name `small` means studies/small.yaml or small.yaml, else the lab's study as it was last run. What was ordered
+    since the file was last run stays in force where the file has not changed.
 
     `overrides` are written as on the command line: "max_iters=100". A file or tracking address in an override is
     trusted, while one that only the file names may be refused. The study's plugins, Python files, are imported only
@@ -51,12 +52,16 @@ def load_study(
     """
     from sweeplab.api import Study
     from sweeplab.lab.listing import study_source
+    from sweeplab.lab.orders import standing
     from sweeplab.permissions import name_address
-    from sweeplab.records.folders import lab_folder
+    from sweeplab.records.folders import StudyFolder, lab_folder
     from sweeplab.study.file.reading import read_study
 
     folder = lab_folder(Path(lab) if lab else None)
-    spec = read_study(study_source(path, folder), overrides, name, allow_plugins)
+    file = study_source(path, folder)
+    spec = read_study(file, overrides, name, allow_plugins)
+    if ordered := standing(StudyFolder(folder, spec.name), spec):
+        spec = read_study(file, overrides, name, allow_plugins, ordered)
     for place, _, address in spec.addresses:
         if spec.is_overridden(place):
             name_address(address)

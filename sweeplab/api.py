@@ -12,7 +12,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, TrackingUnavailable
-from sweeplab.formatting import yaml_text
+from sweeplab.formatting import several, yaml_text
 from sweeplab.lab.events import Callbacks, Event, OnEvaluation, OnTrialEnd
 from sweeplab.lab.identity import check_same_study
 from sweeplab.lab.listing import tracking_uri_of
@@ -145,8 +145,8 @@ class Study(Results):
         how = "not run yet"
         if self.folder.has_started:
             row = study_row(self.folder)
-            of = "" if row["planned"] is None else f" of {row['planned']}"
-            how = f"{row['state']}, {row['done']}{of} trials"
+            of = "" if row["planned"] is None else f"{row['done']} of "
+            how = f"{row['state']}, {of}{several(row['planned'] or row['done'], 'trial')}"
             how += "" if row["best_value"] is None else f", best {row['best_value']:.4f}"
         return f"<study {self.folder.name} in {self.lab}: {how}>"
 

@@ -1,5 +1,8 @@
 """How numbers and addresses are written, wherever a person reads them."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -115,3 +118,36 @@ def test_an_address_without_a_password_stays_as_it_is(address: str) -> None:
 
 def test_a_token_in_the_place_of_a_user_is_not_shown() -> None:
     assert without_password("https://token@host/path") == "https://host/path"
+
+
+# Nouns that stand after a count in what commands print, and counts that are never one.
+COUNTED = re.compile(
+    r"\{(?!\w+\(|[A-Z_]+[:,]*\}|name\}|command\}|.*command\()(?P<count>[^{}]+)\} (?:[a-z]+ )?"
+    r"(?:trials|runs|cells|workers|rows|points|shapes|nodes|evaluations|steps)\b"
+)
+NEVER_ONE = {
+    "len(found)",
+    "len(plan.cells)",
+    "n_sharing",
+    "many",
+    "n_cells:,",
+    "space.n_points:,",
+    "points.n:,",
+}
+
+
+def test_one_function_writes_counts_with_their_nouns() -> None:
+    assert (several(1, "trial"), several(2, "trial"), several(1200, "more cell")) == (
+        "1 trial", "2 trials", "1,200 more cells"
+    )  # fmt: skip
+    package = Path(__import__("sweeplab").__file__).parent
+    rooms = ("api.py", "cli", "doctor", "lab", "records", "study", "sweep")
+    files = [file for room in rooms for file in ([package / room, *(package / room).rglob("*.py")])]
+    found = [
+        f"{file.name}: {match[0]}"
+        for file in files
+        if file.suffix == ".py"
+        for match in COUNTED.finditer(file.read_text())
+        if match["count"] not in NEVER_ONE
+    ]
+    assert not found, "several() leaves out the s of one"

@@ -204,13 +204,18 @@ def named_file(file: Path | None, lab: Path | None) -> Path:
     raise BadInput(Problem("no study is named", allowed))
 
 
-def overrides(given: list[str] | None, grid: list[str] | None, search: list[str] | None) -> list[str]:
+def overrides(
+    given: list[str] | None, grid: list[str] | None, search: list[str] | None, engine: str | None = None
+) -> list[str]:
     """Return all changes that a command line makes to a study file, as overrides."""
-    if not grid and not search:
-        return given or []
-    from sweeplab.study.file.values import overrides_of
-
-    return [*(given or ()), *overrides_of(grid or (), search or ())]
+    # The engine comes first: it removes the keys of other engines, and overrides may set its own.
+    engines = [f"--engine {engine}"] if engine else []
+    sections = {"--grid": grid, "--search": search}
+    return [
+        *engines,
+        *(given or ()),
+        *(f"{name} {word}" for name in sections for word in sections[name] or ()),
+    ]
 
 
 def whole_numbers(option: str, text: str, allowed: str, largest: int | None = None) -> list[int]:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from sweeplab.doctor.check import Check, Verdict, named
 from sweeplab.errors import BadInput
+from sweeplab.formatting import several
 from sweeplab.lab.server import EVERYWHERE, Server
 from sweeplab.lab.storage import storage_address
 from sweeplab.records.folders import StudyFolder
@@ -154,7 +155,7 @@ def node_checks(lab: Path, engine: Engine, needed: Sequence[Needed]) -> Iterator
         cure = "mount it with locks (Lustre: flock; NFS: version 4): without them workers see no supervisor and stop"
         yield Check("disk", str(lab), "bad", named("nodes that do not see its locks", unlocked), cure)
     else:
-        found = f"shared: seen{', with its locks,' if has_locks else ''} from {len(rows)} nodes"
+        found = f"shared: seen{', with its locks,' if has_locks else ''} from {several(len(rows), 'node')}"
         yield Check("disk", str(lab), "ok", found)
     for column, each in enumerate(needed, 5):
         place, away = (
@@ -163,7 +164,9 @@ def node_checks(lab: Path, engine: Engine, needed: Sequence[Needed]) -> Iterator
         )
         found = named(f"nodes that do not reach the {each.what}", away)
         if not away:
-            found = f"the {each.what} is reached from {sum(row[column] == '0' for row in rows)} nodes"
+            found = (
+                f"the {each.what} is reached from {several(sum(row[column] == '0' for row in rows), 'node')}"
+            )
         yield Check("ports", place, each.verdict if away else "ok", found, each.cure if away else "")
     offsets = {row[1]: max(began - float(row[2]), float(row[2]) - ended, 0.0) for row in rows}
     apart = [f"{node} ({offset:.0f} s)" for node, offset in offsets.items() if offset > OFFSET_SECONDS]

@@ -24,6 +24,7 @@ from sweeplab.doctor.findings import (
 )
 from sweeplab.errors import BadInput
 from sweeplab.files import sync_folder
+from sweeplab.formatting import several
 from sweeplab.lab.describing import describe, summarize
 from sweeplab.lab.showing import is_close
 from sweeplab.records.folders import StudyFolder
@@ -101,8 +102,8 @@ class _Repair:
         ended = [place for place, trial in self.study.trials.items() if trial.state.is_finished()]
         if ended and not self.study.runs:
             raise BadInput(
-                f"{self.folder.path / 'runs'} has no run folders, though {len(ended)} trials have ended; put a copy "
-                "of it back"
+                f"{self.folder.path / 'runs'} has no run folders, though {several(len(ended), 'trial')} ended; "
+                "put a copy of it back"
             )
         by_trial: dict[Trial, list[Finding]] = {}
         for each in findings:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from sweeplab.errors import BadInput
+from sweeplab.formatting import several
 from sweeplab.lab.listing import (
     Trial,
     best_by_task,
@@ -112,7 +113,11 @@ def plan_in_words(spec: StudySpec, plan: Plan) -> str:
     """Write a study's plan in Markdown."""
     sizes = sorted(cell.n_params for cell in plan.cells)
     size = f"{sizes[0]:,}" + (f" to {sizes[-1]:,}" if sizes[-1] > sizes[0] else "")
-    budget = "" if plan.trials is None else f"{plan.trials:,} trials ({plan.runs:,} runs) in "
+    budget = (
+        ""
+        if plan.trials is None
+        else f"{several(plan.trials, 'trial')} ({several(plan.runs or 0, 'run')}) in "
+    )
     cells = f"{len(plan.cells)} cells" if len(plan.cells) > 1 else "one cell"
     data = plan.data
     lines = [

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
+from sweeplab.lab.orders import read_orders, write_orders
 from sweeplab.records.folders import DataDescription, StudyFolder
 from sweeplab.version import VERSION
 
@@ -92,12 +93,15 @@ def _said(value: Any) -> str:
 def write_study(spec: StudySpec, folder: StudyFolder, data: DataDescription) -> None:
     """Store the study file as the user wrote it and as it was parsed (which workers read), and its data's digests.
 
-    A study that continues from its own folder keeps its file.
+    A study that continues from its own folder keeps its file. A budget that was ordered after the file was read stays.
     """
+    if any(order.at > spec.read for order in read_orders(folder)):
+        budget = type(spec.budget).model_validate(folder.read(folder.canonical_file)["budget"])
+        spec = spec.model_copy(update={"budget": budget})
     understood = json.dumps(spec.as_written(), indent=1)
     if spec.source != folder.canonical_file:
-        text = spec.source.read_text(encoding="utf-8") if spec.source else understood
-        write_whole(folder.study_file, text.encode())
+        write_whole(folder.study_file, (spec.text if spec.source else understood).encode())
+    write_orders(folder, spec, dict.fromkeys(spec.overridden, "study run"))
     write_whole(folder.data_file, json.dumps(data.as_dict(), indent=1).encode())
     write_whole(folder.canonical_file, understood.encode())
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -20,6 +21,83 @@ if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
 
 MOST_NAMED = 10
+
+
+class StudyState(StrEnum):
+    """The state of a study; waiting: its budget is used up, but trials that were enqueued or resumed since wait."""
+
+    NOT_STARTED = "not started"
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPING = "stopping"
+    ENDING = "ending"
+    INTERRUPTED = "interrupted"
+    WAITING = "waiting"
+    COMPLETE = "complete"
+    FAILED = "failed"
+
+
+# The states of a study that a process runs, by the phase that its commands have set.
+_STATES = {"pause": StudyState.PAUSED, "stop": StudyState.STOPPING} | dict.fromkeys(
+    ("over", "closing"), StudyState.ENDING
+)
+
+
+def state_in_phase(phase: str) -> StudyState:
+    """Return the state of a study that a process runs."""
+    return _STATES.get(phase, StudyState.RUNNING)
+
+
+def study_state(folder: StudyFolder) -> StudyState:
+    """Return the state of a study, from its commands, its trials and whether a process runs it.
+
+    Raises:
+        BadInput: its storage cannot be read.
+    """
+    from sweeplab.lab.storage import count_trials, last_start
+
+    phase, status, is_extended = "run", "", False
+    commands = last_start(folder)
+    for kind, value in commands:
+        match kind:
+            case "wanted":
+                phase = value
+            case "ended":
+                phase, status = "run", value
+            case "budget":
+                is_extended = bool(status)
+    if folder.is_run:
+        return state_in_phase(phase)
+    if status == StudyState.FAILED:
+        return StudyState.FAILED
+    counts = count_trials(folder)
+    is_over_time, has_room = _room(folder, {cell: each.counted for cell, each in counts.items()})
+    if status and not is_extended:
+        has_room = status == StudyState.INTERRUPTED
+    if has_room:
+        return StudyState.INTERRUPTED if commands or counts else StudyState.NOT_STARTED
+    states = sum((each.states for each in counts.values()), Counter[str]())
+    waits = states["enqueued"] + (0 if is_over_time else states[RunState.WAITING])
+    return StudyState.WAITING if waits else StudyState.COMPLETE
+
+
+def _room(folder: StudyFolder, counted: Mapping[str, int]) -> tuple[bool, bool]:
+    """Return whether a study's time is used up, and whether its budget has room for more trials."""
+    budget = folder.read(folder.canonical_file)["budget"]
+    if budget["time"] is not None and folder.elapsed_seconds >= budget["time"]:
+        return True, False
+    limits = cell_limits(folder)
+    return False, any(limit is None or counted.get(cell, 0) < limit for cell, limit in limits.items())
+
+
+def cell_limits(folder: StudyFolder) -> dict[str, int | None]:
+    """Return how many trials the budget gives each cell, at most as many as it has points; None without a limit."""
+    per_cell = folder.read(folder.canonical_file)["budget"]["trials_per_cell"]
+    cells = folder.read(folder.plan_file)["cells"]
+    return {
+        cell["cell"]: min((each for each in (per_cell, cell["n_points"]) if each is not None), default=None)
+        for cell in cells
+    }
 
 
 def study_names(lab: Path) -> list[str]:
@@ -151,8 +229,8 @@ def find_trial(study: str, trials: Mapping[str, Collection[int]], number: int, c
     Raises:
         BadInput: there is no such cell or trial, or several cells have a trial of this number.
     """
-    if cell is not None and cell not in trials:
-        raise BadInput(Problem(f"study {study} has no cell {cell!r}", _some(trials), nearest(cell, trials)))
+    if cell is not None:
+        check_cell(study, trials, cell)
     searched = {cell: trials[cell]} if cell is not None else trials
     found = [key for key, numbers in searched.items() if number in numbers]
     if len(found) > 1:
@@ -164,6 +242,16 @@ def find_trial(study: str, trials: Mapping[str, Collection[int]], number: int, c
         allowed = "none yet" if last is None else f"0 to {last}"
         raise BadInput(Problem(f"{where} has no trial {number}", allowed))
     return found[0]
+
+
+def check_cell(study: str, cells: Collection[str], cell: str) -> None:
+    """Make sure that a study has a cell.
+
+    Raises:
+        BadInput: it has none of this name; offers the nearest.
+    """
+    if cell not in cells:
+        raise BadInput(Problem(f"study {study} has no cell {cell!r}", _some(cells), nearest(cell, cells)))
 
 
 def _some(names: Collection[str]) -> str:

@@ -12,18 +12,23 @@ from typing import Any
 
 from sweeplab.data.task import task_of
 from sweeplab.errors import DamagedFile
-from sweeplab.formatting import counts, several_named
+from sweeplab.formatting import counts, several, several_named
 from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.lab.findings import find_limits
 from sweeplab.lab.identity import Difference, differences
 from sweeplab.lab.listing import (
+    StudyState,
     Trial,
     best_by_task,
+    cell_limits,
+    check_cell,
     has_one_task,
     pick_trial,
     ranked,
     read_trials,
+    study_state,
 )
+from sweeplab.lab.orders import read_orders
 from sweeplab.lab.storage import TrialCounts, count_trials
 from sweeplab.laws.evidence import Evidence, chosen_best
 from sweeplab.records.folders import StudyFolder, WorkerPlace
@@ -40,7 +45,7 @@ _ENDED = [str(state) for state in RunState if state.is_finished]
 def study_row(folder: StudyFolder) -> dict[str, Any]:
     """Return a study's state, its trials by state, its best value and its folder.
 
-    `state` is running, complete (the budget is used up) or interrupted; `last` is when the last trial ended or
+    `state` is that of `study_state`; `last` is when the last trial ended or
     started, in this machine's time; `size_bytes` is the size of the folder, without tracking.
     """
     cells = count_trials(folder).values()
@@ -48,13 +53,12 @@ def study_row(folder: StudyFolder) -> dict[str, Any]:
     best = min((each.best for each in cells if each.best is not None), default=None)
     done = sum(each.counted for each in cells)
     try:
-        planned = n_planned(folder)
-        is_done = (planned is not None and done >= planned) or _is_over_time(folder)
+        planned, state = n_planned(folder), study_state(folder)
     except DamagedFile:  # `show` and `doctor` say what is wrong
-        planned, is_done = None, False
+        planned, state = None, StudyState.INTERRUPTED
     return {
         "name": folder.name,
-        "state": "running" if folder.is_run else "complete" if is_done else "interrupted",
+        "state": state,
         "done": done,
         "planned": planned,
         "last": max((each.last for each in cells), default="") or None,
@@ -68,14 +72,9 @@ def study_row(folder: StudyFolder) -> dict[str, Any]:
 
 def n_planned(folder: StudyFolder) -> int | None:
     """Return how many trials a study's current budget asks for; None if it sets no number."""
-    per_cell = folder.read(folder.canonical_file)["budget"]["trials_per_cell"]
-    points = [cell["n_points"] for cell in folder.read(folder.plan_file)["cells"]]
-    return None if per_cell is None else sum(per_cell if n is None else min(per_cell, n) for n in points)
-
-
-def _is_over_time(folder: StudyFolder) -> bool:
-    limit = folder.read(folder.canonical_file)["budget"]["time"]
-    return limit is not None and folder.elapsed_seconds >= limit
+    if folder.read(folder.canonical_file)["budget"]["trials_per_cell"] is None:
+        return None
+    return sum(limit or 0 for limit in cell_limits(folder).values())
 
 
 def places_in_words(places: Sequence[WorkerPlace]) -> str:
@@ -96,14 +95,17 @@ def states_in_words(states: Mapping[str, int]) -> str:
     return counts(dict(sorted(states.items())))
 
 
-def show_study(folder: StudyFolder) -> dict[str, Any]:
+def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
     """Return a study's cells with their trials, runs by state and best values, its best run, and what failed.
 
     `trials` counts the trials that use up the budget, of `n_trials` in all (null if only time or FLOPs end the study;
     a cell has no more trials than points), `enqueued` those that run next, `known` those of a warm start. `baselines`
     has the n-gram baseline of each cell, `workers` the place of each worker that runs or is queued. Values are of the
     `metric`. Cells stand in the order of the grid, former cells last. If tasks differ there is no best. `findings` say
-    what limited the best trials.
+    what limited the best trials. With `only`, all is about this cell.
+
+    Raises:
+        BadInput: the study has no such cell.
     """
     # Read without a check, as it was checked when it was run: the rules of samplers import Optuna.
     plan, study = map(folder.read, (folder.plan_file, folder.canonical_file))
@@ -112,30 +114,36 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
     for trial in trials:
         by_cell.setdefault(trial.cell, []).append(trial)
     counts, baselines = count_trials(folder), folder.baselines
+    disagreement = _disagreement(folder, trials, counts, unfinished)
+    if only is not None:
+        check_cell(folder.name, by_cell, only)
+        by_cell, trials = {only: by_cell[only]}, by_cell[only]
+        baselines = {cell: baseline for cell, baseline in baselines.items() if cell == only}
     # By cell, how many trials came from each source; no other number counts them.
     warm_start = folder.read(folder.warm_start_file) if folder.warm_start_file.exists() else {}
     by_task = best_by_task(folder, trials) if has_one_task(folder) else []
     per_cell = study["budget"]["trials_per_cell"]
-    limits = {
-        cell["cell"]: [each for each in (per_cell, cell["n_points"]) if each is not None]
-        for cell in plan["cells"]
-    }
+    limits = cell_limits(folder)
     return {
         "name": folder.name,
+        "state": study_state(folder),
         "metric": plan["metric"],
         "trials_per_cell": per_cell,
         "cells": [
             _cell_row(folder, cell, own, unfinished)
             | {"enqueued": counts[cell].states["enqueued"] if cell in counts else 0}
-            | {"n_trials": min(limits.get(cell, ()), default=None)}
+            | {"n_trials": limits.get(cell)}
             | {"known": sum(warm_start.get(cell, {}).values())}
             | {"baseline": baselines[cell]["loss"] if cell in baselines else None}
             for cell, own in by_cell.items()
         ],
+        "orders": [asdict(order) for order in read_orders(folder) if order.value != order.file],
         "warm_start": warm_start,
         "baselines": baselines,
+        "reaches": plan.get("reaches", []),
+        "mirror": plan.get("mirror") or None,
         "workers": [each.as_dict() for each in folder.workers],
-        "disagreement": _disagreement(folder, trials, counts, unfinished),
+        "disagreement": disagreement,
         "best": _best_run(by_task[0][0], trials) if by_task else None,
         "findings": [finding.as_dict() for finding in find_limits(folder, trials)],
         "failures": [
@@ -276,7 +284,7 @@ def _disagreement(
         one, other = told.get((cell, state), (0, None)), written.get((cell, state), (0, None))
         if one[0] != other[0]:
             what.append(
-                f"{one[0]} {state} trials of cell {cell} in Optuna's storage, {other[0]} in the folders"
+                f"{several(one[0], f'{state} trial')} of cell {cell} in Optuna's storage, {other[0]} in the folders"
             )
         elif RunState(state).has_value and not is_close(one[1], other[1]):
             what.append(f"value {one[1]} in cell {cell} in Optuna's storage, {other[1]} in the folders")
@@ -286,7 +294,7 @@ def _disagreement(
     n_waiting = sum(len(trial.runs) - len(trial.ends) for trial in trials)
     if tracked is not None and ((ended - tracked) or (tracked - ended).total() > n_waiting):
         state = min({**(tracked - ended), **(ended - tracked)})
-        what.append(f"{tracked[state]} {state} runs in MLflow, {ended[state]} in the folders")
+        what.append(f"{several(tracked[state], f'{state} run')} in MLflow, {ended[state]} in the folders")
     return f"{what[0]}; {folder.command('study repair')} makes them agree" if what else ""
 
 

@@ -49,7 +49,13 @@ LEFT JOIN trial_user_attributes AS outcome ON outcome.trial_id = trials.trial_id
 WHERE trials.trial_id NOT IN (SELECT trial_id FROM trial_user_attributes WHERE key IN {VOID})
 GROUP BY study_name, state, outcome.value_json
 """
-_Row = tuple[str, str, str | None, int, float | None, Any]
+_LAST_START = """
+SELECT kind, value
+FROM sweeplab_order
+WHERE revision >= (SELECT MAX(revision) FROM sweeplab_order WHERE kind = 'start')
+AND kind IN ('start', 'wanted', 'budget', 'ended')
+ORDER BY revision
+"""
 
 
 @dataclass
@@ -83,7 +89,7 @@ def count_trials(folder: StudyFolder) -> dict[str, TrialCounts]:
     """
     unfinished = {"RUNNING": str(folder.unfinished), "WAITING": "enqueued"}
     found: dict[str, TrialCounts] = {}
-    for name, state, outcome, count, value, last in _rows(folder):
+    for name, state, outcome, count, value, last in _rows(folder, _QUERY):
         counts = found.setdefault(name.partition("/")[2], TrialCounts())
         how = json.loads(outcome) if outcome else unfinished.get(state, state)
         counts.states[how] += count
@@ -93,28 +99,37 @@ def count_trials(folder: StudyFolder) -> dict[str, TrialCounts]:
     return found
 
 
-def _rows(folder: StudyFolder) -> list[_Row]:
+def last_start(folder: StudyFolder) -> list[tuple[str, Any]]:
+    """Return kind and value of the last start of a study and of the commands after it that concern all of it.
+
+    Raises:
+        BadInput: the storage cannot be read.
+    """
+    return [(kind, json.loads(value)) for kind, value in _rows(folder, _LAST_START)]
+
+
+def _rows(folder: StudyFolder, query: str) -> list[Any]:
     if folder.storage_file.exists():
-        return _rows_elsewhere(folder)
+        return _rows_elsewhere(folder, query)
     folder.check_is_here()
     check_inside(folder.path, folder.database)
     import sqlite3
 
     try:
         with closing(sqlite3.connect(read_only_uri(folder.database), uri=True)) as connection:
-            return connection.execute(_QUERY).fetchall()
+            return connection.execute(query).fetchall()
     except sqlite3.Error as error:
         raise folder.damaged(folder.database, error) from error
 
 
-def _rows_elsewhere(folder: StudyFolder) -> list[_Row]:
+def _rows_elsewhere(folder: StudyFolder, query: str) -> list[Any]:
     from sqlalchemy import text
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
         engine = open_database(folder.storage_url)
         with engine.connect() as connection:
-            rows = [(*row,) for row in connection.execute(text(_QUERY))]
+            rows = [(*row,) for row in connection.execute(text(query))]
         engine.dispose()
     except SQLAlchemyError as error:
         raise BadInput(f"the storage of study {folder.name} does not answer: {reason_of(error)}") from error

@@ -42,9 +42,9 @@ function show(said) {
   if (said.error) { at("said").textContent = said.error; return; }
   for (const run of said.runs) runs.set(run.key, run);
   for (const [key, points] of Object.entries(said.points)) curves.set(key, [...(curves.get(key) || []), ...points]);
-  document.title = `${said.study}: ${said.phase}`;
+  document.title = `${said.study}: ${said.state}`;
   at("name").textContent = said.study;
-  at("phase").textContent = said.phase;
+  at("phase").textContent = said.state;
   at("bar").hidden = said.total === null;
   if (said.total !== null) [at("bar").max, at("bar").value] = [said.total, Math.min(said.total, said.counted)];
   at("counted").textContent = said.total === null ? `${said.counted} trials` : `${said.counted} of ${said.total} trials`;
@@ -64,7 +64,7 @@ function show(said) {
   }
   for (const button of document.querySelectorAll("button[data-order]")) {
     const order = button.dataset.order;
-    button.disabled = order === "resume" ? said.phase === "running" : !said.is_run;
+    button.disabled = order === "resume" ? said.state === "running" : !said.is_run;
   }
   const live = [...runs.values()].filter((run) => run.state === "running");
   fill(at("running"), ["cell", "trial", "iteration", "loss", "best", "values", ""], live.map((run) => [
@@ -130,8 +130,8 @@ at("mlflow").onclick = async () => {
   at("said").replaceChildren(link);
 };
 fetch("studies").then((answer) => answer.json()).then((all) => {
-  study = study || (all.find((each) => each.is_run) || all[0]).name;
-  for (const each of all) at("studies").append(new Option(each.is_run ? `${each.name} (running)` : each.name, each.name, false, each.name === study));
+  study = study || (all.find((each) => each.state) || all[0]).name;
+  for (const each of all) at("studies").append(new Option(each.state ? `${each.name} (${each.state})` : each.name, each.name, false, each.name === study));
   at("studies").onchange = () => { study = at("studies").value; follow(); };
   follow();
 });

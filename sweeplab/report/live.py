@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.formatting import json_ready, without_password
-from sweeplab.lab.listing import find_metric, find_study, loss_unit_of, read_spec, study_names
+from sweeplab.lab.listing import find_metric, find_study, loss_unit_of, read_spec, study_names, study_state
 from sweeplab.lab.moving import Done
 from sweeplab.lab.showing import commands_about
 from sweeplab.records.folders import StudyFolder
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 FIRST_PORT = 8050
 LOOK_SECONDS = 1.0
 MOST_BYTES = 65_536  # of a request
-PHASES = {"pause": "paused", "stop": "stopping", "over": "time limit reached", "closing": "ending"}
 # Only this page's own files and addresses; Plotly writes inline styles, and saves figures as data URLs.
 _POLICY = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'; img-src data: blob:"
 _HEADERS = {"Content-Security-Policy": f"{_POLICY}; frame-ancestors 'none'", "Cache-Control": "no-store"}
@@ -58,7 +57,7 @@ class Follower:
         watched = self._watched = self._watched or Watched(self.folder, self._hear)
         self._unfinished = self.folder.unfinished
         deque(watched.news(), maxlen=0)
-        progress, state = watched.progress, watched.commands.state
+        progress = watched.progress
         plan, is_run = progress.plan, self._unfinished is RunState.RUNNING
         trials = {(row["cell"], row["trial"]): row for row in self._rows.values()}
         valued = [row for row in trials.values() if row["outcome"].has_value and row["value"] is not None]
@@ -72,7 +71,7 @@ class Follower:
             "metric": metric,
             "unit": loss_unit_of(self.folder),
             "measured_on": MEASURED_ON.get(metric, ""),
-            "phase": PHASES.get(state.phase, "running") if is_run else state.status or "not running",
+            "state": progress.state,
             "is_run": is_run,
             "total": plan.trials,
             "counted": progress.counted,
@@ -231,7 +230,12 @@ def application(lab: Path, stack: ExitStack) -> Starlette:
         return text("text/javascript", await run_in_threadpool(get_plotlyjs))
 
     async def studies(request: Request) -> Response:
-        rows = [{"name": each, "is_run": StudyFolder(lab, each).is_run} for each in study_names(lab)]
+        folders = [StudyFolder(lab, name) for name in study_names(lab)]
+        run = [folder for folder in folders if folder.is_run]
+        rows = [
+            {"name": folder.name, "state": study_state(folder) if folder in run else None}
+            for folder in folders
+        ]
         return JSONResponse(rows)
 
     async def events(request: Request) -> Response:

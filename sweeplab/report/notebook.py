@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from html import escape
 from typing import Any
 
+from sweeplab.formatting import several
 from sweeplab.lab.events import Event, RunEvaluated, Tick
 from sweeplab.records.runs import RunState
 from sweeplab.sweep.work.progress import StudyProgress
@@ -35,7 +36,7 @@ def study_html(name: str, lab: str, shown: Mapping[str, Any] | None) -> str:
     lowest = min((cell["best_value"] for cell in cells if cell["best_value"] is not None), default=None)
     rows = [_row(cell, shown["trials_per_cell"], states, lowest) for cell in cells[:MOST_CELLS]]
     header = _cells(titles, "th")
-    more = f"<p>and {len(cells) - MOST_CELLS} more cells</p>" if len(cells) > MOST_CELLS else ""
+    more = f"<p>and {several(len(cells) - MOST_CELLS, 'more cell')}</p>" if len(cells) > MOST_CELLS else ""
     return f"{head}<table><tr>{header}</tr>{''.join(rows)}</table>{more}{_best(shown)}</div>"
 
 

@@ -123,8 +123,8 @@ def opened(run: str, lab: Path | None) -> Weighed:
 
 
 def _alone(name: str | None, overrides: Sequence[str] = ()) -> StudySpec:
-    document: dict[str, Any] = {"name": name or "defaults", "data": DATA}
-    return read_plain(document | ({"preset": name} if name else {}), overrides)
+    options = [f"--preset {name}"] if name else []
+    return read_plain({"name": name or "defaults", "data": DATA}, [*options, *overrides])
 
 
 def _notes(name: str | None, shape: ModelShape) -> tuple[str, ...]:

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median_low
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
 from sweeplab.data.task import TASK, have_one_task
 from sweeplab.errors import BadInput
-from sweeplab.formatting import bytes_in_words, several, several_named
+from sweeplab.formatting import bytes_in_words, several
 from sweeplab.hyperparameters import SHAPE, TABLE, Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.records.folders import DataDescription
 from sweeplab.study.algorithms import first_decision, n_startup_trials, promotes, rungs, settled_pruner
-from sweeplab.study.problems import LENGTHS
+from sweeplab.study.problems import LENGTHS, reaches_in_words
 from sweeplab.study.rules import facts
 from sweeplab.study.space import MOST_LISTED, Space, unmet
 from sweeplab.study.spec import NOWHERE, Budget, Engine, StudySpec
 from sweeplab.train.devices import cuda_count, free_memory_bytes, memory_bytes, n_cores, settle_devices
 from sweeplab.train.run import row_flops, state_bytes, train_memory_bytes
 from sweeplab.train.schedule import patience_begins
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
 
 # How many points of a cell's space are sampled to estimate the share of valid trials and the model sizes.
 MOST_SAMPLES, FEWEST_SAMPLES = 128, 16
@@ -96,7 +100,7 @@ class CellPlan:
     they cannot be counted. `startup_trials` are spread evenly before the sampler models their results. `rungs` are the
     iterations at which halving decides, in a run of typical length. `stack_rates` maps runs per stack to the
     trial-steps per second of all workers, if `stack` was chosen by timing. `run_seconds` are the seconds by which one
-    more whole run prolongs the study, 0 if nothing was measured.
+    more whole run prolongs the study, 0 if nothing was measured. `search` has Optuna's distributions.
     """
 
     cell: str
@@ -110,7 +114,7 @@ class CellPlan:
     stack: int
     valid_share: float
     seeds: list[int]
-    search: dict[str, str]
+    search: dict[str, Any]
     n_points: int | None
     startup_trials: int
     rungs: list[int]
@@ -181,13 +185,13 @@ class Plan:
         for cell in self.cells[:MOST_SHOWN]:
             lines.append(f"  {cell.cell}: {cell.n_params:,} parameters, {cell.train_flops:.2e} FLOPs a run")
         if (more := len(self.cells) - MOST_SHOWN) > 0:
-            lines.append(f"  and {more} more cells")
+            lines.append(f"  and {several(more, 'more cell')}")
         return "\n".join([*lines, *(f"  warning: {each}" for each in self.warnings)]) + ">"
 
     @property
     def reach_in_words(self) -> str:
         """Describe what the study file uses outside its own folder and the lab; empty if nothing."""
-        return f"outside of its folder and the lab: {several_named(self.reaches)}" if self.reaches else ""
+        return reaches_in_words(self.reaches)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as plain data for JSON."""
@@ -201,6 +205,13 @@ class Plan:
     def with_budget(self, budget: Budget) -> Plan:
         """Return the plan under another budget."""
         return replace(self, budget=budget, **totals(self.cells, budget.trials_per_cell))
+
+
+def _plain(distribution: BaseDistribution) -> Any:
+    """Return a distribution of Optuna's as plain values: its name and attributes."""
+    from optuna.distributions import distribution_to_json
+
+    return json.loads(distribution_to_json(distribution))
 
 
 def totals(plans: Sequence[CellPlan], per_cell: int | None) -> dict[str, Any]:
@@ -270,7 +281,8 @@ def check_grid_sampler(spec: StudySpec, spaces: list[Space]) -> None:
     fewest = min(space.n_valid or space.n_points or 1 for space in spaces)
     asked = spec.budget.trials_per_cell
     if asked is None or asked > fewest:
-        what = f"the grid sampler has {fewest} valid points per cell, but trials_per_cell is {asked or 'not given'}"
+        points = several(fewest, "valid point")
+        what = f"the grid sampler has {points} per cell, but trials_per_cell is {asked or 'not given'}"
         raise BadInput(spec.problem(("budget", "trials_per_cell"), what, f"1 to {fewest}"))
 
 
@@ -340,7 +352,7 @@ def plan_cell(spec: StudySpec, samples: Samples) -> CellPlan:
         stack=stack_capacity(spec.engine.stack, settled, len(space.seeds), free),
         valid_share=samples.share,
         seeds=list(space.seeds),
-        search={name: str(each) for name, each in space.distributions().items()},
+        search={name: _plain(each) for name, each in space.distributions().items()},
         n_points=space.n_valid if is_small else space.n_points,
         startup_trials=n_startup_trials(spec.sampler, spec.budget.trials_per_cell) if space.parameters else 0,
         rungs=rungs(settled_pruner(spec.pruner, every, last), every, last),
@@ -379,7 +391,7 @@ def warnings(spec: StudySpec, cells: Sequence[Samples]) -> list[str]:
     if spec.place("patience") != NOWHERE and values and not any(map(_can_stop, values)):
         each = values[0]
         n_iters = (each.patience or 0) * each.eval_interval
-        takes = f"{each.patience} evaluations without improvement take {n_iters} iterations"
+        takes = f"{several(each.patience or 0, 'evaluation')} without improvement take {several(n_iters, 'iteration')}"
         found.append(f"patience never stops a run: {takes}, but a run has {each.max_iters}")
     typical = cells[0].space.typical
     settled = settled_pruner(spec.pruner, typical.eval_interval, typical.max_iters)

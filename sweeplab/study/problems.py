@@ -6,13 +6,14 @@ A location is a path in the document: `("search", "learning_rate", "max")`; list
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sweeplab.errors import Problem, nearest
-from sweeplab.formatting import without_passwords
+from sweeplab.formatting import several_named, without_passwords
 
 Location = tuple[str | int, ...]
 Mark = tuple[int, int]
@@ -23,6 +24,11 @@ SECTIONS = ("fixed", "grid", "search")
 LENGTHS = ("max_iters", "epochs")
 # A longer list of allowed names is not printed.
 MOST_NAMED = 20
+
+
+def reaches_in_words(reaches: Sequence[str]) -> str:
+    """Describe what a study file uses outside its own folder and the lab; empty if nothing."""
+    return f"outside of its folder and the lab: {several_named(reaches)}" if reaches else ""
 
 
 def dotted(path: Location) -> str:
@@ -45,13 +51,16 @@ def shown(value: Any) -> str:
 class SourceMap:
     """Lines and columns (from 1) of every key and value of a document, and the overrides applied to it.
 
-    `overrides` maps a location to the command-line option that set it.
+    `overrides` maps a location to the command-line option that set it. `text` is the document as it was read, at
+    `read` (seconds since 1970).
     """
 
     file: Path | None = None
     keys: dict[Location, Mark] = field(default_factory=dict)
     values: dict[Location, Mark] = field(default_factory=dict)
     overrides: dict[Location, str] = field(default_factory=dict)
+    text: str = ""
+    read: float = field(default_factory=time.time)
 
     def forget(self, path: Location) -> None:
         """Drop the entries of a location and of all below it."""

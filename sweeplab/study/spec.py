@@ -19,7 +19,7 @@ from sweeplab.expressions import ALLOWED, Expression, in_table_names
 from sweeplab.hyperparameters import AUTO, TABLE, defaults
 from sweeplab.permissions import RAY, TRACKING, Kind
 from sweeplab.records.folders import NAMES, is_name
-from sweeplab.study.problems import SECTIONS, Location, SourceMap
+from sweeplab.study.problems import SECTIONS, Location, SourceMap, dotted
 from sweeplab.study.search import SearchSpec
 
 if TYPE_CHECKING:
@@ -414,6 +414,21 @@ class StudySpec(Section):
     def source(self) -> Path | None:
         """Return the study file, or None where there is none."""
         return self._source_map.file
+
+    @property
+    def text(self) -> str:
+        """Return the text of the study file."""
+        return self._source_map.text
+
+    @property
+    def read(self) -> float:
+        """Return when the study file was read, in seconds since 1970."""
+        return self._source_map.read
+
+    @property
+    def overridden(self) -> dict[str, str]:
+        """Return the options of the command line, by the places that they set."""
+        return {dotted(place): words for place, words in self._source_map.overrides.items()}
 
     @property
     def changed(self) -> dict[str, list[Any]]:

@@ -271,7 +271,7 @@ class Outlook:
     below `low_seconds` and above `high_seconds` it is unlikely; `timed_by` says from what they come.
     """
 
-    ranges: dict[str, str]
+    ranges: dict[str, Any]
     done: int
     seconds: float
     low_seconds: float
@@ -295,7 +295,7 @@ def look_ahead(spec: StudySpec, planned: plan.Plan, lab: Path) -> Outlook:
     timed = with_durations(planned, _typical(spaces), dataset, lab, may_time=True)
     left = Remaining(timed, math.inf).left(0.0, done, folder.elapsed_seconds)
     return Outlook(
-        ranges={name: yaml_text(_as_written(entry)) for name, entry in spec.search.items()},
+        ranges={name: _as_written(entry) for name, entry in spec.search.items()},
         done=sum(done.values()),
         seconds=left.likely,
         low_seconds=left.low,

@@ -131,7 +131,7 @@ def test_what_is_refused(cli, folder: Path, finished) -> None:
 def test_a_look_tells_all_and_the_next_one_only_what_is_new(finished) -> None:
     follower = Follower(StudyFolder(finished.lab, "tiny"))
     first, second = follower.look(), follower.look()
-    assert (first["counted"], first["total"], first["phase"], first["is_run"]) == (4, 4, "complete", False)
+    assert (first["counted"], first["total"], first["state"], first["is_run"]) == (4, 4, "complete", False)
     assert len(first["runs"]) == len(first["points"]) == 4 and not second["runs"] and not second["points"]
     assert [at for at, _ in first["points"]["n_embd=8/0/0"]] == [0, 10, 20]
     assert first["best"]["value"] == min(cell["best"] for cell in first["cells"])
@@ -151,7 +151,7 @@ def test_resume_runs_a_study_that_nobody_runs(finished, tmp_path: Path) -> None:
         assert time.monotonic() < deadline, (lab / "logs" / "tiny.log").read_text()
         time.sleep(0.2)
     look = Follower(study).look()
-    assert (look["phase"], look["counted"]) == ("complete", look["total"])
+    assert (look["state"], look["counted"]) == ("complete", look["total"])
     assert look["total"] > 4
 
 

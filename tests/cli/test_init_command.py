@@ -94,6 +94,23 @@ def test_a_table_with_ranges_is_a_search_that_starts_at_its_own_values(folder: P
 
 
 @pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--grid n_layer=1,2 --search n_layer=1..4", "--grid n_layer=1,2: n_layer is in --search too"),
+        ("--grid n_layer=1,2 --grid n_layer=1,4", "--grid n_layer=1,4: n_layer is given twice"),
+        (
+            "--search lr=1e-4..1e-2 --search learning_rate",
+            "--search learning_rate: learning_rate is given twice",
+        ),
+    ],
+)
+def test_no_option_replaces_another(folder: Path, options: str, said: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        run("mine", *options.split())
+    assert str(refused.value).startswith(said) and not list(folder.iterdir())
+
+
+@pytest.mark.parametrize(
     ("grid", "said"),
     [
         (

@@ -11,15 +11,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from terminal import PROGRAM, play
 
+from sweeplab import load_study
 from sweeplab.records.folders import StudyFolder
+from sweeplab.report.live import Follower
 from sweeplab.sweep.trials.commands import Commands
+from sweeplab.sweep.work.supervisor import submit_study
 from sweeplab.tracking.connection import connect, tracking_uri
 
 LONG = """\
@@ -95,6 +98,55 @@ def test_refused_with_nothing_changed(command: str, said: str, cli, lab: Path) -
     assert {path: path.read_bytes() for path in lab.rglob("*.json")} == before
 
 
+def test_what_was_said_last_is_in_force(cli, finished, lab: Path, folder: Path) -> None:
+    file, place = folder / "tiny.yaml", "budget.trials_per_cell"
+    written = finished.file.read_text()
+
+    def planned(text: str, *options: str) -> tuple[int, str]:
+        file.write_text(text)
+        words = ["plan", file, *options]
+        return json.loads(cli(*words, "--json").out)["budget"]["trials_per_cell"], cli(*words).out
+
+    assert planned(written)[0] == 2
+    assert cli("study", "extend", "tiny", "--trials-per-cell", "4").code == 0
+    (order,) = json.loads(cli("study", "show", "tiny", "--json").out)["orders"]
+    assert (order["place"], order["value"], order["file"], order["by"]) == (place, 4, 2, "study extend")
+    said = f"{place} is 4, by study extend on "
+    assert said in cli("study", "show", "tiny").out
+    for same in (written, f"{written}# a comment\n", written.replace("workers: 1", "workers: 2")):
+        trials, printed = planned(same)
+        assert trials == 4 and said in printed and "; the file says 2\n" in printed
+    later = f"{place} is 3, said later than 4 by study extend on "
+    for text, *options in ([written.replace("cell: 2", "cell: 3")], [written, "-o", f"{place}=3"]):
+        trials, printed = planned(text, *options)
+        assert trials == 3 and later in printed and said not in printed
+    assert cli("study", "extend", "tiny", "--trials-per-cell", "2").code == 0
+    assert planned(written)[0] == 2 and not json.loads(cli("study", "show", "tiny", "--json").out)["orders"]
+
+
+@pytest.mark.slow
+def test_running_the_file_again_undoes_no_order(cli, finished, lab: Path, folder: Path) -> None:
+    file = shutil.copy(finished.file, folder / "tiny.yaml")
+
+    def run(*options: str) -> dict[str, int]:
+        assert cli("study", "run", file, "--quiet", *options).code == 0
+        shown = json.loads(cli("study", "show", "tiny", "--json").out)
+        assert shown["state"] == "complete" and {cell["n_trials"] for cell in shown["cells"]} == {4}
+        return {cell["cell"]: cell["complete"] for cell in shown["cells"]}
+
+    early = load_study(file)
+    assert cli("study", "extend", "tiny", "--trials-per-cell", "3").code == 0
+    assert cli("study", "enqueue", "tiny", "n_embd=16", "learning_rate=5e-3").code == 0
+    early.run()
+    assert {run.cell: run.trial for run in early.folder.runs()} == {"n_embd=8": 2, "n_embd=16": 2}
+    added = ("-o", "budget.trials_per_cell=4", "--grid", "n_embd=8,16,24", "-o", "track.snapshots=1")
+    assert run(*added) == run() == {"n_embd=8": 4, "n_embd=16": 4, "n_embd=24": 4}
+    study = json.loads((lab / "studies" / "tiny" / "study.json").read_text())
+    assert study["track"]["snapshots"] == 1, "-o and --grid of an earlier run count as orders, too"
+    changed = cli("study", "run", file, "-o", "max_iters=40")
+    assert changed.code == 2 and "fixed.max_iters is 40 and was 20" in changed.err, "this is asked"
+
+
 @pytest.mark.slow
 def test_a_finished_study_is_extended_enqueued_and_goes_on(cli, lab: Path) -> None:
     said = cli("study", "extend", "tiny", "--trials-per-cell", "3")
@@ -125,7 +177,11 @@ def test_a_finished_study_is_extended_enqueued_and_goes_on(cli, lab: Path) -> No
     assert "seed 0: complete: reached max_iters" in printed
     assert "┤" in printed and "time: waiting" in printed
     log = cli("study", "logs", "tiny").out
-    for line in ("study: enqueue: ", "study: withdraw trial 2 in cell n_embd=16", "study: ended: complete"):
+    for line in (
+        "study: enqueue trial 2 in cell n_embd=16, with n_embd 16, learning_rate 5e-3\n",
+        "study: withdraw trial 2 in cell n_embd=16",
+        "study: ended: complete",
+    ):
         assert line in log
     n_started = sum(line.endswith(" started") for line in log.splitlines())
     assert n_started == log.count("(reached max_iters)") == 5
@@ -231,10 +287,14 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path
     assert "long: interrupted; runs: 1 stopped, 2 waiting" in watched
     assert "study: stop\n" in logged and "study: ended: interrupted" in logged
     assert "trial: all trial 2 stopped, val_loss" in logged and "(asked to stop, at iteration" in logged
-    assert "long: interrupted; runs: 1 stopped, 2 waiting" in (folder / "said.txt").read_text()
+    said = (folder / "said.txt").read_text()
+    assert "long: interrupted; runs: 1 stopped, 2 waiting" in said
+    assert "continue with: sweeplab study resume long\n" in said, (
+        "with the options of `run` it would undo the extension"
+    )
     assert Commands.open(study).state.status == "interrupted"
     assert (
-        "study long is not running: 1 trials done; sweeplab study resume long"
+        "study long is not running: 1 trial done; sweeplab study resume long"
         in cli("study", "stop", "long").err
     )
 
@@ -342,3 +402,102 @@ def test_a_detached_study_outlives_who_started_it_and_is_stopped(cli, folder: Pa
     (folder / "long.yaml").write_text(LONG.replace("batch_size: 4", "batch_size: none"))
     wrong = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1) and "batch_size" in wrong.stderr
+
+
+PLUGIN = """\
+from pathlib import Path
+from sweeplab.plugins import metric
+
+
+@metric("watched")
+def watched(val_loss, iteration, values):
+    assert not Path(__file__).with_name("broken").exists()
+    return val_loss
+"""
+SHORT = LONG.replace("1000000", "100") + "plugins: [watched.py]\nobjective: {metric: watched}\n"
+
+
+@pytest.fixture
+def views(cli, folder: Path) -> Callable[[], set[str]]:
+    """Return a function that returns the states that the list, show and the live page have for the study."""
+    study = StudyFolder(folder / "lab", "long")
+    page = Follower(study)
+
+    def look() -> set[str]:
+        (row,) = json.loads(cli("study", "list", "--json").out)
+        shown = json.loads(cli("study", "show", "long", "--json").out)
+        assert cli("study", "show", "long").out.startswith(f"long: {shown['state']}")
+        return {row["state"], shown["state"], page.look()["state"]}
+
+    return look
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+    """Return a function that runs the study of long.yaml in another process."""
+    begun = list[subprocess.Popen[str]]()
+
+    def run(*words: str) -> subprocess.Popen[str]:
+        command = [*PROGRAM, "study", *(words or ("run", "long.yaml", "--quiet"))]
+        begun.append(subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        return begun[-1]
+
+    yield run
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.slow
+def test_one_state_in_all_views_of_a_study_that_is_steered(cli, folder: Path, views, start) -> None:
+    (folder / "long.yaml").write_text(LONG)
+    study = load_study(folder / "long.yaml")
+    submit_study(study.spec, study.lab, lambda: "queued", lambda notice: None)
+    assert views() == {"not started"}
+
+    process = start()
+    wait_for(lambda: any(run.points() for run in study.folder.runs()))
+    assert views() == {"running"}
+    watch = start("watch", "long")
+    assert "0 of 1 trial" in watch.stderr.readline()
+    for command, state in (("pause", "paused"), ("resume", "running"), ("pause", "paused")):
+        assert cli("study", command, "long").code == 0
+        assert views() == {state} and watch.stderr.readline() == f"long: {state}\n"
+
+    process.send_signal(signal.SIGSTOP)  # so that it has no time to end
+    Commands.open(study.folder).set_phase("stop")
+    assert views() == {"stopping"} and watch.stderr.readline() == "long: stopping\n"
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(timeout=120) == watch.wait(timeout=120) == 130
+    assert views() == {"interrupted"} and "long: interrupted; " in watch.stdout.read()
+
+    process = start()
+    wait_for(lambda: views() == {"running"})
+    process.kill()
+    process.wait()
+    wait_for(lambda: not study.folder.is_run)
+    assert views() == {"interrupted"} and "long: interrupted; " in cli("study", "watch", "long").out
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("forgets_plugins")
+def test_one_state_in_all_views_of_a_study_that_has_ended(cli, folder: Path, views, start) -> None:
+    def check(state: str) -> None:
+        assert views() == {state} and f"long: {state}; " in cli("study", "watch", "long").out
+
+    (folder / "long.yaml").write_text(SHORT)
+    (folder / "watched.py").write_text(PLUGIN)
+    run = ("run", "long.yaml", "--quiet", "--allow-plugins")
+    assert start(*run).wait(timeout=240) == 0
+    check("complete")
+    added = json.loads(cli("study", "enqueue", "long", "learning_rate=5e-4", "--json").out)
+    check("waiting")
+    said = cli("study", "show", "long").out
+    assert said.startswith("long: waiting: sweeplab study resume long runs trials that wait\n")
+    assert cli(*added["undo"][0].split()[1:]).code == 0
+    check("complete")
+    assert cli("study", "extend", "long", "--trials-per-cell", "2").code == 0
+    check("interrupted")
+    (folder / "broken").touch()
+    assert start(*run).wait(timeout=240) == 1
+    check("failed")

@@ -85,9 +85,15 @@ def test_list_and_show(cli, finished) -> None:
     assert all(cell["baseline"] == shown["baselines"][cell["cell"]]["loss"] for cell in shown["cells"])
     printed = cli("study", "show", "tiny", "--lab", finished.lab).out
     assert f"n-gram baseline: {shown['cells'][0]['baseline']:.4f} nats/token, by n-grams, order" in printed
-    assert printed.splitlines()[1].split()[:4] == ["n_embd=8", "1,840", "2/2", "2"]
+    assert printed.splitlines()[2].split()[:4] == ["n_embd=8", "1,840", "2/2", "2"]
     assert f"val_loss {row['best_value']:.4f} by {shown['best']['key']}" in printed
     assert (row["state"], row["done"], row["planned"]) == ("complete", 4, 4)
+    one = json.loads(cli("study", "show", "tiny", "--cell", CELLS[1], "--lab", finished.lab, "--json").out)
+    assert one["cells"] == shown["cells"][1:] and one["best"]["key"].startswith(CELLS[1])
+    assert (
+        "has no cell 'n_embd=9'"
+        in cli("study", "show", "tiny", "--cell", "n_embd=9", "--lab", finished.lab).err
+    )
     heading, line = cli("study", "list", "--lab", finished.lab).out.splitlines()
     assert heading.split() == ["name", "state", "trials", "best", "value", "last", "trial", "size"]
     assert line.split()[:3] == ["tiny", "complete", "4/4"] and row["last"][:16] in line
@@ -156,9 +162,9 @@ def test_words_of_the_command_line_are_grid_and_search(cli, finished) -> None:
         f"n_embd={width},n_layer={depth}" for width in (8, 16) for depth in (1, 2)
     ]
     assert planned["outlook"]["ranges"] == {
-        "learning_rate": "{min: 1e-4, max: 1e-2, log: true}",
-        "dropout": "{min: 0.0, max: 0.4, step: 0.05}",
-        "activation": "[relu, gelu]",
+        "learning_rate": {"min": 1e-4, "max": 1e-2, "log": True},
+        "dropout": {"min": 0.0, "max": 0.4, "step": 0.05},
+        "activation": ["relu", "gelu"],
     }
     said = cli("plan", finished.file, "--grid", "layerz=1,2")
     assert said.code == 2 and "--grid layerz=1,2: unknown hyperparameter 'layerz'" in said.err
@@ -170,9 +176,9 @@ def test_a_run_reads_its_words_as_init_does(cli, finished) -> None:
     words = ("--grid", "d_model=8|16", "--search", "lr=1e-4 to 1e-2, log", "--search", "wd, dropout")
     planned = json.loads(cli("plan", finished.file, *words, "--json").out)
     assert [cell["cell"] for cell in planned["cells"]] == ["n_embd=8", "n_embd=16"]
-    assert planned["outlook"]["ranges"]["learning_rate"] == "{min: 1e-4, max: 1e-2, log: true}"
+    assert planned["outlook"]["ranges"]["learning_rate"] == {"min": 1e-4, "max": 1e-2, "log": True}
     assert {"weight_decay", "dropout"} <= planned["outlook"]["ranges"].keys()
-    a_plugins = overrides_of(["act=mine,gelu"], [])
+    a_plugins = overrides_of("--grid act=mine,gelu")
     assert a_plugins == ["grid.activation=[mine,gelu]"], "checked once its plugin is imported"
     said = cli("plan", finished.file, "--search", "dropout=high..low")
     assert (

@@ -46,7 +46,10 @@ def test_cells_have_the_sizes_and_costs_of_their_runs(tiny, tmp_path, dataset) -
         assert each.train_flops == 20 * 4 * 3 * forward_flops(shape, 16)
         assert each.valid_share == 1
         assert each.search == {
-            "learning_rate": "FloatDistribution(high=0.01, log=True, low=0.0003, step=None)"
+            "learning_rate": {
+                "name": "FloatDistribution",
+                "attributes": {"low": 3e-4, "high": 0.01, "log": True, "step": None},
+            }
         }
     assert plan.train_tokens == plan.runs * 20 * 4 * 16
     assert plan.train_flops == pytest.approx(sum(each.train_flops for each in plan.cells) * 6)

@@ -447,6 +447,45 @@ def test_a_wrong_override_is_named_in_place_of_a_line(problems, override, said):
     assert re.search(said, problem)
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("n_layer=1", "n_layer=2"),
+        ("--grid n_layer=1,2", "--grid n_layer=1,4"),
+        ("n_layer=3", "--grid n_layer=1,2"),
+        ("grid.n_layer=[1, 2]", "n_layer=3"),
+        ("--grid n_layer=1,2", "--search n_layer=1..4"),
+        ("dropout=0.1", "--search dropout,eps"),
+        ("--search dropout=0..0.2", "--search dropout"),
+        ("cells=[{n_layer: 1}, {n_layer: 2}]", "n_layer=4"),
+        ("max_iters=70", "epochs=4"),
+        ("--engine slurm", "engine.type=ray"),
+        ("engine.partition=gpu", "--engine ray"),
+        ("budget.time=1h", "budget={trials_per_cell: 3}"),
+        ("pruner=median", "pruner.type=asha"),
+        ("--preset gpt2", "preset=bert-base"),
+        ("name=a", "--name b"),
+    ],
+)
+def test_no_setting_of_the_command_line_replaces_another(problems, first, second):
+    first_said, second_said = (each if each.startswith("--") else f"-o {each}" for each in (first, second))
+    said = f"{first_said} and {second_said} exclude each other; allowed: one of them"
+    assert said in problems(WHOLE, first, second)
+
+
+def test_settings_that_say_the_same_or_more_of_the_same_are_no_conflict(write):
+    options = [
+        "--engine slurm",
+        "engine.partition=gpu",
+        "pruner=median",
+        "pruner.n_startup_trials=3",
+        "n_layer=2",
+    ]
+    spec = read_study(write(WHOLE), [*options, "n_layer=2", "budget={time: 1h}", "budget.trials_per_cell=3"])
+    assert (spec.engine.type, spec.engine.partition, spec.fixed["n_layer"]) == ("slurm", "gpu", 2)
+    assert (spec.pruner.options, spec.budget.trials_per_cell) == ({"n_startup_trials": 3}, 3)
+
+
 def test_a_wrong_name_from_the_command_line_is_named(problems):
     assert problems(SMALL, name="a b") == [
         '--name a b: name is not a valid study name: "a b"; allowed: letters, digits, . _ and -, at most 100'

@@ -20,6 +20,7 @@ from sweeplab import load_study, permissions
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.files import database_url
 from sweeplab.lab.events import Event, StudyNotice
+from sweeplab.lab.showing import show_study
 from sweeplab.lab.storage import VARIABLE, choose_storage
 from sweeplab.permissions import CREDENTIALS, TRACKING, allow_address
 from sweeplab.records.folders import StudyFolder
@@ -130,6 +131,10 @@ def test_the_word_is_given_once(places: Places) -> None:
     assert study.run(lambda event, progress: heard.append(event)).status == "complete"
     notices = [event.message for event in heard if isinstance(event, StudyNotice)]
     assert notices == [f"outside of its folder and the lab: {places.secret}"]
+    heard.clear()
+    places.study(str(places.secret)).run(lambda event, progress: heard.append(event))
+    assert not any(isinstance(event, StudyNotice) for event in heard), "once per study; then show says it"
+    assert show_study(study.folder)["reaches"] == [str(places.secret)]
     again = places.study(str(places.secret)).plan()
     assert not [each for each in again.warnings if "cannot be run" in each]
     # What was a file of its own when the study was run is a link to another one now.

@@ -20,7 +20,7 @@ from sweeplab.cli.laws.source import (
 )
 from sweeplab.cli.options import Lab, argument, option, studies
 from sweeplab.cli.printing import Answer, cell_text, print_rows, progress, say, say_warnings
-from sweeplab.formatting import several_named
+from sweeplab.formatting import several, several_named
 from sweeplab.records.folders import lab_folder
 
 _MOST_NAMED = 8
@@ -74,7 +74,7 @@ def _print_assessment(found: dict[str, Any]) -> None:
     starts = f"{found['fit']['starts_at_the_optimum']} of {found['fit']['starts']} starts"
     say(f"{found['law']}: {found['formula']}  ({found['source']})")
     say(
-        f"{found['n_points']} rows, delta {cell_text(found['delta'])}, residuals of {found['sigma']:.2%}; "
+        f"{several(found['n_points'], 'row')}, delta {cell_text(found['delta'])}, residuals of {found['sigma']:.2%}; "
         f"{starts} reached the optimum"
     )
     if dropped := found["dropped"]:
@@ -123,7 +123,7 @@ def compare(
 def _print_comparison(found: dict[str, Any]) -> None:
     cuts = found["cuts"]
     where = ", ".join(f"{each['at']:.3g} ({each['rows_above']} above)" for each in cuts["cuts"])
-    say(f"{found['n_points']} rows; cuts in {cuts['by']}: {where or 'none'}\n")
+    say(f"{several(found['n_points'], 'row')}; cuts in {cuts['by']}: {where or 'none'}\n")
     print_rows([_law_row(each) for each in found["laws"]], text=("law", "form"))
     say()
     for sentence in found["sentences"]:
@@ -175,7 +175,9 @@ def audit(
 
 
 def _print_audit(found: dict[str, Any]) -> None:
-    say(f"{found['n_points']} points; exponents of {found['law'] or 'no law: the points allow none'}")
+    say(
+        f"{several(found['n_points'], 'point')}; exponents of {found['law'] or 'no law: the points allow none'}"
+    )
     for each in found["findings"]:
         style = "yellow" if each["state"] == "found" else None
         say(f"\n{each['name']}: {each['state']}: {each['sentence']}", style)
@@ -239,7 +241,9 @@ def isoflop(
 
 
 def _print_approaches(found: dict[str, Any]) -> None:
-    say(f"{found['n_points']} rows; N_opt at {found['budget_flops']:.3g} FLOPs; {found['isoflop']['how']}")
+    say(
+        f"{several(found['n_points'], 'row')}; N_opt at {found['budget_flops']:.3g} FLOPs; {found['isoflop']['how']}"
+    )
     _say_conventions(found)
     rows = [
         {"approach": approach} | _row(name, entry) | {"meaning": None}
@@ -276,7 +280,7 @@ def shape(
 
 
 def _print_shape(found: dict[str, Any]) -> None:
-    say(f"{found['n_points']} points of {found['n_shapes']} shapes")
+    say(f"{several(found['n_points'], 'point')} of {several(found['n_shapes'], 'shape')}")
     _say_conventions(found)
     print_rows([_row(name, entry) for name, entry in found["numbers"].items()], text=_TEXT)
     say("\nshapes that no other beats with as many tokens and no more parameters:")

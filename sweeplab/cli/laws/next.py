@@ -9,6 +9,7 @@ from sweeplab.cli.laws.source import Columns, Count, Law, Source, Where, is_file
 from sweeplab.cli.options import Lab, option
 from sweeplab.cli.printing import Answer, cell_text, print_rows, say, say_warnings
 from sweeplab.errors import BadInput
+from sweeplab.formatting import several
 from sweeplab.laws.design import Rules
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def _candidates(
 def _print_runs(chosen: dict[str, Any]) -> None:
     spent, budget = chosen["spent_flops"], chosen["budget_flops"]
     say(f"{chosen['quantity']}: {chosen['meaning']}")
-    say(f"{chosen['n_runs']} runs for {spent:.3g} of {budget:.3g} FLOPs\n")
+    say(f"{several(chosen['n_runs'], 'run')} for {spent:.3g} of {budget:.3g} FLOPs\n")
     repeated = chosen["n_runs"] > len(chosen["runs"])
     rows = [
         {

@@ -80,7 +80,8 @@ def extend(
 ) -> Answer:
     """Change a study's budget, while it runs or afterwards.
 
-    Budgets are totals, as in the study file; with a smaller one, no more trials start.
+    Budgets are totals, as in the study file; with a smaller one, no more trials start. Running the same file again
+    keeps them; another number in the file replaces them.
 
     \b
     $ sweeplab study extend small --trials-per-cell 8

@@ -70,7 +70,7 @@ def init(
     def text_of(tables: MarkdownTables) -> str:
         ranges = tables.ranges | {name: entry for name, entry in found.items() if entry != SUGGESTED}
         chosen = {**values, **tables.values}
-        return study_text(name, minimal, searched, chosen, ranges, read_grid(grid or (), ranges))
+        return study_text(name, minimal, searched, chosen, ranges, read_grid(grid or (), ranges, found))
 
     if table:
         text, left_out = read_tables(table).for_any_machine().study(text_of)

@@ -42,8 +42,9 @@ from sweeplab.cli.printing import (
     workers_in_words,
 )
 from sweeplab.errors import EXIT_FAILED, EXIT_INTERRUPTED
-from sweeplab.formatting import bytes_in_words, duration
+from sweeplab.formatting import bytes_in_words, duration, several, yaml_text
 from sweeplab.lab.listing import find_metric, find_study
+from sweeplab.lab.orders import orders_in_words
 
 if TYPE_CHECKING:
     from sweeplab.study.plan import Plan
@@ -73,7 +74,9 @@ def plan(
     study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
     planned = study.plan()
     ahead = study.look_ahead(planned)
-    return {**planned.as_dict(), "outlook": asdict(ahead)}, lambda _: _print_plan(planned, ahead)
+    orders = orders_in_words(study.folder, study.spec)
+    found = {**planned.as_dict(), "outlook": asdict(ahead)}
+    return found, lambda _: _print_plan(planned, ahead, orders)
 
 
 def bench(
@@ -121,7 +124,7 @@ def _print_ways(cell: str, rows: Sequence[BenchRow]) -> None:
     say("\n" + next(f"the plan takes {row.why}" for row in rows if row.taken))
 
 
-def _print_plan(plan: Plan, ahead: Outlook) -> None:
+def _print_plan(plan: Plan, ahead: Outlook, orders: Sequence[str]) -> None:
     from rich.text import Text
 
     data = plan.data
@@ -158,15 +161,15 @@ def _print_plan(plan: Plan, ahead: Outlook) -> None:
         say("stacks have the fastest timed steps; over one run: how many times faster; study bench shows all")
     say()
     for cell in {(each.epochs, each.max_iters): each for each in plan.cells if each.epochs}.values():
-        steps = f"{cell.max_iters:,} iterations" if cell.max_iters else "as many iterations as batches"
+        steps = several(cell.max_iters, "iteration") if cell.max_iters else "as many iterations as batches"
         say(f"epochs {cell.epochs:g}: {steps}")
-    for name, text in ahead.ranges.items():
-        say(f"search {name}: {text}")
+    for name, entry in ahead.ranges.items():
+        say(f"search {name}: {yaml_text(entry)}")
     for point in plan.excluded:
         values = ",".join(f"{name}={value}" for name, value in point.items() if name != "reason")
         say(f"excluded cell {values}: breaks {point['reason']}")
     for source in plan.warm_start:
-        say(f"warm start: {source.trials} trials of {source.source}")
+        say(f"warm start: {several(source.trials, 'trial')} of {source.source}")
     say(f"sampler {plan.sampler}, pruner {plan.pruner}")
     phases = {
         (each.startup_trials, tuple(each.rungs), each.max_iters, each.n_points): each for each in plan.cells
@@ -180,13 +183,17 @@ def _print_plan(plan: Plan, ahead: Outlook) -> None:
             say(f"trials of each cell{where}: first {first} spread evenly, then {rest} by what they found")
         if cell.rungs:
             say(f"rungs{where}: halving at iterations {', '.join(map(str, cell.rungs))}")
-    ends = [f"{plan.trials} trials, {plan.runs} runs"] if plan.trials is not None else []
+    ends = (
+        [] if plan.trials is None else [f"{several(plan.trials, 'trial')}, {several(plan.runs or 0, 'run')}"]
+    )
     if (seconds := plan.budget.time) is not None:
         ends.append(duration(seconds))
     if (flops := plan.budget.flops) is not None:
         ends.append(f"{flops:.3g} FLOPs")
     to_go = "" if plan.trials is None else f", {max(0, plan.trials - ahead.done)} to go"
     say(f"ends after {' or '.join(ends)}" + (f"; done already: {ahead.done}{to_go}" if ahead.done else ""))
+    for words in orders:
+        say(words)
     if ahead.seconds:
         say(f"takes {ahead.left.in_words} more, by {ahead.timed_by}")
     if plan.train_tokens is not None:
@@ -235,13 +242,13 @@ def run(
     $ sweeplab study run studies/small.yaml --engine slurm -o engine.workers=32
     $ sweeplab study run small --name wide --grid n_embd=32,256 --search dropout
     """
-    override = [*([f"engine.type={engine}"] if engine else []), *(override or ())]
+    changes = overrides(override, grid, search, engine)
     if dry_run:
-        print_answer(plan(file, override, grid, search, name, allow_plugins, lab), as_json)
+        print_answer(plan(file, changes, None, None, name, allow_plugins, lab), as_json)
         return
-    file, changes = named_file(file, lab), overrides(override, grid, search)
+    file = named_file(file, lab)
     say_start(f"reading {file} and its data", quiet)
-    from sweeplab.cli.study.view import confirm_with_view, run_with_view, write_line
+    from sweeplab.cli.study.view import run_with_view, write_line
 
     study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
     if detach:
@@ -255,11 +262,7 @@ def run(
             as_json,
         )
         return
-    code = run_with_view(study, as_json, quiet)
-    if study.spec.confirm and code == 0:
-        # --json prints one document: `study confirm --json` prints the other, without training.
-        code = confirm_with_view(study, None, None, as_json=False, quiet=quiet or as_json)
-    raise typer.Exit(code)
+    raise typer.Exit(run_with_view(study, as_json, quiet))
 
 
 def confirm(

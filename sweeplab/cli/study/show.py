@@ -16,7 +16,6 @@ import typer
 from sweeplab.cli.options import (
     AsJson,
     Force,
-    InCell,
     Lab,
     MaybeStudyName,
     OneCell,
@@ -29,7 +28,7 @@ from sweeplab.cli.options import (
 )
 from sweeplab.cli.printing import Answer, cell_text, console, print_answer, print_rows, say
 from sweeplab.cli.study.manage import write_study
-from sweeplab.formatting import bytes_in_words, duration, written, yaml_text
+from sweeplab.formatting import bytes_in_words, duration, several, written, yaml_text
 from sweeplab.lab import showing
 from sweeplab.lab.findings import Finding, find_limits
 from sweeplab.lab.listing import (
@@ -40,10 +39,11 @@ from sweeplab.lab.listing import (
     study_names,
     tracking_uri_of,
 )
+from sweeplab.lab.orders import Order
 from sweeplab.laws.evidence import Evidence
 from sweeplab.records.folders import StudyFolder, WorkerPlace, lab_folder
 from sweeplab.records.runs import MEASURED_ON
-from sweeplab.study.problems import shown
+from sweeplab.study.problems import reaches_in_words, shown
 
 if TYPE_CHECKING:
     from sweeplab.analysis.confirmation import CellConfirmed, Interval
@@ -97,7 +97,7 @@ def _print_studies(studies: list[dict[str, Any]]) -> None:
 def show(
     name: MaybeStudyName = None,
     trial: Annotated[int | None, option("N", "Show this trial.")] = None,
-    cell: InCell = None,
+    cell: Annotated[str | None, option("CELL", "Only this cell; of several trials, the one in it.")] = None,
     everything: All = False,
     lab: Lab = None,
 ) -> Answer:
@@ -113,7 +113,13 @@ def show(
     folder = named_study(name, lab)
     if trial is not None:
         return showing.show_trial(folder, trial, cell), lambda found: _print_trial(found, everything)
-    return showing.show_study(folder), print_study
+    return showing.show_study(folder, cell), lambda found: _print_shown(folder, found)
+
+
+def _print_shown(folder: StudyFolder, found: dict[str, Any]) -> None:
+    waits = f": {folder.command('study resume')} runs trials that wait" if found["state"] == "waiting" else ""
+    say(f"{folder.name}: {found['state']}{waits}")
+    print_study(found)
 
 
 def print_study(found: dict[str, Any]) -> None:
@@ -128,9 +134,15 @@ def print_study(found: dict[str, Any]) -> None:
     ]
     if rows:
         print_rows(rows, text=("cell",))
+    for order in found["orders"]:
+        say(Order(**order).in_words())
     for source, count in sum(map(Counter, found["warm_start"].values()), Counter[str]()).items():
-        say(f"warm start: {count} trials of {source}, which the sampler knows and the budget does not count")
+        say(
+            f"warm start: {several(count, 'trial')} of {source}, which the sampler knows and the budget does not count"
+        )
     for words in showing.baselines_in_words(found["baselines"]):
+        say(words)
+    for words in filter(None, (reaches_in_words(found["reaches"]), found["mirror"])):
         say(words)
     if words := showing.places_in_words([WorkerPlace(**each) for each in found["workers"]]):
         say(words)
@@ -199,7 +211,8 @@ def _print_trial(found: dict[str, Any], everything: bool) -> None:
     rows = sorted(found["hyperparameters"], key=lambda row: ORIGINS.index(row["from"].partition(",")[0]))
     if chosen := {row["name"]: row["value"] for row in rows if row["from"] in ("enqueued", "searched")}:
         say(_in_short(chosen))
-    say(f"{found['facts']['n_params']:,} parameters, {found['facts']['train_tokens']:,} training tokens")
+    sizes = found["facts"]
+    say(f"{several(sizes['n_params'], 'parameter')}, {several(sizes['train_tokens'], 'training token')}")
     curves = [
         [(p["iteration"], p["val_loss"]) for p in run["curve"] if p["val_loss"] is not None]
         for run in found["runs"]
@@ -407,7 +420,7 @@ def export(
         rows = json.loads(frame.to_json(orient="records"))  # missing values as null
         return rows, lambda _: print(frame.to_csv(index=False), end="")
     write(frame, output)
-    return {"output": str(output), "rows": len(frame)}, f"{len(frame)} runs written to {output}"
+    return {"output": str(output), "rows": len(frame)}, f"{several(len(frame), 'run')} written to {output}"
 
 
 def plot(curves: Sequence[Curve], width: int, height: int) -> list[str]:

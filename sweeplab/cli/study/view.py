@@ -28,7 +28,8 @@ from sweeplab.cli.study.show import print_confirmed, print_study
 from sweeplab.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from sweeplab.formatting import counts, duration, on_one_line, several, several_named, visible, yaml_text
 from sweeplab.lab import events
-from sweeplab.lab.listing import loss_unit_of
+from sweeplab.lab.listing import StudyState, loss_unit_of, study_state
+from sweeplab.lab.orders import read_orders
 from sweeplab.lab.showing import places_in_words, show_study, states_in_words
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
@@ -137,7 +138,7 @@ class Lines:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._said: float | None = None
-        self._places = ""
+        self._places, self._state = "", StudyState.RUNNING
 
     def update(self, event: events.Event, progress: StudyProgress) -> None:
         """Print what an event changes."""
@@ -147,6 +148,9 @@ class Lines:
                 f"{plan.name}: {_trials_done(progress)}, {several(len(plan.cells), 'cell')}, "
                 f"{workers_in_words(plan)}"
             )
+        state, self._state = self._state, progress.state
+        if state != progress.state:
+            self._say(f"{progress.plan.name}: {progress.state}")
         words, self._places = self._places, places_in_words(progress.places)
         if self._places not in ("", words):
             self._say(self._places)
@@ -176,7 +180,7 @@ def _ended(event: events.TrialEnded, progress: StudyProgress) -> Iterator[str]:
 
 def _trials_done(progress: StudyProgress) -> str:
     total = progress.plan.trials
-    text = f"{progress.counted} of {total} trials" if total else f"{progress.counted} trials"
+    text = f"{progress.counted} of {several(total, 'trial')}" if total else several(progress.counted, "trial")
     return f"{text} ({progress.done_before} before)" if progress.done_before else text
 
 
@@ -220,10 +224,10 @@ def _cells(progress: StudyProgress, width: int, height: int) -> Iterator[Table |
     start = max(0, min(max(running, default=0) + 3, len(plans)) - height)
     shown = plans[start : start + height]
     if start:
-        yield _line((f"  {start} cells above", "dim"))
+        yield _line((f"  {several(start, 'cell')} above", "dim"))
     yield _table(progress, shown, live, width, height - len(shown))
     if below := len(plans) - start - len(shown):
-        yield _line((f"  {below} cells below", "dim"))
+        yield _line((f"  {several(below, 'cell')} below", "dim"))
 
 
 def _table(
@@ -292,7 +296,7 @@ def _running(
         rows[-1] += f"   {text}" if rows[-1] else text
     if len(rows) <= 1 + spare and max(map(len, rows)) <= room:
         return "\n".join(rows)
-    return f"{len(live)} trials {f'at {min(at)}–{max(at)}{end}' if at else 'starting'}"
+    return f"{several(len(live), 'trial')} {f'at {min(at)}–{max(at)}{end}' if at else 'starting'}"
 
 
 @contextmanager
@@ -337,7 +341,9 @@ def _following(
 
 
 def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
-    """Run a study, show its progress on standard error, print how it ended, and return the exit code.
+    """Run a study, confirm it if its file says so, and return the exit code.
+
+    Its progress is shown on standard error, then how it ended is printed.
 
     With `as_json` the progress is lines; with `quiet` only errors are printed. If this process is a job of a cluster
     that asked it to leave, it is queued again.
@@ -362,14 +368,21 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
             print_json({**found, "best": best, "report": report, "errors": result.errors})
         elif not quiet:
             if result.status == "interrupted":
-                say(f"continue with: {shlex.join(['sweeplab', *sys.argv[1:]])}")
+                # What was ordered while it ran is later than the options of this command.
+                was_extended = any(order.at > study.spec.read for order in read_orders(result.folder))
+                again = shlex.join(["sweeplab", *sys.argv[1:]])
+                say(f"continue with: {result.folder.command('study resume') if was_extended else again}")
             if result.report:
                 say(f"report: {result.report}\nbrowse: {result.folder.command('ui')}")
     if interrupts() and os.environ.get(HEAD):
         engine_class(study.spec.engine.type).come_back()
     for error in result.errors:
         console(stderr=True).print(f"error: {error}", style="red", soft_wrap=True)
-    return EXIT_CODES[result.status]
+    code = EXIT_CODES[result.status]
+    if study.spec.confirm and code == 0:
+        # --json prints one document: `study confirm --json` prints the other, without training.
+        return confirm_with_view(study, None, None, as_json=False, quiet=quiet or as_json)
+    return code
 
 
 def confirm_with_view(study: Study, top: int | None, seeds: int | None, as_json: bool, quiet: bool) -> int:
@@ -406,7 +419,7 @@ def watch_with_view(folder: StudyFolder) -> int:
     except KeyboardInterrupt:
         say(f"{folder.name} continues; {folder.command('study stop')} stops it")
         return 0
-    _say_state(folder, status or "not run to its end")
+    _say_state(folder, study_state(folder))
     return EXIT_CODES.get(status or "failed", EXIT_FAILED)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from sweeplab.formatting import without_passwords
 from sweeplab.hyperparameters import TABLE, canonical
 from sweeplab.study.file.checks import study_from
 from sweeplab.study.file.document import file_text, parse
+from sweeplab.study.file.values import overrides_of
 from sweeplab.study.plugins import import_plugins
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, SourceMap, dotted
 from sweeplab.study.spec import ENGINE_KEYS, PRESETS, StudySpec, beside, preset_names
@@ -24,29 +26,44 @@ SHORT_FORMS = ("sampler", "pruner")
 
 
 def read_study(
-    path: Path, overrides: Sequence[str] = (), name: str | None = None, allow_plugins: bool = False
+    path: Path,
+    overrides: Sequence[str] = (),
+    name: str | None = None,
+    allow_plugins: bool = False,
+    ordered: Sequence[str] = (),
 ) -> StudySpec:
     """Read a study file, apply `name=value` overrides to it, and check it.
 
-    An override names a hyperparameter, which is then fixed, or a place, such as `budget.time`. `name` gives
-    the study another name. The study's plugins are imported only with `allow_plugins`.
+    An override names a hyperparameter, which is then fixed, or a place, such as `budget.time`; or it is an option of
+    the command line as `overrides_of` has it. No two may set the same thing to different values. `name` gives the
+    study another name. The study's plugins are imported only with `allow_plugins`. What was `ordered` before, as
+    overrides, comes before all others, and does not count as said on this command line.
 
     Raises:
         BadInput: lists everything that is wrong, each with its file, line and column, or its override.
     """
-    return read_text(file_text(path, MAX_BYTES), path, overrides, name, allow_plugins)
+    return read_text(file_text(path, MAX_BYTES), path, overrides, name, allow_plugins, ordered)
 
 
 def read_text(
-    text: str, path: Path, overrides: Sequence[str] = (), name: str | None = None, allow_plugins: bool = False
+    text: str,
+    path: Path,
+    overrides: Sequence[str] = (),
+    name: str | None = None,
+    allow_plugins: bool = False,
+    ordered: Sequence[str] = (),
 ) -> StudySpec:
     """Read a study file's text as `read_study` does; `path` is its file, which need not exist."""
-    problems = Problems(SourceMap(path))
+    problems = Problems(SourceMap(path, text=text))
     document = parse(text, problems)
     if document is None:
         if not problems.found:
             problems.add((), "the study is empty")
         raise BadInput(*problems.found)
+    if ordered and isinstance(document, dict):
+        _rename(document, problems)
+        for override in ordered:
+            _lay_over(document, override, problems, "")
     return _read(document, problems, overrides, name, allow_plugins)
 
 
@@ -74,12 +91,8 @@ def _read(
 ) -> StudySpec:
     if isinstance(document, dict):
         _rename(document, problems)
-        for override in overrides:
-            _lay_over(document, override, problems)
+        _lay_all_over(document, [*overrides, *([] if name is None else [f"--name {name}"])], problems)
         _rename(document, problems)  # an override may set a whole section
-        if name is not None:
-            document["name"] = name
-            problems.source.overrides["name",] = f"--name {name}"
         before = len(problems.found)
         import_plugins(document, problems, allow_plugins)
         if len(problems.found) > before:  # without the plugins, the names of their parts are unknown
@@ -181,11 +194,41 @@ def _lay_under(key: str, values: Mapping[str, Any], document: dict[str, Any], so
 # ------------------------------------------------------------------ overrides
 
 
-def _lay_over(document: dict[str, Any], override: str, problems: Problems) -> None:
-    """Apply `name=value` to the document, and record that the value came from this override."""
+def _lay_all_over(document: dict[str, Any], options: Sequence[str], problems: Problems) -> None:
+    """Apply overrides to the document in turn; one that removes what an earlier one has set is a problem."""
+    laid: dict[Location, tuple[str, Any]] = {}
+    for option in options:
+        words = option if option.startswith("--") else f"-o {option}"
+        for override in overrides_of(option):
+            path = _lay_over(document, override, problems, without_passwords(words))
+            lost = [place for place, (_, value) in laid.items() if not _holds(document, place, value)]
+            for before, _ in map(laid.pop, lost):
+                what = without_passwords(f"{before} and {words} exclude each other")
+                problems.found.append(Problem(what, "one of them"))
+            if path:
+                laid[path] = words, deepcopy(_at(document, path))
+
+
+def _holds(document: dict[str, Any], path: Location, value: Any) -> bool:
+    """Return whether the document still has a value that was laid over it, alone or with more keys beside it."""
+    held = _at(document, path)
+    if isinstance(held, dict):
+        part = value if isinstance(value, dict) else {"type": value}
+        return part.items() <= held.items()
+    return bool(held == value)
+
+
+def _at(document: Any, path: Location) -> Any:
+    """Return the value at a place of a document, or None if it has none."""
+    for part in path:
+        document = document.get(part) if isinstance(document, dict) else None
+    return document
+
+
+def _lay_over(document: dict[str, Any], override: str, problems: Problems, words: str) -> Location | None:
+    """Apply `name=value` to the document, and record that the value came from these words, if any; return its place."""
     name, equals, text = override.partition("=")
     path, own = _place(name.strip()), Problems(SourceMap())
-    words = without_passwords(f"-o {override}")
     value = parse(text, own)
     allowed = "a hyperparameter, or a place such as budget.time"
     if not equals:
@@ -200,9 +243,11 @@ def _lay_over(document: dict[str, Any], override: str, problems: Problems) -> No
             _drop_keys_of_others(document, value)
         _set(document, path, value, own)
         problems.source.forget(path)
-        problems.source.overrides[path] = words
+        if words:
+            problems.source.overrides[path] = words
     for each in own.found:
-        problems.found.append(Problem(f"{words}: {each.what}", each.allowed, each.nearest))
+        problems.found.append(Problem(f"{words or override}: {each.what}", each.allowed, each.nearest))
+    return None if own.found else path
 
 
 def _drop_keys_of_others(document: dict[str, Any], engine: str) -> None:

@@ -44,6 +44,8 @@ _LINEAR = re.compile(r"[,;(\s]*\b(linear|uniform)\b\)?", re.IGNORECASE)
 _STEP = re.compile(r"[,;(\s]*\b(?:in )?steps?(?: of)?\s+(\S+?)\)?$", re.IGNORECASE)
 _BETWEEN = re.compile(r"\s*(?:\.\.+|…|\bto\b|[–—]|(?<=[\d.\s])-(?=[\d.\s]))\s*")
 _AMONG = re.compile(r"\s*(?:[,;|/]|\bor\b)\s*(?:or\b\s*)?")
+# The places in a study file that options of the command line set.
+_PLACES = {"--engine": "engine.type", "--name": "name", "--preset": "preset"}
 _BRACKETED = re.compile(r"[(\[{]([^()\[\]{}]*)[)\]}]")
 
 
@@ -178,26 +180,30 @@ def read_search(words: Sequence[str]) -> dict[str, Any]:
     A name alone gets the table's suggested range.
 
     Raises:
-        BadInput: a hyperparameter is unknown, or does not accept such a range.
+        BadInput: a hyperparameter is unknown, does not accept such a range, or is given two.
     """
     found = dict[str, Any]()
     for word in words:
         names, equals, written = word.partition("=")
         rows = [_row(each, f"--search {word}") for each in names.split(",") if each.strip()]
-        found |= dict.fromkeys((row.name for row in rows), SUGGESTED)
+        entries: dict[str, Any] = dict.fromkeys((row.name for row in rows), SUGGESTED)
         if equals:
             row = rows[0] if rows else _row(names, f"--search {word}")
             if len(rows) > 1 or (entry := read_range(row, written)) is None:
                 raise BadInput(Problem(f"--search {word} is not a range of {row.name}", RANGES))
-            found[row.name] = entry
+            entries = {row.name: entry}
+        _add(found, entries, f"--search {word}")
     return found
 
 
-def read_grid(words: Sequence[str], ranges: Mapping[str, Any]) -> dict[str, list[Any]]:
+def read_grid(
+    words: Sequence[str], ranges: Mapping[str, Any], searched: Mapping[str, Any] | None = None
+) -> dict[str, list[Any]]:
     """Parse the options `--grid n_layer=1,2,4` into a grid; a name alone gets the values of its range.
 
     Raises:
-        BadInput: a hyperparameter is unknown, does not accept a value, or has no list of values.
+        BadInput: a hyperparameter is unknown, does not accept a value, has no list of values, is given two lists, or
+            is `searched`.
     """
     grid: dict[str, list[Any]] = {}
     for word in words:
@@ -209,26 +215,37 @@ def read_grid(words: Sequence[str], ranges: Mapping[str, Any]) -> dict[str, list
             raise BadInput(Problem(f"--grid {word}: {error}", row.allowed)) from None
         if not isinstance(values, list | tuple) or not values:
             raise BadInput(Problem(f"--grid {row.name} has no list of values", f"{row.name}=A,B,C"))
-        grid[row.name] = list(dict.fromkeys(values))
+        if row.name in (searched or {}):
+            raise BadInput(Problem(f"--grid {word}: {row.name} is in --search too", "one of them"))
+        _add(grid, {row.name: list(dict.fromkeys(values))}, f"--grid {word}")
     return grid
 
 
-def overrides_of(grid: Sequence[str], search: Sequence[str]) -> list[str]:
-    """Return the overrides of a study file that the options --grid and --search stand for.
+def _add(found: dict[str, Any], entries: Mapping[str, Any], option: str) -> None:
+    """Add the entries of one more option, none of which may have been given differently before."""
+    for name, entry in entries.items():
+        if found.setdefault(name, entry) != entry:
+            raise BadInput(Problem(f"{option}: {name} is given twice", "one of them"))
+
+
+def overrides_of(option: str) -> list[str]:
+    """Return the overrides of a study file that an option of the command line stands for.
+
+    The option is `--grid WORD`, `--search WORD`, one of `_PLACES` with its value, or an override itself.
 
     Raises:
         BadInput: as `read_grid` and `read_search` do.
     """
-    found = list[str]()
-    for section, words in (("grid", grid), ("search", search)):
-        for word in words:
-            name, _, text = word.partition("=")
-            if "," not in name and text and (row := _row(name, f"--{section} {word}")).kind == "str":
-                found.append(f"{section}.{row.name}=[{text}]")  # a plugin, not imported yet, may add choices
-                continue
-            entries = read_grid([word], {}) if section == "grid" else read_search([word])
-            found += [f"{section}.{each}={yaml_text(entry)}" for each, entry in entries.items()]
-    return found
+    kind, _, word = option.partition(" ")
+    if kind in _PLACES:
+        return [f"{_PLACES[kind]}={yaml_text(word)}"]
+    if kind not in ("--grid", "--search"):
+        return [option]
+    section, (name, _, text) = kind[2:], word.partition("=")
+    if "," not in name and text and (row := _row(name, option)).kind == "str":
+        return [f"{section}.{row.name}=[{text}]"]  # a plugin, not imported yet, may add choices
+    entries = read_grid([word], {}) if section == "grid" else read_search([word])
+    return [f"{section}.{each}={yaml_text(entry)}" for each, entry in entries.items()]
 
 
 def _row(name: str, word: str) -> Hyperparameter:

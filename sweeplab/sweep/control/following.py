@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import time
@@ -13,9 +12,10 @@ from typing import TYPE_CHECKING, TypedDict
 
 from sweeplab.errors import BadInput, StorageUnavailable
 from sweeplab.files import GrowingFile
+from sweeplab.formatting import several_named, yaml_text
 from sweeplab.lab.events import Event, EventStream, OnLook, StudyNotice, Tick, TrialClaimed, TrialEnded
 from sweeplab.lab.identity import version_differences, versions
-from sweeplab.lab.listing import find_metric
+from sweeplab.lab.listing import find_metric, study_state
 from sweeplab.lab.storage import open_database
 from sweeplab.records.folders import StudyFolder, WorkerPlace
 from sweeplab.study.plan import Plan, WorkerResources
@@ -67,6 +67,7 @@ class Watched:
         if not self._has_begun:
             self._begin(events)
         self.progress.follow(self.commands.state)
+        self.progress.state = study_state(self.folder)
 
     def _begin(self, past: Sequence[Event]) -> None:
         """Take over the plan and the counts with which the study was last started."""
@@ -174,7 +175,11 @@ def _in_words(command: Command) -> str:
             return f"extend: {given}"
         case "stop trial" | "withdraw" | "reopen":
             return f"{command.kind.split()[0]} trial {value['trial']} in cell {value['cell']}"
-    return f"{command.kind}: {json.dumps(value)}"
+        case "enqueue" | "retry":
+            values = ", ".join(f"{name} {yaml_text(each)}" for name, each in value.get("values", {}).items())
+            trials = several_named([f"trial {number} in cell {cell}" for cell, number in value["trials"]])
+            return f"{command.kind} {trials}{f', with {values}' if values else ''}"
+    return f"{command.kind} {yaml_text(value)}"
 
 
 def join_study(

@@ -23,6 +23,7 @@ from sweeplab.formatting import several
 from sweeplab.hyperparameters import TABLE, canonical
 from sweeplab.lab.listing import find_trial, read_spec
 from sweeplab.lab.moving import Done
+from sweeplab.lab.orders import write_orders
 from sweeplab.processes import python, python_environment
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
@@ -162,6 +163,7 @@ def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -
             raise BadInput(*map(_by_option, error.problems)) from error
         check_grid_sampler(spec, store.spaces)
         after = spec.budget.model_dump()
+        write_orders(folder, spec, {f"budget.{name}": "study extend" for name in given})
         write_whole(folder.canonical_file, json.dumps(spec.as_written(), indent=1).encode())
         store.commands.add_in(connection, "budget", after)
     store.poll_commands()
@@ -170,7 +172,7 @@ def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -
     what = f"{folder.name} has {changes}"
     if spec.budget.trials_per_cell is not None:
         to_go = sum(max(0, int(store.limit(each.cell)) - each.counted) for each in store.counts())
-        what += f": {to_go} trials to go"
+        what += f": {several(to_go, 'trial')} to go"
     return Done(f"{what}; {_when(folder, store)}", [folder.command("study extend", *back)])
 
 
@@ -181,12 +183,12 @@ def _commands_of_running(folder: StudyFolder) -> Commands:
     store = open_store(folder)
     done = sum(each.counted for each in store.counts())
     if store.budget.time is not None and folder.elapsed_seconds >= store.budget.time:
-        next_step = f"{done} trials done; {_when(folder, store)}"
+        next_step = f"{several(done, 'trial')} done; {_when(folder, store)}"
     elif store.has_room():
-        next_step = f"{done} trials done; {folder.command('study resume')} continues it"
+        next_step = f"{several(done, 'trial')} done; {folder.command('study resume')} continues it"
     else:
         more = folder.command("study extend", "--trials-per-cell", "N")
-        next_step = f"it has all of its {done} trials; {more} gives it more"
+        next_step = f"it has all of its {several(done, 'trial')}; {more} gives it more"
     raise BadInput(f"study {folder.name} is not running: {next_step}")
 
 

@@ -18,6 +18,7 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import counts
 from sweeplab.lab.describing import summarize
 from sweeplab.lab.events import Event, RunEvaluated, StudyError, TrialClaimed, TrialEnded, TrialEvent
+from sweeplab.lab.listing import StudyState, state_in_phase
 from sweeplab.records.folders import StudyFolder, WorkerPlace
 from sweeplab.records.runs import RunState
 from sweeplab.study.plan import Plan
@@ -59,6 +60,7 @@ class StudyProgress:
     done_before: int = 0
     elapsed_before: float = 0.0
     phase: str = "run"
+    state: StudyState = StudyState.RUNNING
     places: list[WorkerPlace] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -130,7 +132,7 @@ class StudyProgress:
 
     def follow(self, state: ControlState) -> None:
         """Apply the phase and the budget that the study's commands have set."""
-        self.phase = state.phase
+        self.phase, self.state = state.phase, state_in_phase(state.phase)
         if state.budget is not None:
             self.plan = self.remaining.plan = self.plan.with_budget(state.budget)
 

@@ -255,7 +255,9 @@ class Runner:
         if ends:  # an earlier worker has written it, perhaps without telling the storage
             return self._finish(trial, ends[0].ending)
         if claim.attempt > MOST_ATTEMPTS and not any(snapshots.values()):
-            trial.error = f"{claim.attempt - 1} workers in turn died training it, before its first snapshot"
+            trial.error = (
+                f"{several(claim.attempt - 1, 'worker')} in turn died training it, before its first snapshot"
+            )
             return self._finish(trial, trial.ending(RunState.FAILED))
         self._waiting += trial.trainings.values()
         return None

@@ -16,14 +16,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sweeplab.errors import BadInput, StorageUnavailable, TrackingUnavailable
+from sweeplab.errors import BadInput, DamagedFile, StorageUnavailable, TrackingUnavailable
 from sweeplab.files import machine, write_whole
 from sweeplab.lab import events
 from sweeplab.lab.describing import describe, summarize
 from sweeplab.lab.identity import check_same_study, code_versions, versions, write_study
+from sweeplab.lab.listing import read_spec
 from sweeplab.lab.moving import finish_moving
+from sweeplab.lab.orders import orders_in_words
 from sweeplab.records.folders import StudyFolder, service_file
 from sweeplab.records.runs import DOES_NOT_FIT, RunState, TrialEnding
 from sweeplab.study.inputs import write_baselines
@@ -85,14 +87,14 @@ def submit_study(spec: StudySpec, lab: Path, submit: Callable[[], str], say: Cal
     with _opened(spec, lab) as (plan, _store, _notifier, said):
         tracker = open_tracker(lab, spec.name, spec.track.uri)
         _open_tracking([tracker], spec, StudyFolder(lab, spec.name), plan)
-        if said:
-            say(said)
+        for notice in said:
+            say(notice)
         return submit()
 
 
 @contextmanager
-def _opened(spec: StudySpec, lab: Path) -> Iterator[tuple[Plan, Store, Notifier, str]]:
-    """Check a study, write it to its lab and hold it; yield its parts, and a notice for the user or an empty text."""
+def _opened(spec: StudySpec, lab: Path) -> Iterator[tuple[Plan, Store, Notifier, list[str]]]:
+    """Check a study, write it to its lab and hold it; yield its parts, and notices for the user."""
     if (begun := finish_moving(lab, spec.name)) and not StudyFolder(lab, spec.name).has_started:
         raise BadInput(f"an interrupted command was finished first: {begun.what}")
     check_reach(spec, lab)
@@ -102,20 +104,26 @@ def _opened(spec: StudySpec, lab: Path) -> Iterator[tuple[Plan, Store, Notifier,
     plan, cells, dataset = make_plan(spec, lab)
     folder = StudyFolder(lab, spec.name)
     check_same_study(spec, folder, plan.data)
+    before: dict[str, Any] = {}
     with _held(folder):
+        with suppress(DamagedFile):
+            before = folder.read(folder.plan_file)
         write_whole(folder.plan_file, json.dumps(plan.as_dict()).encode())
         write_whole(folder.code_file, json.dumps(code_versions()).encode())
         from sweeplab.lab.storage import choose_storage
         from sweeplab.sweep.trials.store import Store
 
-        said = choose_storage(folder, is_shared=not engine.is_here)
+        said = [choose_storage(folder, is_shared=not engine.is_here), *orders_in_words(folder, spec)]
+        # Said once; `study show` repeats them.
+        said += [plan.reach_in_words] if before.get("reaches") != plan.reaches else []
+        said += [plan.mirror] if before.get("mirror") != plan.mirror else []
         create = partial(Store.create, spec, cells, plan.data.sizes, folder.storage_url)
         store = Availability(spec.name).retry(create)
         write_baselines(folder, store.spaces, dataset)
         write_study(spec, folder, plan.data)  # from here on the lab has the complete study
         if spec.warm_start:
             add_warm_starts(store, read_warm_starts(spec, folder, store.spaces, plan.data), folder)
-        yield plan, store, notifier, said
+        yield plan, store, notifier, [*filter(None, said)]
 
 
 def _open_tracking(trackers: Sequence[Mirror], spec: StudySpec, folder: StudyFolder, plan: Plan) -> None:
@@ -160,8 +168,8 @@ class _Supervisor:
         self._ours: set[tuple[str, int]] = set()  # trials held by workers of this process
         self._ended: set[tuple[str, int]] = set()
 
-    def run(self, notice: str) -> StudyEnd:
-        """Show the user the `notice`, then run the study to its end."""
+    def run(self, notices: Sequence[str]) -> StudyEnd:
+        """Show the user the `notices`, then run the study to its end."""
         start = SupervisorStart(
             versions=versions(self.progress.plan.data.token_digest),
             machine=machine(),
@@ -171,12 +179,15 @@ class _Supervisor:
             elapsed_before=self.elapsed,
         )
         self.commands.add("start", asdict(start))
+        budget = read_spec(self.folder).budget
+        if budget != self.spec.budget:  # the study was extended after its file was read
+            self.commands.add("budget", budget.model_dump())
         status = "interrupted"
         try:
             plan = self.progress.plan
             self.listen(events.Tick(), self.progress)  # something to read while tracking is opened
-            for said in filter(None, (notice, plan.reach_in_words, plan.mirror)):
-                self._take_in(events.StudyNotice(message=said))
+            for notice in notices:
+                self._take_in(events.StudyNotice(message=notice))
             if self._has_work() and not self.interrupts():
                 self.pool.prepare()  # workers start while MLflow is imported here
             _open_tracking(self.trackers, self.spec, self.folder, plan)
