@@ -23,7 +23,7 @@ __version__ = VERSION
 __all__ = ["laws", "load_run", "load_study", "open_study"]
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> "ModuleType":
     """Import `sweeplab.laws` where it is first used: `import sweeplab` alone is quick."""
     if name != "laws":
         raise AttributeError(f"module 'sweeplab' has no attribute {name!r}")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sweeplab.errors import BadInput, Problem
+from sweeplab.files import write_new
 from sweeplab.formatting import listed, without_password
 
 
@@ -147,7 +148,7 @@ def allow(*parts: str) -> None:
     with suppress(OSError):  # a home that cannot be written: the user is asked again
         for folder in (file.parent.parent, file.parent):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file.write_text("\n".join([*parts, ""]), encoding="utf-8")
+        write_new(file, "\n".join([*parts, ""]).encode())
 
 
 @cache

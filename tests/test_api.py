@@ -330,7 +330,7 @@ def test_looking_for_a_run_makes_no_lab(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_study_file_that_is_wrong_is_refused_when_it_is_read(tmp_path: Path) -> None:
-    (tmp_path / "wrong.yaml").write_text(STUDY.replace("n_layer", "n_layers"))
+    (tmp_path / "wrong.yaml").write_text(STUDY.replace("n_layer", "n_layerz"))
     with pytest.raises(BadInput, match=r"wrong\.yaml:3:56: .*did you mean 'n_layer'"):
         sweeplab.load_study(tmp_path / "wrong.yaml")
 

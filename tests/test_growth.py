@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from sweeplab.analysis.points import read_points
 from sweeplab.data.tokenizers import CharTokenizer
 from sweeplab.errors import BadInput, nearest
 from sweeplab.expressions import Expression
 from sweeplab.formatting import on_one_line, without_passwords, yaml_text
 from sweeplab.hyperparameters import TABLE
+from sweeplab.laws.points import read_points
 from sweeplab.runs.matrices import read_matrices
 from sweeplab.study.file.markdown import parse_tables
 from sweeplab.study.file.reading import read_study

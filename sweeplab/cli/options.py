@@ -129,6 +129,9 @@ InCell = Annotated[
     str | None, option("CELL", "The trial's cell, if several have its number.", "--cell", **_CELL)
 ]
 OneCell = Annotated[str | None, option("CELL", "Only this cell.", **_CELL)]
+ShownCell = Annotated[
+    str | None, option("CELL", "Only this cell; of several trials, the one in it.", "--cell", **_CELL)
+]
 Run = Annotated[
     str,
     argument(

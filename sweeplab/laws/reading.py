@@ -36,6 +36,7 @@ _BYTE_ORDER_MARKS = {
 }
 _COMPRESSED: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _MOST_BYTES = 2**32  # of a text: a compressed file must not fill the memory
+_PART_BYTES = 2**24
 _COMMENT = re.compile(r"^[ \t]*#", re.MULTILINE)
 
 
@@ -81,10 +82,12 @@ def is_table(path: Path) -> bool:
 def _text_of(path: Path) -> str:
     """Return a file's text: Unicode by its byte order mark, else UTF-8, else Windows' Latin-1."""
     opened = _COMPRESSED.get(path.suffix.lower(), Path.open)
+    content = bytearray()
     with opened(path, "rb") as file:
-        content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise ValueError(f"it has more than {_MOST_BYTES:,} bytes")
+        while part := file.read(_PART_BYTES):
+            content += part
+            if len(content) > _MOST_BYTES:
+                raise ValueError(f"it has more than {_MOST_BYTES:,} bytes")
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if content.startswith(mark):
             return str(content.decode(encoding))

@@ -143,7 +143,7 @@ def test_axes_that_a_person_gives(small) -> None:
 
 def test_bad_input(small, tmp_path: Path) -> None:
     for axes, said in (
-        ({"n_embed": [8]}, "no 'n_embed' for a study.*did you mean 'n_embd'"),
+        ({"n_embdd": [8]}, "no 'n_embdd' for a study.*did you mean 'n_embd'"),
         ({"learning_rate": [8]}, "no 'learning_rate' for a study"),
         ({"n_embd": range(16, 6000)}, "cells are too many"),
         ({"n_embd": [0.2]}, "n_embd"),

@@ -30,7 +30,7 @@ engine: {workers: 1}
 
 
 # What commands that are slow to import say first.
-FIRST_LINE = re.compile(r"\Areading .* …\n")
+FIRST_LINE = re.compile(r"^reading .* …\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)

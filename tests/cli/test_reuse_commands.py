@@ -90,7 +90,7 @@ def test_a_cell_and_a_trial_can_be_asked_for(cli, lab: Path) -> None:
     one = json.loads(cli("study", "best", "tiny", "--trial", "1", "--cell", "n_embd=16", "--json").out)
     assert (one["cell"], one["trial"]) == ("n_embd=16", 1)
     printed = cli("study", "best", "tiny").out
-    assert printed.startswith(f"val_loss {min(values(lab, 'tiny')):.5g}  trial ")
+    assert printed.startswith(f"val_loss {min(values(lab, 'tiny')):.5g} on the evaluation targets  trial ")
     assert "  searched    learning_rate " in printed
 
 

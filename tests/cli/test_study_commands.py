@@ -86,7 +86,7 @@ def test_list_and_show(cli, finished) -> None:
     printed = cli("study", "show", "tiny", "--lab", finished.lab).out
     assert f"n-gram baseline: {shown['cells'][0]['baseline']:.4f} nats/token, by n-grams, order" in printed
     assert printed.splitlines()[2].split()[:4] == ["n_embd=8", "1,840", "2/2", "2"]
-    assert f"val_loss {row['best_value']:.4f} by {shown['best']['key']}" in printed
+    assert f"val_loss {row['best_value']:.4f} on the evaluation targets, by {shown['best']['key']}" in printed
     assert (row["state"], row["done"], row["planned"]) == ("complete", 4, 4)
     one = json.loads(cli("study", "show", "tiny", "--cell", CELLS[1], "--lab", finished.lab, "--json").out)
     assert one["cells"] == shown["cells"][1:] and one["best"]["key"].startswith(CELLS[1])
@@ -119,20 +119,20 @@ def test_a_study_that_lacks_trials_is_interrupted_in_the_list_and_its_plan_says_
     assert re.search(r"checkpoints and snapshots take up to \S+ \S+ of the \S+ \S+ free on disk", printed)
 
 
-def test_the_best_in_five_lines_and_all_of_it_when_asked(cli, finished, folder: Path) -> None:
+def test_the_best_in_a_few_lines_and_all_of_it_when_asked(cli, finished, folder: Path) -> None:
     lab = shutil.copytree(finished.lab, folder / "lab")
     best = json.loads(cli("best", "tiny", "--json").out)
     lines = cli("best", "tiny").out.splitlines()
-    assert len(lines) == 5
+    assert [line.split()[0] for line in lines[1:3]] == ["val_loss", "searched"] and len(lines) == 7
     assert lines[0].startswith(
-        f"val_loss {best['value']:.4f}  trial {best['trial']} in {best['cell']}, seed 0"
+        f"val_loss {best['value']:.4f} on the evaluation targets  trial {best['trial']} in {best['cell']}, seed 0"
     )
-    assert lines[1].split()[:2] == ["searched", "learning_rate"]
-    assert Path(lines[2].split()[1]).is_dir() and Path(best["checkpoint"]).is_relative_to(lab)
+    assert lines[2].split()[:2] == ["searched", "learning_rate"]
+    assert Path(lines[3].split()[1]).is_dir() and Path(best["checkpoint"]).is_relative_to(lab)
     for command in best["commands"].values():
         assert command in "\n".join(lines)
     everything = cli("best", "tiny", "--all").out.splitlines()
-    assert everything[:5] == lines and len(everything) > 80
+    assert everything[: len(lines)] == lines and len(everything) > 80
     generate = shlex.split(best["commands"]["generate"])
     assert cli(*generate[1:], "--max-new-tokens", "2").code == 0
     of_cell = json.loads(cli("best", "tiny", "--cell", "n_embd=8", "--json").out)["commands"]

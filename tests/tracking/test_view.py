@@ -66,7 +66,7 @@ def test_publishing_writes_the_view_and_replaces_it(lab: Path) -> None:
     name = "the baker's view"
     parent = MLflowTracker(lab, name).open({})
     uri = tracking_uri(lab)
-    links = publish(lab, uri, name, VIEW, ["n_embd"], ["learning_rate"], "http://x:1")
+    links = publish(lab, uri, name, VIEW, ["n_embd"], ["learning_rate"], "http://x:1/")
     experiment = connect(lab, uri).get_experiment_by_name(name)
     tag = "mlflow.sharedViewState.sweeplab-my-view"
     assert json.loads(experiment.tags[tag]) == state(VIEW, parent, ["n_embd"], ["learning_rate"])
@@ -77,7 +77,7 @@ def test_publishing_writes_the_view_and_replaces_it(lab: Path) -> None:
         "table": start + query.replace("CHART", "TABLE"),
         "study": f"{start}/{parent}?workflowType=machine_learning",
     }
-    assert publish(lab, uri, name, VIEW, ["n_embd"], ["betas", "learning_rate"], "http://x:1") == links
+    assert publish(lab, uri, name, VIEW, ["n_embd"], ["betas", "learning_rate"], "http://x:1/") == links
     assert '"params.`betas`"' in connect(lab, uri).get_experiment_by_name(name).tags[tag]
 
 
@@ -85,9 +85,9 @@ def test_what_cannot_be_published(lab: Path) -> None:
     MLflowTracker(lab, "wide").open({})
     uri = tracking_uri(lab)
     with pytest.raises(BadInput, match="has no study 'narrow': it has not been run yet"):
-        publish(lab, uri, "narrow", VIEW, [], [], "http://x:1")
+        publish(lab, uri, "narrow", VIEW, [], [], "http://x:1/")
     with pytest.raises(BadInput, match="my view: too many columns"):
-        publish(lab, uri, "wide", VIEW, [], [f"name_{i}" for i in range(500)], "http://x:1")
+        publish(lab, uri, "wide", VIEW, [], [f"name_{i}" for i in range(500)], "http://x:1/")
     assert count_studies(lab, uri) >= 1
 
 
@@ -97,7 +97,7 @@ def test_a_server_that_does_not_answer(lab: Path) -> None:
         uri = f"http://127.0.0.1:{closed.getsockname()[1]}"
         name_address(uri)
         with pytest.raises(TrackingUnavailable, match=uri):
-            publish(lab, uri, "any", VIEW, [], [], "http://x:1")
+            publish(lab, uri, "any", VIEW, [], [], "http://x:1/")
         with pytest.raises(TrackingUnavailable) as down:
             count_studies(lab, uri)
         assert str(down.value) == f"{uri}: no answer (Connection refused)"

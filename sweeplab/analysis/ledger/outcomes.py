@@ -253,7 +253,9 @@ def _with_recorded(outcome: Outcome, scores: Sequence[Entry]) -> Outcome:
         words.append(f"{attempts} attempts: later ones, of other rows, gave {later}; the first counts")
     if outcome.state in (REFUSED, VOID):
         words.append(f"now it would be {outcome.state}: {outcome.why}")
-    score = Score(**first.scored["score"])
+    crps = first.scored["score"]["crps"]  # canonical JSON has sorted the forecasters
+    crps = {name: crps[name] for name in (LAW, LAST_POINT, LOG_LINE) if name in crps}
+    score = Score(**first.scored["score"] | {"crps": crps})
     return Outcome(outcome.entry, SCORED, "; ".join(words), score, basis, attempts)
 
 

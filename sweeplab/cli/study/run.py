@@ -247,10 +247,10 @@ def run(
         print_answer(plan(file, changes, None, None, name, allow_plugins, lab), as_json)
         return
     file = named_file(file, lab)
-    say_start(f"reading {file} and its data", quiet)
+    study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
+    say_start(f"reading the data of {file}", quiet)
     from sweeplab.cli.study.view import run_with_view, write_line
 
-    study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
     if detach:
         from sweeplab.sweep.control.steering import detach as start
 
@@ -285,10 +285,10 @@ def confirm(
     $ sweeplab study confirm small
     $ sweeplab study confirm small --top 5 --seeds 8
     """
+    study = open_study(name, lab, allow_plugins=allow_plugins)
     say_start(f"reading {name}", quiet)
     from sweeplab.cli.study.view import confirm_with_view
 
-    study = open_study(name, lab, allow_plugins=allow_plugins)
     raise typer.Exit(confirm_with_view(study, top, seeds, as_json, quiet))
 
 

@@ -19,6 +19,7 @@ from sweeplab.cli.options import (
     Lab,
     MaybeStudyName,
     OneCell,
+    ShownCell,
     StudyName,
     argument,
     flag,
@@ -97,7 +98,7 @@ def _print_studies(studies: list[dict[str, Any]]) -> None:
 def show(
     name: MaybeStudyName = None,
     trial: Annotated[int | None, option("N", "Show this trial.")] = None,
-    cell: Annotated[str | None, option("CELL", "Only this cell; of several trials, the one in it.")] = None,
+    cell: ShownCell = None,
     everything: All = False,
     lab: Lab = None,
 ) -> Answer:
