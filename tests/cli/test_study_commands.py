@@ -104,16 +104,14 @@ def test_list_and_show(cli, finished) -> None:
 def test_a_study_that_lacks_trials_is_interrupted_in_the_list_and_its_plan_says_what_is_left(
     cli, finished, folder: Path
 ) -> None:
-    lab = shutil.copytree(finished.lab, folder / "lab")
+    shutil.copytree(finished.lab, folder / "lab")
     assert cli("study", "extend", "tiny", "--trials-per-cell", "5").code == 0
     (row,) = json.loads(cli("list", "--json").out)
     assert (row["state"], row["done"], row["planned"]) == ("interrupted", 4, 10)
     more = ("plan", finished.file, "-o", "budget.trials_per_cell=5")
     planned = json.loads(cli(*more, "--json").out)["outlook"]
-    ends = [json.loads(each.read_bytes()) for each in lab.glob("studies/tiny/runs/*/*/end.json")]
-    longest, all_together = max(end["wall_seconds"] for end in ends), sum(end["wall_seconds"] for end in ends)
     assert planned["done"] == 4 and planned["timed_by"] == "4 earlier runs of this lab"
-    assert 0 < planned["seconds"] < 6 * 4 * longest and all_together > 0
+    assert 0 < planned["low_seconds"] <= planned["seconds"] <= planned["high_seconds"]
     printed = cli(*more).out
     assert "done already: 4, 6 to go" in printed and "more, by 4 earlier runs of this lab" in printed
     assert re.search(r"checkpoints and snapshots take up to \S+ \S+ of the \S+ \S+ free on disk", printed)
