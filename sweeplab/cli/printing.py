@@ -69,8 +69,11 @@ def print_answer(answer: Answer, as_json: bool) -> None:
 
 
 def say_start(what: str, quiet: bool = False) -> None:
-    """Print on standard error what a command does first, before it imports what takes seconds to import."""
-    if not quiet:
+    """Tell a terminal what a command does first, before it imports what takes seconds to import.
+
+    A program that reads standard error gets what goes wrong alone.
+    """
+    if not quiet and sys.stderr.isatty():
         print(f"{what} …", file=sys.stderr, flush=True)
 
 

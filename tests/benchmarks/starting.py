@@ -8,13 +8,14 @@ last trial to that of the results, to the last line and to the command's end. An
 from __future__ import annotations
 
 import os
+import pty
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Thread
 
@@ -38,8 +39,10 @@ def seconds(folder: Path) -> dict[str, float]:
     """Run the study in a lab without studies; return the seconds from the command to each mark."""
     place = folder / "lab" / "studies" / "starting"
     shutil.rmtree(place, ignore_errors=True)
-    began = time.perf_counter()
     command = [sys.executable, "-m", "sweeplab", "study", "run", "starting.yaml", "--lab", "lab"]
+    first = _first_line(command, folder)
+    shutil.rmtree(place, ignore_errors=True)
+    began = time.perf_counter()
     pipe, lines, before = subprocess.PIPE, list[tuple[float, str]](), os.times()
     with subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=subprocess.STDOUT, text=True) as study:
         reading = Thread(
@@ -53,13 +56,27 @@ def seconds(folder: Path) -> dict[str, float]:
     last = max(at for at, line in lines if line.startswith("16/16"))
     results = next(at for at, line in lines if line.startswith("starting: complete"))
     return {
-        "first line": lines[0][0] - began,
+        "first line in a terminal": first,
+        "first line in a file": lines[0][0] - began,
         **found,
         "last trial to results": results - last,
         "last trial to last line": lines[-1][0] - last,
         "last trial to end": ended - last,
         "CPU of all processes": sum(after[2:4]) - sum(before[2:4]),
     }
+
+
+def _first_line(command: Sequence[str], folder: Path) -> float:
+    """Return the seconds from the command to its first line in a terminal, then stop it."""
+    terminal, end = pty.openpty()
+    began = time.perf_counter()
+    with subprocess.Popen(command, cwd=folder, stdout=end, stderr=end) as study:
+        os.read(terminal, 1)
+        shown = time.perf_counter() - began
+        study.kill()
+    os.close(end)
+    os.close(terminal)
+    return shown
 
 
 def _once(holds: Callable[[], bool], study: subprocess.Popen[str]) -> float:

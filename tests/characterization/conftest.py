@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import random
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -110,7 +109,7 @@ def command(line: str) -> Said:
             main()
         except SystemExit as ended:
             code = int(ended.code or 0)
-    return Said(code, out.getvalue(), re.sub(r"\Areading .* …\n", "", err.getvalue()))
+    return Said(code, out.getvalue(), err.getvalue())
 
 
 class _Steering:

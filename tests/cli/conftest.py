@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -29,13 +28,9 @@ engine: {workers: 1}
 """
 
 
-# What commands that are slow to import say first.
-FIRST_LINE = re.compile(r"^reading .* …\n", re.MULTILINE)
-
-
 @dataclass(frozen=True)
 class Said:
-    """What a command said after its first line, and how it ended."""
+    """What a command said, and how it ended."""
 
     code: int
     out: str
@@ -62,8 +57,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> C
         capfd.readouterr()
         with pytest.raises(SystemExit) as ended:
             main()
-        out, err = capfd.readouterr()
-        return Said(int(ended.value.code or 0), out, FIRST_LINE.sub("", err))
+        return Said(int(ended.value.code or 0), *capfd.readouterr())
 
     return run
 

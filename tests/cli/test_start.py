@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -44,14 +46,18 @@ def test_ctrl_c_while_the_commands_are_imported_is_quiet(imported: str) -> None:
 @pytest.mark.parametrize("command", ["run tiny", "resume tiny", "confirm tiny", "watch tiny", "work tiny"])
 def test_the_first_line_comes_before_anything_slow_is_imported(finished: Finished, command: str) -> None:
     words = ["-X", "importtime", "-m", "sweeplab", "study", *command.split(), "--lab", str(finished.lab)]
-    with subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
+    terminal, end = pty.openpty()
+    with (
+        subprocess.Popen([sys.executable, *words], stderr=end) as process,
+        os.fdopen(terminal, "rb") as shown,
+    ):
         imported = set[str]()
-        for line in process.stderr:
+        for line in map(bytes.decode, shown):
             if line.startswith("reading "):
                 process.kill()
                 break
             imported.add(line.split("|")[-1].strip())
+        os.close(end)
     assert "typer" in imported and line.startswith("reading ")
     assert not imported & {
         "torch",

@@ -148,7 +148,7 @@ def doctor(place: Path, engine: Engine, **environment: str) -> dict[tuple[str, s
 def test_a_cluster_without_a_token_is_told_whatever_the_client_is_set_to(running, tmp_path: Path) -> None:
     more = ("-o", "budget.trials_per_cell=1", "-o", "max_iters=20", "-o", "engine.workers=1")
     with ray_cluster.alone(RAY_AUTH_MODE="disabled") as address:
-        known = {"SWEEPLAB_STORAGE": running.url, "RAY_AUTH_MODE": "token"}
+        known = {"SWEEPLAB_STORAGE": running.url, "RAY_AUTH_MODE": "token", "RAY_ADDRESS": address}
         told = doctor(tmp_path, Engine(type="ray", address=address), **known)["ray", "bad"]["found"]
         assert ray.OPEN in told and ray.CLOSES in told
         known["RAY_AUTH_MODE"] = "disabled"
