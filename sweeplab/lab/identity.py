@@ -101,7 +101,7 @@ def write_study(spec: StudySpec, folder: StudyFolder, data: DataDescription) -> 
     understood = json.dumps(spec.as_written(), indent=1)
     if spec.source != folder.canonical_file:
         write_whole(folder.study_file, (spec.text if spec.source else understood).encode())
-    write_orders(folder, spec, dict.fromkeys(spec.overridden, "study run"))
+    write_orders(folder, spec, {})
     write_whole(folder.data_file, json.dumps(data.as_dict(), indent=1).encode())
     write_whole(folder.canonical_file, understood.encode())
 

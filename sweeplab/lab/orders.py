@@ -1,7 +1,7 @@
 """What a person ordered about a study since its file was written, which stays in force until the file itself changes.
 
 The study's folder has the values in force (study.json), the file as it was last read (study.yaml), and which values
-were ordered by a command or an override (ordered.json).
+were ordered by a command (ordered.json). Overrides are for the run that they are given to.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from sweeplab.expressions import ALLOWED, Expression, in_table_names
 from sweeplab.hyperparameters import AUTO, TABLE, defaults
 from sweeplab.permissions import RAY, TRACKING, Kind
 from sweeplab.records.folders import NAMES, is_name
-from sweeplab.study.problems import SECTIONS, Location, SourceMap, dotted
+from sweeplab.study.problems import SECTIONS, Location, SourceMap
 from sweeplab.study.search import SearchSpec
 
 if TYPE_CHECKING:
@@ -424,11 +424,6 @@ class StudySpec(Section):
     def read(self) -> float:
         """Return when the study file was read, in seconds since 1970."""
         return self._source_map.read
-
-    @property
-    def overridden(self) -> dict[str, str]:
-        """Return the options of the command line, by the places that they set."""
-        return {dotted(place): words for place, words in self._source_map.overrides.items()}
 
     @property
     def changed(self) -> dict[str, list[Any]]:

@@ -142,6 +142,8 @@ class Lines:
 
     def update(self, event: events.Event, progress: StudyProgress) -> None:
         """Print what an event changes."""
+        if self._said is None and isinstance(event, events.Tick):
+            return  # tracking is not open yet, and if it does not answer one line says so
         if self._said is None:
             plan = progress.plan
             self._say(
