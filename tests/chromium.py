@@ -64,6 +64,8 @@ class Page:
         while True:
             message = json.loads((await self.socket.receive(timeout=60)).data)
             if message.get("id") == number:
+                if "navigated" in message.get("error", {}).get("message", ""):
+                    return {"result": {}}  # the page led to another one meanwhile
                 assert "error" not in message, message["error"]
                 return message["result"]
             self._note(message)

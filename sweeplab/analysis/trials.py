@@ -246,6 +246,8 @@ def select(runs: DataFrame, loss: str) -> Selection:
     # A trial's value is the minimum of its seeds' mean curve, as reported to Optuna: the mean of minima is lower.
     by = "value" if "value" in used and finite(used, "value").notna().all() else loss
     means = used.groupby([*POINT, *TRIAL], sort=False)[by].mean().reset_index()
+    if means.empty:
+        raise BadInput("no run that has ended says what its model and length are")
     best = means.loc[means.groupby(POINT, sort=False)[by].idxmin(), own_trial]
     parts = own_trial if best["study"].nunique() > 1 else TRIAL
     kept = used.merge(best.assign(point=best[parts].astype(str).agg("/".join, axis=1)), on=own_trial)

@@ -250,7 +250,10 @@ def bench_study(spec: StudySpec, lab: Path, again: bool = False) -> tuple[str, l
     rows = bench(values, dataset.training(values), dataset.val, taken, "; ".join(why), again)
     # A step compiled for the first time, or new times, may change the plan.
     now = make_plan(spec, lab)[0]
-    settled = [(each.dtype, [(cell.stack, cell.compile) for cell in each.cells]) for each in (now, planned)]
+    settled = [
+        (each.dtype, [(cell.stack, cell.compile, cell.stack_rates) for cell in each.cells])
+        for each in (now, planned)
+    ]
     return (cell.cell, rows) if settled[0] == settled[1] else bench_study(spec, lab)
 
 

@@ -382,7 +382,7 @@ def test_small_cells_are_run_large_ones_forecast_run_and_scored(cli, folder: Pat
     path = folder / "lab" / "ledger.jsonl"
     append(path, [read_chain(path).entries[0].forecast])
     late = cli("laws", "verify", "growing")
-    assert late.code == 0 and "5 refused: made after: it was sealed at " in late.out
+    assert late.code == 0 and "9 refused: made after: it was sealed at " in late.out
 
 
 @pytest.mark.parametrize("words", ["laws ledger", "laws verify", "laws forecast runs.csv"])

@@ -29,6 +29,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -523,6 +524,8 @@ def test_the_block_for_a_cluster_runs_on_one(engine: str, monkeypatch: pytest.Mo
             if words[0] == "export":
                 monkeypatch.setenv(*words[1].split("=", 1))
             elif "ray" not in words[:2] and ("storage" in words or ("ray" in words) == (engine == "ray")):
+                while "watch" in words and not [*StudyFolder(folder / "lab", "small").runs()]:
+                    time.sleep(0.5)  # the scheduler has not started the job yet
                 typed(folder, words[1:])
         states = StudyFolder(folder / "lab", "small").states()
         assert sum(states.values()) == 12 and states.keys() <= {"complete", "pruned"}

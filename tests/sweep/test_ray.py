@@ -154,7 +154,7 @@ def test_a_cluster_without_a_token_is_told_whatever_the_client_is_set_to(running
         known["RAY_AUTH_MODE"] = "disabled"
         found = doctor(tmp_path, Engine(type="ray", address=address), **known)
         assert found["ray", "warn"]["found"] == ray.OPEN and found["ray", "warn"]["cure"] == ray.CLOSES
-        assert found["ports", "ok"]["found"] == "the storage is reached from 1 nodes"
+        assert found["ports", "ok"]["found"] == "the storage is reached from 1 node"
         command = [sys.executable, "-m", "sweeplab", "study", "run", "killed.yaml", *more]
         for mode, code in (("token", 2), ("disabled", 0)):
             environment = {**os.environ, **ray_cluster.SETTINGS, **known, "RAY_AUTH_MODE": mode}

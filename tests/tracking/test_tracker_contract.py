@@ -10,6 +10,7 @@ import pytest
 
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.permissions import name_address
 from sweeplab.records.runs import RunState
 from sweeplab.tracking import open_tracker
 from sweeplab.tracking.mlflow import MLflowTracker as Tracker
@@ -158,4 +159,5 @@ class TestMLflow(TrackerContract):
 class TestMLflowServer(TrackerContract):
     @pytest.fixture
     def make(self, server: str, tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[], Tracker]:
+        name_address(server)
         return lambda: open_tracker(tmp_path / "lab", request.node.name, server)
