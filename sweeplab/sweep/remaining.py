@@ -24,7 +24,7 @@ START_SECONDS = 4.0
 GUESSED_FLOPS = {"cpu": 1e10, "cuda": 5e12}
 # Standard deviations of a duration's logarithm: of a cell's ratio to the plan, beside that of other cells; of what a
 # whole run's measured time leaves open, such as later load on the machine; and of one run's time.
-CELL_SPREAD, LEAST_SPREAD, RUN_SPREAD = 0.2, 0.1, 0.1
+CELL_SPREAD, LEAST_SPREAD, RUN_SPREAD = 0.2, 0.25, 0.1
 # A measured time counts half after this share of the study's time so far: other load on the machine comes and goes.
 MEMORY = 0.2
 # The interval reaches this many standard deviations to either side.
