@@ -33,10 +33,10 @@ def cells(ctx: typer.Context, incomplete: str) -> list[str]:
     # While an option lacks its value, the arguments before it are not parsed yet.
     lab, named = ctx.params.get("lab"), next(iter(ctx.args), None)
     keys: list[str] = []
-    with suppress(BadInput, OSError):
+    with suppress(BadInput, OSError, KeyError, TypeError):  # a damaged plan: `doctor` names it
         if named is None or named in study_names(lab_folder(lab)):
             folder = latest_study(lab) if named is None else find_study(lab, named)
-            keys = [cell["key"] for cell in folder.read(folder.plan_file)["cells"]]
+            keys = [cell["cell"] for cell in folder.read(folder.plan_file)["cells"]]
         else:
             from sweeplab.study.file.reading import read_study
             from sweeplab.study.space import cells_named

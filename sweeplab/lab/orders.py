@@ -10,11 +10,11 @@ import json
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.files import write_whole
-from sweeplab.formatting import yaml_text
+from sweeplab.formatting import duration, yaml_text
 from sweeplab.records.folders import StudyFolder
 
 if TYPE_CHECKING:
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 class Order:
     """A value that a command set: its place, such as budget.time, the command, when, and what the file says there.
 
-    `at` is in seconds since 1970. The `value` is stored in study.json only.
+    `at` is in seconds since 1970. `last` is the value of the study's last run, which an override may have set.
     """
 
     place: str
     by: str
     at: float
     file: Any
-    value: Any = None
+    value: Any
+    last: Any = None
 
     @property
     def origin(self) -> str:
@@ -41,8 +42,16 @@ class Order:
 
     def in_words(self) -> str:
         """Say which value is in force, why, and what the file says."""
-        said = "nothing" if self.file is None else yaml_text(self.file)
-        return f"{self.place} is {yaml_text(self.value)}, by {self.origin}; the file says {said}"
+        is_now = f"{self.place} is {self.text(self.value)}"
+        if self.last != self.value:
+            is_now = f"{self.place} was {self.text(self.last)} in the last run, and is {self.text(self.value)} again"
+        return f"{is_now}, by {self.origin}; the file says {self.text(self.file)}"
+
+    def text(self, value: Any) -> str:
+        """Write a value of this place."""
+        if value is None:
+            return "nothing"
+        return duration(value) if self.place == "budget.time" else yaml_text(value)
 
 
 def read_orders(folder: StudyFolder) -> list[Order]:
@@ -50,7 +59,7 @@ def read_orders(folder: StudyFolder) -> list[Order]:
     if not folder.ordered_file.exists():
         return []
     orders, study = folder.read(folder.ordered_file)["orders"], folder.read(folder.canonical_file)
-    return [Order(**order, value=_value_at(study, order["place"])) for order in orders]
+    return [Order(**order, last=_value_at(study, order["place"])) for order in orders]
 
 
 def orders_in_words(folder: StudyFolder, spec: StudySpec) -> list[str]:
@@ -60,10 +69,8 @@ def orders_in_words(folder: StudyFolder, spec: StudySpec) -> list[str]:
         value = _value_at(study, order.place)
         if order.at >= spec.read or value == order.file == order.value:
             continue
-        later = (
-            f"{order.place} is {yaml_text(value)}, said later than {yaml_text(order.value)} by {order.origin}"
-        )
-        words.append(order.in_words() if value == order.value else later)
+        later = f"{order.place} is {order.text(value)}, said later than {order.text(order.value)} by {order.origin}"
+        words.append(replace(order, last=value).in_words() if value == order.value else later)
     return words
 
 
@@ -83,24 +90,20 @@ def standing(folder: StudyFolder, spec: StudySpec) -> list[str]:
 def write_orders(folder: StudyFolder, spec: StudySpec, by: Mapping[str, str]) -> None:
     """Record the orders that hold for a study whose values are now `spec`: earlier ones, and those at the places `by`.
 
-    An order whose value another one has replaced is dropped.
+    An order is dropped if the file that the study was last run from has another value at its place than it had then.
     """
-    from sweeplab.study.spec import IDENTITY
-
     document = _document(folder.study_file.read_text(encoding="utf-8-sig"))
     study = spec.as_written()
     orders = {
-        order.place: order for order in read_orders(folder) if order.value == _value_at(study, order.place)
+        order.place: order
+        for order in read_orders(folder)
+        if order.file == _file_value(document, order.place)
     }
-    orders |= {
-        place: Order(place, words, spec.read, _file_value(document, place)) for place, words in by.items()
-    }
+    for place, words in by.items():
+        value = _value_at(study, place)
+        orders[place] = Order(place, words, spec.read, _file_value(document, place), value)
     lasting = [
-        {name: value for name, value in asdict(order).items() if name != "value"}
-        for place, order in orders.items()
-        if place.partition(".")[0] not in (*IDENTITY, "name", "preset")
-        # An engine lacks the keys of other engines.
-        and (not place.startswith("engine.") or place.removeprefix("engine.") in study["engine"])
+        {name: value for name, value in asdict(order).items() if name != "last"} for order in orders.values()
     ]
     if lasting or folder.ordered_file.exists():
         write_whole(folder.ordered_file, json.dumps({"orders": lasting}, indent=1).encode())

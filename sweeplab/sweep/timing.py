@@ -22,6 +22,8 @@ from sweeplab.train.run import row_flops
 
 # How many earlier runs are needed to estimate a study's duration, and how many are read at most.
 FEWEST_RUNS, MOST_RUNS = 3, 200
+# A run tells how long others take if their FLOPs are within this factor: in a smaller one most time is overhead.
+LIKE = 4.0
 # The standard deviations of the logarithm of a run's duration: by earlier runs, by timed steps, and by a timed product
 # of matrices; of the last, steps reach about this share.
 BY_RUNS, BY_STEPS, BY_PRODUCT, SHARE_OF_PRODUCT = 0.3, 0.35, 0.6, 0.4
@@ -35,13 +37,13 @@ def with_durations(
 ) -> Plan:
     """Return the plan with the seconds by which a run of each cell prolongs the study.
 
-    They come from earlier runs on the same kind of device, the study's own first; else from steps of the smallest and
-    of the largest cell, of which new ones are timed only where that `may_time` and takes seconds, else from a timed
-    product of matrices. Where nothing is measured FLOPs alone tell, roughly.
+    They come from earlier runs of about as many FLOPs on the same kind of device, the study's own first; else from
+    steps of the smallest and of the largest cell, of which new ones are timed only where that `may_time` and takes
+    seconds, else from a timed product of matrices. Where nothing is measured FLOPs alone tell, roughly.
     """
     names = sorted(study_names(lab), key=lambda name: name != planned.name)
     known, at_once = _earlier_runs(lab, names, planned.device, len(planned.workers))
-    if len(known) >= FEWEST_RUNS:
+    if len(known) >= FEWEST_RUNS and all(_has_like(cell, known) for cell in planned.cells):
         by = f"{several(len(known), 'earlier run')} of this lab"
         return _with(planned, by, BY_RUNS, lambda cell: _as_earlier(cell, known) / at_once)
     if planned.device != "cpu" or not planned.is_here:
@@ -86,6 +88,10 @@ def _earlier_runs(
 
 def _ends(folder: StudyFolder) -> Iterator[Path]:
     return folder.path.glob("runs/*/*/end.json")
+
+
+def _has_like(cell: CellPlan, known: Sequence[tuple[float, float]]) -> bool:
+    return any(1 / LIKE <= flops / cell.train_flops <= LIKE for flops, _ in known)
 
 
 def _as_earlier(cell: CellPlan, known: Sequence[tuple[float, float]]) -> float:

@@ -49,6 +49,10 @@ def test_commands_are_completed(shell: str, lab: Path) -> None:
     assert {"pause", "plan"} <= offered(shell, "sweeplab study p")
 
 
+def test_cells_of_a_study_that_has_run_are_completed(finished) -> None:
+    assert offered("bash", f"sweeplab show tiny --lab {finished.lab} --cell n_") == {"n_embd=8", "n_embd=16"}
+
+
 @pytest.mark.parametrize(
     ("line", "texts"),
     [
@@ -73,7 +77,7 @@ def test_values_are_completed(line: str, texts: set[str], lab: Path) -> None:
     study = lab / "studies" / "small"
     parts = {"grid": {"n_embd": [8, 16]}, "search": {"learning_rate": {"min": 1e-4, "max": 1e-2}}}
     for name, cells in (("small", ["n_embd=8", "n_embd=16"]), ("wide", ["n_embd=64"])):
-        plan = {"cells": [{"key": cell} for cell in cells]}
+        plan = {"cells": [{"cell": cell} for cell in cells]}
         (lab / "studies" / name / "plan.json").write_text(json.dumps(plan))
     (study / "study.json").write_text(json.dumps(parts))
     os.utime(lab / "studies" / "wide" / "study.json", (2**32, 2**32))

@@ -83,7 +83,7 @@ def undo(cli, said: str) -> None:
         ("study show tiny --trial 9", "study tiny has no trial 9; allowed: 0 to 1"),
         ("study rename tiny tiny --yes", "a study 'tiny' exists in "),
         ("study rename tiny a/b --yes", "--name a/b: name is not a valid study name"),
-        ("study rm tiny", "move tiny (4 complete runs) to the trash? --yes confirms it"),
+        ("study rm tiny", "move tiny (runs: 4 complete) to the trash? --yes confirms it"),
         *[(f"study {command} tny", "no study 'tny' in ") for command in ("watch", "logs", "stop", "pause", "resume")],
         *[(f"study {command} tny", "no study 'tny' in ") for command in ("extend", "retry", "work", "rm")],
         ("study enqueue tny learning_rate=1", "no study 'tny' in "),
@@ -124,6 +124,11 @@ def test_what_was_said_last_is_in_force(cli, finished, lab: Path, folder: Path) 
     assert planned(written)[0] == 2 and not json.loads(cli("study", "show", "tiny", "--json").out)["orders"]
 
 
+def test_an_extension_that_adds_nothing_names_no_command_to_run(cli, lab: Path) -> None:
+    said = cli("study", "extend", "tiny", "--time", "1h").out
+    assert "0 trials to go" in said and "resume" not in said
+
+
 @pytest.mark.slow
 def test_running_the_file_again_undoes_no_order(cli, finished, lab: Path, folder: Path) -> None:
     file = shutil.copy(finished.file, folder / "tiny.yaml")
@@ -143,7 +148,8 @@ def test_running_the_file_again_undoes_no_order(cli, finished, lab: Path, folder
     assert run(*added) == {"n_embd=8": 4, "n_embd=16": 4, "n_embd=24": 4}
     assert cli("study", "run", file, "--quiet").code == 0
     study = json.loads((lab / "studies" / "tiny" / "study.json").read_text())
-    assert study["budget"]["trials_per_cell"] == 2 and study["track"]["snapshots"] == 3, "-o is for one run"
+    assert study["track"]["snapshots"] == 3, "-o is for one run"
+    assert study["budget"]["trials_per_cell"] == 3, "and after it the extension is in force again"
     changed = cli("study", "run", file, "-o", "max_iters=40")
     assert changed.code == 2 and "fixed.max_iters is 40 and was 20" in changed.err, "this is asked"
 

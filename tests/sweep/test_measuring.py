@@ -177,6 +177,20 @@ def test_a_plan_says_how_long_a_study_takes_by_the_steps_of_its_smallest_and_lar
     assert ahead.low_seconds < seconds < ahead.high_seconds
 
 
+def test_much_smaller_runs_tell_no_plan_how_long_it_takes(
+    tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timing, "all_measured", lambda jobs, *_: [1e-3 for _ in jobs])
+    spec = tiny(budget=Budget(trials_per_cell=2))
+    planned, _, _ = make_plan(spec, tmp_path)
+    flops, seconds = planned.cells[0].train_flops, 3.0  # nearly all of it is overhead
+    for share, by in ((0.01, "timed steps"), (0.5, "earlier runs")):
+        known = [(share * flops, seconds)] * 5
+        monkeypatch.setattr(timing, "_earlier_runs", lambda *_, known=known: (known, 1.0))
+        ahead = look_ahead(spec, planned, tmp_path)
+        assert by in ahead.timed_by and ahead.seconds < 2 * 2 * seconds / 0.5 + START_SECONDS
+
+
 @pytest.mark.parametrize(
     "budget", [{"trials_per_cell": 2}, {"flops": 1e9}, {"time": 600.0}, {"flops": 1e9, "time": 600.0}]
 )

@@ -144,7 +144,7 @@ def rm(
     if (begun := finish_moving(lab_folder(lab), name)) and name not in study_names(lab_folder(lab)):
         return answer_of(begun)  # the same command was interrupted before
     folder = find_study(lab, name)
-    _confirm(f"move {name} ({states_in_words(folder.states()) or 'no'} runs) to the trash?", yes)
+    _confirm(f"move {name} (runs: {states_in_words(folder.states()) or 'none'}) to the trash?", yes)
     return answer_of(remove_study(folder))
 
 

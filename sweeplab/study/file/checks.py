@@ -28,9 +28,9 @@ MOST_CONSTRAINTS = 100
 MOST_DIVIDED = 64
 # Total draws over all cells in search of one that meets every rule.
 MOST_DRAWS = 2000
-# No study finishes a grid with more points.
 # `seeds: 3` is probably meant as three seeds; a larger number as a seed.
 MOST_COUNTED = 21
+# No study finishes a grid with more points.
 LARGEST_GRID = 100_000
 # What is allowed, by the type of pydantic's error; braces hold the bounds of its context.
 ALLOWED = {

@@ -169,11 +169,13 @@ def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -
     store.poll_commands()
     changes = ", ".join(f"{name} {_said(after[name])} (was {_said(before[name])})" for name in given)
     back = [word for name in given for word in (_option(name), _said(before[name]))]
-    what = f"{folder.name} has {changes}"
+    what, undo = f"{folder.name} has {changes}", [folder.command("study extend", *back)]
     if spec.budget.trials_per_cell is not None:
         to_go = sum(max(0, int(store.limit(each.cell)) - each.counted) for each in store.counts())
         what += f": {several(to_go, 'trial')} to go"
-    return Done(f"{what}; {_when(folder, store)}", [folder.command("study extend", *back)])
+        if not to_go and not folder.is_run:
+            return Done(what, undo)
+    return Done(f"{what}; {_when(folder, store)}", undo)
 
 
 def _commands_of_running(folder: StudyFolder) -> Commands:
