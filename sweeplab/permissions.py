@@ -101,6 +101,9 @@ def check_address(kind: Kind, address: str) -> None:
         BadInput: only a file names it; says which credentials would be sent there, and how to name it.
     """
     sent, place = kind.credentials(address), place_of(address)
+    if _is_ambiguous(address) and address != os.environ.get(kind.variable):
+        what = f"{kind.place} is an address that can be read as two: it was not contacted"
+        raise BadInput(Problem(what, "%2F for /, %23 for #, %3F for ?, %40 for @"))
     if is_given(kind, address) or (is_allowed(place) and all(is_allowed(place, name) for name in sent)):
         return
     what = f"{kind.place} names {place}, which you have not: it was not contacted"
@@ -116,6 +119,20 @@ def allow_address(kind: Kind, address: str) -> None:
     allow(place)
     for name in kind.credentials(address):
         allow(place, name)
+
+
+def _is_ambiguous(address: str) -> bool:
+    """Return whether a database's driver would take another host from an address than `place_of` shows."""
+    if not address.startswith(("postgresql", "mysql", "mssql")):
+        return False
+    from sqlalchemy import make_url  # slow to import
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        driver, shown = make_url(address), make_url(without_password(address))
+    except (ArgumentError, ValueError):
+        return True
+    return (driver.host, driver.port) != (shown.host, shown.port)
 
 
 # ------------------------------------------------------------------ what is remembered

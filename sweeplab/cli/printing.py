@@ -38,6 +38,8 @@ class VisibleStream:
         self.terminal = getattr(stream, "terminal", stream)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "buffer":  # Typer would write to it, past `write`, where the encoding is ASCII
+            raise AttributeError(name)
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:

@@ -34,6 +34,7 @@ from sweeplab.records.folders import (
     service_file,
     service_url,
 )
+from sweeplab.records.runs import reading
 
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = ("0.0.0.0", "::", "*")
@@ -110,7 +111,13 @@ class Server:
     def _last_start(self) -> dict[str, Any]:
         """Return on which machine it was started last, and on which address it listened."""
         file = self.folder / "started.json"
-        return json.loads(file.read_bytes()) if file.exists() else {}
+        if not file.exists():
+            return {}
+        with reading(file, "remove it: the next start writes it again"):
+            said = dict(json.loads(file.read_bytes()))
+            if not said:  # its first start failed
+                return {}
+            return {"port": int(said["port"]), **{name: str(said[name]) for name in _STARTED}}
 
     @property
     def listens_on(self) -> str:
@@ -157,12 +164,16 @@ class Server:
         if not find_spec("psycopg"):
             raise BadInput(NEEDS_DRIVER)
         self._refuse_elsewhere()
-        _check_here(host or self.listens_on)
+        if host:
+            _check_here(host)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._refuse_links()
             with FileLock(self.folder / "lock"):
                 if self.exists and not allow_data:
                     service_url(self.service)
+                if not host:
+                    _check_here(self.listens_on)
                 then = self._last_start
                 host, wanted = host or self.listens_on, port or then.get("port")
                 if not self.is_running:
@@ -174,6 +185,12 @@ class Server:
             runs = f"the lab's storage is running on {then['listen']}, port {then['port']}"
             raise BadInput(f"{runs}; to change that, stop it first: {self.command('stop')}")
         return False
+
+    def _refuse_links(self) -> None:
+        """Refuse links in the server's folder: PostgreSQL and openssl would write through them."""
+        for file in (self.folder, *self.folder.iterdir()):
+            if file.is_symlink() and file != self.data:  # data of the user's own may lie on another disk
+                raise BadInput(Problem(f"{file} is a link to {file.readlink()}", "a folder without links"))
 
     def _refuse_elsewhere(self) -> None:
         if there := self.elsewhere:
@@ -334,6 +351,8 @@ class Server:
         """Create the data and a password, completely or not at all."""
         new, word = self.folder / "data.new", self.folder / "word"
         shutil.rmtree(new, ignore_errors=True)
+        for file in ("server.key", "server.crt"):  # somebody else may have put them there, and know the key
+            (self.folder / file).unlink(missing_ok=True)
         write_whole(word, secrets.token_urlsafe(24).encode(), mode=0o600)
         _give(word, account)
         words = ("-U", SERVICE, "-A", "scram-sha-256", "-E", "UTF8", "--locale=C", f"--pwfile={word.name}")
@@ -376,6 +395,9 @@ def _run(settings: Mapping[str, Any], *words: object) -> subprocess.CompletedPro
 def _give(path: Path, account: Mapping[str, Any]) -> None:
     if "user" in account:
         os.chown(path, account["user"], account["group"])
+
+
+_STARTED = ("host", "boot", "space", "listen")  # what started.json says beside the port
 
 
 def _place() -> dict[str, str]:

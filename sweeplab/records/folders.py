@@ -71,6 +71,8 @@ def read_service(file: Path) -> URL:
         said = dict(read[SERVICE])
         given = {name: said.pop(name) for name in ("host", "password")}
         given |= {"username": said.pop("user"), "database": said.pop("dbname")}
+        if others := said.keys() - {"port", "sslmode", "sslrootcert"}:  # such as hostaddr, another host
+            raise ValueError(f"unexpected keys: {', '.join(sorted(others))}")
         return URL.create("postgresql+psycopg", **given, port=int(said.pop("port")), query=said)
     except (OSError, Error, KeyError, ValueError) as error:
         raise DamagedFile(file, "it does not say how to connect", FROM_A_COPY) from error

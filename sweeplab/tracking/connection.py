@@ -20,13 +20,14 @@ from urllib.parse import unquote, urlsplit
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.files import cache_folder, database_url, read_only_uri, write_whole
 from sweeplab.formatting import without_password, without_passwords
-from sweeplab.permissions import TRACKING, check_address, name_address, place_of
+from sweeplab.permissions import TRACKING, check_address, is_given, name_address, place_of
 from sweeplab.records.folders import check_inside
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 Answer = TypeVar("Answer")
+_copies: set[str] = set()  # of read-only databases, which name what their originals name
 SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 SERVERS = ("http", "https", "databricks")
 _REASON = re.compile(
@@ -140,12 +141,13 @@ def artifact_location(lab: Path, uri: str) -> str | None:
 
 
 def check_location(lab: Path, uri: str, location: str) -> None:
-    """Make sure that the place of a run's files is in the lab, if the lab's own database names it.
+    """Make sure that the place of a run's files is in the lab, if a database names it that the user has not named.
 
     Raises:
         BadInput: it is elsewhere.
     """
-    if is_of_lab(lab, uri):
+    is_own = is_given(TRACKING, uri) and uri not in _copies
+    if is_of_lab(lab, uri) or (database_file(uri) and not is_own):
         check_inside(lab, folder_at(location) if location.startswith("file:") else Path(f"/{location}"))
 
 
@@ -220,6 +222,7 @@ def writable(lab: Path, uri: str) -> Iterator[str]:
         if is_of_lab(lab, uri):
             _point_files_at(str(artifact_location(lab, uri)), copy)
         name_address(database_url(copy))
+        _copies.add(database_url(copy))
         yield database_url(copy)
 
 

@@ -32,7 +32,8 @@ try { localStorage.setItem("sweeplab", `${location.pathname}/`) } finally {
 _REFUSED = """<!DOCTYPE html><title>sweeplab</title>
 <p>This page is for its owner alone, at the whole address that sweeplab ui or sweeplab dashboard prints.</p><script>
 const known = localStorage.getItem("sweeplab");
-if (known && !location.pathname.startsWith(known)) location.replace(`${known}${location.search}${location.hash}`);
+if (/^\\/[\\w-]{32}\\/$/.test(known) && !location.pathname.startsWith(known))
+  location.replace(`${known}${location.search}${location.hash}`);
 </script>
 """
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shutil
+import subprocess
 import sys
 from io import StringIO
 from pathlib import Path
@@ -169,6 +171,18 @@ def test_generated_text_keeps_its_lines_and_tabs(cli, folder: Path) -> None:
         "--json",
     )
     assert _STEERS.search(json.loads(plain.out)["text"]) and checked(plain)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_no_encoding_of_a_stream_lets_them_through(encoding: str) -> None:
+    """Typer writes to the bytes below a stream whose encoding is ASCII."""
+    program = (
+        "from sweeplab.cli.printing import show_control_characters; show_control_characters(); import typer; "
+    )
+    program += "typer.echo('a\\x1b]0;t\\x07b'); typer.echo('c\\x1b]d', err=True)"
+    settings = {**os.environ, "PYTHONIOENCODING": encoding}
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, env=settings, check=True)
+    assert b"\x1b" not in ended.stdout + ended.stderr and ended.stdout == b"a\\x1b]0;t\\x07b\n"
 
 
 def test_json_is_exact(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,6 +143,29 @@ def test_data_of_somebody_else_are_not_started(run, lab: Path, monkeypatch: pyte
     run("storage", "stop")
 
 
+@pytest.mark.parametrize("name", ["log", "server.crt", "new.key"])
+def test_nothing_is_written_through_a_link_in_its_folder(name: str, lab: Path) -> None:
+    victim = lab.parent / "victim"
+    victim.write_text("mine")
+    (lab / "postgres").mkdir(parents=True)
+    (lab / "postgres" / name).symlink_to(victim)
+    with pytest.raises(BadInput, match=f"{name} is a link to "):
+        Server(lab).start()
+    assert victim.read_text() == "mine" and not (lab / "postgres" / "data").exists()
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "{", '{"listen": "x.example", "port": 5}'])
+def test_a_damaged_record_of_its_start_is_said_in_one_line(content: str, run, lab: Path) -> None:
+    (lab / "postgres" / "data").mkdir(parents=True)
+    (lab / "postgres" / "started.json").write_text(content)
+    (lab / "postgres" / "data" / "postmaster.pid").write_text("1\n")
+    assert (
+        run("storage", "start", code=2).count("\n") == 1
+    )  # the data are somebody else's, which is said first
+    said = run("storage", "stop", code=2)
+    assert said.count("\n") == 1 and "started.json" in said
+
+
 def test_a_crash_of_the_machine_is_recovered_from(run, lab: Path) -> None:
     run("storage", "start")
     url = service_url(Server(lab).service).set(drivername="postgresql").render_as_string(hide_password=False)

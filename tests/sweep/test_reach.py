@@ -17,16 +17,24 @@ import optuna
 import pytest
 
 from sweeplab import load_study, permissions
-from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.errors import BadInput, DamagedFile, TrackingUnavailable
 from sweeplab.files import database_url
 from sweeplab.lab.events import Event, StudyNotice
 from sweeplab.lab.showing import show_study
 from sweeplab.lab.storage import VARIABLE, choose_storage
-from sweeplab.permissions import CREDENTIALS, TRACKING, allow_address
-from sweeplab.records.folders import StudyFolder
+from sweeplab.permissions import (
+    CREDENTIALS,
+    STORAGE,
+    TRACKING,
+    Kind,
+    allow_address,
+    check_address,
+    name_address,
+)
+from sweeplab.records.folders import StudyFolder, read_service
 from sweeplab.sweep.planning import check_reach
 from sweeplab.sweep.trials.storage import TrialStorage
-from sweeplab.tracking.connection import planned_uri, tracking_uri
+from sweeplab.tracking.connection import check_location, planned_uri, tracking_uri
 from sweeplab.tracking.experiment import count_studies
 
 TEXT = "".join(f"Line {i} of what is written here, {i * i % 97}.\n" for i in range(400))
@@ -272,6 +280,46 @@ def test_what_is_learned_from_a_file_goes_only_where_it_was_allowed_to_go(places
     check_reach(places.study("text.txt", track, "track.uri=http://127.0.0.1:9").spec, places.lab)
     with pytest.raises(BadInput, match=f"data.path names {places.secret}"):
         check_reach(places.study(str(places.secret), track).spec, places.lab)
+
+
+@pytest.mark.parametrize("kind", [STORAGE, TRACKING])
+def test_an_address_is_that_of_the_host_to_which_its_driver_connects(
+    kind: Kind, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file's address looks like the one that the environment names, but leads elsewhere."""
+    monkeypatch.setenv(kind.variable, "postgresql://me:pw@good.example/db")
+    for address in (
+        "postgresql+psycopg://u:@127.0.0.1:9/x@good.example/db",
+        "postgresql://u:@evil@good.example/db",
+    ):
+        with pytest.raises(BadInput, match="is an address that can be read as two: it was not contacted"):
+            check_address(kind, address)
+    check_address(kind, "postgresql://you:other@good.example/db")
+
+
+def test_a_service_file_has_no_keys_that_lead_elsewhere(tmp_path: Path) -> None:
+    lines = ["[sweeplab]", "host=good.example", "port=5", "user=u", "password=p", "dbname=postgres"]
+    file = tmp_path / "service.conf"
+    file.write_text("\n".join([*lines, "sslmode=verify-ca"]))
+    assert read_service(file).host == "good.example"
+    file.write_text("\n".join([*lines, "hostaddr=127.0.0.1"]))
+    with pytest.raises(DamagedFile, match="it does not say how to connect"):
+        read_service(file)
+
+
+def test_a_database_that_only_a_file_names_keeps_its_files_in_the_lab(places: Places) -> None:
+    """Beside the study file, in the lab, and the lab's own by another path."""
+    for uri in (
+        f"sqlite:///{places.own}/evil.db",
+        f"sqlite:///{places.lab}/other.db",
+        f"sqlite:///{places.lab}/../lab/mlflow.db",
+    ):
+        for location in ("http://127.0.0.1:9/x", places.secret.parent.as_uri()):
+            with pytest.raises(BadInput, match="leads out of"):
+                check_location(places.lab, uri, location)
+        check_location(places.lab, uri, (places.lab / "artifacts" / "1").as_uri())
+    name_address(f"sqlite:///{places.own}/evil.db")
+    check_location(places.lab, f"sqlite:///{places.own}/evil.db", places.secret.parent.as_uri())
 
 
 def test_no_file_of_a_lab_gives_permission(places: Places) -> None:
