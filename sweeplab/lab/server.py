@@ -114,8 +114,8 @@ class Server:
         if not file.exists():
             return {}
         with reading(file, "remove it: the next start writes it again"):
-            said = dict(json.loads(file.read_bytes()))
-            if not said:  # its first start failed
+            said = json.loads(file.read_bytes())
+            if said == {}:  # its first start failed
                 return {}
             return {"port": int(said["port"]), **{name: str(said[name]) for name in _STARTED}}
 

@@ -234,6 +234,22 @@ def test_an_address_that_the_environment_names_is_contacted(
     assert listener.heard
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # of MLflow
+def test_nothing_is_sent_where_a_database_beside_the_file_says(
+    finished, listener: Listener, home: dict[str, str], tmp_path: Path
+) -> None:
+    from mlflow import MlflowClient
+
+    uri = f"sqlite:///{tmp_path / 'runs.db'}"
+    MlflowClient(uri).create_experiment("tiny", f"http://{listener.at}/x")
+    (tmp_path / "tiny.yaml").write_text(f"{finished.file.read_text()}track: {{uri: '{uri}'}}\n")
+    program = [sys.executable, "-m", "sweeplab", "study", "run", "tiny.yaml", "--quiet"]
+    settings = os.environ | home | {"MLFLOW_TRACKING_TOKEN": "hidden"}
+    ended = subprocess.run(program, cwd=tmp_path, env=settings, capture_output=True, text=True, check=False)
+    assert listener.heard == [] and ended.returncode == 2 and "leads out of" in ended.stderr, ended
+
+
 # ------------------------------------------------------------------ files
 
 
