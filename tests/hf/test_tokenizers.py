@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Library
@@ -57,6 +57,7 @@ class TestEveryTokenizer:
         assert read_tokenizer(json.loads(library.to_str())) == tokenizer
 
     @settings(max_examples=50)
+    @example(text="0" * 8)
     @given(text=st.text(st.characters(exclude_categories=("Cs", "Cn")), min_size=1))
     def test_same_ids_of_any_text(self, kind: type[Tokenizer], text: str) -> None:
         tokenizer = kind.train(text)

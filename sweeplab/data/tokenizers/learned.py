@@ -185,7 +185,8 @@ class UnigramTokenizer(LibraryTokenizer):
     def _learned(cls, text: str, vocab_size: int) -> Self:
         """Learn pieces, and give all missing bytes the same score."""
         found = json.loads(super()._learned(text, vocab_size).definition)
-        scores = {token: round(score, 9) for token, score in found["model"]["vocab"]}
+        # Of a text of one repeated character the library learns no score: JSON has null for its NaN.
+        scores = {token: round(score or 0.0, 9) for token, score in found["model"]["vocab"]}
         ranked = sorted(scores, key=lambda token: (-scores[token], token))
         longer = [token for token in ranked if len(token) > 1]
         least = scores[longer[-1]] if longer else 0.0
