@@ -111,6 +111,8 @@ def _panel(panel: dict[str, Any]) -> Any:
     return sorted(data) if isinstance(data, dict) else " ".join(sorted(panel))
 
 
+# MLflow's own, where nothing in this process has asked its database before.
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:sqlalchemy.exc.SADeprecationWarning")
 def test_mlflow(lab: Lab, shapes: Shapes, golden: Golden) -> None:
     from mlflow.tracking import MlflowClient
 
