@@ -13,21 +13,47 @@ from typing import TYPE_CHECKING
 from sweeplab.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import ModuleType
+    from typing import Any
 
     from sweeplab.api import Study
+    from sweeplab.errors import BadInput as BadInput
     from sweeplab.runs.run import Run
 
 __version__ = VERSION
-__all__ = ["laws", "load_run", "load_study", "open_study"]
+__all__ = ["BadInput", "laws", "load_run", "load_study", "make_study", "open_study"]
 
 
-def __getattr__(name: str) -> "ModuleType":
-    """Import `sweeplab.laws` where it is first used: `import sweeplab` alone is quick."""
-    if name != "laws":
-        raise AttributeError(f"module 'sweeplab' has no attribute {name!r}")
-    return import_module("sweeplab.laws")
+def __getattr__(name: str) -> "ModuleType | type[BadInput]":
+    """Import `sweeplab.laws` and `sweeplab.BadInput` where they are first used: `import sweeplab` alone is quick."""
+    if name == "laws":
+        return import_module("sweeplab.laws")
+    if name == "BadInput":
+        from sweeplab.errors import BadInput
+
+        return BadInput
+    raise AttributeError(f"module 'sweeplab' has no attribute {name!r}")
+
+
+def make_study(
+    name: str, *, lab: str | Path | None = None, allow_plugins: bool = False, **parts: "Any"
+) -> "Study":
+    """Make a study from values instead of a file; `.run()` runs it, or continues the one of this name in the lab.
+
+    `parts` are the keys of a study file: data, fixed, grid, search, budget, seeds, …. Relative paths start at the
+    working folder.
+
+    >>> study = sweeplab.make_study("mine", data={"path": "notes.txt"}, grid={"n_embd": [16, 32]})
+
+    Raises:
+        BadInput: lists every problem in the values.
+    """
+    from sweeplab.api import Study
+    from sweeplab.records.folders import lab_folder
+    from sweeplab.study.file.reading import read_plain
+
+    return Study(read_plain({"name": name} | parts, allow_plugins=allow_plugins), lab_folder(lab))
 
 
 def load_study(
@@ -35,30 +61,38 @@ def load_study(
     *,
     lab: str | Path | None = None,
     name: str | None = None,
-    overrides: "Sequence[str]" = (),
+    overrides: "Sequence[str] | Mapping[str, Any]" = (),
     allow_plugins: bool = False,
+    **hyperparameters: "Any",
 ) -> "Study":
     """Read a study, given by its file or its name; `.run()` runs it.
 
     The name `small` means studies/small.yaml or small.yaml, else the lab's study as it was last run. What was ordered
     since the file was last run stays in force where the file has not changed.
 
-    `overrides` are written as on the command line: "max_iters=100". A file or tracking address in an override is
+    `hyperparameters` are fixed at other values: max_iters=100. `overrides` are written as on the command line,
+    ["budget.time=5m"], or map places to values, {"budget.time": "5m"}. A file or tracking address in an override is
     trusted, while one that only the file names may be refused. The study's plugins, Python files, are imported only
     with `allow_plugins`.
 
     Raises:
         BadInput: the file is wrong; lists every problem in it.
     """
+    from collections.abc import Mapping
+
     from sweeplab.api import Study
+    from sweeplab.formatting import yaml_text
+    from sweeplab.lab.identity import standing
     from sweeplab.lab.listing import study_source
-    from sweeplab.lab.orders import standing
     from sweeplab.permissions import name_address
     from sweeplab.records.folders import StudyFolder, lab_folder
     from sweeplab.study.file.reading import read_study
 
-    folder = lab_folder(Path(lab) if lab else None)
+    folder = lab_folder(lab)
     file = study_source(path, folder)
+    changes = {**hyperparameters, **(overrides if isinstance(overrides, Mapping) else {})}
+    overrides = [] if isinstance(overrides, Mapping) else [*overrides]
+    overrides += [f"{place}={yaml_text(value)}" for place, value in changes.items()]
     spec = read_study(file, overrides, name, allow_plugins)
     if ordered := standing(StudyFolder(folder, spec.name), spec):
         spec = read_study(file, overrides, name, allow_plugins, ordered)
@@ -77,7 +111,7 @@ def open_study(name: str, lab: str | Path | None = None, *, allow_plugins: bool 
     from sweeplab.api import Study
     from sweeplab.lab.listing import find_study, read_spec
 
-    folder = find_study(Path(lab) if lab else None, name)
+    folder = find_study(lab, name)
     return Study(read_spec(folder, allow_plugins), folder.lab)
 
 
@@ -91,4 +125,4 @@ def load_run(run: str, *, lab: str | Path | None = None, uri: str | None = None)
     from sweeplab.records.folders import lab_folder
     from sweeplab.runs.opening import open_run
 
-    return open_run(run, lab_folder(Path(lab) if lab else None), uri)
+    return open_run(run, lab_folder(lab), uri)

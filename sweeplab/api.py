@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.formatting import several, yaml_text
+from sweeplab.lab.chosen import StudyTrials
 from sweeplab.lab.events import Callbacks, Event, OnEvaluation, OnTrialEnd
 from sweeplab.lab.identity import check_same_study
 from sweeplab.lab.listing import tracking_uri_of
 from sweeplab.lab.showing import show_study, study_row
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import RunState
-from sweeplab.report.notebook import live_in_notebook
 from sweeplab.study.plan import Plan
 from sweeplab.study.space import LONGEST_KEY
 from sweeplab.study.spec import Confirm
@@ -30,7 +29,7 @@ from sweeplab.tracking import open_tracker
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sweeplab.analysis.confirmation import CellConfirmed
+    from sweeplab.analysis.differences import CellConfirmed
     from sweeplab.lab.moving import Done
     from sweeplab.report.data import ReportData
     from sweeplab.report.style import Figure
@@ -45,7 +44,7 @@ _FIRST = ("cell", "trial", "seed", "state", "value")
 class Results:
     """The results of a study so far, also while another process runs it.
 
-    All methods raise BadInput if the study has not been run, and TrackingUnavailable if tracking does not answer.
+    All methods raise BadInput if the study has not been run.
     """
 
     folder: StudyFolder
@@ -57,7 +56,7 @@ class Results:
         """
         from sweeplab.analysis.table import pairs_of, runs_table
 
-        frame = pairs_of(runs_table(self.folder.lab, self.folder.name, self._uri))
+        frame = pairs_of(runs_table(self.folder.lab, self.folder.name))
         first = [*_FIRST, *self._varied(frame)]
         return frame[[*first, *(name for name in frame if name not in first)]]
 
@@ -67,7 +66,6 @@ class Results:
         return frame[[*_FIRST, *self._varied(frame)]]
 
     def _varied(self, frame: pd.DataFrame) -> list[str]:
-        """Return the hyperparameters of the study's grid, cells and search that differ between its runs."""
         study = self.folder.read(self.folder.canonical_file)
         changed = (name for cell in study.get("cells", ()) for name in cell)
         names = dict.fromkeys([*study["grid"], *changed, *study["search"]])
@@ -75,13 +73,21 @@ class Results:
 
     @property
     def best(self) -> dict[str, Any]:
-        """Return the run with the lowest value, as plain values; empty if no run has finished."""
+        """Return the first run of the best trial, as plain values; empty if no run has finished.
+
+        It is the trial of lowest expected value; `expected` is that, None if too few trials tell it.
+        """
         import pandas as pd
 
-        rows = self.trials().astype(object).to_dict("records")
-        valued = (row for row in rows if RunState(row["state"]).has_value)
-        best = min(valued, key=lambda row: row["value"], default={})
+        rows, trials = self.trials().astype(object).to_dict("records"), StudyTrials(self.folder)
+        ranked = [of_task[0] for of_task in trials.by_task()]
+        if not ranked:
+            return {}
+        choice = trials.choice()
+        place = ranked[0].cell, ranked[0].number
+        best = next(row for row in rows if (row["cell"], row["trial"]) == place)
         plain = {str(name): value for name, value in best.items()}
+        plain |= {"expected": choice and choice.expected and choice.expected.value}
         return {name: None if value is pd.NA or value != value else value for name, value in plain.items()}
 
     def plot(self, panel: str = "learning_curves", **options: Any) -> Figure:
@@ -92,13 +98,14 @@ class Results:
         Raises:
             BadInput: there is no such panel or option, or the panel has nothing to draw yet.
         """
+        from sweeplab.analysis.table import check_run
         from sweeplab.report.panels.base import make_panel, panel_spec
 
         asked = panel_spec(panel, options)
-        _ = self._uri
-        found = make_panel(asked, report_data(self.folder.lab, [self.folder.name]))
-        if (figure := found.figure()) is None:
-            raise BadInput(found.missing or f"{panel} is a table: trials() has it")
+        check_run(self.folder)
+        drawn = make_panel(asked, report_data(self.folder.lab, [self.folder.name]))
+        if (figure := drawn.figure()) is None:
+            raise BadInput(drawn.missing or f"{panel} is a table: trials() has it")
         return figure
 
     def curves(self, metrics: Sequence[str] = ("train_loss", "val_loss")) -> pd.DataFrame:
@@ -108,16 +115,10 @@ class Results:
         """
         from sweeplab.analysis.table import curves_table
 
-        return curves_table(self.folder.lab, self.folder.name, self._uri, metrics)
-
-    @property
-    def _uri(self) -> str | None:
-        if not self.folder.has_started:
-            raise BadInput(f"study {self.folder.name} has not been run in {self.folder.lab}")
-        return tracking_uri_of(self.folder)
+        return curves_table(self.folder.lab, self.folder.name, metrics)
 
     def _repr_html_(self) -> str:
-        from sweeplab.report.notebook import study_html
+        from sweeplab.report.live import study_html
 
         shown = show_study(self.folder) if self.folder.canonical_file.exists() else None
         return study_html(self.folder.name, str(self.folder.lab), shown)
@@ -145,9 +146,10 @@ class Study(Results):
         how = "not run yet"
         if self.folder.has_started:
             row = study_row(self.folder)
-            of = "" if row["planned"] is None else f"{row['done']} of "
+            of = f"{row['done']} of " * (row["planned"] is not None)
             how = f"{row['state']}, {of}{several(row['planned'] or row['done'], 'trial')}"
-            how += "" if row["best_value"] is None else f", best {row['best_value']:.4f}"
+            if row["best_value"] is not None:
+                how += f", best {row['best_value']:.4f}"
         return f"<study {self.folder.name} in {self.lab}: {how}>"
 
     def plan(self) -> Plan:
@@ -191,7 +193,10 @@ class Study(Results):
         """
         from sweeplab.sweep.work.supervisor import run_study  # SQLAlchemy with it: slow to import
 
-        listen = listen or live_in_notebook(self.folder.name)
+        if listen is None:
+            from sweeplab.report.live import live_in_notebook
+
+            listen = live_in_notebook(self.folder.name)
         callbacks = Callbacks(self.folder.name, on_evaluation, on_trial_end)
 
         importing = Thread(target=import_report, daemon=True)  # while the workers train
@@ -212,7 +217,7 @@ class Study(Results):
         if not interrupts() and any(ending.folder.runs()):
             try:
                 report = write_report("scaling", self.lab, [ending.folder.name])[0]
-            except (BadInput, TrackingUnavailable, OSError) as error:
+            except (BadInput, OSError) as error:
                 errors.append(f"no report: {error}")
         status = "failed" if errors and ending.status == "complete" else ending.status
         return StudyResult(ending.folder, status, [*errors, *callbacks.errors], report)
@@ -232,13 +237,13 @@ class Study(Results):
             BadInput: no trial of the study has a value, or it was confirmed with other numbers of seeds.
             Interrupted: a study that trains them did not end; calling this again continues from there.
         """
-        from sweeplab.analysis.confirmation import confirmed_cells
+        from sweeplab.analysis.differences import confirmed_cells
         from sweeplab.sweep.confirming import confirm
 
         asked = self.spec.confirm or Confirm()
         top, seeds = top or asked.top, seeds or asked.seeds
-        found = confirm(self.folder, self.spec, top, seeds, lambda spec: run(Study(spec, self.lab)))
-        return confirmed_cells(found)
+        confirmed = confirm(self.folder, self.spec, top, seeds, lambda spec: run(Study(spec, self.lab)))
+        return confirmed_cells(confirmed)
 
     def report(self, page: str = "scaling", form: str = "html", single_file: bool = False) -> Path:
         """Write a page of the study, scaling or sweep, as `sweeplab report` does, and return its file."""
@@ -255,18 +260,22 @@ class Study(Results):
 
         return publish(self.folder, cell, name)
 
-    def extend(self, trials_per_cell: int | None = None, time: str | None = None) -> Done:
+    def extend(
+        self, trials_per_cell: int | None = None, time: str | None = None, widen: str | None = None
+    ) -> Done:
         """Change the study's budget (totals), while it runs or afterwards; `time` is a text such as 30m, or none.
 
+        `widen` names a hyperparameter whose range grows where its best values lie at an end; the study must not run.
+
         Raises:
-            BadInput: nothing is given, or a value is not a budget.
+            BadInput: nothing is given, a value is not a budget, or the range cannot be widened.
         """
         from sweeplab.lab.listing import read_spec
         from sweeplab.sweep.control import steering
 
-        trials = None if trials_per_cell is None else str(trials_per_cell)
-        done = steering.extend(self.folder, trials, time)
-        self.spec = self.spec.model_copy(update={"budget": read_spec(self.folder).budget})
+        done = steering.extend(self.folder, trials_per_cell, time, widen)
+        now = read_spec(self.folder)
+        self.spec = self.spec.model_copy(update={"budget": now.budget, "search": now.search})
         return done
 
     def enqueue(self, **values: Any) -> Done:
@@ -306,29 +315,27 @@ def report_data(lab: Path, names: Sequence[str]) -> ReportData:
     """Return the data of reports about studies.
 
     Raises:
-        BadInput: tracking has no such study, or studies cannot be compared.
-        TrackingUnavailable: tracking does not answer.
+        BadInput: there is no such study, or studies cannot be compared.
     """
     from sweeplab.analysis.studies import read_studies
-    from sweeplab.formatting import without_password
     from sweeplab.report.data import ReportData, RunPages
-    from sweeplab.tracking.connection import SERVERS, tracking_uri
+    from sweeplab.tracking.connection import SERVERS
     from sweeplab.tracking.pages import PORT
     from sweeplab.tracking.private import HOST
 
     studied = read_studies(lab, names)
     if len(names) > 1:
         studied.check_comparable()
-    found = ReportData.of_study(studied.runs, lambda metric: studied.curves(lab, metric), studied, lab)
+    report = ReportData.of_study(studied.runs, lambda metric: studied.curves(lab, metric), studied, lab)
     pages = {}
     for name in names:
         folder = StudyFolder(lab, name)
-        uri = tracking_uri(lab, own := tracking_uri_of(folder))
-        is_served = uri.startswith(SERVERS)
-        server = without_password(uri).rstrip("/") if is_served else f"http://{HOST}:{PORT}"
-        prefix = f"{server}/{open_tracker(lab, name, own).run_pages()}"
-        pages[name] = RunPages(prefix, "" if is_served else folder.command("ui"))
-    return replace(found, mlflow=pages)
+        if tracked := folder.read_tracked():
+            is_served = tracked.place.startswith(SERVERS)
+            server = tracked.place.rstrip("/") if is_served else f"http://{HOST}:{PORT}"
+            prefix = f"{server}/#/experiments/{tracked.experiment_id}/runs/"
+            pages[name] = RunPages(prefix, "" if is_served else folder.command("ui", f"--port={PORT}"))
+    return replace(report, mlflow=pages)
 
 
 def write_report(
@@ -340,16 +347,15 @@ def write_report(
     form: str = "html",
     single_file: bool = False,
 ) -> list[Path]:
-    """Write a page about studies from their data in tracking, and return the files to open.
+    """Write a page about studies from their records, and return the files to open.
 
     `page` is scaling or sweep (one study), or compare (several). By default a study's pages go to its own folder, a
     comparison to `reports` in the lab. `form` is html, or png, svg or pdf for one picture per figure. Pages share one
     plotly.js, in `reports` in the lab or in `folder`; a `single_file` embeds it, as does the copy that tracking keeps.
 
     Raises:
-        BadInput: the dashboard names something that does not exist, pictures cannot be made, tracking has no such
-            study, or studies cannot be compared.
-        TrackingUnavailable: tracking does not answer.
+        BadInput: the dashboard names something that does not exist, pictures cannot be made, there is no such study,
+            or studies cannot be compared.
     """
     from sweeplab.report.data import CURVES
     from sweeplab.report.page import with_plotly
@@ -366,11 +372,11 @@ def write_report(
     for metric in CURVES if page == "scaling" else ():  # its curves.csv holds all of them
         report.curves(metric)
     written = write_page(page, report, report.studied.runs, folder, dashboard, form, shared)
-    if one:
-        with suppress(TrackingUnavailable):  # the page is written; tracking gets the next one
+    if one and one.tracked_file.exists():
+        with suppress(BadInput, TrackingUnavailable):  # the page is written; tracking gets the next one
             tracker = open_tracker(lab, one.name, tracking_uri_of(one))
-            for each in written if form != "html" else folder.glob(f"{page}*"):
-                tracker.attach(each, "report")
+            for page_file in written if form != "html" else folder.glob(f"{page}*"):
+                tracker.attach(page_file, "report")
             if form == "html" and shared:
                 with TemporaryDirectory() as place:  # MLflow shows one file alone, so embed plotly.js
                     whole = Path(place) / written[0].name

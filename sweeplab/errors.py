@@ -14,63 +14,26 @@ EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 # hyperparameters are in ALIASES: these are read.
 SYNONYMS = {
     "search": "parameters params space search_space param_space hyperparameters config",
-    "fixed": "value constant constants",
-    "sampler": "method algorithm search_alg searcher",
-    "pruner": "early_terminate early_termination",
-    "seeds": "seed random_seed n_seeds num_seeds",
-    "constraints": "conditions",
-    "first_trial": "initial_params points_to_evaluate",
-    "data": "dataset",
-    "engine": "backend executor launcher",
-    "metric": "name monitor",
-    "goal": "direction directions mode",
-    "minimize": "min minimise lower",
-    "trials_per_cell": "n_trials trials num_trials max_trials run_cap",
-    "time": "timeout max_time",
-    "workers": "n_jobs num_workers jobs",
-    "min": "low lower start lower_bound",
-    "max": "high upper stop upper_bound",
-    "log": "log_scale log_uniform loguniform distribution prior",
-    "step": "q",
-    "choices": "values categories options",
-    "expr": "expression formula",
-    "betas": "beta1 beta2 b1 b2 adam_beta1 adam_beta2",
-    "tpe": "bayes bayesian bayesian_optimization hyperopt",
-    "gp": "bayes bayesian bayesian_optimization gaussian_process botorch",
-    "cmaes": "cma",
-    "qmc": "sobol halton",
-    "asha": "sha successive_halving",
-    "adamw": "adam adam_w",
-    "rmsnorm": "rms",
-    "layernorm": "ln layer_norm",
-    "rotary": "rope",
-    "float32": "fp32 single",
-    "bfloat16": "bf16",
-    "float16": "fp16 half",
-    "cuda": "gpu",
-    "bpe": "byte_pair tiktoken",
-    "wordpiece": "word_piece bert",
-    "unigram": "sentencepiece spm",
-    "char": "character characters",
-    "run": "train start launch tune optimize search",
-    "list": "ls studies",
-    "show": "status info describe state",
-    "best": "winner top results result",
-    "rm": "delete remove del",
-    "init": "new create",
-    "plan": "preview validate check",
-    "stop": "kill cancel abort",
-    "logs": "log tail events",
-    "ui": "mlflow browse",
-    "dashboard": "live monitor",
-    "resume": "continue",
-    "extend": "more",
-    "enqueue": "add queue",
-    "clone": "copy cp duplicate",
-    "rename": "mv move",
-    "generate": "sample complete",
-    "evaluate": "eval test",
-}
+    "fixed": "value constant constants", "sampler": "method algorithm search_alg searcher",
+    "pruner": "early_terminate early_termination", "seeds": "seed random_seed n_seeds num_seeds",
+    "constraints": "conditions", "first_trial": "initial_params points_to_evaluate", "data": "dataset",
+    "engine": "backend executor launcher", "metric": "name monitor", "goal": "direction directions mode",
+    "minimize": "min minimise lower", "trials_per_cell": "n_trials trials num_trials max_trials run_cap",
+    "time": "timeout max_time", "workers": "n_jobs num_workers jobs", "min": "low lower start lower_bound",
+    "max": "high upper stop upper_bound", "log": "log_scale log_uniform loguniform distribution prior", "step": "q",
+    "choices": "values categories options", "expr": "expression formula",
+    "betas": "beta1 beta2 b1 b2 adam_beta1 adam_beta2", "tpe": "bayes bayesian bayesian_optimization hyperopt",
+    "gp": "bayes bayesian bayesian_optimization gaussian_process botorch", "cmaes": "cma", "qmc": "sobol halton",
+    "asha": "sha successive_halving", "adamw": "adam adam_w", "rmsnorm": "rms", "layernorm": "ln layer_norm",
+    "rotary": "rope", "float32": "fp32 single", "bfloat16": "bf16", "float16": "fp16 half", "cuda": "gpu",
+    "bpe": "byte_pair tiktoken", "wordpiece": "word_piece bert", "unigram": "sentencepiece spm",
+    "char": "character characters", "run": "train start launch tune optimize search clone copy cp duplicate",
+    "list": "ls studies", "show": "status info describe state", "best": "winner top results result",
+    "rm": "delete remove del", "init": "new create", "plan": "preview validate check", "stop": "kill cancel abort",
+    "logs": "log tail events", "ui": "mlflow browse", "dashboard": "live monitor", "resume": "continue retry",
+    "extend": "more", "enqueue": "add queue", "rename": "mv move", "generate": "sample complete",
+    "evaluate": "eval test", "predict": "classify score label perplexity",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -86,7 +49,7 @@ class Problem:
 
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
-        text = f"{place}: {self.what}" if place else self.what
+        text = ": ".join(filter(None, [place, self.what]))
         if self.allowed:
             text += f"; allowed: {self.allowed}"
         if self.nearest:
@@ -116,6 +79,11 @@ class DamagedFile(BadInput):
 
 class TrackingUnavailable(Exception):  # noqa: N818 - a state of the world, not an error of the program
     """Tracking could not store something now; nothing is lost, and the caller may try again later."""
+
+
+def conflict(first: str, second: str, allowed: str = "one of them") -> Problem:
+    """Return the problem that two options, keys or values of an input are for the same thing."""
+    return Problem(f"{first} and {second} exclude each other", allowed)
 
 
 def synonym(name: str, known: Iterable[str]) -> str:

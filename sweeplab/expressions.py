@@ -14,6 +14,7 @@ from typing import Any
 
 from simpleeval import DEFAULT_OPERATORS, InvalidExpression, SimpleEval
 
+from sweeplab.formatting import several
 from sweeplab.hyperparameters import canonical
 
 MAX_LENGTH = 500
@@ -31,7 +32,7 @@ def _round(number: float, digits: int | None = None) -> float | int:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    each.__name__: each for each in (min, max, abs, round, int, float)
+    function.__name__: function for function in (min, max, abs, round, int, float)
 }
 FUNCTIONS |= {name: getattr(math, name) for name in ("sqrt", "log", "log2", "exp", "floor", "ceil")}
 FUNCTIONS["round"] = _round
@@ -107,7 +108,9 @@ def in_table_names(text: str) -> str:
 @lru_cache(maxsize=1024)
 def _parse(text: str) -> ast.expr:
     if len(text) > MAX_LENGTH:
-        raise ValueError(f"an expression of {len(text):,} characters is too long (at most {MAX_LENGTH})")
+        raise ValueError(
+            f"an expression of {several(len(text), 'character')} is too long (at most {MAX_LENGTH})"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -7,12 +7,15 @@ import os
 import platform
 import re
 import secrets
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO, Literal
+
+from sweeplab.errors import BadInput
 
 
 def cache_folder() -> Path:
@@ -24,6 +27,42 @@ def cache_folder() -> Path:
     return user_cache_path("sweeplab")
 
 
+def private_cache(name: str) -> Path:
+    """Return a folder of the cache that this user alone may enter, and make it where there is none."""
+    return make_folder(cache_folder() / name, 0o700)
+
+
+# The labs that this process uses: they may come from somebody else, with links in the places of their folders.
+_labs: set[Path] = set()
+
+
+def keep_inside(lab: Path) -> None:
+    """Write files of a lab, from now on, only where no link leads out of it."""
+    _labs.add(lab.absolute())
+
+
+def make_folder(folder: Path, mode: int = 0o777) -> Path:
+    """Make a folder, with those above it, unless it exists.
+
+    Raises:
+        BadInput: a link leads it out of its lab.
+        OSError: it cannot be made.
+    """
+    _check_inside(folder)
+    folder.mkdir(mode, parents=True, exist_ok=True)
+    return folder
+
+
+def _check_inside(place: Path) -> None:
+    for lab in _labs.intersection(place.absolute().parents):
+        if not place.resolve().is_relative_to(lab.resolve()):
+            what = f"{place}: a symbolic link leads out of {lab}, to {place.resolve()}, and is not followed"
+            raise BadInput(what)
+
+
+MOST_BYTES = (
+    2**28
+)  # of a file that is read as a whole, but for weights: of a thousand times what studies write
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")  # what follows the target's name
 _PLAIN_PATH = re.compile(r"[\w/.-]*", re.ASCII)  # a path that needs no escapes in a URL
@@ -50,7 +89,12 @@ def process_space() -> tuple[str, str]:
 
 
 def database_url(file: Path) -> str:
-    """Return SQLAlchemy's URL of an SQLite file, for any path."""
+    """Return SQLAlchemy's URL of an SQLite file, for any path.
+
+    Raises:
+        OSError: what is there is no file.
+    """
+    _check_database(file)
     if _PLAIN_PATH.fullmatch(str(file)):
         return f"sqlite:///{file}"
     from sqlalchemy import URL  # slow to import
@@ -66,14 +110,26 @@ def read_only_uri(file: Path) -> str:
     """Return SQLite's URI that opens a database read-only and creates no file.
 
     A write-ahead log needs an index file beside it. If that cannot be created and there is no log, nobody is writing.
+
+    Raises:
+        OSError: what is there is no file.
     """
+    _check_database(file)
     log = file.with_name(f"{file.name}-wal")
     is_still = not os.access(file.absolute().parent, os.W_OK) and not log.exists()
-    return f"{file.absolute().as_uri()}?mode=ro{'&immutable=1' if is_still else ''}"
+    return f"{file.absolute().as_uri()}?mode=ro" + "&immutable=1" * is_still
 
 
-def write_whole(target: Path, content: bytes, mode: int = 0o666) -> None:
-    """Write a file so that a kill at any moment leaves the old content or all of `content`.
+def _check_database(file: Path) -> None:
+    """Make sure that SQLite opens no pipe, for which it would wait."""
+    for name in (file.name, *(f"{file.name}-{kind}" for kind in ("wal", "shm", "journal"))):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if not stat.S_ISREG(file.with_name(name).stat().st_mode):
+                raise OSError(errno.EINVAL, "is no file", str(file.with_name(name)))
+
+
+def write_whole(target: Path, content: bytes | Iterable[bytes | memoryview], mode: int = 0o666) -> None:
+    """Write a file so that a kill at any moment leaves the old content or all of `content`, which may come in parts.
 
     The caller makes sure, by a lock or a lease, that one process at a time writes `target`: what killed ones left is
     removed first. A link in the place of `target` is replaced, not followed.
@@ -81,6 +137,7 @@ def write_whole(target: Path, content: bytes, mode: int = 0o666) -> None:
     Raises:
         OSError: there is no room, or the folder cannot be written; nothing is left behind.
     """
+    _check_inside(target.parent)
     _remove_left(target)
     with _temporary(target, content, mode) as temporary:
         temporary.replace(target)
@@ -92,6 +149,7 @@ def write_new(target: Path, content: bytes) -> bool:
     Raises:
         OSError: there is no room, or the folder cannot be written; nothing is left behind.
     """
+    _check_inside(target.parent)
     with _temporary(target, content, 0o666) as temporary:
         try:
             os.link(temporary, target)
@@ -107,27 +165,83 @@ def write_new(target: Path, content: bytes) -> bool:
     return is_new
 
 
-def opened(file: Path, mode: Literal["ab", "ab+", "wb"]) -> BinaryIO:
-    """Open a file to append to it or to write in its place.
+def opened(file: Path, mode: Literal["rb", "ab", "ab+", "wb"]) -> BinaryIO:
+    """Open an ordinary file to read it, to append to it, or to write in its place.
 
     Raises:
-        OSError: it is a link, which could lead to any file, or it cannot be written.
+        BadInput: it would be written, and is a link, which could lead to any file.
+        OSError: it cannot be opened; or it is a folder, a device or a pipe, which would be waited for.
     """
+    if mode == "rb":
+        return open(file, mode, opener=_ordinary)
+    _check_inside(file.parent)
     try:
-        return open(file, mode, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666))
+        return open(file, mode, opener=lambda name, flags: _ordinary(name, flags | os.O_NOFOLLOW))
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            error.strerror = "it is a symbolic link, which is not followed"
+        if error.errno != errno.ELOOP:
+            raise
+        raise BadInput(f"{file} is a symbolic link, which is not followed") from error
+
+
+def _ordinary(name: str, flags: int) -> int:
+    descriptor = os.open(name, flags | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is no file", name)
+    return descriptor
+
+
+def read_bytes(file: Path, is_large: bool = False, start: int = 0) -> bytes:
+    """Read an ordinary file, from a byte on; a large one, such as weights, may take half of the memory.
+
+    Raises:
+        OSError: `opened` raises it; or the file is too large: one with holes takes no room on the disk.
+    """
+    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 if is_large else MOST_BYTES
+    with opened(file, "rb") as stream:
+        # No more than its size: reading some of the system's files, whose size is 0, has no end.
+        size = os.fstat(stream.fileno()).st_size - start
+        if size > most:
+            raise OSError(errno.EFBIG, f"is larger than {most >> 20:,} MiB", str(file))
+        stream.seek(start)
+        return stream.read(max(size, 0))
+
+
+def read_own(file: Path) -> str:
+    """Read a text in a folder where others may write, if this user, or root, has written it.
+
+    Raises:
+        OSError: another user has made the file or its folder, or may write the file; a link is in their place.
+    """
+    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        with os.fdopen(
+            os.open(file.name, flags, dir_fd=folder), encoding="utf-8", errors="replace"
+        ) as stream:
+            state = os.fstat(stream.fileno())
+            owners = {state.st_uid, os.fstat(folder).st_uid}
+            if (
+                not owners <= {os.getuid(), 0}
+                or state.st_mode & stat.S_IWOTH
+                or not stat.S_ISREG(state.st_mode)
+            ):
+                raise PermissionError(errno.EPERM, "another user may have written it", str(file))
+            return stream.read()
+    except OSError as error:
+        error.filename = str(file)
         raise
+    finally:
+        os.close(folder)
 
 
 @contextmanager
-def _temporary(target: Path, content: bytes, mode: int) -> Iterator[Path]:
+def _temporary(target: Path, content: bytes | Iterable[bytes | memoryview], mode: int) -> Iterator[Path]:
     """Write a file beside `target`, of a name that nobody can guess and plant a link at; remove it at the end."""
     temporary = target.with_name(f"{target.name}.{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            file.write(content)
+            file.writelines((content,) if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
         yield temporary
@@ -155,9 +269,7 @@ class GrowingFile:
         A line that is still being written is left for the next call.
         """
         try:
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
-                text = file.read()
+            text = read_bytes(self.path, start=self._offset)
         except FileNotFoundError:
             return b""
         whole = text[: text.rfind(b"\n") + 1]

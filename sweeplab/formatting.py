@@ -49,6 +49,11 @@ def rounded(number: float) -> str:
     return short(number) if abs(number) >= _LARGE else written(number)
 
 
+def measured(value: float | None, form: str) -> str:
+    """Write a number in a format such as .4f; a dash if there is none, or NaN."""
+    return "–" if value is None or math.isnan(value) else format(value, form)
+
+
 def short(number: float) -> str:
     """Write a number for an axis or a label: 812k, 1.4M, 2e-05."""
     for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -98,16 +103,25 @@ def json_ready(value: Any) -> Any:
 
 def span(low: float | None, high: float | None) -> str:
     """Write the ends of an interval; None is an open end."""
-    if low is None and high is None:
-        return "no limits"
-    if low is None or high is None:
-        return f"up to {rounded(high or 0.0)}" if low is None else f"from {rounded(low)}, no upper limit"
-    return f"{rounded(low)} to {rounded(high)}"
+    if low is not None and high is not None:
+        return f"{rounded(low)} to {rounded(high)}"
+    if low is not None:
+        return f"from {rounded(low)}, no upper limit"
+    if high is not None:
+        return f"up to {rounded(high)}"
+    return "no limits"
 
 
 def several(count: int, noun: str) -> str:
-    """Write a count with its noun: 1 run, 1,200 runs."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    """Write a count with its noun: 1 run, 1,200 runs, 2 entries."""
+    if count != 1:
+        noun = re.sub("(?<=[rt])y$", "ie", noun) + "s"
+    return f"{count:,} {noun}"
+
+
+def out_of(count: int, total: int | None) -> str:
+    """Write how many of a total there are, if there is one: 4/6; 4."""
+    return "/".join(str(number) for number in (count, *filter(None, [total])))
 
 
 def counts(by_name: Mapping[str, int]) -> str:
@@ -118,13 +132,13 @@ def counts(by_name: Mapping[str, int]) -> str:
 def listed(names: Sequence[str]) -> str:
     """Write several names: a; a and b; a, b and c."""
     *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
+    return " and ".join(filter(None, [", ".join(most), last]))
 
 
 def several_named(names: Sequence[str], most: int = 3) -> str:
     """Write the first of several names, and how many more there are."""
     more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
+    return ", ".join(names[:most]) + f" and {more:,} more" * (more > 0)
 
 
 def sentence(text: str) -> str:
@@ -133,17 +147,20 @@ def sentence(text: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write a length of time: 45s, 2m05s, 1h07m."""
+    """Write a length of time, as a study file has it: 0.25s, 45s, 2m05s, 10m, 1h07m."""
+    if abs(seconds) < 9.5:
+        return f"{decimal(round(seconds, 2)).removesuffix('.0')}s"
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{seconds:02}s" if minutes else f"{seconds}s"
+    amounts = {"h": hours, "m": minutes, "s": seconds}
+    return "".join(f"{amount:02}{unit}" for unit, amount in amounts.items() if amount).lstrip("0")
 
 
 def bytes_in_words(count: float) -> str:
     """Write a number of bytes: 134 MB, 1.2 GB."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
-            return f"{count / size:.{1 if count < 10 * size else 0}f} {unit}"
+            return f"{count / size:.{int(count < 10 * size)}f} {unit}"
     return f"{count:.0f} bytes"
 
 

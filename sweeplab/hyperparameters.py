@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from copy import copy
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self, cast
 
 Kind = Literal["int", "float", "bool", "str", "floats"]
@@ -60,7 +61,7 @@ class Hyperparameter:
     @property
     def default(self) -> Any:
         """Return the value that a run has where a study does not set the row."""
-        return AUTO if self.automatic else None if self.off else self.sample
+        return _default(self.sample, self.automatic, self.off)
 
     @property
     def allowed(self) -> str:
@@ -69,14 +70,16 @@ class Hyperparameter:
         text = words.get(self.kind, "two numbers, such as [0.9, 0.95]")
         if self.choices:
             text = " | ".join(self.choices)
-        low = _bound(self.low) or (f"above {_bound(self.above)}" if self.above is not None else "")
-        high = _bound(self.high) or (f"below {_bound(self.below)}" if self.below is not None else "")
-        if low and high:
-            text += f" from {low} to {high}"
+        low, high = _bound(self.low), _bound(self.high)
+        above, below = _bound(self.above, "above "), _bound(self.below, "below ")
+        if (low or above) and (high or below):
+            text += f" from {low or above} to {high or below}"
+        elif above or below:
+            text += f" {above or below}"
         elif low:
-            text += f" {low}" if self.above is not None else f", at least {low}"
+            text += f", at least {low}"
         elif high:
-            text += f" {high}" if self.below is not None else f", at most {high}"
+            text += f", at most {high}"
         if self.automatic:
             text += ", or auto"
         if self.optional:
@@ -97,7 +100,7 @@ class Hyperparameter:
                 raise wrong
             return tuple(self._number(each, wrong) for each in value)
         if self.kind in ("bool", "str"):
-            is_typed = isinstance(value, bool if self.kind == "bool" else str)
+            is_typed = isinstance(value, (str, bool)[self.kind == "bool"])
             if not is_typed or (self.choices and value not in self.choices):
                 raise wrong
             return value
@@ -121,17 +124,22 @@ class Hyperparameter:
         return int(value) if self.kind == "int" else float(value)
 
 
-def _bound(value: float | None) -> str:
+def _bound(value: float | None, side: str = "") -> str:
     if value is None:
         return ""
-    return f"{value:g}" if abs(value) < 1e6 else f"{value:,.0f}"
+    return side + (f"{value:g}" if abs(value) < 1e6 else f"{value:,.0f}")
 
 
 def row(category: str, sample: Any, meaning: str, **rest: Any) -> Any:
     """Declare a row of the table as a dataclass field, which gives the row its name and type."""
-    default = AUTO if rest.get("automatic") else None if rest.get("off") else sample
-    said = {"category": category, "sample": sample, "meaning": meaning, **rest}
-    return field(default=default, metadata=said)
+    metadata = {"category": category, "sample": sample, "meaning": meaning, **rest}
+    return field(default=_default(sample, rest.get("automatic"), rest.get("off")), metadata=metadata)
+
+
+def _default(sample: Any, automatic: bool | None, off: bool | None) -> Any:
+    if automatic:
+        return AUTO
+    return None if off else sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,8 +221,8 @@ class Hyperparameters(ModelHyperparameters):
     data_limit: int | None = row("data", 100_000, "Tokens of the training split that runs learn from, spread evenly over it; null: all of it",
         unit="tokens", low=2, off=True, shape=True)
     objective: str = row("data", "next_token", "Training objective; auto: the one that fits corpus and family",
-        choices=("next_token", "masked", "span", "pairs", "classification", "tagging", "similarity", "preference"), shape=True, automatic=True)
-    n_labels: int | None = row("data", 2, "Labels of `classification` and `tagging`; null: as many as the data have", low=2, high=1000, off=True, shape=True)
+        choices=("next_token", "masked", "span", "pairs", "classification"), shape=True, automatic=True)
+    n_labels: int | None = row("data", 2, "Labels of `classification`; null: as many as the data have", low=2, high=1000, off=True, shape=True)
     mask_share: float = row("data", 0.15, "Share of tokens that `masked` and `span` hide",
         above=0.0, below=1.0, shape=True, suggested={"min": 0.1, "max": 0.4, "step": 0.05})
     span_length: float = row("data", 3.0, "Mean length of a span that `span` hides",
@@ -244,10 +252,12 @@ class Hyperparameters(ModelHyperparameters):
     max_iters: int = row("training", 300, "Training steps of a run", unit="iterations", low=1, high=10**9)
     epochs: float | None = row("training", 3.0, "Passes over the training split's tokens or pairs; sets max_iters; null: max_iters is used as given",
         unit="passes", above=0.0, high=10**6, off=True)
+    tokens_per_param: float | None = row("training", 20.0, "Tokens of training for each parameter; sets max_iters; null: max_iters is used as given",
+        unit="tokens", above=0.0, high=10**6, off=True)
+    params_counted: str = row("training", "non_embedding", "Parameters that tokens_per_param counts: all but the embedding tables, or total",
+        choices=("non_embedding", "total"))
     grad_clip: float | None = row("training", 1.0, "Gradient clipping: largest norm of the gradient; a larger gradient is scaled down to it",
         above=0.0, suggested={"min": 0.3, "max": 3.0, "log": True})
-    beta: float = row("training", 0.1, "DPO's beta, for `preference`: how strongly a run is kept close to the model it starts from",
-        above=0.0, suggested={"min": 0.01, "max": 1.0, "log": True})
     ema: float = row("training", 0.0, "Decay of an exponential moving average of the weights, which evaluations use; 0: no average",
         low=0.0, below=1.0, suggested=(0.0, 0.99, 0.999))
     seed: int = row("training", 0, "Seed of a run; a study sets it by `seeds`", low=0, high=2**31 - 1)
@@ -319,9 +329,9 @@ class Hyperparameters(ModelHyperparameters):
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """Return an instance with these values; missing rows get their defaults, unknown names are ignored."""
-        found = cls.__new__(cls)  # a plan creates many instances, and a frozen dataclass's __init__ is slow
-        vars(found).update(_DEFAULTS, **{name: values[name] for name in TABLE if name in values})
-        return found
+        made = cls.__new__(cls)  # a plan creates many instances, and a frozen dataclass's __init__ is slow
+        vars(made).update(_DEFAULTS, **{name: values[name] for name in TABLE if name in values})
+        return made
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -330,8 +340,16 @@ class Hyperparameters(ModelHyperparameters):
         return cls.of({**values, **pairs})
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with some values changed."""
-        return replace(self, **changes)
+        """Return a copy with some values changed.
+
+        Raises:
+            TypeError: the table has no such row.
+        """
+        if unknown := sorted(changes.keys() - TABLE.keys()):
+            raise TypeError(f"unknown hyperparameters {unknown}")
+        changed = copy(self)
+        vars(changed).update(changes)
+        return changed
 
     def as_dict(self) -> dict[str, Any]:
         """Return the values by name, in the table's order."""
@@ -347,14 +365,14 @@ class Hyperparameters(ModelHyperparameters):
 
 
 def _table() -> dict[str, Hyperparameter]:
-    rows, of_model = [], {each.name for each in fields(ModelHyperparameters)}
-    for each in fields(Hyperparameters):
-        kind, *none = str(each.type).replace("tuple[float, float]", "floats").split(" | ")
-        said = {"shape": each.name in of_model, **each.metadata}
-        rows.append(Hyperparameter(each.name, kind=cast(Kind, kind), optional=bool(none), **said))
+    rows, of_model = [], {row.name for row in fields(ModelHyperparameters)}
+    for row in fields(Hyperparameters):
+        kind, *none = str(row.type).replace("tuple[float, float]", "floats").split(" | ")
+        metadata = {"shape": row.name in of_model, **row.metadata}
+        rows.append(Hyperparameter(row.name, kind=cast(Kind, kind), optional=bool(none), **metadata))
     categories = list(CATEGORIES)
-    rows.sort(key=lambda each: categories.index(each.category))
-    return {each.name: each for each in rows}
+    rows.sort(key=lambda row: categories.index(row.category))
+    return {row.name: row for row in rows}
 
 
 TABLE = _table()
@@ -364,8 +382,8 @@ CONDITIONS: dict[str, Callable[[Hyperparameters], bool]] = {
     for names, condition in {
         "mask_share": lambda run: run.objective in ("masked", "span"),
         "span_length": lambda run: run.objective == "span",
-        "n_labels": lambda run: run.objective in ("classification", "tagging"),
-        "beta": lambda run: run.objective == "preference",
+        "params_counted": lambda run: run.tokens_per_param is not None,
+        "n_labels": lambda run: run.n_labels is not None,
         "n_encoder_layer n_decoder_layer share_embeddings": lambda run: run.family == "encoder_decoder",
         "head_bias": lambda run: run.family != "encoder",
         "tie_scale": lambda run: run.tie_weights,
@@ -412,9 +430,9 @@ ALIASES = {
         "dropout": "dropout_rate dropout_p p_dropout drop_rate",
         "batch_size": "batch bs train_batch_size",
         "grad_accum": "gradient_accumulation gradient_accumulation_steps grad_accum_steps accumulation_steps",
+        "tokens_per_param": "tokens_per_parameter token_multiplier chinchilla_ratio",
         "max_iters": "max_steps num_steps n_steps steps train_steps iterations n_iters total_steps",
         "epochs": "num_train_epochs num_epochs n_epochs max_epochs",
-        "beta": "dpo_beta",
         "grad_clip": "gradient_clipping gradient_clip clip_grad max_grad_norm grad_norm_clip clip_grad_norm clip",
         "seed": "random_seed",
         "learning_rate": "lr step_size max_lr peak_lr base_lr init_lr peak_learning_rate",
@@ -443,6 +461,19 @@ def canonical(name: str) -> str:
     word = re.sub(r"[\s-]+", "_", name.strip().lower())
     known = ALIASES.get(word, word)
     return known if known in TABLE else name
+
+
+def add_row(added: Hyperparameter) -> None:
+    """Add a row that a plug-in defines; runs that do not set it have its default."""
+    TABLE[added.name] = added
+    _DEFAULTS[added.name] = added.default
+    setattr(Hyperparameters, added.name, added.default)
+
+
+def remove_row(name: str) -> None:
+    """Remove a row that a plug-in has added."""
+    del TABLE[name], _DEFAULTS[name]
+    delattr(Hyperparameters, name)
 
 
 _DEFAULTS = {name: each.default for name, each in TABLE.items()}

@@ -14,11 +14,12 @@ import secrets
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.files import write_new
+from sweeplab.files import make_folder, read_bytes, write_new
 from sweeplab.formatting import listed, without_password
 
 
@@ -35,18 +36,19 @@ class Kind(NamedTuple):
     def credentials(self, address: str) -> list[str]:
         """Return the variables and files whose credentials would be sent to any address of this scheme."""
         scheme = self.scheme or re.split("[+:]", address, maxsplit=1)[0]
-        found = [name for name in CREDENTIALS.get(scheme, ()) if os.environ.get(name)]
+        names = [name for name in CREDENTIALS.get(scheme, ()) if os.environ.get(name)]
         for (variable, default), pattern in _FILES.get(scheme, ()):
             file = Path(os.environ.get(variable) or default).expanduser()
             with suppress(OSError, UnicodeDecodeError):
-                if re.search(pattern, file.read_text(encoding="utf-8")):
-                    found.append(str(file))
-        return found
+                if re.search(pattern, read_bytes(file).decode()):
+                    names.append(str(file))
+        return names
 
 
 TRACKING = Kind("track.uri", "MLFLOW_TRACKING_URI")
 STORAGE = Kind("storage.url", "SWEEPLAB_STORAGE")
 RAY = Kind("engine.address", "RAY_ADDRESS", "ray")
+WANDB = Kind("wandb_project", "WANDB_BASE_URL", "wandb")
 # Credentials in the environment that are sent to any address, by its scheme; and files of credentials, of which only
 # what matches the pattern is. All others, such as a machine's line in ~/.netrc, are for one host only.
 _OF_SERVERS = ("TOKEN", "USERNAME", "PASSWORD", "AUTH", "AWS_SIGV4", "CLIENT_CERT_PATH")
@@ -55,10 +57,12 @@ CREDENTIALS = {
     "postgresql": ("PGPASSWORD", "PGSERVICE"),
     "mysql": ("MYSQL_PWD",),
     "ray": ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"),
+    "wandb": ("WANDB_API_KEY",),
 }
-_OF_HTTP = ((("", "~/.mlflow/credentials"), ""), (("NETRC", "~/.netrc"), r"(?m)(^|\s)default\s"))
+_NETRC = (("NETRC", "~/.netrc"), r"(?m)(^|\s)default\s")
 _FILES = {
-    **dict.fromkeys(("http", "https"), _OF_HTTP),
+    **dict.fromkeys(("http", "https"), ((("", "~/.mlflow/credentials"), ""), _NETRC)),
+    "wandb": (_NETRC,),
     "postgresql": ((("PGPASSFILE", "~/.pgpass"), r"(?m)^\*:"),),
     "ray": ((("", "~/.ray/auth_token"), ""),),
 }
@@ -88,8 +92,25 @@ def place_of(address: str) -> str:
 
 def is_given(kind: Kind, address: str) -> bool:
     """Return whether the command line or the environment of this process names an address."""
-    own = os.environ.get(kind.variable)
-    return place_of(address) in _named or (bool(own) and place_of(str(own)) == place_of(address))
+    by_environment = os.environ.get(kind.variable)
+    return place_of(address) in _named or (
+        bool(by_environment) and place_of(str(by_environment)) == place_of(address)
+    )
+
+
+def mirror_address() -> str:
+    """Return the address of Weights & Biases, as the environment or the login names it; empty if nothing is sent."""
+    if os.environ.get("WANDB_MODE", "online") not in ("online", "shared") or not find_spec("wandb"):
+        return ""
+    if address := os.environ.get(WANDB.variable):
+        return address
+    from configparser import ConfigParser
+    from configparser import Error as ConfigError
+
+    settings = ConfigParser(interpolation=None)
+    with suppress(ValueError, ConfigError):
+        settings.read(Path(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb").expanduser() / "settings")
+    return settings.get("default", "base_url", fallback="https://api.wandb.ai")
 
 
 def check_address(kind: Kind, address: str) -> None:
@@ -109,7 +130,8 @@ def check_address(kind: Kind, address: str) -> None:
     what = f"{kind.place} names {place}, which you have not: it was not contacted"
     if sent:
         what += f"; {listed(sent)} would be sent there"
-    option = "" if kind is STORAGE else f", or -o {kind.place}={place} for a run"
+    options = {STORAGE: "", WANDB: f", or -o {kind.place}=PROJECT for a run, or WANDB_MODE=offline"}
+    option = options.get(kind, f", or -o {kind.place}={place} for a run")
     raise BadInput(Problem(what, f"{kind.variable}={place}{option}"))
 
 
@@ -164,7 +186,7 @@ def allow(*parts: str) -> None:
         return
     with suppress(OSError):  # a home that cannot be written: the user is asked again
         for folder in (file.parent.parent, file.parent):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(folder, 0o700)
         write_new(file, "\n".join([*parts, ""]).encode())
 
 
@@ -176,12 +198,12 @@ def _key() -> bytes:
         return new
     file = folder / "key"
     with suppress(OSError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder, 0o700)
         with suppress(FileExistsError):
             created = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
             os.write(created, new)
             os.close(created)
-        known = file.read_bytes()
+        known = read_bytes(file)
         return known if len(known) == len(new) else new  # another process may be writing it
     return new
 
@@ -193,12 +215,17 @@ def signed(trial_id: int, key: str, value: Any) -> dict[str, Any]:
     return {key: value, f"{_SIGNED}{key}": _signature(trial_id, key, value)}
 
 
+def has_pickles(attributes: Iterable[str]) -> bool:
+    """Return whether one of a trial's system attributes, given by their names, is a pickle."""
+    return any(_PICKLED in name for name in attributes)
+
+
 def without_unsigned(trial_id: int, attributes: dict[str, Any]) -> dict[str, Any]:
     """Return a trial's system attributes without pickles that this user has not signed.
 
     One is the state of CMA-ES, which the sampler computes again from the trials: a generation with every new trial.
     """
-    if not any(_PICKLED in key for key in attributes):
+    if not has_pickles(attributes):
         return attributes
     return {
         key: value

@@ -17,6 +17,11 @@
     @tokenizer
     class Words(sweeplab.data.tokenizers.Tokenizer): ...
 
+    hyperparameter("beta", 0.1, "How strongly a run is kept close to its start", above=0.0)
+
+    @objective  # studies/plugins/ has three, each with its corpus of pairs
+    class Preference(sweeplab.data.objectives.PairsObjective): ...
+
 From then on a part is known by its name in this process; sweeplab's own parts cannot be replaced.
 """
 
@@ -25,21 +30,23 @@ from __future__ import annotations
 import hashlib
 import inspect
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweeplab.errors import BadInput
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import TABLE, Hyperparameter, add_row, remove_row
 
 if TYPE_CHECKING:
+    from sweeplab.data.objectives.base import Objective
     from sweeplab.data.tokenizers import Tokenizer
     from sweeplab.train.run import Metric
 
 _Part = TypeVar("_Part")
+_ObjectiveClass = TypeVar("_ObjectiveClass", bound="type[Objective]")
 _TokenizerClass = TypeVar("_TokenizerClass", bound="type[Tokenizer]")
-KINDS = ("corpus", "tokenizer", "activation", "metric")
+KINDS = ("corpus", "tokenizer", "activation", "metric", "hyperparameter", "objective")
 # Every part that was added in this process, in order: its kind, its name, the part.
 added: list[tuple[str, str, Any]] = []
 
@@ -75,7 +82,7 @@ def corpus(
     def register(function: Callable[[Sequence[Path]], str]) -> Callable[[Sequence[Path]], str]:
         from sweeplab.data.corpora import Corpus, user_files
 
-        own = _file_of(function)
+        file = _file_of(function)
 
         def read(files: Sequence[Path]) -> list[str]:
             try:
@@ -85,17 +92,65 @@ def corpus(
             except BadInput:
                 raise
             except Exception as error:
-                raise BadInput(f"corpus {name}: {said(error, own)}") from error
+                raise BadInput(f"corpus {name}: {said(error, file)}") from error
             return [text]
 
         def find(path: str | None) -> list[Path]:
-            return [own, *(user_files(path) if path is not None else [])]
+            return [file, *(user_files(path) if path is not None else [])]
 
         first_line = (inspect.getdoc(function) or "").partition("\n")[0] or "A plugin's"
         add("corpus", name, Corpus(name, meaning or first_line, find, read))
         return function
 
     return register
+
+
+def pairs(
+    name: str,
+    meaning: str,
+    keys: Sequence[str],
+    suffixes: Sequence[str] = (".jsonl", ".csv"),
+    **settings: Any,
+) -> Callable[[_Part], _Part]:
+    """Register a function as a corpus of pairs in files of the user, with one value for each of the `keys` in a line.
+
+    It takes the values of a line and returns its pairs, or raises ValueError with what is wrong. The corpus has a
+    kind of data of its own name, for an objective that `learns` it. `settings` are those of `corpus_of_files`, such as
+    `targets`.
+    """
+
+    def register(function: _Part) -> _Part:
+        from sweeplab.data.corpora import corpus_of_files
+
+        made: Any = function
+        file = _file_of(made)
+        corpus = corpus_of_files(name, meaning, keys, suffixes, made, **settings)
+        read = corpus.of_rows
+        assert read
+        # Its own file is one of the files of the corpus, so that the texts are read again when it changes.
+        add(
+            "corpus",
+            name,
+            replace(
+                corpus,
+                find=lambda path: [file, *corpus.find(path)],
+                of_rows=lambda files, how: read(files[1:], how),
+            ),
+        )
+        return function
+
+    return register
+
+
+def objective(kind: _ObjectiveClass) -> _ObjectiveClass:
+    """Register a subclass of Objective under its `name`."""
+    add("objective", kind.name, kind)
+    return kind
+
+
+def hyperparameter(name: str, sample: float, meaning: str, **row: Any) -> None:
+    """Add a row of numbers to the hyperparameter table; `row` has what else a `Hyperparameter` has, such as bounds."""
+    add("hyperparameter", name, Hyperparameter(name, "training", "float", sample, meaning, **row))
 
 
 def tokenizer(kind: _TokenizerClass) -> _TokenizerClass:
@@ -133,8 +188,14 @@ def table_of(kind: str) -> dict[str, Any]:
             from sweeplab.train.run import METRICS
 
             return METRICS
+        case "objective":
+            from sweeplab.data.objectives import OBJECTIVES
+
+            return OBJECTIVES
+        case "hyperparameter":
+            return TABLE
         case _:
-            from sweeplab.model.activations import ACTIVATIONS
+            from sweeplab.model.shape import ACTIVATIONS
 
             return ACTIVATIONS
 
@@ -148,22 +209,55 @@ def add(kind: str, name: str, part: Any) -> None:
     table = table_of(kind)
     if name in table and not any((kind, name) == each[:2] for each in added):
         raise ValueError(f"{kind} {name!r} is sweeplab's own: give another name")
-    table[name] = part
-    if kind == "activation":
-        from sweeplab.model.activations import Activation
+    match kind:
+        case "hyperparameter":
+            row = part
+            if isinstance(part, NotImported):
+                row = Hyperparameter(name, "training", "float", 0.0, "A plugin's, which was not imported")
+            add_row(row)
+        case "objective" if isinstance(part, NotImported):
+            pass  # as an objective that nobody knows: runs are shown by its name
+        case "activation":
+            from sweeplab.model.shape import Activation
 
-        table[name], row = Activation(part), TABLE[kind]
+            table[name] = Activation(part)
+        case _:
+            table[name] = part
+    if kind in ("activation", "objective"):
+        row = TABLE[kind]
         TABLE[kind] = replace(row, choices=tuple(dict.fromkeys([*row.choices, name])))
     added.append((kind, name, part))
+
+
+def add_names(provides: Mapping[str, Iterable[str]]) -> None:
+    """Add the parts, by kind, of a file that is not imported, unless a file was that has such parts."""
+    known = {part[:2] for part in added}
+    for kind in KINDS:
+        for name in provides.get(kind, ()):
+            if (kind, name) not in known and name not in table_of(kind):
+                add(kind, name, NotImported(kind, name))
+
+
+def forget(n_kept: int = 0) -> None:
+    """Forget the parts that were added after the first `n_kept`."""
+    for kind, name, _ in reversed(added[n_kept:]):
+        if kind == "hyperparameter" and name in TABLE:
+            remove_row(name)
+        table_of(kind).pop(name, None)
+        if kind in ("activation", "objective"):
+            row = TABLE[kind]
+            TABLE[kind] = replace(row, choices=tuple(each for each in row.choices if each != name))
+    del added[n_kept:]
 
 
 def said(error: BaseException, file: Path) -> str:
     """Say in one line what a user's file raised, and in which of its lines."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-    line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
-    place = f"{file}:{line}" if line else str(file)
-    text = (error.msg if isinstance(error, SyntaxError) else str(error)).strip().partition("\n")[0]
-    return f"{place}: {type(error).__name__}{f': {text}' if text else ''}"
+    text, lines = str(error), [frame.lineno for frame in frames[-1:]]
+    if isinstance(error, SyntaxError):
+        text, lines = error.msg, [error.lineno]
+    place = ":".join(map(str, filter(None, [file, *lines])))
+    return ": ".join(filter(None, [place, type(error).__name__, text.strip().partition("\n")[0]]))
 
 
 def _added(kind: str, name: str, part: _Part) -> _Part:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Mapping
 
 
@@ -15,3 +17,14 @@ def python(*arguments: object) -> list[str]:
 def python_environment(base: Mapping[str, str] = os.environ, /, **changes: str) -> dict[str, str]:
     """Return the environment of an interpreter, by which those that it starts are as safe."""
     return {**base, "PYTHONSAFEPATH": "1", **changes}
+
+
+def end_with_parent() -> None:
+    """Kill this process group once standard input, which the process that started it holds open, is closed."""
+
+    def wait() -> None:
+        while os.read(0, 1):  # not sys.stdin, whose lock would block the exit of this process
+            pass
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()

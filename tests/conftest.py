@@ -75,6 +75,15 @@ def _own_cache(shared_folder: Path) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def workers_here() -> Iterator[None]:
+    """Let the test's studies have their workers in threads of this process."""
+    from workers_here import workers_here
+
+    with workers_here():
+        yield
+
+
 @pytest.fixture(scope="session")
 def tinyshakespeare() -> str:
     """Return the path of tinyshakespeare.txt; skip the test where it is not said."""
@@ -88,14 +97,10 @@ def tinyshakespeare() -> str:
 def forgets_plugins() -> Iterator[None]:
     """Forget the parts that a test's plugins add: tests of every part of a kind would take them for sweeplab's."""
     from sweeplab import plugins
-    from sweeplab.hyperparameters import TABLE
 
-    before, row = len(plugins.added), TABLE["activation"]
+    before = len(plugins.added)
     yield
-    for kind, name, _ in plugins.added[before:]:
-        plugins.table_of(kind).pop(name, None)
-    del plugins.added[before:]
-    TABLE["activation"] = row
+    plugins.forget(before)
 
 
 @pytest.fixture

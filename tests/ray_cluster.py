@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import socket
 import subprocess
 import sys
@@ -31,49 +30,9 @@ SETTINGS = {
 }
 
 
-class NodesApart:
-    """Nodes with disks of their own: where this process has `hidden` each has an empty folder, with its cache."""
-
-    def __init__(self, address: str, hidden: Path) -> None:
-        self.address, self._hidden = address, hidden
-        self._nodes: list[psutil.Popen] = []
-
-    def add(self) -> None:
-        """Start a node with one core to give away."""
-        disk = shlex.quote(str(self._hidden))
-        words = f"--num-cpus=1 --object-store-memory={SMALL['object_store_memory']} --block"
-        ray = f"{shlex.quote(sys.executable)} -m ray.scripts.scripts start --address={self.address} {words}"
-        script = f"mount -t tmpfs none {disk} && export SWEEPLAB_CACHE={disk}/cache && exec {ray}"
-        given = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-        given |= {"env": os.environ | {"PYTHONUNBUFFERED": "1"}}
-        node = psutil.Popen(["unshare", "--mount", "sh", "-c", script], **given)
-        self._nodes.append(node)
-        # Two that start at once may choose the same port.
-        assert any("Ray runtime started" in line for line in node.stdout), "the node has not started"
-
-    def lose(self, process: psutil.Process) -> None:
-        """Kill all that runs on the node of a process."""
-        above = {each.pid for each in process.parents()}
-        (node,) = [each for each in self._nodes if each.pid in above]
-        self._kill(node)
-        self._nodes.remove(node)
-
-    def close(self) -> None:
-        """Kill all nodes."""
-        for node in self._nodes:
-            self._kill(node)
-
-    @staticmethod
-    def _kill(node: psutil.Popen) -> None:
-        for each in [*node.children(recursive=True), node]:
-            with suppress(psutil.NoSuchProcess):
-                each.kill()
-        node.wait()
-
-
 @contextmanager
-def alone(*words: str, **environment: str) -> Iterator[str]:
-    """Start a cluster of one node with one core to give away; yield its address."""
+def alone(*words: str, hidden: Path | None = None, **environment: str) -> Iterator[str]:
+    """Start a cluster of one node with one core to give away, from which a folder is hidden; yield its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -82,14 +41,19 @@ def alone(*words: str, **environment: str) -> Iterator[str]:
         words = (*words, "--num-cpus=1", f"--object-store-memory={SMALL['object_store_memory']}", "--block")
         known = os.environ | SETTINGS | {"PYTHONUNBUFFERED": "1"} | environment
         given = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True, "env": known}
-        head = psutil.Popen([sys.executable, "-m", "ray.scripts.scripts", "start", *words], **given)
+        hide = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(hidden))
+        start = (sys.executable, "-m", "ray.scripts.scripts", "start", *words)
+        head = psutil.Popen([*(hide if hidden else ()), *start], **given)
         try:
             found = (re.search("--address='(.*)'", line) for line in head.stdout)
             address = next(each[1] for each in found if each)
             allow_address(RAY, address)
             yield address
         finally:
-            NodesApart._kill(head)
+            for process in [*head.children(recursive=True), head]:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            head.wait()
 
 
 @contextmanager

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
+from typing import NamedTuple
 
 # Who may become another user: root, to whom a number without an account is one as well.
 UID = 54321
 IS_ANOTHER = os.getuid() == 0
-# Everything that the package and what it stands on import, but what Python has built in.
-NAMES = """
-import sys, importlib.machinery as machinery
-import sweeplab.cli, torch, optuna, mlflow, mlflow.server, uvicorn, starlette, pandas, plotly, scipy, psutil, sqlalchemy
-import torch._inductor.compile_fx, sweeplab.report.live, sweeplab.sweep.work.worker, sweeplab.tracking.mlflow
-names = {name.partition(".")[0] for name in [*sys.modules, *sys.stdlib_module_names]} - {"__main__", "__mp_main__"}
-print(*sorted(name for name in names if name.isidentifier() and machinery.BuiltinImporter.find_spec(name) is None))
-"""
-
-
 # Imported while the interpreter's files can still be read.
 _BECOME = f"""
 import encodings.idna, http.client, json, os, sys, urllib.error, urllib.request, psycopg
@@ -37,13 +30,31 @@ def python(
     return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd="/")
 
 
+# What a shell would do something about. A slash cannot be in a name.
+HOSTILE = "-a b'\"`touch ran`$(touch ran);touch ran;&touch ran|*?<>#~{a,b}!-x"
+
+
+class Hostile(NamedTuple):
+    """A study file, and a folder for a lab, whose names a shell would carry out."""
+
+    file: Path
+    lab: Path
+
+
+def hostile_place(folder: Path, study: str) -> Hostile:
+    """Write a study of a text of one's own, all of whose names a shell would carry out."""
+    data, file = folder / f"{HOSTILE}.txt", folder / f"{HOSTILE}.yaml"
+    data.write_text("".join(f"Line {i} of what is written here, {i * i % 97}.\n" for i in range(400)))
+    own = f"corpus: text, tokenizer: char, path: {json.dumps(data.name)}"
+    file.write_text(study.replace("corpus: python-docs, tokenizer: char", own))
+    return Hostile(file, folder / f"{HOSTILE}lab")
+
+
 def plant_modules(folder: Path) -> Path:
-    """Fill a folder with a module of every name that is imported, each of which raises; return where they say so."""
-    names = subprocess.run(
-        [sys.executable, "-P", "-c", NAMES], capture_output=True, text=True, check=True, cwd="/"
-    )
+    """Fill a folder with modules of all names that can be imported, which raise; return where they say so."""
+    known = {"sweeplab", *sys.stdlib_module_names, *packages_distributions()} - {"__main__"}
     said = folder / "ran.txt"
-    for name in names.stdout.split():
+    for name in sorted(filter(str.isidentifier, known - {*sys.builtin_module_names})):
         code = f"import builtins, sys\nwith builtins.open({str(said)!r}, 'a') as file:\n"
         code += f"    print({name!r}, sys.orig_argv, file=file)\nraise SystemExit({name!r})\n"
         (folder / f"{name}.py").write_text(code)

@@ -1,6 +1,9 @@
 """How numbers and addresses are written, wherever a person reads them."""
 
+import ast
 import re
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +27,59 @@ from sweeplab.formatting import (
     without_passwords,
     written,
 )
+
+PACKAGE = Path(several.__code__.co_filename).parent
+# What else stands before a plural: two numbers, of which the second is above one; a measured number; a verb.
+PLURAL = {
+    *("{many} trials", "{size} parameters", "{level} parameters", "{written(row['n_params'])} parameters"),
+    *("{smallest if smallest == largest else f'{smallest} to {largest}'} parameters", "{metric} tokens"),
+    *("{asked} tokens", "{tokens.words} times", "{sizes} parameters"),
+}
+
+
+def formatted_before_words() -> Iterator[tuple[str, str, str]]:
+    """Yield of each f-string of the package every value that words follow: its place, the value, and the words."""
+    for file in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            for value, words in pairwise(node.values if isinstance(node, ast.JoinedStr) else ()):
+                if isinstance(value, ast.FormattedValue) and isinstance(words, ast.Constant):
+                    spec = ast.unparse(value.format_spec)[2:-1] if value.format_spec else ""
+                    place = f"{file.relative_to(PACKAGE)}:{value.lineno}"
+                    yield place, f"{{{ast.unparse(value.value)}{spec and ':'}{spec}}}", words.value
+
+
+def test_every_count_agrees_with_its_noun() -> None:
+    """A number from the program stands before a plural only by way of `several`, whose nouns are looked for."""
+    calls = (
+        call
+        for file in PACKAGE.rglob("*.py")
+        for call in ast.walk(ast.parse(file.read_text()))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "several" and len(call.args) == 2
+    )
+    nouns = {call.args[1].value.split()[-1] for call in calls if isinstance(call.args[1], ast.Constant)}
+    plurals = {several(2, noun)[2:] for noun in nouns}
+    assert {"trials", "runs", "seeds", "entries"} < plurals
+    found = [
+        f"{place}: {value}{words}"
+        for place, value, words in formatted_before_words()
+        for noun in re.findall(rf"^ (?:[a-z]+ )?({'|'.join(plurals)})\b", words)
+        # A constant of the code is above one; a number with digits after the point is measured.
+        if not value.strip("{}").isupper()
+        and not re.search(r"[%efg]}$|several|rounded|cell_text|command|join|name}$", value)
+        if f"{value} {noun}" not in PLURAL
+    ]
+    assert not found
+
+
+def test_every_length_of_time_is_written_by_one_function() -> None:
+    units = re.compile(r" ?(s|secs?|seconds?|mins?|minutes?|h|hours?)\b")
+    found = [
+        f"{place}: {value}{words}"
+        for place, value, words in formatted_before_words()
+        if units.match(words) and (words.startswith(" ") or ":" in value or "seconds" in value)
+        if not place.startswith("formatting.py")
+    ]
+    assert not found
 
 
 @pytest.mark.parametrize(
@@ -59,7 +115,9 @@ def test_counts_and_lists() -> None:
 
 def test_sizes_times_and_exact_numbers() -> None:
     assert [bytes_in_words(each) for each in (12, 1.24e9, 134e6)] == ["12 bytes", "1.2 GB", "134 MB"]
-    assert [duration(each) for each in (45, 125, 4020)] == ["45s", "2m05s", "1h07m"]
+    assert [*map(duration, (0, 0.25, 45, 125, 600, 4020, 7205.2))] == (
+        ["0s", "0.25s", "45s", "2m05s", "10m", "1h07m", "2h05s"]
+    )
     assert [decimal(each) for each in (0.25, 3e-4, 1e6, 0.0)] == ["0.25", "3e-4", "1e6", "0.0"]
 
 

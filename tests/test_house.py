@@ -18,7 +18,7 @@ import sweeplab
 PACKAGE = Path(sweeplab.__file__).parent
 # A room imports itself and those before it.
 ORDER = (
-    *("version", "processes", "hyperparameters", "errors", "files", "formatting"),
+    *("version", "processes", "libraries", "hyperparameters", "errors", "files", "formatting"),
     *("expressions", "permissions", "laws", "data", "model", "train", "plugins"),
     *(
         "records",
@@ -39,7 +39,7 @@ ORDER = (
 ONLY_IN = {
     "mlflow": {"tracking"},
     "wandb": {"tracking"},
-    "optuna": {"study", "sweep", "doctor", "analysis"},
+    "optuna": {"study", "lab", "sweep", "doctor", "analysis"},
     "plotly": {"report", "api"},
     "typer": {"cli"},
     "rich": {"cli"},
@@ -48,6 +48,11 @@ ONLY_IN = {
     "pandas": {"analysis", "report", "api", "laws"},
 }
 MOST_FILES, LONGEST = 22, 600
+# The files that may use private parts of libraries, one for each library: each has a public way behind its calls.
+PRIVATE_PARTS = {"sweep.trials.tables", "train.private", "sweep.engines.private"}
+PRIVATE_PARTS |= {"tracking.tables"}  # MLflow's, until runs are only written
+# Names with an underscore that are public (of named tuples, of `os`), or of a class of the package in another file.
+NOT_PRIVATE = {"_asdict", "_replace", "_make", "_exit", "_source_map"}
 
 
 def name_of(file: Path) -> str:
@@ -127,7 +132,7 @@ def test_a_folder_has_no_circle_and_is_taken_in_at_once(folder: Path) -> None:
             ["torch", "numpy", "optuna", "mlflow", "pandas", "plotly", "pydantic"],
         ),
         (
-            ["sweeplab.laws.assessment", "sweeplab.laws.forecasts", "sweeplab.laws.design.next_runs"],
+            ["sweeplab.laws.assessment", "sweeplab.laws.forecasts", "sweeplab.laws.next_runs"],
             ["torch", "optuna", "mlflow", "plotly", "pydantic", "sqlalchemy", "ruamel"],
         ),
         (["sweeplab.train.stack"], ["optuna", "mlflow", "pandas", "pydantic", "typer", "ruamel"]),
@@ -144,6 +149,90 @@ def test_heavy_libraries_come_only_where_they_are_used(modules: list[str], witho
     code = "\n".join(["import sys", *lines])
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split() == modules
+
+
+def private_parts(tree: ast.Module) -> Iterator[str]:
+    """Yield the private names of other modules that a file imports or reads, with their lines."""
+    defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            defined.add(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            defined.add(node.id)
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute) and node.attr not in defined | NOT_PRIVATE:
+            is_own = ast.unparse(node.value) in ("self", "cls", "super()")
+            names = [] if is_own else [node.attr]
+        for name in names:
+            parts = name.split(".")
+            is_private = any(part.startswith("_") and not part.endswith("__") for part in parts)
+            if is_private:
+                yield f"{getattr(node, 'lineno', 0)}: {name}"
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name not in PRIVATE_PARTS], ids=str)
+def test_private_parts_of_libraries_stand_in_a_file_each(name: str) -> None:
+    assert not [*private_parts(ast.parse(MODULES[name].read_text(encoding="utf-8")))]
+
+
+def test_private_parts_are_found_however_they_are_reached() -> None:
+    code = """
+from optuna.storages._rdb import models
+from torch import _C
+import ray._private.worker
+trial._trial_id
+self._own
+torch.cpu._is_amx_tile_supported()
+row._asdict()
+"""
+    lines = [int(part.partition(":")[0]) for part in private_parts(ast.parse(code))]
+    assert sorted(lines) == [2, 3, 4, 5, 7]
+
+
+# Names that say nothing of what a variable holds, but in a comprehension or lambda of one line.
+EMPTY_NAMES = {"each", "found", "own", "said", "told", "given"}
+ONE_LINE = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda)
+
+
+def empty_names(tree: ast.AST) -> Iterator[str]:
+    """Yield the variables and arguments of such names; fields of a class are no variables."""
+    short = [node for node in ast.walk(tree) if isinstance(node, ONE_LINE) and node.lineno == node.end_lineno]
+    fields = [node.target for node in ast.walk(tree) if isinstance(node, ast.AnnAssign)]
+    allowed = {id(inner) for node in [*short, *fields] for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        name = ""
+        if isinstance(node, ast.arg):
+            name = node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        if name in EMPTY_NAMES and id(node) not in allowed:
+            yield f"{node.lineno}: {name}"
+
+
+def conditions_of(statement: ast.stmt) -> int:
+    """Return the number of conditional expressions and walruses of a statement, without those inside it."""
+    count, waiting = 0, [node for node in ast.iter_child_nodes(statement) if not isinstance(node, ast.stmt)]
+    while waiting:
+        node = waiting.pop()
+        count += isinstance(node, ast.IfExp | ast.NamedExpr)
+        waiting += [inner for inner in ast.iter_child_nodes(node) if not isinstance(inner, ast.stmt)]
+    return count
+
+
+@pytest.mark.parametrize("name", MODULES, ids=str)
+def test_variables_are_named_for_what_they_hold_and_a_statement_has_one_condition(name: str) -> None:
+    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
+    assert not [*empty_names(tree)]
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    statements = [
+        node for node in ast.walk(tree) if isinstance(node, ast.stmt) and not isinstance(node, kinds)
+    ]
+    assert not [node.lineno for node in statements if conditions_of(node) > 1]
 
 
 def test_no_file_is_too_long_to_read() -> None:

@@ -11,6 +11,8 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.study.search import Range
 from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget, DataSpec, Pruner, Sampler, StudySpec
+from sweeplab.sweep.loop import Loop
+from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.trials.store import Store
 
 FIXED = {
@@ -53,3 +55,30 @@ def opened(tmp_path: Path, dataset):
         return folder, Store.create(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
 
     return open_store
+
+
+@pytest.fixture
+def work(opened, dataset):
+    """Return a function that works on a study as one worker and returns what it told of it."""
+
+    def run(spec, stopping=lambda: False):
+        folder, store = opened(spec)
+        events = []
+        Loop(spec, store, dataset, folder, events.append, stopping).run()
+        return folder, store, events
+
+    return run
+
+
+def losses(folder: StudyFolder) -> dict[str, list[tuple[int, float | None]]]:
+    """Return the losses of each run's evaluations."""
+    return {
+        run.read_start().key: [(point.iteration, point.val_loss) for point in run.points()]
+        for run in folder.runs()
+    }
+
+
+@pytest.fixture
+def planned(tiny, tmp_path: Path):
+    """Return a function that plans the tiny study with changes."""
+    return lambda **changed: make_plan(tiny(**changed), tmp_path / "lab")[0]

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeplab.analysis.ledger.targets import Counting, sizes_of
+from sweeplab.analysis.studies import Counting, sizes_of
 from sweeplab.data.task import Sizes
 from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.formatting import several
 from sweeplab.hyperparameters import TABLE, canonical
 from sweeplab.laws.columns import COUNTS, Array
-from sweeplab.laws.design.candidates import MOST, Candidates
+from sweeplab.laws.next_runs import MOST, Candidates
 
 if TYPE_CHECKING:
     from sweeplab.records.folders import StudyFolder
@@ -32,11 +33,7 @@ _LONGEST = 480  # letters of an expression, a little under what a study file may
 def study_candidates(
     lab: Path | None, names: Sequence[str], axes: Mapping[str, Array] | None, counting: Counting
 ) -> tuple[StudySpec, Candidates]:
-    """Return the study of all that could be run next, and its cells; the first of the names says how runs are made.
-
-    Raises:
-        BadInput: what `candidate_study` and `cell_candidates` refuse.
-    """
+    """Return the study of all that could be run next, and its cells; the first of the names says how runs are made."""
     from sweeplab.lab.listing import find_study, study_names
 
     folders = [find_study(lab, name) for name in names]
@@ -63,7 +60,8 @@ def candidate_study(
     spec = specs[0]
     axes = {canonical(name): values for name, values in (axes or {}).items()}
     whole = [name for name, row in TABLE.items() if row.kind == "int" and name != "seed"]
-    if unknown := [name for name in axes if name not in whole]:
+    unknown = [name for name in axes if name not in whole]
+    if unknown:
         what = f"--candidates has no {unknown[0]!r} for a study"
         raise BadInput(Problem(what, ", ".join(AXES), nearest(unknown[0], whole)))
     grid = {name: sorted({round(float(value)) for value in values}) for name, values in axes.items()}
@@ -73,7 +71,8 @@ def candidate_study(
         raise BadInput(Problem(what, ", ".join(AXES)))
     count = math.prod(len(values) for values in (spec.grid | grid).values())
     if count > MOST:
-        raise BadInput(f"{count:,} cells are too many: at most {MOST:,}; name fewer with --candidates")
+        many = f"{several(count, 'cell')} are too many"
+        raise BadInput(f"{many}: at most {MOST:,}; name fewer with --candidates")
     used = [seed for one in specs for seed in one.seed_numbers]
     each_cell = sum(not isinstance(each, ConditionalSeed) for each in spec.seeds)
     seeds = list(range(max(used) + 1, max(used) + 1 + each_cell))
@@ -96,21 +95,21 @@ def cell_candidates(spec: StudySpec, sizes: Sizes, counting: Counting) -> Candid
     from sweeplab.study.rules import facts
     from sweeplab.study.space import Space, cells
 
-    rows, found = [], []
+    rows, kept = [], []
     for cell in cells(spec, sizes)[0]:
         space = Space(spec, cell, sizes)
         drawn = [each for each in space.draws(_DRAWS) if space.broken(each) is None]
         known = [facts(each) for each in drawn]
         if known and all(each == known[0] for each in known):
             rows.append(drawn[0].as_dict() | known[0]._asdict())
-            found.append(cell.values)
+            kept.append(cell.values)
     if not rows:
         raise BadInput(f"no cell of {spec.name} has a size before its trials are sampled")
     counted = sizes_of(rows, counting)
     columns = {role: np.array([each[role] for each in counted]) for role in COUNTS}
     runs = len(spec.seeds) * (spec.budget.trials_per_cell or 1)
     cost = runs * np.array([float(row["train_flops"]) for row in rows])
-    return Candidates(columns, cost, tuple(found), weight=len(spec.seeds))
+    return Candidates(columns, cost, tuple(kept), weight=len(spec.seeds))
 
 
 def next_study_text(
@@ -136,53 +135,55 @@ def next_study_text(
 
 
 def _extended(values: Iterable[int]) -> list[int]:
-    """Return an axis with a value between each two and some above the last, all multiples of their common divisor."""
-    own = sorted(set(values))
-    if len(own) < 2:
-        return own
-    unit = math.gcd(*own)
-    step = (own[-1] / own[0]) ** (1 / (len(own) - 1))
-    between = [math.sqrt(low * high) for low, high in pairwise(own)]
-    above = [own[-1] * step**power for power in range(1, STEPS_UP + 1)]
-    return sorted({*own, *(max(unit, round(each / unit) * unit) for each in (*between, *above))})
+    """An axis with a value between each two and some above the last, all multiples of their common divisor."""
+    distinct = sorted(set(values))
+    if len(distinct) < 2:
+        return distinct
+    unit = math.gcd(*distinct)
+    step = (distinct[-1] / distinct[0]) ** (1 / (len(distinct) - 1))
+    between = [math.sqrt(low * high) for low, high in pairwise(distinct)]
+    above = [distinct[-1] * step**power for power in range(1, STEPS_UP + 1)]
+    return sorted({*distinct, *(max(unit, round(each / unit) * unit) for each in (*between, *above))})
 
 
 def _only(chosen: Sequence[Mapping[str, Any]], grid: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Return constraints that leave exactly these cells of a grid: the allowed values after each prefix of a cell."""
-    found, names = [], list(grid)
+    """Constraints that leave exactly these cells of a grid: the allowed values after each prefix of a cell."""
+    constraints, names = [], list(grid)
     for depth, name in enumerate(names):
         following: dict[tuple[Any, ...], set[Any]] = defaultdict(set)
         for cell in chosen:
-            following[tuple(cell[each] for each in names[:depth])].add(cell[name])
+            following[tuple(map(cell.get, names[:depth]))].add(cell[name])
         for beginning, allowed in following.items():
             without = [value for value in grid[name] if value not in allowed]
             if not without:
                 continue
-            other = [f"{each} != {value!r}" for each, value in zip(names, beginning, strict=False)]
+            other = [f"{before} != {value!r}" for before, value in zip(names, beginning, strict=False)]
             allowed_ones = (f"{name} == {value!r}" for value in grid[name] if value in allowed)
             only = " or ".join([*other, *allowed_ones])
-            each_out = [" or ".join([*other, f"{name} != {value!r}"]) for value in without]
-            found += [only] if len(only) <= _LONGEST else each_out
-    return found
+            if len(only) <= _LONGEST:
+                constraints.append(only)
+            else:
+                constraints += [" or ".join([*other, f"{name} != {value!r}"]) for value in without]
+    return constraints
 
 
 def _more_seeds(
     spec: StudySpec, chosen: Sequence[Mapping[str, Any]], times: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Return the seeds of cells that are run more than once: as few entries as the length of an expression allows."""
-    first, each = spec.first_seed + len(spec.seeds), len(spec.seeds)
-    found: list[dict[str, Any]] = []
+    """The seeds of cells that are run more than once: as few entries as the length of an expression allows."""
+    first, n_seeds = spec.first_seed + len(spec.seeds), len(spec.seeds)
+    entries: list[dict[str, Any]] = []
     for repeat in range(1, max(times)):
         parts: list[str] = []
         for cell in (cell for cell, count in zip(chosen, times, strict=True) if count > repeat):
             one = " and ".join(f"{name} == {value!r}" for name, value in cell.items())
-            if parts and len(joined := f"{parts[-1]} or {one}") <= _LONGEST:
-                parts[-1] = joined
+            if parts and len(f"{parts[-1]} or {one}") <= _LONGEST:
+                parts[-1] += f" or {one}"
             else:
                 parts.append(one)
         for when in parts:
-            found += [{"seed": first + len(found) + k, "when": when} for k in range(each)]
-    return found
+            entries += [{"seed": first + len(entries) + k, "when": when} for k in range(n_seeds)]
+    return entries
 
 
 def _plain(values: Iterable[Any]) -> list[Any]:

@@ -1,38 +1,267 @@
-"""The runs of one study or several as one table, with the specs and data needed to count them."""
+"""The runs of one study or several as one table, and the points of laws in it, counted by conventions."""
 
 from __future__ import annotations
 
-from collections import ChainMap
+import math
+from collections import ChainMap, Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.analysis.points import curves_of_study, study_points, unit_of
-from sweeplab.analysis.table import curves_table, runs_table
-from sweeplab.analysis.trials import StudyDesign
-from sweeplab.errors import BadInput, Problem
+import numpy as np
+
+from sweeplab.analysis.table import COLUMNS, curves_table, points_table, runs_table, validate
+from sweeplab.analysis.trials import Selection, StudyDesign, grid_of, rankings, select, with_expected
+from sweeplab.data.objectives import MOST_WHOLE
+from sweeplab.data.task import loss_unit
+from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.formatting import several
+from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.listing import find_study, read_spec
-from sweeplab.laws.columns import rows_where
-from sweeplab.laws.conventions import Conventions
-from sweeplab.laws.points import Points
+from sweeplab.laws.columns import (
+    CHOICES,
+    COUNTS,
+    Conventions,
+    named_column,
+    numbers,
+    read_columns,
+    rows_where,
+)
+from sweeplab.laws.compute_optimal.envelope import FEWEST_POINTS, Curve, Curves
+from sweeplab.laws.points import Points, nominal, points_of, points_of_frame
+from sweeplab.laws.reading import read_frame
+from sweeplab.records.runs import MEASURED_ON, RunState
+from sweeplab.study.choice import Ranking
 from sweeplab.study.search import Derived
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sweeplab.laws.compute_optimal.envelope import Curves
     from sweeplab.study.spec import StudySpec
+
+
+# The default columns of a study's table for the roles of a law.
+STUDY_COLUMNS = {
+    "params": "n_params",
+    "tokens": "train_tokens",
+    "loss": "best_val_loss",
+    "flops": "train_flops",
+}
+# An untied head is already among the parameters without embeddings.
+PARAMS = {
+    "total": "n_params",
+    "active": "n_params_active",
+    "non-embedding": "n_params_non_embedding",
+    "with-head": "n_params_non_embedding",
+}
+_HEADS = {"with-head": ("vocab_size", "n_embd", "tie_weights")}
+_LOSSES = {"best": STUDY_COLUMNS["loss"], "final": "final_val_loss"}
+# The loss of the same weights on the whole validation split: preferred if all runs that ended have it.
+_WHOLE = {"best": "best_whole_", "final": "final_whole_"}
+
+
+def study_points(
+    runs: pd.DataFrame,
+    columns: Mapping[str, str] | None = None,
+    conventions: Conventions | None = None,
+) -> Points:
+    """Return the points of the runs of one study or several: the best trial of each model and token count.
+
+    A point is the mean of its k seeds and has weight k: all points are assumed to have the same variance of one seed,
+    so the variance of the mean is a kth of it. Runs that did not end are left out, and counted. `columns` replace
+    those of the conventions.
+    """
+    return points_of_trials(*select_trials(runs, columns, conventions))
+
+
+def select_trials(
+    runs: pd.DataFrame,
+    columns: Mapping[str, str] | None = None,
+    conventions: Conventions | None = None,
+) -> tuple[Selection, dict[str, str], dict[str, str]]:
+    """Return the trials that are points, the columns of their roles, and the descriptions of these.
+
+    Raises:
+        BadInput: no run has ended, a column is missing, or a convention cannot be followed.
+    """
+    asked = dict(columns or {})
+    table, meanings = counted(runs, conventions or Conventions())
+    mapped = {role: role for role in ("params", "tokens", "flops", "loss") if role in table} | asked
+    loss = named_column(mapped["loss"], list(map(str, table)))
+    if loss[2]:
+        raise BadInput(Problem(f"the study has {loss[2]}", "", nearest(loss[0], map(str, runs))))
+    return (
+        select(table, loss[0]),
+        mapped,
+        {role: words for role, words in meanings.items() if role not in asked},
+    )
+
+
+def points_of_trials(chosen: Selection, columns: Mapping[str, str], meanings: Mapping[str, str]) -> Points:
+    """Return the points of the selected trials."""
+    names = chosen.table["point"].tolist()
+    points = points_of(chosen.table, columns, "the study", chosen.weights, names, is_counted=True)
+    notes = {"rows": "the best trial of each model and token count, the mean of its seeds"}
+    spread = None
+    if words := unlike_precision(chosen.runs):
+        notes["precision"] = words
+    if chosen.freedom:
+        spread, pooled = chosen.spread, several(int((chosen.weights > 1).sum()), "point")
+        notes["weights"] = "the number of seeds: a mean of k has 1/k of the variance of one"
+        notes["seeds"] = (
+            f"the standard deviation of one is {spread:.2%} of the loss, pooled over {pooled} with several: "
+            "no law can fit closer"
+        )
+    return replace(
+        points,
+        dropped=dict(chosen.dropped + Counter(points.dropped)),
+        conventions=points.conventions | dict(meanings) | notes,
+        seed_spread=spread,
+        tried=tuple(chosen.tried[name] for name in points.names),
+    )
+
+
+def unlike_precision(runs: pd.DataFrame) -> str:
+    """Say in which precisions runs were trained; an empty text if in one."""
+    numbers = Counter[str](runs["dtype"].dropna()) if "dtype" in runs else Counter[str]()
+    if len(numbers) < 2:
+        return ""
+    words = [f"{several(count, 'run')} in {dtype}" for dtype, count in sorted(numbers.items())]
+    return f"unlike, which changes losses too: {', '.join(words)}"
+
+
+def unit_of(runs: pd.DataFrame) -> str:
+    """Return the unit of the runs' losses, which is their objective's: `nats/label`."""
+    return loss_unit(runs["objective"].dropna().unique() if "objective" in runs else ())
+
+
+def counted(runs: pd.DataFrame, conventions: Conventions) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Return a study's runs with the columns params, tokens, flops (unless it is 6ND) and loss, and their meanings.
+
+    Raises:
+        BadInput: bits per byte are asked for but the bytes per token are not known; a column is missing.
+    """
+    at, params = conventions.chosen("at"), conventions.chosen("params")
+    if conventions.chosen("rows") != "best":
+        raise BadInput(Problem(f"--count rows={conventions.rows} is for the rows of a file", "rows=best"))
+    head = _HEADS.get(params, ())
+    needed = [_LOSSES[at], PARAMS[params], *head, "train_tokens", "train_flops"]
+    missing = [name for name in needed if name not in runs]
+    if missing:
+        raise BadInput(*(Problem(f"the runs have no column {name!r}") for name in missing))
+    loss, whole = numbers(runs, _LOSSES[at]), loss_column(runs, at) != _LOSSES[at]
+    meanings = {name: CHOICES[name][conventions.chosen(name)] for name in CHOICES if name != "rows"}
+    if conventions.chosen("loss") == "nats":
+        meanings["loss"] = unit_of(runs).replace("/", " per ")
+    else:
+        if "best_bits_per_byte" not in runs:
+            raise BadInput("bits per byte need the bytes per token, which the runs do not record")
+        loss = loss * numbers(runs, "best_bits_per_byte") / numbers(runs, _LOSSES["best"])
+    meanings["loss"] = f"{meanings['loss']}, {meanings.pop('at')}"
+    if whole:
+        loss = numbers(runs, f"{_WHOLE[at]}val_loss")
+        if conventions.chosen("loss") != "nats":
+            loss = numbers(runs, f"{_WHOLE[at]}bits_per_byte")
+        measured = f"{MEASURED_ON['whole_val_loss']} (or {MOST_WHOLE:,} targets of a larger one)"
+        meanings["loss"] += f", its weights {measured}"
+    n = numbers(runs, PARAMS[params])
+    if head:
+        n = n + np.prod([numbers(runs, name) for name in head], axis=0)
+    made = {"params": n, "tokens": numbers(runs, "train_tokens"), "loss": loss}
+    if conventions.chosen("flops") == "counted":
+        made["flops"] = numbers(runs, "train_flops")
+    return runs.assign(**made), meanings | {"tokens": "read in training, with source and repeated tokens"}
+
+
+def loss_column(runs: pd.DataFrame, at: str = "best") -> str:
+    """Return the column of the loss that laws are fitted to: on the whole validation split if all that ended have it.
+
+    A law fitted to both kinds would attribute their difference, about a percent, to the models.
+    """
+    name = f"{_WHOLE[at]}val_loss"
+    if name not in runs or "state" not in runs:
+        return _LOSSES[at]
+    losses = numbers(runs, name)
+    ended = np.array([RunState(state).has_value for state in runs["state"]])
+    needed = ended & np.isfinite(numbers(runs, _LOSSES[at]))
+    return name if needed.any() and np.isfinite(losses[needed]).all() else _LOSSES[at]
+
+
+def _pooled(runs: pd.DataFrame, design: StudyDesign | None = None) -> dict[str, tuple[str, ...]]:
+    """The values of each setting of the grid that is no number: families, activations, which a law of sizes pools."""
+    return nominal(runs.drop_duplicates("cell")[grid_of(runs, design)])
+
+
+def curves_of_study(
+    runs: pd.DataFrame, curves: pd.DataFrame, conventions: Conventions | None = None
+) -> Curves:
+    """Return the validation curve of each trial that is a point of a study, the mean of its seeds, in nats.
+
+    FLOPs are proportional to iterations; the evaluation before the first iteration is left out.
+    """
+    if runs["study"].nunique() > 1:
+        return Curves((), "unknown", "no curves: they are compared within one study only; name one")
+    chosen = replace(conventions or Conventions(), loss="nats")
+    kept = select_trials(runs, None, chosen)[0].runs
+    total = kept.get("flops", 6 * kept["params"] * kept["tokens"])
+    kept = kept.assign(flops_an_iteration=total / kept["iterations"], cell=kept["cell"].astype(str))
+    key = ["cell", "trial", "seed"]
+    rows = curves[(curves["metric"] == "val_loss") & (curves["iteration"] > 0) & (curves["value"] > 0)]
+    rows = rows.assign(cell=rows["cell"].astype(str))
+    points = rows.merge(kept[[*key, "point", "params", "flops_an_iteration"]], on=key)
+    points["flops"] = points["flops_an_iteration"] * points["iteration"]
+    means = points.groupby(["point", "iteration"], sort=True)[["params", "flops", "value"]].mean()
+    by_run, schedule = [], "constant"
+    for name, one in means.groupby(level="point", sort=False):
+        n, flops, loss = (one[column].to_numpy(float) for column in ("params", "flops", "value"))
+        if len(one) >= FEWEST_POINTS:
+            by_run.append(Curve(str(name), float(n[0]), np.log(flops), np.log(loss)))
+    if kept["lr_decay"].astype("boolean").fillna(True).any():
+        schedule = "decays"
+    if not by_run:
+        return Curves((), schedule, f"no curves: no run was evaluated {FEWEST_POINTS} times")
+    return Curves(tuple(by_run), schedule)
+
+
+def file_points(
+    path: Path,
+    columns: Mapping[str, str] | None = None,
+    conventions: Conventions | None = None,
+    where: str = "",
+) -> Points:
+    """Return the points of a file; one that `study export` wrote holds runs of studies, unless `columns` are named."""
+    return table_points(read_frame(path), str(path), columns, conventions, where)
+
+
+def table_points(
+    frame: pd.DataFrame,
+    source: str,
+    columns: Mapping[str, str] | None = None,
+    conventions: Conventions | None = None,
+    where: str = "",
+) -> Points:
+    """Return the points of a table like `file_points` of the file `source`."""
+    if columns or not COLUMNS.keys() <= set(map(str, frame)):
+        return points_of_frame(frame, source, columns, conventions, where)
+    kept = rows_where(frame, where, source)
+    points = replace(study_points(validate(kept), {}, conventions), pooled=_pooled(kept))
+    return points.left_out(f"not where {where}", len(frame) - len(kept))
 
 
 @dataclass(frozen=True)
 class Studies:
-    """The runs of the studies, one row per run, and each study's spec, data and baselines (by cell) by name."""
+    """The runs of the studies, one row per run, and each study's spec, data and baselines (by cell) by name.
+
+    `ranked` is the order of the trials by study and task.
+    """
 
     runs: pd.DataFrame
     specs: Mapping[str, StudySpec]
     data: Mapping[str, Mapping[str, Any]]
     baselines: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    ranked: Mapping[tuple[str, str], Ranking] = field(default_factory=dict)
+    _points: dict[str, pd.DataFrame] = field(default_factory=dict)
 
     @property
     def designs(self) -> dict[str, StudyDesign]:
@@ -52,21 +281,14 @@ class Studies:
     def points(
         self, columns: Mapping[str, str] | None = None, conventions: Conventions | None = None
     ) -> Points:
-        """Return the points of all studies, counted by the conventions.
-
-        Raises:
-            BadInput: the errors of `study_points` and of `settled`.
-        """
+        """Return the points of all studies, counted by the conventions."""
         chosen = self.settled(conventions)
-        return replace(study_points(self.runs, columns, chosen), is_searched=self.is_searched)
+        points = study_points(self.runs, columns, chosen)
+        return replace(points, is_searched=self.is_searched, pooled=_pooled(self.runs, self.design))
 
     def only(self, where: str) -> Studies:
-        """Return the studies with the runs in which an expression holds; all of them if it is empty.
-
-        Raises:
-            BadInput: the errors of `rows_where`.
-        """
-        return replace(self, runs=rows_where(self.runs, where, " and ".join(self.specs))) if where else self
+        """Return the studies with the runs in which an expression holds; all of them if it is empty."""
+        return replace(self, runs=rows_where(self.runs, where, " and ".join(self.specs)))
 
     @property
     def is_searched(self) -> bool:
@@ -75,45 +297,46 @@ class Studies:
         return any(not isinstance(each, Derived) for each in entries)
 
     def settled(self, conventions: Conventions | None = None) -> Conventions:
-        """Return the conventions, completed by the studies' own choice of best or final.
+        """Return the conventions, completed by what the studies choose: best or final, and the parameters they count.
+
+        Where all of them set their tokens by `tokens_per_param`, params are those that it counts.
 
         Raises:
             BadInput: the studies choose differently, or were trained on different text or tokens.
         """
         chosen = conventions or Conventions()
         self._check_comparable(chosen)
-        own = {spec.objective.at for spec in self.specs.values()}
-        if not chosen.at and len(own) > 1:
-            problem = Problem(
-                "the studies value a run by different evaluations", "--count at=best or at=final"
-            )
-            raise BadInput(problem)
-        return chosen if chosen.at else replace(chosen, at=own.pop())
+        values = [{**spec.grid, **spec.fixed} for spec in self.specs.values()]
+        if not chosen.params and all(each.get("tokens_per_param") for each in values):
+            counted = {each.get("params_counted", TABLE["params_counted"].default) for each in values}
+            chosen = replace(chosen, params={("non_embedding",): "non-embedding"}.get(tuple(counted), ""))
+        if chosen.at:
+            return chosen
+        at, *others = {spec.objective.at for spec in self.specs.values()}
+        if others:
+            allowed = "--count at=best or at=final"
+            raise BadInput(Problem("the studies value a run by different evaluations", allowed))
+        return replace(chosen, at=at)
 
     def curves(self, lab: Path, metric: str) -> pd.DataFrame:
-        """Return the curves of a metric; for several studies with a column `study`.
-
-        Raises:
-            TrackingUnavailable: tracking does not answer.
-        """
+        """Return the curves of a metric; for several studies with a column `study`. Records are read once."""
         import pandas as pd
 
-        tables = [curves_table(lab, name, spec.track.uri, [metric]) for name, spec in self.specs.items()]
+        for name in self.specs.keys() - self._points.keys():
+            self._points[name] = points_table(lab, name)
+        tables = [curves_table(lab, name, [metric], self._points[name]) for name in self.specs]
         if len(tables) == 1:
             return tables[0]
         named = zip(self.specs, tables, strict=True)
         return pd.concat([table.assign(study=name) for name, table in named], ignore_index=True)
 
     def loss_curves(self, lab: Path, conventions: Conventions) -> Curves:
-        """Return the validation curves of a single study; several studies have no curves in common.
-
-        Raises:
-            BadInput: no run has ended.
-            TrackingUnavailable: tracking does not answer.
-        """
+        """Return the validation curves of a single study; several studies have no curves in common."""
         import pandas as pd
 
-        table = self.curves(lab, "val_loss") if len(self.specs) == 1 else pd.DataFrame()
+        table = pd.DataFrame()
+        if len(self.specs) == 1:
+            table = self.curves(lab, "val_loss")
         return curves_of_study(self.runs, table, conventions)
 
     def check_comparable(self) -> None:
@@ -125,9 +348,11 @@ class Studies:
         """
         self._check_comparable(Conventions(), "`study diff` compares them in bits per byte")
         objectives = {name: spec.objective for name, spec in self.specs.items()}
-        if len({(each.metric, each.at) for each in objectives.values()}) > 1:
-            said = [f"{name} by {each.metric} ({each.at})" for name, each in objectives.items()]
-            raise BadInput(f"the studies value their trials differently: {', '.join(said)}")
+        if len({(objective.metric, objective.at) for objective in objectives.values()}) > 1:
+            ways = [
+                f"{name} by {objective.metric} ({objective.at})" for name, objective in objectives.items()
+            ]
+            raise BadInput(f"the studies value their trials differently: {', '.join(ways)}")
 
     def _check_comparable(
         self, conventions: Conventions, otherwise: str = "--count loss=bits-per-byte can"
@@ -139,9 +364,10 @@ class Studies:
             here, there = self.data[name], self.data[first]
             if here[digest] == there[digest]:
                 continue
-            same_text = here["text_digest"] == there["text_digest"]
-            what = "tokens" if same_text else "text"
-            hint = f"; of one text, {otherwise}" if same_text and "best_bits_per_byte" in self.runs else ""
+            what, hint = "text", ""
+            if here["text_digest"] == there["text_digest"]:
+                what = "tokens"
+                hint = f"; of one text, {otherwise}" * ("best_bits_per_byte" in self.runs)
             differ = f"studies {first} and {name} were trained on different {what}"
             raise BadInput(f"{differ}: losses in {unit_of(self.runs)} cannot be compared{hint}")
 
@@ -150,16 +376,46 @@ def read_studies(lab: Path | None, names: Sequence[str]) -> Studies:
     """Return the studies of these names, each once.
 
     Raises:
-        BadInput: there is no such study, or its tracking is incomplete.
-        TrackingUnavailable: tracking does not answer.
+        BadInput: there is no such study, or a record is damaged.
     """
     import pandas as pd
 
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
         raise BadInput(f"study {repeated[0]!r} is named twice")
     folders = {name: find_study(lab, name) for name in names}
     specs = {name: read_spec(folder) for name, folder in folders.items()}
-    tables = [runs_table(folders[name].lab, name, spec.track.uri) for name, spec in specs.items()]
-    runs = tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
+    tables = [runs_table(folder.lab, name) for name, folder in folders.items()]
+    runs = tables[0]
+    if tables[1:]:
+        runs = pd.concat(tables, ignore_index=True)
     data = {name: folder.read(folder.data_file) for name, folder in folders.items()}
-    return Studies(runs, specs, data, {name: folder.baselines for name, folder in folders.items()})
+    baselines = {name: folder.baselines for name, folder in folders.items()}
+    read = Studies(runs, specs, data, baselines)
+    ranked = rankings(runs, read.designs)
+    return replace(read, runs=with_expected(runs, ranked), ranked=ranked)
+
+
+@dataclass(frozen=True)
+class Counting:
+    """How a table is counted: its conventions, the columns named by the user, and the filter of rows."""
+
+    conventions: Conventions = field(default_factory=Conventions)
+    columns: Mapping[str, str] = field(default_factory=dict)
+    where: str = ""
+
+
+def sizes_of(runs: Sequence[Mapping[str, Any]], counting: Counting) -> list[dict[str, float]]:
+    """Return N, D and C of runs from their hyperparameters and facts, counted like a study's points."""
+    import pandas as pd
+
+    if not runs:
+        return []
+    frame = pd.DataFrame(list(runs)).assign(best_val_loss=math.nan, final_val_loss=math.nan)
+    table, _ = counted(frame, replace(counting.conventions, loss=""))
+    named = {role: role for role in COUNTS if role in table}
+    named |= {role: name for role, name in counting.columns.items() if role in COUNTS}
+    columns = {role: column.values for role, column in read_columns(table, named, "a run to come").items()}
+    if "flops" not in columns:
+        columns["flops"] = 6 * columns["params"] * columns["tokens"]
+    return [{role: float(columns[role][at]) for role in COUNTS} for at in range(len(runs))]

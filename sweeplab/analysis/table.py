@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.data.objectives import SETTINGS
-from sweeplab.errors import BadInput, DamagedFile, Problem
+from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_whole
-from sweeplab.hyperparameters import CONDITIONS, TABLE, Hyperparameters
+from sweeplab.hyperparameters import AUTO, CONDITIONS, TABLE
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import BEST_MEASURES, END_MEASURES, RunState
-from sweeplab.tracking import open_tracker
-from sweeplab.tracking.mlflow import MLflowTracker
-from sweeplab.tracking.tracker import CURVES as TRACKED
-from sweeplab.tracking.tracker import TrackedRun
-from sweeplab.train.run import train_tokens
+from sweeplab.records.runs import (
+    BEST_MEASURES,
+    END_MEASURES,
+    CurvePoint,
+    CurveReader,
+    RunFolder,
+    RunState,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,12 +48,24 @@ COLUMNS = {
 }  # one row per run; whole numbers are Int64, which knows a missing one
 # Columns that a table has if any run has them.
 MEASURED = dict.fromkeys((*BEST_MEASURES, *END_MEASURES), "float64")
-METRICS = tuple(name for name in COLUMNS if name not in {*KEY, "state", "run_id"})
 
 # A pair such as betas stays the text "(0.9, 0.95)": no file format has a column of pairs.
 _KINDS = {"int": "Int64", "float": "float64", "bool": "boolean", "str": "string", "floats": "string"}
 HYPERPARAMETERS = {name: _KINDS[row.kind] for name, row in TABLE.items() if name not in COLUMNS}
 
+# One row per line of a run's record; `run` counts the runs in their order.
+POINTS = {
+    "run": "int64",
+    "cell": "string",
+    "trial": "Int64",
+    "seed": "Int64",
+    "iteration": "Int64",
+    "train_tokens": "Int64",
+} | {
+    measure.name: "float64"
+    for measure in fields(CurvePoint)
+    if measure.name not in ("iteration", "train_tokens", "extra")
+}
 CURVES = {
     "cell": "string",
     "trial": "Int64",
@@ -60,6 +76,12 @@ CURVES = {
     "value": "float64",
 }  # one row per point
 
+# What a row takes from a run's end, under the same name.
+_ENDS = ("best_val_loss", "final_val_loss", "value", "train_tokens", "train_flops", "wall_seconds")
+_AUTOMATIC = {name: applies for name, applies in CONDITIONS.items() if TABLE[name].automatic}
+_PAIRS = tuple(name for name, row in TABLE.items() if row.kind == "floats")
+_VALUES = attrgetter(*list(POINTS)[4:])
+
 _NOTHING = ("", "None", "nan")
 # Types that need no parsing for a column's type: most columns of most tables.
 _AT_ONCE = {"int64": {"Int64", "float64"}, "Int64": {"Int64"}, "float64": {"float64"}}
@@ -68,77 +90,96 @@ _TRUTH = {True: True, False: False, "True": True, "False": False}
 _WORDS = {"Int64": "a whole number", "float64": "a number", "boolean": "True or False"}
 
 
-def runs_table(lab: Path, name: str, uri: str | None = None) -> pd.DataFrame:
-    """Return a study's runs from tracking, one row per run in any state: COLUMNS, MEASURED, then the hyperparameters.
+def runs_table(lab: Path, name: str) -> pd.DataFrame:
+    """Return a study's runs from their records, one row per run in any state: COLUMNS, MEASURED, the hyperparameters.
 
-    Values that tracking omits because they do not apply to a run come from the run's own record, or are missing.
+    Automatic hyperparameters that do not apply to a run are missing; others have the value that the run was given.
 
     Raises:
-        BadInput: tracking has no such study, or has invalid values.
-        TrackingUnavailable: tracking does not answer.
+        BadInput: the study has not been run, or a record is damaged.
     """
     import pandas as pd
 
-    rows = [
-        {"study": name, "cell": run.cell, "trial": run.trial, "seed": run.seed, "state": run.state}
-        | {metric: run.metrics.get(metric) for metric in METRICS}
-        | {"run_id": run.run_id}
-        | {metric: run.metrics[metric] for metric in MEASURED if metric in run.metrics}
-        | _not_said(StudyFolder(lab, name), run)
-        | {each: text for each, text in run.values.items() if each not in COLUMNS}
-        for run in _in_order(open_tracker(lab, name, uri))
-    ]
-    given = dict.fromkeys(each for row in rows for each in row)
-    measured = (each for each in MEASURED if each in given)
-    columns = dict.fromkeys([*COLUMNS, *measured, *HYPERPARAMETERS, *given])
-    return validate(pd.DataFrame(rows, columns=list(columns), dtype=object))
-
-
-def _not_said(folder: StudyFolder, run: TrackedRun) -> dict[str, Any]:
-    """Return the values of a run that do not apply to it, from its record in the lab; empty without a record."""
-    try:
-        values = folder.run(run.cell, run.trial, run.seed).read_start().values
-    except DamagedFile:
-        return {}
-    missing = CONDITIONS.keys() - run.values.keys()
-    return {
-        name: getattr(values, name) for name in CONDITIONS if name in missing and not TABLE[name].automatic
+    folder = StudyFolder(lab, name)
+    unfinished = folder.unfinished
+    rows = [_row(name, run, unfinished) for run in _in_order(folder)]
+    of_plugins = [name for row in rows for name in row if name.startswith("best_")]
+    measured = MEASURED | dict.fromkeys((name for name in of_plugins if name not in COLUMNS), "float64")
+    measured = {name: dtype for name, dtype in measured.items() if any(name in row for row in rows)}
+    columns = {
+        column: pd.array([row.get(column) for row in rows], dtype=dtype)  # type: ignore[call-overload]
+        for column, dtype in (COLUMNS | measured | HYPERPARAMETERS).items()
     }
+    return pd.DataFrame(columns)
+
+
+def _row(study: str, run: RunFolder, unfinished: RunState) -> dict[str, Any]:
+    start, end = run.read_start(), run.read_end()
+    row: dict[str, Any] = dict(vars(start.values))
+    for name, applies in _AUTOMATIC.items():
+        if row[name] == AUTO or not applies(start.values):
+            row[name] = None
+    row |= {name: str(row[name]) for name in _PAIRS if row[name] is not None}
+    row |= start.facts
+    row |= {"study": study, "cell": start.cell, "trial": start.trial, "seed": start.seed}
+    row |= {"state": str(unfinished), "run_id": run.tracked_id or None}
+    if end:
+        row |= {name: getattr(end, name) for name in _ENDS}
+        row |= {"state": str(end.state), "iterations": end.iteration}
+        measures = {name: getattr(end, name) for name in END_MEASURES}
+        row |= {name: loss for name, loss in measures.items() if loss is not None}
+        row |= {f"best_{name}": measure for name, measure in end.best.items()}
+    return row
+
+
+def points_table(lab: Path, name: str) -> pd.DataFrame:
+    """Return all points of a study's curves, one row per line of a run's record: POINTS, then a plug-in's measures.
+
+    Raises:
+        BadInput: the study has not been run.
+    """
+    import pandas as pd
+
+    points = [
+        ((at, run.cell, run.trial, run.seed), point)
+        for at, run in enumerate(_in_order(StudyFolder(lab, name)))
+        for point in CurveReader(run).new_points()
+    ]
+    rows = [(*place, *_VALUES(point)) for place, point in points]
+    table = pd.DataFrame(rows, columns=list(POINTS)).astype(POINTS)
+    of_plugins = dict.fromkeys(measure for _, point in points for measure in point.extra)
+    measures = {measure: [point.extra.get(measure) for _, point in points] for measure in of_plugins}
+    return table.assign(
+        **{measure: pd.array(values, dtype="float64") for measure, values in measures.items()}
+    )
 
 
 def curves_table(
-    lab: Path, name: str, uri: str | None = None, metrics: Sequence[str] = ("train_loss", "val_loss")
+    lab: Path,
+    name: str,
+    metrics: Sequence[str] = ("train_loss", "val_loss"),
+    points: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """Return the points of a study's curves, tidy, one row per point: CURVES.
 
+    `points` is the study's `points_table`, if it has been read. If a run repeated an iteration after a kill, the first
+    record counts.
+
     Raises:
-        BadInput: tracking has no such study.
-        TrackingUnavailable: tracking does not answer.
+        BadInput: the study has not been run.
     """
     import pandas as pd
 
-    tracker = open_tracker(lab, name, uri)
-    runs = _in_order(tracker)
-    ids = [run.run_id for run in runs]
-    histories = {metric: tracker.histories(ids, TRACKED.get(metric, metric)) for metric in metrics}
-    rows = []
-    for run in runs:
-        tokens = _tokens_at(run.values)
-        rows += [
-            (run.cell, run.trial, run.seed, point.step, tokens(point.step), metric, point.value)
-            for metric, points in histories.items()
-            for point in points[run.run_id]
-        ]
-    return pd.DataFrame(rows, columns=list(CURVES)).astype(CURVES)
-
-
-def _tokens_at(texts: Mapping[str, str]) -> Callable[[int], int]:
-    """Return a function from iteration to tokens read, for a run of these values."""
-    kinds: Mapping[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
-    names = ("batch_size", "batch_warmup_iters", *SETTINGS)
-    given = {name: texts[name] for name in names if texts.get(name, "None") not in _NOTHING}
-    values = Hyperparameters.of({name: kinds[TABLE[name].kind](text) for name, text in given.items()})
-    return lambda iteration: train_tokens(values, iteration)
+    if points is None:
+        points = points_table(lab, name)
+    tables = []
+    for metric in metrics:
+        measured = points.assign(metric=metric, value=points.get(metric, float("nan")))
+        tables.append(measured[measured["value"].notna()].drop_duplicates(["run", "iteration"]))
+    table = pd.concat([each[["run", *CURVES]] for each in tables], ignore_index=True)
+    order = table["metric"].map({metric: at for at, metric in enumerate(metrics)})
+    table = table.assign(order=order).sort_values(["run", "order", "iteration"], kind="stable")
+    return table[list(CURVES)].reset_index(drop=True).astype(CURVES)
 
 
 def validate(frame: pd.DataFrame) -> pd.DataFrame:
@@ -205,24 +246,35 @@ _CONTENTS: dict[str, Callable[[Any], bytes]] = {
 }
 
 
-def _in_order(tracker: MLflowTracker) -> list[TrackedRun]:
-    return sorted(tracker.runs(), key=lambda run: (_natural(run.cell), run.trial, run.seed))
+def check_run(folder: StudyFolder) -> None:
+    """Make sure that a study has been run.
+
+    Raises:
+        BadInput: it has not.
+    """
+    if not folder.has_started:
+        raise BadInput(f"study {folder.name} has not been run in {folder.lab}")
+
+
+def _in_order(folder: StudyFolder) -> list[RunFolder]:
+    check_run(folder)
+    cells = cache(_natural)
+    return sorted(folder.runs(), key=lambda run: (cells(run.cell), run.trial, run.seed))
 
 
 def _typed(column: pd.Series[Any], dtype: str) -> tuple[pd.Series[Any], pd.Series[bool]]:
-    """Return the column in its type, and which of its values could not be parsed."""
     import pandas as pd
 
     if dtype in _AT_ONCE.get(str(column.dtype), ()):
         return column.astype(dtype), pd.Series(False, index=column.index)  # type: ignore[call-overload]
     there = column.notna() & ~column.isin(_NOTHING)
-    given = column.astype(object).where(there, None)
+    values = column.astype(object).where(there, None)
     if dtype == "string":
-        return given.astype("string"), ~there & False
+        return values.astype("string"), ~there & False
     if dtype == "boolean":
-        truth = given.map(_TRUTH)
+        truth = values.map(_TRUTH)
         return truth.astype("boolean"), there & truth.isna()
-    numbers = pd.to_numeric(given, errors="coerce").astype("float64")
+    numbers = pd.to_numeric(values, errors="coerce").astype("float64")
     wrong = there & numbers.isna()
     if dtype == "Int64":
         wrong |= there & (numbers % 1 != 0)
@@ -233,12 +285,13 @@ def _wrong(column: pd.Series[Any], wrong: pd.Series[bool], where: str, allowed: 
     wrong = wrong.fillna(True).astype(bool)
     if not wrong.any():
         return []
-    rows = column[wrong]
-    more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+    rows, more = column[wrong], ""
+    if len(rows) > 1:
+        more = f" and {len(rows) - 1} more"
     return [Problem(f"{where}: {rows.iloc[0]!r} in row {rows.index[0]}{more}", allowed)]
 
 
 def _natural(text: str) -> list[tuple[float, str]]:
-    """Return a key that sorts numbers within a text as numbers: n_embd=32 before n_embd=128."""
+    """A key that sorts numbers within a text as numbers: n_embd=32 before n_embd=128."""
     parts = re.split(r"(\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)", text)
     return [(float(part), "") if at % 2 else (0.0, part) for at, part in enumerate(parts)]

@@ -20,7 +20,10 @@ from sweeplab.laws.columns import Array, numbers
 from sweeplab.laws.comparing import CellTrials
 from sweeplab.model.shape import SETTLED
 from sweeplab.records.runs import RunState
+from sweeplab.study.choice import Ranking, Tried, first_of_same, is_tuned, rank
+from sweeplab.study.problems import LENGTHS
 from sweeplab.study.rules import follows
+from sweeplab.study.search import Derived
 from sweeplab.train.run import train_tokens
 
 if TYPE_CHECKING:
@@ -38,12 +41,13 @@ VALUED = [str(state) for state in RunState if state.has_value]
 COUNTED = [str(state) for state in RunState if state.counts_towards_budget]
 WHY_DROPPED = {"pruned": "pruned before the end", "running": "has not ended", "waiting": "has not ended"}
 FEW = 10
+MOST_LUCK = 0.03  # by which a loss is corrected; what is further from its expectation is not only luck
 TRIAL = ["cell", "trial"]
 POINT = ["study", "model", "planned_tokens"]
 # Iterations are whole numbers: runs planned on the same number of tokens differ by at most this share.
 ROUNDING = 0.01
 # Hyperparameters that define a model; cells that differ in others differ in how it is trained.
-_MODEL = [name for name, row in TABLE.items() if row.shape and row.category in ("data", "model")]
+_MODEL = [name for name in TABLE if not is_tuned(name) and name not in LENGTHS]
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ def searched_of(runs: DataFrame, design: StudyDesign | None = None) -> list[str]
     names = [name for name in _known(runs) if not design or name in design.search]
     by_cell = runs[names].astype(str).where(runs[names].notna()).groupby(runs["cell"])
     varied = [name for name in names if (by_cell[name].nunique() > 1).any()]
-    return varied if design else [name for name in varied if not only_follows(runs, name)]
+    return [name for name in varied if design or not only_follows(runs, name)]
 
 
 def _known(runs: DataFrame) -> list[str]:
@@ -94,7 +98,6 @@ def _known(runs: DataFrame) -> list[str]:
 
 
 def _settled_in_cells(runs: DataFrame, names: Sequence[str]) -> list[str]:
-    """Return the columns that are constant in every cell and vary between cells."""
     texts = runs[list(names)].astype(object).map(str)
     several = texts.loc[:, texts.nunique() > 1]
     return [str(name) for name, most in several.groupby(runs["cell"]).nunique().max().items() if most <= 1]
@@ -121,10 +124,12 @@ def plain(table: DataFrame, columns: Sequence[str] = ()) -> DataFrame:
     for name in map(str, table.columns):
         column = table[name]
         if is_bool_dtype(column) or not is_numeric_dtype(column):
-            given = column.astype(object).where(column.notna(), None)
-            settled[name] = given.map(lambda value: str(value) if isinstance(value, tuple) else value)
+            values = column.astype(object).where(column.notna(), None)
+            settled[name] = values.map(lambda value: str(value) if isinstance(value, tuple) else value)
+        elif column.hasnans or is_float_dtype(column):
+            settled[name] = column.astype(float)
         else:
-            settled[name] = column.astype(float if column.hasnans or is_float_dtype(column) else int)
+            settled[name] = column.astype(int)
     return DataFrame(settled, index=table.index)
 
 
@@ -134,8 +139,8 @@ def finite(table: DataFrame, column: str) -> Series:
 
     if column not in table:
         return Series(np.nan, index=table.index)
-    found = [float(each) if isinstance(each, int | float | np.number) else np.nan for each in table[column]]
-    return Series(found, index=table.index, dtype=float).replace([np.inf, -np.inf], np.nan)
+    cells = [float(cell) if isinstance(cell, int | float | np.number) else np.nan for cell in table[column]]
+    return Series(cells, index=table.index, dtype=float).replace([np.inf, -np.inf], np.nan)
 
 
 def valued_losses(runs: DataFrame, loss: str) -> Series:
@@ -143,15 +148,70 @@ def valued_losses(runs: DataFrame, loss: str) -> Series:
 
     It is `loss` instead if any run that ended lacks it: minima of seeds have a lower mean and a smaller spread.
     """
-    valued, own = finite(runs, "valued_val_loss"), finite(runs, loss)
-    needed = runs["state"].isin(VALUED) & own.notna()
-    return own if valued[needed].isna().any() else valued.where(needed)
+    valued, losses = finite(runs, "valued_val_loss"), finite(runs, loss)
+    needed = runs["state"].isin(VALUED) & losses.notna()
+    return losses if valued[needed].isna().any() else valued.where(needed)
 
 
 def marks_of(values: Series, most: int | None = FEW) -> tuple[float, ...]:
     """Return the distinct values, smallest first; empty if there are more than `most`."""
     distinct = tuple(sorted(values.dropna().unique().tolist()))
-    return distinct if most is None or len(distinct) <= most else ()
+    if most is not None and len(distinct) > most:
+        return ()
+    return distinct
+
+
+def rankings(
+    runs: DataFrame, designs: Mapping[str, StudyDesign] | None = None
+) -> dict[tuple[str, str], Ranking]:
+    """Return the order of the trials that have a value, by study and task; `designs` are the studies' own."""
+    valued = runs["state"].isin(VALUED).groupby([runs[name] for name in ("study", *TRIAL)]).transform("all")
+    ended = runs[valued.astype(bool)]
+    ranked: dict[tuple[str, str], Ranking] = {}
+    for study, of_study in ended.groupby("study", sort=False):
+        design = (designs or {}).get(str(study))
+        entries = design.search if design else {}
+        derived = {name for name, entry in entries.items() if isinstance(entry, Derived)}
+        searched = [name for name in searched_of(of_study, design) if name not in derived]
+        grid = [name for name in grid_of(of_study, design) if name not in searched]
+        for task, of_task in of_study.groupby(tasks_of(of_study), sort=False):
+            trials = [_tried(seeds, grid, searched) for _, seeds in of_task.groupby(TRIAL, sort=False)]
+            if tried := [trial for trial in trials if trial]:
+                ranked[str(study), str(task)] = rank(tried)
+    return ranked
+
+
+def _tried(seeds: DataFrame, grid: Sequence[str], searched: Sequence[str]) -> Tried | None:
+    values = finite(seeds, "value").dropna()
+    if values.empty:
+        values = finite(seeds, "best_val_loss").dropna()
+    if values.empty:
+        return None
+    row: dict[Any, Any] = seeds.iloc[0].to_dict()
+    known = {name: value for name, value in row.items() if value is not None and value == value}
+    sizes, sampled = ({name: known[name] for name in names if name in known} for names in (grid, searched))
+    place = str(row["cell"]), int(row["trial"])
+    losses = dict(zip(seeds["seed"].map(int), finite(seeds, "valued_val_loss").tolist(), strict=True))
+    return Tried.of(place, float(values.mean()), sizes, sampled, losses)
+
+
+def with_expected(runs: DataFrame, ranked: Mapping[tuple[str, str], Ranking] | None = None) -> DataFrame:
+    """Return the runs with the value by which their trials are ranked, and the first trial with the same values.
+
+    These are the columns `expected` and `first_trial`; the first is the trial itself unless it repeats another.
+    """
+    if "expected" in runs:
+        return runs
+    by_trial: dict[tuple[str, str, int], tuple[float, int]] = {}
+    for (study, _), ranking in (rankings(runs) if ranked is None else ranked).items():
+        first = first_of_same(ranking.order)
+        for trial in ranking.order:
+            known = ranking.expected.get(trial.place)
+            expected = known.value if known else trial.value
+            by_trial[study, *trial.place] = expected, first[trial.place]
+    places = zip(runs["study"].astype(str), runs["cell"].astype(str), runs["trial"], strict=True)
+    rows = [by_trial.get(place, (np.nan, int(place[2]))) for place in places]
+    return runs.assign(expected=[row[0] for row in rows], first_trial=[row[1] for row in rows])
 
 
 def trials_table(runs: DataFrame, metric: str = "best_val_loss") -> DataFrame:
@@ -159,7 +219,8 @@ def trials_table(runs: DataFrame, metric: str = "best_val_loss") -> DataFrame:
 
     The last column, `best`, marks the best trial of each cell.
     """
-    ranks = [WORST_FIRST.index(state if state in WORST_FIRST else "running") for state in runs["state"]]
+    places = {state: place for place, state in enumerate(WORST_FIRST)}
+    ranks = [places.get(state, places["running"]) for state in runs["state"]]
     grouped = runs.assign(loss=finite(runs, metric), rank=ranks).groupby(TRIAL, sort=False)
     trials = grouped.head(1).drop(columns=["loss", "rank", "state"]).set_index(TRIAL)
     trials["state"] = grouped["rank"].min().map(dict(enumerate(WORST_FIRST)))
@@ -172,14 +233,17 @@ def trials_table(runs: DataFrame, metric: str = "best_val_loss") -> DataFrame:
 
 
 def are_best(trials: DataFrame, by: Sequence[str]) -> Series:
-    """Mark the best trial of each group of trials: that of the lowest value, by which its study ranks it.
+    """Mark the best trial of each group of trials: that of the lowest expected value, then of the lowest value.
 
     Trials that have not ended are not marked. In a table without values the lowest loss is the best.
     """
     ended = trials[trials["state"].isin(VALUED) & trials["loss"].notna()]
     values = finite(ended, "value")
-    ranked = ended["loss"] if values.isna().any() else values
-    return trials.index.to_series().isin(ranked.groupby([ended[name] for name in by]).idxmin())
+    if values.isna().any():
+        values = ended["loss"]
+    expected = finite(ended, "expected").fillna(values)
+    order = ended.assign(expected=expected, value=values).sort_values(["expected", "value"], kind="stable")
+    return trials.index.to_series().isin(order.drop_duplicates(list(by)).index)
 
 
 def tasks_of(runs: DataFrame) -> Series:
@@ -192,12 +256,9 @@ def tasks_of(runs: DataFrame) -> Series:
 
 
 def check_one_task(runs: DataFrame) -> None:
-    """Raise unless the losses of runs are of one task.
-
-    Raises:
-        BadInput: they are of several tasks, which it names.
-    """
-    if len(tasks := list(dict.fromkeys(tasks_of(runs)))) > 1:
+    """Raise unless the losses of runs are of one task."""
+    tasks = list(dict.fromkeys(tasks_of(runs)))
+    if len(tasks) > 1:
         raise BadInput(f"losses of different tasks cannot be compared: {'; '.join(tasks)}")
 
 
@@ -220,15 +281,16 @@ class Selection:
 
 
 def select(runs: DataFrame, loss: str) -> Selection:
-    """Return the best trial of each model and planned number of tokens, by its value, with its seeds' mean `loss`.
+    """Return the best trial of each model and planned number of tokens, with the mean `loss` of its seeds.
 
+    It is the one of lowest expected value (`study/choice.py`); its repetitions on other seeds count as its seeds.
     Cells that differ in what is tuned, such as the learning rate, are one model. A trial counts only if all its
     seeds have ended: the mean of those that did not diverge is not its value.
 
     Raises:
         BadInput: no trial has ended, or trials are of different tasks.
     """
-    runs = with_models(runs)
+    runs = with_expected(with_models(runs))
     states = runs["state"].astype(str)
     ended = states.isin(VALUED)
     reasons = (
@@ -244,21 +306,29 @@ def select(runs: DataFrame, loss: str) -> Selection:
         raise BadInput("no run of the study has ended with a loss yet")
     check_one_task(used)
     # A trial's value is the minimum of its seeds' mean curve, as reported to Optuna: the mean of minima is lower.
-    by = "value" if "value" in used and finite(used, "value").notna().all() else loss
-    means = used.groupby([*POINT, *TRIAL], sort=False)[by].mean().reset_index()
+    by = loss
+    if finite(used, "value").notna().all():
+        by = "value"
+    same = ["study", "cell", "first_trial"]
+    means = used.groupby([*POINT, *TRIAL, "first_trial"], sort=False)[["expected", by]].mean().reset_index()
     if means.empty:
         raise BadInput("no run that has ended says what its model and length are")
-    best = means.loc[means.groupby(POINT, sort=False)[by].idxmin(), own_trial]
-    parts = own_trial if best["study"].nunique() > 1 else TRIAL
-    kept = used.merge(best.assign(point=best[parts].astype(str).agg("/".join, axis=1)), on=own_trial)
+    best = means.fillna({"expected": means[by]}).sort_values(["expected", by], kind="stable")
+    best = best.drop_duplicates(POINT).sort_index()[[*own_trial, "first_trial"]]
+    parts = own_trial[best["study"].nunique() == 1 :]  # one study's points need no study in their names
+    best = best.assign(point=best[parts].astype(str).agg("/".join, axis=1))
+    kept = used.merge(best[[*same, "point"]], on=same)  # with the trials that repeat it
     dropped["not the best of its model and length"] += len(used) - len(kept)
+    # The loss of a point is the one that all trials make expected: its own seeds' mean is partly luck.
+    luck = kept.groupby("point")[by].transform("mean") / finite(kept, "expected").fillna(finite(kept, by))
+    kept = kept.assign(**{loss: finite(kept, loss) / luck.where(abs(luck - 1) <= MOST_LUCK, 1.0)})
     grouped = kept.groupby("point", sort=False)
     averaged = [name for name in ("params", "tokens", "flops", loss) if name in kept]
     table = grouped.first().assign(**{name: grouped[name].mean() for name in averaged}).reset_index()
     counts = np.asarray(grouped.size(), np.float64)
     spread, freedom = _pooled(kept, loss, counts)
-    drawn = runs[states.isin(COUNTED)].drop_duplicates(own_trial).groupby(POINT).size()
-    chosen = used.assign(**{loss: valued_losses(used, loss)})
+    drawn = runs[states.isin(COUNTED)].drop_duplicates(same).groupby(POINT).size()
+    chosen = used.assign(**{loss: valued_losses(used, loss)}, trial=used["first_trial"])
     of_point = dict(chosen.groupby(POINT, sort=False).__iter__())
     keys = zip(table["point"], table[POINT].itertuples(index=False, name=None), strict=True)
     tried = {str(name): CellTrials.of(of_point[key], loss, int(drawn[key])) for name, key in keys}
@@ -271,17 +341,20 @@ def with_models(runs: DataFrame) -> DataFrame:
     Models differ in values that are constant in each cell of their study; a searched size does not define a model. Runs
     of one model whose tokens differ by ROUNDING or less count as planned for the same number: their median.
     """
+    from pandas import Series
+
     trained = runs.assign(train_tokens=numbers(runs, "train_tokens")).fillna({"train_tokens": -1.0})
     planned = [_planned_tokens(run) for run in trained.to_dict("records")]
-    study = runs["study"].astype(str) if "study" in runs else ""
-    runs = runs.assign(study=study, model="", planned_tokens=planned)
+    study = runs.get("study", Series("", index=runs.index)).astype(str)
+    runs = runs.assign(study=study, model="all", planned_tokens=planned)
     names = [name for name in (*_MODEL, "n_params") if name in runs]
-    for _, own in runs.groupby("study", sort=False):
-        settled = own[_settled_in_cells(own, names)].astype(object).map(str)
-        marks = map(",".join, settled.itertuples(index=False, name=None))
-        runs.loc[own.index, "model"] = list(marks) if len(settled.columns) else "all"
-    for _, own in runs.groupby(["study", "model"], sort=False):
-        tokens = own["planned_tokens"].sort_values()
+    for _, of_study in runs.groupby("study", sort=False):
+        settled = of_study[_settled_in_cells(of_study, names)].astype(object).map(str)
+        if len(settled.columns):
+            marks = map(",".join, settled.itertuples(index=False, name=None))
+            runs.loc[of_study.index, "model"] = list(marks)
+    for _, alike in runs.groupby(["study", "model"], sort=False):
+        tokens = alike["planned_tokens"].sort_values()
         same = (tokens / tokens.shift() > 1.0 + ROUNDING).cumsum()
         runs.loc[tokens.index, "planned_tokens"] = tokens.groupby(same).transform("median")
     return runs
@@ -296,13 +369,13 @@ def values_of(run: Mapping[Any, Any]) -> Hyperparameters:
     needed = ["batch_size", "batch_warmup_iters", "block_size"]
     if run.get("objective") == "span":
         needed += ["mask_share", "span_length"]
-    if missing := [name for name in needed if name not in run]:
+    missing = [name for name in needed if name not in run]
+    if missing:
         raise KeyError(*missing)
     return Hyperparameters.of(run)
 
 
 def _planned_tokens(run: Mapping[Any, Any]) -> float:
-    """Return the tokens that a run was planned for, even if it stopped early."""
     try:
         return float(train_tokens(values_of(run), run["max_iters"]))
     except (KeyError, TypeError, ValueError):  # a table from elsewhere may lack the columns needed
@@ -310,7 +383,7 @@ def _planned_tokens(run: Mapping[Any, Any]) -> float:
 
 
 def _pooled(kept: DataFrame, loss: str, counts: Array) -> tuple[float, int]:
-    """Return the spread of one seed, pooled over all points with several, and its degrees of freedom.
+    """The spread of one seed, pooled over all points with several, and its degrees of freedom.
 
     It is pooled because the spread of three seeds is wrong by a factor of two in every fourth point, and weights of
     its inverse square would let the points whose seeds happen to agree dominate the fit.

@@ -15,9 +15,12 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from sweeplab.cli import runs
+from sweeplab.cli.data import data
 from sweeplab.cli.doctor import doctor
 from sweeplab.cli.hyperparameters import hyperparameters, schema
-from sweeplab.cli.laws.fit import audit, compare, fit, isoflop, shape
+from sweeplab.cli.laws.audit import audit
+from sweeplab.cli.laws.fit import compare, fit, isoflop, shape
+from sweeplab.cli.laws.hyperparameters import hyperparameter_laws
 from sweeplab.cli.laws.ledger import forecast, ledger, verify
 from sweeplab.cli.laws.next import next_runs
 from sweeplab.cli.model import coordinates, params, trace
@@ -26,7 +29,8 @@ from sweeplab.cli.printing import print_answer, show_control_characters
 from sweeplab.cli.report import compare_studies, dashboard, scaling, sweep, ui
 from sweeplab.cli.storage import backup_storage, start_storage, stop_storage, storage_status
 from sweeplab.cli.study import control
-from sweeplab.cli.study.manage import clone, init, rename, rm
+from sweeplab.cli.study.manage import init, rename, rm
+from sweeplab.cli.study.predict import predict as predict_size
 from sweeplab.cli.study.run import bench, confirm, logs, plan, run, watch, work
 from sweeplab.cli.study.show import best, diff, export, list_studies, publish, show
 from sweeplab.errors import (
@@ -50,16 +54,20 @@ GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
         # Before a run, during it, then its results and the order in the lab.
         (
             *(init, plan, bench, run, watch, logs),
+            *(control.stop, control.pause, control.resume, control.extend, control.enqueue, work),
             *(
-                control.stop,
-                control.pause,
-                control.resume,
-                control.extend,
-                control.enqueue,
-                control.retry,
-                work,
+                confirm,
+                show,
+                best,
+                predict_size,
+                publish,
+                export,
+                diff,
+                list_studies,
+                rename,
+                rm,
+                control.repair,
             ),
-            *(confirm, show, best, publish, export, diff, clone, list_studies, rename, rm, control.repair),
         ),
     ),
     "trial": ("Control one trial of a study.", (control.stop_trial, control.resume_trial)),
@@ -70,20 +78,12 @@ GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
     "report": ("Write reports of studies.", (scaling, sweep, compare_studies)),
     "laws": (
         "Fit scaling laws, each number with a verdict.",
-        (fit, compare, audit, isoflop, shape, forecast, verify, ledger, next_runs),
+        (fit, compare, audit, isoflop, shape, hyperparameter_laws, forecast, verify, ledger, next_runs),
     ),
     "model": ("Look inside models.", (params, trace, runs.attention, coordinates, runs.next_tokens)),
 }
 ALONE = (
-    *(
-        runs.export_hf,
-        runs.import_hf,
-        hyperparameters,
-        runs.generate,
-        runs.classify,
-        runs.score,
-        runs.evaluate,
-    ),
+    *(data, runs.export_hf, runs.import_hf, hyperparameters, runs.generate, runs.predict, runs.evaluate),
     *(schema, ui, dashboard, doctor),
 )
 # Commands whose functions have longer names, because the short name is taken by Python or another function.
@@ -92,6 +92,8 @@ NAMES: dict[Callable[..., Any], str] = {
     control.stop_trial: "stop",
     control.resume_trial: "resume",
     compare_studies: "compare",
+    predict_size: "predict",
+    hyperparameter_laws: "hyperparameters",
     next_runs: "next",
     runs.next_tokens: "next",
     start_storage: "start",
@@ -99,6 +101,10 @@ NAMES: dict[Callable[..., Any], str] = {
     storage_status: "status",
     backup_storage: "backup",
 }
+
+
+HIDDEN = (work,)  # for engines: help does not list it
+DAILY = ("study run", "study list", "study show", "study best", "report scaling", "ui")
 
 
 class Commands(TyperGroup):
@@ -119,8 +125,8 @@ class Commands(TyperGroup):
             return super().resolve_command(ctx, args)
         known = {name: f"{ctx.command_path} {name}" for name in self.commands}
         for group, (_, commands) in GROUPS.items():
-            for each in commands:
-                name = NAMES.get(each, each.__name__)
+            for command in commands:
+                name = NAMES.get(command, command.__name__)
                 known.setdefault(name, f"sweeplab {group} {name}")
         # Of this group or of `study` before others: `status` means show, not storage status.
         here = [name for name, path in known.items() if name in self.commands or "sweeplab study" in path]
@@ -129,11 +135,11 @@ class Commands(TyperGroup):
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """Return the commands that complete `incomplete`; at the top level also those of `study`."""
-        found = super().shell_complete(ctx, incomplete)
+        items = super().shell_complete(ctx, incomplete)
         study = self.commands.get("study")
         if study and incomplete.isalpha():
-            found += study.shell_complete(type(ctx)(study, parent=ctx, info_name="study"), incomplete)
-        return found
+            items += study.shell_complete(type(ctx)(study, parent=ctx, info_name="study"), incomplete)
+        return items
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the group's options, or leave everything to the command; without any, print the help."""
@@ -145,10 +151,22 @@ class Commands(TyperGroup):
             bare.params, bare.add_help_option = [], False
         return super(Commands, bare).parse_args(ctx, args)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands, at the top level the daily ones first."""
+        if "study" in self.commands:
+            sentences = [(path, _command(self, path).get_short_help_str(60)) for path in DAILY]
+            with formatter.section("Daily"):
+                formatter.write_dl(sentences)
+        super().format_commands(ctx, formatter)
+
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the commands' names, groups first."""
         names = super().list_commands(ctx)
         return sorted(names, key=lambda name: not isinstance(self.commands[name], TyperGroup))
+
+
+def _command(group: Any, path: str) -> Any:
+    return functools.reduce(lambda command, name: command.commands[name], path.split(), group)
 
 
 def group_of(help: str, commands: tuple[Callable[..., Any], ...]) -> typer.Typer:
@@ -158,8 +176,9 @@ def group_of(help: str, commands: tuple[Callable[..., Any], ...]) -> typer.Typer
     """
     group = typer.Typer(cls=Commands, help=help, rich_markup_mode=None, pretty_exceptions_enable=False)
     group.callback()(lambda: None)
-    for each in commands:
-        group.command(NAMES.get(each))(printed(each) if each.__annotations__["return"] == "Answer" else each)
+    for command in commands:
+        wrapped = {"Answer": printed}.get(command.__annotations__["return"], lambda plain: plain)(command)
+        group.command(NAMES.get(command), hidden=command in HIDDEN)(wrapped)
     return group
 
 
@@ -167,8 +186,8 @@ def printed(command: Callable[..., Any]) -> Callable[..., None]:
     """Return a command that prints its answer, as JSON with the option `--json`."""
 
     @functools.wraps(command)
-    def run(as_json: bool, **given: Any) -> None:
-        print_answer(command(**given), as_json)
+    def run(as_json: bool, **arguments: Any) -> None:
+        print_answer(command(**arguments), as_json)
 
     signature = inspect.signature(command, eval_str=True)
     json = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson)
@@ -213,8 +232,9 @@ def main() -> None:
         sys.exit(_whole()(prog_name="sweeplab", standalone_mode=False))
     except UsageError as error:
         line = " ".join(error.format_message().split()).removesuffix(".")
-        help = f"; {error.ctx.command_path} --help explains it" if error.ctx else ""
-        print(f"error: {line}{help}", file=sys.stderr)
+        if error.ctx:
+            line += f"; {error.ctx.command_path} --help explains it"
+        print(f"error: {line}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
     except BadInput as error:
         for problem in error.problems:
@@ -231,10 +251,14 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(EXIT_FAILED)
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:  # a mistake of the user, wherever it is noticed
-            print(f"error: {str(error.filename)[:60]}…: {error.strerror}", file=sys.stderr)
-            sys.exit(EXIT_BAD_INPUT)
-        if error.errno != errno.ENOSPC:
+        if error.errno == errno.ENOSPC:
+            print(f"error: {error.filename or 'a disk'}: {error.strerror}", file=sys.stderr)
+            sys.exit(EXIT_FAILED)
+        if error.filename is None:
             raise
-        print(f"error: {error.filename or 'a disk'}: {error.strerror}", file=sys.stderr)
-        sys.exit(EXIT_FAILED)
+        # A file that is not what it should be is a mistake of the user, wherever it is noticed.
+        name = str(error.filename)
+        if error.errno == errno.ENAMETOOLONG:
+            name = f"{name[:60]}…"
+        print(f"error: {name}: {error.strerror}", file=sys.stderr)
+        sys.exit(EXIT_BAD_INPUT)

@@ -11,7 +11,7 @@ import typer
 
 from sweeplab.cli.options import flag, option
 from sweeplab.cli.printing import console, print_json
-from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.errors import BadInput, Problem, conflict, nearest
 from sweeplab.formatting import yaml_text
 from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
 from sweeplab.study.file.template import range_in_words
@@ -31,7 +31,7 @@ def hyperparameters(
     $ sweeplab hyperparameters --category model
     """
     if as_json and markdown:
-        raise BadInput("--json and --markdown exclude each other")
+        raise BadInput(conflict("--json", "--markdown"))
     rows = [row for row in TABLE.values() if not minimal or row.name in MINIMAL]
     if category:
         names = {name.lower(): key for key, title in CATEGORIES.items() for name in (key, title)}
@@ -81,8 +81,8 @@ def _print_table(rows: list[Hyperparameter]) -> None:
             table.add_row()
         table.add_row(Text(CATEGORIES[category], "bold"))
         for row in members:
-            default = f", default {yaml_text(row.default)}" if row.default != row.sample else ""
-            unit = f" ({row.unit})" if row.unit and row.unit not in row.meaning.lower() else ""
+            default = f", default {yaml_text(row.default)}" * (row.default != row.sample)
+            unit = f" ({row.unit})" * (row.unit not in row.meaning.lower())
             cells = (f"{_python(row.sample)}{default}", range_in_words(row.suggested), f"{row.meaning}{unit}")
             table.add_row(f"  {row.name}", *cells)
     console().print(table)

@@ -17,7 +17,8 @@ from sweeplab.cli.options import (
     whole_numbers,
 )
 from sweeplab.cli.printing import Answer, print_rows, progress, say
-from sweeplab.errors import BadInput, Problem
+from sweeplab.errors import BadInput, Problem, conflict
+from sweeplab.formatting import several
 from sweeplab.records.folders import lab_folder
 
 
@@ -45,15 +46,18 @@ def params(
 
     named = models or []
     if named and preset:
-        raise BadInput(Problem("both FILE and --preset", "one of them; a file may have `preset: NAME`"))
+        raise BadInput(conflict("FILE", "--preset", "one of them; a file may have `preset: NAME`"))
     if cell and not named:
         raise BadInput(Problem("--cell needs a study file", "FILE --cell CELL"))
-    found = [] if named else [model_of(preset, override or ())]
-    for each in named:
-        is_preset = each in preset_names() and not Path(each).exists()
-        own = [model_of(each, override or ())] if is_preset else models_of(Path(each), override or (), cell)
-        found += own
-    counted = [each.as_dict() for each in found]
+    counts = []
+    for source in named:
+        if source in preset_names() and not Path(source).exists():
+            counts.append(model_of(source, override or ()))
+        else:
+            counts += models_of(Path(source), override or (), cell)
+    if not named:
+        counts.append(model_of(preset, override or ()))
+    counted = [count.as_dict() for count in counts]
     if len(counted) == 1:
         return counted[0], _print_parts
     if len(named) > 1:
@@ -61,60 +65,60 @@ def params(
     return {"cells": counted}, _print_cells
 
 
-def _print_side_by_side(found: dict[str, Any]) -> None:
-    models = found["models"]
-    names = list(dict.fromkeys(name for each in models for name in each["components"]))
-    counts = [{**each["components"], "total": each["total"]} for each in models]
+def _print_side_by_side(counted: dict[str, Any]) -> None:
+    models = counted["models"]
+    names = list(dict.fromkeys(name for model in models for name in model["components"]))
+    counts = [{**model["components"], "total": model["total"]} for model in models]
     rows = [
         {"component": name}
         | {
-            each["model"]: f"{own[name]:,} {own[name] / each['total']:6.1%}" if name in own else ""
-            for each, own in zip(models, counts, strict=True)
+            model["model"]: f"{count[name]:,} {count[name] / model['total']:6.1%}" if name in count else ""
+            for model, count in zip(models, counts, strict=True)
         }
         for name in [*names, "total"]
     ]
     print_rows(rows, text=("component",))
 
 
-def _print_parts(found: dict[str, Any]) -> None:
-    say(f"{found['model']}: {found['total']:,} parameters")
-    if found["active"] < found["total"]:
-        say(f"{found['active']:,} of them active: a token uses only the experts that it is routed to")
+def _print_parts(counted: dict[str, Any]) -> None:
+    say(f"{counted['model']}: {several(counted['total'], 'parameter')}")
+    if counted["active"] < counted["total"]:
+        say(f"{counted['active']:,} of them active: a token uses only the experts that it is routed to")
     say()
     parts = [
         {
-            "part": each["component"],
-            "of": each["place"],
-            "formula": each["formula"],
-            "each": f"{each['each']:,}",
-            "layers": each["layers"],
-            "parameters": f"{each['parameters']:,}",
+            "part": part["component"],
+            "of": part["place"],
+            "formula": part["formula"],
+            "each": f"{part['each']:,}",
+            "layers": part["layers"],
+            "parameters": f"{part['parameters']:,}",
         }
-        for each in found["parts"]
+        for part in counted["parts"]
     ]
     print_rows(parts, text=("part", "of", "formula"))
     say()
     shares = [
-        {"component": name, "parameters": f"{count:,}", "share": f"{count / found['total']:.1%}"}
-        for name, count in {**found["components"], "total": found["total"]}.items()
+        {"component": name, "parameters": f"{count:,}", "share": f"{count / counted['total']:.1%}"}
+        for name, count in {**counted["components"], "total": counted["total"]}.items()
     ]
     print_rows(shares, text=("component",))
     say()
-    say(", ".join(f"{letter} {name} {size:,}" for letter, (name, size) in found["letters"].items()))
-    for note in found["notes"]:
+    say(", ".join(f"{letter} {name} {size:,}" for letter, (name, size) in counted["letters"].items()))
+    for note in counted["notes"]:
         say(note)
 
 
-def _print_cells(found: dict[str, Any]) -> None:
-    cells = found["cells"]
-    names = list(dict.fromkeys(name for each in cells for name in each["components"]))
+def _print_cells(counted: dict[str, Any]) -> None:
+    cells = counted["cells"]
+    names = list(dict.fromkeys(name for model in cells for name in model["components"]))
     rows = [
         {
-            "cell": each["model"],
-            **{name: f"{each['components'].get(name, 0):,}" for name in names},
-            "total": f"{each['total']:,}",
+            "cell": model["model"],
+            **{name: f"{model['components'].get(name, 0):,}" for name in names},
+            "total": f"{model['total']:,}",
         }
-        for each in cells
+        for model in cells
     ]
     print_rows(rows, text=("cell",))
 
@@ -150,7 +154,7 @@ def trace(
     from sweeplab.runs.models import model_of, opened, started
 
     if run and (preset or override):
-        raise BadInput(Problem("RUN has a model of its own", "RUN, or --preset and -o"))
+        raise BadInput(conflict("RUN", "--preset" if preset else "-o"))
     if prompt is not None and not run:
         raise BadInput(Problem("--prompt needs a run, for its tokenizer", "RUN --prompt TEXT"))
     likeliest: list[dict[str, Any]] = []
@@ -161,31 +165,34 @@ def trace(
         opened_run = open_run(str(run), lab_folder(lab))
         name, shape = opened_run.run_id, opened_run.model.shape
         steps, likeliest = traced_prompt(opened_run, prompt, position, values)
-        of: dict[str, Any] = {"prompt": prompt} | ({} if position is None else {"position": position})
+        of: dict[str, Any] = {"prompt": prompt}
+        read = repr(prompt)
+        if position is not None:
+            of["position"] = position
+            read += f" at position {position}"
     else:
         name, shape, weights = opened(run, lab) if run else started(model_of(preset, override or ()), seed)
         from sweeplab.model.tracing import trace_token
 
-        found = trace_token(shape, weights, token, position or 0, source_length, seed, values)
-        steps = [each._asdict() for each in found]
+        traced = trace_token(shape, weights, token, position or 0, source_length, seed, values)
+        steps = [each._asdict() for each in traced]
         of = {"token": token, "position": position or 0, "seed": seed}
+        read = f"token {token} at position {of['position']}"
+    where = "its weights" if run else f"random weights, seed {seed}"
     if layer is not None:
         steps = [each for each in steps if f"blocks.{layer}." in each["name"]]
         if not steps:
             raise BadInput(Problem(f"there is no layer {layer}", f"0 to {shape.n_layer - 1}"))
 
-    def told(found: dict[str, Any]) -> None:
-        where = "its weights" if run else f"random weights, seed {seed}"
-        read = repr(prompt) if prompt is not None else f"token {token}"
-        place = f" at position {of['position']}" if "position" in of else ""
-        say(f"{name}: {read}{place}, {where}\n")
+    def print_steps(trace: dict[str, Any]) -> None:
+        say(f"{name}: {read}, {where}\n")
         rows = [
             {
                 "step": step["name"],
                 "shape": " x ".join(map(str, step["shape"])),
                 "values": " ".join(f"{each:9.4f}" for each in step["values"]),
             }
-            for step in found["steps"]
+            for step in trace["steps"]
         ]
         print_rows(rows, text=("step", "values"))
         if likeliest:
@@ -194,15 +201,17 @@ def trace(
                 + ", ".join(f"{each['word']} {each['probability']:.1%}" for each in likeliest)
             )
 
-    return {"model": name, **of, "steps": steps} | ({"likeliest": likeliest} if likeliest else {}), told
+    answer = {"model": name, **of, "steps": steps}
+    if likeliest:
+        answer["likeliest"] = likeliest
+    return answer, print_steps
 
 
 def coordinates(
     file: StudyFile,
     override: Overrides = None,
     cell: Annotated[
-        str | None,
-        option("CELL", "The cell, if cells differ in more than the width.", autocompletion=cells),
+        str | None, option("CELL", "The cell, if cells differ in more than the width.", autocompletion=cells)
     ] = None,
     widths: Annotated[
         str | None, option("N,…", "Values of n_embd.  [default: 1, 2, 4 and 8 times mup_base_width]")
@@ -228,15 +237,15 @@ def coordinates(
     allowed = "whole numbers above 0, such as 64,128,256"
     asked = whole_numbers("--widths", widths, allowed) if widths is not None else []
     with progress() as update:
-        found = check_coordinates(file, override or (), cell, asked, steps, update)
+        checked = check_coordinates(file, override or (), cell, asked, steps, update)
     page = output or lab_folder(lab) / "reports" / "coordinates.html"
-    write_coordinates(found, page)
+    write_coordinates(checked, page)
     powers = [
         {"parametrization": name, "step": step, "layer": layer, "power": power}
-        for (name, step, layer), power in found.powers.items()
+        for (name, step, layer), power in checked.powers.items()
     ]
-    sizes = [row._asdict() for row in found.rows]
-    answer = {"output": str(page), "study": found.study, "values": found.values}
-    steepest = [f"{name}: {words}" for name, words in steepest_in_words(found)]
-    told = "\n".join([*steepest, f"{page} written"])
-    return answer | {"sizes": sizes, "powers": powers}, told
+    sizes = [row._asdict() for row in checked.rows]
+    answer = {"output": str(page), "study": checked.study, "values": checked.values}
+    steepest = [f"{name}: {words}" for name, words in steepest_in_words(checked)]
+    lines = "\n".join([*steepest, f"{page} written"])
+    return answer | {"sizes": sizes, "powers": powers}, lines

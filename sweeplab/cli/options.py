@@ -60,13 +60,14 @@ def settings(incomplete: str) -> list[tuple[str, str]]:
     name, equals, _ = incomplete.partition("=")
     row = TABLE.get(canonical(name))
     if equals and row:
-        known = [*row.choices, *(["true", "false"] if row.kind == "bool" else [])]
+        known = [*row.choices, *["true", "false"] * (row.kind == "bool")]
         known += [AUTO] * row.automatic + ["null"] * row.optional
-        found = {f"{name}={value}": row.meaning for value in known}
+        offered = {f"{name}={value}": row.meaning for value in known}
     else:
-        found = {f"{row.name}=": row.meaning for row in TABLE.values()}
-        found |= {f"{other}=": name for other, name in ALIASES.items()} if incomplete else {}
-    return [(text, meaning) for text, meaning in found.items() if text.startswith(incomplete)]
+        offered = {f"{row.name}=": row.meaning for row in TABLE.values()}
+        if incomplete:
+            offered |= {f"{other}=": name for other, name in ALIASES.items()}
+    return [(text, meaning) for text, meaning in offered.items() if text.startswith(incomplete)]
 
 
 def names(incomplete: str) -> list[tuple[str, str]]:
@@ -208,7 +209,7 @@ def named_file(file: Path | None, lab: Path | None) -> Path:
 
 
 def overrides(
-    given: list[str] | None, grid: list[str] | None, search: list[str] | None, engine: str | None = None
+    override: list[str] | None, grid: list[str] | None, search: list[str] | None, engine: str | None = None
 ) -> list[str]:
     """Return all changes that a command line makes to a study file, as overrides."""
     # The engine comes first: it removes the keys of other engines, and overrides may set its own.
@@ -216,7 +217,7 @@ def overrides(
     sections = {"--grid": grid, "--search": search}
     return [
         *engines,
-        *(given or ()),
+        *(override or ()),
         *(f"{name} {word}" for name in sections for word in sections[name] or ()),
     ]
 
@@ -229,7 +230,7 @@ def whole_numbers(option: str, text: str, allowed: str, largest: int | None = No
     """
     parts = [part.strip() for part in text.split(",")]
     if all(part.isdecimal() and int(part) > 0 for part in parts):
-        found = sorted({int(part) for part in parts})
-        if largest is None or found[-1] <= largest:
-            return found
+        numbers = sorted({int(part) for part in parts})
+        if largest is None or numbers[-1] <= largest:
+            return numbers
     raise BadInput(Problem(f"{option} {text}", allowed))

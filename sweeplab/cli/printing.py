@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TextIO
 
 from sweeplab.formatting import json_ready, on_one_line, several, visible
@@ -61,13 +62,13 @@ def show_control_characters() -> None:
 
 def print_answer(answer: Answer, as_json: bool) -> None:
     """Print what a command found: as JSON for a program, or for a person."""
-    found, told = answer
+    content, words = answer
     if as_json:
-        print_json(found)
-    elif isinstance(told, str):
-        print(told)
+        print_json(content)
+    elif isinstance(words, str):
+        print(words)
     else:
-        told(found)
+        words(content)
 
 
 def say_start(what: str, quiet: bool = False) -> None:
@@ -82,8 +83,8 @@ def say_start(what: str, quiet: bool = False) -> None:
 def answer_of(done: Done) -> Answer:
     """Return the answer that tells what a command did and how to undo it."""
     trials = [{"cell": cell, "trial": number} for cell, number in done.trials]
-    told = "\n".join([done.what, *(f"undo: {command}" for command in done.undo)])
-    return {"done": done.what, "undo": done.undo, "trials": trials}, told
+    lines = "\n".join([done.what, *(f"undo: {command}" for command in done.undo)])
+    return {"done": done.what, "undo": done.undo, "trials": trials}, lines
 
 
 def print_json(content: Any, indent: int | None = 1) -> None:
@@ -149,34 +150,38 @@ def print_rows(
 ) -> None:
     """Print rows as a table with all keys, or with `keys`; every column is right-aligned except those of `text`.
 
-    Columns that hold only zeros and dashes are left out. On a narrow terminal headings are wrapped, then cut; if that
-    is not enough, the table is printed in parts, each with the first column. Numbers are never wrapped or cut.
+    Columns that hold only zeros and dashes are left out. On a narrow terminal headings are wrapped; if that is not
+    enough, the table is printed in parts, each with the first column. Nothing is cut.
     """
     known = keys or dict.fromkeys(key for row in rows for key in row)
     shown = [key for key in known if any(row.get(key) not in (0, None) for row in rows)]
     if not shown:
         return
-    screen = console()
+    screen, first = console(), shown[0]
     cells = {key: max(len(cell_text(row.get(key))) for row in rows) for key in shown}
-    # Every column of text but the first may be wrapped.
+    # A column of text may be wrapped; the first one is folded where it leaves no room for others.
     cells |= {key: min(cells[key], TEXT_WIDTH) for key in shown[1:] if key in text}
-    words = {key: max([cells[key], *map(len, key.replace("_", " ").split())]) for key in shown}
-    whole = {key: max(cells[key], len(key)) for key in shown}
-    fitting = whole if _width(whole) <= screen.width else words
-    while _width(fitting) > screen.width and fitting != cells:
-        longest = max(fitting, key=lambda key: fitting[key] - cells[key])
-        fitting = fitting | {longest: fitting[longest] - 1}
+    room = screen.width - 2 - max((cells[key] for key in shown[1:]), default=0)
+    cells[first] = min(cells[first], screen.width // 2, max(room, len(first)))
+    widths = {key: max(cells[key], len(key)) for key in shown}
+    is_narrow = _width(widths) > screen.width
+    if is_narrow:
+        widths = {key: max(cells[key], *map(len, _heading(key, 1).split())) for key in shown}
     parts: list[dict[str, int]] = [{}]
-    for key, width in fitting.items():
+    for key, width in widths.items():
         if parts[-1] and _width(parts[-1] | {key: width}) > screen.width:
-            parts.append({shown[0]: fitting[shown[0]]})
+            parts.append({first: widths[first]})
         parts[-1][key] = width
     for part in parts:
-        screen.print(_table(rows, text, part, shown[0], fitting is not whole))
+        screen.print(_table(rows, text, part, first, is_narrow))
 
 
 def _width(columns: Mapping[str, int]) -> int:
     return sum(columns.values()) + 2 * (len(columns) - 1)
+
+
+def _heading(key: str, width: int) -> str:
+    return "\n".join(wrap(key.replace("_", " "), width, break_long_words=False))
 
 
 def _table(
@@ -184,18 +189,17 @@ def _table(
     text: Sequence[str],
     columns: Mapping[str, int],
     first: str,
-    fixed: bool,
+    is_narrow: bool,
 ) -> Table:
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for key, width in columns.items():
-        is_text = key in text and key != first
         table.add_column(
-            key.replace("_", " "),
-            justify="left" if key in text else "right",
-            no_wrap=key == first,
-            width=width if fixed and not is_text else None,
+            _heading(key, width),
+            justify=("right", "left")[key in text],
+            overflow="fold",
+            width=width if is_narrow and (key == first or key not in text) else None,
         )
     for row in rows:
         table.add_row(*(cell_text(row.get(key)) for key in columns))
@@ -212,7 +216,7 @@ def cell_text(value: Any) -> str:
 def workers_in_words(plan: Plan) -> str:
     """Say how many workers a study gets, what each has, and where they run."""
     workers = plan.workers
-    each = several(workers[0].threads, "thread") + (" each" if len(workers) > 1 else "")
+    threads = several(workers[0].threads, "thread") + " each" * (len(workers) > 1)
     gpus = sorted({worker.gpu for worker in workers if worker.gpu is not None})
     where = f"GPU {', '.join(map(str, gpus))}" if gpus else plan.device
-    return f"{several(len(workers), 'worker')} ({each}) on {where}, {plan.dtype}"
+    return f"{several(len(workers), 'worker')} ({threads}) on {where}, {plan.dtype}"

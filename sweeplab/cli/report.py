@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import webbrowser
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -39,9 +40,7 @@ SingleFile = Annotated[
     bool, flag("Embed plotly.js (5 MB), so that the page can be sent as one file.", "--single-file")
 ]
 
-Port = Annotated[
-    int | None, typer.Option(min=1, max=65535, help="The port to use.  [default: the first free one]")
-]
+Port = Annotated[int | None, typer.Option(min=1, max=65535, help="The port to use.  [default: a free one]")]
 OpenPage = Annotated[
     bool | None,
     flag(
@@ -158,19 +157,19 @@ def ui(
             # The command ends its server however it ends, so SIGTERM and a closing terminal (SIGHUP) count as Ctrl-C.
             # Under nohup it is meant to outlive the terminal.
             hangs_up = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
-            _interrupted_by(stack, signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hangs_up else []))
+            _interrupted_by(stack, signal.SIGINT, signal.SIGTERM, *[signal.SIGHUP] * hangs_up)
             shown = stack.enter_context(browse(lab, named_study(name, lab).name, port, dashboard))
             if as_json:
                 pid = shown.server.process.pid if shown.server else None
-                print_json({"server": shown.address, "pid": pid, "studies": shown.links})
+                print_json({"server": shown.address, "pid": pid, "studies": {shown.study: shown.links}})
             else:
                 _print_links(shown)
             sys.stdout.flush()
-            only_one = len(shown.links) == 1
-            page = next(iter(shown.links.values()))["charts"] if only_one else shown.address
-            if shown.server:
-                page = stack.enter_context(leading_to(page, lab_folder(lab)))
-            _open(page, open_page)
+            if _opens(open_page):
+                page = shown.links["charts"]
+                if shown.server:
+                    page = stack.enter_context(leading_to(page, lab_folder(lab)))
+                webbrowser.open(page)
             if shown.server:
                 shown.server.wait()
     except KeyboardInterrupt:
@@ -204,37 +203,32 @@ def dashboard(
             typer.echo(live.url)
             typer.echo("Ctrl-C ends it; the study goes on", err=True)
         sys.stdout.flush()
-        _open(stack.enter_context(leading_to(live.url, lab_folder(lab))), open_page)
+        if _opens(open_page):
+            webbrowser.open(stack.enter_context(leading_to(live.url, lab_folder(lab))))
         with suppress(KeyboardInterrupt):
             live.serve()
     typer.echo("ended", err=True)
 
 
 def _print_links(shown: Shown) -> None:
-    for name, links in shown.links.items():
-        typer.echo(name)
-        for what, link in links.items():
-            typer.echo(f"  {what:6}  {link}")
-    if len(shown.links) != 1:
-        typer.echo(shown.address)
-    for name in shown.empty:
-        typer.echo(f"{name} has no runs yet: its page fills as they start", err=True)
+    typer.echo(shown.study)
+    for what, link in shown.links.items():
+        typer.echo(f"  {what:6}  {link}")
+    if shown.is_empty:
+        typer.echo(f"{shown.study} has no runs yet: its page fills as they start", err=True)
     if shown.server:
         typer.echo("Ctrl-C ends it", err=True)
 
 
 def _interrupted_by(stack: ExitStack, *signals: signal.Signals) -> None:
     """Let signals end the command as Ctrl-C does, until the stack closes."""
-    for each in signals:
-        stack.callback(signal.signal, each, signal.signal(each, signal.default_int_handler))
+    for number in signals:
+        stack.callback(signal.signal, number, signal.signal(number, signal.default_int_handler))
 
 
-def _open(page: str, asked: bool | None) -> None:
-    """Open a page if asked to, by default on a desktop: without one, a browser would open inside the terminal."""
+def _opens(asked: bool | None) -> bool:
+    """Tell whether a page is opened, by default on a desktop: without one, a browser would open in the terminal."""
     has_window = sys.platform in ("darwin", "win32") or any(
         map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))
     )
-    if (sys.stdout.isatty() and has_window) if asked is None else asked:
-        import webbrowser
-
-        webbrowser.open(page)
+    return asked or (asked is None and has_window and sys.stdout.isatty())

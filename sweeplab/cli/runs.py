@@ -1,17 +1,30 @@
-"""Commands on a trained run: generate, classify, evaluate, `model attention`, `model next`, folders of transformers."""
+"""Commands on a trained run: generate, predict, evaluate, `model attention`, `model next`, folders of transformers."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sweeplab.cli.options import AsJson, Force, Lab, Prompt, Run, argument, flag, option, whole_numbers
+from sweeplab.cli.options import (
+    AllowPlugins,
+    AsJson,
+    Force,
+    Lab,
+    Prompt,
+    Run,
+    argument,
+    flag,
+    option,
+    whole_numbers,
+)
 from sweeplab.cli.printing import Answer, print_answer, print_json, print_rows
-from sweeplab.errors import BadInput, Problem
+from sweeplab.errors import BadInput, Problem, conflict
+from sweeplab.formatting import several
 from sweeplab.records.folders import lab_folder
 from sweeplab.records.runs import MEASURED_ON
 from sweeplab.runs.opening import check_imported_name, imported_folder, open_run
@@ -38,9 +51,9 @@ def generate(
         int | None, option("N", "Generate at most N tokens.  [default: the run's]")
     ] = None,
     contrast: Annotated[
-        str | None,
-        option("RUN", "Decode contrastively against this smaller run with the same tokenizer."),
+        str | None, option("RUN", "Decode contrastively against this smaller run with the same tokenizer.")
     ] = None,
+    allow_plugins: AllowPlugins = False,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
@@ -60,120 +73,77 @@ def generate(
 
     drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     drawing = [
-        name for name, each in {**drawn, "seed": seed, "greedy": greedy or None}.items() if each is not None
+        name for name, value in {**drawn, "seed": seed, "greedy": greedy or None}.items() if value is not None
     ]
     if beams is not None and drawing:
         option = drawing[0].replace("_", "-")
-        raise BadInput(Problem(f"--{option} beside --beams, which does not sample", "one of them"))
-    given = {**drawn, "max_new_tokens": max_new_tokens}
-    chosen(Hyperparameters(), given)  # refuses values out of range before anything is loaded
+        raise BadInput(conflict(f"--{option}", "--beams"))
+    settings = {**drawn, "max_new_tokens": max_new_tokens}
+    chosen(Hyperparameters(), settings)  # refuses values out of range before anything is loaded
     place = lab_folder(lab)
-    opened = open_run(run, place)
+    opened = open_run(run, place, allow_plugins=allow_plugins)
     amateur = open_run(contrast, place) if contrast is not None else None
-    writer = Writer(opened, prompt, *chosen(opened.values, given, greedy), seed=seed or 0, amateur=amateur)
-    said: dict[str, Any] = {"run": writer.run.run_id, "prompt": writer.text}
+    writer = Writer(opened, prompt, *chosen(opened.values, settings, greedy), seed=seed or 0, amateur=amateur)
+    answer: dict[str, Any] = {"run": writer.run.run_id, "prompt": writer.text}
     if beams is not None:
-        found = writer.beams(beams)
-        print_answer((said | {"beams": found}, found[0]["text"]), as_json)
+        texts = writer.beams(beams)
+        print_answer((answer | {"beams": texts}, texts[0]["text"]), as_json)
     elif as_json:
         tokens = list(writer.tokens())
-        print_json(said | {"seed": writer.seed, "tokens": tokens, "text": "".join(writer.words(tokens))})
+        print_json(answer | {"seed": writer.seed, "tokens": tokens, "text": "".join(writer.words(tokens))})
     else:
         for piece in writer.words(writer.tokens()):
             print(piece, end="", flush=True)
         print(flush=True)
 
 
-def classify(
+def predict(
     run: Run,
-    texts: Annotated[list[str] | None, argument("[TEXT]...", "Texts to label.")] = None,
+    texts: Annotated[list[str] | None, argument("[TEXT]...", "Texts to predict.")] = None,
     file: Annotated[
         Path | None, option("FILE", "A file of texts, one per line, or - for standard input.")
     ] = None,
+    allow_plugins: AllowPlugins = False,
     lab: Lab = None,
 ) -> Answer:
-    """Label texts, or their words, with a trained run.
+    """Predict the labels of texts, or how probable texts are.
 
-    It prints a label with its probability for each text, or for each word of a text. The run must be trained on
-    the corpus `labels` or, for words, `tags`.
+    A classifier gives each text's label with its probability; --json has the probability of every label. A language
+    model gives the loss of each text in nats per token, its perplexity and its bits per byte; --json has the
+    log-probability of every token. As in transformers, the first token has none, because no token is before it. A
+    text beyond block_size is read in windows, as val_loss is measured. An encoder predicts each token from all
+    others; a model trained on pairs predicts what stands after a tab from what stands before it.
 
     \b
-    $ sweeplab classify reviews "A film to remember." "Two hours lost."
-    $ sweeplab classify reviews --file texts.txt --json
+    $ sweeplab predict small "import os"
+    $ sweeplab predict reviews "A film to remember." "Two hours lost."
+    $ sweeplab predict reviews --file texts.txt --json
     """
     import sys
 
     from sweeplab.data.corpora.base import document
 
-    read = "" if file is None else sys.stdin.read() if str(file) == "-" else document(file)
-    given = [*(texts or ()), *(line for line in read.splitlines() if line.strip())]
-    if not given:
+    asked = [*(texts or ())]
+    if file is not None:
+        lines = sys.stdin.read() if str(file) == "-" else document(file)
+        asked += [line for line in lines.splitlines() if line.strip()]
+    if not asked:
         raise BadInput(Problem("there is no text", "RUN TEXT…, or --file FILE"))
-    opened = open_run(run, lab_folder(lab))
-    rows = opened.classify(given)
-
-    def told(_: Any) -> None:
-        if "tags" in rows[0]:
-            tags = [each for row in rows for each in row["tags"]]
-            said = [each["probability"] and f"{each['probability']:.4f}" for each in tags]
-            shown = [each | {"probability": p} for each, p in zip(tags, said, strict=True)]
-            print_rows(shown, text=("word", "label"))
-            return
-        shown = [
-            {
-                "label": each["label"],
-                "probability": f"{each['probabilities'][each['label']]:.4f}",
-                "text": each["text"]
-                if len(each["text"]) <= LONGEST_SHOWN
-                else f"{each['text'][:LONGEST_SHOWN]}…",
-            }
-            for each in rows
-        ]
-        print_rows(shown, text=("label", "text"))
-
-    return {"run": opened.run_id, "texts": rows}, told
+    opened = open_run(run, lab_folder(lab), allow_plugins=allow_plugins)
+    rows = opened.predict(asked)
+    return {"run": opened.run_id, "texts": rows}, lambda _: _print_predictions(rows)
 
 
-def score(
-    run: Run,
-    first: Annotated[str | None, argument("[FIRST]", "The first text.")] = None,
-    second: Annotated[str | None, argument("[SECOND]", "The second text.")] = None,
-    file: Annotated[Path | None, option("FILE", "A file with two texts per line, a tab between.")] = None,
-    lab: Lab = None,
-) -> Answer:
-    """Score pairs of texts with a trained run.
-
-    A score may be their similarity. The run must be trained on the corpus `scores`: pairs of texts with a score.
-
-    \b
-    $ sweeplab score alike "A man plays." "Someone is playing."
-    $ sweeplab score alike --file pairs.tsv --json
-    """
-    from sweeplab.data.corpora.base import document
-
-    given = [] if first is None or second is None else [(first, second)]
-    for number, line in enumerate("" if file is None else document(file).splitlines(), start=1):
-        one, *others = line.split("\t")
-        if len(others) != 1 or not one.strip() or not others[0].strip():
-            allowed = "a tab between two texts"
-            raise BadInput(Problem("there are no two texts", allowed, file=file, line=number))
-        given.append((one, others[0]))
-    if not given:
-        raise BadInput(Problem("there are no two texts", "RUN FIRST SECOND, or --file FILE"))
-    opened = open_run(run, lab_folder(lab))
-    rows = opened.score(given)
-
-    def told(_: Any) -> None:
-        cut = {
-            name: [f"{each[name][:LONGEST_SHOWN]}" for each in rows] for name in ("sentence1", "sentence2")
-        }
-        shown = [
-            {"score": f"{each['score']:.4f}", "sentence1": one, "sentence2": other}
-            for each, one, other in zip(rows, *cut.values(), strict=True)
-        ]
-        print_rows(shown, text=("sentence1", "sentence2"))
-
-    return {"run": opened.run_id, "pairs": rows}, told
+def _print_predictions(rows: Sequence[dict[str, Any]]) -> None:
+    words = [word for row in rows for word in row.get("words", ())]
+    numbers = [
+        {name: value for name, value in row.items() if isinstance(value, float | str)}
+        for row in words or rows
+    ]
+    for row in numbers:
+        if text := str(row.pop("text", "")):
+            row["text"] = text[:LONGEST_SHOWN] + "…" * (len(text) > LONGEST_SHOWN)
+    print_rows(numbers, text=("word", "label", "text"))
 
 
 def evaluate(
@@ -183,6 +153,7 @@ def evaluate(
         str | None, option("NAME", "Study to take the validation split from.  [default: the run's]")
     ] = None,
     report: Annotated[Path | None, option("PAGE.html", "Also write a page with loss by position.")] = None,
+    allow_plugins: AllowPlugins = False,
     lab: Lab = None,
 ) -> Answer:
     """Evaluate a trained run, also on longer sequences.
@@ -196,28 +167,30 @@ def evaluate(
     from sweeplab.runs.inspecting import evaluated
 
     times = whole_numbers("--lengths", lengths, "whole numbers from 1 to 64, such as 1,2,4", largest=64)
-    found = evaluated(run, lab_folder(lab), times, study)
+    evaluation = evaluated(run, lab_folder(lab), times, study, allow_plugins)
     if report:
         from sweeplab.report.models import write_evaluation
 
-        write_evaluation(found, report)
-        found |= {"report": str(report)}
-    return found, _print_evaluation
+        write_evaluation(evaluation, report)
+        evaluation |= {"report": str(report)}
+    return evaluation, _print_evaluation
 
 
-def _print_evaluation(found: dict[str, Any]) -> None:
-    print(f"validation split of study {found['study']}; val_loss {MEASURED_ON['val_loss']}")
-    print_rows([{"measure": name, "value": value} for name, value in found["measures"].items()], ["measure"])
-    if lengths := found["length_extrapolation"]:
+def _print_evaluation(evaluation: dict[str, Any]) -> None:
+    print(f"validation split of study {evaluation['study']}; val_loss {MEASURED_ON['val_loss']}")
+    print_rows(
+        [{"measure": name, "value": value} for name, value in evaluation["measures"].items()], ["measure"]
+    )
+    if lengths := evaluation["length_extrapolation"]:
         print()
         print_rows(lengths, text=(), keys=[name for name in lengths[0] if name != "by_position"])
         print("\nmean loss by position")
         losses = {f"{row['times']}x": row["by_position"] for row in lengths}
-        print_rows(_by_stretch(losses, max(1, found["block_size"] // STRETCHES)), ["positions"])
-    for each in found["left_out"]:
-        print(f"\nno loss at {each['times']} times block_size: {each['why']}")
-    if "report" in found:
-        print(f"\n{found['report']} written")
+        print_rows(_by_stretch(losses, max(1, evaluation["block_size"] // STRETCHES)), ["positions"])
+    for length in evaluation["left_out"]:
+        print(f"\nno loss at {several(length['times'], 'time')} block_size: {length['why']}")
+    if "report" in evaluation:
+        print(f"\n{evaluation['report']} written")
 
 
 def _by_stretch(losses: dict[str, list[float]], width: int) -> list[dict[str, Any]]:
@@ -227,11 +200,11 @@ def _by_stretch(losses: dict[str, list[float]], width: int) -> list[dict[str, An
         known = [loss for loss in losses if math.isfinite(loss)]
         return sum(known) / len(known) if known else None
 
-    known = (at for each in losses.values() for at, loss in enumerate(each) if math.isfinite(loss))
+    known = (at for of_length in losses.values() for at, loss in enumerate(of_length) if math.isfinite(loss))
     end = 1 + max(known, default=0)
     return [
         {"positions": f"{start}–{min(start + width, end) - 1}"}
-        | {name: mean(each[start : start + width]) for name, each in losses.items()}
+        | {name: mean(of_length[start : start + width]) for name, of_length in losses.items()}
         for start in range(0, end, width)
     ]
 
@@ -263,10 +236,10 @@ def attention(
     $ sweeplab model attention --matrices inputs.csv --causal
     """
     if matrices is not None:
-        from sweeplab.runs.matrices import attention_of, read_matrices
+        from sweeplab.runs.inspecting import attention_of, read_matrices
 
         if run is not None:
-            raise BadInput(Problem("both RUN and --matrices", "RUN --prompt TEXT, or --matrices FILE"))
+            raise BadInput(conflict("RUN", "--matrices"))
         return attention_of(read_matrices(matrices), causal, scale), _print_steps
     if run is None or prompt is None:
         raise BadInput(Problem("no text and no matrices", "RUN --prompt TEXT, or --matrices FILE"))
@@ -282,7 +255,7 @@ def attention(
 
 
 def _print_steps(steps: dict[str, list[list[float]]]) -> None:
-    said = {
+    headings = {
         "products": "products of queries and keys",
         "scores": "scores: products times the scale, masked entries are -inf",
         "weights": "weights: the softmax of each row",
@@ -290,7 +263,7 @@ def _print_steps(steps: dict[str, list[list[float]]]) -> None:
     }
     of_keys = ("products", "scores", "weights")
     for name, rows in steps.items():
-        print(said.get(name, name))
+        print(headings.get(name, name))
         columns = [f"k{at}" if name in of_keys else str(at) for at in range(1, 1 + len(rows[0]))]
         letter = "k" if name in ("keys", "values") else "q"
         table = [
@@ -332,9 +305,9 @@ def next_tokens(
         for mask, place in enumerate(ranked, start=1)
         for rank, row in enumerate(place, start=1)
     ]
-    found: dict[str, Any] = {"run": opened.run_id, "prompt": prompt}
-    found |= {"places": ranked} if several else {"tokens": ranked[0]}
-    return found, lambda _: print_rows(rows, text=("token",))
+    answer: dict[str, Any] = {"run": opened.run_id, "prompt": prompt}
+    answer |= {"places": ranked} if several else {"tokens": ranked[0]}
+    return answer, lambda _: print_rows(rows, text=("token",))
 
 
 def export_hf(
@@ -354,9 +327,11 @@ def export_hf(
 
     opened = open_run(run, lab_folder(lab))
     name, note = export_run(opened, folder, force).class_name, without_class(opened)
-    told = f"wrote {folder}, a {name}\nnext: transformers.{name}.from_pretrained({str(folder)!r})"
-    found = {"folder": str(folder), "class": name}
-    return (found | {"note": note}, f"{told}\n{note}") if note else (found, told)
+    lines = f"wrote {folder}, a {name}\nnext: transformers.{name}.from_pretrained({str(folder)!r})"
+    answer = {"folder": str(folder), "class": name}
+    if note:
+        answer["note"] = note
+    return answer, "\n".join(filter(None, [lines, note]))
 
 
 def import_hf(
@@ -377,12 +352,12 @@ def import_hf(
     place, name = lab_folder(lab), name or folder.resolve().name
     check_imported_name(place, name)
     target = imported_folder(place, name)
-    found = import_folder(folder, target, name, force)
+    imported = import_folder(folder, target, name, force)
 
-    def told(_: Any) -> None:
-        size = f"{found.n_params:,} parameters"
-        typer.echo(f"wrote {target}: {found.family}, {size}, tokenizer {found.tokenizer}")
-        if found.without:
-            typer.echo(f"{found.without}: its texts are token ids, such as '12 7 304'", err=True)
+    def print_imported(_: Any) -> None:
+        size = several(imported.n_params, "parameter")
+        typer.echo(f"wrote {target}: {imported.family}, {size}, tokenizer {imported.tokenizer}")
+        if imported.without:
+            typer.echo(f"{imported.without}: its texts are token ids, such as '12 7 304'", err=True)
 
-    return {"run": name, "folder": str(target), **asdict(found)}, told
+    return {"run": name, "folder": str(target), **asdict(imported)}, print_imported

@@ -45,9 +45,12 @@ def start_storage(
     $ sweeplab storage start --host 0.0.0.0
     """
     server = _server(lab)
-    said = "is running now" if server.start(host, port, allow_data) else "was running already"
-    found = {**server.status(), "version": server.check()}
-    return found, f"PostgreSQL {found['version']} {said}, on {found['address']}; its data: {found['data']}"
+    state = ("was running already", "is running now")[server.start(host, port, allow_data)]
+    status = {**server.status(), "version": server.check()}
+    return (
+        status,
+        f"PostgreSQL {status['version']} {state}, on {status['address']}; its data: {status['data']}",
+    )
 
 
 def stop_storage(lab: Lab = None) -> Answer:
@@ -58,10 +61,10 @@ def stop_storage(lab: Lab = None) -> Answer:
     """
     server = _server(lab)
     folders = [StudyFolder(server.lab, name) for name in study_names(server.lab)]
-    if running := next((each for each in folders if each.is_on_own_server and each.is_run), None):
+    if running := next((folder for folder in folders if folder.is_on_own_server and folder.is_run), None):
         raise BadInput(f"study {running.name} is running; stop it first: {running.command('study stop')}")
-    said = "the lab's storage has stopped" if server.stop() else "the lab's storage was not running"
-    return server.status(), said
+    how = ("was not running", "has stopped")[server.stop()]
+    return server.status(), f"the lab's storage {how}"
 
 
 def storage_status(lab: Lab = None) -> Answer:
@@ -71,11 +74,11 @@ def storage_status(lab: Lab = None) -> Answer:
     $ sweeplab storage status
     """
     server = _server(lab)
-    found = server.status()
-    told = [f"{name}: {value}" for name, value in found.items()]
-    if found["state"] == "none":
-        told = [f"the lab has no server of its own; {server.command('start')} creates one"]
-    return found, "\n".join(told)
+    status = server.status()
+    lines = [f"{name}: {value}" for name, value in status.items()]
+    if status["state"] == "none":
+        lines = [f"the lab has no server of its own; {server.command('start')} creates one"]
+    return status, "\n".join(lines)
 
 
 def backup_storage(
@@ -95,5 +98,5 @@ def backup_storage(
     server = _server(lab)
     file = output or server.lab / "backups" / f"{time.strftime('storage-%Y%m%d-%H%M%S')}.dump"
     restore = server.backup(file.absolute())
-    told = f"wrote {file}\nrestore, while no study runs: {restore}"
-    return {"file": str(file), "restore": restore}, told
+    lines = f"wrote {file}\nrestore, while no study runs: {restore}"
+    return {"file": str(file), "restore": restore}, lines

@@ -23,12 +23,12 @@ from sweeplab.data.generators import RandomStream, generator_key
 from sweeplab.data.ngrams import NONE, Array, Examples, Ids, NGrams
 from sweeplab.data.objectives import evaluated_on, make_objective, special_tokens
 from sweeplab.data.objectives.base import Objective
-from sweeplab.data.objectives.labels import Classification, Tagging
+from sweeplab.data.objectives.labels import Classification
 from sweeplab.data.objectives.pairs import FORMS, PairsObjective
 from sweeplab.data.objectives.span import Span
 from sweeplab.data.objectives.tokens import HIDDEN, REPLACED, Masked, NextToken
 from sweeplab.data.prompts import BOS, MASK, label
-from sweeplab.files import cache_folder, write_whole
+from sweeplab.files import cache_folder, make_folder, read_bytes, write_whole
 from sweeplab.hyperparameters import Hyperparameters
 
 MAX_ORDER = 10
@@ -60,11 +60,9 @@ class Task(ABC):
         """Return the probability of each target of a batch, in order; `predict` is the fitted n-gram model."""
 
     def _text(self) -> Ids:
-        """Return the running text that is counted, as one row."""
         return np.asarray(self.train[-MAX_TOKENS:]).astype(np.int64)[None]
 
     def _from_batches(self, extract: Callable[[Batch], Examples]) -> Examples:
-        """Return the examples of the first batches of the training split."""
         batches = islice(make_objective(self.train, self.values).evaluation(), MAX_BATCHES)
         contexts, tokens, copied = zip(*map(extract, batches), strict=True)
         whole = None if copied[0] is None else np.concatenate(copied)
@@ -220,6 +218,7 @@ def span_ends(markers: Any) -> Array:
     return np.choose(shifted(markers.astype(np.int64), 1) + 1, [1.0, end, 0.0])
 
 
+@final
 class LabelsTask(Task):
     """Predicts a label from its frequency, independent of the text."""
 
@@ -238,32 +237,12 @@ class LabelsTask(Task):
         return predict(Examples([], batch.targets[batch.targets != NO_TARGET] - self.special[label(0)]))
 
 
-@final
-class TagsTask(LabelsTask):
-    """Predicts a tag from its token and the tokens before."""
-
-    method = "n-grams of tokens and their tags"
-
-    def examples(self) -> Examples:
-        """Return the tags of the training split, each with its token and the tokens before."""
-        return self._from_batches(self._examples_of)
-
-    def probabilities(self, batch: Batch, predict: Predict) -> Array:
-        """Return the probability of each tag."""
-        return predict(self._examples_of(batch))
-
-    def _examples_of(self, batch: Batch) -> Examples:
-        columns = [batch.inputs, *_preceding(batch.inputs)[: MAX_ORDER - 2]]
-        return _select(batch.targets != NO_TARGET, columns, batch.targets - self.special[label(0)])
-
-
 TASKS: dict[str, type[Task]] = {
     NextToken.name: NextTokenTask,
     Masked.name: MaskedTask,
     PairsObjective.name: PairsTask,
     Span.name: SpanTask,
     Classification.name: LabelsTask,
-    Tagging.name: TagsTask,
 }
 
 
@@ -274,7 +253,7 @@ EM_STEPS = 20
 
 @dataclass(frozen=True)
 class Baseline:
-    """The loss of an n-gram model, in its `unit` and in bits per byte (None for labels and tags).
+    """The loss of an n-gram model, in its `unit` and in bits per byte (None for labels).
 
     `method` describes the model, and `by_order` has its losses for the orders from 1 to `order`. `copied` is the weight
     of copied source tokens in the mixture, `n_counted` the number of counted tokens.
@@ -301,10 +280,10 @@ def find_baseline(
     digest = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:32]
     file = (cache or cache_folder()) / f"{digest}.baseline"
     try:
-        return Baseline(**json.loads(file.read_text("utf-8")))
+        return Baseline(**json.loads(read_bytes(file)))
     except (OSError, ValueError, TypeError):  # missing or incomplete
         computed = _computed(dataset, values, split)
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(file.parent)
         write_whole(file, json.dumps(asdict(computed)).encode())
         return computed
 
@@ -334,7 +313,6 @@ def _computed(dataset: Dataset, values: Hyperparameters, split: Scored) -> Basel
 
 
 def _selected(fitted: Examples, held_out: Examples, task: Task) -> tuple[int, float]:
-    """Return the order and the weight of copying that have the lowest loss on the held-out examples."""
     by_order = list(NGrams(fitted, task.vocab_size).probabilities(held_out))
     weights = [_weight(each, held_out.copied) for each in by_order]
     mixed = (_mixed(each, weight, held_out.copied) for each, weight in zip(by_order, weights, strict=True))

@@ -6,40 +6,28 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-# The kind of data that a corpus has.
-DataKind = Literal["text", "pairs", "labels", "tags", "scores", "preferences"]
-# Kinds whose targets are classes.
-LABELLED: Sequence[DataKind] = ("labels", "tags")
-# A score is stored after its second text: a 64-bit float as so many 16-bit numbers.
-SCORE_SIZE = 4
-# The tag of a token that has none.
-NO_TAG = 2**16 - 1
+# The kind of data that a corpus has: text, pairs, labels, or one of a plug-in.
+DataKind = str
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
     """Sources and their targets, in turn, in `tokens`; `ends` [2 * n_pairs] has the end of each.
 
-    With labels, a target is one number from 0 to n_labels - 1; with tags, one such number, or NO_TAG, for each token
-    of its source. With preferences, `per_source` is 2: each source comes with its chosen target, then again with its
-    rejected target. With scores, a target is a second text followed by the score as SCORE_SIZE numbers.
+    With labels, a target is one number from 0 to n_labels - 1. A source comes `per_source` times in a row, each time
+    with another target. Pairs of a plug-in's `kind` have as targets what its corpus encodes.
     """
 
     tokens: NDArray[np.uint16]
     ends: NDArray[np.int64]
     n_labels: int = 0
     per_source: int = 1
-    of: DataKind | None = None
-
-    @property
-    def kind(self) -> DataKind:
-        """Return the kind of the pairs."""
-        return self.of or ("labels" if self.n_labels else "preferences" if self.per_source > 1 else "pairs")
+    kind: DataKind = "pairs"
 
     def __len__(self) -> int:
         """Return the number of tokens, as for a split of text."""
@@ -113,9 +101,9 @@ class Batch(NamedTuple):
     """A batch of sequences: `inputs` and `targets` [B, T], with NO_TARGET where nothing is predicted.
 
     `source` [B, S] is the input of the encoder of an encoder-decoder. Rows are padded on the right: `lengths` and
-    `source_lengths` [B] are the lengths without padding, None if no row is padded. `reference` [B] exists for two
-    objectives: for scores, it is the score of each sequence; for preferences, the sequence's index in the split, which
-    becomes, before the model reads it, the log-probability of its targets at the run's start.
+    `source_lengths` [B] are the lengths without padding, None if no row is padded. `reference` [B] has what the loss of
+    a plug-in's objective needs of each sequence besides its tokens. For an objective that reads the start, it is the
+    sequence's index in the split, which becomes its `at_start` before the loss is computed.
     """
 
     inputs: Array

@@ -12,7 +12,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -22,16 +25,24 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from sweeplab.data.batches import NO_TAG, NO_TARGET, DataKind, Pairs, Split, kind_of, limited
+from sweeplab.data.batches import NO_TARGET, DataKind, Pairs, Split, kind_of, limited
 from sweeplab.data.corpora import CORPORA, Texts
-from sweeplab.data.objectives import check_fits, evaluated_on, make_objective
+from sweeplab.data.corpora.base import Files
+from sweeplab.data.corpora.large import LargeText, is_large
+from sweeplab.data.objectives import OBJECTIVES, check_fits, evaluated_on, make_objective
+from sweeplab.data.readers.source import WHOLE, Source
+from sweeplab.data.readers.tokens import checked, in_bytes, pieces, token_files, token_splits, vocabulary_of
 from sweeplab.data.task import DataSizes
-from sweeplab.data.tokenizers import TOKENIZERS, LearnedTokenizer, Tokenizer, load_tokenizer, word_encoder
+from sweeplab.data.tokenizers import TOKENIZERS, IdsTokenizer, LearnedTokenizer, Tokenizer, load_tokenizer
+from sweeplab.data.tokenizers.base import LARGEST_VOCABULARY
+from sweeplab.data.tokenizers.files import is_file_of_tokenizer, tokenizer_in
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.files import cache_folder, write_whole
+from sweeplab.files import cache_folder, make_folder, read_bytes, write_whole
+from sweeplab.formatting import several
 from sweeplab.hyperparameters import Hyperparameters
 
-FORMAT = 3  # part of every digest: raise it when the same text would give other tokens or facts
+OWN_KINDS = ("text", "pairs", "labels")  # of data; others are of plug-ins
+FORMAT = 4  # part of every digest: raise it when the same text would give other tokens or facts
 TOKEN = np.dtype("<u2")
 END = np.dtype("<i8")
 # A file written this shortly before its text was recorded may have been changed since without a change of
@@ -51,8 +62,8 @@ class Dataset:
     The splits are read-only views [n] of one memory-mapped file, or pairs over such views.
     Digests are sha256 in hexadecimal: of the texts; and of all token ids as 16-bit little-endian numbers with the ends
     of splits and pairs. `val_bytes` is the size in UTF-8 of the text to predict in `val`: its text, or its targets.
-    The overlaps are the shares of a split's windows that occur in the training text; `n_duplicates` documents
-    were left out.
+    The overlaps are the shares of a split's windows that occur in the training text; `n_duplicates` documents,
+    of `n_documents`, were left out. `notes` say how the files were read.
     """
 
     tokenizer: Tokenizer
@@ -66,7 +77,9 @@ class Dataset:
     val_overlap: float
     test_overlap: float
     n_duplicates: int
+    n_documents: int = 0
     labels: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     _bytes_per_target: dict[Any, float] = field(default_factory=dict)  # of the evaluations asked for
 
     @property
@@ -83,13 +96,7 @@ class Dataset:
     @property
     def val_targets(self) -> int:
         """Return the number of targets in the validation split: for a pair, the tokens of its target and its end."""
-        if isinstance(self.val, Pairs) and self.kind == "scores":
-            return self.val.n_pairs
-        if isinstance(self.val, Pairs):
-            n_tokens = int(self.val.lengths[:, 1].sum())
-            untagged = int(np.count_nonzero(self.val.tokens == NO_TAG)) if self.kind == "tags" else 0
-            return n_tokens - untagged if self.labels else n_tokens + self.val.n_pairs
-        return len(self.val)
+        return next(each for each in OBJECTIVES.values() if each.learns == self.kind).n_targets(self.val)
 
     def training(self, values: Hyperparameters) -> Split:
         """Return a run's training data: the training split, or the part given by its data_limit."""
@@ -105,16 +112,16 @@ class Dataset:
         The result is comparable across tokenizers. For masked tokens it is their cost given the text on both sides,
         which is less than the cost of the text.
         """
-        if self.kind not in ("text", "pairs"):
+        if self.kind not in ("text", "pairs") or isinstance(self.tokenizer, IdsTokenizer):
             return None
         asked = split, *evaluated_on(values)
         if asked not in self._bytes_per_target:
             lengths = self.tokenizer.byte_lengths()
             n_bytes = n_targets = 0
             for batch in make_objective(self.scored(split), values).evaluation(values.evaluated_tokens):
-                found = batch.targets[batch.targets != NO_TARGET]
-                n_bytes += int(lengths[found[found < len(lengths)]].sum())  # special tokens are no text
-                n_targets += len(found)
+                targets = batch.targets[batch.targets != NO_TARGET]
+                n_bytes += int(lengths[targets[targets < len(lengths)]].sum())  # special tokens are no text
+                n_targets += len(targets)
             self._bytes_per_target[asked] = n_bytes / n_targets
         return loss / math.log(2) / self._bytes_per_target[asked]
 
@@ -134,55 +141,106 @@ class WrongVocabulary(BadInput):
 def prepare(
     corpus: str,
     tokenizer: str,
-    path: str | None = None,
+    path: str | Source | None = None,
     cache: Path | None = None,
     vocab_size: int | None = None,
-    given: Tokenizer | None = None,
+    trained: Tokenizer | None = None,
 ) -> Dataset:
     """Return the corpus' tokens, from the cache if it has them; concurrent processes build them only once.
 
-    `vocab_size` is the size of the vocabulary that a tokenizer learns; `given` is an existing tokenizer to use.
-    A cached file that is damaged, by its digest, is built again.
+    `vocab_size` is the size of the vocabulary that a tokenizer learns; `trained` is an existing tokenizer to use, as is
+    a `tokenizer` that names a file. A cached file that is damaged, by its digest, is built again.
 
     Raises:
         BadInput: there is no such corpus or tokenizer, the corpus cannot be read or tokenized, or the cache
             cannot be written.
     """
-    source = _named(CORPORA, "corpus", corpus)
-    tokenizer_key = _tokenizer_key(tokenizer, vocab_size) if given is None else _digest(given.to_json())
-    files = source.files(path)
+    source = path if isinstance(path, Source) else Source(path)
     folder = cache or cache_folder()
-    stamps = _stamps(files)
-    known = folder / f"{_digest(corpus, stamps)}.text"
+    if source.tokens is not None:
+        return _of_tokens(source.tokens, tokenizer, vocab_size, folder)
+    reader = _named(CORPORA, "corpus", corpus)
+    if trained is None and is_file_of_tokenizer(tokenizer):
+        trained = tokenizer_in(Path(tokenizer))
+    tokenizer_key = _tokenizer_key(tokenizer, vocab_size) if trained is None else _digest(trained.to_json())
+    of_split = {split: reader.files(place) for split, place in source.places.items()}
+    files: Files = of_split.get(WHOLE, of_split)
+    stamps = _stamps([file for paths in of_split.values() for file in paths])
+    how = [*source.reading_key, *(len(paths) for paths in of_split.values() if WHOLE not in of_split)]
+    known = folder / f"{_digest(corpus, stamps, *([how] if how else []))}.text"
 
     name = _remembered(known, newest=max(mtime for _, _, mtime in stamps))
     if name and (dataset := open_cached(folder / _digest(tokenizer_key, name))):
         return dataset
 
-    texts = source.texts(files)
-    name = f"{texts.digest} {texts.n_duplicates}"
-    base = folder / _digest(tokenizer_key, name)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / ".lock"):
-            dataset = open_cached(base) or _built(
-                base, texts, lambda: given or _trained(tokenizer, vocab_size, texts)
-            )
+    if is_large(reader, files):
+        with _writing(folder):
+            large = LargeText(files, source.reading)
+            name = large.digest
+            base = folder / _digest(tokenizer_key, name)
+            dataset = open_cached(base) or _built_large(base, large, tokenizer, vocab_size, trained)
             write_whole(known, name.encode())
+        return dataset
+    texts = reader.texts(files, source.reading)
+    name = f"{texts.digest} {texts.n_duplicates}"
+    name += f" {texts.kind}" if texts.kind not in OWN_KINDS else ""
+    name += f" {_digest(texts.notes)}" if texts.notes else ""
+    base = folder / _digest(tokenizer_key, name)
+    with _writing(folder):
+        dataset = open_cached(base) or _built(
+            base, texts, lambda: trained or _trained(tokenizer, vocab_size, texts)
+        )
+        write_whole(known, name.encode())
+    return dataset
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        make_folder(folder, 0o700)
+        with FileLock(folder / ".lock"):
+            yield
     except OSError as error:
         reason = error.strerror or error
         what = f"cannot write tokens to {folder} ({reason}); SWEEPLAB_CACHE names another folder"
         raise BadInput(what) from error
-    return dataset
 
 
-def cached_at(tokenizer: str, vocab_size: int | None, text_digest: str, n_duplicates: int) -> Path:
-    """Return the path of a text's tokens in this machine's cache, without suffix; the files need not exist."""
-    return cache_folder() / _digest(_tokenizer_key(tokenizer, vocab_size), f"{text_digest} {n_duplicates}")
+def _of_tokens(place: str, tokenizer: str, vocab_size: int | None, folder: Path) -> Dataset:
+    """Return the dataset of files of tokens, copied into the cache once as 16-bit numbers."""
+    files = token_files(place, tokenizer if is_file_of_tokenizer(tokenizer) else "")
+    stamps = _stamps(files.files)
+    base = folder / _digest("tokens", vocab_size, stamps)
+    is_settled = time.time_ns() - max(mtime for _, _, mtime in stamps) > SETTLED_NANOSECONDS
+    if is_settled and (dataset := open_cached(base)):
+        return dataset
+    splits = token_splits(files)
+    vocabulary = vocabulary_of(files, vocab_size or LARGEST_VOCABULARY)
+    if vocab_size is not None and not isinstance(vocabulary, IdsTokenizer):
+        raise WrongVocabulary(
+            f"vocab_size cannot be set: {files.vocabulary} has {vocabulary.vocab_size} tokens"
+        )
+    is_known = files.vocabulary is not None or vocab_size is not None
+    n_tokens = checked(splits, vocabulary.vocab_size if is_known else None)
+    if not is_known:
+        vocabulary = IdsTokenizer(n_tokens)
+    of = (
+        f"{files.vocabulary.name}"
+        if files.vocabulary
+        else "none: tokens are shown as numbers, and bits per byte unknown"
+    )
+    facts = {
+        "tokenizer": vocabulary.to_json(),
+        "n_characters": 0,
+        "val_bytes": in_bytes(vocabulary, splits[1]),
+        **dict.fromkeys(("val_overlap", "test_overlap", "n_duplicates"), 0),
+        "notes": (f"tokens of {several(len(files.arrays), 'file')}; vocabulary: {of}",),
+    }
+    with _writing(folder):
+        return _written(base, [pieces(split) for split in splits], facts)
 
 
 def _tokenizer_key(tokenizer: str, vocab_size: int | None) -> str:
-    """Return the key of a tokenizer: its name, its vocabulary size if given, and its version."""
     kind = _named(TOKENIZERS, "tokenizer", tokenizer)
     if vocab_size is not None and not issubclass(kind, LearnedTokenizer):
         raise WrongVocabulary(f"tokenizer {tokenizer} takes no vocab_size: the text determines its tokens")
@@ -212,15 +270,15 @@ def _stamps(files: Sequence[Path]) -> list[tuple[str, int, int]]:
 def _remembered(known: Path, newest: int) -> str | None:
     try:
         settled = known.stat().st_mtime_ns - newest > SETTLED_NANOSECONDS
-        return known.read_text("ascii", "replace") if settled else None
+        return read_bytes(known).decode("ascii", "replace") if settled else None
     except OSError:
         return None
 
 
 def open_cached(base: Path) -> Dataset | None:
-    """Map the tokens at a path of `cached_at`; return None if they are missing or damaged."""
+    """Map the tokens at a path of the cache, without suffix; return None if they are missing or damaged."""
     try:
-        digest, line = base.with_suffix(".json").read_text("utf-8").split("\n")
+        digest, line = read_bytes(base.with_suffix(".json")).decode().split("\n")
         if hashlib.sha256(line.encode()).hexdigest() != digest:
             return None
         facts = json.loads(line)
@@ -235,15 +293,15 @@ def open_cached(base: Path) -> Dataset | None:
     if ends is not None:
         parts = zip(_parts(tokens, sizes), _parts(ends, n_ends), strict=True)
         per_source = facts.pop("per_source", 1)
-        of = facts.pop("of", None)
-        splits = [Pairs(*each, len(facts.get("labels", ())), per_source, of) for each in parts]
-    facts["labels"] = tuple(facts.get("labels", ()))
+        n_labels = len(facts.get("labels", ()))
+        kind = facts.pop("kind", "labels" if n_labels else "pairs")
+        splits = [Pairs(*each, n_labels, per_source, kind) for each in parts]
+    facts |= {name: tuple(facts.get(name, ())) for name in ("labels", "notes")}
     train, val, test = splits
     return Dataset(load_tokenizer(facts.pop("tokenizer")), train, val, test, **facts)
 
 
 def _parts(whole: NDArray[N], sizes: Sequence[int]) -> list[NDArray[N]]:
-    """Return consecutive parts of an array, without copying."""
     ends = np.cumsum(sizes).tolist()
     return [whole[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
@@ -262,30 +320,64 @@ def _built(base: Path, texts: Texts, made: Callable[[], Tokenizer]) -> Dataset:
         tokens = [[*_encoded(trained, texts, split)] for split in splits]
     except ValueError as error:
         raise BadInput(str(error)) from error
-    content = {".tokens": np.concatenate([text for split in tokens for text in split]).tobytes()}
-    sizes = [sum(map(len, split)) for split in tokens]
     facts = {
         "tokenizer": trained.to_json(),
-        "sizes": sizes,
         "text_digest": texts.digest,
         "n_characters": texts.n_characters,
         "val_bytes": texts.val_bytes,
         **dict(zip(("val_overlap", "test_overlap"), texts.overlaps, strict=True)),
+        "n_documents": texts.n_documents,
         "n_duplicates": texts.n_duplicates,
     }
     if texts.labels:
         facts["labels"] = texts.labels
-    if texts.kind == "preferences":
-        facts["per_source"] = 2
-    elif texts.kind in ("tags", "scores"):
-        facts["of"] = texts.kind
-    if texts.of_pairs:
-        ends = [np.cumsum([len(text) for text in split]).astype(END) for split in tokens]
-        content[".ends"] = np.concatenate(ends).tobytes()
+    if texts.notes:
+        facts["notes"] = texts.notes
+    if texts.kind not in OWN_KINDS:
+        facts |= {"kind": texts.kind, "per_source": texts.targets.per_source}
+    ends = (
+        [np.cumsum([len(text) for text in split]).astype(END) for split in tokens] if texts.of_pairs else None
+    )
+    return _written(base, tokens, facts, ends)
+
+
+def _built_large(
+    base: Path, large: LargeText, tokenizer: str, vocab_size: int | None, trained: Tokenizer | None
+) -> Dataset:
+    try:
+        if trained is None and issubclass(kind := TOKENIZERS[tokenizer], LearnedTokenizer):
+            trained = kind.train(large.sample(), vocab_size)
+        trained = trained or TOKENIZERS[tokenizer].train(large.characters)
+        with tempfile.TemporaryDirectory(dir=base.parent) as folder:
+            tokens, facts = large.encoded(trained, Path(folder))
+            return _written(base, tokens, {"tokenizer": trained.to_json(), **facts})
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+
+
+def _written(
+    base: Path,
+    splits: Sequence[Iterable[NDArray[Any]]],
+    facts: dict[str, Any],
+    ends: Sequence[NDArray[Any]] | None = None,
+) -> Dataset:
+    """Write the tokens of each split, which come in pieces, and what is known of them; return the dataset."""
+    sizes = [0] * len(splits)
+
+    def written() -> Iterator[memoryview]:
+        for number, split in enumerate(splits):
+            for piece in split:
+                sizes[number] += len(piece)
+                yield piece.data
+
+    write_whole(base.with_suffix(".tokens"), written())
+    contents: list[Any] = [np.memmap(base.with_suffix(".tokens"), TOKEN, "r").data]
+    if ends is not None:
+        contents.append(np.concatenate(ends).tobytes())
+        write_whole(base.with_suffix(".ends"), contents[1])
         facts["n_ends"] = list(map(len, ends))
-    line = json.dumps(facts | {"token_digest": _token_digest(sizes, *content.values())})
-    for suffix, written in content.items():
-        write_whole(base.with_suffix(suffix), written)
+    digest = _token_digest(sizes, *contents)
+    line = json.dumps({"text_digest": digest, **facts, "sizes": sizes, "token_digest": digest})
     # Written last: without it, or with an older one that does not match the tokens, there is no dataset.
     write_whole(base.with_suffix(".json"), f"{hashlib.sha256(line.encode()).hexdigest()}\n{line}".encode())
     dataset = open_cached(base)
@@ -295,38 +387,24 @@ def _built(base: Path, texts: Texts, made: Callable[[], Tokenizer]) -> Dataset:
 
 
 def _encoded(tokenizer: Tokenizer, texts: Texts, split: Sequence[str]) -> Iterator[NDArray[Any]]:
-    """Yield the tokens of each text; for labels and tags their numbers; for scores the second text, then the score."""
+    """Yield the tokens of each text; for pairs, of source and target in turn."""
     numbers = {name: number for number, name in enumerate(texts.labels)}
-    if texts.kind == "tags":
-        encode = word_encoder(tokenizer)
-        for words, tags in zip(split[::2], split[1::2], strict=True):
-            tokens, places = encode(words.split())
-            numbered = np.full(len(tokens), NO_TAG)
-            numbered[places] = [numbers[tag] for tag in tags.split()]
-            yield from (tokens.astype(TOKEN), numbered.astype(TOKEN))
+    if encode := texts.targets.encode:
+        for source, target in zip(split[::2], split[1::2], strict=True):
+            yield from (np.asarray(part).astype(TOKEN) for part in encode(tokenizer, source, target, numbers))
         return
-    for at, text in enumerate(split):
-        if texts.kind == "scores" and at % 2:
-            score, _, second = text.partition("\t")
-            written = np.array([float(score)], "<f8").view(TOKEN)
-            yield np.append(np.asarray(tokenizer.encode(second)).astype(TOKEN), written)
-            continue
-        found = np.array([numbers[text]]) if numbers and at % 2 else tokenizer.encode(text)
-        yield np.asarray(found).astype(TOKEN)
+    for text in split:
+        yield np.asarray(tokenizer.encode(text)).astype(TOKEN)
 
 
 def _trained(tokenizer: str, vocab_size: int | None, texts: Texts) -> Tokenizer:
     """Return the tokenizer of a corpus; learned ones see only the training split, and none sees labels."""
     kind = TOKENIZERS[tokenizer]
     splits: tuple[Sequence[str], ...] = (texts.train, texts.val, texts.test)
-    if texts.labels:
-        splits = tuple(split[::2] for split in splits)
-    if texts.kind == "scores":
-        plain = (
-            [text.rpartition("\t")[2] if at % 2 else text for at, text in enumerate(split)]
-            for split in splits
-        )
-        splits = tuple(plain)
+    if texts.of_pairs:
+        label = texts.targets.text
+        plain = ((label(text) if at % 2 else text for at, text in enumerate(split)) for split in splits)
+        splits = tuple([text for text in each if text] for each in plain)
     if issubclass(kind, LearnedTokenizer):
         try:
             # One text per line, so that no token spans two texts.

@@ -52,8 +52,8 @@ class _Counts:
         """Return this order's probabilities, given those of the lower order, which hold for unknown contexts."""
         is_known = contexts != NONE
         at = np.where(is_known, contexts, 0)
-        own = np.where(grams == NONE, 0.0, self.discounted[grams] / np.maximum(self.totals[at], 1))
-        return np.where(is_known, own + self.backoff[at] * lower, lower)
+        discounted = np.where(grams == NONE, 0.0, self.discounted[grams] / np.maximum(self.totals[at], 1))
+        return np.where(is_known, discounted + self.backoff[at] * lower, lower)
 
 
 class _Order(NamedTuple):
@@ -72,7 +72,7 @@ class NGrams:
         self._vocab_size = vocab_size
         self._n_symbols = max([vocab_size, *(1 + each.max(initial=NONE) for each in examples.contexts)])
         numbers = np.zeros_like(examples.tokens)  # of the examples' contexts
-        contexts, found = np.zeros(1, np.int64), []
+        contexts, orders = np.zeros(1, np.int64), []
         for column in [None, *examples.contexts]:
             if column is not None:
                 keys = self._keys(numbers, column)
@@ -83,9 +83,9 @@ class NGrams:
                 numbers[keys != NONE] = inverse
             keys = self._keys(numbers, examples.tokens)
             grams, counts = np.unique(keys[keys != NONE], return_counts=True)
-            found.append((contexts, grams, counts))
+            orders.append((contexts, grams, counts))
         self._orders: list[_Order] = []
-        for (contexts, grams, counts), longer in zip_longest(found, found[1:]):
+        for (contexts, grams, counts), longer in zip_longest(orders, orders[1:]):
             distinct = counts if longer is None else self._continuations(grams, *longer[:2])
             both = (_Counts(each, grams // self._n_symbols, len(contexts)) for each in (counts, distinct))
             self._orders.append(_Order(contexts, grams, *both))
@@ -116,12 +116,11 @@ def _indices(known: Ids, keys: Ids) -> Ids:
     """Return the index of each key among sorted ones, NONE if it is not one of them."""
     if not len(known):
         return np.full_like(keys, NONE)
-    found = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-    return np.where(known[found] == keys, found, NONE)
+    indices = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+    return np.where(known[indices] == keys, indices, NONE)
 
 
 def _discounts(counts: Ids) -> Array:
-    """Return the discounts of counts of 0, 1, 2, and 3 or more."""
     seen = np.bincount(np.minimum(counts, N_DISCOUNTS + 2), minlength=N_DISCOUNTS + 2).astype(float)
     share = seen[1] / max(seen[1] + 2 * seen[2], 1)
     discounts = [n - (n + 1) * share * seen[n + 1] / max(seen[n], 1) for n in range(1, N_DISCOUNTS + 1)]

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeplab.errors import BadInput, Problem
+from sweeplab.formatting import several
 from sweeplab.hyperparameters import Hyperparameters
 
 PAD = "pad"  # fills up a row; never read, never a target
 BOS = "bos"  # begins a target; in the single sequence of a decoder or encoder it separates source and target
 EOS = "eos"  # ends a target
-SCORE = "score"  # its logit is the predicted score
 MASK = "mask"  # replaces a hidden token
 
 
@@ -92,10 +92,10 @@ class Prompt:
 
 def filled(pieces: Sequence[Ids], marks: Ids) -> list[int]:
     """Join the pieces of a text with the marks between them."""
-    found = list(pieces[0])
+    ids = list(pieces[0])
     for mark, piece in zip(marks, pieces[1:], strict=True):
-        found += [mark, *piece]
-    return found
+        ids += [mark, *piece]
+    return ids
 
 
 def cut(tokens: Ids, holes: Ids) -> list[Ids]:
@@ -115,5 +115,9 @@ def check_room(tokens: Ids, values: Hyperparameters, more: int = 0) -> None:
         what = f"the tokens to predict leave no room for the prompt in the block_size of {values.block_size}"
         raise BadInput(Problem(what, f"at least {1 - room} fewer {HOLE}"))
     if not 0 < len(tokens) <= room:
-        said = f"the prompt takes {len(tokens)} tokens" if len(tokens) else "the prompt is empty"
-        raise BadInput(Problem(said, f"1 to {room} tokens with the block_size of {values.block_size}"))
+        problem = (
+            f"the prompt takes {several(len(tokens), 'token')}" if len(tokens) else "the prompt is empty"
+        )
+        raise BadInput(
+            Problem(problem, f"1 to {several(room, 'token')} with the block_size of {values.block_size}")
+        )

@@ -62,5 +62,6 @@ def loss_unit(objectives: Iterable[str]) -> str:
     from sweeplab.data.objectives import OBJECTIVES  # with numpy, which is slow to import
     from sweeplab.data.objectives.base import Objective
 
-    units = {OBJECTIVES.get(name, Objective).unit for name in objectives} or {Objective.unit}
+    known = {AUTO: Objective.unit} | {name: objective.unit for name, objective in OBJECTIVES.items()}
+    units = {known.get(name, "units of its own") for name in objectives} or {Objective.unit}
     return units.pop() if len(units) == 1 else "nats"

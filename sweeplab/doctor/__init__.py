@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sweeplab.doctor import machine, study
-from sweeplab.doctor.check import Check, OpenedStudy
+from sweeplab.doctor.findings import Check, OpenedStudy
 from sweeplab.errors import BadInput
 from sweeplab.lab.listing import study_names
 from sweeplab.records.folders import StudyFolder
@@ -45,7 +45,7 @@ def examine(lab: Path, folder: StudyFolder | None = None, spec: StudySpec | None
     yield tracking
     yield from machine.moved_check(lab, elsewhere)
     yield from storage
-    is_stored = all(each.verdict == "ok" for each in storage)
+    is_stored = all(check.verdict == "ok" for check in storage)
     if spec and spec.engine.type != "local":
         from sweeplab.doctor import engines  # slow to import
 

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from sweeplab.doctor.check import Check, Verdict, named
+from sweeplab.doctor.findings import Check, Verdict, named
 from sweeplab.errors import BadInput
-from sweeplab.formatting import several
+from sweeplab.formatting import duration, several
 from sweeplab.lab.server import EVERYWHERE, Server
 from sweeplab.lab.storage import storage_address
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.spec import Engine, StudySpec
+from sweeplab.sweep.engines.private import why_public
 from sweeplab.sweep.engines.ray import CLOSES, connect, exposure, run_on_nodes, shortage
 from sweeplab.sweep.engines.slurm import SlurmEngine, SlurmFailure, ask, place_options
 from sweeplab.tracking.connection import SERVERS, tracking_uri
@@ -35,6 +36,8 @@ class Needed(NamedTuple):
     cure: str
 
 
+# What is told where Ray's messages cannot be kept from standard output.
+QUIET = "set RAY_SCHEDULER_EVENTS=0, so that Ray prints nothing between results"
 # How long to wait for a free node to check from: a queue may have none for hours.
 WAIT_SECONDS = 30
 MOST_LOOKED_FROM = 8
@@ -56,10 +59,11 @@ def slurm_check(engine: Engine | None = None) -> Iterator[Check]:
         if engine:
             SlurmEngine.check(engine)
         states = ask("sinfo", "--noheader", "--format=%D %T").splitlines()
-        found = f"{ask('sbatch', '--version')} answers; nodes: {', '.join(states) or 'none'}"
-        yield Check("slurm", "sbatch, sinfo", "ok", found)
+        answer = f"{ask('sbatch', '--version')} answers; nodes: {', '.join(states) or 'none'}"
+        yield Check("slurm", "sbatch, sinfo", "ok", answer)
     except (SlurmFailure, BadInput) as error:
-        yield Check("slurm", "sbatch, sinfo", "bad" if engine else "warn", str(error), cure)
+        verdict: Verdict = "bad" if engine else "warn"
+        yield Check("slurm", "sbatch, sinfo", verdict, str(error), cure)
 
 
 def ray_check(engine: Engine) -> Iterator[Check]:
@@ -68,8 +72,10 @@ def ray_check(engine: Engine) -> Iterator[Check]:
         ray = connect(engine.address)
         nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
         cores, gpus = (sum(each.get(what, 0) for each in nodes) for what in ("CPU", "GPU"))
-        found = f"{ray.__version__} answers; nodes: {len(nodes)}, offering {cores:g} cores and {gpus:g} GPUs"
-        yield Check("ray", engine.address, "ok", found)
+        answer = f"{ray.__version__} answers; nodes: {len(nodes)}, offering {cores:g} cores and {gpus:g} GPUs"
+        yield Check("ray", engine.address, "ok", answer)
+        if why := why_public():
+            yield Check("ray", "private parts of Ray", "warn", f"not used: {why}", QUIET)
         if is_open := exposure(ray):
             yield Check("ray", "token", "warn", is_open, CLOSES)
         if waits := shortage(ray, engine):
@@ -91,7 +97,7 @@ def _run_on_free_nodes(engine: Engine, script: str) -> list[str]:
 
 def engine_checks(folder: StudyFolder, spec: StudySpec, is_stored: bool) -> Iterator[Check]:
     """Check the engine of a study, and what its nodes need; without `is_stored` its storage does not answer here."""
-    checks = [*(slurm_check if spec.engine.type == "slurm" else ray_check)(spec.engine)]
+    checks = [*{"slurm": slurm_check, "ray": ray_check}[spec.engine.type](spec.engine)]
     yield from checks
     if all(each.verdict != "bad" for each in checks):
         yield from node_checks(folder.lab, spec.engine, [*_needed(folder, spec, is_stored)])
@@ -100,18 +106,16 @@ def engine_checks(folder: StudyFolder, spec: StudySpec, is_stored: bool) -> Iter
 def _needed(folder: StudyFolder, spec: StudySpec, is_stored: bool) -> Iterator[Needed]:
     opened = "open port {} of {} in the firewalls between"
     with suppress(BadInput):  # said of the storage
-        if is_stored and (found := storage_address(folder)):
-            host, port = found
+        address = storage_address(folder)
+        if is_stored and address:
             server = Server(folder.lab)
             again = f"{server.command('stop')}, then {server.command('start')} --host {EVERYWHERE[0]}"
-            cure = (
-                f"{opened.format(port, host)}; the lab's own server listens beyond this machine by: {again}"
-            )
-            yield Needed("storage", host, port, "bad", cure)
+            more = f"the lab's own server listens beyond this machine by: {again}"
+            yield Needed("storage", *address, "bad", f"{opened.format(*reversed(address))}; {more}")
     with suppress(BadInput):  # said of tracking
         at = urlsplit(tracking_uri(folder.lab, spec.track.uri))
         if spec.engine.type == "slurm" and at.scheme in SERVERS and at.hostname:
-            port = at.port or (80 if at.scheme == "http" else 443)
+            port = at.port or {"http": 80}.get(at.scheme, 443)
             cure = f"{opened.format(port, at.hostname)}: a study that runs with --detach sends its numbers from a node"
             yield Needed("tracking server", at.hostname, port, "warn", cure)
 
@@ -121,55 +125,51 @@ def node_checks(lab: Path, engine: Engine, needed: Sequence[Needed]) -> Iterator
 
     Of Slurm's nodes also that they see the file's lock, which is held here; Ray's workers are told by pipes.
     """
-    at = next(each for each in (lab, *lab.parents) if each.exists())
+    at = next(place for place in (lab, *lab.parents) if place.exists())
     if not os.access(at, os.W_OK):  # said of the lab
         return
     with tempfile.NamedTemporaryFile(dir=at, prefix=".seen-") as file:
-        said = Path(file.name).name  # without spaces, as the lab's path may have
-        file.write(f"{said}\n".encode())
+        name = Path(file.name).name  # without spaces, as the lab's path may have
+        file.write(f"{name}\n".encode())
         file.flush()
         fcntl.flock(file, fcntl.LOCK_EX)
         seen = shlex.quote(file.name)
-        look = (
-            f"cat {seen} 2>/dev/null || echo -; flock -n -s {seen} true 2>/dev/null && echo free || echo held"
-        )
-        look = "; ".join([look, *(REACH.format(shlex.quote(each.host), each.port) for each in needed)])
-        script = f"echo $(hostname) ${{SLURMD_NODENAME:-$(hostname)}} $(date +%s.%N) $({look})"
+        look = [
+            f"cat {seen} 2>/dev/null || echo -",
+            f"flock -n -s {seen} true 2>/dev/null && echo free || echo held",
+            *(REACH.format(shlex.quote(server.host), server.port) for server in needed),
+        ]
+        script = f"echo $(hostname) ${{SLURMD_NODENAME:-$(hostname)}} $(date +%s.%N) $({'; '.join(look)})"
         began = time.time()
         try:
             rows = [row.split() for row in _run_on_free_nodes(engine, script)]
         except (SlurmFailure, BadInput) as error:
-            found = f"could not check whether nodes see the lab: {error}"
-            yield Check("disk", str(lab), "warn", found, "run doctor again when a node is free")
+            failure = f"could not check whether nodes see the lab: {error}"
+            yield Check("disk", str(lab), "warn", failure, "run doctor again when a node is free")
             return
         ended = time.time()
-    blind = [row[1] for row in rows if row[3] != said]
+    blind = [row[1] for row in rows if row[3] != name]
     has_locks = engine.type == "slurm"
-    unlocked = [row[1] for row in rows if has_locks and row[3] == said and row[4] != "held"]
-    if blind and engine.type == "ray":
-        found = named("nodes that do not see the lab and send their runs through Ray", blind)
-        yield Check("disk", str(lab), "ok", found)
-    elif blind:
+    unlocked = [row[1] for row in rows if has_locks and row[3] == name and row[4] != "held"]
+    if blind:
         yield Check("disk", str(lab), "bad", named("nodes that do not see the lab", blind), SHARED)
     elif unlocked:
         cure = "mount it with locks (Lustre: flock; NFS: version 4): without them workers see no supervisor and stop"
         yield Check("disk", str(lab), "bad", named("nodes that do not see its locks", unlocked), cure)
     else:
-        found = f"shared: seen{', with its locks,' if has_locks else ''} from {several(len(rows), 'node')}"
-        yield Check("disk", str(lab), "ok", found)
-    for column, each in enumerate(needed, 5):
-        place, away = (
-            f"{each.host}:{each.port}",
-            [row[1] for row in rows if row[column] not in ("0", NO_BASH)],
-        )
-        found = named(f"nodes that do not reach the {each.what}", away)
-        if not away:
-            found = (
-                f"the {each.what} is reached from {several(sum(row[column] == '0' for row in rows), 'node')}"
-            )
-        yield Check("ports", place, each.verdict if away else "ok", found, each.cure if away else "")
+        what = "seen, with its locks," if has_locks else "seen"
+        yield Check("disk", str(lab), "ok", f"shared: {what} from {several(len(rows), 'node')}")
+    for column, server in enumerate(needed, 5):
+        place = f"{server.host}:{server.port}"
+        away = [row[1] for row in rows if row[column] not in ("0", NO_BASH)]
+        if away:
+            far = named(f"nodes that do not reach the {server.what}", away)
+            yield Check("ports", place, server.verdict, far, server.cure)
+        else:
+            nodes = several(sum(row[column] == "0" for row in rows), "node")
+            yield Check("ports", place, "ok", f"the {server.what} is reached from {nodes}")
     offsets = {row[1]: max(began - float(row[2]), float(row[2]) - ended, 0.0) for row in rows}
-    apart = [f"{node} ({offset:.0f} s)" for node, offset in offsets.items() if offset > OFFSET_SECONDS]
+    apart = [f"{node} ({duration(offset)})" for node, offset in offsets.items() if offset > OFFSET_SECONDS]
     if apart:
         cure = "set them by chrony or ntpd: logs and MLflow use these clocks, leases the database's"
         yield Check("clocks", "nodes against here", "warn", named("clocks that differ", apart), cure)

@@ -15,13 +15,15 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from sweeplab.doctor.check import Check, Verdict
+from sweeplab.doctor.findings import Check
 from sweeplab.errors import BadInput, TrackingUnavailable
-from sweeplab.formatting import without_password
+from sweeplab.formatting import several, without_password
+from sweeplab.libraries import VARIABLE, switched_off
 from sweeplab.tracking.connection import database_file, files_elsewhere, tracking_uri
 from sweeplab.tracking.environment import device
 from sweeplab.tracking.experiment import count_studies
 from sweeplab.train.devices import CGROUP, cuda_count
+from sweeplab.train.private import why_no_kernel, why_no_programs
 from sweeplab.train.program import COMPILER_CURE, compiler
 
 BAD_BYTES, WARN_BYTES = 200 * 2**20, 2 * 2**30
@@ -34,10 +36,11 @@ def machine_checks() -> Iterator[Check]:
     python, packages = own_metadata()
     yield python_check(python)
     yield from package_checks(packages)
-    found = device()
-    yield device_check(found, cuda_count())
-    yield thread_check(found["n_cores"], cpu_quota(), os.getloadavg()[0])
+    machine = device()
+    yield device_check(machine, cuda_count())
+    yield thread_check(machine["n_cores"], cpu_quota(), os.getloadavg()[0])
     yield compiler_check(compiler())
+    yield libraries_check()
 
 
 def own_metadata() -> tuple[str, list[str]]:
@@ -51,12 +54,13 @@ def own_metadata() -> tuple[str, list[str]]:
         return project["requires-python"], project["dependencies"]
 
 
-def python_check(needed: str, found: str = "") -> Check:
+def python_check(needed: str, version: str = "") -> Check:
     """Compare this Python's version with the required one."""
-    found = found or python_version()
-    good = SpecifierSet(needed).contains(found, prereleases=True)
-    cure = "" if good else f"install sweeplab in an environment with Python {needed}"
-    return Check("python", f"version {needed}", "ok" if good else "bad", found, cure)
+    version = version or python_version()
+    if SpecifierSet(needed).contains(version, prereleases=True):
+        return Check("python", f"version {needed}", "ok", version)
+    cure = f"install sweeplab in an environment with Python {needed}"
+    return Check("python", f"version {needed}", "bad", version, cure)
 
 
 def package_checks(needed: Sequence[str]) -> Iterator[Check]:
@@ -65,22 +69,22 @@ def package_checks(needed: Sequence[str]) -> Iterator[Check]:
     here = [each for each in map(Requirement, needed) if not each.marker or each.marker.evaluate()]
     for requirement in here:
         try:
-            found = version(requirement.name)
+            installed = version(requirement.name)
         except PackageNotFoundError:
-            found = "not installed"
+            installed = "not installed"
         else:
-            if requirement.specifier.contains(found, prereleases=True):
+            if requirement.specifier.contains(installed, prereleases=True):
                 good.append(requirement.name)
                 continue
         cure = f"pip install '{requirement.name}{requirement.specifier}'"
-        yield Check(requirement.name, f"version {requirement.specifier}", "bad", found, cure)
+        yield Check(requirement.name, f"version {requirement.specifier}", "bad", installed, cure)
     yield Check("packages", "allowed versions", "ok", f"correct: {len(good)} of {len(here)}")
 
 
-def device_check(found: Mapping[str, Any], n_cuda: int) -> Check:
+def device_check(machine: Mapping[str, Any], n_cuda: int) -> Check:
     """Compare the GPUs that the driver names with those that torch can use."""
-    gpus = [gpu["name"] for gpu in found["gpus"]]
-    words = f"{', '.join(gpus) or 'no GPU'}; {found['cpu']}, {found['n_cores']} cores"
+    gpus = [gpu["name"] for gpu in machine["gpus"]]
+    words = f"{', '.join(gpus) or 'no GPU'}; {machine['cpu']}, {several(machine['n_cores'], 'core')}"
     if len(gpus) > n_cuda and "CUDA_VISIBLE_DEVICES" not in os.environ:
         words += f"; torch sees {n_cuda} of the GPUs"
         return Check("devices", "GPUs", "warn", words, "install a build of torch for this driver's CUDA")
@@ -98,21 +102,42 @@ def cpu_quota(path: Path = CGROUP / "cpu.max") -> float | None:
 
 def thread_check(n_cores: int, quota: float | None, load: float) -> Check:
     """Compare the cores that workers use with the container's limit and the load."""
-    words, cure = f"{n_cores} cores, load {load:.1f}", ""
+    words = f"{several(n_cores, 'core')}, load {load:.1f}"
     if quota is not None and quota < n_cores - 0.5:
         words += f", limited to {quota:g} by the container"
         cure = f"set engine: {{workers: {max(1, int(quota))}}}, or raise the container's limit"
     elif load > 1.5 * n_cores:
         cure = "wait for the other programs, or use fewer workers"
-    return Check("threads", "cores, quota, load", "warn" if cure else "ok", words, cure)
+    else:
+        return Check("threads", "cores, quota, load", "ok", words)
+    return Check("threads", "cores, quota, load", "warn", words, cure)
 
 
-def compiler_check(found: str | None) -> Check:
+def compiler_check(path: str | None) -> Check:
     """Check for the compiler of compiled steps; without one every study trains except those with compile: true."""
     looked_at = "C++ compiler, for compiled steps on a CPU"
-    return Check(
-        "compiler", looked_at, "ok" if found else "warn", found or "none", "" if found else COMPILER_CURE
-    )
+    if path:
+        return Check("compiler", looked_at, "ok", path)
+    return Check("compiler", looked_at, "warn", "none", COMPILER_CURE)
+
+
+def libraries_check() -> Check:
+    """Check whether the fast ways of Optuna and torch are taken, which use private parts of theirs."""
+    from sweeplab.sweep.trials.public import why_public  # Optuna with it
+
+    ways = {
+        "Optuna's tables": why_public(),
+        "steps compiled ahead": why_no_programs(),
+        "Adam": why_no_kernel(),
+    }
+    slower = [f"{way}: {why}" for way, why in ways.items() if why]
+    looked_at = "fast ways of Optuna and torch"
+    if not slower:
+        return Check("libraries", looked_at, "ok", f"taken: {', '.join(ways)}")
+    cure = "use the versions of these libraries that sweeplab knows"
+    if switched_off():
+        cure = f"unset {VARIABLE}"
+    return Check("libraries", looked_at, "warn", f"public ways, slower; {'; '.join(slower)}", cure)
 
 
 def lab_checks(lab: Path) -> Iterator[Check]:
@@ -130,15 +155,17 @@ def lab_checks(lab: Path) -> Iterator[Check]:
         cure = "move the lab to a local disk: SQLite breaks where several machines write to one file"
         yield Check("lab", str(lab), "warn", f"is on {system}", cure)
     else:
-        yield Check("lab", str(lab), "ok", "can be written" if place == lab else "will be created")
+        state = {lab: "can be written"}.get(place, "will be created")
+        yield Check("lab", str(lab), "ok", state)
     yield disk_check(place, shutil.disk_usage(place).free)
 
 
 def disk_check(place: Path, free: int) -> Check:
     """Check the free space."""
-    verdict: Verdict = "bad" if free < BAD_BYTES else "warn" if free < WARN_BYTES else "ok"
-    cure = "" if verdict == "ok" else "free some space, or set track: {checkpoints: none}"
-    return Check("disk", str(place), verdict, f"{free / 2**30:.1f} GiB free", cure)
+    text, cure = f"{free / 2**30:.1f} GiB free", "free some space, or set track: {checkpoints: none}"
+    if free >= WARN_BYTES:
+        return Check("disk", str(place), "ok", text)
+    return Check("disk", str(place), "bad" if free < BAD_BYTES else "warn", text, cure)
 
 
 def file_system(place: Path) -> str:
@@ -154,12 +181,12 @@ def moved_check(lab: Path, before: Sequence[str]) -> Iterator[Check]:
     """Yield whether MLflow finds the files of a moved lab; `before` are the folders where it has looked so far."""
     if not before:
         return
-    left, looked_at = files_elsewhere(lab), f"{lab}/artifacts"
     was = f"the lab was moved or copied: MLflow looked for its files in {', '.join(before)}"
-    cure = f"make {lab}/mlflow.db writable: the next command that opens it corrects this" if left else ""
-    yield Check(
-        "moved", looked_at, "warn" if left else "ok", was if left else f"{was}, and now uses this one", cure
-    )
+    if files_elsewhere(lab):
+        cure = f"make {lab}/mlflow.db writable: the next command that opens it corrects this"
+        yield Check("moved", f"{lab}/artifacts", "warn", was, cure)
+    else:
+        yield Check("moved", f"{lab}/artifacts", "ok", f"{was}, and now uses this one")
 
 
 def tracking_check(lab: Path, uri: str | None = None) -> Check:
@@ -175,12 +202,12 @@ def tracking_check(lab: Path, uri: str | None = None) -> Check:
     try:
         count = count_studies(lab, uri)
     except TrackingUnavailable as error:
-        found = str(error).removeprefix(f"{looked_at}: ")
+        reason = str(error).removeprefix(f"{looked_at}: ")
         cure = "start the server; training continues without it, and the next run sends the missing numbers"
-        if "database schema" in found:
+        if "database schema" in reason:
             cure = f"back the database up, then: mlflow db upgrade {looked_at}"
         elif database:
             away = "move it away and run the studies again: they send everything again"
             cure = f"put a copy of the database back, or {away}"
-        return Check("tracking", looked_at, "bad", found, cure)
+        return Check("tracking", looked_at, "bad", reason, cure)
     return Check("tracking", looked_at, "ok", f"answers; studies: {count}")

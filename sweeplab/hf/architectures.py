@@ -35,7 +35,7 @@ class Architecture:
     fixed: hyperparameters that all imported runs have. constants: required values in config.json.
     transposed: whether its matrices are [out, in]. biased: whether its linear layers and norms have biases.
     link(links, config): add all weights of a model with this config.
-    told(shape): keys of config.json computed from several hyperparameters. heard(config): the inverse.
+    computed(shape): keys of config.json computed from several hyperparameters. inferred(config): the inverse.
     beside: regular expressions of tensors that may be in a file but do not affect the logits.
     """
 
@@ -49,21 +49,21 @@ class Architecture:
     link: Callable[[Links, Values], None]
     transposed: bool = True
     biased: bool = True
-    told: Callable[[ModelShape], dict[str, Any]] = _nothing
-    heard: Callable[[Values], dict[str, Any]] = _nothing
+    computed: Callable[[ModelShape], dict[str, Any]] = _nothing
+    inferred: Callable[[Values], dict[str, Any]] = _nothing
     prefix: str = ""
     constants: Values = field(default_factory=dict)
     beside: Sequence[str] = ()
 
     def links(self, shape: ModelShape, config: Values) -> Links:
         """Return the links between the weights and tensors of a model with this config."""
-        found = Links(shape, self.embedding, self.head, self.transposed, self.biased)
-        self.link(found, config)
-        return found
+        links = Links(shape, self.embedding, self.head, self.transposed, self.biased)
+        self.link(links, config)
+        return links
 
     def unmet(self, shape: ModelShape) -> list[Requirement]:
         """Return the requirements of the class that a model of its family does not meet."""
-        return [each for each in (*self.requires, *mapping.COMMON) if not each.holds(shape)]
+        return [condition for condition in (*self.requires, *mapping.COMMON) if not condition.holds(shape)]
 
     def config(self, values: Hyperparameters) -> dict[str, Any]:
         """Return config.json for a run that the class can express, from its effective hyperparameters."""
@@ -76,7 +76,7 @@ class Architecture:
             "dtype": "float32",
             **written,
             **self.constants,
-            **self.told(shape),
+            **self.computed(shape),
         }
 
     def values(self, config: Values) -> dict[str, Any]:
@@ -86,10 +86,15 @@ class Architecture:
             BadInput: a value is not supported.
         """
         for key, wanted in self.constants.items():
-            if (value := config.get(key, wanted)) != wanted:
-                problem = Problem(f"config.json has {key} {value!r}, which is not supported", str(wanted))
-                raise BadInput(problem)
-        return {**self.fixed, **{each.name: each.read(config) for each in self.fields}, **self.heard(config)}
+            value = config.get(key, wanted)
+            if value != wanted:
+                what = f"config.json has {key} {value!r}, which is not supported"
+                raise BadInput(Problem(what, str(wanted)))
+        return {
+            **self.fixed,
+            **{each.name: each.read(config) for each in self.fields},
+            **self.inferred(config),
+        }
 
 
 # ------------------------------------------------------------------ GPT-2
@@ -147,7 +152,7 @@ GPT2 = Architecture(
 # ------------------------------------------------------------------ Llama
 
 
-def _told_of_llama(shape: ModelShape) -> dict[str, Any]:
+def _computed_for_llama(shape: ModelShape) -> dict[str, Any]:
     return {
         "rope_parameters": {"rope_type": "default", "rope_theta": shape.rotary_base},
         "rope_theta": shape.rotary_base,  # read by releases before 5
@@ -156,7 +161,7 @@ def _told_of_llama(shape: ModelShape) -> dict[str, Any]:
     }
 
 
-def _heard_of_llama(config: Values) -> dict[str, Any]:
+def _inferred_for_llama(config: Values) -> dict[str, Any]:
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
@@ -223,14 +228,14 @@ LLAMA = Architecture(
     ),
     beside=(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",),
     link=_link_llama,
-    told=_told_of_llama,
-    heard=_heard_of_llama,
+    computed=_computed_for_llama,
+    inferred=_inferred_for_llama,
 )
 
 # ------------------------------------------------------------------ BERT
 
 
-def _heard_of_bert(config: Values) -> dict[str, Any]:
+def _inferred_for_bert(config: Values) -> dict[str, Any]:
     return {
         "n_token_types": config.get("type_vocab_size", 2),
         "embedding_dropout": config.get("hidden_dropout_prob", 0.1),
@@ -303,8 +308,8 @@ BERT = Architecture(
         r"cls\.predictions\.decoder\.bias",
     ),
     link=_link_bert,
-    told=lambda shape: {"type_vocab_size": max(shape.n_token_types, 1)},
-    heard=_heard_of_bert,
+    computed=lambda shape: {"type_vocab_size": max(shape.n_token_types, 1)},
+    inferred=_inferred_for_bert,
 )
 
 # ------------------------------------------------------------------ T5
@@ -317,18 +322,18 @@ ACTS = (
 )
 
 
-def _told_of_t5(shape: ModelShape) -> dict[str, Any]:
-    found: dict[str, Any] = {
+def _computed_for_t5(shape: ModelShape) -> dict[str, Any]:
+    config: dict[str, Any] = {
         "num_decoder_layers": shape.n_decoder_layer,
         "tie_word_embeddings": shape.tie_weights,
         "scale_decoder_outputs": shape.tie_weights,
     }
     if shape.positions == "none":  # the class gets a table of zeros
-        found |= {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}
-    return found
+        config |= {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}
+    return config
 
 
-def _heard_of_t5(config: Values) -> dict[str, Any]:
+def _inferred_for_t5(config: Values) -> dict[str, Any]:
     n_layer, dropout = config.get("num_layers", 6), config.get("dropout_rate", 0.1)
     return {
         "n_layer": n_layer,
@@ -423,8 +428,8 @@ T5 = Architecture(
         r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
     ),
     link=_link_t5,
-    told=_told_of_t5,
-    heard=_heard_of_t5,
+    computed=_computed_for_t5,
+    inferred=_inferred_for_t5,
 )
 
 ARCHITECTURES: dict[str, Architecture] = {each.model_type: each for each in (GPT2, LLAMA, BERT, T5)}

@@ -15,19 +15,20 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from sweeplab.data.batches import LABELLED, DataKind
-from sweeplab.data.objectives import OBJECTIVES, objective_of, settled_objective, special_tokens
+from sweeplab.data.objectives import OBJECTIVES, settled_objective, special_tokens
+from sweeplab.data.objectives.labels import Classification
 from sweeplab.data.objectives.pairs import PairsObjective
 from sweeplab.data.objectives.span import Span
-from sweeplab.data.prompts import BOS, EOS, MASK, PAD, SCORE, label, sentinel
+from sweeplab.data.prompts import BOS, EOS, MASK, PAD, label, sentinel
 from sweeplab.data.tokenizers import IdsTokenizer, Tokenizer
+from sweeplab.data.tokenizers.library import Definition, contents_of, read_tokenizer, write_tokenizer
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.files import write_whole
+from sweeplab.files import make_folder, read_bytes, write_whole
+from sweeplab.formatting import several
 from sweeplab.hf.architectures import ARCHITECTURES, LAYOUT, LAYOUT_KEY, Architecture
-from sweeplab.hf.tokenizers import Definition, contents_of, read_tokenizer, write_tokenizer
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model.accounting import n_params
-from sweeplab.model.requirements import why_not
+from sweeplab.model.attention import why_not
 from sweeplab.model.shape import ModelShape, settled
 from sweeplab.tracking.loading import LoadedRun
 from sweeplab.train.checkpoint import write_checkpoint
@@ -40,15 +41,15 @@ def architecture_of(shape: ModelShape) -> Architecture:
     Raises:
         BadInput: no class can; the message says which values the closest one of its family does not allow.
     """
-    of_family = (each for each in ARCHITECTURES.values() if each.fixed["family"] == shape.family)
-    found = min(of_family, key=lambda each: len(each.unmet(shape)))
-    unmet = found.unmet(shape)
+    of_family = (known for known in ARCHITECTURES.values() if known.fixed["family"] == shape.family)
+    closest = min(of_family, key=lambda architecture: len(architecture.unmet(shape)))
+    unmet = closest.unmet(shape)
     if not unmet:
-        return found
-    names = dict.fromkeys(name for each in unmet for name in sorted(each.names))
-    given = ", ".join(f"{name} {str(getattr(shape, name)).lower()}" for name in names)
-    allowed = "; ".join(each.text for each in unmet)
-    raise BadInput(Problem(f"{found.class_name} cannot express {given}", allowed))
+        return closest
+    names = dict.fromkeys(name for condition in unmet for name in sorted(condition.names))
+    values = ", ".join(f"{name} {str(getattr(shape, name)).lower()}" for name in names)
+    allowed = "; ".join(condition.text for condition in unmet)
+    raise BadInput(Problem(f"{closest.class_name} cannot express {values}", allowed))
 
 
 def export_run(run: LoadedRun, folder: Path, force: bool = False) -> Architecture:
@@ -64,12 +65,12 @@ def export_run(run: LoadedRun, folder: Path, force: bool = False) -> Architectur
     config = architecture.config(run.values) | tokens | _labels(run) | {LAYOUT_KEY: layout}
     links, weights = architecture.links(run.model.shape, config), run.model.weights
     tensors = dict(links.constant)
-    for link in links.found:
+    for link in links.links:
         tensors |= link.give(weights[link.ours])
     generation = tokens | _sampling(run)
     written = {**_tokenizer_files(run), "generation_config.json": generation, "config.json": config}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         write_whole(folder / "model.safetensors", save(tensors, {"format": "pt"}))
         for name, content in written.items():
             text = json.dumps(content, indent=2, ensure_ascii=False)
@@ -79,44 +80,35 @@ def export_run(run: LoadedRun, folder: Path, force: bool = False) -> Architectur
     return architecture
 
 
-# How the class of `transformers` for a task differs from our encoders between the last block and the logits, where
-# ours have an activation and a norm: so these classes cannot be written.
-_NO_CLASS: Mapping[DataKind, str] = {
-    "labels": "BertForSequenceClassification has a tanh and no norm there",
-    "tags": "BertForTokenClassification has no layer there",
-    "scores": "BertForSequenceClassification has a tanh and no norm there",
-}
-
-
 def without_class(run: LoadedRun) -> str:
-    """Explain why an encoder of labels or scores is exported with its head for tokens, and which logits to use.
+    """Explain why an encoder of labels is exported with its head for tokens, and which logits to use.
 
     Returns an empty string for every other run.
     """
-    kind = objective_of(run.values).learns
-    if not run.model.shape.of_family.transforms or kind not in _NO_CLASS:
+    if not run.model.shape.of_family.transforms or label(0) not in run.special:
         return ""
-    n = 1 if kind == "scores" else run.values.n_labels or 0
-    first = run.special[SCORE if kind == "scores" else label(0)]
-    which = f"logit {first}" if n == 1 else f"logits {first} to {first + n - 1}"
-    at = "each word's first token" if kind == "tags" else "the first token"
-    found = "score is" if kind == "scores" else "labels are"
-    return f"its {found} {which} at {at}: the head has a norm after its activation, and {_NO_CLASS[kind]}"
+    first = run.special[label(0)]
+    which = f"logits {first} to {first + (run.values.n_labels or 0) - 1}"
+    # There our encoders have an activation and a norm, between the last block and the logits.
+    other = "BertForSequenceClassification has a tanh and no norm there"
+    return f"its labels are {which} at the first token: the head has a norm after its activation, and {other}"
 
 
 def _token_ids(run: LoadedRun) -> dict[str, int | None]:
     """Return the special tokens for config.json; without a padding token, the start of a target also pads."""
     special = run.special
-    found = {f"{name}_token_id": special.get(name) for name in (BOS, EOS, PAD)}
+    ids = {f"{name}_token_id": special.get(name) for name in (BOS, EOS, PAD)}
     if run.model.shape.of_family.reads_source:
-        found["decoder_start_token_id"] = special.get(BOS)
-        found["pad_token_id"] = special.get(PAD, special.get(BOS))
-    return found
+        ids |= {
+            "decoder_start_token_id": special.get(BOS),
+            "pad_token_id": special.get(PAD, special.get(BOS)),
+        }
+    return ids
 
 
 def _labels(run: LoadedRun) -> dict[str, Any]:
     """Return the names of a classifier's labels for config.json; their logits are the vocabulary's last ones."""
-    if objective_of(run.values).learns not in LABELLED:
+    if label(0) not in run.special:
         return {}
     return {
         "id2label": {str(index): name for index, name in enumerate(run.labels)},
@@ -125,7 +117,6 @@ def _labels(run: LoadedRun) -> dict[str, Any]:
 
 
 def _tokenizer_files(run: LoadedRun) -> dict[str, Definition]:
-    """Return the tokenizer's two files; none for a run without a tokenizer."""
     if isinstance(run.tokenizer, IdsTokenizer):
         return {}
     definition = write_tokenizer(run.tokenizer, run.special, run.model.shape.vocab_size)
@@ -140,8 +131,9 @@ def _tokenizer_files(run: LoadedRun) -> dict[str, Definition]:
         # The default includes token types, which GPT-2 would take for further tokens.
         "model_input_names": ["input_ids", "attention_mask"],
         **named,
-        **({"extra_special_tokens": sentinels} if sentinels else {}),
     }
+    if sentinels:
+        config["extra_special_tokens"] = sentinels
     return {"tokenizer.json": definition, "tokenizer_config.json": config}
 
 
@@ -196,10 +188,12 @@ def import_folder(source: Path, target: Path, name: str, force: bool = False) ->
     tokenizer, why = _tokenizer(definition, shape)
     special = _special(source, config, definition, shape)
     values["objective"] = _objective(values, special)
-    own: dict[str, Any] = {"special": special} if special != _special_tokens(values) else {}
-    if objective_of(Hyperparameters.of(values)).learns in LABELLED:
-        own["labels"] = _label_names(config, values["n_labels"])
-    facts = {"run": name, "kind": "imported", "values": values, **own, "tokenizer": tokenizer.to_json()}
+    facts: dict[str, Any] = {"run": name, "kind": "imported", "values": values}
+    if special != _special_tokens(values):
+        facts["special"] = special
+    if values["objective"] == Classification.name:
+        facts["labels"] = _label_names(config, values["n_labels"])
+    facts["tokenizer"] = tokenizer.to_json()
     try:
         write_checkpoint(target, "model", weights, {**facts, "val_loss": None, "iteration": 0})
     except OSError as error:
@@ -208,11 +202,10 @@ def import_folder(source: Path, target: Path, name: str, force: bool = False) ->
 
 
 def _label_names(config: Mapping[str, Any], n_labels: int | None) -> list[str]:
-    """Return the names of a classifier's labels in the order of their numbers."""
     named: Any = config.get("id2label")
     wanted = [str(index) for index in range(n_labels or 0)]
     is_whole = isinstance(named, dict) and [*named] == wanted
-    if wanted and is_whole and all(isinstance(each, str) for each in named.values()):
+    if wanted and is_whole and all(isinstance(label_name, str) for label_name in named.values()):
         return [*named.values()]
     allowed = f"names of the labels 0 to {len(wanted) - 1}" if wanted else "n_labels of them"
     raise BadInput(Problem("config.json is of a classifier, but id2label does not name its labels", allowed))
@@ -221,7 +214,7 @@ def _label_names(config: Mapping[str, Any], n_labels: int | None) -> list[str]:
 def _json(file: Path) -> dict[str, Any]:
     _check_file(file)
     try:
-        text = file.read_text("utf-8")
+        text = read_bytes(file).decode()
         content = json.loads(text)
         json.dumps(content, ensure_ascii=False).encode()  # escapes can produce half of a surrogate pair
     except (OSError, RecursionError, ValueError) as error:
@@ -239,30 +232,30 @@ def _check_file(file: Path) -> None:
 
 
 def _tensors(source: Path, architecture: Architecture) -> dict[str, Tensor]:
-    """Return the folder's tensors, with the names that the class with its output head uses."""
     index = source / "model.safetensors.index.json"
     files = ["model.safetensors"]
     if index.exists():
         held = _json(index).get("weight_map")
         if not isinstance(held, dict) or not all(isinstance(file, str) for file in held.values()):
             raise BadInput(Problem("weight_map does not say in which file each tensor is", file=index))
-        if outside := [file for file in held.values() if file != Path(file).name]:
+        outside = [file for file in held.values() if file != Path(file).name]
+        if outside:
             what = f"weight_map names {outside[0][:60]!a}"
             raise BadInput(Problem(what, "files of this folder, by their names", file=index))
         files = sorted({*held.values()})
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for file in files:
         _check_file(source / file)
         try:
-            found |= load_file(source / file)
+            tensors |= load_file(source / file)
         except (OSError, SafetensorError) as error:
             what = f"cannot be read as safetensors, the only supported format ({error})"
             raise BadInput(Problem(what, file=source / file)) from error
     for old, new in RENAMED.items():
-        found = {name.replace(old, new): tensor for name, tensor in found.items()}
-    if architecture.prefix and not any(name.startswith(architecture.prefix) for name in found):
-        found = {architecture.prefix + name: tensor for name, tensor in found.items()}
-    return found
+        tensors = {name.replace(old, new): tensor for name, tensor in tensors.items()}
+    if architecture.prefix and not any(name.startswith(architecture.prefix) for name in tensors):
+        tensors = {architecture.prefix + name: tensor for name, tensor in tensors.items()}
+    return tensors
 
 
 def _values(
@@ -277,30 +270,30 @@ def _values(
     if head is not None and embedding is not None and not torch.equal(head, embedding):
         tied = {"tie_weights": False, "tie_scale": False}
     try:
-        said = {**config.get(LAYOUT_KEY, {})}
-        read = architecture.values(config) | tied | {name: said[name] for name in LAYOUT if name in said}
+        layout = {**config.get(LAYOUT_KEY, {})}
+        read = architecture.values(config) | tied | {name: layout[name] for name in LAYOUT if name in layout}
         known = {name: TABLE[name].check(value) for name, value in read.items()}
         values = settled(settle_devices(Hyperparameters.of(known)).as_dict())
     except ValueError as error:
         raise BadInput(f"config.json: {error}") from error
     except (ArithmeticError, AttributeError, TypeError) as error:
         raise BadInput("config.json has a value of the wrong type") from error
-    if reason := why_not(ModelShape.named(values)):
+    reason = why_not(ModelShape.named(values))
+    if reason:
         raise BadInput(f"config.json describes a model that is not possible here: {reason}")
     return {name: values[name] for name in TABLE}
 
 
 def _objective(values: Mapping[str, Any], special: Mapping[str, int]) -> str:
     """Return a model's objective: from our export, else inferred from its family and special tokens."""
-    found = settled_objective(Hyperparameters.of(values), "text")
-    if values["family"] not in OBJECTIVES[found].families:
-        raise BadInput(f"config.json has objective {found}, which family {values['family']} cannot learn")
+    objective = settled_objective(Hyperparameters.of(values), "text")
+    if values["family"] not in OBJECTIVES[objective].families:
+        raise BadInput(f"config.json has objective {objective}, which family {values['family']} cannot learn")
     # Without sentinel tokens for spans it can only predict one text from another.
-    return PairsObjective.name if found == Span.name and sentinel(0) not in special else found
+    return PairsObjective.name if objective == Span.name and sentinel(0) not in special else objective
 
 
 def _special_tokens(values: Mapping[str, Any]) -> dict[str, int]:
-    """Return the special tokens that a run with these values has by default."""
     try:
         return special_tokens(Hyperparameters.of(values)).ids
     except ValueError as error:  # a block_size may have no room for them
@@ -311,12 +304,14 @@ def _weights(
     architecture: Architecture, shape: ModelShape, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     links = architecture.links(shape, config)
-    if missing := sorted(links.names - tensors.keys()):
+    missing = sorted(links.names - tensors.keys())
+    if missing:
         raise BadInput(f"the folder lacks the tensor {missing[0]}, which {architecture.class_name} needs")
     beside = re.compile("|".join((re.escape(architecture.head), *architecture.beside)))
-    if others := sorted(name for name in tensors.keys() - links.names if not beside.fullmatch(name)):
+    others = sorted(name for name in tensors.keys() - links.names if not beside.fullmatch(name))
+    if others:
         raise BadInput(f"the folder has the tensor {others[0]}, which is not supported")
-    return {link.ours: link.take(tensors) for link in links.found}
+    return {link.ours: link.take(tensors) for link in links.links}
 
 
 def _tokenizer(definition: Definition | None, shape: ModelShape) -> tuple[Tokenizer, str]:
@@ -324,10 +319,11 @@ def _tokenizer(definition: Definition | None, shape: ModelShape) -> tuple[Tokeni
     why = "there is no tokenizer.json"
     if definition is not None:
         try:
-            found = read_tokenizer(definition)
-            if found.vocab_size <= shape.vocab_size:
-                return found, ""
-            why = f"tokenizer.json has {found.vocab_size:,} tokens, but the model only {shape.vocab_size:,}"
+            tokenizer = read_tokenizer(definition)
+            if tokenizer.vocab_size <= shape.vocab_size:
+                return tokenizer, ""
+            n_tokens = several(tokenizer.vocab_size, "token")
+            why = f"tokenizer.json has {n_tokens}, but the model only {shape.vocab_size:,}"
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             why = f"tokenizer.json is not supported: {error}"
     return IdsTokenizer(shape.vocab_size), why
@@ -336,12 +332,11 @@ def _tokenizer(definition: Definition | None, shape: ModelShape) -> tuple[Tokeni
 def _special(
     source: Path, config: Mapping[str, Any], definition: Definition | None, shape: ModelShape
 ) -> dict[str, int]:
-    """Return the ids of special tokens by our names, from config.json and the tokenizer's files."""
     listed = (definition or {}).get("added_tokens")
     added = {
-        each["content"]: each.get("id")
-        for each in (listed if isinstance(listed, list) else ())
-        if isinstance(each, dict) and isinstance(each.get("content"), str)
+        token["content"]: token.get("id")
+        for token in (listed if isinstance(listed, list) else ())
+        if isinstance(token, dict) and isinstance(token.get("content"), str)
     }
     file = source / "tokenizer_config.json"
     named = _json(file) if file.exists() else {}
@@ -351,19 +346,19 @@ def _special(
         content = content.get("content") if isinstance(content, dict) else content
         return added.get(str(content or ""))
 
-    def said(key: str, otherwise: Any) -> Any:
-        return otherwise if config.get(key) is None else config[key]
-
-    end = said("eos_token_id", id_of("sep"))  # BERT's [SEP], and its [CLS]
-    first = "decoder_start_token_id" if shape.of_family.reads_source else "bos_token_id"
-    found: dict[str, Any] = {
-        PAD: config.get("pad_token_id"),
-        BOS: said(first, config.get("pad_token_id") if shape.of_family.reads_source else id_of("cls")),
-        EOS: end[0] if isinstance(end, list) and end else end,
-        MASK: id_of("mask"),
-    }
+    known = {key: value for key, value in config.items() if value is not None}
+    end = known.get("eos_token_id", id_of("sep"))  # BERT's [SEP], and its [CLS]
+    if isinstance(end, list) and end:
+        end = end[0]
+    pad, start = known.get("pad_token_id"), known.get("bos_token_id", id_of("cls"))
+    if shape.of_family.reads_source:
+        start = known.get("decoder_start_token_id", pad)
+    ids: dict[str, Any] = {PAD: pad, BOS: start, EOS: end, MASK: id_of("mask")}
     for index in range(len(added)):
-        found[label(index)] = added.get(f"<|{label(index)}|>")
-        found[sentinel(index)] = added.get(f"<extra_id_{index}>", added.get(f"<|{sentinel(index)}|>"))
-    ids = range(shape.vocab_size)
-    return {name: each for name, each in found.items() if isinstance(each, int) and each in ids}
+        ids[label(index)] = added.get(f"<|{label(index)}|>")
+        ids[sentinel(index)] = added.get(f"<extra_id_{index}>", added.get(f"<|{sentinel(index)}|>"))
+    return {
+        name: number
+        for name, number in ids.items()
+        if isinstance(number, int) and 0 <= number < shape.vocab_size
+    }

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import AUTO
-from sweeplab.model.attention import query_factor
+from sweeplab.model.attention import POSITIONS, query_factor
 from sweeplab.model.layout import declared
-from sweeplab.model.positions import POSITIONS
 from sweeplab.model.shape import ModelShape, Requirement, requirement
 
 Values = Mapping[str, Any]
@@ -173,7 +172,7 @@ class Links:
     head: str
     transposed: bool = True
     biased: bool = True
-    found: list[Link] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
     constant: dict[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -182,12 +181,12 @@ class Links:
     @property
     def names(self) -> set[str]:
         """Return the names of all `transformers` tensors."""
-        return {name for link in self.found for name in link.theirs} | self.constant.keys()
+        return {name for link in self.links for name in link.theirs} | self.constant.keys()
 
     def table(self, ours: str, theirs: str, factor: float = 1.0) -> None:
         """Link a table of rows, such as an embedding."""
         size = self._sizes[ours]
-        self.found.append(Link(ours, size, (theirs,), [(size[-1], factor)]))
+        self.links.append(Link(ours, size, (theirs,), [(size[-1], factor)]))
 
     def norm(self, ours: str, theirs: str, factor: float = 1.0) -> None:
         """Link a norm's gain and bias."""
@@ -203,7 +202,7 @@ class Links:
         size = self._sizes[f"{ours}.weight"]
         columns = columns or [(size[-1], 1.0)]
         names = tuple(f"{each}.weight" for each in theirs)
-        self.found.append(Link(f"{ours}.weight", size, names, columns, self.transposed))
+        self.links.append(Link(f"{ours}.weight", size, names, columns, self.transposed))
         has_bias = self.biased if biased is None else biased
         self._vector(f"{ours}.bias", tuple(f"{each}.bias" for each in theirs if has_bias), columns)
 
@@ -215,9 +214,11 @@ class Links:
     def _vector(self, ours: str, theirs: tuple[str, ...], columns: Columns) -> None:
         """Link a vector; if we have none, write zeros."""
         if ours in self._sizes:
-            self.found.append(Link(ours, self._sizes[ours], theirs, columns))
+            self.links.append(Link(ours, self._sizes[ours], theirs, columns))
             return
-        widths = [width for width, _ in columns] if len(theirs) > 1 else [sum(width for width, _ in columns)]
+        widths = [width for width, _ in columns]
+        if len(theirs) == 1:
+            widths = [sum(widths)]
         self.constant |= {name: torch.zeros(width) for name, width in zip(theirs, widths, strict=False)}
 
     def heads(self, factor: float = 1.0) -> Columns:
@@ -233,8 +234,8 @@ class Links:
         embeddings, and divided out in the last norm if the head has the embeddings' weights.
         """
         shape = self.shape
-        into = shape.n_embd**0.5 if shape.scale_embedding else 1.0
-        out = (shape.n_embd**-0.5 if shape.tie_scale else 1.0) / shape.width_ratio / scale
+        into = shape.n_embd ** (0.5 * shape.scale_embedding)
+        out = shape.n_embd ** (-0.5 * shape.tie_scale) / shape.width_ratio / scale
         self.table("token_embedding", self.embedding, into)
         self.norm(*last_norm, factor=out / into if shape.tie_weights else 1.0)
         if not shape.tie_weights:

@@ -1,31 +1,38 @@
-"""What tracking stores about a study: its plan, its state, and which of its models to register."""
+"""A study in other words: what tracking stores about it, which of its models to register, a study file of one trial."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several
+from sweeplab.hyperparameters import AUTO
+from sweeplab.lab.chosen import StudyTrials, find_best
+from sweeplab.lab.identity import DIGEST_CHARACTERS
 from sweeplab.lab.listing import (
     Trial,
-    best_by_task,
-    find_best,
     find_metric,
     has_one_task,
-    read_trials,
+    read_spec,
     tracking_uri_of,
 )
 from sweeplab.lab.showing import how_to_use
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
+from sweeplab.study.file.template import study_file
+from sweeplab.study.plan import CPU_STACK_BELOW_PARAMS
+from sweeplab.study.problems import LENGTHS
+from sweeplab.study.rules import facts
 
 if TYPE_CHECKING:
     from sweeplab.study.plan import Plan
     from sweeplab.study.spec import StudySpec
     from sweeplab.tracking.models import Published
     from sweeplab.tracking.tracker import Description, StudySummary
+
 
 _N_BEST = 20
 
@@ -34,9 +41,9 @@ def describe(spec: StudySpec, folder: StudyFolder, plan: Plan) -> Description:
     """Return what tracking stores about a study before it runs."""
     from sweeplab.tracking.environment import environment
 
-    where = environment(spec.source.parent if spec.source else None)
+    where = environment(spec.source and spec.source.parent)
     return {
-        "study": folder.study_file.read_text(encoding="utf-8"),
+        "study": folder.read_study(),
         "plan": plan.as_dict(),
         "environment": where | {"data": plan.data.as_dict(), "baselines": folder.baselines},
         "params": {
@@ -52,16 +59,19 @@ def describe(spec: StudySpec, folder: StudyFolder, plan: Plan) -> Description:
 
 def summarize(folder: StudyFolder, state: str) -> StudySummary:
     """Return a study's state: its runs by state, and its best trials; no single best if its tasks differ."""
-    by_task = best_by_task(folder, read_trials(folder))
-    best = by_task[0][0] if by_task and has_one_task(folder) else None
+    by_task = StudyTrials(folder).by_task()
+    best = best_value = best_run = None
+    if by_task and has_one_task(folder):
+        best = by_task[0][0]
+        best_value, best_run = best.value, best.start.key
     share = -(-_N_BEST // max(1, len(by_task)))
     shown = [(trial.start, trial.value) for own in by_task for trial in own[:share]]
     return {
         "state": state,
         "counts": folder.states(),
         "metric": find_metric(folder),
-        "best_value": best.value if best else None,
-        "best_run": best.start.key if best else None,
+        "best_value": best_value,
+        "best_run": best_run,
         "best_trials": [
             {"key": start.key, "value": value, "n_params": start.facts["n_params"], **start.sampled}
             for start, value in shown
@@ -74,21 +84,24 @@ def summarize(folder: StudyFolder, state: str) -> StudySummary:
 
 def best_checkpoints(by_task: Iterable[Sequence[Trial]]) -> dict[str, RunFolder]:
     """Return by cell the run with the lowest loss, among the seeds of the cell's best trial with a checkpoint."""
-    found: dict[str, RunFolder] = {}
-    for trial in (each for own in by_task for each in own):
-        if trial.cell not in found:
-            kept = [(end, run) for run in trial.runs if run.checkpoint() and (end := run.read_end())]
-            if kept:
-                found[trial.cell] = min(kept, key=lambda each: each[0].best_val_loss or math.inf)[1]
-    return found
+    best: dict[str, RunFolder] = {}
+    for trial in (trial for trials in by_task for trial in trials):
+        if trial.cell not in best:
+            ends = {run: run.read_end() for run in trial.runs if run.checkpoint()}
+            losses = {run: end.best_val_loss or math.inf for run, end in ends.items() if end}
+            if losses:
+                best[trial.cell] = min(losses, key=losses.__getitem__)
+    return best
 
 
 def _how_to_go_on(folder: StudyFolder, best: Trial | None, state: str) -> list[str]:
-    """Return the commands that come next: continue an incomplete study, else use its best trial."""
+    """Suggest what comes next: continue an incomplete study, else use its best trial."""
     if state != "complete":
         return [folder.command("run")]
-    used = [how_to_use(best)["generate"], folder.command("study publish")] if best else []
-    return [*used, folder.command("study confirm")]
+    commands = [folder.command("study confirm")]
+    if best:
+        commands = [how_to_use(best)["generate"], folder.command("study publish"), *commands]
+    return commands
 
 
 def publish(folder: StudyFolder, cell: str | None = None, name: str | None = None) -> Published:
@@ -101,34 +114,100 @@ def publish(folder: StudyFolder, cell: str | None = None, name: str | None = Non
     from sweeplab.tracking.models import publish_model
 
     best = find_best(folder, cell)
-    found = best_checkpoints([[best]])
-    if not found:
+    checkpoints = best_checkpoints([[best]])
+    if not checkpoints:
         keep = "track: {checkpoints: best} keeps one"
         raise BadInput(f"trial {best.number} in cell {best.cell} kept no checkpoint; {keep}")
     uri = tracking_uri_of(folder)
-    return publish_model(folder.lab, folder.name, uri, found[best.cell], name or folder.name)
+    return publish_model(folder.lab, folder.name, uri, checkpoints[best.cell], name or folder.name)
 
 
 def plan_in_words(spec: StudySpec, plan: Plan) -> str:
     """Write a study's plan in Markdown."""
     sizes = sorted(cell.n_params for cell in plan.cells)
-    size = f"{sizes[0]:,}" + (f" to {sizes[-1]:,}" if sizes[-1] > sizes[0] else "")
-    budget = (
-        ""
-        if plan.trials is None
-        else f"{several(plan.trials, 'trial')} ({several(plan.runs or 0, 'run')}) in "
-    )
-    cells = f"{len(plan.cells)} cells" if len(plan.cells) > 1 else "one cell"
+    size = f"{sizes[0]:,}"
+    if sizes[-1] > sizes[0]:
+        size += f" to {sizes[-1]:,}"
+    cells = "one cell"
+    if len(plan.cells) > 1:
+        cells = several(len(plan.cells), "cell")
+    if plan.trials is not None:
+        cells = f"{several(plan.trials, 'trial')} ({several(plan.runs or 0, 'run')}) in {cells}"
     data = plan.data
     lines = [
         "## Plan",
         "",
-        f"{budget}{cells}: {size} parameters, {data.corpus} by {data.tokenizer}, "
-        f"{data.train_tokens:,} tokens to train on.",
+        f"{cells}: {size} parameters, {data.corpus} by {data.tokenizer}, "
+        f"{several(data.train_tokens, 'token')} to train on.",
     ]
-    if searched := spec.as_written()["search"]:
+    searched = spec.as_written()["search"]
+    if searched:
         lines += ["", "| searched | |", "|---|---|"]
         for name, search in searched.items():
-            said = ", ".join(key if value is True else f"{key} {value}" for key, value in search.items())
-            lines.append(f"| {name} | {said} |")
+            text = ", ".join(f"{key} {value}".removesuffix(" True") for key, value in search.items())
+            lines.append(f"| {name} | {text} |")
     return "\n".join(lines)
+
+
+LONGEST_NAME = 100
+
+
+def rerun_text(trial: Trial) -> str:
+    """Return a study file of one trial that fixes all of its hyperparameters, also those of this machine.
+
+    On a CPU it reproduces the loss bit for bit, and says so if that is certain: a run's numbers depend on its
+    hyperparameters, its seed, its data and, in larger models, the number of threads. A trial that was cut short is
+    trained to its end.
+    """
+    folder = trial.study
+    spec = read_spec(folder)
+    study, data = spec.as_written(), folder.read(folder.data_file)
+    order, offset = spec.seed_numbers, min(trial.seeds) - min(spec.seed_numbers)
+    # As the study file has it: runs of an earlier version recorded a default project.
+    values = {**trial.values, "wandb_project": spec.fixed.get("wandb_project")}
+    values |= dict.fromkeys(LENGTHS[1:])  # max_iters alone says how long
+    written: Mapping[str, Any] = {
+        "name": _name(trial),
+        "plugins": [{"file": each.file, "sha256": each.sha256} for each in spec.plugins],
+        "data": study["data"],
+        "fixed": values | {name: list(value) for name, value in values.items() if isinstance(value, tuple)},
+        "objective": study["objective"],
+        "budget": {"trials_per_cell": 1},
+        "pruner": "none",
+        "seeds": sorted(
+            trial.seeds, key=lambda seed: order.index(seed - offset)
+        ),  # the last bit of their mean depends on the order
+        "engine": {"workers": 1, "threads": trial.start.threads},
+        "track": study["track"],
+        "init_from": study.get("init_from"),
+    }
+    value_text = "no value"
+    if trial.value is not None:
+        value_text = f"{spec.objective.metric} {trial.value!r}"
+    if trial.is_cut_short:
+        again = "It was cut short, and is trained to its end here."
+    elif _is_exact(trial, spec):
+        again = "On this machine, with the same packages, it comes to this value again, to the last bit."
+    else:
+        again = "It comes to this value again, up to the rounding of sums over several threads or on a GPU."
+    comments = [
+        f"Trial {trial.number} in cell {trial.cell} of study {folder.name}: {trial.state}, {value_text}.",
+        f"Its text has the sha256 {data['text_digest'][:DIGEST_CHARACTERS]}…, "
+        f"its tokens {data['token_digest'][:DIGEST_CHARACTERS]}….",
+        again,
+    ]
+    return study_file(written, comments)
+
+
+def _name(trial: Trial) -> str:
+    cell = "" if trial.cell == "all" else "-" + re.sub(r"[^\w.-]+", "", trial.cell.replace(",", "-"))
+    end = f"-{trial.number}"
+    return f"{trial.study.name}{cell}"[: LONGEST_NAME - len(end)] + end
+
+
+def _is_exact(trial: Trial, spec: StudySpec) -> bool:
+    """Tell whether a rerun has the same bits: with several threads, a larger model's depend on its stack's size."""
+    values, threads = trial.start.values, trial.start.threads
+    was_alone = len(trial.seeds) == 1 and spec.engine.stack in (AUTO, 1)
+    is_small = facts(values).n_params < CPU_STACK_BELOW_PARAMS
+    return values.device == "cpu" and (threads == 1 or was_alone or is_small)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sweeplab.formatting import several
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import CurvePoint, CurveReader, RunEnd, RunFolder, TrialEnding
 
@@ -111,11 +112,8 @@ class TrialLost(TrialEvent):
 
 
 _EVENTS: dict[str, type[Event]] = {
-    each.__name__: each
-    for each in (
-        *(WorkerReady, WorkerDone, StudyError, StudyNotice),
-        *(TrialClaimed, RunEvaluated, TrialEnded, TrialRequeued, TrialLost),
-    )
+    kind.__name__: kind
+    for kind in (WorkerReady, WorkerDone, StudyError, StudyNotice, *TrialEvent.__subclasses__())
 }
 
 
@@ -130,10 +128,10 @@ def read_event(line: str, worker: int) -> Event:
     Raises:
         ValueError: the line is incomplete.
     """
-    said = json.loads(line)
-    if "ending" in said:
-        said["ending"] = TrialEnding.from_json(said["ending"])
-    return _EVENTS[said.pop("event")](**said | {"worker": worker})
+    record = json.loads(line)
+    if "ending" in record:
+        record["ending"] = TrialEnding.from_json(record["ending"])
+    return _EVENTS[record.pop("event")](**record | {"worker": worker})
 
 
 OnLook = Callable[[RunFolder, Sequence[CurvePoint], RunEnd | None], object]
@@ -159,14 +157,15 @@ class EventStream:
 
         With `anew`, and if all of its runs have ended, only the storage's record of the trial is written again.
         """
-        own = [curve for curve in self._known[self._runs / cell].values() if curve.folder.trial == trial]
-        if anew and own and all(curve.folder.end_file.exists() for curve in own):
+        curves = [curve for curve in self._known[self._runs / cell].values() if curve.folder.trial == trial]
+        if anew and curves and all(curve.folder.end_file.exists() for curve in curves):
             return False
         self._ended.discard((cell, trial))
-        for curve in own:
+        for curve in curves:
             if curve in self._live:
                 continue
-            if end := curve.folder.read_end():
+            end = curve.folder.read_end()
+            if end:
                 self._taken_back[curve.folder.path] = end.ended
             self._live.append(curve)
         return True
@@ -183,14 +182,16 @@ class EventStream:
         for number, curve in enumerate([*self._live]):
             run = curve.folder
             cell, trial = place = run.cell, run.trial
-            end = run.read_end() if number < n_known else None  # first: no point is written after it
+            end = None
+            if number < n_known:
+                end = run.read_end()  # first: no point is written after it
             if end and self._taken_back.get(run.path) == end.ended:
                 end = None
             points = curve.new_points()
             self._hear(run, points, end)
-            evaluated = [(each.iteration, loss) for each in points if (loss := each.val_loss) is not None]
-            if evaluated and place not in self._ended:
-                at, loss = evaluated[-1]
+            losses = [(point.iteration, point.val_loss) for point in points if point.val_loss is not None]
+            if losses and place not in self._ended:
+                at, loss = losses[-1]
                 yield RunEvaluated(cell=cell, trial=trial, seed=run.seed, iteration=at, val_loss=loss)
             if end is None:
                 continue
@@ -206,9 +207,9 @@ class EventStream:
             if self._seen.get(cell) == changed:
                 continue
             names = {each.name for each in os.scandir(cell)} - self._known[cell].keys()
-            found = [RunFolder(cell / name) for name in sorted(names)]
-            whole = [folder for folder in found if folder.has_started]
-            if whole == found:  # else a run's folder is just being made
+            folders = [RunFolder(cell / name) for name in sorted(names)]
+            whole = [folder for folder in folders if folder.has_started]
+            if whole == folders:  # else a run's folder is just being made
                 self._seen[cell] = changed
             for folder in whole:
                 self._known[cell][folder.path.name] = curve = CurveReader(folder)
@@ -261,7 +262,10 @@ class Callbacks:
     @property
     def errors(self) -> list[str]:
         """Return what each function raised first, and how often it raised."""
-        return [f"{name} raised {said}, {times} times in all" for name, (said, times) in self._raised.items()]
+        return [
+            f"{name} raised {what}, {several(times, 'time')} in all"
+            for name, (what, times) in self._raised.items()
+        ]
 
     def hear(self, event: Event) -> None:
         """Call the function for an event, if there is one."""
@@ -277,7 +281,7 @@ class Callbacks:
         try:
             function(record)
         except Exception as error:
-            said, times = self._raised.get(name, (f"{type(error).__name__}: {error}", 0))
-            self._raised[name] = said, times + 1
+            what, times = self._raised.get(name, (f"{type(error).__name__}: {error}", 0))
+            self._raised[name] = what, times + 1
             if not times:  # later ones are only counted
-                _log.error("%s raised %s; the study goes on", name, said, exc_info=error)
+                _log.error("%s raised %s; the study goes on", name, what, exc_info=error)

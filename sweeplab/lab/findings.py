@@ -16,9 +16,11 @@ from typing import Any, Literal
 from sweeplab.errors import DamagedFile
 from sweeplab.formatting import several, several_named, written
 from sweeplab.hyperparameters import TABLE
-from sweeplab.lab.listing import Trial, ranked
+from sweeplab.lab.chosen import StudyTrials
+from sweeplab.lab.listing import Trial
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
+from sweeplab.study.problems import LENGTHS
 
 # A value lies at the end of its range if it is at most this share of the range's width away, and losses fall
 # towards it: in standard errors of Kendall's S, exceeded by chance in one case of 70.
@@ -53,40 +55,40 @@ class Finding:
         return f"{self.what}; {self.change}"
 
 
-def find_limits(folder: StudyFolder, trials: Sequence[Trial], cell: str | None = None) -> list[Finding]:
-    """Return what limited the best trial of each cell, or of one cell; `trials` are all of the study's.
+def find_limits(trials: StudyTrials, cell: str | None = None) -> list[Finding]:
+    """Return what limited the best trial of each cell of a study, or of one cell.
 
     Of damaged records, which `doctor` names, it finds nothing.
     """
+    folder = trials.folder
     try:
-        return _find(folder.read(folder.canonical_file), folder.baselines, trials, cell)
+        return _find(folder.read(folder.canonical_file), trials, cell)
     except DamagedFile:
         return []
 
 
 def _find(
     study: Mapping[str, Any],
-    baselines: Mapping[str, Mapping[str, Any]],
-    trials: Sequence[Trial],
+    trials: StudyTrials,
     cell: str | None,
 ) -> list[Finding]:
-    best: dict[str, Trial] = {}
-    for trial in ranked(trials):
-        if cell in (None, trial.cell):
-            best.setdefault(trial.cell, trial)
-    best = dict(sorted(best.items()))
+    best = {key: trial for key, trial in trials.best_of_cells().items() if cell in (None, key)}
     if not best:
         return []
-    ended = [trial for trial in trials if trial.ending and trial.ending.outcome.counts_towards_budget]
-    found = [*_ends_of_ranges(study["search"], best, ended)]
+    ended = [trial for trial in trials.all if trial.ending and trial.ending.outcome.counts_towards_budget]
+    folder = trials.folder
+    findings = [*_ends_of_ranges(study["search"], best, ended, folder)]
     # A plugin's metric is neither in an n-gram's unit nor a loss that has to fall.
     if study["objective"]["metric"] == "val_loss":
-        found += [*_above_n_grams(baselines, best), *_still_falling(best)]
-    return [*found, *_patience(study, best, ended)]
+        findings += [*_above_n_grams(folder.baselines, best), *_still_falling(best)]
+    return [*findings, *_patience(study, best, ended)]
 
 
 def _ends_of_ranges(
-    search: Mapping[str, Mapping[str, Any]], best: Mapping[str, Trial], ended: Sequence[Trial]
+    search: Mapping[str, Mapping[str, Any]],
+    best: Mapping[str, Trial],
+    ended: Sequence[Trial],
+    folder: StudyFolder,
 ) -> Iterator[Finding]:
     """Yield the ranges at whose end best trials lie, where losses fall towards it and it could go further."""
     for name, entry in search.items():
@@ -101,6 +103,7 @@ def _ends_of_ranges(
             }
             if near and _trend_in_cells(name, entry, ended) * sign <= -TREND:
                 word, how = {"min": ("lower", "lower"), "max": ("upper", "raise")}[end]
+                to, command = widened(name, entry, end), folder.command("study extend", "--widen", name)
                 limits = f"{written(entry['min'])} to {written(entry['max'])}"
                 yield Finding(
                     "end of range",
@@ -108,40 +111,67 @@ def _ends_of_ranges(
                     name,
                     f"{name} {_extent(near.values())}{_of(near, best)} is at the {word} end of its range ({limits}), "
                     "and losses fall towards it",
-                    f"{how} search.{name}.{end}",
-                    {"min": entry["min"], "max": entry["max"]},
+                    f"{how} search.{name}.{end} to {written(to)}: {command}",
+                    {"min": entry["min"], "max": entry["max"], f"{end} to take": to},
                 )
 
 
 def _goes_further(name: str, end: str, value: float) -> bool:
     row = TABLE[name]
-    bounds = (row.low, row.above) if end == "min" else (row.high, row.below)
+    bounds = {"min": (row.low, row.above), "max": (row.high, row.below)}[end]
     return all(bound is None or not math.isclose(bound, value) for bound in bounds)
 
 
+def widened(name: str, entry: Mapping[str, Any], end: str) -> float:
+    """Return where an end of a range should lie if the best values are near it, within the bounds of the table.
+
+    The range grows by half of its width, on its own scale, and at least three times on a logarithmic one.
+    """
+    low, high = entry["min"], entry["max"]
+    share = (high - low) / 2
+    value: float = low - share if end == "min" else high + share
+    if entry.get("log"):
+        factor = max(3.0, math.sqrt(high / low))
+        value = low / factor if end == "min" else high * factor
+    value = float(f"{value:.2g}")
+    row = TABLE[name]
+    bounds = {"min": (row.low, row.above), "max": (row.high, row.below)}[end]
+    closest = max if end == "min" else min
+    inclusive, exclusive = bounds
+    if inclusive is not None:
+        value = closest(value, inclusive)
+    if exclusive is not None and closest(value, exclusive) == exclusive:
+        value = (exclusive + entry[end]) / 2
+    return float(round(value)) if isinstance(entry[end], int) else value
+
+
 def _place(entry: Mapping[str, Any], value: float) -> float:
-    """Return where a value lies in its range, from 0 to 1."""
+    """Place a value in its range, from 0 to 1."""
     low, high = entry["min"], entry["max"]
     if entry.get("log"):
         low, high, value = map(math.log, (low, high, value))
-    return float((value - low) / (high - low)) if high > low else 0.5
+    if high <= low:
+        return 0.5
+    return float((value - low) / (high - low))
 
 
 def _trend_in_cells(name: str, entry: Mapping[str, Any], ended: Sequence[Trial]) -> float:
-    """Return the trend of losses over a hyperparameter, within each cell and over all cells together.
+    """Measure the trend of losses over a hyperparameter, within each cell and over all cells together.
 
-    Trials that were pruned or diverged share the last rank.
+    Trials that were pruned come after the others: those that came further first, then by their last losses. Those
+    that diverged share the last rank.
     """
-    by_cell: dict[str, list[tuple[float, float]]] = {}
+    by_cell: dict[str, list[tuple[float, Any]]] = {}
     for trial in ended:
         if name in trial.start.sampled:
-            loss = trial.value if trial.has_value and trial.value is not None else math.inf
-            place = _place(entry, trial.start.sampled[name])
-            by_cell.setdefault(trial.cell, []).append((place, loss))
+            rank = (2, 0, 0.0)
+            if trial.value is not None and trial.state is not RunState.DIVERGED:
+                rank = (0, 0, trial.value) if trial.has_value else (1, -trial.ends[0].iteration, trial.value)
+            by_cell.setdefault(trial.cell, []).append((_place(entry, trial.start.sampled[name]), rank))
     return trend(by_cell.values())
 
 
-def trend(groups: Iterable[Pairs]) -> float:
+def trend(groups: Iterable[Sequence[tuple[float, Any]]]) -> float:
     """Return Kendall's S of y over x, added over groups of pairs, in its standard errors without a trend."""
     total, variance = 0, 0.0
     for pairs in groups:
@@ -162,30 +192,39 @@ def _above_n_grams(
         return
     lowest = min(above, key=lambda cell: losses[cell])
     loss, baseline = losses[lowest], baselines[lowest]["loss"]
-    which = "each cell's best trial has" if len(above) > 1 else "the best trial has"
+    which = "each cell's best trial" if len(above) > 1 else "the best trial"
+    length = _length_of(best[lowest])
     yield Finding(
         "above n-grams",
         tuple(above),
-        "max_iters",
-        f"{which} a loss above that of n-grams ({loss:.4f}, n-grams {baseline:.4f})",
-        "raise max_iters, or the model's size",
+        length,
+        f"{which} has a loss above that of n-grams ({loss:.4f}, n-grams {baseline:.4f})",
+        f"raise {length}, or the model's size",
         {"loss": loss, "n_grams": baseline},
     )
 
 
 def _still_falling(best: Mapping[str, Trial]) -> Iterator[Finding]:
-    falls = {cell: fall for cell, trial in best.items() if (fall := _fall(trial)) is not None}
+    every = {cell: _fall(trial) for cell, trial in best.items()}
+    falls = {cell: fall for cell, fall in every.items() if fall is not None}
     if falls:
         share = _extent(falls.values(), "{:.1%}".format)
-        iterations = _extent(best[cell].start.values.max_iters for cell in falls)
+        length = _length_of(best[next(iter(falls))])
+        lengths = _extent(getattr(best[cell].start.values, length) for cell in falls)
         yield Finding(
             "still falling",
             tuple(falls),
-            "max_iters",
+            length,
             f"the loss{_of(falls, best)} still fell by {share} in the last quarter of training",
-            f"raise max_iters ({iterations})",
+            f"raise {length} ({lengths})",
             {"fall": max(falls.values())},
         )
+
+
+def _length_of(trial: Trial) -> str:
+    """Return the hyperparameter that sets the length of a trial's training."""
+    values = trial.start.values
+    return next((name for name in LENGTHS[1:] if getattr(values, name)), LENGTHS[0])
 
 
 def _extent(values: Iterable[float], write: Callable[[float], str] = written) -> str:
@@ -196,7 +235,7 @@ def _extent(values: Iterable[float], write: Callable[[float], str] = written) ->
 
 
 def _fall(trial: Trial) -> float | None:
-    """Return the share by which a trial's loss fell in its last quarter; None if it did not fall, or stopped early."""
+    """Measure the share by which a trial's loss fell in its last quarter; None if it did not fall, or stopped early."""
     if any(end.state is not RunState.COMPLETE for end in trial.ends):
         return None
     by_iteration: dict[int, list[float]] = {}
@@ -234,9 +273,10 @@ def _patience(
     sections = (study["fixed"], study["grid"], study["search"], *study.get("cells", ()))
     if not any("patience" in section for section in sections):
         return
-    own = [trial for trial in ended if trial.cell in best and trial.has_value]
-    set_in = [trial for trial in own if trial.start.values.patience is not None]
-    if not set_in or any(_has_stopped(trial) for trial in set_in):
+    valued = [trial for trial in ended if trial.cell in best and trial.has_value]
+    set_in = [trial for trial in valued if trial.start.values.patience is not None]
+    ends = [end for trial in set_in for end in trial.ends]
+    if not set_in or any(end.state is RunState.STOPPED and not end.is_asked_for for end in ends):
         return
     values = min((trial.start.values for trial in set_in), key=lambda values: values.patience or 0)
     patience, evaluations = values.patience or 0, -(-values.max_iters // values.eval_interval)
@@ -247,10 +287,6 @@ def _patience(
         change = "lower patience or eval_interval"
     numbers = {"patience": patience, "evaluations": evaluations}
     yield Finding("patience without effect", tuple(best), "patience", what, change, numbers)
-
-
-def _has_stopped(trial: Trial) -> bool:
-    return any(end.state is RunState.STOPPED and not end.is_asked_for for end in trial.ends)
 
 
 def _of(cells: Mapping[str, Any], best: Mapping[str, Trial]) -> str:

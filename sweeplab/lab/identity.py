@@ -1,22 +1,159 @@
-"""What identifies a study: its file, its data and the code that trains it, stored with its results."""
+"""What identifies a study: its file, its data and the code that trains it; and what a person ordered since about it.
+
+The study's folder has the values in force (study.json), the file as it was last read (study.yaml), and which values
+were ordered by a command (ordered.json). An order stays in force until the file itself changes there. Overrides are for
+the run that they are given to.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import platform
+import time
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
-from sweeplab.lab.orders import read_orders, write_orders
+from sweeplab.formatting import duration, yaml_text
 from sweeplab.records.folders import DataDescription, StudyFolder
 from sweeplab.version import VERSION
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
+
+
+@dataclass(frozen=True)
+class Order:
+    """A value that a command set: its place, such as budget.time, the command, when, and what the file says there.
+
+    `at` is in seconds since 1970. `last` is the value of the study's last run, which an override may have set.
+    """
+
+    place: str
+    by: str
+    at: float
+    file: Any
+    value: Any
+    last: Any = None
+
+    @property
+    def origin(self) -> str:
+        """Say which command gave the order, and when."""
+        return f"{self.by} on {time.strftime('%Y-%m-%d %H:%M', time.localtime(self.at))}"
+
+    def in_words(self) -> str:
+        """Say which value is in force, why, and what the file says."""
+        is_now = f"{self.place} is {self.text(self.value)}"
+        if self.last != self.value:
+            is_now = f"{self.place} was {self.text(self.last)} in the last run, and is {self.text(self.value)} again"
+        return f"{is_now}, by {self.origin}; the file says {self.text(self.file)}"
+
+    def text(self, value: Any) -> str:
+        """Write a value of this place."""
+        if value is None:
+            return "nothing"
+        return duration(value) if self.place == "budget.time" else yaml_text(value)
+
+
+def read_orders(folder: StudyFolder) -> list[Order]:
+    """Return the orders about a study."""
+    if not folder.ordered_file.exists():
+        return []
+    orders, study = folder.read(folder.ordered_file)["orders"], folder.read(folder.canonical_file)
+    return [Order(**order, last=_value_at(study, order["place"])) for order in orders]
+
+
+def orders_in_words(folder: StudyFolder, spec: StudySpec) -> list[str]:
+    """Say which earlier orders are in force in a study that is about to run, and which ones are not any more."""
+    study, words = spec.as_written(), []
+    for order in read_orders(folder):
+        value = _value_at(study, order.place)
+        if order.at >= spec.read or value == order.file == order.value:
+            continue
+        if value == order.value:
+            words.append(replace(order, last=value).in_words())
+        else:
+            later = f"said later than {order.text(order.value)} by {order.origin}"
+            words.append(f"{order.place} is {order.text(value)}, {later}")
+    return words
+
+
+def standing(folder: StudyFolder, spec: StudySpec) -> list[str]:
+    """Return the orders that a file, read just now, does not contradict by a change of its own, as overrides."""
+    if spec.source == folder.canonical_file:
+        return []
+    orders = read_orders(folder)
+    if not orders:
+        return []
+    document = _document(spec.text)
+    return [
+        f"{order.place}={yaml_text(order.value)}"
+        for order in orders
+        if _file_value(document, order.place) == order.file
+    ]
+
+
+def write_orders(folder: StudyFolder, spec: StudySpec, by: Mapping[str, str]) -> None:
+    """Record the orders that hold for a study whose values are now `spec`: earlier ones, and those at the places `by`.
+
+    An order is dropped if the file that the study was last run from has another value at its place than it had then.
+    """
+    document = _document(folder.read_study().removeprefix("\ufeff"))
+    study = spec.as_written()
+    orders = {
+        order.place: order
+        for order in read_orders(folder)
+        if order.file == _file_value(document, order.place)
+    }
+    for place, words in by.items():
+        value = _value_at(study, place)
+        orders[place] = Order(place, words, spec.read, _file_value(document, place), value)
+    lasting = [
+        {name: value for name, value in asdict(order).items() if name != "last"} for order in orders.values()
+    ]
+    if lasting or folder.ordered_file.exists():
+        write_whole(folder.ordered_file, json.dumps({"orders": lasting}, indent=1).encode())
+
+
+def _value_at(study: Mapping[str, Any], place: str) -> Any:
+    """Read the value at a place of a study, None if it has none."""
+    value: Any = study
+    for key in place.split("."):
+        if not isinstance(value, dict):
+            return None
+        value = value.get(key)
+    return value
+
+
+def _document(text: str) -> dict[str, Any]:
+    from sweeplab.study.file.document import parse
+    from sweeplab.study.problems import Problems, SourceMap
+
+    document = parse(text, Problems(SourceMap()))
+    return document if isinstance(document, dict) else {}
+
+
+def _file_value(document: Mapping[str, Any], place: str) -> Any:
+    """Read what a file says at a place, with the defaults of the sections of plain values."""
+    from pydantic import BaseModel, ValidationError
+
+    from sweeplab.study.spec import Budget, Engine, Track
+
+    part = place.partition(".")[0]
+    models: dict[str, type[BaseModel]] = {"budget": Budget, "engine": Engine, "track": Track}
+    model = models.get(part)
+    if model:
+        with suppress(ValidationError):
+            section = model.model_validate(document.get(part) or {}).model_dump(mode="json")
+            return _value_at({part: section}, place)
+    return _value_at(document, place)
+
 
 # The values of keys that a study file may leave out.
 ABSENT: Mapping[str, Any] = {"plugins": [], "init_from": None}
@@ -29,6 +166,8 @@ PARTS = {
     "data": "the data's tokens",
 }
 DIGEST_CHARACTERS = 12
+# A longer value is cut where it is shown.
+LONGEST_VALUE = 120
 
 
 class Difference(NamedTuple):
@@ -45,11 +184,8 @@ def differences(a: Any, b: Any, place: str = "") -> list[Difference]:
         return []
     if not isinstance(a, Mapping) or not isinstance(b, Mapping):
         return [Difference(place, a, b)]
-    return [
-        each
-        for key in dict.fromkeys([*a, *b])
-        for each in differences(a.get(key), b.get(key), f"{place}.{key}" if place else str(key))
-    ]
+    keys = dict.fromkeys([*a, *b])
+    return [*chain(*(differences(a.get(key), b.get(key), f"{place}.{key}".lstrip(".")) for key in keys))]
 
 
 def check_same_study(spec: StudySpec, folder: StudyFolder, data: DataDescription) -> None:
@@ -66,28 +202,39 @@ def check_same_study(spec: StudySpec, folder: StudyFolder, data: DataDescription
     from sweeplab.study.spec import IDENTITY
 
     known, ours = folder.read(folder.canonical_file), spec.as_written()
-    found = [
-        f"{each.place} is {_said(each.a)} and was {_said(each.b)}"
+    changes = [
+        f"{difference.place} is {_said(difference.a)} and was {_said(difference.b)}"
         for part in IDENTITY
         for absent in [ABSENT.get(part)]
-        for each in differences(ours.get(part, absent), known.get(part, absent), part)
+        for difference in differences(ours.get(part, absent), known.get(part, absent), part)
     ]
-    described = folder.data
+    # With changed data or plugins that one cannot be continued either.
+    is_of_file = not any(words.startswith("plugins") for words in changes)
+    described, n_differences = folder.data, len(changes)
     digests = (data.text_digest, data.token_digest)
     if ours["data"] == known["data"] and digests != (described.text_digest, described.token_digest):
-        found.append("the text of the corpus has changed")
+        changes.append("the text of the corpus has changed")
     if data.init_digest != described.init_digest:
-        found.append("the weights that it starts from have changed")
-    if found:
+        changes.append("the weights that it starts from have changed")
+    if changes:
+        is_of_file = is_of_file and len(changes) == n_differences
+        cure = "give this one a --name of its own"
+        if is_of_file:
+            cure += f", or {folder.command('study resume')} continues that one"
         raise BadInput(
-            f"another study named {spec.name} exists in {folder.lab}: {'; '.join(found)}; "
-            "give this one a --name of its own"
+            f"another study named {spec.name} exists in {folder.lab}: {'; '.join(changes)}; {cure}"
         )
     folder.check_whole()
 
 
 def _said(value: Any) -> str:
-    return "not given" if value is None else json.dumps(value)
+    """Write a value as a study file has it, cut where it is long."""
+    if value is None:
+        return "not given"
+    if isinstance(value, Mapping) and [*value] == ["choices"]:
+        value = value["choices"]  # its short form
+    text = yaml_text(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
 
 
 def write_study(spec: StudySpec, folder: StudyFolder, data: DataDescription) -> None:
@@ -122,9 +269,9 @@ def version_differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> l
     """Say in which parts two processes differ; parts that only one of them names are ignored."""
     both = ours.keys() & theirs.keys()
     return [
-        f"{PARTS[each.place]} ({each.a} here, {each.b} there)"
-        for each in differences(ours, theirs)
-        if each.place in both
+        f"{PARTS[difference.place]} ({difference.a} here, {difference.b} there)"
+        for difference in differences(ours, theirs)
+        if difference.place in both
     ]
 
 

@@ -1,4 +1,4 @@
-"""Find what a user names: a study of the lab, a trial of a study, or the best trial of each task."""
+"""Find what a user names: a study of the lab, or a trial of a study."""
 
 from __future__ import annotations
 
@@ -11,22 +11,30 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.data.task import TASK, have_one_task, loss_unit, task_of
+from sweeplab import plugins
+from sweeplab.data.task import TASK, have_one_task, loss_unit
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import shipped
-from sweeplab.records.folders import StudyFolder, is_name, lab_folder
+from sweeplab.formatting import several
+from sweeplab.records.folders import StudyFolder, WorkerPlace, is_name, lab_folder
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState, TrialEnding
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
 
 MOST_NAMED = 10
+# What follows the name of a study in those of the studies that confirm its best trials.
+CONFIRMING = ("race", "race2", "confirm")
 
 
 class StudyState(StrEnum):
-    """The state of a study; waiting: its budget is used up, but trials that were enqueued or resumed since wait."""
+    """The state of a study; queued: its job or all its workers wait in a cluster's queue.
+
+    Waiting: its budget is used up, but trials that were enqueued or resumed since wait.
+    """
 
     NOT_STARTED = "not started"
+    QUEUED = "queued"
     RUNNING = "running"
     PAUSED = "paused"
     STOPPING = "stopping"
@@ -43,8 +51,10 @@ _STATES = {"pause": StudyState.PAUSED, "stop": StudyState.STOPPING} | dict.fromk
 )
 
 
-def state_in_phase(phase: str) -> StudyState:
-    """Return the state of a study that a process runs."""
+def state_in_phase(phase: str, places: Sequence[WorkerPlace]) -> StudyState:
+    """Return the state of a study that a process runs, with workers at these places."""
+    if phase == "run" and places and all(place.state == "queued" for place in places):
+        return StudyState.QUEUED
     return _STATES.get(phase, StudyState.RUNNING)
 
 
@@ -67,7 +77,7 @@ def study_state(folder: StudyFolder) -> StudyState:
             case "budget":
                 is_extended = bool(status)
     if folder.is_run:
-        return state_in_phase(phase)
+        return state_in_phase(phase, folder.workers)
     if status == StudyState.FAILED:
         return StudyState.FAILED
     counts = count_trials(folder)
@@ -77,12 +87,13 @@ def study_state(folder: StudyFolder) -> StudyState:
     if has_room:
         return StudyState.INTERRUPTED if commands or counts else StudyState.NOT_STARTED
     states = sum((each.states for each in counts.values()), Counter[str]())
-    waits = states["enqueued"] + (0 if is_over_time else states[RunState.WAITING])
-    return StudyState.WAITING if waits else StudyState.COMPLETE
+    if states["enqueued"] or (states[RunState.WAITING] and not is_over_time):
+        return StudyState.WAITING
+    return StudyState.COMPLETE
 
 
 def _room(folder: StudyFolder, counted: Mapping[str, int]) -> tuple[bool, bool]:
-    """Return whether a study's time is used up, and whether its budget has room for more trials."""
+    """Tell whether a study's time is used up, and whether its budget has room for more trials."""
     budget = folder.read(folder.canonical_file)["budget"]
     if budget["time"] is not None and folder.elapsed_seconds >= budget["time"]:
         return True, False
@@ -91,12 +102,13 @@ def _room(folder: StudyFolder, counted: Mapping[str, int]) -> tuple[bool, bool]:
 
 
 def cell_limits(folder: StudyFolder) -> dict[str, int | None]:
-    """Return how many trials the budget gives each cell, at most as many as it has points; None without a limit."""
-    per_cell = folder.read(folder.canonical_file)["budget"]["trials_per_cell"]
-    cells = folder.read(folder.plan_file)["cells"]
+    """Return how many trials the budget gives each cell, at most its points and repetitions; None without a limit."""
+    budget, cells = folder.read(folder.canonical_file)["budget"], folder.read(folder.plan_file)["cells"]
+    repeats, per_cell = budget.get("repeats", 0), budget["trials_per_cell"]
+    points = {cell["cell"]: cell["n_points"] and cell["n_points"] + repeats for cell in cells}
     return {
-        cell["cell"]: min((each for each in (per_cell, cell["n_points"]) if each is not None), default=None)
-        for cell in cells
+        cell: min((each for each in (per_cell, most) if each is not None), default=None)
+        for cell, most in points.items()
     }
 
 
@@ -106,7 +118,7 @@ def study_names(lab: Path) -> list[str]:
     return sorted(folder.name for folder in folders if folder.has_started)
 
 
-def find_study(lab: Path | None, name: str) -> StudyFolder:
+def find_study(lab: str | Path | None, name: str) -> StudyFolder:
     """Return a study's folder.
 
     Raises:
@@ -126,20 +138,22 @@ def find_study(lab: Path | None, name: str) -> StudyFolder:
 
 
 def latest_study(lab: Path | None) -> StudyFolder:
-    """Return the study of a lab that was run last.
+    """Return the study of a lab that was run last; one that confirms another stands for that.
 
     Raises:
         BadInput: the lab has no study.
     """
     place = lab_folder(lab)
-    folders = [StudyFolder(place, name) for name in study_names(place)]
+    names = study_names(place)
+    confirming = {f"{name}.{part}" for name in names for part in CONFIRMING}
+    folders = [StudyFolder(place, name) for name in names if name not in confirming]
     if not folders:
         raise BadInput(f"{place} has no study to look at yet; sweeplab study run FILE trains one")
     return max(folders, key=_last_run)
 
 
 def _last_run(folder: StudyFolder) -> float:
-    """Return when a study was run last: a run writes the study as it begins, and its time as it goes on."""
+    # A run writes the study as it begins, and its time as it goes on.
     written = (folder.canonical_file, folder.elapsed_file)
     return max((file.stat().st_mtime for file in written if file.exists()), default=0.0)
 
@@ -147,8 +161,8 @@ def _last_run(folder: StudyFolder) -> float:
 def file_of(name: str | Path) -> Path:
     """Return the study file of a path or a name; a name's file is looked for in `studies` and in this folder."""
     path = Path(name)
-    own = [Path(folder, f"{name}.yaml") for folder in ("studies", ".")] if is_name(str(name)) else []
-    return next((each for each in (path, *own) if each.is_file()), path)
+    files = (path, *(Path(folder, f"{name}.yaml") for folder in ("studies", ".") if is_name(str(name))))
+    return next((file for file in files if file.is_file()), path)
 
 
 def name_in(text: str) -> str:
@@ -178,9 +192,9 @@ def study_source(path: str | Path, lab: Path) -> Path:
         return file
     if is_name(name) and StudyFolder(lab, name).has_started:
         return StudyFolder(lab, name).canonical_file
-    own = shipped("studies") / f"{file.stem}.yaml"
-    if own.is_file() and (name == file.stem or file == Path("studies", own.name)):
-        return own
+    packaged = shipped("studies") / f"{file.stem}.yaml"
+    if packaged.is_file() and (name == file.stem or file == Path("studies", packaged.name)):
+        return packaged
     if not is_name(name) or file.suffix in (".yaml", ".yml"):
         return file
     names = sorted({*study_names(lab), *(each.stem for each in Path().glob("studies/*.yaml"))})
@@ -205,7 +219,7 @@ def tracking_uri_of(folder: StudyFolder) -> str | None:
     """Return the tracking URI of the study file, if it names one."""
     # Read without a check: the checks of a spec are slow to import.
     track = folder.read(folder.canonical_file).get("track") or {}
-    return str(track["uri"]) if track.get("uri") else None
+    return track.get("uri") or None
 
 
 def find_metric(folder: StudyFolder) -> str:
@@ -231,17 +245,18 @@ def find_trial(study: str, trials: Mapping[str, Collection[int]], number: int, c
     """
     if cell is not None:
         check_cell(study, trials, cell)
-    searched = {cell: trials[cell]} if cell is not None else trials
-    found = [key for key, numbers in searched.items() if number in numbers]
-    if len(found) > 1:
-        what = f"{len(found)} cells of study {study} have a trial {number}; name one with --cell"
-        raise BadInput(Problem(what, _some(found)))
-    if not found:
-        where = f"cell {cell}" if cell is not None else f"study {study}"
+    searched, where = trials, f"study {study}"
+    if cell is not None:
+        searched, where = {cell: trials[cell]}, f"cell {cell}"
+    keys = [key for key, numbers in searched.items() if number in numbers]
+    if len(keys) > 1:
+        what = f"{several(len(keys), 'cell')} of study {study} have a trial {number}; name one with --cell"
+        raise BadInput(Problem(what, _some(keys)))
+    if not keys:
         last = max((max(numbers) for numbers in searched.values() if numbers), default=None)
         allowed = "none yet" if last is None else f"0 to {last}"
         raise BadInput(Problem(f"{where} has no trial {number}", allowed))
-    return found[0]
+    return keys[0]
 
 
 def check_cell(study: str, cells: Collection[str], cell: str) -> None:
@@ -255,7 +270,7 @@ def check_cell(study: str, cells: Collection[str], cell: str) -> None:
 
 
 def _some(names: Collection[str]) -> str:
-    return ", ".join(list(names)[:MOST_NAMED]) + (", …" if len(names) > MOST_NAMED else "")
+    return ", ".join([*list(names)[:MOST_NAMED], *["…"] * (len(names) > MOST_NAMED)])
 
 
 @dataclass(frozen=True)
@@ -280,7 +295,7 @@ class Trial:
     @cached_property
     def ends(self) -> list[RunEnd]:
         """Return the end records of its runs that have ended."""
-        return [end for run in self.runs if (end := run.read_end())]
+        return [end for end in (run.read_end() for run in self.runs) if end]
 
     @property
     def ending(self) -> TrialEnding | None:
@@ -331,37 +346,18 @@ class Trial:
 
 def read_trials(folder: StudyFolder) -> list[Trial]:
     """Return the trials of a study that have started."""
+    if folder.canonical_file.exists():  # a plug-in's hyperparameters are rows of its runs' records
+        for plugin in folder.read(folder.canonical_file).get("plugins") or ():
+            plugins.add_names(plugin.get("provides", {}))
     runs: dict[tuple[str, int], list[RunFolder]] = defaultdict(list)
     for run in folder.runs():
         runs[run.cell, run.trial].append(run)
     return [Trial(folder, *place, sorted(own, key=lambda run: run.seed)) for place, own in runs.items()]
 
 
-def ranked(trials: Iterable[Trial]) -> list[Trial]:
-    """Return the trials that have a value, the best first."""
-    return sorted(
-        (trial for trial in trials if trial.has_value),
-        key=lambda trial: (trial.value, trial.cell, trial.number),
-    )
-
-
-def best_by_task(folder: StudyFolder, trials: Iterable[Trial]) -> list[list[Trial]]:
-    """Return the trials that have a value, the lowest first, in one list per task.
-
-    Start records are read only if the study's plan lets tasks differ.
-    """
-    valued = ranked(trials)
-    if not _tasks_may_differ(folder):
-        return [valued] if valued else []
-    by_task: dict[str, list[Trial]] = defaultdict(list)
-    for trial in valued:
-        by_task[task_of(trial.start.values)].append(trial)
-    return [*by_task.values()]
-
-
 def has_one_task(folder: StudyFolder) -> bool:
     """Return whether all runs of a study learn one task; runs are read only if its plan lets tasks differ."""
-    return not _tasks_may_differ(folder) or have_one_task(run.read_start().values for run in folder.runs())
+    return not tasks_may_differ(folder) or have_one_task(run.read_start().values for run in folder.runs())
 
 
 def loss_unit_of(folder: StudyFolder) -> str:
@@ -369,41 +365,10 @@ def loss_unit_of(folder: StudyFolder) -> str:
     return loss_unit(run.read_start().values.objective for run in islice(folder.runs(), 1))
 
 
-def _tasks_may_differ(folder: StudyFolder) -> bool:
+def tasks_may_differ(folder: StudyFolder) -> bool:
+    """Return whether a study's plan lets its runs learn different tasks."""
     cells = folder.read(folder.plan_file)["cells"]
     return any(name in TASK for cell in cells for name in (*cell["values"], *cell["search"]))
-
-
-def find_best(
-    folder: StudyFolder,
-    cell: str | None = None,
-    number: int | None = None,
-    trials: Sequence[Trial] | None = None,
-) -> Trial:
-    """Return the trial with the lowest value, in a cell or in all; with `number` that trial, however it ended.
-
-    `trials` are all of the study's, if they have been read.
-
-    Raises:
-        BadInput: there is no such trial or cell, no trial has ended yet, several cells have a trial of this number,
-            or the trials learn different tasks.
-    """
-    trials = read_trials(folder) if trials is None else trials
-    if number is not None:
-        return pick_trial(folder, trials, number, cell)
-    keys = sorted({trial.cell for trial in trials})
-    if cell is not None and cell not in keys:
-        raise BadInput(
-            Problem(f"study {folder.name} has no runs in cell {cell!r}", ", ".join(keys), nearest(cell, keys))
-        )
-    by_task = best_by_task(folder, [trial for trial in trials if cell in (None, trial.cell)])
-    if not by_task:
-        where = f" in cell {cell}" if cell is not None else ""
-        raise BadInput(f"no trial of study {folder.name}{where} has been trained to its end yet")
-    if len(by_task) > 1:
-        what = f"the cells of study {folder.name} learn different tasks: no trial is best of all; name a cell"
-        raise BadInput(Problem(what, ", ".join(keys)))
-    return by_task[0][0]
 
 
 def pick_trial(folder: StudyFolder, trials: Iterable[Trial], number: int, cell: str | None) -> Trial:

@@ -25,11 +25,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.files import machine, write_whole
+from sweeplab.files import GrowingFile, machine, make_folder, read_bytes, write_whole
 from sweeplab.records.folders import (
     SERVICE,
     allow_service,
-    lab_folder,
+    command_in,
     read_service,
     service_file,
     service_url,
@@ -67,12 +67,14 @@ def is_loopback(host: str) -> bool:
 
 def program_folders() -> Iterator[Path]:
     """Yield the folders that have PostgreSQL's programs: on PATH, where Debian puts them, and the wheel's."""
-    places = [Path(found).resolve().parent for name in PROGRAMS if (found := shutil.which(name))]
+    programs = map(shutil.which, PROGRAMS)
+    places = [Path(program).resolve().parent for program in programs if program]
     places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda at: -float(at.parent.name))
-    if config := shutil.which("pg_config"):
+    config, wheel = shutil.which("pg_config"), find_spec(WHEEL)
+    if config:
         asked = subprocess.run([config, "--bindir"], capture_output=True, text=True, check=False)
         places.append(Path(asked.stdout.strip()))
-    if (wheel := find_spec(WHEEL)) and wheel.origin:
+    if wheel and wheel.origin:
         places += sorted(Path(wheel.origin).parent.glob("pginstall*/bin"), reverse=True)
     yield from dict.fromkeys(at for at in places if all((at / each).exists() for each in PROGRAMS))
 
@@ -109,19 +111,21 @@ class Server:
 
     @property
     def _last_start(self) -> dict[str, Any]:
-        """Return on which machine it was started last, and on which address it listened."""
+        """Read on which machine it was started last, and on which address it listened."""
         file = self.folder / "started.json"
         if not file.exists():
             return {}
         with reading(file, "remove it: the next start writes it again"):
-            said = json.loads(file.read_bytes())
-            if said == {}:  # its first start failed
+            record = json.loads(read_bytes(file))
+            if record == {}:  # its first start failed
                 return {}
-            return {"port": int(said["port"]), **{name: str(said[name]) for name in _STARTED}}
+            return {"port": int(record["port"]), **{name: str(record[name]) for name in _STARTED}}
 
     @property
     def listens_on(self) -> str:
         """Return the address on which it listens, or listened last."""
+        if not self.exists:  # a file of the lab alone names no host to look up, nor opens a port to others
+            return LOOPBACK
         return str(self._last_start.get("listen", LOOPBACK))
 
     @property
@@ -130,7 +134,7 @@ class Server:
         import psutil
 
         with suppress(OSError, ValueError, psutil.Error):
-            pid = int(self._pid_file.read_text().partition("\n")[0])
+            pid = int(read_bytes(self._pid_file).decode().partition("\n")[0])
             return Path(psutil.Process(pid).cwd()) == self.data.resolve()
         return False
 
@@ -142,12 +146,11 @@ class Server:
             return None
         if then["host"] == now["host"] and then["boot"] == now["boot"] and then["space"] != now["space"]:
             return f"another container of {now['host']}"
-        return None if then["host"] == now["host"] else str(then["host"])
+        return str(then["host"]) if then["host"] != now["host"] else None
 
     def command(self, verb: str) -> str:
         """Write a `sweeplab storage` command as a user would type it for this lab."""
-        lab = [] if self.lab == lab_folder() else ["--lab", str(self.lab)]
-        return shlex.join(["sweeplab", "storage", verb, *lab])
+        return command_in(self.lab, "storage", verb)
 
     def start(self, host: str | None = None, port: int | None = None, allow_data: bool = False) -> bool:
         """Start the server, and create it the first time; return False if it was running already.
@@ -167,7 +170,7 @@ class Server:
         if host:
             _check_here(host)
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self.folder, 0o700)
             self._refuse_links()
             with FileLock(self.folder / "lock"):
                 if self.exists and not allow_data:
@@ -177,7 +180,9 @@ class Server:
                 then = self._last_start
                 host, wanted = host or self.listens_on, port or then.get("port")
                 if not self.is_running:
-                    self._start(host, wanted if wanted and (port or _is_free(wanted)) else _free_port())
+                    if not wanted or not (port or _is_free(wanted)):
+                        wanted = _free_port()
+                    self._start(host, wanted)
                     return True
         except OSError as error:
             raise BadInput(f"cannot write {self.folder}: {error.strerror}") from error
@@ -187,13 +192,16 @@ class Server:
         return False
 
     def _refuse_links(self) -> None:
-        """Refuse links in the server's folder: PostgreSQL and openssl would write through them."""
+        """Refuse links in the server's folder, through which PostgreSQL and openssl would write, and pipes."""
         for file in (self.folder, *self.folder.iterdir()):
             if file.is_symlink() and file != self.data:  # data of the user's own may lie on another disk
                 raise BadInput(Problem(f"{file} is a link to {file.readlink()}", "a folder without links"))
+            if not (file.is_file() or file.is_dir()):
+                raise BadInput(Problem("is no file", file=file))
 
     def _refuse_elsewhere(self) -> None:
-        if there := self.elsewhere:
+        there = self.elsewhere
+        if there:
             gone = f"if that is gone for good: rm {shlex.quote(str(self._pid_file))}"
             raise BadInput(f"the lab's storage runs on {there}; stop it there, or {gone}")
 
@@ -213,8 +221,9 @@ class Server:
         write_whole(self.folder / "started.json", json.dumps({**now, "listen": host, "port": port}).encode())
         self._write_service(host, port)
         listen = "*" if host in EVERYWHERE else f"{host}, {LOOPBACK}"
-        settings = SETTINGS.format(listen=listen, port=port, ssl="on" if is_open else "off")
-        rule = f"host{'ssl' if is_open else ''} all all all scram-sha-256\n"
+        kind, ssl = ("hostssl", "on") if is_open else ("host", "off")
+        settings = SETTINGS.format(listen=listen, port=port, ssl=ssl)
+        rule = f"{kind} all all all scram-sha-256\n"
         for name, text in (("postgresql.conf", settings), ("pg_hba.conf", rule)):
             write_whole(self.data / name, text.encode())
             _give(self.data / name, account)
@@ -223,10 +232,12 @@ class Server:
         # Relative to its working folder: pg_ctl starts a shell, which would read the lab's path as code.
         words = ("-D", self.data.name, "-l", log.name, "-t", RECOVERY_SECONDS, "-w", "start")
         if _run(account, programs / "pg_ctl", *words).returncode:
-            said = log.read_bytes()[before:].decode(errors="replace") if log.exists() else ""
+            output = GrowingFile(log, before).new_lines().decode(errors="replace")
             write_whole(self.folder / "started.json", json.dumps(then).encode())  # what failed is not kept
-            why = re.findall(r"(?:LOG|FATAL|PANIC): +(could not .*|(?<=FATAL:  ).*)", said)
-            raise BadInput(f"the lab's storage does not start: {why[0] if why else 'see its log'} ({log})")
+            why = re.findall(r"(?:LOG|FATAL|PANIC): +(could not .*|(?<=FATAL:  ).*)", output) or [
+                "see its log"
+            ]
+            raise BadInput(f"the lab's storage does not start: {why[0]} ({log})")
 
     def stop(self) -> bool:
         """Stop the server cleanly; return whether it was running.
@@ -263,10 +274,10 @@ class Server:
                 return str(connection.scalar(text("SHOW server_version"))).partition(" ")[0]
         except SQLAlchemyError as error:
             why = str(error.__cause__ or error).strip().partition("\n")[0]
-            where = f" on {self.elsewhere}" if self.elsewhere else ""
-            raise BadInput(
-                f"the lab's storage does not answer: {why}; {self.command('start')}{where}"
-            ) from error
+            start = self.command("start")
+            if self.elsewhere:
+                start += f" on {self.elsewhere}"
+            raise BadInput(f"the lab's storage does not answer: {why}; {start}") from error
         finally:
             engine.dispose()
 
@@ -282,10 +293,11 @@ class Server:
         programs, service = self._programs(), f"service={SERVICE}"
         known = {"PGSERVICEFILE": str(self.service)}
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(file.parent)
             with TemporaryDirectory(prefix=f".{file.name}-", dir=file.parent) as folder:
-                words = ("-Fc", "-f", dump := Path(folder, "dump"), "-d", service)
-                dumped = _run({"env": {**os.environ, **known}}, programs / "pg_dump", *words)
+                dump = Path(folder, "dump")
+                words = (programs / "pg_dump", "-Fc", "-f", dump, "-d", service)
+                dumped = _run({"env": {**os.environ, **known}}, *words)
                 if dumped.returncode:
                     raise BadInput(f"no backup was written: {dumped.stderr.strip().splitlines()[-1]}")
                 dump.replace(file)
@@ -299,38 +311,42 @@ class Server:
         if not self.exists:
             return {"state": "none"}
         url = read_service(self.service)
-        found = {"state": "runs", "address": f"{url.host}:{url.port}", "data": str(self.data)}
+        state = {"state": "runs", "address": f"{url.host}:{url.port}", "data": str(self.data)}
         try:
-            found["version"] = self.check()
+            state["version"] = self.check()
         except BadInput as error:
-            found |= {"state": "stopped", "why": str(error)}
-        return found | ({"host": self.elsewhere} if self.elsewhere else {})
+            state |= {"state": "stopped", "why": str(error)}
+        if self.elsewhere:
+            state["host"] = self.elsewhere
+        return state
 
     def _programs(self) -> Path:
-        """Return the folder of PostgreSQL's programs, of the version that wrote the data if there are data.
+        """Find the folder of PostgreSQL's programs, of the version that wrote the data if there are data.
 
         Raises:
             BadInput: they are not installed.
         """
         written = self.data / "PG_VERSION"
-        version = written.read_text().strip() if written.exists() else None
+        version = which = ""
+        if written.exists():
+            version = read_bytes(written).decode().strip()
+            which = f" {version}, which wrote the lab's data,"
         for folder in program_folders():
-            said = _run({}, folder / "postgres", "--version").stdout
-            if version is None or f" {version}." in said:
+            answer = _run({}, folder / "postgres", "--version").stdout
+            if not version or f" {version}." in answer:
                 return folder
-        which = f" {version}, which wrote the lab's data," if version else ""
         wheel = "pip install 'sweeplab[server]' for one machine only"
         raise BadInput(f"PostgreSQL{which} is not installed: {INSTALL}, or {wheel}")
 
     def _account(self) -> dict[str, Any]:
-        """Return the account of its programs as arguments of subprocess: the data's owner, and never root."""
+        """Describe the account of its programs by arguments of subprocess: the data's owner, and never root."""
         if os.getuid() != 0:
             return {"cwd": self.folder}
         owner = self.folder.stat()
-        ids = [(owner.st_uid, owner.st_gid)] if owner.st_uid else []
-        ids += [
-            (each.pw_uid, each.pw_gid) for name in ACCOUNTS for each in pwd.getpwall() if each.pw_name == name
-        ]
+        ids = [(owner.st_uid, owner.st_gid)]
+        for name in ACCOUNTS:
+            ids += [(entry.pw_uid, entry.pw_gid) for entry in pwd.getpwall() if entry.pw_name == name]
+        ids = [(user, group) for user, group in ids if user]
         if not ids:
             raise BadInput("PostgreSQL does not run as root, and there is no account postgres or nobody")
         uid, gid = ids[0]
@@ -359,7 +375,7 @@ class Server:
         made = _run(account, programs / "initdb", "-D", new.name, *words)
         if made.returncode:
             raise BadInput(f"initdb failed in {self.folder}: {made.stderr.strip().splitlines()[-1]}")
-        self._write_service(LOOPBACK, 0, word.read_text())
+        self._write_service(LOOPBACK, 0, read_bytes(word).decode())
         word.unlink()
         new.rename(self.data)
 
@@ -401,10 +417,11 @@ _STARTED = ("host", "boot", "space", "listen")  # what started.json says beside 
 
 
 def _place() -> dict[str, str]:
-    """Return what identifies this machine, its boot, and the namespace of its process ids."""
-    space = Path("/proc/self/ns/pid")
-    named = str(space.readlink()) if space.exists() else ""
-    return {"host": socket.gethostname(), "boot": machine(), "space": named}
+    """Identify this machine, its boot, and the namespace of its process ids."""
+    space = ""
+    with suppress(OSError):
+        space = str(Path("/proc/self/ns/pid").readlink())
+    return {"host": socket.gethostname(), "boot": machine(), "space": space}
 
 
 def _is_free(port: int) -> bool:
@@ -420,9 +437,9 @@ def _is_free(port: int) -> bool:
 def _check_here(host: str) -> None:
     """Refuse an address that is not this machine's: PostgreSQL would start, and listen on loopback alone."""
     try:
-        found = socket.getaddrinfo("0.0.0.0" if host in EVERYWHERE else host, 0, type=socket.SOCK_STREAM)
-        with socket.socket(found[0][0]) as tried:
-            tried.bind(found[0][4])
+        addresses = socket.getaddrinfo("0.0.0.0" if host in EVERYWHERE else host, 0, type=socket.SOCK_STREAM)
+        with socket.socket(addresses[0][0]) as tried:
+            tried.bind(addresses[0][4])
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or error
         allowed = f"--host with an address of this machine, {LOOPBACK} for it alone, 0.0.0.0 for all of its addresses"
@@ -436,7 +453,7 @@ def _free_port() -> int:
 
 
 def _outward() -> str:
-    """Return the address at which other machines reach this one."""
+    """Find the address at which other machines reach this one."""
     with socket.socket(type=socket.SOCK_DGRAM) as asked, suppress(OSError):
         asked.connect(("192.0.2.1", 9))  # a reserved address: nothing is sent
         return str(asked.getsockname()[0])

@@ -14,27 +14,33 @@ from sweeplab.data.task import task_of
 from sweeplab.errors import DamagedFile
 from sweeplab.formatting import counts, several, several_named
 from sweeplab.hyperparameters import AUTO, TABLE
+from sweeplab.lab.chosen import StudyTrials
 from sweeplab.lab.findings import find_limits
-from sweeplab.lab.identity import Difference, differences
+from sweeplab.lab.identity import Difference, differences, read_orders
 from sweeplab.lab.listing import (
     StudyState,
     Trial,
-    best_by_task,
     cell_limits,
     check_cell,
     has_one_task,
     pick_trial,
-    ranked,
     read_trials,
     study_state,
 )
-from sweeplab.lab.orders import read_orders
 from sweeplab.lab.storage import TrialCounts, count_trials
 from sweeplab.laws.evidence import Evidence, chosen_best
 from sweeplab.records.folders import StudyFolder, WorkerPlace
-from sweeplab.records.gradients import read_gradients
-from sweeplab.records.runs import MEASURES, RunFolder, RunStart, RunState, run_key
-from sweeplab.tracking.connection import count_tracked
+from sweeplab.records.runs import (
+    MEASURES,
+    CurvePoint,
+    RunEnd,
+    RunFolder,
+    RunStart,
+    RunState,
+    TrialEnding,
+    read_gradients,
+    run_key,
+)
 
 _ORDERS_NAMED = 5
 _ENDED = [str(state) for state in RunState if state.is_finished]
@@ -42,18 +48,20 @@ _ENDED = [str(state) for state in RunState if state.is_finished]
 # ------------------------------------------------------------------ studies
 
 
-def study_row(folder: StudyFolder) -> dict[str, Any]:
+def study_row(folder: StudyFolder, job: str = "") -> dict[str, Any]:
     """Return a study's state, its trials by state, its best value and its folder.
 
-    `state` is that of `study_state`; `last` is when the last trial ended or
-    started, in this machine's time; `size_bytes` is the size of the folder, without tracking.
+    `state` is that of `study_state`, or queued with a `job` that is to run the study; `last` is when the last trial
+    ended or started, in this machine's time; `size_bytes` is the size of the folder, without tracking.
     """
     cells = count_trials(folder).values()
     states = sum((each.states for each in cells), Counter[str]())
     best = min((each.best for each in cells if each.best is not None), default=None)
+    if best is not None and not has_one_task(folder):
+        best = None
     done = sum(each.counted for each in cells)
     try:
-        planned, state = n_planned(folder), study_state(folder)
+        planned, state = n_planned(folder), StudyState.QUEUED if job else study_state(folder)
     except DamagedFile:  # `show` and `doctor` say what is wrong
         planned, state = None, StudyState.INTERRUPTED
     return {
@@ -65,7 +73,7 @@ def study_row(folder: StudyFolder) -> dict[str, Any]:
         "size_bytes": sum(each.stat().st_size for each in folder.path.rglob("*") if each.is_file()),
         "trials": sum(states.values()),
         "states": dict(states),
-        "best_value": best if best is not None and has_one_task(folder) else None,
+        "best_value": best,
         "folder": str(folder.path),
     }
 
@@ -81,13 +89,13 @@ def places_in_words(places: Sequence[WorkerPlace]) -> str:
     """Say how many workers are queued, and how many run on which machine; an empty text if all run here."""
     if all((each.state, each.node) == ("running", gethostname()) for each in places):
         return ""
-    found = Counter(
-        f"running on {each.node}"
-        if each.state == "running"
-        else f"queued{f' ({each.why})' if each.why else ''}"
-        for each in places
+    numbers = Counter(
+        {"running": f"running on {worker.node}"}.get(
+            worker.state, f"queued ({worker.why})".removesuffix(" ()")
+        )
+        for worker in places
     )
-    return f"workers: {several_named([f'{count} {how}' for how, count in sorted(found.items())])}"
+    return f"workers: {several_named([f'{count} {how}' for how, count in sorted(numbers.items())])}"
 
 
 def states_in_words(states: Mapping[str, int]) -> str:
@@ -95,21 +103,23 @@ def states_in_words(states: Mapping[str, int]) -> str:
     return counts(dict(sorted(states.items())))
 
 
-def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
+def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> dict[str, Any]:
     """Return a study's cells with their trials, runs by state and best values, its best run, and what failed.
 
     `trials` counts the trials that use up the budget, of `n_trials` in all (null if only time or FLOPs end the study;
     a cell has no more trials than points), `enqueued` those that run next, `known` those of a warm start. `baselines`
     has the n-gram baseline of each cell, `workers` the place of each worker that runs or is queued. Values are of the
     `metric`. Cells stand in the order of the grid, former cells last. If tasks differ there is no best. `findings` say
-    what limited the best trials. With `only`, all is about this cell.
+    what limited the best trials. With `only`, all is about this cell. `job` says what is known of one that waits in
+    a cluster's queue to run the study.
 
     Raises:
         BadInput: the study has no such cell.
     """
     # Read without a check, as it was checked when it was run: the rules of samplers import Optuna.
     plan, study = map(folder.read, (folder.plan_file, folder.canonical_file))
-    trials, unfinished = read_trials(folder), folder.unfinished
+    ranked, unfinished = StudyTrials(folder), folder.unfinished
+    trials = ranked.all
     by_cell: dict[str, list[Trial]] = {cell["cell"]: [] for cell in plan["cells"]}
     for trial in trials:
         by_cell.setdefault(trial.cell, []).append(trial)
@@ -120,94 +130,97 @@ def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
         by_cell, trials = {only: by_cell[only]}, by_cell[only]
         baselines = {cell: baseline for cell, baseline in baselines.items() if cell == only}
     # By cell, how many trials came from each source; no other number counts them.
-    warm_start = folder.read(folder.warm_start_file) if folder.warm_start_file.exists() else {}
-    by_task = best_by_task(folder, trials) if has_one_task(folder) else []
+    warm_start = folder.read_if_written(folder.warm_start_file)
+    best = None
+    if has_one_task(folder):
+        best = next((of_task[0] for of_task in ranked.by_task(only)), None)
     per_cell = study["budget"]["trials_per_cell"]
     limits = cell_limits(folder)
     return {
         "name": folder.name,
-        "state": study_state(folder),
+        "state": StudyState.QUEUED if job else study_state(folder),
+        "job": job or None,
         "metric": plan["metric"],
         "trials_per_cell": per_cell,
         "cells": [
-            _cell_row(folder, cell, own, unfinished)
-            | {"enqueued": counts[cell].states["enqueued"] if cell in counts else 0}
+            _cell_row(ranked, cell, members, unfinished)
+            | {"enqueued": counts.get(cell, TrialCounts()).states["enqueued"]}
             | {"n_trials": limits.get(cell)}
             | {"known": sum(warm_start.get(cell, {}).values())}
-            | {"baseline": baselines[cell]["loss"] if cell in baselines else None}
-            for cell, own in by_cell.items()
+            | {"baseline": baselines.get(cell, {}).get("loss")}
+            for cell, members in by_cell.items()
         ],
         "orders": [asdict(order) for order in read_orders(folder) if order.value != order.file],
         "warm_start": warm_start,
         "baselines": baselines,
         "reaches": plan.get("reaches", []),
         "mirror": plan.get("mirror") or None,
-        "workers": [each.as_dict() for each in folder.workers],
+        "workers": [worker.as_dict() for worker in folder.workers],
         "disagreement": disagreement,
-        "best": _best_run(by_task[0][0], trials) if by_task else None,
-        "findings": [finding.as_dict() for finding in find_limits(folder, trials)],
+        "best": best and _best_run(best, ranked, only),
+        "findings": [finding.as_dict() for finding in find_limits(ranked, only)],
         "failures": [
-            {
-                "key": run_key(trial.cell, trial.number, seed),
-                "error": (trial.ending.error or "")
-                .strip()
-                .rpartition("\n")[2],  # of a traceback the last line
-            }
-            for trial in trials
-            if trial.ending
-            for seed, state in trial.ending.states.items()
+            # Of a traceback the last line.
+            {"key": run_key(*place, seed), "error": (ending.error or "").strip().rpartition("\n")[2]}
+            for place, ending in (((trial.cell, trial.number), trial.ending) for trial in trials)
+            if ending
+            for seed, state in ending.states.items()
             if state is RunState.FAILED
         ],
     }
 
 
-def _cell_row(folder: StudyFolder, cell: str, trials: list[Trial], unfinished: RunState) -> dict[str, Any]:
-    by_task = best_by_task(folder, trials)
-    best = by_task[0][0] if len(by_task) == 1 else None
+def _cell_row(ranked: StudyTrials, cell: str, trials: list[Trial], unfinished: RunState) -> dict[str, Any]:
+    by_task, choice = ranked.by_task(cell), ranked.choice(cell)
+    best, measured = None, dict.fromkeys(MEASURES)
+    if len(by_task) == 1:
+        best = by_task[0][0]
+        measured |= dict.fromkeys(name for end in best.ends for name in end.best)
     states = Counter(end.state for trial in trials for end in trial.ends)
     states[unfinished] += sum(len(trial.runs) - len(trial.ends) for trial in trials)
     shown = [*(state for state in RunState if state.is_finished), unfinished]
     return {
         "cell": cell,
-        "n_params": trials[0].start.facts["n_params"] if trials else None,
+        "n_params": next((trial.start.facts["n_params"] for trial in trials), None),
         "trials": sum(trial.ending.outcome.counts_towards_budget for trial in trials if trial.ending),
         **{str(state): states[state] for state in shown},
-        "best_value": best.value if best else None,
-        **{name: _mean_over_seeds(best, f"best_{name}") for name in MEASURES},
+        "best_value": best and best.value,
+        "expected": choice and choice.expected and choice.expected.value,
+        **{name: best and _mean_over_seeds(best, f"best_{name}") for name in measured},
     }
 
 
-def _mean_over_seeds(trial: Trial | None, name: str) -> float | None:
-    """Return the mean of a number of end.json over the runs of a trial that have it."""
-    ends = [end.as_json() for end in trial.ends] if trial else []
-    found = [end[name] for end in ends if end.get(name) is not None]
-    return sum(found) / len(found) if found else None
+def _mean_over_seeds(trial: Trial, name: str) -> float | None:
+    """Average a number of end.json over the runs of a trial that have it."""
+    ends = [end.as_json() for end in trial.ends]
+    values = [end[name] for end in ends if end.get(name) is not None]
+    return sum(values) / len(values) if values else None
 
 
-def evidence_of_best(trial: Trial, cell: str | None = None, trials: Sequence[Trial] = ()) -> Evidence:
-    """Return the evidence for the best trial of a study, or of a cell; `trials` are the study's, if known."""
-    among = [each for each in trials or read_trials(trial.study) if cell in (None, each.cell)]
+def evidence_of_best(trial: Trial, trials: Sequence[Trial], cell: str | None = None) -> Evidence:
+    """Return the evidence for the best of the trials of a study, or of a cell."""
+    among = [each for each in trials if cell in (None, each.cell)]
     n_tried = sum(each.ending.outcome.counts_towards_budget for each in among if each.ending)
     return chosen_best(len(trial.seeds), n_tried, "the study" if cell is None else "the cell")
 
 
-def _best_run(trial: Trial, trials: Sequence[Trial]) -> dict[str, Any]:
-    key, folder = trial.start.key, str(trial.runs[0].path)
-    evidence = asdict(evidence_of_best(trial, trials=trials))
+def _best_run(trial: Trial, ranked: StudyTrials, cell: str | None) -> dict[str, Any]:
+    choice = ranked.choice(cell)
     return {
-        "key": key,
+        "key": trial.start.key,
         "value": trial.value,
         "sampled": trial.start.sampled,
-        "folder": folder,
-        "evidence": evidence,
+        "folder": str(trial.runs[0].path),
+        "evidence": asdict(evidence_of_best(trial, ranked.all, cell)),
+        "choice": choice and choice.as_dict(),
+        "choice_in_words": choice and choice.in_words(ranked.folder.command("study confirm")),
     }
 
 
 # The example of a command, by the run's objective.
 _USES: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("masked", "span"), ("generate", "--prompt", "The [MASK] is")),
-    **dict.fromkeys(("classification", "tagging"), ("classify", "TEXT")),
-    "similarity": ("score", "TEXT", "TEXT"),
+    **dict.fromkeys(("next_token", "pairs"), ("generate", "--prompt", "The ")),
 }
 
 
@@ -216,8 +229,9 @@ def how_to_use(trial: Trial, cell: str | None = None, number: int | None = None)
 
     The trial is the best of its study or of the `cell`, or the one with the `number`.
     """
-    of = None if cell is None and number is None else trial.cell
-    return commands_about(trial.study, trial.start.values.objective, of, number, trial.seeds[0])
+    if number is not None:
+        cell = trial.cell
+    return commands_about(trial.study, trial.start.values.objective, cell, number, trial.seeds[0])
 
 
 def commands_about(
@@ -231,7 +245,7 @@ def commands_about(
         run, which = f"{run}/{number}-{seed}", [*which, "--trial", str(number)]
     file, of_run = f"{study.name}-best.yaml", StudyFolder(study.lab, run)
     again = StudyFolder(study.lab, file).command("run")
-    use = _USES.get(objective, ("generate", "--prompt", "The "))
+    use = _USES.get(objective, ("predict", "TEXT"))
     return {
         "generate": of_run.command(*use),
         "rerun": f"{study.command('best', *which, '--output', file)} && {again}",
@@ -242,33 +256,33 @@ def commands_about(
 def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Say which loss n-grams reach: one line for all cells with the same baseline."""
     cells: dict[str, list[str]] = {}
-    for cell, each in baselines.items():
-        said = (
-            f"{each['loss']:.4f} {each.get('unit', 'nats/token')}, by {each['method']}, order {each['order']}"
-        )
-        if low := each.get("by_order", ())[: each["order"] - 1][:_ORDERS_NAMED]:
-            said += f"; order 1{' on' if len(low) > 1 else ''}: {', '.join(f'{loss:.2f}' for loss in low)}"
-        cells.setdefault(said, []).append(cell)
-    return [
-        f"n-gram baseline{'' if len(cells) == 1 else ' of ' + several_named(own)}: {said}"
-        for said, own in cells.items()
-    ]
+    for cell, baseline in baselines.items():
+        order, unit = baseline["order"], baseline.get("unit", "nats/token")
+        text = f"{baseline['loss']:.4f} {unit}, by {baseline['method']}, order {order}"
+        low = baseline.get("by_order", ())[: order - 1][:_ORDERS_NAMED]
+        if low:
+            first = "order 1 on" if len(low) > 1 else "order 1"
+            text += f"; {first}: {', '.join(f'{loss:.2f}' for loss in low)}"
+        cells.setdefault(text, []).append(cell)
+    if len(cells) == 1:
+        return [f"n-gram baseline: {text}" for text in cells]
+    return [f"n-gram baseline of {several_named(names)}: {text}" for text, names in cells.items()]
 
 
 def _disagreement(
     folder: StudyFolder, trials: Sequence[Trial], counts: Mapping[str, TrialCounts], unfinished: RunState
 ) -> str:
-    """Say in one line how storage, folders and MLflow disagree, and how to repair it; an empty text if they agree.
+    """Say in one line how storage and folders disagree, and how to repair it; an empty text if they agree.
 
     Only counts and lowest values are compared, which is fast; `doctor` compares everything. A running study is not
-    compared, since its records are still on their way, and a tracking server is not asked.
+    compared, since its records are still on their way.
     """
     if unfinished is RunState.RUNNING:
         return ""
-    told = {
-        (cell, state): (count, found.lowest.get(state))
-        for cell, found in counts.items()
-        for state, count in found.states.items()
+    stored = {
+        (cell, state): (count, counted.lowest.get(state))
+        for cell, counted in counts.items()
+        for state, count in counted.states.items()
         if state in _ENDED
     }
     values: dict[tuple[str, str], list[float | None]] = {}
@@ -276,26 +290,20 @@ def _disagreement(
         if trial.ending:
             values.setdefault((trial.cell, str(trial.ending.outcome)), []).append(trial.value)
     written = {
-        key: (len(own), min((each for each in own if each is not None), default=None))
-        for key, own in values.items()
+        key: (len(values_of), min((each for each in values_of if each is not None), default=None))
+        for key, values_of in values.items()
     }
-    what = []
-    for cell, state in sorted(told.keys() | written.keys()):
-        one, other = told.get((cell, state), (0, None)), written.get((cell, state), (0, None))
+    for cell, state in sorted(stored.keys() | written.keys()):
+        one, other = stored.get((cell, state), (0, None)), written.get((cell, state), (0, None))
         if one[0] != other[0]:
-            what.append(
-                f"{several(one[0], f'{state} trial')} of cell {cell} in Optuna's storage, {other[0]} in the folders"
-            )
+            counted = several(one[0], f"{state} trial")
+            what = f"{counted} of cell {cell} in Optuna's storage, {other[0]} in the folders"
         elif RunState(state).has_value and not is_close(one[1], other[1]):
-            what.append(f"value {one[1]} in cell {cell} in Optuna's storage, {other[1]} in the folders")
-    tracked = count_tracked(folder.lab, folder.name, folder.read(folder.canonical_file)["track"]["uri"])
-    ended = Counter(str(end.state) for trial in trials for end in trial.ends)
-    # Runs that have not ended may have been pruned before, and wait to be resumed.
-    n_waiting = sum(len(trial.runs) - len(trial.ends) for trial in trials)
-    if tracked is not None and ((ended - tracked) or (tracked - ended).total() > n_waiting):
-        state = min({**(tracked - ended), **(ended - tracked)})
-        what.append(f"{several(tracked[state], f'{state} run')} in MLflow, {ended[state]} in the folders")
-    return f"{what[0]}; {folder.command('study repair')} makes them agree" if what else ""
+            what = f"value {one[1]} in cell {cell} in Optuna's storage, {other[1]} in the folders"
+        else:
+            continue
+        return f"{what}; {folder.command('study repair')} makes them agree"
+    return ""
 
 
 def is_close(one: float | None, other: float | None) -> bool:
@@ -323,7 +331,7 @@ def show_trial(folder: StudyFolder, number: int, cell: str | None = None) -> dic
         "state": trial.state,
         "metric": study["objective"]["metric"],
         "value": trial.value,
-        "error": trial.ending.error if trial.ending else None,
+        "error": trial.ending and trial.ending.error,
         "retries": trial.start.retries,
         "facts": trial.start.facts,
         "hyperparameters": [
@@ -335,7 +343,7 @@ def show_trial(folder: StudyFolder, number: int, cell: str | None = None) -> dic
 
 
 def _origin(name: str, value: Any, study: Mapping[str, Any], start: RunStart) -> str:
-    """Return where a hyperparameter's value came from."""
+    """Tell where a hyperparameter's value came from."""
     if name in start.sampled:
         return "enqueued" if name in (start.enqueued or {}) else "searched"
     if name in study["grid"]:
@@ -344,40 +352,43 @@ def _origin(name: str, value: Any, study: Mapping[str, Any], start: RunStart) ->
         return "cells"
     if name in study["search"] and "expr" in study["search"][name]:
         return "derived"
-    fixed = study["fixed"]
-    origin, given = ("fixed", fixed[name]) if name in fixed else ("default", TABLE[name].default)
-    return f"{origin}, auto" if given == AUTO and value != AUTO else origin
+    origin, written = "default", TABLE[name].default
+    if name in study["fixed"]:
+        origin, written = "fixed", study["fixed"][name]
+    return f"{origin}, auto" if written == AUTO and value != AUTO else origin
 
 
 def _run(run: RunFolder, unfinished: RunState) -> dict[str, Any]:
-    start, end, points, checkpoint = run.read_start(), run.read_end(), run.points(), run.checkpoint()
-    wall_seconds = points[-1].wall_seconds if points else 0.0
+    start, points, checkpoint = run.read_start(), run.points(), run.checkpoint()
+    last = [CurvePoint(iteration=0, wall_seconds=0.0, train_tokens=0), *points][-1]
+    open_end = RunEnd(state=unfinished, ended=time.time(), value=None, ending=TrialEnding(unfinished, None))
+    end = run.read_end() or open_end
     evaluations = [point.eval_seconds for point in points if point.eval_seconds is not None]
-    evaluation = sum(evaluations) if evaluations else None
-    ended = end.ended if end else time.time()
-    return {
+    seconds = {"training": None, "evaluation": None, "total": last.wall_seconds}
+    if evaluations:
+        evaluation = sum(evaluations)
+        seconds |= {"training": last.wall_seconds - evaluation, "evaluation": evaluation}
+    row = {
         "key": start.key,
         "seed": start.seed,
-        "state": end.state if end else unfinished,
-        "stop_reason": end.stop_reason if end else None,
-        "iteration": points[-1].iteration if points else 0,
-        "best_val_loss": end.best_val_loss if end else None,
-        "whole_val_loss": end.whole_val_loss if end else None,
+        "state": end.state,
+        "stop_reason": end.stop_reason,
+        "iteration": last.iteration,
+        "best_val_loss": end.best_val_loss,
+        "whole_val_loss": end.whole_val_loss,
         "curve": [
             {name: getattr(point, name) for name in ("iteration", "train_loss", "val_loss", "learning_rate")}
             for point in points
         ],
-        "checkpoint": str(checkpoint) if checkpoint else None,
+        "checkpoint": checkpoint and str(checkpoint),
         "series": run.series(),
-        **({"gradient_flow": [asdict(each) for each in flow]} if (flow := read_gradients(run)) else {}),
-        "seconds": {
-            "waiting": max(0.0, ended - start.started - wall_seconds),
-            "training": None if evaluation is None else wall_seconds - evaluation,
-            "evaluation": evaluation,
-            "total": wall_seconds,
-        },
+        "seconds": {"waiting": max(0.0, end.ended - start.started - last.wall_seconds), **seconds},
         "folder": str(run.path),
     }
+    gradients = read_gradients(run)
+    if gradients:
+        row["gradient_flow"] = [asdict(point) for point in gradients]
+    return row
 
 
 # ------------------------------------------------------------------ two studies
@@ -399,12 +410,13 @@ def differ(a: StudyFolder, b: StudyFolder) -> dict[str, Any]:
         "data": _plain(differences(ours, theirs)),
         "code": _plain(differences(a.read(a.code_file), b.read(b.code_file))),
         "measure": measure,
+        "precision": {study.name: study.dtype for study in (a, b) if a.dtype != b.dtype},
         "results": _results(a, b, measure, is_one_text=ours["text_digest"] == theirs["text_digest"]),
     }
 
 
-def _plain(found: list[Difference]) -> list[dict[str, Any]]:
-    return [each._asdict() for each in found]
+def _plain(changes: list[Difference]) -> list[dict[str, Any]]:
+    return [each._asdict() for each in changes]
 
 
 def _results(a: StudyFolder, b: StudyFolder, measure: str, is_one_text: bool) -> list[dict[str, Any]]:
@@ -412,17 +424,16 @@ def _results(a: StudyFolder, b: StudyFolder, measure: str, is_one_text: bool) ->
     rows = []
     for cell in dict.fromkeys([*ours, *theirs]):
         (one, task), (other, its_task) = ours.get(cell, (None, "")), theirs.get(cell, (None, ""))
-        change = None if one is None or other is None else other - one
-        comparable = is_one_text and task == its_task
-        rows.append({"place": cell, "a": one, "b": other, "change": change if comparable else None})
+        change = None
+        if one is not None and other is not None and is_one_text and task == its_task:
+            change = other - one
+        rows.append({"place": cell, "a": one, "b": other, "change": change})
     return rows
 
 
 def _best_by_cell(folder: StudyFolder, measure: str) -> dict[str, tuple[float, str]]:
-    """Return a number of each cell's best trial, the mean over its seeds, and the task that it is of."""
-    best: dict[str, Trial] = {}
-    for trial in ranked(read_trials(folder)):
-        best.setdefault(trial.cell, trial)
+    """Find a number of each cell's best trial, the mean over its seeds, and the task that it is of."""
+    best = StudyTrials(folder).best_of_cells()
     numbers = {cell: _mean_over_seeds(trial, measure) for cell, trial in best.items()}
     return {
         cell: (number, task_of(best[cell].start.values))

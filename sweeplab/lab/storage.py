@@ -17,6 +17,7 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.files import read_only_uri, write_whole
 from sweeplab.formatting import without_password, without_passwords
 from sweeplab.lab.server import EVERYWHERE, NEEDS_DRIVER, Server, is_loopback
+from sweeplab.libraries import switched_off
 from sweeplab.permissions import STORAGE, allow_address
 from sweeplab.records.folders import OWN_SERVER, StudyFolder, check_inside, schema_url, service_url
 from sweeplab.records.runs import RunState
@@ -32,11 +33,14 @@ IN_A_JOB = "SLURMD_NODENAME"
 BUSY_SECONDS = 60
 # An execution option of SQLAlchemy: statements under it only read, and wait for no writer.
 READS = {"sweeplab_reads": True}
+READ_ONLY = "the storage may only be read: its folder or its file cannot be written"
 
 # User attributes of Optuna trials. This one marks a trial that came from another study: its value names the source.
 WARM_START = "warm_start"
 # This one marks a trial with the same values as an earlier trial of its cell: its value is that trial's number.
 REPEATS = "repeats"
+# A trial that measures the values of an earlier one on other seeds; its value is what is added to each seed.
+SEED_OFFSET = "seed_offset"
 # Optuna trials with one of these are not the study's own: they came from elsewhere, or were never trained.
 VOID = ("infeasible", REPEATS, "withdrawn", WARM_START)
 
@@ -88,15 +92,43 @@ def count_trials(folder: StudyFolder) -> dict[str, TrialCounts]:
         BadInput: the storage cannot be read.
     """
     unfinished = {"RUNNING": str(folder.unfinished), "WAITING": "enqueued"}
-    found: dict[str, TrialCounts] = {}
-    for name, state, outcome, count, value, last in _rows(folder, _QUERY):
-        counts = found.setdefault(name.partition("/")[2], TrialCounts())
-        how = json.loads(outcome) if outcome else unfinished.get(state, state)
+    cells: dict[str, TrialCounts] = {}
+    rows = _rows_by_optuna(folder) if switched_off() else _rows(folder, _QUERY)
+    for name, state, outcome, count, value, last in rows:
+        counts = cells.setdefault(name.partition("/")[2], TrialCounts())
+        how = unfinished.get(state, state)
+        if outcome:
+            how = json.loads(outcome)
         counts.states[how] += count
         counts.last = max(counts.last, str(last or "")[:19])
         if value is not None and outcome:
             counts.lowest[how] = min(value, counts.lowest.get(how, value))
-    return found
+    return cells
+
+
+def _rows_by_optuna(folder: StudyFolder) -> list[Any]:
+    """Make a row as of `_QUERY` for each trial, without reading Optuna's tables."""
+    import optuna  # slow to import
+    from optuna.exceptions import StorageInternalError
+
+    folder.check_is_here()
+    rows = []
+    try:
+        storage = optuna.storages.RDBStorage(
+            folder.storage_url, engine_kwargs=engine_arguments(folder.storage_url)
+        )
+        for name in optuna.get_all_study_names(storage):
+            for trial in optuna.load_study(study_name=name, storage=storage).get_trials(deepcopy=False):
+                if trial.user_attrs.keys() & {*VOID}:
+                    continue
+                outcome = trial.user_attrs.get("outcome")
+                outcome = outcome and json.dumps(outcome)
+                last = trial.datetime_complete or trial.datetime_start
+                rows.append((name, trial.state.name, outcome, 1, trial.value, last))
+    except StorageInternalError as error:
+        what = f"the storage of study {folder.name} does not answer: {reason_of(error)}"
+        raise BadInput(what) from error
+    return rows
 
 
 def last_start(folder: StudyFolder) -> list[tuple[str, Any]]:
@@ -112,13 +144,13 @@ def _rows(folder: StudyFolder, query: str) -> list[Any]:
     if folder.storage_file.exists():
         return _rows_elsewhere(folder, query)
     folder.check_is_here()
-    check_inside(folder.path, folder.database)
+    check_inside(folder.lab, folder.database)
     import sqlite3
 
     try:
         with closing(sqlite3.connect(read_only_uri(folder.database), uri=True)) as connection:
             return connection.execute(query).fetchall()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         raise folder.damaged(folder.database, error) from error
 
 
@@ -146,26 +178,27 @@ def choose_storage(folder: StudyFolder, is_shared: bool = False) -> str:
     Raises:
         BadInput: SWEEPLAB_STORAGE names no PostgreSQL, or the database does not answer, or serves one machine only.
     """
-    asked, server, said = os.environ.get(VARIABLE), Server(folder.lab), ""
+    asked, server, notice = os.environ.get(VARIABLE), Server(folder.lab), ""
     is_new = not (folder.storage_file.exists() or folder.database.exists())
     if is_shared and folder.database.exists():
         what = f"the trials of study {folder.name} are in an SQLite file, which only one machine may open"
         raise BadInput(f"{what}: continue with --engine local, or begin in PostgreSQL with a new --name")
     if folder.is_on_own_server or (is_new and not asked and (is_shared or server.exists)):
         if is_shared:
-            said = _start_shared(server)
+            notice = _start_shared(server)
         server.check()
     if not is_new or not (asked or server.exists):
-        return said
+        return notice
     schema = f"{folder.name}-{uuid.uuid4().hex[:8]}"
     if asked:
         url, storage = _named(asked), schema_url(_named(asked), schema)
+        what = f"{VARIABLE}: {without_password(asked)}"
         allow_address(STORAGE, asked)
     else:
-        url, storage = service_url(server.service), f"{OWN_SERVER}{schema}"
-    _create_schema(url, schema, f"{VARIABLE}: {without_password(asked)}" if asked else "the lab's storage")
+        url, storage, what = service_url(server.service), f"{OWN_SERVER}{schema}", "the lab's storage"
+    _create_schema(url, schema, what)
     write_whole(folder.storage_file, storage.encode(), mode=0o600)  # it may hold a password
-    return said
+    return notice
 
 
 def _start_shared(server: Server) -> str:
@@ -177,7 +210,9 @@ def _start_shared(server: Server) -> str:
         return ""
     host = None if server.exists else EVERYWHERE[0]
     if IN_A_JOB in os.environ:
-        start = server.command("start") + (f" --host {host}" if host else "")
+        start = server.command("start")
+        if host:
+            start += f" --host {host}"
         what = "the lab's storage is not running, and one that starts in a job ends with the job"
         raise BadInput(f"{what}: {start} on a machine that outlives it, such as the login node")
     server.start(host)
@@ -201,7 +236,9 @@ def storage_address(folder: StudyFolder) -> tuple[str, int] | None:
     else:
         return None
     host = url.host or url.query.get("host")
-    return (host, url.port or 5432) if isinstance(host, str) and not host.startswith("/") else None
+    if not isinstance(host, str) or host.startswith("/"):
+        return None
+    return host, url.port or 5432
 
 
 def _named(asked: str) -> URL:
@@ -238,8 +275,10 @@ def _create_schema(url: URL, schema: str, what: str) -> None:
 
 def reason_of(error: Exception) -> str:
     """Return in one line why a database does not answer."""
-    said = without_passwords(str(error.__cause__ or error).strip().partition("\n")[0])
-    return f"{said} (`sweeplab storage start` starts the lab's own)" if "Connection refused" in said else said
+    message = without_passwords(str(error.__cause__ or error).strip().partition("\n")[0])
+    if "Connection refused" in message:
+        message += " (`sweeplab storage start` starts the lab's own)"
+    return message
 
 
 def engine_arguments(url: str) -> dict[str, Any]:

@@ -61,27 +61,27 @@ class FittedLaw:
         """
         import pandas as pd
 
-        from sweeplab.laws.columns import COUNTS, guessed_columns, own_columns, read_columns
+        from sweeplab.laws.columns import COUNTS, SHAPE, count_columns, read_columns
         from sweeplab.laws.forecasts import predict
+        from sweeplab.laws.points import path_of
 
-        found, known = self.assessment, [str(name) for name in frame]
-        named = guessed_columns(known) | own_columns(known) | dict(self.columns)
-        needed = found.fit.law.columns
-        if missing := [role for role in needed if role not in named]:
-            allowed = ", ".join(known)
-            raise BadInput(*(Problem(f"the rows to predict lack {role}", allowed) for role in missing))
-        wanted = {role: named[role] for role in COUNTS if role in needed}
+        named, needed = count_columns(frame, self.columns, (*COUNTS, *SHAPE)), self.assessment.fit.law.columns
+        missing, known = [role for role in needed if role not in named], ", ".join(map(str, frame))
+        if missing:
+            raise BadInput(*(Problem(f"the rows to predict lack {role}", known) for role in missing))
+        # A law along a path is also told the other size, where the rows have it: they may lie off the path.
+        sizes = ("params", "tokens") if path_of(self.assessment.points) else ()
+        wanted = {role: column for role, column in named.items() if role in {*needed, *sizes}}
         columns = {role: column.values for role, column in read_columns(frame, wanted, "the rows").items()}
         rows: list[tuple[Any, ...]] = []
         for at in range(len(frame)):
             point = {role: float(column[at]) for role, column in columns.items()}
             try:
-                said = predict(found, point)
+                seen = predict(self.assessment, point)
             except BadInput as refused:
                 rows.append((None, None, None, "not identified", str(refused)))
-                continue
-            loss = said.loss if said.verdict.identified else None
-            rows.append((loss, said.low, said.high, said.verdict.verdict, said.verdict.reason))
+            else:
+                rows.append((seen.loss, seen.low, seen.high, seen.verdict.verdict, seen.verdict.reason))
         return pd.DataFrame(rows, columns=["loss", "low", "high", "verdict", "why"], index=frame.index)
 
     def plot(self) -> Figure:
@@ -93,8 +93,10 @@ class FittedLaw:
         from sweeplab.report.data import ReportData
         from sweeplab.report.panels.law import LawPanel
 
-        found = self.assessment
-        panel = LawPanel.of(ReportData.of_table(found), law=found.fit.law.name, delta=found.delta)
+        assessment = self.assessment
+        panel = LawPanel.of(
+            ReportData.of_table(assessment), law=assessment.fit.law.name, delta=assessment.delta
+        )
         figure = panel.figure()
         if figure is None:
             raise BadInput(f"nothing to draw: {panel.missing}")
@@ -103,7 +105,7 @@ class FittedLaw:
 
 def fit(
     table: pd.DataFrame | str | Path,
-    law: str = "chinchilla",
+    law: str = "auto",
     *,
     columns: Mapping[str, str] | None = None,
     count: Mapping[str, str] | None = None,
@@ -115,28 +117,26 @@ def fit(
 
     `columns` such as {"params": "N", "tokens": "D*1e9", …} is needed if names are not the usual ones; `count`, `where`,
     `delta` and `flops` are as on the command line: {"rows": "best"}, "epochs == 1", "auto", the budget of the optimum.
-
-    Raises:
-        BadInput: what `sweeplab laws fit` refuses.
     """
-    from sweeplab.laws.assessment import assess, find_law
-    from sweeplab.laws.columns import ROLES
-    from sweeplab.laws.conventions import Conventions, parse_conventions
+    from sweeplab.laws.assessment import assess, law_for
+    from sweeplab.laws.columns import ROLES, Conventions, parse_conventions
     from sweeplab.laws.points import points_of_frame
     from sweeplab.laws.reading import read_frame
 
-    form, named = find_law(law), dict(columns or {})
-    if unknown := [role for role in named if role not in ROLES]:
+    named = dict(columns or {})
+    unknown = [role for role in named if role not in ROLES]
+    if unknown:
         raise BadInput(
             Problem(f"columns has no {unknown[0]!r}", ", ".join(ROLES), nearest(unknown[0], ROLES))
         )
-    text = ",".join(f"{what}={how}" for what, how in (count or {}).items())
-    conventions = parse_conventions(text) if text else Conventions()
+    conventions = Conventions()
+    if count:
+        conventions = parse_conventions(",".join(f"{what}={how}" for what, how in count.items()))
     source = "the table"
     if isinstance(table, str | Path):
         table, source = read_frame(Path(table)), str(table)
     read = points_of_frame
     if not named and set(map(str, table)) >= _STUDY_KEYS:
-        from sweeplab.analysis.points import table_points as read
+        from sweeplab.analysis.studies import table_points as read
     points = read(table, source, named, conventions, where)
-    return FittedLaw(assess(points, form, delta, flops), named)
+    return FittedLaw(assess(points, law_for(points, law), delta, flops), named)

@@ -1,36 +1,165 @@
 """The assessment of a law on a table: every number with its interval and verdict, and whether the form fits.
 
-The terminal, `--json`, pages, the ledger and the Python API all report this one assessment.
+The terminal, `--json`, pages, the ledger and the Python API all report this one assessment. A verdict comes from the
+gate on the design, the width of the interval and the state of the fit. Gate and width are both needed (see README);
+condition numbers do not separate bad designs from good ones.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.formatting import listed
-from sweeplab.laws.columns import pairs_of
-from sweeplab.laws.estimation import forms, intervals
-from sweeplab.laws.estimation.doubts import doubts
-from sweeplab.laws.estimation.fitting import LEAST_SQUARES, LITERATURE, Fit, fit
-from sweeplab.laws.estimation.forms import LAWS, Law, Quantity
-from sweeplab.laws.estimation.intervals import Interval, Refits, Shared
-from sweeplab.laws.estimation.noise import Noise, noise_of
-from sweeplab.laws.estimation.verdicts import Verdict, above_a_loss, design, gate, judge
-from sweeplab.laws.misfit.comparison import FormError
-from sweeplab.laws.misfit.form import FLAGGED, Misfit, misfit
-from sweeplab.laws.points import Points
+from sweeplab.formatting import listed, several, short
+from sweeplab.laws import forms, intervals, shape
+from sweeplab.laws.backtest import FormError
+from sweeplab.laws.choosing import Choice, along_family, choice_of
+from sweeplab.laws.columns import COUNTS, SHAPE, as_number, pairs_of
+from sweeplab.laws.evidence import Evidence
+from sweeplab.laws.fitting import LEAST_SQUARES, LITERATURE, Fit, fit
+from sweeplab.laws.forms import LAWS, Law, Quantity
+from sweeplab.laws.intervals import Interval, Noise, Refits, Shared, noise_of
+from sweeplab.laws.misfit import FLAGGED, Misfit, doubts, misfit
+from sweeplab.laws.points import DECADES, SPREAD, STANDS, UNLIKE, Points, design, path_of
+
+IDENTIFIED, WEAK, NOT_IDENTIFIED = "identified", "weak", "not identified"
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """The largest distance of a 90% interval's ends from the value for `identified`, and for `weak`.
+
+    A factor where `is_factor`: 3 is a third to three times the value. Otherwise a difference.
+    """
+
+    identified: float
+    weak: float
+    is_factor: bool
+
+
+TOLERANCES = {
+    "exponent": Tolerance(0.12, 0.3, False),
+    "width exponent": Tolerance(0.24, 0.6, False),  # N grows as the square of n_embd
+    "power": Tolerance(0.3, 1.0, False),
+    "scale": Tolerance(3.0, 10.0, True),
+    "ratio": Tolerance(3.0, 10.0, True),
+    "irreducible": Tolerance(1.1, 1.3, True),
+    "loss": Tolerance(1.03, 1.1, True),
+}
+_LINES = (  # measures of the design, the line that the rows may lie near, and the measure in words
+    ("sd of log(tokens/params)", "ray of tokens to params", "the sd of log(tokens/params)"),
+    ("sd across the line", "line of log tokens against log params", "their sd across it"),
+    (UNLIKE, "line of log n_embd against log n_layer", "their sd across it"),
+)
+NEAR = 3.0  # a row is near the optimum if its tokens per parameter are within this factor
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A verdict and its reason."""
+
+    verdict: str
+    reason: str
+
+    @property
+    def identified(self) -> bool:
+        """Return whether there is a number to show: identified or weak."""
+        return self.verdict != NOT_IDENTIFIED
+
+    def entry(self, shown: Sequence[float | None], meaning: str) -> dict[str, Any]:
+        """Return a number's value, low and high with this verdict; the value is None if it is not identified."""
+        entry = dict(zip(("value", "low", "high"), shown, strict=True))
+        if not self.identified:
+            entry["value"] = None
+        return entry | {"verdict": self.verdict, "why": self.reason, "meaning": meaning}
+
+
+def gate(quantity: Quantity, points: Points, fit: Fit, optimum_ratio: float | None = None) -> list[str]:
+    """Return what the design lacks for a quantity; `optimum_ratio` is the log of the best tokens per parameter."""
+    seen, failures = design(points, fit.law.columns), []
+    for name in quantity.needs:
+        decades, without = seen[f"decades of {name}"], seen[f"decades of {name} but for one row"]
+        if decades < DECADES[name]:
+            failures.append(f"{name} span {decades:.2f} decades and {DECADES[name]} are needed")
+        elif without < STANDS * DECADES[name]:
+            failures.append(f"{name} span {without:.2f} decades without one row: all depends on that row")
+        if seen[f"distinct {name}"] < fit.law.fewest_values(name):
+            failures.append(f"{name} have only {seen[f'distinct {name}']:.0f} distinct values")
+    lines = [
+        f"all rows lie near one {line} ({what} is {seen[name]:.2f}, {SPREAD} is needed)"
+        for name, line, what in _LINES
+        if seen.get(name, math.inf) < SPREAD
+    ]
+    if seen.get("sd across the line but for one row", math.inf) < STANDS * SPREAD:
+        lines.append("all rows but one lie near one line of log tokens against log params")
+    if lines:
+        failures.append(f"{lines[0]}: the effects of the two on the loss cannot be separated")
+    value = float(quantity.measure(fit.theta[None])[0][0])
+    if quantity.within and not quantity.within[0] <= value <= quantity.within[1]:
+        ends = " to ".join(short(quantity.shown(end)) for end in quantity.within)
+        failures.append(f"it lies outside of those tried, {ends}")
+    if optimum_ratio is not None:
+        ratios = np.log(points.columns["tokens"] / points.columns["params"])
+        away = float(np.abs(ratios - optimum_ratio).min())
+        if away > math.log(NEAR):
+            factor = "more than a factor 1e6"  # a fit of noise can have e^900, past what a float holds
+            if away < math.log(1e6):
+                factor = f"a factor {math.exp(away):.1f}"
+            failures.append(f"no row is near the optimum: the nearest is {factor} off in D/N")
+    return failures
+
+
+def judge(
+    quantity: Quantity, interval: Interval, fit: Fit, lacking: Sequence[str], doubt: str = ""
+) -> Verdict:
+    """Return the verdict on a quantity, with the most important reason; `lacking` is the result of `gate`.
+
+    With a `doubt` about the whole fit it is weak at best.
+    """
+    if lacking:
+        return Verdict(NOT_IDENTIFIED, "; ".join(lacking))
+    if not quantity.derived and quantity.name in fit.at_bound():
+        return Verdict(NOT_IDENTIFIED, "the best fit has it at the bound of its range")
+    if len(interval.open_ends) == 1:
+        return Verdict(NOT_IDENTIFIED, f"the rows give it no {interval.open_ends[0]} bound")
+    verdict = by_width(quantity.kind, interval.value, interval.low, interval.high)
+    if doubt and verdict.verdict == IDENTIFIED:
+        return Verdict(WEAK, doubt)
+    return verdict
+
+
+def by_width(kind: str, value: float, low: float, high: float) -> Verdict:
+    """Return the verdict by an interval's width, in logs if the kind has a factor."""
+    tolerance = TOLERANCES[kind]
+    far = max(high - value, value - low)
+    if not math.isfinite(far):
+        return Verdict(NOT_IDENTIFIED, "the rows give it no bounds")
+    if tolerance.is_factor:
+        far = math.exp(min(far, 50))
+        width, wanted = f"a factor {far:.3g} from the value", f"a factor {tolerance.identified:g}"
+    else:
+        width, wanted = f"{far:.2g} from the value", f"{tolerance.identified:g}"
+    ends = f"its 90% interval ends {width}"
+    if far <= tolerance.identified:
+        return Verdict(IDENTIFIED, ends)
+    verdict = WEAK if far <= tolerance.weak else NOT_IDENTIFIED
+    return Verdict(verdict, f"{ends}; {wanted} or less is needed")
+
+
+def above_a_loss(fit: Fit) -> bool:
+    """Return whether the best fit has E above the smallest loss of the table."""
+    return "E" in fit.law.parameters and fit.minimizer()["E"] > math.exp(fit.rows.log_loss.min())
+
 
 DELTAS = {"auto": None, "1e-3": LITERATURE, "least-squares": LEAST_SQUARES}
 _FEW_GROUPS = 8
 _UNEQUAL = 1.5  # the ratio of the largest to the smallest sd of a row above which to warn
 _LARGE_RATIO = 1.5  # the ratio of a number's robust to its modelled error above which to warn
-_TARGETS = ("params", "tokens", "flops")
 _UNSEEN = {"power-n": "tokens", "power-d": "params"}  # the column that a law does not use
 
 
@@ -55,24 +184,30 @@ class Estimate:
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values; the value is null if it is not identified, and so is an open end."""
         shown, ends = self.quantity.shown, self.interval
-        open_low = 0.0 if self.quantity.is_log else None
-        low = open_low if math.isinf(ends.low) else shown(ends.low)
-        high = None if math.isinf(ends.high) else shown(ends.high)
-        said = self.verdict.entry((shown(ends.value), low, high), self.quantity.meaning)
+        low, high = (None if math.isinf(end) else shown(end) for end in (ends.low, ends.high))
+        if low is None and self.quantity.is_log:
+            low = 0.0
+        entry = self.verdict.entry((shown(ends.value), low, high), self.quantity.meaning)
         if not self.identified:
-            return said
-        refits = {"bootstrap": [shown(end) for end in self.refits]} if self.refits else {}
-        return said | refits | {"by_delta": {name: shown(value) for name, value in self.others.items()}}
+            return entry
+        if self.refits:
+            entry["bootstrap"] = [shown(end) for end in self.refits]
+        return entry | {"by_delta": {name: shown(value) for name, value in self.others.items()}}
 
 
 @dataclass(frozen=True)
 class Assessment:
-    """The assessment of one law on one table; `doubt` says why every number is weak at best, if that is so."""
+    """The assessment of one law on one table; `doubt` says why every number is weak at best, if that is so.
+
+    `evidence` is that of a study's trials for the numbers of a law of shapes at equal parameters.
+    """
 
     points: Points
     fit: Fit
     delta: str
     budget: float
+    choice: Choice
+    evidence: Evidence | None
     shared: Shared | None
     noise: Noise | None
     grouped_by: str
@@ -85,39 +220,40 @@ class Assessment:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values; numbers that are not identified have no value."""
-        found, law, shared, refits = self.fit, self.fit.law, self.shared, self.refits
+        fit, law, shared, refits = self.fit, self.fit.law, self.shared, self.refits
         logs = [f"log {name}" if name in law.scales else name for name in law.parameters]
         entries: dict[bool, dict[str, Any]] = {False: {}, True: {}}
-        for each in self.estimates:
-            entries[each.quantity.derived][each.quantity.name] = each.as_dict()
+        for estimate in self.estimates:
+            entries[estimate.quantity.derived][estimate.quantity.name] = estimate.as_dict()
         return {
             "law": law.name,
             "formula": law.formula,
             "source": law.source,
             "departures": law.departures,
-            "objective": found.objective,
+            "choice": list(self.choice.says),
+            "objective": fit.objective,
             "delta": self.delta,
-            "delta_log_units": found.rows.delta,
-            "n_points": found.n_points,
-            "sigma": found.sigma,
+            "delta_log_units": fit.rows.delta,
+            "n_points": fit.n_points,
+            "sigma": fit.sigma,
             "level": intervals.LEVEL,
             "fit": {
-                "converged": found.converged,
-                "starts": found.n_starts,
-                "starts_at_the_optimum": found.n_reached,
-                "at_bound": list(found.at_bound()),
+                "converged": fit.converged,
+                "starts": fit.n_starts,
+                "starts_at_the_optimum": fit.n_reached,
+                "at_bound": list(fit.at_bound()),
             },
             "parameters": entries[False],
             "derived": entries[True],
             "budget_flops": self.budget,
             "misfit": self.misfit.as_dict(),
-            "correlations": {"parameters": logs, "matrix": intervals.correlations(found).tolist()},
+            "correlations": {"parameters": logs, "matrix": intervals.correlations(fit).tolist()},
             "groups": {
                 "by": self.grouped_by,
-                "count": shared.n_groups if shared else None,
-                "shared_share_of_variance": shared.share if shared else None,
+                "count": shared and shared.n_groups,
+                "shared_share_of_variance": shared and shared.share,
             },
-            "bootstrap": {"refits": len(refits.theta), "missed": refits.missed} if refits else None,
+            "bootstrap": refits and {"refits": len(refits.theta), "missed": refits.missed},
             "design": design(self.points, law.columns),
             "dropped": self.points.dropped,
             "conventions": self.points.conventions,
@@ -126,60 +262,54 @@ class Assessment:
 
 
 def find_law(name: str) -> Law:
-    """Return a law by its name.
-
-    Raises:
-        BadInput: there is no such law; offers the nearest name.
-    """
+    """Return a law by its name."""
     if name not in LAWS:
         raise BadInput(Problem(f"there is no law {name!r}", ", ".join(LAWS), nearest(name, LAWS)))
     return LAWS[name]
 
 
-def parse_delta(text: str) -> float | None:
-    """Return delta as a fit takes it: a number in log units, infinite for least squares, None for auto.
+def law_for(points: Points, name: str = "auto", of_sizes: bool = False) -> Law:
+    """Return a law by its name; `auto` is that of the sizes that vary, or of the shape where that predicts better.
+
+    With `of_sizes` it is one of N, D or C, for runs whose shape is not known.
 
     Raises:
-        BadInput: neither a positive number nor one of the words.
+        BadInput: there is no such law.
     """
+    if name != "auto":
+        return find_law(name)
+    choice = choice_of(points)
+    return choice.of_sizes if of_sizes else choice.law
+
+
+def parse_delta(text: str) -> float | None:
+    """Return delta as a fit takes it: a number in log units, infinite for least squares, None for auto."""
     if text in DELTAS:
         return DELTAS[text]
-    number = _float(text)
+    number = as_number(text)
     if not number > 0:
         raise BadInput(Problem(f"--delta {text!r}", "auto, least-squares or a positive number"))
     return number
 
 
 def parse_target(text: str) -> dict[str, float]:
-    """Return {"params": 1e9, …} of "params=1e9,…".
-
-    Raises:
-        BadInput: what is no pair of a column and a positive number.
-    """
-    found = {}
+    """Return {"params": 1e9, …} of "params=1e9,…"."""
+    target = {}
     for pair, name, number in pairs_of(text):
-        found[name] = _float(number)
-        if name not in _TARGETS or not 0 < found[name] < math.inf:
-            raise BadInput(Problem(f"--at {pair!r}", "params=, tokens= or flops= and a positive number"))
-    return found
-
-
-def _float(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+        target[name] = as_number(number)
+        if name not in (*COUNTS, *SHAPE) or not 0 < target[name] < math.inf:
+            allowed = "params=, tokens=, flops=, n_layer= or n_embd= and a positive number"
+            raise BadInput(Problem(f"--at {pair!r}", allowed))
+    return target
 
 
 def checked_budget(budget: float | None, points: Points) -> float:
-    """Return a budget in FLOPs, the largest of the table when None.
-
-    Raises:
-        BadInput: it is not positive.
-    """
-    if budget is not None and not 0 < budget < math.inf:
+    """Return a budget in FLOPs, the largest of the table when None."""
+    if budget is None:
+        return float(np.max(points.columns.get("flops", np.array([math.nan]))))
+    if not 0 < budget < math.inf:
         raise BadInput(f"--flops {budget:g} is not a budget; it must be positive")
-    return budget or float(points.columns["flops"].max() if "flops" in points.columns else math.nan)
+    return budget
 
 
 def assess(
@@ -191,8 +321,11 @@ def assess(
     n_refits: int = 0,
     others: Collection[str] = DELTAS.keys(),
     say: Callable[[str], None] = lambda text: None,
+    of_all_depths: bool = False,
 ) -> Assessment:
     """Fit a law to a table and return every number with its interval and verdict, and the test of the form.
+
+    A law of params is fitted along one depth where the table has enough rows of it, unless it is to be `of_all_depths`.
 
     `budget` is the compute of the optimum, in FLOPs (the largest of the table when None); `target` is a point
     {"params": …, "tokens": …} at which to give the loss; `n_refits` is the number of bootstrap refits; `others` are the
@@ -201,108 +334,137 @@ def assess(
     Raises:
         BadInput: a table or a setting that allows no fit.
     """
-    say(f"fitting {law.name} to {points.n:,} rows")
-    found = fit(points, law, parse_delta(delta))
-    beside = {each: found if each == delta else fit(points, law, DELTAS[each]) for each in others}
+    if "params" in law.columns and not of_all_depths:
+        points = along_family(points)
+    say(f"fitting {law.name} to {several(points.n, 'row')}")
+    fitted = fit(points, law, parse_delta(delta))
+    other_fits = {name: fit(points, law, DELTAS[name]) for name in others if name != delta}
+    beside = dict.fromkeys(others, fitted) | other_fits
     budget = checked_budget(budget, points)
     groups, grouped_by = intervals.groups_of(points)
-    shared = intervals.shared_errors(found, groups) if groups else None
-    noise = noise_of(found)
-    refits = intervals.bootstrap(found, n_refits, groups, say=say) if n_refits else None
-    quantities = forms.parameters_of(law, found.center)
-    ratio = None
+    shared, noise, refits = intervals.shared_of(points, fitted), noise_of(fitted), None
+    if n_refits:
+        refits = intervals.bootstrap(fitted, n_refits, groups, say=say)
+    quantities = forms.parameters_of(law, fitted.center)
+    ratios: dict[str, float] = {}  # the log of the best tokens per parameter, for the quantity of this kind
     if {"params", "tokens"} <= set(law.columns):
         k = points.flops_per_param_token
-        quantities += forms.optimum_of(law, found.center, budget, k)
-        ratio = math.log(budget / k) - 2 * forms.log_optimum(law, found.theta, found.center, budget, k)
-    if target:
-        if missing := [name for name in law.columns if name not in target]:
+        quantities += forms.optimum_of(law, fitted.center, budget, k)
+        log_n = forms.log_optimum(law, fitted.theta, fitted.center, budget, k)
+        ratios["ratio"] = math.log(budget / k) - 2 * log_n
+    evidence = shape.evidence_of(points) if law.reads_shape else None
+    if law.reads_shape:
+        quantities += shape.quantities_of(points, law, (target or {}).get("params"))
+    if target and not (law.reads_shape and target.keys() <= {"params"}):
+        missing = [name for name in law.columns if name not in target]
+        if missing:
             raise BadInput(f"the loss at a target needs {' and '.join(missing)} too; {law.name} uses it")
-        quantities.append(forms.loss_at(law, found.center, target))
+        quantities.append(forms.loss_at(law, fitted.center, target))
     say("testing the form")
-    form, form_error = misfit(points, found), FormError(points, law)
-    doubt = _doubt(found, form)
+    form, form_error, choice = misfit(points, fitted), FormError(points, law), choice_of(points)
+    doubt = _doubt(fitted, form)
     estimates = []
     say("computing the profile intervals, and back-testing")
-    profiled = intervals.profiles(found, quantities, shared, noise)
+    profiled = intervals.profiles(fitted, quantities, shared, noise)
     for quantity, interval in zip(quantities, profiled, strict=True):
-        interval = form_error.widened(found, quantity, interval)
-        near = ratio if quantity.kind == "ratio" else None
-        verdict = judge(quantity, interval, found, gate(quantity, points, found, near), doubt)
+        interval = form_error.widened(fitted, quantity, interval)
+        lacking = gate(quantity, points, fitted, ratios.get(quantity.kind))
+        of_shape = shape.doubt_of(evidence) if quantity.name in shape.AT_EQUAL_PARAMS else ""
+        of_size = choice.doubt_of(law) if "params" in quantity.needs else ""
+        verdict = judge(quantity, interval, fitted, lacking, doubt or of_shape or of_size)
         values = {name: float(quantity.measure(other.theta[None])[0][0]) for name, other in beside.items()}
-        ends = refits.interval(quantity) if refits else None
-        estimates.append(Estimate(quantity, interval, verdict, values, ends))
-    warnings = (*form.flag, *_warnings(points, found, estimates, shared, noise, refits))
-    said = (form, doubt, form_error, tuple(estimates), warnings, refits)
-    return Assessment(points, found, delta, budget, shared, noise, grouped_by, *said)
+        estimate = Estimate(quantity, interval, verdict, values)
+        if refits:
+            estimate = replace(estimate, refits=refits.interval(quantity))
+        estimates.append(estimate)
+    return Assessment(
+        points=points,
+        fit=fitted,
+        delta=delta,
+        budget=budget,
+        choice=choice,
+        evidence=evidence,
+        shared=shared,
+        noise=noise,
+        grouped_by=grouped_by,
+        misfit=form,
+        doubt=doubt,
+        form_error=form_error,
+        estimates=tuple(estimates),
+        warnings=(
+            *form.flag,
+            *filter(None, [choice.doubt_of(law)]),
+            *_warnings(points, fitted, estimates, shared, noise, refits),
+        ),
+        refits=refits,
+    )
 
 
-def _doubt(found: Fit, form: Misfit) -> str:
-    """Return why every number of a fit is weak at best; empty if numbers may be identified."""
+def _doubt(fit: Fit, form: Misfit) -> str:
+    """Why every number of a fit is weak at best; empty if numbers may be identified."""
     if form.status == FLAGGED:
         return "identified within this form, which does not fit"
-    if above_a_loss(found):
+    if above_a_loss(fit):
         return "its interval is narrow, but the best fit has E above the smallest loss of the table"
-    if bound := found.at_bound():
-        return f"its interval is narrow, but the best fit has {listed(bound)} at the bound of its range"
+    if fit.at_bound():
+        return (
+            f"its interval is narrow, but the best fit has {listed(fit.at_bound())} at the bound of its range"
+        )
     return ""
 
 
 def _warnings(
     points: Points,
-    found: Fit,
+    fit: Fit,
     estimates: list[Estimate],
     shared: Shared | None,
     noise: Noise,
     refits: Refits | None,
 ) -> list[str]:
-    law, said = found.law, []
-    if not found.converged:
-        said.append("the fit did not converge: its numbers may change with more steps")
-    said += [f"{name} is at the bound of the range that a fit may reach" for name in found.at_bound()]
-    if above_a_loss(found):
+    law, warnings = fit.law, []
+    if not fit.converged:
+        warnings.append("the fit did not converge: its numbers may change with more steps")
+    warnings += [f"{name} is at the bound of the range that a fit may reach" for name in fit.at_bound()]
+    if above_a_loss(fit):
         smallest = float(points.columns["loss"].min())
-        said.append(f"the best fit has E above the smallest loss of the table, {smallest:.4g}")
-    column = points.columns.get(unseen := _UNSEEN.get(law.name, ""))
-    if column is not None and np.ptp(np.log(column)) > math.log(2):
-        factor = column.max() / column.min()
-        said.append(f"{law.name} does not use {unseen}, which vary by a factor {factor:.3g}")
-    said += doubts(points, found)
-    said += _moved_by_delta(estimates)
-    sds = found.sigma * noise.relative  # per seed: points may have different numbers of seeds
-    if sds.max() > _UNEQUAL * sds.min():
-        ways = (
-            f"{'falls' if slope < 0 else 'grows'} with {name}"
-            for name, slope in noise.slopes.items()
-            if slope
+        warnings.append(f"the best fit has E above the smallest loss of the table, {smallest:.4g}")
+    unseen = _UNSEEN.get(law.name, "")
+    column, path = points.columns.get(unseen), path_of(points)
+    if unseen and path:
+        warnings.append(
+            f"{law.name} holds along one path, {path.words}: what is due to tokens and what to params cannot be told"
         )
-        ends = f"from {sds.max():.2%} to {sds.min():.2%} of the loss"
-        said.append(f"noise {listed([*ways])}, {ends}; intervals allow for it")
-    shown = (each for each in estimates if each.identified)
-    if wide := [each.quantity.name for each in shown if each.interval.robust_ratio > _LARGE_RATIO]:
+    elif column is not None and np.ptp(np.log(column)) > math.log(2):
+        factor = column.max() / column.min()
+        warnings.append(f"{law.name} does not use {unseen}, which vary by a factor {factor:.3g}")
+    warnings += doubts(points, fit)
+    moved: dict[str, list[str]] = {}
+    for estimate in estimates:
+        ends = estimate.interval
+        for objective, value in estimate.others.items():
+            if estimate.identified and not ends.low <= value <= ends.high:
+                moved.setdefault(objective, []).append(estimate.quantity.name)
+    for objective, names in moved.items():
+        outside = f"--delta {objective} puts {', '.join(names)} outside of the interval"
+        warnings.append(f"the answer depends on the objective: {outside}")
+    sds = fit.sigma * noise.relative  # per seed: points may have different numbers of seeds
+    if sds.max() > _UNEQUAL * sds.min():
+        slopes = {name: slope for name, slope in noise.slopes.items() if slope}
+        ways = (f"{'falls' if slope < 0 else 'grows'} with {name}" for name, slope in slopes.items())
+        span = f"from {sds.max():.2%} to {sds.min():.2%} of the loss"
+        warnings.append(f"noise {listed([*ways])}, {span}; intervals allow for it")
+    shown = [estimate for estimate in estimates if estimate.identified]
+    wide = [each.quantity.name for each in shown if each.interval.robust_ratio > _LARGE_RATIO]
+    if wide:
         much = f"more than {_LARGE_RATIO:g} times as uncertain as the noise model does"
-        said.append(f"the residuals make {listed(wide)} {much}; the wider interval counts")
+        warnings.append(f"the residuals make {listed(wide)} {much}; the wider interval counts")
     if shared and shared.share > 0.1:
         part = f"{shared.share:.0%} of the errors' variance"
-        said.append(f"{part} is shared within a group; intervals allow for it")
+        warnings.append(f"{part} is shared within a group; intervals allow for it")
     if refits and refits.missed >= 0.01:
         part = f"{refits.missed:.0%} of the bootstrap refits"
-        said.append(f"{part} missed their optimum: its intervals may be too narrow")
+        warnings.append(f"{part} missed their optimum: its intervals may be too narrow")
     if refits and shared and shared.n_groups < _FEW_GROUPS:
-        few = f"{shared.n_groups} groups are too few to resample"
-        said.append(f"{few}: the bootstrap intervals are only a rough guide")
-    return said
-
-
-def _moved_by_delta(estimates: list[Estimate]) -> list[str]:
-    """Return a warning for each objective that puts numbers outside of their intervals."""
-    names: dict[str, list[str]] = {}
-    for each in estimates:
-        ends = each.interval
-        for objective, value in each.others.items():
-            if each.identified and not ends.low <= value <= ends.high:
-                names.setdefault(objective, []).append(each.quantity.name)
-    return [
-        f"the answer depends on the objective: --delta {objective} puts {', '.join(moved)} outside of the interval"
-        for objective, moved in names.items()
-    ]
+        few = f"{several(shared.n_groups, 'group')}: too few to resample"
+        warnings.append(f"{few}: the bootstrap intervals are only a rough guide")
+    return warnings

@@ -1,15 +1,17 @@
-"""A table's columns: which one has which role, in which unit, and the numbers in its cells.
+"""A table's columns: which one has which role, in which unit, the numbers in its cells, and how they count.
 
 The unit of a count is the first of these that is given:
   COLUMN*1e9   a factor from the user; *1 at the end, as in COLUMN*1, confirms the numbers, so that no check asks
   the cell's   1.3B is 1.3e9 in any column
   the name's   a unit as the last word: params_M, "tokens (B)", D_tokens_billions, flops_E, PF_days
+
+Exponents depend on what counts as N, C and the loss: each choice (`Conventions`) is recorded with the points.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +20,82 @@ from numpy.typing import NDArray
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.expressions import ALLOWED, Expression
+from sweeplab.formatting import several
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+# The choices with their meaning; the first is the default. `rows` is for files: a study's point is its best trial.
+CHOICES: dict[str, dict[str, str]] = {
+    "params": {
+        "total": "all parameters, tied ones once",
+        "active": "parameters active for a token: all but the experts it is not routed to",
+        "non-embedding": "parameters without the embeddings and without a head tied to them",
+        "with-head": "parameters without the embeddings, with the head's matrix, tied or not",
+    },
+    "flops": {"counted": "matrix products and attention, the head's too", "6nd": "6ND"},
+    "loss": {"nats": "nats per token", "bits-per-byte": "bits per byte"},
+    "at": {"best": "the lowest evaluation of a run", "final": "the last evaluation of a run"},
+    "rows": {"best": "the best row of each point", "mean": "the mean of its rows", "all": "every row"},
+}
+
+
+@dataclass(frozen=True)
+class Conventions:
+    """One choice of each of CHOICES; empty means the default."""
+
+    params: str = ""
+    flops: str = ""
+    loss: str = ""
+    at: str = ""
+    rows: str = ""
+
+    def chosen(self, name: str) -> str:
+        """Return a choice, or its default."""
+        return str(getattr(self, name)) or next(iter(CHOICES[name]))
+
+
+def parse_conventions(text: str) -> Conventions:
+    """Return the conventions of "params=non-embedding,flops=6nd,…".
+
+    Raises:
+        BadInput: an unknown convention or choice, or a convention named twice.
+    """
+    chosen: dict[str, str] = {}
+    problems = []
+    for _, name, choice in pairs_of(text):
+        choices = CHOICES.get(name, {})
+        if not choices:
+            problems.append(Problem(f"--count has no {name!r}", ", ".join(CHOICES), nearest(name, CHOICES)))
+        elif name in chosen:
+            problems.append(Problem(f"--count names {name!r} twice"))
+        elif choice not in choices:
+            problems.append(Problem(f"--count {name}={choice}", ", ".join(choices), nearest(choice, choices)))
+        chosen[name] = choice
+    if problems:
+        raise BadInput(*problems)
+    return Conventions(**chosen)
+
+
+def check_of_a_file(conventions: Conventions, source: str, columns: Mapping[str, str]) -> None:
+    """Refuse conventions that a file's columns cannot be converted to: they count as their author did.
+
+    A unit of the loss is not refused; it is taken as the unit of the column.
+
+    Raises:
+        BadInput: one line per convention that only a study's runs can follow.
+    """
+    problems = [
+        f"{source}: --count {name}={choice} needs a study's runs; in a file, "
+        f"--columns {role}=COLUMN names the column that counts so"
+        for name, role, choice in (("params", "params", conventions.params), ("at", "loss", conventions.at))
+        if choice
+    ]
+    if conventions.flops == "counted" and "flops" not in columns:
+        problems.append(f"{source}: --count flops=counted needs a column; --columns flops=COLUMN names it")
+    if problems:
+        raise BadInput(*problems)
 
 
 Array = NDArray[np.float64]
@@ -31,7 +106,10 @@ ROLES = {
     "flops": "floating-point operations of the training",
     "loss": "the loss reached",
     "group": "what may share an error: a run, a size, a curve",
+    "n_layer": "layers of the model",
+    "n_embd": "width of the model",
 }
+SHAPE = ("n_layer", "n_embd")
 NUMBERS = ("params", "tokens", "flops", "loss")
 COUNTS = ("params", "tokens", "flops")
 # Other names of a role's column, the most certain first; single letters are capitals: d is a width and l a depth.
@@ -40,6 +118,8 @@ OTHER_NAMES = {
     "tokens": "D train_tokens n_tokens num_tokens training_tokens total_tokens tokens_seen dataset_size",
     "flops": "C train_flops n_flops training_flops total_flops flop training_flop train_flop compute training_compute",
     "loss": "L val_loss valid_loss validation_loss best_val_loss final_val_loss eval_loss test_loss final_loss",
+    "n_layer": "n_layers num_layers num_hidden_layers layers depth",
+    "n_embd": "d_model n_embed embed_dim hidden_size model_width width",
 }
 # A column of tokens per parameter, which gives the tokens where nothing else does.
 _PER_PARAM = re.compile(r"d/n|(tokens|d)_(per|over)_(param|parameter|n)s?|tokens_?/_?(param|parameter|n)s?")
@@ -52,10 +132,11 @@ _MEASURED = re.compile(
 )
 
 LETTERS = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18, "Z": 1e21}
-_SMALL_LETTERS = {"m": 1e6, "b": 1e9}  # in a name only; other small letters mean other things
+_LETTERS_OF_NAMES = LETTERS | {"m": 1e6, "b": 1e9}  # other small letters mean other things
 _LARGE = ("P", "E", "Z")  # of FLOPs only: N_E and D_P are no units
 _WORDS = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
 _PREFIXES = {"kilo": 1e3, "mega": 1e6, "giga": 1e9, "tera": 1e12, "peta": 1e15, "exa": 1e18, "zetta": 1e21}
+_PREFIXES |= {letter.lower(): size for letter, size in LETTERS.items()}
 _PF_DAY = 1e15 * 86_400
 # The last word of a name, after a space, a sign or a bracket; or a letter right behind the role's own name.
 _LAST_WORD = re.compile(r"(?P<stem>.*[^\s_.(\[-])[\s_.(\[-]+(?P<unit>[A-Za-z]+|1e\d+)[)\]]?\s*")
@@ -89,10 +170,10 @@ _NOTHING |= {
 
 @dataclass(frozen=True)
 class Column:
-    """A role's numbers, [n], NaN if missing; `said` describes it, `confirmed` is what the user writes to confirm it."""
+    """A role's numbers, [n], NaN if missing; `words` describe it, `confirmed` is what the user writes to confirm it."""
 
     name: str
-    said: str
+    words: str
     values: Array
     confirmed: str
     is_confirmed: bool
@@ -110,43 +191,60 @@ def parse_columns(text: str) -> dict[str, str]:
     Raises:
         BadInput: a part that is not a pair, an unknown role, a role named twice.
     """
-    found: dict[str, str] = {}
+    columns: dict[str, str] = {}
     problems = []
     for pair, role, column in pairs_of(text):
         if not column:
             problems.append(Problem(f"--columns {pair!r} is not ROLE=COLUMN", ", ".join(ROLES)))
         elif role not in ROLES:
             problems.append(Problem(f"--columns has no {role!r}", ", ".join(ROLES), nearest(role, ROLES)))
-        elif role in found:
+        elif role in columns:
             problems.append(Problem(f"--columns names {role!r} twice"))
-        found[role] = column
+        columns[role] = column
     if problems:
         raise BadInput(*problems)
-    return found
+    return columns
 
 
 def own_columns(known: Sequence[str]) -> dict[str, str]:
     """Return the columns named like a role, with or without a unit: {"params": "Params_M", …}."""
-    found: dict[str, str] = {}
+    columns: dict[str, str] = {}
     for name in known:
         for role in ROLES:
-            if name == role or (role not in found and role in (name.lower(), _unit(name, role)[0].lower())):
-                found[role] = name
-    return found
+            if name == role or (role not in columns and role in (name.lower(), _unit(name, role)[0].lower())):
+                columns[role] = name
+    return columns
 
 
 def guessed_columns(known: Sequence[str], taken: Collection[str] = ()) -> dict[str, str]:
     """Return the columns with another name of a role, except those that are taken."""
-    found: dict[str, str] = {}
+    columns: dict[str, str] = {}
     for role, others in OTHER_NAMES.items():
         called = {_called(_unit(name, role)[0]): name for name in reversed(known) if name not in taken}
-        found |= next(({role: called[other]} for other in others.split() if other in called), {})
+        columns |= next(({role: called[other]} for other in others.split() if other in called), {})
     ratio = next((name for name in known if name not in taken and _is_per_param(name)), "")
-    return found if "tokens" in found or not ratio else found | {"tokens": ratio}
+    if ratio:
+        columns.setdefault("tokens", ratio)
+    return columns
+
+
+def count_columns(
+    frame: pd.DataFrame, named: Mapping[str, str] | None = None, roles: Sequence[str] = COUNTS
+) -> dict[str, str]:
+    """Return the columns of a run's sizes that a table has, by role: those `named`, or by their names."""
+    known = [str(name) for name in frame]
+    columns = guessed_columns(known) | own_columns(known) | dict(named or {})
+    return {role: columns[role] for role in roles if role in columns}
+
+
+def first_of(names: Iterable[Any], most: int) -> str:
+    """List the first names; an ellipsis stands for more."""
+    texts = list(map(str, names))
+    return ", ".join(texts[:most]) + " …" * (len(texts) > most)
 
 
 def _called(name: str) -> str:
-    """Return a name as OTHER_NAMES has it: `val/loss`, `Val Loss` and W&B's `summary/val_loss` are val_loss."""
+    """A name as OTHER_NAMES has it: `val/loss`, `Val Loss` and W&B's `summary/val_loss` are val_loss."""
     words = re.sub(r"[\s.\-/]+", "_", re.sub(r"^(summary|config)[/.]_?", "", name.strip()))
     return words if len(words) == 1 else words.lower()
 
@@ -169,65 +267,70 @@ def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -
     """
     known = [str(name) for name in frame]
     problems: list[Problem] = []
-    found: dict[str, Column] = {}
+    read: dict[str, Column] = {}
     following = {role: of for role, (name, of) in FOLLOWING.items() if columns.get(role) == name not in known}
     for role, asked in columns.items():
         if role in following:
             continue
         name, factor, wrong = named_column(asked, known)
+        others = [other for other in read if read[other].name == name]
         if wrong:
             problems.append(Problem(f"{source}: {wrong}", ", ".join(known), nearest(name, known)))
-        elif role in NUMBERS and (other := next((each for each in found if found[each].name == name), "")):
-            problems.append(Problem(f"{source}: column {name!r} is both {other} and {role}"))
-        elif role in NUMBERS:
-            unit = 1.0 if factor else _unit(name, role)[1]
+        elif role != "group" and others:
+            problems.append(Problem(f"{source}: column {name!r} is both {others[0]} and {role}"))
+        elif role != "group":
+            unit, words, confirmed = 1.0, f"column {asked}", f"{role}={asked}*1"
+            if not factor:
+                unit = _unit(name, role)[1]
+            if unit != 1:
+                words, confirmed = f"column {name}, times {unit:g}", f"{role}={name}*{unit:g}*1"
             values, bad = _numbers(frame, name, unit)
-            said = f"column {asked}" if unit == 1 else f"column {name}, times {unit:g}"
-            confirmed = f"{role}={asked}*1" if unit == 1 else f"{role}={name}*{unit:g}*1"
-            found[role] = Column(name, said, values * (factor or 1.0), confirmed, _is_confirmed(asked, known))
+            read[role] = Column(name, words, values * (factor or 1.0), confirmed, _is_confirmed(asked, known))
             problems += [Problem(f"{source}: column {name!r} ({role}): {each}") for each in bad]
     for role, other in following.items():
-        if lacks := [each for each in ("flops", other) if each not in found]:
+        lacks = [needed for needed in ("flops", other) if needed not in read]
+        if lacks:
             what = f"{source}: {role}={columns[role]} needs {' and '.join(lacks)}; name it with --columns"
             problems.append(Problem(what, ", ".join(known)))
         else:
-            values = found["flops"].values / (6 * found[other].values)
-            found[role] = Column(columns[role], columns[role], values, f"{role}={columns[role]}", True)
-    if "tokens" in found and _is_per_param(found["tokens"].name):
-        found |= _tokens_of_ratio(found, source, known, problems)
+            values = read["flops"].values / (6 * read[other].values)
+            read[role] = Column(columns[role], columns[role], values, f"{role}={columns[role]}", True)
+    tokens = read.get("tokens")
+    if tokens and _is_per_param(tokens.name):
+        if "params" in read:
+            words, values = f"{tokens.words} times params", tokens.values * read["params"].values
+            read["tokens"] = replace(tokens, words=words, values=values)
+        else:
+            what = f"{source}: column {tokens.name!r} (tokens per parameter) needs params"
+            problems.append(Problem(f"{what}; name it with --columns", ", ".join(known)))
     if problems:
         raise BadInput(*problems)
-    return found
-
-
-def _tokens_of_ratio(
-    found: Mapping[str, Column], source: str, known: Sequence[str], problems: list[Problem]
-) -> dict[str, Column]:
-    """Return the tokens of a column of tokens per parameter."""
-    ratio = found["tokens"]
-    if "params" not in found:
-        what = f"{source}: column {ratio.name!r} (tokens per parameter) needs params; name it with --columns"
-        problems.append(Problem(what, ", ".join(known)))
-        return {}
-    tokens = ratio.values * found["params"].values
-    return {"tokens": replace(ratio, said=f"{ratio.said} times params", values=tokens)}
+    return read
 
 
 def named_column(asked: str, known: Sequence[str]) -> tuple[str, float | None, str]:
     """Return a column's name, its factor if one is given, and an error text, or an empty one."""
-    if is_confirmed := _is_confirmed(asked, known):
-        asked = asked.rpartition("*")[0].strip()
-    name, star, factor_text = asked.rpartition("*")
+    factor = None
+    if _is_confirmed(asked, known):
+        asked, factor = asked.rpartition("*")[0].strip(), 1.0
+    name, star, text = asked.rpartition("*")
     if asked in known or not star:
-        return asked, 1.0 if is_confirmed else None, "" if asked in known else f"no column {asked!r}"
-    name = name.strip()
+        name = asked
+    else:
+        name, factor = name.strip(), as_number(text)
+        if not 0 < factor < np.inf:
+            return name, None, f"{text!r} is no factor for column {name!r}"
+    if name not in known:
+        return name, factor, f"no column {name!r}"
+    return name, factor, ""
+
+
+def as_number(text: str) -> float:
+    """Return the number that a text is; NaN if it is none."""
     try:
-        number = float(factor_text)
+        return float(text)
     except ValueError:
-        number = np.nan
-    if not 0 < number < np.inf:
-        return name, None, f"{factor_text!r} is no factor for column {name!r}"
-    return name, number, "" if name in known else f"no column {name!r}"
+        return np.nan
 
 
 def _is_confirmed(asked: str, known: Sequence[str]) -> bool:
@@ -235,25 +338,28 @@ def _is_confirmed(asked: str, known: Sequence[str]) -> bool:
 
 
 def _unit(name: str, role: str) -> tuple[str, float]:
-    """Return a column's name without its unit, and the unit: 1 if the name has none."""
-    if (
-        role not in COUNTS or len(name) > _LONGEST_SHOWN
-    ):  # the patterns look at every pair of places in a name
+    """A column's name without its unit, and the unit: 1 if the name has none."""
+    # The patterns look at every pair of places in a name.
+    if role not in COUNTS or len(name) > _LONGEST_SHOWN:
         return name, 1.0
-    if role == "flops" and (match := _PF_DAYS.fullmatch(name)):
-        return match["stem"] or role, _PF_DAY
-    if role == "flops" and (match := _FLOPS.fullmatch(name)):
-        prefixes = {letter.lower(): size for letter, size in LETTERS.items()} | _PREFIXES
-        size = prefixes.get(match["unit"].lower())
-        return (match["stem"] or role, size) if size else (name, 1.0)
-    if match := _LAST_LETTER.fullmatch(name) or _LAST_WORD.fullmatch(name):
-        unit = match["unit"]
-        is_letter = role == "flops" or unit not in _LARGE
-        size = (LETTERS | _SMALL_LETTERS).get(unit) if is_letter else None
-        size = size or _WORDS.get(unit.lower().removesuffix("s")) or (float(unit) if unit[0] == "1" else None)
-        if size:
-            return match["stem"], size
-    return name, 1.0
+    if role == "flops":
+        days, flops = _PF_DAYS.fullmatch(name), _FLOPS.fullmatch(name)
+        if days:
+            return days["stem"] or role, _PF_DAY
+        if flops and flops["unit"].lower() in _PREFIXES:
+            return flops["stem"] or role, _PREFIXES[flops["unit"].lower()]
+        if flops:
+            return name, 1.0
+    match = _LAST_LETTER.fullmatch(name) or _LAST_WORD.fullmatch(name)
+    if not match or (match["unit"] in _LARGE and role != "flops"):
+        return name, 1.0
+    unit = match["unit"]
+    if unit[0] == "1":
+        return match["stem"], float(unit)
+    size = _LETTERS_OF_NAMES.get(unit) or _WORDS.get(unit.lower().removesuffix("s"))
+    if not size:
+        return name, 1.0
+    return match["stem"], size
 
 
 def numbers(frame: pd.DataFrame, name: str) -> Array:
@@ -264,7 +370,7 @@ def numbers(frame: pd.DataFrame, name: str) -> Array:
 
 
 def _numbers(frame: pd.DataFrame, name: str, unit: float) -> tuple[Array, list[str]]:
-    """Return a column's numbers, NaN where missing, and its errors: one text for each kind."""
+    """A column's numbers, NaN where missing, and its errors: one text for each kind."""
     import pandas as pd
 
     column, bad = frame[name], list[str]()
@@ -287,14 +393,14 @@ def _numbers(frame: pd.DataFrame, name: str, unit: float) -> tuple[Array, list[s
 
 
 def _number(text: str, unit: float) -> float | None:
-    """Return the number in a cell: 1.3B is 1.3e9, an empty cell NaN, any other text None."""
+    """The number in a cell: 1.3B is 1.3e9, an empty cell NaN, any other text None."""
     if text.strip().lower() in _NOTHING:
         return np.nan
     match = _CELL.fullmatch(text.strip())
-    try:
-        return float(match[1].replace(",", "")) * LETTERS.get(match[2], unit) if match else None
-    except ValueError:
+    number = as_number(match[1].replace(",", "")) if match else np.nan
+    if not match or np.isnan(number):
         return None
+    return number * LETTERS.get(match[2], unit)
 
 
 def _fault(text: str) -> str:
@@ -303,13 +409,15 @@ def _fault(text: str) -> str:
     return "not a number; write a decimal point" if _DECIMAL_COMMA.fullmatch(text.strip()) else _NO_NUMBER
 
 
-def _first(found: pd.Series[Any], word: str, what: str) -> list[str]:
-    if found.empty:
+def _first(cells: pd.Series[Any], word: str, what: str) -> list[str]:
+    if cells.empty:
         return []
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    text = str(found.iloc[0])
-    shown = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
-    return [f"{shown!r} in {word} {found.index[0]}{more} is {what}"]
+    text, more = str(cells.iloc[0]), ""
+    if len(text) > _LONGEST_SHOWN:
+        text = f"{text[:_LONGEST_SHOWN]}…"
+    if len(cells) > 1:
+        more = f" and {len(cells) - 1} more"
+    return [f"{text!r} in {word} {cells.index[0]}{more} is {what}"]
 
 
 @dataclass(frozen=True)
@@ -342,22 +450,20 @@ _FLOPS_OFF = 1e3  # C / (6 N D): attention, embeddings and experts account for l
 
 
 def check_plausible(columns: Mapping[str, Column], keep: NDArray[np.bool_], source: str) -> None:
-    """Ask about implausible numbers in the rows of `keep`, [n].
-
-    Raises:
-        BadInput: one line per question.
-    """
+    """Ask about implausible numbers in the rows of `keep`, [n]."""
     asked_about = {role: column.values[keep] for role, column in columns.items() if not column.is_confirmed}
 
-    def each(question: Callable[[Array, str], str]) -> Iterator[str]:
+    def of_each(question: Callable[[Array, str], str]) -> Iterator[str]:
         for role, values in asked_about.items():
-            if words := question(values, role):
-                of = f"column {columns[role].name!r} ({role})"
-                yield f"{of}: {words} If this is right, write {columns[role].confirmed} in --columns"
+            words, column = question(values, role), columns[role]
+            if words:
+                of = f"column {column.name!r} ({role})"
+                yield f"{of}: {words} If this is right, write {column.confirmed} in --columns"
 
     # One kind of question at a time: an error in one column causes the questions that follow.
-    for questions in (each(_mixed), _swapped(asked_about), each(_unlikely), _unlike_6nd(asked_about)):
-        if asked := [f"{source}: {question}" for question in questions]:
+    for questions in (of_each(_mixed), _swapped(asked_about), of_each(_unlikely), _unlike_6nd(asked_about)):
+        asked = [f"{source}: {question}" for question in questions]
+        if asked:
             raise BadInput(*asked)
 
 
@@ -381,18 +487,22 @@ def _mixed(values: Array, role: str) -> str:
     ends = [f"{np.exp(each):.4g}" for each in (small[0], small[-1], large[0], large[-1])]
     n_small = int((np.log(values) <= small[-1]).sum())
     return (
-        f"{n_small} of {len(values)} rows have {ends[0]} to {ends[1]} and the others {ends[2]} to {ends[3]}; "
+        f"{n_small} of {several(len(values), 'row')} have {ends[0]} to {ends[1]} "
+        f"and the others {ends[2]} to {ends[3]}; "
         f"are they in another unit, by a factor of {' or '.join(fitting)}?"
     )
 
 
 def _unlikely(values: Array, role: str) -> str:
     plausible = PLAUSIBLE[role]
-    low, high = float(values.min()), float(values.max())
+    low, most = float(values.min()), float(values.max())
     if low < plausible.least:
         return f"{low:.4g}; {plausible.too_small}"
-    most = low if role == "loss" else high
-    return f"{most:.4g}; {plausible.too_large}" if most > plausible.most else ""
+    if role == "loss":
+        most = low
+    if most > plausible.most:
+        return f"{most:.4g}; {plausible.too_large}"
+    return ""
 
 
 def _swapped(columns: Mapping[str, Array]) -> Iterator[str]:
@@ -412,39 +522,41 @@ def _unlike_6nd(columns: Mapping[str, Array]) -> Iterator[str]:
         off = (ratio > _FLOPS_OFF) | (ratio < 1 / _FLOPS_OFF)
         if off.any():
             yield (
-                f"the FLOPs of {off.sum()} of {len(off)} rows are {ratio[off][0]:.2g} times 6 N D; in which units are "
-                "params, tokens and flops? If this is right, add a factor of 1, as in flops=COLUMN*1"
+                f"the FLOPs of {off.sum()} of {several(len(off), 'row')} are {ratio[off][0]:.2g} times 6 N D; "
+                "in which units are params, tokens and flops? If this is right, add a factor of 1, as in flops=COLUMN*1"
             )
 
 
 def _word(name: str) -> str:
-    """Return a column's name as expressions write it."""
     return re.sub(r"\W+", "_", name)
 
 
 def rows_where(frame: pd.DataFrame, where: str, source: str) -> pd.DataFrame:
-    """Return the rows in which an expression holds; comparisons with a missing number are false.
+    """Return the rows in which an expression holds, all if it is empty; comparisons with missing numbers are false.
 
     Names are columns, with underscores for characters that names cannot have, or `line` (`row` without lines).
 
     Raises:
         BadInput: an invalid expression, an unknown column, a row in which it has no value, or no row that matches.
     """
+    if not where:
+        return frame
     try:
         expression = Expression(where)
     except ValueError as error:
         raise BadInput(Problem(f"--where: {error}", ALLOWED)) from error
     word = str(frame.index.name or "row")
     columns = {word: frame.index.to_series()} | {_word(str(name)): frame[name] for name in frame}
-    if unknown := sorted(expression.names - columns.keys()):
+    unknown = sorted(expression.names - columns.keys())
+    if unknown:
         what = f"--where: {source} has no column {unknown[0]!r}"
         raise BadInput(Problem(what, ", ".join(columns), nearest(unknown[0], columns)))
-    used = sorted(expression.names)
-    cells = [columns[name].astype(object).where(columns[name].notna(), np.nan).tolist() for name in used]
+    used = {name: columns[name].astype(object) for name in sorted(expression.names)}
+    cells = {name: column.where(column.notna(), np.nan).tolist() for name, column in used.items()}
     holds = []
-    for at, values in zip(frame.index, zip(*cells, strict=True) if cells else [()] * len(frame), strict=True):
+    for row, at in enumerate(frame.index):
         try:
-            holds.append(bool(expression.value(dict(zip(used, values, strict=True)))))
+            holds.append(bool(expression.value({name: values[row] for name, values in cells.items()})))
         except ValueError as error:
             raise BadInput(f"--where: {source}, {word} {at}: {error}") from error
     if not any(holds):

@@ -37,8 +37,6 @@ PRIOR = 4.0  # degrees of freedom
 _MOST_LOWEST = 10  # trials of a cell that are used
 _MOST_DRAWS, _FEWEST_DRAWS, _MOST_NUMBERS = 1999, 199, 2_000_000
 _N_SIMULATED = 20_000
-_NOT_SELECTED = "each cell's one trial, without a search"
-_SELECTED = ", which also selected it: the null distribution repeats the selection"
 
 
 @dataclass(frozen=True)
@@ -52,14 +50,14 @@ class CellTrials:
     def of(cls, runs: DataFrame, loss: str, n_trials: int) -> CellTrials:
         """Return the trials of a cell's runs that ended; `n_trials` counts pruned and diverged trials too."""
         losses: dict[tuple[str, int], dict[int, float]] = {}
-        for cell, trial, seed, each in runs[["cell", "trial", "seed", loss]].itertuples(index=False):
-            losses.setdefault((str(cell), int(trial)), {})[int(seed)] = float(each)
+        for cell, trial, seed, value in runs[["cell", "trial", "seed", loss]].itertuples(index=False):
+            losses.setdefault((str(cell), int(trial)), {})[int(seed)] = float(value)
         return cls(tuple(losses.values()), max(n_trials, len(losses)))
 
     @property
     def best(self) -> Mapping[int, float]:
         """Return the trial with the lowest mean."""
-        return min(self.losses, key=lambda each: float(np.mean(list(each.values()))))
+        return min(self.losses, key=lambda trial: float(np.mean(list(trial.values()))))
 
 
 @dataclass(frozen=True)
@@ -81,10 +79,9 @@ class CellComparison:
 
     def evidence_of(self, at: int) -> Evidence:
         """Return the evidence for one pair's difference."""
-        verdict = self.evidence.verdict
-        if verdict != UNKNOWN:
-            verdict = DIFFERENT if self.significant[at] else NOT_SEEN
-        return replace(self.evidence, verdict=verdict)
+        if self.evidence.verdict == UNKNOWN:
+            return self.evidence
+        return replace(self.evidence, verdict=DIFFERENT if self.significant[at] else NOT_SEEN)
 
     @property
     def significant(self) -> NDArray[np.bool_]:
@@ -106,20 +103,20 @@ class _Model:
     def __init__(self, cells: Sequence[CellTrials], pairs: Pairs, is_searched: bool) -> None:
         self.n = len(cells)
         self.first, self.second = np.array(pairs, np.intp).reshape(-1, 2).T
-        self.is_searched = is_searched or any(each.n_trials > 1 for each in cells)
-        self.n_trials = [each.n_trials for each in cells]
-        self.n_lowest = [min(len(each.losses), each.n_trials // 2 + 1, _MOST_LOWEST) for each in cells]
-        moments = [_moments(each.n_trials, count) for each, count in zip(cells, self.n_lowest, strict=True)]
+        self.is_searched = is_searched or any(cell.n_trials > 1 for cell in cells)
+        self.n_trials = [cell.n_trials for cell in cells]
+        self.n_lowest = [min(len(cell.losses), cell.n_trials // 2 + 1, _MOST_LOWEST) for cell in cells]
+        moments = [_moments(cell.n_trials, count) for cell, count in zip(cells, self.n_lowest, strict=True)]
         columns: Array = np.array(moments).T if self.is_searched else np.zeros((5, self.n))
         self.mean_lowest, self.variance_lowest, self.gap, self.gap_square, self.freedom = iter(columns)
         self.kept = [
-            sorted(each.losses, key=lambda loss: float(np.mean(list(loss.values()))))[:count]
-            for each, count in zip(cells, self.n_lowest, strict=True)
+            sorted(cell.losses, key=lambda loss: float(np.mean(list(loss.values()))))[:count]
+            for cell, count in zip(cells, self.n_lowest, strict=True)
         ]
         rows = [
-            (at, seed, float(np.mean([each[seed] for each in kept if seed in each])))
+            (at, seed, float(np.mean([trial[seed] for trial in kept if seed in trial])))
             for at, kept in enumerate(self.kept)
-            for seed in sorted({seed for each in kept for seed in each})
+            for seed in sorted({seed for trial in kept for seed in trial})
         ]
         self.seeds = sorted({seed for _, seed, _ in rows})
         self.means = np.array([loss for *_, loss in rows])
@@ -135,8 +132,8 @@ class _Model:
         self.variance_weights = contrasts**2 @ self.member  # [P, C]
 
     def _design(self, seeds: Sequence[int]) -> Array:
-        """Return the design: a column for each cell, and for each seed but the first if cells stay comparable."""
-        of_seeds = [[float(own == seed) for seed in self.seeds[1:]] for own in seeds]
+        """The design: a column for each cell, and for each seed but the first if cells stay comparable."""
+        of_seeds = [[float(of_row == seed) for seed in self.seeds[1:]] for of_row in seeds]
         both = np.hstack([self.member, np.array(of_seeds).reshape(len(seeds), -1)])
         is_paired = len(self.seeds) > 1 and np.linalg.matrix_rank(both) == both.shape[1] < len(seeds)
         return both if is_paired else self.member
@@ -161,8 +158,8 @@ class _Model:
         means = random.standard_normal((n, len(self.means))) * np.sqrt(residual @ self.member.T)
         best, gaps = means @ self.solve[: self.n].T, np.zeros((n, self.n))
         if self.is_searched:
-            for at, (own, count) in enumerate(zip(self.n_trials, self.n_lowest, strict=True)):
-                lowest = _draw_lowest(own, count, n, random) * np.sqrt(trial[:, at, None])
+            for at, (n_trials, count) in enumerate(zip(self.n_trials, self.n_lowest, strict=True)):
+                lowest = _draw_lowest(n_trials, count, n, random) * np.sqrt(trial[:, at, None])
                 best[:, at] += lowest[:, 0]
                 gaps[:, at] = (lowest - lowest[:, :1]).sum(1)
         return _Estimates(best, self._trial_variance(gaps), self._residual_variance(means))
@@ -177,44 +174,44 @@ class _Model:
         known = self.seed_freedom > 0
         return np.asarray(np.divide(squares, self.seed_freedom, out=np.zeros_like(squares), where=known))
 
-    def selection_effect(self, found: _Estimates) -> Array:
+    def selection_effect(self, estimates: _Estimates) -> Array:
         """Return the part of each pair's difference that is due to the numbers of trials, [..., P]."""
         if not self.is_searched or not self.freedom.any():
-            return np.zeros((*found.best.shape[:-1], len(self.first)))
-        return self._selection_effect(_pooled(found.trial_variance, self.freedom)[0])
+            return np.zeros((*estimates.best.shape[:-1], len(self.first)))
+        return self._selection_effect(_pooled(estimates.trial_variance, self.freedom)[0])
 
     def _selection_effect(self, trial_variance: Array) -> Array:
         expected = self.mean_lowest * np.sqrt(trial_variance)
         return np.asarray(expected[..., self.second] - expected[..., self.first])
 
-    def differences(self, found: _Estimates) -> tuple[Array, Array, Array, Array]:
+    def differences(self, estimates: _Estimates) -> tuple[Array, Array, Array, Array]:
         """Return each pair's difference, selection effect, standard error and degrees of freedom, each [..., P]."""
-        residual, residual_freedom = _pooled(found.residual_variance, self.seed_freedom)
+        residual, residual_freedom = _pooled(estimates.residual_variance, self.seed_freedom)
         variance = residual @ self.variance_weights.T
         part = (residual**2 / residual_freedom) @ self.variance_weights.T**2
-        difference = found.best[..., self.second] - found.best[..., self.first]
+        difference = estimates.best[..., self.second] - estimates.best[..., self.first]
         effect = np.zeros_like(difference)
         if self.is_searched:
-            trial, trial_freedom = _pooled(found.trial_variance, self.freedom)
-            effect, own = self._selection_effect(trial), self.variance_lowest * trial
-            variance = variance + own[..., self.first] + own[..., self.second]
-            parts = own**2 / trial_freedom
+            trial, trial_freedom = _pooled(estimates.trial_variance, self.freedom)
+            effect, of_trials = self._selection_effect(trial), self.variance_lowest * trial
+            variance = variance + of_trials[..., self.first] + of_trials[..., self.second]
+            parts = of_trials**2 / trial_freedom
             part = part + parts[..., self.first] + parts[..., self.second]
         freedom = np.divide(variance**2, part, out=np.ones_like(part), where=part > 0)
         return difference, effect, np.sqrt(variance), freedom
 
-    def p_values(self, found: _Estimates) -> Array:
+    def p_values(self, estimates: _Estimates) -> Array:
         """Return the two-sided p-value of each pair by itself, [..., P]."""
         from scipy.special import stdtr
 
-        difference, effect, error, freedom = self.differences(found)
+        difference, effect, error, freedom = self.differences(estimates)
         agree = difference * (difference - effect) > 0
         least = np.where(agree, np.minimum(np.abs(difference), np.abs(difference - effect)), 0.0)
         with np.errstate(divide="ignore"):
             sizes = np.divide(least, error, out=np.where(least > 0, np.inf, 0.0), where=error > 0)
         return np.asarray(2 * stdtr(freedom, -sizes))
 
-    def pair_rate(self, found: _Estimates) -> float:
+    def pair_rate(self, estimates: _Estimates) -> float:
         """Return the false-alarm rate of each pair such that one table in twenty has any false alarm."""
         random = np.random.default_rng(0)
         n = int(np.clip(_MOST_NUMBERS // len(self.first), _FEWEST_DRAWS, _MOST_DRAWS))
@@ -223,8 +220,10 @@ class _Model:
             pooled, known = _pooled(variance, freedom)
             return pooled * known / (2 * random.standard_gamma(known / 2, (n, self.n)))
 
-        trial = plausible(found.trial_variance, self.freedom) if self.is_searched else np.zeros((n, self.n))
-        simulated = self.simulate(random, trial, plausible(found.residual_variance, self.seed_freedom))
+        trial = np.zeros((n, self.n))
+        if self.is_searched:
+            trial = plausible(estimates.trial_variance, self.freedom)
+        simulated = self.simulate(random, trial, plausible(estimates.residual_variance, self.seed_freedom))
         return min(FALSE_ALARM, float(np.quantile(self.p_values(simulated).min(1), FALSE_ALARM)))
 
 
@@ -236,13 +235,12 @@ def compare(cells: Sequence[CellTrials], pairs: Pairs, is_searched: bool = False
     from scipy.special import stdtrit
 
     model = _Model(cells, pairs, is_searched)
-    found, n_trials = model.estimates(), model.n_trials
-    evidence = Evidence(
-        n_seeds=min(len(each.best) for each in cells),
-        selection=best_of(max(n_trials), fewest=min(n_trials)) if model.is_searched else _NOT_SELECTED,
-        tested_on="the same seeds' validation losses" + (_SELECTED if model.is_searched else ""),
-        verdict=NOT_SEEN,
-    )
+    estimates, n_trials = model.estimates(), model.n_trials
+    selection, tested_on = "each cell's one trial, without a search", "the same seeds' validation losses"
+    if model.is_searched:
+        selection = best_of(max(n_trials), fewest=min(n_trials))
+        tested_on += ", which also selected it: the null distribution repeats the selection"
+    evidence = Evidence(min(len(cell.best) for cell in cells), selection, tested_on, NOT_SEEN)
     why = ""
     if not model.seed_freedom.any():
         why = ONE_SEED
@@ -251,19 +249,19 @@ def compare(cells: Sequence[CellTrials], pairs: Pairs, is_searched: bool = False
     if why or not pairs:
         none = np.full(len(pairs), np.nan)
         unknown = replace(evidence, tested_on="", verdict=UNKNOWN, why=why)
-        return CellComparison(found.best, model.selection_effect(found), none, none, np.nan, unknown)
-    rate = model.pair_rate(found)
-    difference, effect, error, freedom = model.differences(found)
+        return CellComparison(estimates.best, model.selection_effect(estimates), none, none, np.nan, unknown)
+    rate = model.pair_rate(estimates)
+    difference, effect, error, freedom = model.differences(estimates)
     half = -stdtrit(freedom, rate / 2) * error
     without = difference - effect
     low, high = np.minimum(difference, without) - half, np.maximum(difference, without) + half
-    compared = CellComparison(found.best, effect, low, high, 1 - rate, evidence)
-    is_different = bool(compared.significant.any())
-    return replace(compared, evidence=replace(evidence, verdict=DIFFERENT)) if is_different else compared
+    compared = CellComparison(estimates.best, effect, low, high, 1 - rate, evidence)
+    if not compared.significant.any():
+        return compared
+    return replace(compared, evidence=replace(evidence, verdict=DIFFERENT))
 
 
 def _pooled(variance: Array, freedom: Array) -> tuple[Array, Array]:
-    """Return each cell's variance, partly pooled over all cells, and its degrees of freedom."""
     whole = float(freedom.sum())
     shared = (variance @ freedom / whole)[..., None]
     pooled = (PRIOR * shared + freedom * variance) / (PRIOR + freedom)
@@ -280,7 +278,7 @@ def _draw_lowest(n_trials: int, count: int, n: int, random: np.random.Generator)
 
 @cache
 def _moments(n_trials: int, count: int) -> tuple[float, ...]:
-    """Return mean and variance of the lowest of n standard normals, and moments of the sum of gaps above it.
+    """Mean and variance of the lowest of n standard normals, and moments of the sum of gaps above it.
 
     The moments are its mean, its mean square over the squared mean, and its degrees of freedom as a variance estimate.
     """

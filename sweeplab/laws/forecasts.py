@@ -18,11 +18,11 @@ from statistics import NormalDist
 import numpy as np
 
 from sweeplab.errors import BadInput
-from sweeplab.laws.assessment import Assessment
-from sweeplab.laws.estimation.forms import loss_at
-from sweeplab.laws.estimation.intervals import LEVEL, profiles, run_noise, student
-from sweeplab.laws.estimation.verdicts import Verdict, gate, judge
-from sweeplab.laws.points import Points
+from sweeplab.formatting import several
+from sweeplab.laws.assessment import Assessment, Verdict, gate, judge
+from sweeplab.laws.forms import loss_at
+from sweeplab.laws.intervals import LEVEL, profiles, run_noise, student
+from sweeplab.laws.points import Points, path_of
 
 LAW, LAST_POINT, LOG_LINE = "law", "last point", "log-linear line"  # who forecasts
 METHOD = (
@@ -57,7 +57,7 @@ class Normal:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class Forecast:
     """The loss that a law predicts for a run (None if not identified), with its prediction interval at `level`.
 
     `log_loss` is the normal distribution of the log loss with this interval; `law_low` and `law_high` bound the law
@@ -84,19 +84,21 @@ class Naive:
     why: str
 
 
-def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> Prediction:
+def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> Forecast:
     """Predict the mean loss of `seeds` runs at a point {"params": …, "tokens": …}.
 
     Raises:
         BadInput: the point lacks a column that the law uses, or the rows do not bound the loss there.
     """
     points, fit, shared = assessment.points, assessment.fit, assessment.shared
-    if missing := [name for name in fit.law.columns if name not in at]:
+    missing = [name for name in fit.law.columns if name not in at]
+    if missing:
         raise BadInput(f"{fit.law.name} needs {' and '.join(missing)} too: --{' and --'.join(missing)}")
     quantity = loss_at(fit.law, fit.center, at)
     (interval,) = profiles(fit, [quantity], shared, assessment.noise)
     if interval.open_ends:
-        why = f"the {fit.n_points} rows give it no {interval.open_ends[0]} bound, so there is no interval to seal"
+        why = f"the {several(fit.n_points, 'row')} give it no {interval.open_ends[0]} bound"
+        why += ", so there is no interval to seal"
         raise BadInput(f"{quantity.meaning} cannot be forecast: {why}")
     # The mean of several seeds is less noisy only up to the number of seeds of the table's rows.
     few = np.minimum([float(seeds)], np.median(fit.rows.weights))
@@ -108,8 +110,12 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> 
     high = interval.value + math.hypot(reached.high - interval.value, quantile * noise)
     if not math.isfinite(low + high) or max(abs(low), abs(high)) > 700:
         raise BadInput(f"{quantity.meaning} cannot be forecast: its interval has no end that is a number")
-    verdict = judge(quantity, reached, fit, gate(quantity, points, fit), assessment.doubt)
-    return Prediction(
+    lacking, path = gate(quantity, points, fit), path_of(points)
+    if path and len(fit.law.columns) == 1 and path.misses(at):
+        lacking.append(f"the law holds along one path, {path.words}, and this run lies off it")
+    doubt = assessment.doubt or assessment.choice.doubt_of(fit.law)
+    verdict = judge(quantity, reached, fit, lacking, doubt)
+    return Forecast(
         loss=math.exp(interval.value) if verdict.identified else None,
         low=math.exp(low),
         high=math.exp(high),
@@ -144,13 +150,15 @@ def naive_forecasts(points: Points, at: Mapping[str, float]) -> dict[str, Naive]
 
 
 def _line(points: Points, x_name: str, where: float) -> Naive:
-    """Return the prediction of a weighted straight line of log loss over the log of one column."""
     x, y, weights = np.log(points.columns[x_name]), np.log(points.columns["loss"]), points.weights
     total = float(weights.sum())
     center = float(weights @ x) / total
     spread = float(weights @ (x - center) ** 2)
     if points.n < _FEWEST_FOR_A_LINE or spread < 1e-12:
-        return Naive(None, f"{points.n} rows at {len(np.unique(x))} values of {x_name} make no line")
+        return Naive(
+            None,
+            f"{several(points.n, 'row')} at {several(len(np.unique(x)), 'value')} of {x_name} make no line",
+        )
     slope = float(weights @ ((x - center) * y)) / spread
     offset = float(weights @ y) / total
     residual = y - offset - slope * (x - center)

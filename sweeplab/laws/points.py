@@ -1,8 +1,15 @@
-"""The points that laws are fitted to: one validated table."""
+"""The points that laws are fitted to: one validated table.
+
+Rows of a file at one N and D are the seeds of a run, whose mean counts, or a search, whose best row counts. The other
+columns decide: a column that differs within a point, and is neither a seed nor measured, was searched. If no column
+decides and most points have several rows, the user is asked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+import math
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.formatting import listed, several, short
+from sweeplab.hyperparameters import TABLE
 from sweeplab.laws.columns import (
+    CHOICES,
+    COUNTS,
     FOLLOWING,
+    SHAPE,
     Array,
+    Conventions,
+    check_of_a_file,
     check_plausible,
+    first_of,
     guessed_columns,
     is_measured,
     named_column,
@@ -23,18 +38,30 @@ from sweeplab.laws.columns import (
     rows_where,
 )
 from sweeplab.laws.comparing import CellTrials
-from sweeplab.laws.conventions import CHOICES, Conventions, check_of_a_file
 from sweeplab.laws.reading import LEFT_OUT, read_frame
-from sweeplab.laws.repeats import one_of_each
 
 if TYPE_CHECKING:
     import pandas as pd
 
-DEPTH_AND_WIDTH = ("n_layer", "n_embd")
+
+BEST, MEAN, ALL = "best", "mean", "all"
+_MANY = 2  # rows per point, on average: then it is no accident
+_MOST_NAMED = 4
+_SEED = re.compile(r"(.*[^a-z])?(seed|seeds|replicate|repeat|repetition)([^a-z].*)?", re.IGNORECASE)
+
+
+_BY_ROW = ("columns", "weights", "groups", "names", "shape", "extra_columns", "tried", "n_rows")
 _DEPTHS = ("n_encoder_layer", "n_decoder_layer")
+# That a column must span: N grows as n_layer and as the square of n_embd.
+DECADES = {"params": 0.8, "tokens": 0.8, "flops": 1.0, "n_embd": 0.4, "n_layer": 0.4}
+UNLIKE = "sd across one line of n_embd against n_layer"
+SPREAD = 0.5  # the least sd of log(D/N), or across any other line of log D against log N
+ON_PATH = 0.1  # the largest sd of log tokens around a path, and its share of their range
+STRAIGHT = 0.05  # the largest difference of a path's slope from 1 that is not shown
+STANDS = 2 / 3  # the share of these that must remain without any one row
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Points:
     """The rows that a law is fitted to, with columns by role; `weights` is 1 or the number of seeds averaged.
 
@@ -44,7 +71,8 @@ class Points:
     `seed_spread` is the standard deviation of one seed's log loss, None if no point has a second seed: no law
     can leave residuals smaller than seed_spread / sqrt(weight). `tried` are the trials from which each point is the
     best, and `is_searched` says whether these were drawn from a search; both are unknown for a table, of which `n_rows`
-    is the number of rows that were combined into each point, [n].
+    is the number of rows that were combined into each point, [n]. `pooled` has the values of each setting without
+    numbers, such as a family, in which points differ.
     """
 
     columns: dict[str, Array]
@@ -60,6 +88,7 @@ class Points:
     is_searched: bool = False
     known: tuple[str, ...] = ()
     n_rows: Array | None = None
+    pooled: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def n(self) -> int:
@@ -79,12 +108,28 @@ class Points:
         k = self.columns["flops"] / self.columns["params"] / self.columns["tokens"]
         return float(np.exp(np.log(k).mean()))
 
+    @property
+    def sizes(self) -> dict[str, Array]:
+        """Return the columns that a law may use: those by role, and the shape if all rows have it."""
+        shape = {name: column for name, column in self.shape.items() if np.isfinite(column).all()}
+        return self.columns | shape
+
+    def pooled_in_words(self) -> list[str]:
+        """Return a sentence for each setting without numbers that one law of these points pools."""
+        return [
+            f"{listed(values[:_MOST_NAMED])} ({name}) are pooled into one law: what they differ by counts as noise, or "
+            f"as size; --where \"{name} == '{values[0]}'\" takes one of {len(values)}"
+            for name, values in self.pooled.items()
+        ]
+
     def lacks(self, reader: str, role: str) -> Problem:
         """Return the problem that `reader` needs a missing role, and where it could come from."""
         word, other = FOLLOWING.get(role, ("", ""))
-        offered = f" (--columns {role}={word} computes them from flops and {other})"
-        if not {"flops", other} <= self.columns.keys():
-            offered = " (tokens would do)" if role == "flops" else ""
+        offered = ""
+        if {"flops", other} <= self.columns.keys():
+            offered = f" (--columns {role}={word} computes them from flops and {other})"
+        elif role == "flops":
+            offered = " (tokens would do)"
         what = f"{reader} needs {role!r}, which the table lacks{offered}; name its column with --columns"
         return Problem(what, ", ".join(self.known))
 
@@ -95,17 +140,15 @@ class Points:
     def only(self, keep: NDArray[np.bool_] | NDArray[np.intp]) -> Points:
         """Return the points of some rows, given as a mask or as indices."""
         at = np.arange(self.n)[keep]
-        return replace(
-            self,
-            columns={name: column[at] for name, column in self.columns.items()},
-            weights=self.weights[at],
-            groups=tuple(self.groups[each] for each in at) if self.groups else None,
-            names=tuple(self.names[each] for each in at) if self.names else (),
-            shape={name: column[at] for name, column in self.shape.items()},
-            tried=tuple(self.tried[each] for each in at) if self.tried else (),
-            n_rows=None if self.n_rows is None else self.n_rows[at],
-            extra_columns={name: column[at] for name, column in self.extra_columns.items()},
-        )
+
+        def picked(rows: Any) -> Any:
+            if isinstance(rows, dict):
+                return {name: column[at] for name, column in rows.items()}
+            if isinstance(rows, np.ndarray):
+                return rows[at]
+            return rows and tuple(rows[k] for k in at)
+
+        return replace(self, **{name: picked(getattr(self, name)) for name in _BY_ROW})
 
 
 def read_points(
@@ -131,11 +174,7 @@ def points_of_frame(
     conventions: Conventions | None = None,
     where: str = "",
 ) -> Points:
-    """Return the points of a table like `read_points` of the file `source`.
-
-    Raises:
-        BadInput: the errors of `read_points`.
-    """
+    """Return the points of a table like `read_points` of the file `source`."""
     if where:
         kept = rows_where(frame, where, source)
         points = points_of_frame(kept, source, columns, conventions)
@@ -153,12 +192,14 @@ def points_of_frame(
     if chosen.flops == "6nd":
         wanted.pop("flops", None)
     points = points_of(frame, wanted, source, rows=chosen.rows)
-    said = {role: f"{words}, by its name" for role, words in points.conventions.items() if role in guessed}
+    meanings = {
+        role: f"{words}, by its name" for role, words in points.conventions.items() if role in guessed
+    }
     for reason, count in frame.attrs.get(LEFT_OUT, {}).items():
         points = points.left_out(reason, count)
     if chosen.loss:
-        said["loss"] = f"{points.conventions['loss']}, {CHOICES['loss'][chosen.loss]} as --count says"
-    return replace(points, conventions=points.conventions | said)
+        meanings["loss"] = f"{points.conventions['loss']}, {CHOICES['loss'][chosen.loss]} as --count says"
+    return replace(points, conventions=points.conventions | meanings)
 
 
 def points_of(
@@ -172,24 +213,24 @@ def points_of(
 ) -> Points:
     """Return the checked points of a table by the columns' names; `is_counted` skips the plausibility checks.
 
-    `rows` says how rows at one point are combined, as in `one_of_each`.
+    `rows` says how rows at one point are combined, by BEST, MEAN or ALL.
 
     Raises:
         BadInput: every column that is missing or has a cell that is not a positive number; implausible numbers, such
             as N and D swapped or rows in two units; no usable row.
     """
-    found = read_columns(frame, columns, source)
+    read = read_columns(frame, {role: name for role, name in columns.items() if role not in SHAPE}, source)
     group = None
     if "group" in columns:
         group = frame[named_column(columns["group"], list(map(str, frame)))[0]].astype(str).to_numpy(object)
-    keep, dropped = _kept({role: column.values for role, column in found.items()}, group)
+    keep, dropped = _kept({role: column.values for role, column in read.items()}, group)
     if not keep.any():
         why = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
         raise BadInput(f"{source}: no row can be used: {why or 'there is none'}")
     if not is_counted:
-        check_plausible(found, keep, source)
-    kept = {role: column.values[keep] for role, column in found.items()}
-    conventions = {role: column.said for role, column in found.items()}
+        check_plausible(read, keep, source)
+    kept = {role: column.values[keep] for role, column in read.items()}
+    conventions = {role: column.words for role, column in read.items()}
     if "group" in columns:
         conventions["group"] = f"column {columns['group']}"
     if "flops" not in kept and {"params", "tokens"} <= kept.keys():
@@ -198,58 +239,159 @@ def points_of(
     word = str(frame.index.name or "row")
     points = Points(
         columns=kept,
-        weights=(np.ones(len(frame)) if weights is None else weights)[keep],
-        groups=None if group is None else tuple(group[keep]),
+        weights=np.ones(int(keep.sum())),
         dropped=dropped,
         conventions=conventions,
         names=tuple(np.array(names or [f"{word} {at}" for at in frame.index], object)[keep]),
-        shape=_shape(frame, keep),
+        shape=_shape(frame, keep, columns),
         known=tuple(map(str, frame)),
     )
+    renamed = {role: f"column {columns[role]}" for role in SHAPE if columns.get(role, role) != role}
+    points = replace(points, conventions=conventions | renamed)
+    if group is not None:
+        points = replace(points, groups=tuple(group[keep]))
+    if weights is not None:
+        points = replace(points, weights=weights[keep])
     if is_counted:
         return points
-    taken = [column.name for column in found.values()]
-    points = replace(points, extra_columns=_extra_columns(frame[keep], {*taken, *points.shape}))
-    reduced = one_of_each(frame[keep], kept, points.groups, taken, rows, source)
-    if reduced is None:
-        return points
-    points = points.only(reduced.places)
-    return replace(
-        points,
-        columns=points.columns | {"loss": reduced.loss},
-        weights=reduced.weights,
-        n_rows=reduced.n_rows,
-        dropped=dropped | {reduced.dropped: int(keep.sum()) - points.n},
-        conventions=conventions | {"rows": reduced.said},
+    taken = [*(column.name for column in read.values()), *(columns.get(role, role) for role in points.shape)]
+    others = [name for name in frame if name not in taken and not is_measured(str(name))]
+    points = replace(points, extra_columns=_extra_columns(frame.loc[keep, others]))
+    points, kept_rows, searched = _combined(points, frame[keep], taken, rows, source)
+    settings = [name for name in others if name not in searched and not _SEED.fullmatch(str(name))]
+    return replace(points, pooled=nominal(frame.loc[keep, settings].iloc[kept_rows]))
+
+
+def _combined(
+    points: Points, frame: pd.DataFrame, taken: Sequence[str], how: str, source: str
+) -> tuple[Points, NDArray[np.intp], Sequence[str]]:
+    """Take the best row of each N, D, C, shape and group, or the mean of its seeds.
+
+    `frame` has the points' rows, `taken` are its columns that have a role. Rows that differ only in a seed are
+    averaged, and k of them have weight k. `how` is BEST, MEAN, ALL, or empty to decide by the table.
+    The points come with the place of a row of each in `frame`, and the columns that were searched or averaged over.
+
+    Raises:
+        BadInput: most points have several rows, and no column says why.
+    """
+    counts = [role for role in COUNTS if role in points.columns]
+    everything = np.arange(points.n)
+    if how == ALL or len(counts) < 2:
+        return points, everything, ()
+    point = _numbered(_keys(points))
+    n, n_points = len(point), int(point.max()) + 1
+    if n == n_points:
+        return points, everything, ()
+    several_rows = np.bincount(point)[point] > 1
+    others = [name for name in frame if name not in taken]
+    n_values = frame.loc[several_rows, others].groupby(point[several_rows]).nunique()
+    varying = [name for name in others if (n_values[name] > 1).any()]
+    seeds = [name for name in varying if _SEED.fullmatch(str(name))]
+    searched = [name for name in varying if name not in seeds and _is_a_setting(frame, name)]
+    where = f"{several(n, 'row')} at {several(n_points, 'point')} of {' and '.join(counts[:2])}"
+    if not how and not searched and not seeds:
+        if n < _MANY * n_points:
+            return points, everything, ()
+        raise BadInput(
+            f"{source}: {where}, and no column says why: --count rows=best takes the best of each (a search), "
+            "rows=mean their mean (seeds), rows=all every row"
+        )
+    if how == MEAN or not (how or searched):
+        names, run, away = first_of(varying, _MOST_NAMED), point, "averaged with another row of its point"
+        if names:
+            names = f", which differ in {names}"
+        words = f"the mean of the rows at each point{names} ({where})"
+    else:
+        names, away = first_of(searched, _MOST_NAMED), "not the best of its point"
+        if names:
+            names = f" over {names}"
+        words = f"the best at each point{names}, as a law describes the best ({where})"
+        run = np.arange(n)
+        if seeds:
+            run = _numbered([point, *(frame[name].to_numpy() for name in searched)])
+    weights = np.bincount(run).astype(float)
+    loss = np.bincount(run, points.columns["loss"]) / weights
+    first = np.unique(run, return_index=True)[1]
+    order = np.lexsort((loss, point[first]))
+    chosen = order[np.unique(point[first][order], return_index=True)[1]]
+    chosen = chosen[np.argsort(first[chosen])]
+    kept = points.only(first[chosen])
+    beside = np.isin(run, chosen) & (weights[run] > 1)
+    away_from_mean, spread = np.log(points.columns["loss"] / loss[run])[beside], None
+    if beside.any():
+        spread = math.sqrt(float(away_from_mean @ away_from_mean) / float((weights[chosen] - 1).sum()))
+    combined = replace(
+        kept,
+        seed_spread=spread,
+        columns=kept.columns | {"loss": loss[chosen]},
+        weights=weights[chosen],
+        n_rows=np.bincount(point).astype(float)[point[first[chosen]]],
+        dropped=points.dropped | {away: points.n - kept.n},
+        conventions=points.conventions | {"rows": f"{words}; --count rows=all takes every row"},
     )
+    return combined, first[chosen], [*map(str, varying)]
 
 
-def _shape(frame: pd.DataFrame, keep: NDArray[np.bool_]) -> dict[str, Array]:
-    """Return the columns of a shape; the depth of an encoder-decoder is the sum of both."""
+def _keys(points: Points) -> list[Any]:
+    """The sizes and the group, which rows at one point share."""
+    keys: list[Any] = [np.log(points.columns[role]).round(6) for role in COUNTS if role in points.columns]
+    groups = [np.array(points.groups, object)] if points.groups else []
+    return [*keys, *points.shape.values(), *groups]
+
+
+def nominal(frame: pd.DataFrame) -> dict[str, tuple[str, ...]]:
+    """Return the values of each column without numbers that has several, each in two rows on average or more."""
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    named = [name for name in frame if is_bool_dtype(frame[name]) or not is_numeric_dtype(frame[name])]
+    values = {str(name): tuple(sorted(frame[name].dropna().astype(str).unique())) for name in named}
+    return {name: texts for name, texts in values.items() if 2 <= len(texts) <= len(frame) / 2}
+
+
+def _numbered(keys: Sequence[Any]) -> NDArray[np.intp]:
+    """The number of each row's distinct tuple of keys, [n]."""
+    import pandas as pd
+
+    numbers = np.zeros(len(keys[0]), np.intp)
+    for key in keys:
+        codes = pd.factorize(key, use_na_sentinel=False)[0]
+        numbers = np.unique(numbers * (int(codes.max()) + 1) + codes, return_inverse=True)[1].astype(np.intp)
+    return numbers
+
+
+def _is_a_setting(frame: pd.DataFrame, name: Any) -> bool:
+    """Whether a column is a setting of the run: by its name, or because its values repeat."""
+    if is_measured(str(name)):
+        return False
+    return str(name) in {*TABLE, "lr", "wd", "bs"} or 2 * frame[name].nunique() <= len(frame)
+
+
+def _shape(frame: pd.DataFrame, keep: NDArray[np.bool_], columns: Mapping[str, str]) -> dict[str, Array]:
+    """The columns of a shape, positive numbers or NaN; the depth of an encoder-decoder is the sum of both."""
     import pandas as pd
 
     if {"family", *_DEPTHS} <= {*frame}:
         both = frame[list(_DEPTHS)].apply(pd.to_numeric, errors="coerce").sum(axis=1)
         frame = frame.assign(n_layer=both.where(frame["family"].eq("encoder_decoder"), frame.get("n_layer")))
-    read = {name: pd.to_numeric(frame[name], errors="coerce") for name in DEPTH_AND_WIDTH if name in frame}
-    return {name: column.to_numpy(float, na_value=np.nan)[keep] for name, column in read.items()}
+    named = {role: columns.get(role, role) for role in SHAPE if columns.get(role, role) in frame}
+    read = {role: pd.to_numeric(frame[name], errors="coerce") for role, name in named.items()}
+    return {
+        role: column.where(column > 0).to_numpy(float, na_value=np.nan)[keep] for role, column in read.items()
+    }
 
 
-def _extra_columns(frame: pd.DataFrame, taken: Set[str]) -> dict[str, Array]:
-    """Return the other numeric columns that vary between rows, except measured ones."""
+def _extra_columns(frame: pd.DataFrame) -> dict[str, Array]:
     import pandas as pd
 
-    kept = [name for name in frame if name not in taken and not is_measured(str(name))]
     read = {
         str(name): pd.to_numeric(frame[name], errors="coerce").to_numpy(float, na_value=np.nan)
-        for name in kept
+        for name in frame
     }
     read = {name: np.where(np.isfinite(column), column, np.nan) for name, column in read.items()}
     return {name: column for name, column in read.items() if len(np.unique(column[np.isfinite(column)])) > 1}
 
 
 def _kept(columns: Mapping[str, Array], group: Any) -> tuple[NDArray[np.bool_], dict[str, int]]:
-    """Return which rows are used, and the number of the others by reason."""
     import pandas as pd
 
     table = pd.DataFrame(dict(columns))
@@ -257,3 +399,86 @@ def _kept(columns: Mapping[str, Array], group: Any) -> tuple[NDArray[np.bool_], 
     again = finite & table.assign(group=group).duplicated().to_numpy()
     counts = {"not finite": int((~finite).sum()), "duplicate": int(again.sum())}
     return finite & ~again, {reason: count for reason, count in counts.items() if count}
+
+
+def design(points: Points, columns: tuple[str, ...]) -> dict[str, float]:
+    """Return the measures of the gate: decades, distinct values, and the spread of the rows across one line.
+
+    "but for one row" is the measure without the row that matters most.
+    """
+    measures = {}
+    for name in columns:
+        logs = np.sort(np.log10(points.sizes[name]))
+        measures[f"decades of {name}"] = float(logs[-1] - logs[0])
+        measures[f"decades of {name} but for one row"] = float(min(logs[-1] - logs[1], logs[-2] - logs[0]))
+        measures[f"distinct {name}"] = float(1 + np.count_nonzero(np.diff(logs) > 1e-9))
+    if {"params", "tokens"} <= set(columns):
+        measures["sd of log(tokens/params)"] = float(_log_ratio(points.columns).std())
+        measures["sd across the line"], measures["sd across the line but for one row"] = _across(
+            points.columns, "params", "tokens"
+        )
+    if set(SHAPE) <= set(columns):
+        measures[UNLIKE], _ = _across(points.sizes, *SHAPE)
+    return measures
+
+
+@dataclass(frozen=True)
+class TokenPath:
+    """Tokens that follow params, as on a compute-optimal ladder: `tokens` (params / `params`)^`slope`.
+
+    `spread` is the sd of log tokens around the line.
+    """
+
+    slope: float
+    params: float
+    tokens: float
+    spread: float
+
+    @property
+    def words(self) -> str:
+        """Describe the path: "tokens = 40 params in all rows, within 6%"."""
+        if abs(self.slope - 1) < STRAIGHT:
+            line = f"{short(self.tokens / self.params)} params"
+        else:
+            line = f"{short(self.tokens)} (params / {short(self.params)})^{self.slope:.2f}"
+        return f"tokens = {line} in all rows, within {max(self.spread, 0.001):.1%}"
+
+    def misses(self, at: Mapping[str, float]) -> bool:
+        """Return whether a point {"params": …, "tokens": …} lies off the path."""
+        if not at.keys() >= {"params", "tokens"}:
+            return False
+        there = math.log(self.tokens) + self.slope * math.log(at["params"] / self.params)
+        return abs(math.log(at["tokens"]) - there) > max(ON_PATH, 3 * self.spread)
+
+
+def path_of(points: Points) -> TokenPath | None:
+    """Return the path on which all rows lie, as those of a compute-optimal ladder do; None if there is none."""
+    if not points.varied >= {"params", "tokens"}:
+        return None
+    x, y = (np.log(points.columns[name]) for name in ("params", "tokens"))
+    slope, _ = np.polyfit(x, y, 1)
+    spread = float(np.std(y - y.mean() - slope * (x - x.mean())))
+    if spread > min(ON_PATH, ON_PATH * float(np.ptp(y))):
+        return None
+    return TokenPath(float(slope), math.exp(x.mean()), math.exp(y.mean()), spread)
+
+
+def _across(columns: Mapping[str, Array], *names: str) -> tuple[float, float]:
+    """The spread of rows across the best line of two columns' logs, and the least without one row.
+
+    It is sqrt(2) times the sd across the line: on a ray of tokens per parameter, the sd of log(D/N).
+    """
+    logs = np.stack([np.log(columns[name]) for name in names])
+    logs -= logs.mean(1, keepdims=True)
+    n = logs.shape[1]
+    products = np.stack([logs[0] ** 2, logs[1] ** 2, logs[0] * logs[1]])
+    whole = products.sum(1)
+    others = (whole[:, None] - products * n / (n - 1)) / (n - 1)  # the moments without each row in turn
+    nn, dd, nd = np.column_stack([whole / n, others])
+    least = (nn + dd) / 2 - np.sqrt((nn - dd) ** 2 / 4 + nd**2)
+    spread = np.sqrt(2 * np.maximum(least, 0.0))
+    return float(spread[0]), float(spread[1:].min())
+
+
+def _log_ratio(columns: Mapping[str, Array]) -> Array:
+    return np.asarray(np.log(columns["tokens"] / columns["params"]))

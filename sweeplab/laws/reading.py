@@ -16,10 +16,12 @@ import lzma
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem
+from sweeplab.formatting import several
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,11 +43,7 @@ _COMMENT = re.compile(r"^[ \t]*#", re.MULTILINE)
 
 
 def read_frame(path: Path) -> pd.DataFrame:
-    """Read the raw table of a file; SUFFIXES lists the formats.
-
-    Raises:
-        BadInput: no such file, the file is not a table, or two of its columns have one name.
-    """
+    """Read the raw table of a file; SUFFIXES lists the formats."""
     name = path.name.lower()
     for suffix in _COMPRESSED:
         name = name.removesuffix(suffix)
@@ -80,12 +78,15 @@ def is_table(path: Path) -> bool:
 
 
 def _text_of(path: Path) -> str:
-    """Return a file's text: Unicode by its byte order mark, else UTF-8, else Windows' Latin-1."""
+    """A file's text: Unicode by its byte order mark, else UTF-8, else Windows' Latin-1."""
     opened = _COMPRESSED.get(path.suffix.lower(), Path.open)
     content = bytearray()
     with opened(path, "rb") as file:
         while part := file.read(_PART_BYTES):
             content += part
+            # At once: a file with holes takes no room on the disk.
+            if b"\0" in part and not content.startswith((*_BYTE_ORDER_MARKS,)):
+                raise ValueError("it holds NUL bytes: it is no text")
             if len(content) > _MOST_BYTES:
                 raise ValueError(f"it has more than {_MOST_BYTES:,} bytes")
     for mark, encoding in _BYTE_ORDER_MARKS.items():
@@ -94,13 +95,11 @@ def _text_of(path: Path) -> str:
     try:
         return str(content.decode("utf-8"))
     except UnicodeDecodeError:
-        if b"\0" in content:
-            raise ValueError("it holds NUL bytes: it is no text") from None
         return str(content.decode("cp1252", "replace"))
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
-    """Return the table of a text file; its separator is the one that splits the first line into most names.
+    """The table of a text file; its separator is the one that splits the first line into most names.
 
     Lines that begin with # are comments, but one right above the numbers that has as many names as these is the header.
     """
@@ -110,20 +109,27 @@ def _read_csv(path: Path) -> pd.DataFrame:
     lines: list[int] | None = None
     if _COMMENT.search(text):
         text, lines = _without_comments(text)
-    first = next((line for line in io.StringIO(text) if line.strip()), "")
-    separator = _separator_of(first)
-    n_columns = len(first.split()) if len(separator) > 1 else first.count(separator) + 1
+    # Of the heading, and of the first row: pandas makes an index of the cells that have no name.
+    starts = [line.strip("\r\n") for line in islice(filter(str.strip, io.StringIO(text)), 2)] or [""]
+    separator = _separator_of(starts[0])
+    if len(separator) > 1:
+        n_columns = max(len(line.split()) for line in starts)
+    else:
+        n_columns = max(len(cells) for cells in csv.reader(starts, delimiter=separator))
     if n_columns > MOST_COLUMNS:
-        raise ValueError(f"it has {n_columns:,} columns, and at most {MOST_COLUMNS:,} are read")
+        raise ValueError(f"it has {several(n_columns, 'column')}, and at most {MOST_COLUMNS:,} are read")
     frame = pd.read_csv(io.StringIO(text), sep=separator, low_memory=False, skipinitialspace=True)
     if not (isinstance(frame.index, pd.RangeIndex) and frame.index.start == 0):
         raise ValueError("its rows have more cells than its first line has names")
-    names = next(csv.reader([first.strip("\r\n")], delimiter=separator if len(separator) == 1 else " "), [])
-    if len(separator) == 1 and len(names) == frame.shape[1]:
-        frame.columns = names  # pandas would rename a name that occurs twice
+    if len(separator) == 1:
+        names = next(csv.reader(starts, delimiter=separator), [])
+        if len(names) == frame.shape[1]:
+            frame.columns = names  # pandas would rename a name that occurs twice
     frame.columns = frame.columns.str.strip()
     places = _lines(text, separator, len(frame))
-    frame.index = pd.Index([lines[place - 1] for place in places] if lines else places, name="line")
+    if lines:
+        places = [lines[place - 1] for place in places]
+    frame.index = pd.Index(places, name="line")
     header = (frame.astype(str).apply(lambda column: column.str.strip() == column.name)).all(axis=1)
     if header.any():
         frame = _with_numbers(frame[~header])
@@ -132,7 +138,6 @@ def _read_csv(path: Path) -> pd.DataFrame:
 
 
 def _with_numbers(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of texts with numbers in the columns that have nothing else."""
     import pandas as pd
 
     def converted(column: pd.Series[Any]) -> pd.Series[Any]:
@@ -145,7 +150,6 @@ def _with_numbers(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _without_comments(text: str) -> tuple[str, list[int]]:
-    """Return the lines that are no comments, and the number of each."""
     kept: list[tuple[int, str]] = []
     comment = (0, "")
     for number, line in enumerate(io.StringIO(text), 1):
@@ -159,12 +163,12 @@ def _without_comments(text: str) -> tuple[str, list[int]]:
 
 
 def _are_names_above(comment: str, line: str) -> bool:
-    """Return whether a comment holds the names of the numbers in the line below it."""
     separator = _separator_of(line)
-    cells = re.split(separator if len(separator) > 1 else re.escape(separator), line.strip())
-    names = re.split(separator if len(separator) > 1 else re.escape(separator), comment.lstrip()[1:].strip())
+    if len(separator) == 1:
+        separator = re.escape(separator)
+    names = re.split(separator, comment.lstrip()[1:].strip())
     try:
-        numbers = [float(cell) for cell in cells]
+        numbers = [float(cell) for cell in re.split(separator, line.strip())]
     except ValueError:
         return False
     return len(numbers) == len(names)
@@ -177,11 +181,13 @@ def _separator_of(line: str) -> str:
 
 
 def _lines(text: str, separator: str, n_rows: int) -> Sequence[int]:
-    """Return the line in which each row begins: consecutive but for empty lines and cells with line breaks."""
+    """The line in which each row begins: consecutive but for empty lines and cells with line breaks."""
     if text.count("\n") + (not text.endswith("\n")) == n_rows + 1:
         return range(2, n_rows + 2)
     begins, line = [], 1
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator if len(separator) == 1 else " ")
+    if len(separator) > 1:
+        separator = " "
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     for row in rows:
         if len(row) > 1 or any(map(str.strip, row)):
             begins.append(line)
@@ -190,7 +196,7 @@ def _lines(text: str, separator: str, n_rows: int) -> Sequence[int]:
 
 
 def _read_json(path: Path) -> pd.DataFrame:
-    """Return the table of a JSON file: a list of runs, runs by name, or lists of equal length by column."""
+    """The table of a JSON file: a list of runs, runs by name, or lists of equal length by column."""
     read = json.loads(_text_of(path))
     if isinstance(read, dict) and read and all(isinstance(value, dict) for value in read.values()):
         read = list(read.values())
@@ -202,7 +208,6 @@ def _read_json(path: Path) -> pd.DataFrame:
 
 
 def _read_json_lines(path: Path) -> pd.DataFrame:
-    """Return the table of a file with the JSON of a run in each line."""
     import pandas as pd
 
     numbered = [(number, line) for number, line in enumerate(_text_of(path).splitlines(), 1) if line.strip()]
@@ -218,14 +223,11 @@ def _read_json_lines(path: Path) -> pd.DataFrame:
 
 
 def _of_records(records: Any) -> pd.DataFrame:
-    """Return the table of a list of objects; names of inner objects are joined by a slash, as in summary/val_loss."""
+    """The table of a list of objects; names of inner objects are joined by a slash, as in summary/val_loss."""
     import pandas as pd
 
-    if (
-        not isinstance(records, list)
-        or not records
-        or not all(isinstance(record, dict) for record in records)
-    ):
+    is_list = isinstance(records, list) and bool(records)
+    if not is_list or not all(isinstance(record, dict) for record in records):
         raise ValueError("it is no list of objects, one a run")
     return pd.json_normalize(records, sep="/")
 

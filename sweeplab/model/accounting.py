@@ -18,8 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from sweeplab.model.attention import ATTENTION, cross_kind
-from sweeplab.model.positions import POSITIONS
+from sweeplab.model.attention import ATTENTION, POSITIONS, cross_kind
 from sweeplab.model.shape import ModelShape, Side
 
 LEGEND = {
@@ -35,7 +34,7 @@ COMPONENTS = (*EMBEDDINGS, "relative_bias", "attention", "cross_attention", "fee
 
 @dataclass(frozen=True)
 class Term:
-    """A component's parameters: its formula, its count in one layer (`each`), and its number of layers.
+    """A component's parameters: its formula, its count in one layer, and its number of layers.
 
     `place` is `encoder` or `decoder`; it is empty for a component that the whole model has once.
     """
@@ -43,26 +42,26 @@ class Term:
     component: str
     place: str
     formula: str
-    each: int
+    per_layer: int
     layers: int = 1
 
     @property
     def count(self) -> int:
         """Return the number of parameters in all layers."""
-        return self.each * self.layers
+        return self.per_layer * self.layers
 
 
 @lru_cache(maxsize=4096)
 def terms(shape: ModelShape) -> tuple[Term, ...]:
     """Return the terms of a model's parameter count; cached, because a plan needs the same shape many times."""
-    return tuple(term for term in _terms(shape) if term.each)
+    return tuple(term for term in _terms(shape) if term.per_layer)
 
 
 def _terms(shape: ModelShape) -> Iterator[Term]:
     values = {letter: getattr(shape, name) for letter, name in LEGEND.items()}
 
     def term(component: str, counts: Mapping[str, int], place: str = "", layers: int = 1) -> Term:
-        """Return a component's term; `counts` has the number of weights of each size, 0 for none."""
+        """Count a component; `counts` has the number of weights of each size, 0 for none."""
         formula = " + ".join(size if n == 1 else f"{n}*{size}" for size, n in counts.items() if n)
         # Users cannot write formulas, so eval is safe.
         return Term(component, place, formula, int(eval(formula or "0", {}, values)), layers)
@@ -74,17 +73,18 @@ def _terms(shape: ModelShape) -> Iterator[Term]:
     bias = shape.bias and not routed
     attention = {"C*(H+2*G)*D": 1, "(H+2*G)*D": shape.has_qkv_bias, "H*D*C": 1, "C": shape.has_out_bias}
     for side in shape.of_family.sides:
-        place, layers = ("decoder" if side.causal else "encoder"), shape.layers(side)
-        if table := POSITIONS[shape.positions].table:
+        place, layers = side.name, shape.layers(side)
+        table = POSITIONS[shape.positions].table
+        if table:
             component, *sizes = table
             yield term(component, {"*".join(LETTERS[size] for size in sizes): 1}, place)
         yield term("token_type_embedding", {"Y*C": shape.n_token_types > 0}, place)
         yield term("attention", attention, place, layers)
         if side.has_cross:
             yield term("cross_attention", attention, place, layers)
-        matrices = {"C*E": 1, "E*C*F": n_wide + 1} if routed else {"C*F": n_wide + 1}
+        matrices = {"C*E": int(routed), "E*C*F": (n_wide + 1) * routed, "C*F": (n_wide + 1) * (not routed)}
         yield term("feed_forward", {**matrices, "F": n_wide * bias, "C": bias}, place, layers)
-        n_norms = (1 if shape.parallel_block else 2) + side.has_cross
+        n_norms = 2 - shape.parallel_block + side.has_cross
         qk_norms = 2 * (1 + side.has_cross) * shape.qk_norm
         yield term("norms", {"C": n_norms * vectors, "D": qk_norms}, place, layers)
         yield term("norms", {"C": vectors * (shape.final_norm + shape.embedding_norm)}, place)
@@ -96,10 +96,10 @@ def _terms(shape: ModelShape) -> Iterator[Term]:
 
 def parameters(shape: ModelShape) -> dict[str, int]:
     """Return the number of parameters by component; the numbers sum to n_params."""
-    found = dict.fromkeys(COMPONENTS, 0)
+    counts = dict.fromkeys(COMPONENTS, 0)
     for term in terms(shape):
-        found[term.component] += term.count
-    return found
+        counts[term.component] += term.count
+    return counts
 
 
 def letters(shape: ModelShape) -> dict[str, str]:
@@ -116,25 +116,26 @@ def n_params(shape: ModelShape) -> int:
 def n_params_active(shape: ModelShape) -> int:
     """Return the number of parameters that one token uses: all except the experts that it is not routed to."""
     n_layer = sum(shape.layers(side) for side in shape.of_family.sides)
-    expert = (3 if shape.is_gated else 2) * shape.n_embd * shape.d_ff
-    idle = shape.n_expert - shape.n_expert_active if shape.n_expert > 1 else 0
+    expert = (2 + shape.is_gated) * shape.n_embd * shape.d_ff
+    idle = shape.n_expert - shape.n_expert_active
     return n_params(shape) - n_layer * idle * expert
 
 
 def n_params_non_embedding(shape: ModelShape) -> int:
     """Return the number of parameters without the embedding tables; a tied head is one of them."""
-    found = parameters(shape)
-    return n_params(shape) - sum(found[name] for name in EMBEDDINGS)
+    counts = parameters(shape)
+    return n_params(shape) - sum(counts[name] for name in EMBEDDINGS)
 
 
 def forward_flops(shape: ModelShape, length: int, source_length: int = 0) -> int:
     """Return the forward FLOPs of one sequence of `length` tokens, with a source of `source_length` tokens."""
     c, query_width = shape.n_embd, shape.n_head * shape.head_dim
     key_width = shape.n_kv_head * shape.head_dim
-    expert = (3 if shape.is_gated else 2) * 2 * c * shape.d_ff
-    feed_forward = expert if shape.n_expert == 1 else 2 * c * shape.n_expert + shape.n_expert_active * expert
+    feed_forward = shape.n_expert_active * (2 + shape.is_gated) * 2 * c * shape.d_ff
+    if shape.n_expert > 1:
+        feed_forward += 2 * c * shape.n_expert
     kind, cross = ATTENTION[shape.attention], cross_kind(shape.attention)
-    total = 2 * length * c * (shape.vocab_size + (c if shape.of_family.transforms else 0))
+    total = 2 * length * c * (shape.vocab_size + c * shape.of_family.transforms)
     for side in shape.of_family.sides:
         n = side_length(shape, side, length, source_length)
         layer = n * (2 * c * (query_width + 2 * key_width) + 2 * query_width * c + feed_forward)
@@ -149,13 +150,14 @@ def forward_flops(shape: ModelShape, length: int, source_length: int = 0) -> int
 def activation_bytes(shape: ModelShape, length: int, source_length: int = 0, value_bytes: int = 4) -> int:
     """Estimate the bytes that the forward pass of one sequence saves for the backward pass, value_bytes per number."""
     c, kind, cross = shape.n_embd, ATTENTION[shape.attention], cross_kind(shape.attention)
-    hidden = (3 if shape.is_gated else 2) * shape.d_ff * shape.n_expert_active
+    hidden = (2 + shape.is_gated) * shape.d_ff * shape.n_expert_active
     saved = 3 * shape.vocab_size * length
     for side in shape.of_family.sides:
         n = side_length(shape, side, length, source_length)
         weights = kind.n_weights(shape, n, n, side.causal)
-        weights += cross.n_weights(shape, n, source_length, False) if side.has_cross else 0
-        layer = n * ((24 if side.has_cross else 16) * c + hidden) + 2 * shape.n_head * weights
+        if side.has_cross:
+            weights += cross.n_weights(shape, n, source_length, False)
+        layer = n * ((16 + 8 * side.has_cross) * c + hidden) + 2 * shape.n_head * weights
         saved += shape.layers(side) * layer
     return saved * value_bytes
 

@@ -8,22 +8,31 @@ D head_dim, F d_ff, E n_expert, A n_expert_active, V vocab_size, N = B*T.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from sweeplab.model.accounting import is_large_product
-from sweeplab.model.activations import ACTIVATIONS, NORMS, by_run
-from sweeplab.model.attention import ATTENTION, cross_kind, query_factor
-from sweeplab.model.attention.base import AttentionKind, AttentionMask, Cached, Drop, repeat_kv
-from sweeplab.model.dropout import Dropout
-from sweeplab.model.positions import POSITIONS
-from sweeplab.model.shape import ModelShape, Side
+from sweeplab.model.attention import (
+    ATTENTION,
+    POSITIONS,
+    AttentionKind,
+    AttentionMask,
+    Cached,
+    Drop,
+    by_run,
+    cross_kind,
+    query_factor,
+    repeat_kv,
+)
+from sweeplab.model.shape import ACTIVATIONS, NORMS, ModelShape, Side
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -44,6 +53,110 @@ Weights = Mapping[str, Tensor]
 Source = tuple[Tensor, AttentionMask]
 
 
+# ------------------------------------------------------------------ dropout
+
+# Masks depend only on (seed, iteration, site, element). A counter-based hash replaces the random generator: a run's
+# masks are the same in any row of any stack on any device, and no generator state is saved. Each element's hash is
+# computed once, so a mask costs two multiplications per element. Mixing constants: lowbias32 of Wellons, "Prospecting
+# for hash functions" (2018), here on wrapping int32.
+_MIX = (0x7FEB352D, -0x7B935975)  # 0x7feb352d and 0x846ca68b as int32
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _splitmix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def element_hashes(count: int, device: torch.device) -> Int[Tensor, "{count}"]:
+    """Return int32 hashes of the elements 0, 1, 2 …; steps only read them, so they are computed once."""
+    mixed = _splitmix(np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN)
+    return torch.from_numpy((mixed >> np.uint64(32)).astype(np.uint32).view(np.int32)).to(device)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place of dropout in a model: its number, its kind, and the factor (`share`) of its kind's dropout rate."""
+
+    index: int
+    kind: str
+    share: float = 1.0
+
+
+class MaskInputs(NamedTuple):
+    """The inputs of a step's masks: keys, thresholds and scales [K, S] of S sites.
+
+    A threshold is the smallest int32 hash of a kept element, and a scale is the factor of kept elements.
+    """
+
+    keys: Int[Tensor, "K S"]
+    thresholds: Int[Tensor, "K S"]
+    scales: Float[Tensor, "K S"]
+
+
+def mask_inputs(
+    seeds: Sequence[int],
+    iterations: Sequence[int],
+    rates: Sequence[Mapping[str, float]],
+    sites: Collection[Site],
+) -> MaskInputs:
+    """Return the inputs of the masks of K runs, each with its own seed, iteration and dropout rates.
+
+    `seeds` are the runs' dropout keys (63 bits). `rates` has each run's probability in [0, 1) by kind of site.
+    """
+    with np.errstate(over="ignore"):
+        state = np.array(seeds, np.uint64) + np.array(iterations, np.uint64) * _GOLDEN
+        numbers = np.array([site.index + 1 for site in sites], np.uint64) * np.uint64(0xD1B54A32D192ED03)
+        keys = _splitmix(_splitmix(state)[:, None] + numbers) >> np.uint64(32)
+    by_run = tuple(tuple([run.get(site.kind, 0.0) * site.share for site in sites]) for run in rates)
+    return MaskInputs(
+        torch.from_numpy(keys.astype(np.uint32).view(np.int32)), *_thresholds_and_scales(by_run)
+    )
+
+
+@lru_cache(64)  # consecutive steps ask for the same rates
+def _thresholds_and_scales(rates: tuple[tuple[float, ...], ...]) -> tuple[Tensor, Tensor]:
+    rate = np.array(rates, np.float64)
+    thresholds = torch.from_numpy((rate * 2.0**32 - 2.0**31).astype(np.int32))
+    return thresholds, torch.from_numpy(1.0 / (1.0 - rate)).float()
+
+
+class Dropout:
+    """The dropout of one pass of a stack of K runs: the masks of some sites of the model.
+
+    `elements` has the hashes of at least as many elements as a run has at one site.
+    """
+
+    def __init__(self, inputs: MaskInputs, sites: Iterable[str], elements: Int[Tensor, "n"]) -> None:
+        self._elements, self._n_runs = elements, inputs.keys.shape[0]
+        columns = zip(*(torch.split(part, 1, dim=1) for part in inputs), strict=True)
+        self._dropped = dict(zip(sites, columns, strict=True))
+
+    def drops(self, site: str) -> bool:
+        """Return whether elements may be dropped at a site."""
+        return site in self._dropped
+
+    def mask(self, count: int, site: str) -> Float[Tensor, "K {count}"]:
+        """Return the factor of each of a run's `count` elements at a site: 0, or 1 / (1 - p)."""
+        keys, threshold, scale = self._dropped[site]
+        hashed = self._elements[:count] ^ keys
+        hashed.mul_(_MIX[0])
+        hashed ^= hashed >> 15  # an arithmetic shift clears the sign bit; the next product sets it again
+        hashed.mul_(_MIX[1])
+        mask: Tensor = (hashed >= threshold) * scale
+        return mask
+
+    def __call__(self, x: Tensor, site: str) -> Tensor:
+        """Drop elements of x [K * n, …] (run-major) at a site, and scale the kept ones by 1 / (1 - p)."""
+        if site not in self._dropped:
+            return x
+        return x * self.mask(x.numel() // self._n_runs, site).view(x.shape)
+
+
+# ------------------------------------------------------------------ the pass
+
+
 @dataclass
 class KVCache:
     """A decoder's cache of the positions that it has read, so that it reads no token twice.
@@ -58,7 +171,7 @@ class KVCache:
 
     def reorder(self, rows: Int[Tensor, "B"]) -> None:
         """Keep these of a single run's sequences, each as often as `rows` lists it."""
-        self.cached = {name: tuple(each[rows] for each in cached) for name, cached in self.cached.items()}
+        self.cached = {name: tuple(part[rows] for part in cached) for name, cached in self.cached.items()}
 
 
 class Normed(NamedTuple):
@@ -70,7 +183,9 @@ class Normed(NamedTuple):
 
     def affine(self) -> Stream:
         """Return x with gain and bias applied."""
-        x = self.x if self.gain is None else self.x * self.gain[:, None]
+        x = self.x
+        if self.gain is not None:
+            x = x * self.gain[:, None]
         return x if self.bias is None else x + self.bias[:, None]
 
 
@@ -118,9 +233,9 @@ class Pass:
 
         With a cache they are applied at once: one token has fewer elements than any weight.
         """
-        normed = NORMS[self.shape.norm].apply(x, self.shape.norm_eps)
-        found = Normed(normed, self.w[f"{name}.gain"], self.w.get(f"{name}.bias"))
-        return Normed(found.affine()) if self.cache else found
+        x = NORMS[self.shape.norm].apply(x, self.shape.norm_eps)
+        normed = Normed(x, self.w[f"{name}.gain"], self.w.get(f"{name}.bias"))
+        return Normed(normed.affine()) if self.cache else normed
 
     def linear(self, name: str, normed: Normed) -> Product:
         """Multiply by a matrix [K, C, O], and add its bias if it has one."""
@@ -133,7 +248,8 @@ class Pass:
     def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Out:
         """Return the attention output of all heads, before the output projection."""
         shape, (q, k, v) = self.shape, heads
-        if (factor := query_factor(shape)) != 1.0:
+        factor = query_factor(shape)
+        if factor != 1.0:
             q = q * factor
         if self.cache and mask.causal:
             cached = self.cache.cached.get(name)
@@ -153,8 +269,8 @@ class Pass:
         if self.dropout is None:
             return x + update
         update = self.dropout(update, f"{branch}.residual")
-        if self.dropout.drops(site := f"{branch}.depth"):
-            kept = self.dropout.mask(self.n_sequences, site)[:, :, None]
+        if self.dropout.drops(f"{branch}.depth"):
+            kept = self.dropout.mask(self.n_sequences, f"{branch}.depth")[:, :, None]
             update = (update.view(self.n_runs, self.n_sequences, -1) * kept).view(x.shape)
         return x + update
 
@@ -170,18 +286,25 @@ def product(
     The norm's gain g and bias b are applied to the weight: (x g + b) W = x (g W) + b W. This is faster, because weights
     have fewer elements than x.
     """
-    bias = None if bias is None else bias[:, None]
+    x, bias = normed.x, None if bias is None else bias[:, None]
     if normed.bias is not None:
-        shift = normed.bias[:, None]
-        bias = torch.bmm(shift, weight) if bias is None else torch.baddbmm(bias, shift, weight)
+        bias = _affine(normed.bias[:, None], weight, bias)
     if normed.gain is not None:
         weight = normed.gain[:, :, None] * weight
-    x = normed.x
     if mixed and is_large_product(x.shape[1], weight.shape[1] * weight.shape[2]):
-        x, weight, bias = x.bfloat16(), weight.bfloat16(), None if bias is None else bias.bfloat16()
-    elif x.dtype != weight.dtype:  # x is the result of a bfloat16 product
+        return _affine(x.bfloat16(), weight.bfloat16(), None if bias is None else bias.bfloat16())
+    if x.dtype != weight.dtype:  # x is the result of a bfloat16 product
         x = x.to(weight.dtype)
+    return _affine(x, weight, bias)
+
+
+def _affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias, x, weight)
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """Return x in float32 if its numbers are shorter."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def forward_side(p: Pass, side: Side, tokens: Tokens, mask: AttentionMask, source: Source | None) -> Normed:
@@ -196,14 +319,16 @@ def _embed(p: Pass, side: Side, tokens: Tokens) -> Stream:
     shape, prefix = p.shape, side.prefix
     n_runs, n_sequences, length = tokens.shape
     c, v = shape.n_embd, shape.vocab_size
-    is_source = "source_embedding" in p.w and not side.has_cross
-    table = p.w["source_embedding" if is_source else "token_embedding"]
+    table = p.w["token_embedding"]
+    if not side.has_cross:
+        table = p.w.get("source_embedding", table)
     first_row = torch.arange(0, n_runs * v, v, device=tokens.device).view(n_runs, 1, 1)
     x = F.embedding(tokens + first_row, table.reshape(n_runs * v, c))
     if shape.scale_embedding:
         x = x * math.sqrt(c)
     p.note(f"{prefix}token_embedding", x)
-    if add := POSITIONS[shape.positions].add:
+    add = POSITIONS[shape.positions].add
+    if add:
         x = x + p.note(f"{prefix}position_embedding", add(p.w, shape, prefix, p.positions(length), x))
     if shape.n_token_types:
         name = f"{prefix}token_type_embedding"
@@ -219,10 +344,9 @@ def _block(p: Pass, name: str, x: Stream, mask: AttentionMask, source: Source | 
     parts: dict[str, Callable[[Normed], Tensor]] = {"attention": attend}
     if source:
         parts["cross"] = partial(cross_attention, p, f"{name}.cross", *source)
+    parts["feed_forward"] = partial(feed_forward, p, f"{name}.feed_forward")
     if p.shape.n_expert > 1:
         parts["feed_forward"] = partial(experts, p, f"{name}.feed_forward", mask.present)
-    else:
-        parts["feed_forward"] = partial(feed_forward, p, f"{name}.feed_forward")
     shared = p.normalize(f"{name}.attention_norm", x) if p.shape.parallel_block else None
     for part, compute in parts.items():
         branch, norm = f"{name}.{part}", f"{name}.{part}_norm"
@@ -239,8 +363,8 @@ def self_attention(p: Pass, name: str, mask: AttentionMask, normed: Normed) -> S
     counts = (shape.n_head, shape.n_kv_head, shape.n_kv_head)
     q, k, v = _split_heads(p, p.linear(f"{name}.qkv", normed), sum(counts)).split_with_sizes(counts, dim=1)
     q, k = _qk_norm(p, f"{name}.q_norm", q), _qk_norm(p, f"{name}.k_norm", k)
-    if rotation := POSITIONS[shape.positions].rotation:
-        length = q.shape[2]
+    rotation, length = POSITIONS[shape.positions].rotation, q.shape[2]
+    if rotation:
         if length not in p.rotations:
             p.rotations[length] = rotation(shape, p.positions(length), q)
         q, k = p.rotations[length](q), p.rotations[length](k)
@@ -255,19 +379,18 @@ def cross_attention(
     The first call with a cache stores the keys and values of the source, [K*B, G, S, D].
     """
     q = _qk_norm(p, f"{name}.q_norm", _split_heads(p, p.linear(f"{name}.q", normed), p.shape.n_head))
-    if p.cache and name in p.cache.cached:
-        k, v = p.cache.cached[name]
-    else:
+    cached = p.cache.cached if p.cache else {}
+    if name not in cached:
         k, v = _split_heads(p, p.linear(f"{name}.kv", Normed(source)), 2 * p.shape.n_kv_head).chunk(2, dim=1)
-        k = _qk_norm(p, f"{name}.k_norm", k)
-        if p.cache:
-            p.cache.cached[name] = k, v
+        cached[name] = _qk_norm(p, f"{name}.k_norm", k), v
+    k, v = cached[name]
     return _out_projection(p, name, p.attend(name, cross_kind(p.shape.attention), (q, k, v), mask))
 
 
 def _split_heads(p: Pass, x: Float[Tensor, "K N nD"], count: int) -> Float[Tensor, "KB n T D"]:
     """Split x into n heads, in float32: on a CPU, attention in bfloat16 is several times slower."""
-    x = x.float() if p.mixed else x
+    if p.mixed:
+        x = x.float()
     return x.view(p.n_runs * p.n_sequences, -1, count, p.shape.head_dim).transpose(1, 2)
 
 
@@ -314,14 +437,13 @@ def experts(p: Pass, name: str, present: Present, normed: Normed) -> Stream:
     updates = []
     for run, tokens in enumerate(x.unbind()):
         by_expert = torch.split(tokens.repeat_interleave(active, dim=0)[order[run]], counts[run])
-        outputs = torch.cat([_expert(p, name, run, expert, each) for expert, each in enumerate(by_expert)])
+        outputs = torch.cat([_expert(p, name, run, expert, some) for expert, some in enumerate(by_expert)])
         by_token = outputs[inverse[run]].view(-1, active, x.shape[-1])
         updates.append((by_token * shares[run][:, :, None]).sum(dim=1))
     return torch.stack(updates)
 
 
 def _expert(p: Pass, name: str, run: int, expert: int, x: Float[Tensor, "n C"]) -> Float[Tensor, "n C"]:
-    """Return one expert's output for its tokens."""
     hidden = _hidden(p.shape.activation, 1, lambda part: p.expert_mm(f"{name}.{part}", run, expert, x))
     return p.expert_mm(f"{name}.down", run, expert, hidden)
 
@@ -335,7 +457,7 @@ def _route(p: Pass, name: str, present: Present, x: Stream) -> tuple[Shares, Cho
     probability. z loss (Zoph et al., "ST-MoE", 2022): the mean square of the logits' log-sum-exp.
     """
     logits = p.linear(f"{name}.router", Normed(x))
-    logits = logits if logits.dtype == torch.float64 else logits.float()
+    logits = at_least_float32(logits)
     probabilities = logits.softmax(dim=-1)
     shares, chosen = probabilities.topk(p.shape.n_expert_active, dim=-1)
     if p.shape.n_expert_active > 1:

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from sweeplab.data.batches import Batch
 from sweeplab.data.prompts import Prompt
+from sweeplab.model.attention import POSITIONS
 from sweeplab.model.blocks import KVCache, Weights
-from sweeplab.model.positions import POSITIONS
 from sweeplab.model.transformer import Transformer
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ class Reader:
         self._source = None if prompt.source is None else torch.tensor([[[*prompt.source]]], device=device)
         self._suppressed = suppressed(transformer.shape.vocab_size, n_tokens, prompt).to(device)
         is_bounded = POSITIONS[transformer.shape.positions].is_bounded
-        self._max_length = transformer.shape.block_size if is_bounded else None
+        self._max_length = transformer.shape.block_size * is_bounded  # 0 for no limit
         self._cache = KVCache() if caches else None
 
     @torch.inference_mode()
-    def __call__(self, found: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
-        """Return log-probabilities of the token after `found`, which must continue the tokens of the last call."""
-        n_sequences = len(found)
-        text = torch.cat([self._start.expand(n_sequences, -1), found.to(self._start.device)], dim=1)
+    def __call__(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
+        """Return log-probabilities of the token after `tokens`, which must continue those of the last call."""
+        n_sequences = len(tokens)
+        text = torch.cat([self._start.expand(n_sequences, -1), tokens.to(self._start.device)], dim=1)
         if self._max_length and text.shape[1] > self._max_length:
             text = text[:, -self._max_length :]
             self._cache = self._cache and KVCache()
@@ -88,12 +88,12 @@ class Contrast:
     amateur: Reader
     alpha: float = CONTRAST_ALPHA
 
-    def __call__(self, found: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
-        """Return the scores of the token after `found`."""
-        expert = self.expert(found)
+    def __call__(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
+        """Return the scores of the token after `tokens`."""
+        expert = self.expert(tokens)
         lowest = expert.max(dim=-1, keepdim=True).values + math.log(self.alpha)
         # Suppressed tokens are -inf in both models. They are never plausible, so their difference is not used.
-        return torch.where(expert >= lowest, expert - self.amateur(found), -torch.inf)
+        return torch.where(expert >= lowest, expert - self.amateur(tokens), -torch.inf)
 
     def reorder(self, rows: Int[Tensor, "b"]) -> None:
         """Keep these of the B sequences."""
@@ -152,10 +152,10 @@ class Sampler:
 
 def sample(next_: Next, sampler: Sampler, prompt: Prompt, max_new_tokens: int) -> Iterator[int]:
     """Yield tokens as they are drawn, until the prompt's end token, its room or max_new_tokens is reached."""
-    found: list[int] = []
-    while len(found) < min(max_new_tokens, prompt.room or max_new_tokens):
-        token = sampler(next_(torch.tensor([found], dtype=torch.long))[0])
-        found.append(token)
+    tokens: list[int] = []
+    while len(tokens) < min(max_new_tokens, prompt.room or max_new_tokens):
+        token = sampler(next_(torch.tensor([tokens], dtype=torch.long))[0])
+        tokens.append(token)
         yield token
         if token == prompt.end:
             return
@@ -183,18 +183,19 @@ def beam_search(next_: Next, prompt: Prompt, n_beams: int, max_new_tokens: int) 
     """
     max_length = min(max_new_tokens, prompt.room or max_new_tokens)
     done: list[Beam] = []
-    found, totals = torch.empty(1, 0, dtype=torch.long), torch.zeros(1, dtype=torch.float64)
+    texts, totals = torch.empty(1, 0, dtype=torch.long), torch.zeros(1, dtype=torch.float64)
+    end = -1 if prompt.end is None else prompt.end
     for length in range(1, max_length + 1):
         # Of 2 * n_beams candidates at most n_beams can end here, one for each unfinished text.
-        rows, tokens, totals = _best(totals[:, None] + next_(found).double().cpu(), 2 * n_beams)
-        found = torch.cat([found[rows], tokens[:, None]], dim=1)
-        is_end = (tokens == (-1 if prompt.end is None else prompt.end)) | (length == max_length)
+        rows, tokens, totals = _best(totals[:, None] + next_(texts).double().cpu(), 2 * n_beams)
+        texts = torch.cat([texts[rows], tokens[:, None]], dim=1)
+        is_end = (tokens == end) | (length == max_length)
         done += [
             Beam(text.tolist(), float(total), float(total) / penalty(length))
-            for text, total in zip(found[is_end], totals[is_end], strict=True)
+            for text, total in zip(texts[is_end], totals[is_end], strict=True)
         ]
         done = sorted(done, key=lambda beam: -beam.score)[:n_beams]
-        rows, found, totals = (each[~is_end][:n_beams] for each in (rows, found, totals))
+        rows, texts, totals = (part[~is_end][:n_beams] for part in (rows, texts, totals))
         is_final = len(done) == n_beams and float(totals[:1].sum()) / penalty(max_length) <= done[-1].score
         if not len(rows) or is_final:
             break

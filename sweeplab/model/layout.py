@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 
 from sweeplab.model.accounting import n_params
-from sweeplab.model.positions import POSITIONS
+from sweeplab.model.attention import POSITIONS
 from sweeplab.model.shape import ModelShape, Side
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Weight:
         """Return the weight's row in muP's table."""
         if not self.decays:
             return "vector"
-        return next((found for pattern, found in _ROLES if fnmatch(self.name, pattern)), "hidden")
+        return next((role for pattern, role in _ROLES if fnmatch(self.name, pattern)), "hidden")
 
     def width_factors(self, width_ratio: float) -> tuple[float, float]:
         """Return muP's factors of the initial standard deviation and of the learning rate."""
@@ -184,62 +184,63 @@ class _WeightList:
 
 def declared(shape: ModelShape) -> list[Weight]:
     """Return a model's weights, in the order of the forward pass."""
-    found = _WeightList(shape)
-    found.table("token_embedding", shape.vocab_size, shape.n_embd)
+    listed = _WeightList(shape)
+    listed.table("token_embedding", shape.vocab_size, shape.n_embd)
     if shape.has_source_embedding:
-        found.table("source_embedding", shape.vocab_size, shape.n_embd)
+        listed.table("source_embedding", shape.vocab_size, shape.n_embd)
     for side in shape.of_family.sides:
-        if table := POSITIONS[shape.positions].table:
+        table = POSITIONS[shape.positions].table
+        if table:
             component, rows, width = table
-            found.table(f"{side.prefix}{component}", getattr(shape, rows), getattr(shape, width))
+            listed.table(f"{side.prefix}{component}", getattr(shape, rows), getattr(shape, width))
         if shape.n_token_types:
-            found.table(f"{side.prefix}token_type_embedding", shape.n_token_types, shape.n_embd)
+            listed.table(f"{side.prefix}token_type_embedding", shape.n_token_types, shape.n_embd)
         if shape.embedding_norm:
-            found.norm(f"{side.prefix}embedding_norm")
+            listed.norm(f"{side.prefix}embedding_norm")
         for layer in range(shape.layers(side)):
-            _block(found, side, f"{side.prefix}blocks.{layer}")
+            _block(listed, side, f"{side.prefix}blocks.{layer}")
         if shape.final_norm:
-            found.norm(f"{side.prefix}final_norm")
+            listed.norm(f"{side.prefix}final_norm")
     if shape.of_family.transforms:
-        found.matrix("head.transform", shape.n_embd, shape.n_embd, bias=shape.bias)
-        found.norm("head.norm")
+        listed.matrix("head.transform", shape.n_embd, shape.n_embd, bias=shape.bias)
+        listed.norm("head.norm")
     if not shape.tie_weights:
-        found.head(shape.vocab_size, shape.n_embd)
+        listed.head(shape.vocab_size, shape.n_embd)
     if shape.has_head_bias:
-        found.bias("head", shape.vocab_size, shape.n_embd)
-    return found.weights
+        listed.bias("head", shape.vocab_size, shape.n_embd)
+    return listed.weights
 
 
-def _block(found: _WeightList, side: Side, block: str) -> None:
-    shape = found.shape
+def _block(listed: _WeightList, side: Side, block: str) -> None:
+    shape = listed.shape
     c, queries, keys = shape.n_embd, shape.n_head * shape.head_dim, shape.n_kv_head * shape.head_dim
     projections = {"attention": {"qkv": queries + 2 * keys}, "cross": {"q": queries, "kv": 2 * keys}}
     for part in side.sub_layers[:-1]:
         name = f"{block}.{part}"
-        found.norm(f"{name}_norm")
+        listed.norm(f"{name}_norm")
         for projection, width in projections[part].items():
-            found.matrix(f"{name}.{projection}", c, width, bias=shape.has_qkv_bias, fan_out=queries)
+            listed.matrix(f"{name}.{projection}", c, width, bias=shape.has_qkv_bias, fan_out=queries)
         if shape.qk_norm:
-            found.gain(f"{name}.q_norm", shape.head_dim)
-            found.gain(f"{name}.k_norm", shape.head_dim)
-        found.matrix(f"{name}.out", queries, c, bias=shape.has_out_bias, residual=True)
+            listed.gain(f"{name}.q_norm", shape.head_dim)
+            listed.gain(f"{name}.k_norm", shape.head_dim)
+        listed.matrix(f"{name}.out", queries, c, bias=shape.has_out_bias, residual=True)
     name = f"{block}.feed_forward"
     if not shape.parallel_block:
-        found.norm(f"{name}_norm")
+        listed.norm(f"{name}_norm")
     routed = shape.n_expert > 1
     lead, bias = [shape.n_expert] * routed, shape.bias and not routed
     if routed:
-        found.matrix(f"{name}.router", c, shape.n_expert)
-    for part in ("up", "gate") if shape.is_gated else ("up",):
-        found.matrix(f"{name}.{part}", *lead, c, shape.d_ff, bias=bias)
-    found.matrix(f"{name}.down", *lead, shape.d_ff, c, bias=bias, residual=True)
+        listed.matrix(f"{name}.router", c, shape.n_expert)
+    for part in ("up", "gate")[: 1 + shape.is_gated]:
+        listed.matrix(f"{name}.{part}", *lead, c, shape.d_ff, bias=bias)
+    listed.matrix(f"{name}.down", *lead, shape.d_ff, c, bias=bias, residual=True)
 
 
 def layer_of(name: str) -> str:
     """Return the layer of a weight: its block, or outside the blocks the first part of its name."""
     parts = name.split(".")
-    first = 1 if parts[0] == "encoder" else 0
-    return ".".join(parts[: first + (2 if parts[first] == "blocks" else 1)])
+    first = int(parts[0] == "encoder")
+    return ".".join(parts[: first + 1 + (parts[first] == "blocks")])
 
 
 class Layout:
@@ -253,7 +254,7 @@ class Layout:
         self.n_params = sum(weight.size for weight in self.weights)
         self.n_decayed = sum(weight.size for weight in self.weights if weight.decays)
         if self.n_params != n_params(shape):
-            raise AssertionError(f"{self.n_params} weights, but accounting says {n_params(shape)}")
+            raise AssertionError(f"n_params is {self.n_params}, but accounting says {n_params(shape)}")
         self.row_size = -(-self.n_params // BLOCK) * BLOCK
         self._sizes = [*(weight.size for weight in self.weights), self.row_size - self.n_params]
 
@@ -266,21 +267,21 @@ class Layout:
             for weight, piece in zip(self.weights, pieces, strict=False)
         }
 
-    def gather(self, pieces: Sequence[Tensor], out: Float[Tensor, "K P"]) -> None:
-        """Copy one tensor [K, *shape] per weight, in order, into the rows `out`, and set the padding to zero.
+    def gather(
+        self, pieces: Sequence[Tensor], out: Float[Tensor, "K P"] | None = None
+    ) -> Float[Tensor, "K P"]:
+        """Return rows made from one tensor [K, *shape] per weight, in order: in new memory, or written into `out`.
 
-        Writing gradients into this buffer is several times faster than differentiating with respect to the rows, for
-        which autograd would allocate new memory in each step.
+        Writing gradients into a buffer is several times faster than differentiating with respect to the rows, for which
+        autograd would allocate new memory in each step. The padding is set to zero.
         """
-        n_runs = out.shape[0]
-        torch.cat([piece.reshape(n_runs, -1) for piece in pieces], dim=1, out=out[:, : self.n_params])
-        out[:, self.n_params :].zero_()  # a diverged run may have left NaN here
-
-    def gathered(self, pieces: Sequence[Tensor]) -> Float[Tensor, "K P"]:
-        """Return rows made from one tensor [K, *shape] per weight, in new memory."""
         flat = [piece.flatten(1) for piece in pieces]
-        padding = flat[0].new_zeros(flat[0].shape[0], self.row_size - self.n_params)
-        return torch.cat([*flat, padding], dim=1)
+        if out is None:
+            padding = flat[0].new_zeros(flat[0].shape[0], self.row_size - self.n_params)
+            return torch.cat([*flat, padding], dim=1)
+        torch.cat(flat, dim=1, out=out[:, : self.n_params])
+        out[:, self.n_params :].zero_()  # a diverged run may have left NaN here
+        return out
 
     def layer_norms(self, row: Float[Tensor, "P"]) -> dict[str, float]:
         """Return the norm of each layer's part of a row, in the order of the forward pass.
@@ -291,17 +292,17 @@ class Layout:
         squares = np.add.reduceat(row.double().square().cpu().numpy(), starts[:-1])
         # The last sum includes the padding, which is zero.
         sums = dict.fromkeys(self.layers, 0.0)
-        for weight, own in zip(self.weights, squares.tolist(), strict=True):
-            sums[layer_of(weight.name)] += own
-        return {name: math.sqrt(own) for name, own in sums.items()}
+        for weight, square in zip(self.weights, squares.tolist(), strict=True):
+            sums[layer_of(weight.name)] += square
+        return {name: math.sqrt(total) for name, total in sums.items()}
 
     def row_of(self, weights: Mapping[str, Tensor], seed: int) -> Float[Tensor, "P"]:
         """Return the row of weights by name; missing weights and NaN elements get their initial values."""
         row = self.initial_row(seed)[None]
         for name, view in self.views(row).items():
             if name in weights:
-                given = weights[name]
-                view.copy_(torch.where(given.isnan(), view, given))
+                weight = weights[name]
+                view.copy_(torch.where(weight.isnan(), view, weight))
         return row[0]
 
     def initial_row(self, seed: int) -> Float[Tensor, "P"]:

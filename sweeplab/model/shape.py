@@ -1,7 +1,12 @@
-"""The hyperparameters that determine a model's tensors, and the three model families. Imports no torch.
+"""The hyperparameters that determine a model's tensors, the families, activations and norms. Imports no torch.
 
 A side of a model is its encoder or decoder. An encoder attends in both directions, a decoder only backward. The decoder
 of an encoder_decoder also attends to the encoder's output (Vaswani et al., "Attention is all you need", 2017).
+
+Gated activations (Shazeer, "GLU variants improve transformer", 2020) multiply one projection by the activation of
+another. relu2: So et al. ("Primer", 2021). gelu_tanh: the approximation of Hendrycks and Gimpel (2016), which GPT-2
+and the later T5 use. layernorm: Ba et al. (2016). rmsnorm: Zhang and Sennrich (2019); it has no bias. The functions
+here do not apply a norm's gain and bias: the next matrix product does (see `blocks.product`).
 """
 
 from __future__ import annotations
@@ -9,10 +14,72 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sweeplab.hyperparameters import AUTO, TOKENS_PER_EVAL_ITER, ModelHyperparameters
-from sweeplab.model.activations import ACTIVATIONS, NORMS
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+    Numbers = Float[Tensor, "*n"]
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An elementwise function; a gated one is applied to the gate projection, which multiplies the up projection."""
+
+    apply: Callable[[Tensor], Tensor]
+    gated: bool = False
+
+
+def _of_torch(name: str, **options: str) -> Callable[[Tensor], Tensor]:
+    def apply(x: Numbers) -> Numbers:
+        import torch
+
+        result: Tensor = getattr(torch.nn.functional, name)(x, **options)
+        return result
+
+    return apply
+
+
+_GELU, _GELU_TANH = _of_torch("gelu"), _of_torch("gelu", approximate="tanh")
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": Activation(_GELU),
+    "relu": Activation(_of_torch("relu")),
+    "relu2": Activation(lambda x: x.relu().square()),
+    "swiglu": Activation(_of_torch("silu"), gated=True),
+    "geglu": Activation(_GELU, gated=True),
+    "gelu_tanh": Activation(_GELU_TANH),
+    "geglu_tanh": Activation(_GELU_TANH, gated=True),
+}
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A norm over the last dimension, with eps inside the root, and whether the norm has a bias."""
+
+    apply: Callable[[Tensor, float], Tensor]
+    has_bias: bool
+
+
+def _layernorm(x: Numbers, eps: float) -> Numbers:
+    import torch
+
+    # Gains of one, because torch's kernel without gains takes 1.7 times as long for the same bits.
+    return torch.layer_norm(x, x.shape[-1:], x.new_ones(x.shape[-1]), eps=eps)
+
+
+def _rmsnorm(x: Numbers, eps: float) -> Numbers:
+    import torch
+
+    return torch.rms_norm(x, x.shape[-1:], eps=eps)
+
+
+NORMS: dict[str, Norm] = {
+    "layernorm": Norm(_layernorm, has_bias=True),
+    "rmsnorm": Norm(_rmsnorm, has_bias=False),
+}
 
 
 @dataclass(frozen=True)
@@ -25,9 +92,14 @@ class Side:
     has_cross: bool = False
 
     @property
+    def name(self) -> str:
+        """Return encoder or decoder."""
+        return "decoder" if self.causal else "encoder"
+
+    @property
     def sub_layers(self) -> tuple[str, ...]:
         """Return the names of a block's sub-layers, in order of computation."""
-        return ("attention", "cross", "feed_forward") if self.has_cross else ("attention", "feed_forward")
+        return "attention", *["cross"] * self.has_cross, "feed_forward"
 
 
 @dataclass(frozen=True)
@@ -164,3 +236,65 @@ class Requirement:
 def requirement(text: str, names: str, holds: Callable[[ModelShape], bool]) -> Requirement:
     """Return a requirement; `names` has the hyperparameters, separated by spaces."""
     return Requirement(text, tuple(names.split()), holds)
+
+
+# Conditions on every model. Those of its attention and positions are beside these.
+GENERAL = (
+    requirement(
+        "n_kv_head divides n_head: every key head serves the same number of query heads",
+        "n_kv_head n_head",
+        lambda shape: shape.n_head % shape.n_kv_head == 0,
+    ),
+    requirement(
+        "n_expert_active is at most n_expert",
+        "n_expert_active n_expert",
+        lambda shape: shape.n_expert_active <= shape.n_expert,
+    ),
+    requirement(
+        "parallel_block has one norm before both sub-layers: norm_position must be pre",
+        "parallel_block norm_position",
+        lambda shape: not shape.parallel_block or shape.norm_position == "pre",
+    ),
+    requirement(
+        "parallel_block does not support cross-attention: family must not be encoder_decoder",
+        "parallel_block family",
+        lambda shape: not shape.parallel_block or not shape.of_family.reads_source,
+    ),
+    requirement(
+        "tie_scale needs an output head with the embedding's weights: tie_weights must be true",
+        "tie_scale tie_weights",
+        lambda shape: shape.tie_weights or not shape.tie_scale,
+    ),
+    requirement(
+        "head_bias does not apply to an encoder, whose head has a bias if bias is true: family must not be encoder",
+        "head_bias family",
+        lambda shape: not shape.head_bias or not shape.of_family.transforms,
+    ),
+    requirement(
+        "mup sets all scales that depend on the width: init must be normal, attention_scale head_dim, "
+        "scale_embedding and tie_scale false",
+        "parametrization init attention_scale scale_embedding tie_scale",
+        lambda shape: (
+            shape.parametrization == "standard"
+            or (shape.init, shape.attention_scale, shape.scale_embedding, shape.tie_scale)
+            == ("normal", "head_dim", False, False)
+        ),
+    ),
+    requirement(
+        "attention_scale n_embd needs attention scores to scale: attention must not be linear",
+        "attention_scale attention",
+        lambda shape: shape.attention_scale == "head_dim" or shape.attention != "linear",
+    ),
+    requirement(
+        "share_embeddings false needs a source and a target: family must be encoder_decoder",
+        "share_embeddings family",
+        lambda shape: shape.share_embeddings or shape.of_family.reads_source,
+    ),
+    requirement(
+        "n_encoder_layer and n_decoder_layer apply only to family encoder_decoder; use n_layer otherwise",
+        "n_encoder_layer n_decoder_layer n_layer family",
+        lambda shape: (
+            shape.of_family.reads_source or shape.n_encoder_layer == shape.n_decoder_layer == shape.n_layer
+        ),
+    ),
+)

@@ -21,12 +21,18 @@ from torch import Tensor
 
 from sweeplab.data.batches import Batch, changed
 from sweeplab.errors import BadInput, Problem
-from sweeplab.model.attention import query_factor
-from sweeplab.model.attention.base import AttentionKind, AttentionMask, distance_matrix, repeat_kv, scores
-from sweeplab.model.attention.linear import feature_map
+from sweeplab.model.attention import (
+    POSITIONS,
+    AttentionKind,
+    AttentionMask,
+    distance_matrix,
+    feature_map,
+    query_factor,
+    repeat_kv,
+    scores,
+)
 from sweeplab.model.blocks import Normed, Pass, feed_forward
 from sweeplab.model.layout import Layout
-from sweeplab.model.positions import POSITIONS
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 
@@ -64,24 +70,25 @@ class _RecordingPass(Pass):
         return value
 
     def normalize(self, name: str, x: Stream) -> Normed:
-        found = super().normalize(name, x)
-        self.note(name, found.affine())
-        return found
+        normed = super().normalize(name, x)
+        self.note(name, normed.affine())
+        return normed
 
     def linear(self, name: str, normed: Normed) -> Product:
         return self.note(name, super().linear(name, normed))
 
     def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Out:
         """Attend, and record the queries, keys, values, scores, attention weights and output of all heads."""
-        q, k, v = heads[0] * query_factor(self.shape), *(repeat_kv(each, self.shape) for each in heads[1:])
+        q, *keys = heads
+        q, k, v = q * query_factor(self.shape), *(repeat_kv(part, self.shape) for part in keys)
         multiplied = (q, k, v) if kind.has_scores else (feature_map(q), feature_map(k), v)
         for role, head in zip("qkv", multiplied, strict=True):
             self.note(f"{name}.{role}.heads", head)
         identity = torch.eye(k.shape[2], dtype=k.dtype).repeat(*k.shape[:2], 1, 1)
         weights = kind.attend(q, k, identity, self.shape, mask, None)
         if kind.has_scores:
-            found = mask.add_bias(scores(q, k), name, distance_matrix(q, k))
-            self.note(f"{name}.scores", found.masked_fill(weights == 0.0, -torch.inf))
+            products = mask.add_bias(scores(q, k), name, distance_matrix(q, k))
+            self.note(f"{name}.scores", products.masked_fill(weights == 0.0, -torch.inf))
         self.note(f"{name}.weights", weights)
         return self.note(f"{name}.mixed", super().attend(name, kind, heads, mask))
 
@@ -97,13 +104,13 @@ class _RecordingPass(Pass):
 
     def add_residual(self, x: Stream, update: Stream, branch: str) -> Stream:
         """Add to the residual stream, and record the sum; a parallel block records only the sum of both sub-layers."""
-        found = super().add_residual(x, update, branch)
+        total = super().add_residual(x, update, branch)
         block, _, part = branch.rpartition(".")
         if not self.shape.parallel_block:
-            self.note(f"{branch}.added", found)
+            self.note(f"{branch}.added", total)
         elif part == "feed_forward":
-            self.note(f"{block}.attention.added", found)
-        return found
+            self.note(f"{block}.attention.added", total)
+        return total
 
 
 @torch.no_grad()
@@ -111,14 +118,13 @@ def trace(shape: ModelShape, weights: Mapping[str, Any], batch: Batch) -> list[S
     """Return the steps of a forward pass over a batch of one sequence, in order: names and values."""
     doubles = {name: torch.as_tensor(weight).double()[None] for name, weight in weights.items()}
     p = _RecordingPass(shape, doubles, 1, 1)
-    Transformer(shape).forward(p, changed(batch, lambda each: torch.as_tensor(each)[None]))
-    return [step for each in _ordered(p.steps) for step in _listed(p, *each)]
+    Transformer(shape).forward(p, changed(batch, lambda part: torch.as_tensor(part)[None]))
+    return [listed for step in _ordered(p.steps) for listed in _listed(p, *step)]
 
 
 def _ordered(steps: list[Step]) -> Iterator[Step]:
     def sub_layer(step: Step) -> str:
-        found = _SUB_LAYER.fullmatch(step[0])
-        return found[1] if found else step[0]
+        return _SUB_LAYER.sub(r"\1", step[0])
 
     for name, group in groupby(steps, sub_layer):
         yield from sorted(group, key=lambda step: ORDER.index(step[0][len(name) + 1 :] or ORDER[0]))
@@ -128,7 +134,7 @@ def _listed(p: _RecordingPass, name: str, value: Tensor) -> Iterator[Step]:
     """Yield a recorded step as it is listed: without the run dimension, and with the steps derived from it."""
     shape, kind = p.shape, name.rpartition(".")[2]
     if kind == "token_embedding" and shape.positions == "relative":
-        side = next(each for each in shape.of_family.sides if name == f"{each.prefix}token_embedding")
+        side = next(side for side in shape.of_family.sides if name == f"{side.prefix}token_embedding")
         distances = torch.arange(value.shape[2])[:, None] - torch.arange(value.shape[2])
         bias = POSITIONS["relative"].bias
         assert bias is not None
@@ -173,9 +179,9 @@ def trace_token(
     drawn = np.random.default_rng(seed)
 
     def tokens(n: int) -> Any:
-        found = drawn.integers(0, shape.vocab_size, (1, n))
-        found[0, position] = token
-        return found
+        sequence = drawn.integers(0, shape.vocab_size, (1, n))
+        sequence[0, position] = token
+        return sequence
 
     inputs = tokens(position + 1 if shape.of_family.sides[-1].causal else length)
     source = tokens(length) if shape.of_family.reads_source else None

@@ -7,6 +7,7 @@ attention folds K into its batch dimension, and losses are means within a run.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -15,14 +16,22 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sweeplab.data.batches import NO_TARGET, Batch
-from sweeplab.model.activations import ACTIVATIONS, by_run
-from sweeplab.model.attention import ATTENTION, cross_kind
-from sweeplab.model.attention.base import AttentionMask
-from sweeplab.model.blocks import KVCache, Normed, Pass, Routing, Source, Weights, forward_side, product
-from sweeplab.model.dropout import Dropout, Site
+from sweeplab.model.attention import ATTENTION, POSITIONS, AttentionMask, by_run, cross_kind
+from sweeplab.model.blocks import (
+    Dropout,
+    KVCache,
+    Normed,
+    Pass,
+    Routing,
+    Site,
+    Source,
+    Weights,
+    at_least_float32,
+    forward_side,
+    product,
+)
 from sweeplab.model.layout import Layout
-from sweeplab.model.positions import POSITIONS
-from sweeplab.model.shape import ModelShape, Side
+from sweeplab.model.shape import ACTIVATIONS, ModelShape, Side
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -51,26 +60,26 @@ class Transformer:
         The kinds are embedding, attention (its weights), residual, and depth (a sub-layer's output for a sequence). Its
         rate rises linearly over a side's layers (Huang et al., "Deep networks with stochastic depth", 2016).
         """
-        found: dict[str, tuple[str, float]] = {}
+        others: dict[str, tuple[str, float]] = {}
         depths: dict[str, tuple[str, float]] = {}
         for side in reversed(self.shape.of_family.sides):
-            found[f"{side.prefix}embedding"] = ("embedding", 1.0)
+            others[f"{side.prefix}embedding"] = ("embedding", 1.0)
             n_layer = self.shape.layers(side)
             for layer in range(n_layer):
                 block = f"{side.prefix}blocks.{layer}"
                 for part in side.sub_layers:
                     if part != "feed_forward" and ATTENTION[self.shape.attention].has_scores:
-                        found[f"{block}.{part}"] = ("attention", 1.0)
-                    found[f"{block}.{part}.residual"] = ("residual", 1.0)
+                        others[f"{block}.{part}"] = ("attention", 1.0)
+                    others[f"{block}.{part}.residual"] = ("residual", 1.0)
                     depths[f"{block}.{part}.depth"] = ("depth", (layer + 1) / n_layer)
-        return {name: Site(index, *of) for index, (name, of) in enumerate({**found, **depths}.items())}
+        return {name: Site(index, *of) for index, (name, of) in enumerate({**others, **depths}.items())}
 
     def max_mask_size(self, n_sequences: int) -> int:
         """Return the largest number of elements in one run's dropout mask: of activations or attention weights."""
         shape, length = self.shape, self.shape.block_size
         kinds = {ATTENTION[shape.attention], cross_kind(shape.attention)}
         weights = max(
-            kind.n_weights(shape, length, length, side.causal) if kind.has_scores else 0
+            kind.n_weights(shape, length, length, side.causal) * kind.has_scores
             for kind in kinds
             for side in shape.of_family.sides
         )
@@ -83,29 +92,24 @@ class Transformer:
         dropout: Dropout | None = None,
         smoothing: Float[Tensor, "K"] | None = None,
         router: tuple[Float[Tensor, "K"], Float[Tensor, "K"]] | None = None,
-        beta: Float[Tensor, "K"] | None = None,
+        hyperparameters: Sequence[Float[Tensor, "K"]] = (),
         dense: bool = False,
         candidates: int = 0,
+        loss: Callable[..., Float[Tensor, "K"]] | None = None,
     ) -> Float[Tensor, "K"]:
         """Return each run's mean cross-entropy in nats over its counted targets: those that are not -1.
 
         `smoothing` is the share of a target's probability that is spread over all tokens. `router` has the weights of
-        the routers' balance and z losses, which are added. With `beta` the batch has preferences, and the loss is the
-        mean of their `preference_losses`. `dense` promises that every target counts. With `candidates` only the last
-        `candidates` tokens can be predicted. With one candidate the batch has scores, and the loss is their mean
-        squared error.
+        the routers' balance and z losses, which are added. `dense` promises that every target counts. With `candidates`
+        only the last `candidates` tokens can be predicted. An objective with a loss of its own gives `loss` in place of
+        the cross-entropy, and its `hyperparameters`.
         """
         p = self._pass(w, batch, dropout)
         logits, targets = candidate_logits(self.forward(p, batch), batch.targets, candidates)
-        if beta is None and candidates == 1:
-            assert batch.reference is not None  # a batch of scores has one
-            losses = F.mse_loss(scores(logits, targets), batch.reference, reduction="none").mean(dim=1)
-        elif beta is None:
+        if loss is None:
             losses = cross_entropy(logits, targets, smoothing, dense)
         else:
-            assert batch.reference is not None  # a batch of preferences has one
-            margins = reward_margins(logits, targets, batch.reference, beta)
-            losses = preference_losses(margins, smoothing).mean(dim=1)
+            losses = loss(logits, batch._replace(targets=targets), smoothing, *hyperparameters)
         if router is not None:
             balance, z = router
             for routing in p.routings:
@@ -165,12 +169,12 @@ class Transformer:
         return forward_side(p, side, batch.inputs, mask, source)
 
     def _mask(self, p: Pass, side: Side, tokens: Tokens, lengths: Int[Tensor, "K B"] | None) -> AttentionMask:
-        """Return the attention mask of a side."""
-        encoding, present = POSITIONS[self.shape.positions].bias, None
+        mask, encoding = AttentionMask(side.causal, p.n_runs), POSITIONS[self.shape.positions].bias
         if lengths is not None:
-            present = torch.arange(tokens.shape[2], device=tokens.device) < lengths.reshape(-1, 1)
-        bias = partial(encoding, p.w, self.shape, side.prefix, side.causal) if encoding else None
-        return AttentionMask(side.causal, p.n_runs, present, bias)
+            mask.present = torch.arange(tokens.shape[2], device=tokens.device) < lengths.reshape(-1, 1)
+        if encoding:
+            mask.bias = partial(encoding, p.w, self.shape, side.prefix, side.causal)
+        return mask
 
     def _head(self, p: Pass, hidden: Normed) -> Float[Tensor, "K n V"]:
         shape, w = self.shape, p.w
@@ -178,17 +182,15 @@ class Transformer:
             transformed = p.linear("head.transform", hidden)
             activation = ACTIVATIONS["gelu" if shape.is_gated else shape.activation]  # the head has no gate
             hidden = p.normalize("head.norm", by_run(activation.apply, transformed, p.n_runs))
-        weight = w["token_embedding"] if shape.tie_weights else w["head.weight"]
+        weight = w["token_embedding" if shape.tie_weights else "head.weight"]
         if shape.tie_scale:
             weight = weight * shape.n_embd**-0.5
         if shape.width_ratio != 1.0:
             weight = weight / shape.width_ratio
         v = shape.vocab_size
         kind = hidden.x.device.type
-        is_half = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-        padding = -v % PADDED_VOCABULARY if is_half else 0
-        if padding:
-            weight = F.pad(weight, (0, 0, 0, padding))
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+            weight = F.pad(weight, (0, 0, 0, -v % PADDED_VOCABULARY))
         logits = product(hidden, weight.transpose(1, 2), mixed=p.mixed)[:, :, :v]
         if "head.bias" in w:
             logits = logits + w["head.bias"][:, None]
@@ -212,53 +214,16 @@ def cross_entropy(
     """Return each run's mean cross-entropy over its counted targets; see `Transformer.losses`."""
     n_runs, flat = targets.shape[0], targets.reshape(-1)
     log_probs = _log_softmax(logits)
-    each = F.nll_loss(log_probs, flat, reduction="none", ignore_index=NO_TARGET)
+    losses = F.nll_loss(log_probs, flat, reduction="none", ignore_index=NO_TARGET)
     if smoothing is not None:
         uniform = -log_probs.mean(dim=-1)  # the loss of a uniform target
-        share = smoothing.to(each.dtype).repeat_interleave(flat.shape[0] // n_runs)
-        each = each + share * (uniform * (flat != NO_TARGET) - each)
-    each = each.view(n_runs, -1)
+        share = smoothing.to(losses.dtype).repeat_interleave(flat.shape[0] // n_runs)
+        losses = losses + share * (uniform * (flat != NO_TARGET) - losses)
+    losses = losses.view(n_runs, -1)
     if dense:
-        return each.mean(dim=1)
-    return each.sum(dim=1) / (flat != NO_TARGET).view(n_runs, -1).sum(dim=1).clamp(min=1)
+        return losses.mean(dim=1)
+    return losses.sum(dim=1) / (flat != NO_TARGET).view(n_runs, -1).sum(dim=1).clamp(min=1)
 
 
 def _log_softmax(logits: Float[Tensor, "K N V"]) -> Float[Tensor, "K*N V"]:
-    logits = logits.flatten(0, 1)
-    return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(dim=-1)
-
-
-def scores(logits: Float[Tensor, "K N 1"], targets: Tokens) -> Float[Tensor, "K B"]:
-    """Return the logit at each sequence's only counted target."""
-    found = logits if logits.dtype == torch.float64 else logits.float()
-    return torch.where(targets == NO_TARGET, 0.0, found.view(targets.shape)).sum(dim=2)
-
-
-def log_probabilities(logits: Float[Tensor, "K N V"], targets: Tokens) -> Float[Tensor, "K B"]:
-    """Return the sum of the log-probabilities of each sequence's counted targets."""
-    each = F.nll_loss(_log_softmax(logits), targets.reshape(-1), reduction="none", ignore_index=NO_TARGET)
-    return -each.view(targets.shape).sum(dim=2)
-
-
-def reward_margins(
-    logits: Float[Tensor, "K N V"], targets: Tokens, reference: Float[Tensor, "K B"], beta: Float[Tensor, "K"]
-) -> Float[Tensor, "K B/2"]:
-    """Return the reward of each chosen answer minus the reward of its rejected answer, which is the next sequence.
-
-    A reward is beta times the increase of an answer's log-probability over its `reference`, which the run's initial
-    weights gave it. The model is the best policy for this reward (Rafailov et al. 2023, eq. 5).
-    """
-    rewards = beta[:, None] * (log_probabilities(logits, targets) - reference)
-    return rewards[:, 0::2] - rewards[:, 1::2]
-
-
-def preference_losses(
-    margins: Float[Tensor, "K P"], smoothing: Float[Tensor, "K"] | None = None
-) -> Float[Tensor, "K P"]:
-    """Return the losses of direct preference optimization, -log sigmoid(margin) (Rafailov et al. 2023, eq. 7).
-
-    They are the negative log-likelihoods of the choices under a Bradley-Terry model with these rewards, in nats: log 2
-    at the start. `smoothing` is the share of preferences assumed to be swapped (Mitchell 2023, conservative DPO).
-    """
-    losses = -F.logsigmoid(margins)
-    return losses if smoothing is None else losses + smoothing[:, None] * margins
+    return at_least_float32(logits.flatten(0, 1)).log_softmax(dim=-1)

@@ -1,4 +1,4 @@
-"""A study's folder in the lab: the places of its storage, runs and reports, and its lock."""
+"""A study's folder in the lab: the places of its storage, runs and reports, its lock, and its confirmation."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sweeplab.data.task import DataSizes
 from sweeplab.errors import BadInput, DamagedFile, Problem
-from sweeplab.files import database_url, machine, opened, read_only_uri, write_whole
+from sweeplab.files import database_url, keep_inside, machine, opened, read_bytes, read_only_uri, write_whole
 from sweeplab.permissions import STORAGE, allow, check_address, is_allowed, is_given
 from sweeplab.records.runs import FROM_A_COPY, Inside, RunFolder, RunState, known, reading
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
+
 
 DEFAULT_LAB = "lab"
 NAMES = "letters, digits, . _ and -, at most 100"
@@ -33,13 +34,13 @@ SERVICE = "sweeplab"  # the server's name in its service file, and its user ther
 LOOK_SECONDS = 1.0
 
 
-def lab_folder(given: Path | None = None) -> Path:
+def lab_folder(lab: str | Path | None = None) -> Path:
     """Return the lab: as given, else SWEEPLAB_LAB, else `lab/` here.
 
     Raises:
         BadInput: its path is not valid UTF-8, in which files and databases record it, or has control characters.
     """
-    lab = (given or Path(os.environ.get("SWEEPLAB_LAB") or DEFAULT_LAB)).expanduser().absolute()
+    lab = Path(lab or os.environ.get("SWEEPLAB_LAB") or DEFAULT_LAB).expanduser().absolute()
     try:
         str(lab).encode()
     except UnicodeEncodeError:
@@ -47,7 +48,14 @@ def lab_folder(given: Path | None = None) -> Path:
     if re.search(r"[\x00-\x1f\x7f]", str(lab)):  # files that are read line by line record it, too
         what = f"the lab's path {str(lab)!a} has control characters"
         raise BadInput(Problem(what, "a path on one line"))
+    keep_inside(lab)
     return lab
+
+
+def command_in(lab: Path, *words: str) -> str:
+    """Return a command about a lab as its user would type it in this folder."""
+    option = [] if lab == lab_folder() else ["--lab", str(lab)]
+    return shlex.join(["sweeplab", *words, *option])
 
 
 def service_file(lab: Path) -> Path:
@@ -67,13 +75,14 @@ def read_service(file: Path) -> URL:
 
     read = ConfigParser(interpolation=None)
     try:
-        read.read_string(file.read_text(encoding="utf-8"))
-        said = dict(read[SERVICE])
-        given = {name: said.pop(name) for name in ("host", "password")}
-        given |= {"username": said.pop("user"), "database": said.pop("dbname")}
-        if others := said.keys() - {"port", "sslmode", "sslrootcert"}:  # such as hostaddr, another host
+        read.read_string(read_bytes(file).decode())
+        settings = dict(read[SERVICE])
+        address = {name: settings.pop(name) for name in ("host", "password")}
+        address |= {"username": settings.pop("user"), "database": settings.pop("dbname")}
+        others = settings.keys() - {"port", "sslmode", "sslrootcert"}  # such as hostaddr, another host
+        if others:
             raise ValueError(f"unexpected keys: {', '.join(sorted(others))}")
-        return URL.create("postgresql+psycopg", **given, port=int(said.pop("port")), query=said)
+        return URL.create("postgresql+psycopg", **address, port=int(settings.pop("port")), query=settings)
     except (OSError, Error, KeyError, ValueError) as error:
         raise DamagedFile(file, "it does not say how to connect", FROM_A_COPY) from error
 
@@ -130,7 +139,7 @@ class DataDescription:
 
     `val_targets` counts the tokens that an evaluation on the whole validation split predicts. Overlaps are the shares
     of a split's text that also occur in the training split; `n_duplicates` documents were left out. `init_digest` is
-    the digest of the weights that runs start from, None if these are drawn from a seed.
+    the digest of the weights that runs start from, None if these are drawn from a seed. `notes` say how it was read.
     """
 
     corpus: str
@@ -149,6 +158,7 @@ class DataDescription:
     init_digest: str | None = None
     train_pairs: int | None = None
     labels: list[str] | None = None
+    notes: list[str] | None = None
 
     @property
     def sizes(self) -> DataSizes:
@@ -185,6 +195,14 @@ class WorkerPlace:
         return asdict(self)
 
 
+class TrackedStudy(NamedTuple):
+    """A study in MLflow: the place, and the ids of its experiment and of its parent run."""
+
+    place: str
+    experiment_id: str
+    run_id: str
+
+
 @dataclass(frozen=True)
 class StudyFolder:
     """The files and folders of one study."""
@@ -206,13 +224,16 @@ class StudyFolder:
     confirm_file = Inside("confirm.json")
     # By its content a machine recognizes whether it sees this folder, or another one of the same name.
     seen_file = Inside("seen")
+    tracked_file = Inside("tracked.json")  # where MLflow has it
     workers_file = Inside("workers.json")  # where its workers are, while it is run
     elapsed_file = Inside("elapsed.json")  # how long it has been run so far
     report = Inside("report")  # the folder of the reports
     sample = Inside("sample")  # the folder of text generated by the best run
-    moving_file = Inside("moving.json")  # exists while the study is renamed or removed
     lock_file = Inside("supervisor.lock")
     _runs = Inside("runs")  # made by the first worker
+
+    def __post_init__(self) -> None:
+        keep_inside(self.lab)
 
     @property
     def path(self) -> Path:
@@ -221,17 +242,26 @@ class StudyFolder:
 
     def command(self, words: str, *more: str) -> str:
         """Return a command about this study as its user would type it in this folder."""
-        lab = [] if self.lab == lab_folder() else ["--lab", str(self.lab)]
-        return shlex.join(["sweeplab", *words.split(), self.name, *more, *lab])
+        return command_in(self.lab, *words.split(), self.name, *more)
+
+    @property
+    def dtype(self) -> str | None:
+        """Return the precision in which the study trains; None before it has a plan."""
+        try:
+            return str(json.loads(read_bytes(self.plan_file))["dtype"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def decided(self, cell: str) -> dict[str, Any]:
         """Return what the plan decided for runs of a cell on a CPU: dtype, compile, and stack if it was timed."""
         if not self.plan_file.exists():
             return {}
         plan = self.read(self.plan_file)
-        own: dict[str, Any] = next((each for each in plan["cells"] if each["cell"] == cell), {})
-        stack = {"stack": own["stack"]} if own.get("stack_rates") else {}
-        return {"dtype": plan["dtype"], "compile": own.get("compile", False), **stack}
+        planned: dict[str, Any] = next((each for each in plan["cells"] if each["cell"] == cell), {})
+        decided = {"dtype": plan["dtype"], "compile": planned.get("compile", False)}
+        if planned.get("stack_rates"):
+            decided["stack"] = planned["stack"]
+        return decided
 
     @property
     def storage_url(self) -> str:
@@ -242,7 +272,7 @@ class StudyFolder:
             DamagedFile: trials have been trained, but the storage's file is gone or damaged.
         """
         if self.storage_file.exists():
-            url = self.storage_file.read_text(encoding="utf-8")
+            url = read_bytes(self.storage_file).decode("utf-8", "replace")
             if not self.is_on_own_server:
                 if not url.startswith("postgresql"):
                     raise self.damaged(self.storage_file, "it names no PostgreSQL database")
@@ -253,7 +283,7 @@ class StudyFolder:
                 raise DamagedFile(service, "it is gone", FROM_A_COPY)
             return schema_url(service_url(service), url.removeprefix(OWN_SERVER))
         self.check_is_here()
-        check_inside(self.path, self.database)
+        check_inside(self.lab, self.database)
         if self._runs.exists():
             self._check_database("SELECT 'ok'")
         if not self.database.exists() or all(os.access(each, os.W_OK) for each in (self.path, self.database)):
@@ -270,7 +300,7 @@ class StudyFolder:
         """
         if self.storage_file.exists() or not self.lock_file.exists():
             return
-        host, _, there = self.lock_file.read_text("utf-8").partition("\n")
+        host, _, there = read_bytes(self.lock_file).decode("utf-8", "replace").partition("\n")
         if there not in ("", machine()) and self.is_run:
             what = f"study {self.name} is run on {host}, and its trials are in an SQLite file"
             cure = "`sweeplab storage start` before a new study gives it a database that several machines may use"
@@ -279,22 +309,26 @@ class StudyFolder:
     @property
     def is_on_own_server(self) -> bool:
         """Return whether the lab's own server stores the trials."""
-        return self.storage_file.exists() and self.storage_file.read_text("utf-8").startswith(OWN_SERVER)
+        return self.storage_file.exists() and read_bytes(self.storage_file).startswith(OWN_SERVER.encode())
 
     def _check_database(self, query: str) -> None:
         import sqlite3
 
+        check_inside(self.lab, self.database)
         try:
             with closing(sqlite3.connect(read_only_uri(self.database), uri=True)) as connection:
                 connection.execute("SELECT 1 FROM trials LIMIT 1")
-                (said,) = connection.execute(query).fetchone()
+                (answer,) = connection.execute(query).fetchone()
         except sqlite3.Error as error:
-            said = str(error)
-        if said != "ok":
-            raise self.damaged(self.database, said)
+            answer = str(error)
+        except OSError as error:
+            answer = error.strerror or str(error)
+        if answer != "ok":
+            raise self.damaged(self.database, answer)
 
     def damaged(self, file: Path, what: object) -> DamagedFile:
         """Return the error for a file of the study that cannot be read, with its cure."""
+        what = getattr(what, "strerror", what)  # of an OSError; its text repeats the file
         return DamagedFile(file, str(what).partition("\n")[0], self.cure_of(file))
 
     def cure_of(self, file: Path) -> str:
@@ -310,7 +344,20 @@ class StudyFolder:
             DamagedFile: it is gone or damaged.
         """
         with reading(file, self.cure_of(file)):
-            return dict(json.loads(file.read_bytes()))
+            return dict(json.loads(read_bytes(file)))
+
+    def read_study(self) -> str:
+        """Return the text of the study file that the study was last run from.
+
+        Raises:
+            DamagedFile: it is gone or damaged.
+        """
+        with reading(self.study_file, self.cure_of(self.study_file)):
+            return read_bytes(self.study_file).decode()
+
+    def read_if_written(self, file: Path) -> dict[str, Any]:
+        """Return the content of one of the study's JSON files, as `read` does; nothing if it does not exist."""
+        return self.read(file) if file.exists() else {}
 
     def check_whole(self) -> None:
         """Make sure that the files that a study needs to continue exist and can be read.
@@ -318,10 +365,17 @@ class StudyFolder:
         Raises:
             DamagedFile: one is gone or damaged.
         """
-        self.read(self.canonical_file)
+        if self.stored_name != self.name:
+            what = f"the study is still named {self.stored_name} there: a rename was interrupted"
+            raise DamagedFile(self.canonical_file, what, self.command("study repair"))
         _ = self.data, self.elapsed_seconds
         if not self.storage_file.exists():
             self._check_database("PRAGMA quick_check(1)")
+
+    @property
+    def stored_name(self) -> str:
+        """Return the study's name in its files; another one than its folder's after an interrupted rename."""
+        return str(self.read(self.canonical_file)["name"])
 
     @property
     def data(self) -> DataDescription:
@@ -336,7 +390,7 @@ class StudyFolder:
     @property
     def baselines(self) -> dict[str, Any]:
         """Return the n-gram baselines by cell; none for a study of a version without them."""
-        return self.read(self.baselines_file) if self.baselines_file.exists() else {}
+        return self.read_if_written(self.baselines_file)
 
     def run(self, cell: str, number: int, seed: int) -> RunFolder:
         """Return the folder of one run."""
@@ -380,6 +434,7 @@ class StudyFolder:
         """
         from filelock import FileLock, Timeout
 
+        check_inside(self.lab, self._runs)
         try:
             lock = FileLock(self.lock_file).acquire(timeout=LOOK_SECONDS, poll_interval=0.05)
         except Timeout:
@@ -399,7 +454,7 @@ class StudyFolder:
 
         # The same lock as FileLock's, but for reading: no permission to write is needed.
         try:
-            with self.lock_file.open("rb") as lock:
+            with opened(self.lock_file, "rb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except FileNotFoundError:
             return False
@@ -421,8 +476,27 @@ class StudyFolder:
 
     def write_workers(self, places: Iterable[WorkerPlace]) -> None:
         """Record the places of the workers."""
-        told = {"workers": [each.as_dict() for each in places]}
-        write_whole(self.workers_file, json.dumps(told, indent=1).encode())
+        content = {"workers": [place.as_dict() for place in places]}
+        write_whole(self.workers_file, json.dumps(content, indent=1).encode())
+
+    def write_tracked(self, tracked: TrackedStudy) -> None:
+        """Record where MLflow has the study."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_whole(self.tracked_file, json.dumps(tracked._asdict()).encode())
+
+    def read_tracked(self) -> TrackedStudy | None:
+        """Return where MLflow has the study; None if it was not sent, or by a version that did not record it.
+
+        Raises:
+            DamagedFile: the record is damaged.
+        """
+        if not self.tracked_file.exists():
+            return None
+        with reading(self.tracked_file, self.cure_of(self.tracked_file)):
+            tracked = TrackedStudy(**self.read(self.tracked_file))
+            if not re.fullmatch(r"\d+ \w+", f"{tracked.experiment_id} {tracked.run_id}", re.ASCII):
+                raise ValueError("no ids of MLflow")
+        return tracked
 
     @property
     def elapsed_seconds(self) -> float:
@@ -439,3 +513,50 @@ class StudyFolder:
     def write_elapsed(self, seconds: float) -> None:
         """Record how long the study has been run so far."""
         write_whole(self.elapsed_file, json.dumps({"seconds": seconds}, indent=1).encode())
+
+
+# Losses by seed, in its objective's unit.
+Losses = dict[int, float]
+# A configuration: the cell and number of the trial that found it.
+Found = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """One configuration: the trial that found it, its loss there, and its losses on fresh seeds.
+
+    `searched`, `race` and `validation` are losses on the whole validation split, `test` on the whole test split. The
+    last two are empty if another configuration won the race, or if a seed diverged.
+    """
+
+    cell: str
+    trial: int
+    searched: float
+    won: bool
+    race: Losses
+    validation: Losses
+    test: Losses
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Confirmed:
+        """Read the record of a configuration."""
+        losses = ("race", "validation", "test")
+        read = {name: {int(seed): float(loss) for seed, loss in record[name].items()} for name in losses}
+        return cls(**{**record, **read})
+
+
+def write_confirmed(folder: StudyFolder, confirmed: Iterable[Confirmed]) -> None:
+    """Write a study's confirmed configurations (confirm.json)."""
+    write_whole(folder.confirm_file, json.dumps([asdict(each) for each in confirmed], indent=1).encode())
+
+
+def read_confirmed(folder: StudyFolder) -> list[Confirmed]:
+    """Return a study's confirmed configurations; none if it was not confirmed.
+
+    Raises:
+        DamagedFile: confirm.json is damaged.
+    """
+    if not folder.confirm_file.exists():
+        return []
+    with reading(folder.confirm_file, f"{folder.command('study confirm')} writes it again"):
+        return [Confirmed.from_json(each) for each in json.loads(read_bytes(folder.confirm_file))]

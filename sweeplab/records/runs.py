@@ -1,7 +1,8 @@
 """A run on disk: run.json when it starts, points.jsonl while it trains, end.json when it ends; each as a typed record.
 
 A worker writes the three files, and readers use the same classes. `end.json` decides how a run ended: it is written
-before the end is reported to the storage, so if a worker is killed between the two, the next one reports it.
+before the end is reported to the storage, so if a worker is killed between the two, the next one reports it. The norms
+of layers are in gradients.jsonl, if `track` asks for them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from sweeplab.errors import DamagedFile
-from sweeplab.files import GrowingFile, opened, write_new, write_whole
+from sweeplab.files import GrowingFile, make_folder, opened, read_bytes, write_new, write_whole
+from sweeplab.formatting import json_ready
 from sweeplab.hyperparameters import Hyperparameters
 
 # Further measures in a run's end: its loss at the iteration that gives its trial its value, the same for all seeds; the
@@ -32,31 +34,22 @@ END_MEASURES = (
     "final_whole_bits_per_byte",
     "slot_steps",
 )
-
-
 # What each loss is measured on: the words of every command and page beside a loss.
 MEASURED_ON = {
     "val_loss": "on the evaluation targets",
     "whole_val_loss": "on the whole validation split",
     "test_loss": "on the whole test split",
 }
-
-
 # The fields of every point, and the types that JSON gives them.
 COUNTS: Mapping[str, tuple[type, ...]] = {
     "iteration": (int,),
     "train_tokens": (int,),
     "wall_seconds": (int, float),
 }
-
-
 # The cure for files that no command can recreate.
 FROM_A_COPY = "restore from a copy of the lab; MLflow still has what was sent"
-
-
 # Checkpoints of a series are in folders named by this prefix and the iteration.
 _SERIES = "at-"
-
 # The error of a trial that does not fit into memory begins with this: it does not count against other trials.
 DOES_NOT_FIT = "does not fit"
 
@@ -112,14 +105,14 @@ class RunStart:
     started: float
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> Self:
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
         """Read the record; hyperparameters that it lacks get their defaults."""
-        return cls(**known(cls, said) | {"values": Hyperparameters.from_json(said["values"])})
+        return cls(**known(cls, record) | {"values": Hyperparameters.from_json(record["values"])})
 
     def as_json(self) -> dict[str, Any]:
         """Return the record as run.json has it, without `enqueued` and `retries` if they are None."""
-        said = vars(self) | {"values": self.values.as_dict()}
-        return {name: value for name, value in said.items() if value is not None}
+        record = vars(self) | {"values": self.values.as_dict()}
+        return {name: value for name, value in record.items() if value is not None}
 
 
 # A number that an evaluation measures besides the loss, if the task or the model has it.
@@ -133,7 +126,8 @@ class CurvePoint:
     Losses are in its objective's unit. `whole_…` exist only at a run's end: they are measured on the whole validation
     split with the weights that give the trial its value. `slot_steps` is the run's share of its stacks' slots, summed
     over steps: in a step, slots divided by training runs. `wall_seconds` is the training time so far, including
-    `eval_seconds`, the time of the evaluation. A number that is not finite is written, and read, as null.
+    `eval_seconds`, the time of the evaluation. `extra` has what a plug-in's objective measures, which the file has
+    beside the other numbers. A number that is not finite is written, and read, as null.
     """
 
     iteration: int
@@ -148,10 +142,6 @@ class CurvePoint:
     exact_match: Measured = None
     accuracy: Measured = None
     f1: Measured = None
-    pearson: Measured = None
-    spearman: Measured = None
-    reward_accuracy: Measured = None
-    reward_margin: Measured = None
     pseudo_perplexity: Measured = None
     expert_use_max: Measured = None
     expert_use_entropy: Measured = None
@@ -160,10 +150,26 @@ class CurvePoint:
     whole_bits_per_byte: float | None = None
     slot_steps: float | None = None
     train_tokens: int
+    extra: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        """Read the point; numbers of other names are what the objective itself measures."""
+        declared = known(cls, record)
+        extra = {name: value for name, value in record.items() if name not in declared and _is_number(value)}
+        return cls(**declared, extra=extra)
 
     def as_json(self) -> dict[str, Any]:
         """Return the point as plain data, without fields that were not measured."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        record = {name: value for name, value in asdict(self).items() if value is not None}
+        record |= record.pop("extra")
+        return record
+
+    @property
+    def measures(self) -> dict[str, float]:
+        """Return what was measured besides the loss, by name."""
+        values = {name: getattr(self, name) for name in MEASURES}
+        return {name: value for name, value in values.items() if value is not None} | dict(self.extra)
 
 
 # The names of these numbers; annotations are texts here.
@@ -185,10 +191,10 @@ class TrialEnding:
     error: str | None = None
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> Self:
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
         """Read the record as end.json has it."""
-        states = {int(seed): RunState(state) for seed, state in said.get("states", {}).items()}
-        return cls(RunState(said["outcome"]), said["value"], states, said.get("error"))
+        states = {int(seed): RunState(state) for seed, state in record.get("states", {}).items()}
+        return cls(RunState(record["outcome"]), record["value"], states, record.get("error"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,22 +239,27 @@ class RunEnd:
         return self.final_whole_val_loss if self.best_whole_val_loss is None else self.best_whole_val_loss
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> Self:
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
         """Read the record; if it lacks its trial's ending, as audits once did, the run's own is used."""
-        ending = said.get("ending") or {"outcome": said["state"], "value": said["value"]}
-        best = {name: loss for name in MEASURES if (loss := said.get(f"best_{name}")) is not None}
-        typed = {"state": RunState(said["state"]), "best": best, "ending": TrialEnding.from_json(ending)}
-        return cls(**known(cls, said) | typed)
+        ending = record.get("ending") or {"outcome": record["state"], "value": record["value"]}
+        others = {name: value for name, value in record.items() if name not in cls.__dataclass_fields__}
+        best = {
+            name.removeprefix("best_"): value
+            for name, value in others.items()
+            if name.startswith("best_") and value is not None
+        }
+        typed = {"state": RunState(record["state"]), "best": best, "ending": TrialEnding.from_json(ending)}
+        return cls(**known(cls, record) | typed)
 
     def as_json(self) -> dict[str, Any]:
         """Return the record as end.json has it, without measures that the task or the model does not have."""
-        said: dict[str, Any] = {}
+        record: dict[str, Any] = {}
         for name, value in asdict(self).items():
             if name == "best":
-                said |= {f"best_{each}": measure for each, measure in value.items()}
+                record |= {f"best_{each}": measure for each, measure in value.items()}
             elif value is not None or name not in (*END_MEASURES, "grad_accum"):
-                said[name] = value
-        return said
+                record[name] = value
+        return record
 
 
 def run_key(cell: str, trial: int, seed: int) -> str:
@@ -277,6 +288,7 @@ class RunFolder:
     gradients_file = Inside("gradients.jsonl")
     end_file = Inside("end.json")
     test_file = Inside("test.json")  # its measures on the test split
+    tracked_file = Inside("tracked")  # where tracking has the run: the place, its study's id and its own
     shipped_file = Inside("shipped")  # the marker that tracking has the complete run
 
     @property
@@ -295,6 +307,19 @@ class RunFolder:
         return int(self.path.name.rpartition("-")[2])
 
     @property
+    def tracked(self) -> str:
+        """Return where tracking has the run; an empty text if it was not sent."""
+        try:
+            return read_bytes(self.tracked_file).decode("utf-8", "replace")
+        except FileNotFoundError:
+            return ""
+
+    @property
+    def tracked_id(self) -> str:
+        """Return the run's id in tracking; an empty text if it was not sent."""
+        return self.tracked.rpartition(" ")[2]
+
+    @property
     def has_started(self) -> bool:
         """Return whether the run's start is written."""
         return self.start_file.exists()
@@ -303,13 +328,13 @@ class RunFolder:
     def started(self) -> float:
         """Return when the run started, in seconds since 1970; for a damaged record, when that was written."""
         try:
-            return float(json.loads(self.start_file.read_bytes())["started"])
+            return float(json.loads(read_bytes(self.start_file))["started"])
         except (ValueError, KeyError, TypeError):
             return self.start_file.stat().st_mtime
 
     def write_start(self, start: RunStart) -> None:
         """Write the run's start, unless an earlier worker did."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         if not self.has_started:
             write_whole(self.start_file, _json(start.as_json()))
 
@@ -319,9 +344,11 @@ class RunFolder:
         Raises:
             DamagedFile: run.json is gone or damaged.
         """
-        again = f"rm {self.start_file}, and run the study again"
-        with reading(self.start_file, FROM_A_COPY if self.end_file.exists() else again):
-            return RunStart.from_json(json.loads(self.start_file.read_bytes()))
+        cure = f"rm {self.start_file}, and run the study again"
+        if self.end_file.exists():
+            cure = FROM_A_COPY
+        with reading(self.start_file, cure):
+            return RunStart.from_json(json.loads(read_bytes(self.start_file)))
 
     def append(self, points: Iterable[CurvePoint]) -> None:
         """Append points to the curve."""
@@ -329,8 +356,8 @@ class RunFolder:
 
     def points(self) -> list[CurvePoint]:
         """Return the curve by iteration; if a run repeated an iteration after a kill, the first record counts."""
-        found = {point.iteration: point for point in reversed(CurveReader(self).new_points())}
-        return [found[iteration] for iteration in sorted(found)]
+        points = {point.iteration: point for point in reversed(CurveReader(self).new_points())}
+        return [points[iteration] for iteration in sorted(points)]
 
     def write_end(self, end: RunEnd, promoted: int | None = None) -> RunEnd:
         """Write the run's end unless there is one, and return the one that holds; nothing of the run is written later.
@@ -340,7 +367,8 @@ class RunFolder:
         the trial was pruned, which is no longer valid.
         """
         while not write_new(self.end_file, _json(end.as_json())):
-            if written := self.take_back_end(promoted):
+            written = self.take_back_end(promoted)
+            if written:
                 return written
         return end
 
@@ -351,11 +379,11 @@ class RunFolder:
             DamagedFile: end.json is damaged.
         """
         try:
-            said = self.end_file.read_bytes()
+            content = read_bytes(self.end_file)
         except FileNotFoundError:
             return None
         with reading(self.end_file, FROM_A_COPY):
-            return RunEnd.from_json(json.loads(said))
+            return RunEnd.from_json(json.loads(content))
 
     def write_test(self, measures: Mapping[str, float]) -> None:
         """Write the run's measures on the whole test split; the loss is `test_loss`."""
@@ -370,20 +398,20 @@ class RunFolder:
         if not self.test_file.exists():
             return None
         with reading(self.test_file, f"rm {self.test_file}, and confirm the study again"):
-            return {name: float(value) for name, value in json.loads(self.test_file.read_bytes()).items()}
+            return {name: float(value) for name, value in json.loads(read_bytes(self.test_file)).items()}
 
     def take_back_end(self, promoted: int | None) -> RunEnd | None:
         """Remove the end with which a run was pruned, if its trial was `promoted` from there; return any other end."""
         end = self.read_end()
         if (
-            end is None
-            or promoted is None
-            or end.ending.outcome is not RunState.PRUNED
-            or end.iteration > promoted
+            end
+            and promoted is not None
+            and end.ending.outcome is RunState.PRUNED
+            and end.iteration <= promoted
         ):
-            return end
-        self.end_file.unlink()
-        return None
+            self.end_file.unlink()
+            return None
+        return end
 
     def checkpoint(self) -> Path | None:
         """Return the folder of the run's checkpoint, or None."""
@@ -410,7 +438,7 @@ class CurveReader:
 
         A line that a kill cut off is skipped.
         """
-        return [point for line in self._file.new_lines().split(b"\n") if (point := _point(line))]
+        return [point for point in map(_point, self._file.new_lines().split(b"\n")) if point]
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
@@ -429,16 +457,17 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
 def _point(line: bytes) -> CurvePoint | None:
     # Points are flat: after a cut-off line without its newline, the last brace opens the whole one.
     try:
-        said = json.loads(line[max(line.rfind(b"{"), 0) :])
+        record = json.loads(line[max(line.rfind(b"{"), 0) :])
     except (ValueError, RecursionError):
         return None
     # Skip a line without these fields, or with anything that is not a number.
-    if not isinstance(said, dict) or not said.keys() >= COUNTS.keys():
+    if not isinstance(record, dict) or not record.keys() >= COUNTS.keys():
         return None
-    point = known(CurvePoint, said)
-    counted = all(type(point[name]) in kinds and 0 <= point[name] < 2**53 for name, kinds in COUNTS.items())
-    measured = all(each is None or _is_number(each) for each in point.values())
-    return CurvePoint(**point) if counted and measured else None
+    counted = all(type(record[name]) in kinds and 0 <= record[name] < 2**53 for name, kinds in COUNTS.items())
+    measured = all(each is None or _is_number(each) for each in known(CurvePoint, record).values())
+    if not (counted and measured):
+        return None
+    return CurvePoint.from_json(record)
 
 
 def _is_number(value: Any) -> bool:
@@ -454,14 +483,16 @@ def reading(file: Path, cure: str) -> Iterator[None]:
         raise DamagedFile(file, error.strerror or str(error), cure) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         why = "unexpected content"
-        if isinstance(error, KeyError | ValueError):
-            why = f"no {error}" if isinstance(error, KeyError) else str(error).partition("\n")[0]
+        if isinstance(error, KeyError):
+            why = f"no {error}"
+        elif isinstance(error, ValueError):
+            why = str(error).partition("\n")[0]
         raise DamagedFile(file, f"it cannot be read ({why})", cure) from error
 
 
-def known(record: type[Any], said: Mapping[str, Any]) -> dict[str, Any]:
+def known(record: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries for which a record has a field."""
-    return {name: said[name] for name in record.__dataclass_fields__ if name in said}
+    return {name: values[name] for name in record.__dataclass_fields__ if name in values}
 
 
 def _json(content: Mapping[str, Any]) -> bytes:
@@ -469,9 +500,51 @@ def _json(content: Mapping[str, Any]) -> bytes:
 
 
 def _finite(content: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: finite_or_none(value) for name, value in content.items()}
+    """Replace numbers that are not finite, which JSON cannot write."""
+    infinite = {
+        name for name, value in content.items() if isinstance(value, float) and not math.isfinite(value)
+    }
+    return dict(content) | dict.fromkeys(infinite)
 
 
-def finite_or_none(value: Any) -> Any:
-    """Return the value, or None if it is a number that is not finite, which JSON cannot write."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+Norms = tuple[float | None, float | None, float | None]
+
+
+@dataclass(frozen=True)
+class GradientPoint:
+    """The norms in one step of each layer's gradient (before clipping), update and weights, in the order of the layers.
+
+    `iteration` counts the steps including this one. A norm that is not finite is None.
+    """
+
+    iteration: int
+    layers: Mapping[str, Norms]
+
+
+def append_gradients(folder: RunFolder, points: Iterable[GradientPoint]) -> None:
+    """Append points to a run's file."""
+    lines = [{"iteration": point.iteration, **point.layers} for point in points]
+    if lines:
+        append_lines(folder.gradients_file, [json.dumps(json_ready(line)) for line in lines])
+
+
+def read_gradients(folder: RunFolder) -> list[GradientPoint]:
+    """Return a run's points by iteration; if it repeated an iteration after a kill, the first record counts."""
+    lines = GrowingFile(folder.gradients_file).new_lines().split(b"\n")
+    points = {point.iteration: point for point in map(_gradients, reversed(lines)) if point}
+    return [points[iteration] for iteration in sorted(points)]
+
+
+def _gradients(line: bytes) -> GradientPoint | None:
+    try:
+        record = json.loads(line)
+        iteration, layers = int(record.pop("iteration")), {}
+        for name, (gradient, update, weights) in record.items():
+            layers[name] = (_number(gradient), _number(update), _number(weights))
+    except (ValueError, KeyError, TypeError, AttributeError):  # a kill may have cut the line off
+        return None
+    return GradientPoint(iteration, layers)
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)

@@ -1,8 +1,8 @@
-"""Studies in MLflow's own pages: the views that a dashboard asks for, and a server if none runs."""
+"""A study in MLflow's own pages: the view that a dashboard asks for, and a server if none runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +11,10 @@ from typing import Any
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.formatting import without_password
 from sweeplab.hyperparameters import TABLE
-from sweeplab.lab.listing import find_study, read_spec, study_names, tracking_uri_of
+from sweeplab.lab.listing import find_study, read_spec, tracking_uri_of
 from sweeplab.records.folders import StudyFolder, lab_folder
 from sweeplab.report import options
-from sweeplab.report.options import LOG, PanelOption, check_value, listed
+from sweeplab.report.options import LOG, PanelOption, check_value
 from sweeplab.study.problems import Problems
 from sweeplab.tracking import pages
 from sweeplab.tracking.connection import SERVERS, database_file, tracking_uri, writable
@@ -38,35 +38,35 @@ CHARTS: dict[str, dict[str, PanelOption]] = {
 
 @dataclass(frozen=True)
 class Shown:
-    """Pages that can be opened: their links by study and kind, and the server that sweeplab started, if any.
+    """A study's pages that can be opened: their links by kind, and the server that sweeplab started, if any.
 
-    `empty` has the studies without runs: their pages fill as runs start.
+    A study that `is_empty` has no runs yet: its pages fill as they start.
     """
 
+    study: str
     address: str
-    links: Mapping[str, Mapping[str, str]]
-    empty: tuple[str, ...]
+    links: Mapping[str, str]
+    is_empty: bool
     server: pages.PagesServer | None
 
 
 @contextmanager
 def browse(
-    lab: Path | None, name: str | None, port: int | None = None, dashboard: Path | None = None
+    lab: Path | None, name: str, port: int | None = None, dashboard: Path | None = None
 ) -> Iterator[Shown]:
-    """Show one study, or all that the lab's tracking has, in MLflow's pages while the context is open.
+    """Show a study in MLflow's pages while the context is open.
 
-    A tracking server has its own pages. A database is served on this machine only, at `port` or the first free port;
-    a read-only database is copied and the copy is served.
+    A tracking server has its own pages. A database is served on this machine only, at `port` or a free one; a
+    read-only database is copied and the copy is served.
 
     Raises:
         BadInput: there is no such study, it has no runs yet, the port is taken, the dashboard has unknown columns,
             options or values, or the tracking server does not answer.
         TrackingUnavailable: sweeplab's own server does not start.
     """
-    view, place = read_view(dashboard), lab_folder(lab)
-    folders = [find_study(lab, name)] if name else [StudyFolder(place, each) for each in study_names(place)]
-    empty = tuple(folder.name for folder in folders if not any(folder.runs()))
-    uri = tracking_uri(place, tracking_uri_of(folders[0]) if name else None)
+    file = dashboard or options.default_dashboard("mlflow")
+    view, place, folder = read_view(file), lab_folder(lab), find_study(lab, name)
+    is_empty, uri = not any(folder.runs()), tracking_uri(place, tracking_uri_of(folder))
     database = database_file(uri)
     if database and not database.exists():
         raise BadInput(f"{place} has no runs to look at yet; sweeplab study run FILE trains some")
@@ -74,51 +74,32 @@ def browse(
         address = without_password(uri).rstrip("/")
         try:
             count_studies(place, uri)
-            links = _publish(folders, uri, view, f"{address}/", bool(name), uri)
+            links = _publish(folder, file.stem, view, f"{address}/", uri)
         except TrackingUnavailable as error:
             cure = "start it, or name another with MLFLOW_TRACKING_URI or track: {uri: …}"
             raise BadInput(f"{error}; {cure}") from error
-        yield Shown(address, links, empty, None)
+        yield Shown(folder.name, address, links, is_empty, None)
         return
-    free = pages.free_port(*([] if port is None else [port]))
-    if port not in (None, free):
-        raise BadInput(f"port {port} is in use; --port {free} is free, and without --port one is found")
-    with writable(place, uri) as served, pages.serve(place, served, free) as server:
-        links = _publish(folders, uri, view, server.url, bool(name), served)  # while the server starts
+    with writable(place, uri) as served, pages.serve(place, served, port) as server:
+        links = _publish(folder, file.stem, view, server.url, served)  # while the server starts
         server.wait_until_ready()
-        yield Shown(server.url, links, empty, server)
+        yield Shown(folder.name, server.url, links, is_empty, server)
 
 
-def _publish(
-    folders: Sequence[StudyFolder], uri: str, view: pages.ChartView, page: str, strict: bool, served: str
-) -> dict[str, dict[str, str]]:
-    """Write the view to every study tracked at `uri`, served from `served`; `strict` raises for any that fails."""
-    links = {}
-    for folder in folders:
-        try:
-            spec = read_spec(folder)
-            if tracking_uri(folder.lab, spec.track.uri) == uri:
-                varied = tuple(spec.grid), tuple(spec.search)
-                links[folder.name] = pages.publish(folder.lab, served, folder.name, view, *varied, page)
-        except BadInput:
-            if strict:
-                raise
-    return links
+def _publish(folder: StudyFolder, name: str, view: pages.View, page: str, served: str) -> dict[str, str]:
+    """Write the view to a study tracked at `served`; return the links to it in the page."""
+    spec = read_spec(folder)
+    grid, searched = tuple(spec.grid), tuple(spec.search)
+    return pages.publish(folder.lab, served, folder.name, name, view, grid, searched, page)
 
 
-def read_view(path: Path | None = None) -> pages.ChartView:
-    """Read the view for MLflow from a dashboard file, or from the default one.
+def read_view(file: Path) -> pages.View:
+    """Read a view for MLflow from a dashboard's file.
 
     Raises:
         BadInput: the file cannot be read, or has unknown columns, options or values; every problem has its line.
     """
-    file = path or options.default_dashboard("mlflow")
-    document = options.read_checked(file, ("columns", "sort", "charts"), _check)
-    sort = document["sort"]
-    charts = tuple(_chart(each) for each in document.get("charts") or ())
-    return pages.ChartView(
-        file.stem, tuple(document["columns"]), sort["by"], bool(sort.get("descending")), charts
-    )
+    return options.read_checked(file, ("columns", "sort", "charts"), _check)
 
 
 def _check(document: Mapping[str, Any], problems: Problems) -> None:
@@ -145,14 +126,3 @@ def _check(document: Mapping[str, Any], problems: Problems) -> None:
             metric = chart.get("metric")
             if metric in CURVES and metric not in LOSSES_BY_TOKENS:
                 problems.add(("charts", index, "x"), f"MLflow has no {metric} over tokens", "iteration, time")
-
-
-def _chart(written: Mapping[str, Any]) -> pages.Chart:
-    return pages.Chart(
-        kind=written["chart"],
-        title=str(written.get("title", "")),
-        x=written.get("x", ""),
-        y=written.get("metric", written.get("y", "")),
-        log=tuple(listed(written.get("log", []))),
-        width=written.get("width", "full"),
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,24 +10,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pandas import DataFrame, Series
 
-from sweeplab.analysis.confirmation import CellConfirmed, confirmed_cells
-from sweeplab.analysis.points import study_points, unit_of
-from sweeplab.analysis.sweep.importance import Evaluator, Importance, importances
-from sweeplab.analysis.sweep.trials import Sweep, sweep_of
-from sweeplab.analysis.trials import WORST_FIRST, plain
+from sweeplab.analysis.differences import CellConfirmed, confirmed_cells
+from sweeplab.analysis.importance import Evaluator, Importance, importances
+from sweeplab.analysis.studies import PARAMS, Studies, loss_column, study_points, unit_of
+from sweeplab.analysis.sweep import Sweep, sweep_of
+from sweeplab.analysis.trials import WORST_FIRST, plain, rankings, with_expected
 from sweeplab.errors import BadInput
 from sweeplab.formatting import counts, rounded
 from sweeplab.hyperparameters import AUTO, TABLE
-from sweeplab.laws.assessment import Assessment, assess, find_law
-from sweeplab.laws.estimation.forms import LAWS, Law
+from sweeplab.laws.assessment import Assessment, assess, law_for
+from sweeplab.laws.forms import Law
 from sweeplab.laws.points import Points
-from sweeplab.records.confirmed import read_confirmed
-from sweeplab.records.folders import StudyFolder
+from sweeplab.records.folders import StudyFolder, read_confirmed
 from sweeplab.records.runs import MEASURED_ON
+from sweeplab.study.choice import Ranking
 from sweeplab.sweep.work.pruned import Audited, audited_trials
 
 if TYPE_CHECKING:
-    from sweeplab.analysis.studies import Studies
     from sweeplab.analysis.trials import StudyDesign
 
 # Columns of the runs that are measured or computed, with their axis titles; a loss has its objective's unit.
@@ -51,10 +51,6 @@ CURVES = {
     "exact_match": "exact matches (share of targets)",
     "accuracy": "accuracy (share of labels that are right)",
     "f1": "F1 (mean over labels)",
-    "pearson": "Pearson's correlation with the scores",
-    "spearman": "Spearman's rank correlation with the scores",
-    "reward_accuracy": "preference accuracy (share ranked right)",
-    "reward_margin": "reward margin (chosen minus rejected)",
     "eval_train_loss": "loss on the training split ({unit})",
     "pseudo_perplexity": "pseudo-perplexity (one token masked at a time)",
     "expert_use_max": "largest share of one expert, in the worst layer",
@@ -65,7 +61,9 @@ CURVES = {
 }
 PROGRESS = {"train_tokens": "training tokens", "iteration": "iteration"}
 # The columns that laws use, from a study or any table.
-ROLES = {"params": "parameters N", "tokens": "training tokens D", "flops": "training FLOPs C", "loss": "loss"}
+ASPECT = "aspect_ratio"
+ROLES = {"params": "parameters N", "tokens": "training tokens D", "flops": "training FLOPs C"}
+ROLES |= {"n_layer": "n_layer", "n_embd": "n_embd", ASPECT: "n_embd / n_layer"}
 N_REFITS = 400
 # Grid entries that would make a study's points differ in a role; iterations are filled in.
 _GRID_OF = {"params": "n_embd: [32, 64, 128]", "tokens": "max_iters: [{}, {}, {}]"}
@@ -77,16 +75,15 @@ Result = TypeVar("Result")
 
 def title_of(column: str) -> str:
     """Return the axis title of a hyperparameter or of a fact."""
-    row = TABLE.get(column)
-    if row is None:
-        return FACTS.get(column, column)
-    return f"{column} ({row.unit})" if row.unit else column
+    if column in TABLE and TABLE[column].unit:
+        return f"{column} ({TABLE[column].unit})"
+    return FACTS.get(column, column)
 
 
 def states_in_words(states: Series) -> str:
     """Return the number of runs or trials in each state: 24 complete, 3 pruned."""
-    found = states.value_counts()
-    return counts({state: found[state] for state in reversed(WORST_FIRST) if state in found})
+    numbers = states.value_counts()
+    return counts({state: numbers[state] for state in reversed(WORST_FIRST) if state in numbers})
 
 
 class RunPages(NamedTuple):
@@ -122,15 +119,20 @@ class ReportData:
         lab: Path | None = None,
     ) -> ReportData:
         """Return the data of a page of studies; both tables may be empty, and curves may be read by metric."""
-        whole = DataFrame() if callable(curves) else plain(curves, _CURVE_COLUMNS)
-        read = curves if callable(curves) else lambda metric: whole[whole["metric"] == metric]
-        return cls(plain(runs, _RUN_COLUMNS), read, studied=studied, lab=lab)
+        runs = plain(runs, _RUN_COLUMNS)
+        ranked = (studied and studied.ranked) or (rankings(runs) if len(runs) else {})
+        runs = with_expected(runs, ranked)
+        kept: dict[Hashable, Any] = {"ranked": ranked}
+        if isinstance(curves, DataFrame):
+            whole = plain(curves, _CURVE_COLUMNS)
+            return cls(runs, lambda metric: whole[whole["metric"] == metric], None, studied, lab, _kept=kept)
+        return cls(runs, curves, None, studied, lab, _kept=kept)
 
     @classmethod
-    def of_table(cls, found: Assessment) -> ReportData:
+    def of_table(cls, assessment: Assessment) -> ReportData:
         """Return the data of a table's page: its points and the law fitted to them."""
-        report = cls(DataFrame(), lambda metric: DataFrame(), table=found.points)
-        report._kept["assess", found.fit.law.name, found.delta] = found
+        report = cls(DataFrame(), lambda metric: DataFrame(), table=assessment.points)
+        report._kept["assess", assessment.fit.law.name, assessment.delta] = assessment
         return report
 
     @property
@@ -164,30 +166,61 @@ class ReportData:
     @property
     def loss_title(self) -> str:
         """Return the title of the metric that trials are ranked by, with its unit if it has one."""
-        own = {spec.objective.metric for spec in self.studied.specs.values()} if self.studied else set()
-        return self.measure_title("val_loss") if own <= {"val_loss"} else " or ".join(sorted(own))
+        metrics = {spec.objective.metric for spec in self.studies.specs.values()}
+        return self.measure_title("val_loss") if metrics <= {"val_loss"} else " or ".join(sorted(metrics))
 
     @property
     def objective(self) -> str:
         """Return which evaluation of a run counts, best or final; comparable studies agree in it."""
-        own = (spec.objective.at for spec in self.studied.specs.values()) if self.studied else ()
-        return next(iter(own), "best")
+        return next((spec.objective.at for spec in self.studies.specs.values()), "best")
+
+    @property
+    def law_metric(self) -> str:
+        """Return the column of the runs' losses that laws are fitted to, which figures of sizes show too."""
+        return loss_column(self.runs, self.objective)
+
+    def loss_metric(self, asked: str) -> str:
+        """Return the column of a loss: the one asked for, or that of the laws."""
+        return self.law_metric if asked == AUTO else asked
+
+    @property
+    def law_loss_title(self) -> str:
+        """Return the title of the loss that laws are fitted to: the measure of the runs, or a table's column."""
+        if self.table is None:
+            return self.measure_title(self.law_metric)
+        return f"loss ({self.table.conventions.get('loss', 'loss').removesuffix(', by its name')})"
+
+    @property
+    def studies(self) -> Studies:
+        """Return the studies themselves; none for a table without a study's record."""
+        return self.studied or Studies(self.runs, {}, {})
+
+    @property
+    def ranked(self) -> Mapping[tuple[str, str], Ranking]:
+        """Return the order of the trials by study and task."""
+        ranked: Mapping[tuple[str, str], Ranking] = self._kept.get("ranked", {})
+        return ranked
 
     @property
     def baselines(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the n-gram baseline of each cell, from the first study that has the cell."""
-        own = self.studied.baselines.values() if self.studied else ()
-        return {cell: each for cells in reversed([*own]) for cell, each in cells.items()}
+        return dict(ChainMap(*map(dict, self.studies.baselines.values())))
 
     @property
     def design(self) -> StudyDesign | None:
         """Return the grids and search spaces of the studies; None for a table without a study's record."""
         return self.studied.design if self.studied else None
 
+    def folder(self, study: str) -> StudyFolder | None:
+        """Return a study's folder; None for a table without a study's record."""
+        return StudyFolder(self.lab, study) if self.lab and self.studied else None
+
     def curves(self, metric: str, study: str | None = None) -> DataFrame:
         """Return a metric's curves, of all runs or of one study's."""
         curves = self.once(("curves", metric), lambda: plain(self.read_curve(metric), _CURVE_COLUMNS))
-        return curves[curves["study"] == study] if study and "study" in curves else curves
+        if study and "study" in curves:
+            return curves[curves["study"] == study]
+        return curves
 
     @property
     def curves_read(self) -> list[DataFrame]:
@@ -202,24 +235,23 @@ class ReportData:
             BadInput: no study has a run.
         """
         self.check_runs()
-        designs = self.studied.designs if self.studied else {}
         by_study = self.runs.groupby("study", sort=False)
-        return self.once("sweeps", lambda: [sweep_of(own, designs.get(str(name))) for name, own in by_study])
+
+        def read() -> list[Sweep]:
+            designs = self.studies.designs
+            return [sweep_of(runs, designs.get(str(name))) for name, runs in by_study]
+
+        return self.once("sweeps", read)
 
     @property
     def confirmed(self) -> list[tuple[str, CellConfirmed]]:
         """Return the confirmed cells with the name of their study; empty if nothing was confirmed."""
-        if not (self.lab and self.studied):
-            return []
-        return [
-            (name, cell)
-            for name in self.studied.data
-            for cell in confirmed_cells(read_confirmed(StudyFolder(self.lab, name)))
-        ]
+        folders = filter(None, map(self.folder, self.studies.data))
+        return [(each.name, cell) for each in folders for cell in confirmed_cells(read_confirmed(each))]
 
     def audited(self, study: str) -> list[Audited]:
         """Return the study's pruned trials that the audit trained to the end."""
-        folder = StudyFolder(self.lab, study) if self.lab and self.studied else None
+        folder = self.folder(study)
         return self.once(("audited", study), lambda: audited_trials(folder) if folder else [])
 
     @property
@@ -232,7 +264,14 @@ class ReportData:
         if self.table is not None:
             return self.table
         self.check_runs()
-        return self.once("points", self.studied.points if self.studied else lambda: study_points(self.runs))
+        if self.studied:
+            return self.once("points", self.studied.points)
+        return self.once("points", lambda: study_points(self.runs))
+
+    @property
+    def params_column(self) -> str:
+        """Return the column of the parameters that the study's laws count."""
+        return PARAMS[self.studied.settled().chosen("params") if self.studied else "total"]
 
     def law(self, name: str) -> Law:
         """Return a law by its name; `auto` is the law of the table's page, else the one for the columns that vary.
@@ -240,15 +279,10 @@ class ReportData:
         Raises:
             BadInput: there is no such law, or no point.
         """
-        if name != AUTO:
-            return find_law(name)
         fitted = [kept.fit.law for kept in self._kept.values() if isinstance(kept, Assessment)]
-        if self.table is not None and fitted:
+        if name == AUTO and self.table is not None and fitted:
             return fitted[0]
-        differs = self.points.varied & {"params", "tokens"}
-        return LAWS[
-            "power-n" if differs == {"params"} else "power-d" if differs == {"tokens"} else "chinchilla"
-        ]
+        return law_for(self.points, name)
 
     def assessment(self, law: str, delta: str = AUTO) -> Assessment:
         """Return a law's fit to the points, with every interval and verdict.
@@ -269,7 +303,7 @@ class ReportData:
         points = self.points
         if self.table is not None or role in points.varied:
             return
-        longest = int(self.runs["max_iters"].max()) if "max_iters" in self.runs else 1000
+        longest = int(self.runs.get("max_iters", Series([1000])).max())
         grid = _GRID_OF[role].format(*(max(1, longest * times // 2) for times in (1, 2, 4)))
         value = f"{rounded(float(points.columns[role][0]))} {ROLES[role].rpartition(' ')[0]}"
         raise BadInput(f"every run has {value}; grid: {{{grid}}} in the study varies it")

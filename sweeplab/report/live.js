@@ -47,7 +47,8 @@ function show(said) {
   at("phase").textContent = said.state;
   at("bar").hidden = said.total === null;
   if (said.total !== null) [at("bar").max, at("bar").value] = [said.total, Math.min(said.total, said.counted)];
-  at("counted").textContent = said.total === null ? `${said.counted} trials` : `${said.counted} of ${said.total} trials`;
+  const trials = said.total ?? said.counted, part = said.total === null ? "" : `${said.counted} of `;
+  at("counted").textContent = `${part}${trials} ${trials === 1 ? "trial" : "trials"}`;
   at("left").textContent = said.left && `${said.left} left`;
   at("states").textContent = Object.entries(said.states).map(([state, count]) => `${count} ${state}`).join(", ");
   const { running, slots } = said.occupancy;
@@ -64,7 +65,7 @@ function show(said) {
   }
   for (const button of document.querySelectorAll("button[data-order]")) {
     const order = button.dataset.order;
-    button.disabled = order === "resume" ? said.state === "running" : !said.is_run;
+    button.disabled = order === "resume" ? ["running", "queued"].includes(said.state) : !said.is_run;
   }
   const live = [...runs.values()].filter((run) => run.state === "running");
   fill(at("running"), ["cell", "trial", "iteration", "loss", "best", "values", ""], live.map((run) => [

@@ -1,35 +1,49 @@
-"""A page that shows a study while it runs, and can pause, stop, extend and steer it.
+"""A study while it runs: the page that shows and steers it, and the table of a notebook.
 
-It is served to this machine only, to whoever knows its address: see `tracking/private.py`.
+The page is served to this machine only, to whoever knows its address: see `tracking/private.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sys
+import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, TrackingUnavailable
-from sweeplab.formatting import json_ready, without_password
+from sweeplab.formatting import json_ready, measured, out_of, several, without_password
+from sweeplab.lab.events import Event, RunEvaluated, Tick
 from sweeplab.lab.listing import find_metric, find_study, loss_unit_of, read_spec, study_names, study_state
 from sweeplab.lab.moving import Done
 from sweeplab.lab.showing import commands_about
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import MEASURED_ON, CurvePoint, RunEnd, RunFolder, RunStart, RunState, run_key
+from sweeplab.records.runs import (
+    MEASURED_ON,
+    CurvePoint,
+    RunEnd,
+    RunFolder,
+    RunStart,
+    RunState,
+    TrialEnding,
+    run_key,
+)
 from sweeplab.sweep.control import steering
 from sweeplab.sweep.control.following import Watched
+from sweeplab.sweep.work.progress import StudyProgress
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
 
-FIRST_PORT = 8050
+
 LOOK_SECONDS = 1.0
 MOST_BYTES = 65_536  # of a request
 # Only this page's own files and addresses; Plotly writes inline styles, and saves figures as data URLs.
@@ -66,7 +80,7 @@ class Follower:
         live = [row["cell"] for row in self._rows.values() if row["state"] is RunState.RUNNING]
         slots = max((cell.stack for cell in plan.cells if cell.cell in live), default=0)
         metric = find_metric(self.folder)
-        found = {
+        state = {
             "study": self.folder.name,
             "metric": metric,
             "unit": loss_unit_of(self.folder),
@@ -94,15 +108,19 @@ class Follower:
             "optuna": f"optuna-dashboard {without_password(self.folder.storage_url)}",
         }
         self._new_rows, self._new_points = {}, {}
-        return found
+        return state
 
     def _hear(self, run: RunFolder, points: Sequence[CurvePoint], end: RunEnd | None) -> None:
         key = run_key(run.cell, run.trial, run.seed)
         start = self._starts[key] = self._starts.get(key) or run.read_start()
         before = self._rows.get(key, {"iteration": 0, "loss": None, "best": None})
-        losses = [(each.iteration, each.val_loss) for each in points if each.val_loss is not None]
-        at, loss = losses[-1] if losses else (before["iteration"], before["loss"])
-        known = [each for each in (before["best"], *(each for _, each in losses)) if each is not None]
+        losses = [(point.iteration, point.val_loss) for point in points if point.val_loss is not None]
+        at, loss = [(before["iteration"], before["loss"]), *losses][-1]
+        known = [loss for loss in (before["best"], *(loss for _, loss in losses)) if loss is not None]
+        open_end = RunEnd(
+            state=self._unfinished, iteration=at, value=None, ending=TrialEnding(self._unfinished, None)
+        )
+        record = end or open_end
         row = {
             "key": key,
             "cell": start.cell,
@@ -110,13 +128,13 @@ class Follower:
             "seed": start.seed,
             "max_iters": start.values.max_iters,
             "sampled": dict(start.sampled),
-            "state": end.state if end else self._unfinished,
-            "outcome": end.ending.outcome if end else self._unfinished,
-            "value": end.value if end else None,
-            "iteration": end.iteration if end else at,
+            "state": record.state,
+            "outcome": record.ending.outcome,
+            "value": record.value,
+            "iteration": record.iteration,
             "loss": loss,
             "best": min(known, default=None),
-            "ended": end.ended if end else None,
+            "ended": end and end.ended,
         }
         if losses:
             self._new_points.setdefault(key, []).extend(losses)
@@ -126,16 +144,20 @@ class Follower:
 
 # The commands of the command line by name, each called with its arguments from a request.
 ORDERS: dict[str, Callable[[StudyFolder, Mapping[str, Any]], Done]] = {
-    "stop": lambda folder, given: steering.stop(folder),
-    "pause": lambda folder, given: steering.pause(folder),
-    "resume": lambda folder, given: steering.resume(folder) or _run(folder),
-    "extend": lambda folder, given: steering.extend(folder, given.get("trials_per_cell"), given.get("time")),
-    "enqueue": lambda folder, given: steering.enqueue(folder, str(given.get("values", "")).split()),
-    "stop trial": lambda folder, given: steering.stop_trial(folder, int(given["trial"]), str(given["cell"])),
+    "stop": lambda folder, values: steering.stop(folder),
+    "pause": lambda folder, values: steering.pause(folder),
+    "resume": lambda folder, values: steering.resume(folder) or _run(folder),
+    "extend": lambda folder, values: steering.extend(
+        folder, values.get("trials_per_cell"), values.get("time")
+    ),
+    "enqueue": lambda folder, values: steering.enqueue(folder, str(values.get("values", "")).split()),
+    "stop trial": lambda folder, values: steering.stop_trial(
+        folder, int(values["trial"]), str(values["cell"])
+    ),
 }
 
 
-def give(folder: StudyFolder, order: str, given: Mapping[str, Any]) -> Done:
+def give(folder: StudyFolder, order: str, values: Mapping[str, Any]) -> Done:
     """Give a study one of the commands.
 
     Raises:
@@ -144,7 +166,7 @@ def give(folder: StudyFolder, order: str, given: Mapping[str, Any]) -> Done:
     if order not in ORDERS:
         raise BadInput(f"there is no command {order!r}")
     try:
-        return ORDERS[order](folder, given)
+        return ORDERS[order](folder, values)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadInput(f"{order}: {error!r} is missing or wrong") from error
 
@@ -173,21 +195,14 @@ def live_page(lab: Path, name: str | None, port: int | None = None) -> Iterator[
     """
     import uvicorn
 
-    from sweeplab.tracking.pages import free_port
     from sweeplab.tracking.private import Private, listen, private_address
 
     if name:
         find_study(lab, name)
     elif not study_names(lab):
         raise BadInput(f"{lab} has no study to look at yet; sweeplab study run FILE trains one")
-    free = free_port(port if port is not None else FIRST_PORT)
-    if port not in (None, free):
-        raise BadInput(f"port {port} is in use; --port {free} is free, and without --port one is found")
-    address = private_address(free)
-    with (
-        ExitStack() as stack,
-        listen(free) as listening,
-    ):  # requests before the server runs are answered once it does
+    with ExitStack() as stack, listen(port) as listening:
+        address = private_address(listening)
         app = Private(application(lab, stack), address)
         config = uvicorn.Config(app, log_level="critical", access_log=False, timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
@@ -231,21 +246,17 @@ def application(lab: Path, stack: ExitStack) -> Starlette:
 
     async def studies(request: Request) -> Response:
         folders = [StudyFolder(lab, name) for name in study_names(lab)]
-        run = [folder for folder in folders if folder.is_run]
-        rows = [
-            {"name": folder.name, "state": study_state(folder) if folder in run else None}
-            for folder in folders
-        ]
-        return JSONResponse(rows)
+        states = {folder: study_state(folder) for folder in folders if folder.is_run}
+        return JSONResponse([{"name": folder.name, "state": states.get(folder)} for folder in folders])
 
     async def events(request: Request) -> Response:
         follower = Follower(find_study(lab, request.query_params.get("study", "")))
         return StreamingResponse(_stream(follower, request), media_type="text/event-stream", headers=_HEADERS)
 
     async def order(request: Request) -> Response:
-        given = await _read(request)
+        values = await _read(request)
         folder = find_study(lab, request.query_params.get("study", ""))
-        done = await run_in_threadpool(give, folder, str(given.get("order")), given)
+        done = await run_in_threadpool(give, folder, str(values.get("order")), values)
         return JSONResponse(asdict(done))
 
     async def mlflow(request: Request) -> Response:
@@ -254,14 +265,14 @@ def application(lab: Path, stack: ExitStack) -> Starlette:
         name = request.query_params.get("study", "")
         if name not in links:
             shown = await run_in_threadpool(lambda: stack.enter_context(browse(lab, name)))
-            links.update(shown.links)
+            links[name] = shown.links
         return JSONResponse(dict(links[name]))
 
     pages = {"/": page, "/live.js": script, "/plotly.js": plotly, "/studies": studies, "/events": events}
     routes = [Route(path, refusing(each)) for path, each in pages.items()]
     routes += [
-        Route(path, refusing(each), methods=["POST"])
-        for path, each in {"/order": order, "/mlflow": mlflow}.items()
+        Route(path, refusing(answer), methods=["POST"])
+        for path, answer in {"/order": order, "/mlflow": mlflow}.items()
     ]
     return Starlette(routes=routes)
 
@@ -278,27 +289,127 @@ async def _read(request: Request) -> dict[str, Any]:
         if len(content) > MOST_BYTES:
             raise BadInput(f"a request has at most {MOST_BYTES:,} bytes")
     try:
-        given = json.loads(content or b"{}")
+        values = json.loads(content or b"{}")
         json.dumps(
-            given, ensure_ascii=False
+            values, ensure_ascii=False
         ).encode()  # fails on half a surrogate, and on a number without end
     except (ValueError, RecursionError):
-        given = None
-    if not isinstance(given, dict):
+        values = None
+    if not isinstance(values, dict):
         raise BadInput('a request is a JSON object, such as {"order": "stop"}')
-    return given
+    return values
 
 
 async def _stream(follower: Follower, request: Request) -> AsyncIterator[str]:
     """Yield server-sent events: the state of the study, whenever it changes."""
     from starlette.concurrency import run_in_threadpool
 
-    said = ""
+    sent = ""
     while not await request.is_disconnected():
         try:
-            found = json.dumps(json_ready(await run_in_threadpool(follower.look)))
-        except (BadInput, TrackingUnavailable) as error:  # such as a study that is being removed
-            found = json.dumps({"error": str(error)})
-        yield f"data: {found}\n\n" if found != said else ": nothing new\n\n"
-        said = found
+            state = json.dumps(json_ready(await run_in_threadpool(follower.look)))
+        except BadInput as error:  # such as a study that is being removed
+            state = json.dumps({"error": str(error)})
+        yield f"data: {state}\n\n" if state != sent else ": nothing new\n\n"
+        sent = state
         await asyncio.sleep(LOOK_SECONDS)
+
+
+MOST_CELLS = 30
+# In the text's own color, so that it is legible on light and dark.
+_STYLE = (
+    "<style>.sweeplab td,.sweeplab th{text-align:right!important;padding:2px 10px}"
+    ".sweeplab td:first-child,.sweeplab th:first-child{text-align:left!important}"
+    ".sweeplab tr.best td{font-weight:600}</style>"
+)
+REFRESH_SECONDS = 0.5
+# Those that have ended first.
+_STATES = (*filter(lambda state: state.is_finished, RunState), RunState.RUNNING, RunState.WAITING)
+
+
+def study_html(name: str, lab: str, shown: Mapping[str, Any] | None) -> str:
+    """Return the HTML for the result of `show_study`; None means that the study has not been run."""
+    head = f"<div class='sweeplab'>{_STYLE}<b>{escape(name)}</b> <small>in {escape(lab)}</small>"
+    if shown is None:
+        return f"{head}<p>not run yet</p></div>"
+    cells = shown["cells"]
+    states = [state for state in _STATES if any(cell.get(state) for cell in cells)]
+    titles = ["cell", "parameters", "trials", *states, shown["metric"]]
+    lowest = min((cell["best_value"] for cell in cells if cell["best_value"] is not None), default=None)
+    rows = [_row(cell, shown["trials_per_cell"], states, lowest) for cell in cells[:MOST_CELLS]]
+    header = _cells(titles, "th")
+    more, left = "", len(cells) - MOST_CELLS
+    if left > 0:
+        more = f"<p>and {several(left, 'more cell')}</p>"
+    return f"{head}<table><tr>{header}</tr>{''.join(rows)}</table>{more}{_best(shown)}</div>"
+
+
+def _row(cell: Mapping[str, Any], total: int | None, states: Iterable[str], lowest: float | None) -> str:
+    best = cell["best_value"]
+    values = [
+        cell["cell"],
+        measured(cell["n_params"], ","),
+        out_of(cell["trials"], total),
+        *(str(cell.get(state) or "–") for state in states),
+        measured(best, ".4f"),
+    ]
+    mark = " class='best'" if best is not None and best == lowest else ""
+    return f"<tr{mark}>{_cells(values, 'td')}</tr>"
+
+
+def _cells(values: Iterable[str], tag: str) -> str:
+    return "".join(f"<{tag}>{escape(value)}</{tag}>" for value in values)
+
+
+def _best(shown: Mapping[str, Any]) -> str:
+    best = shown["best"]
+    if not best:
+        return "<p>no trial has ended yet</p>"
+    values = {name: f"{value:.4g}" for name, value in best["sampled"].items() if isinstance(value, float)}
+    searched = ", ".join(f"{name} {values.get(name, value)}" for name, value in best["sampled"].items())
+    how = f"with {escape(searched)}" if searched else ""
+    return f"<p>best: {best['value']:.4f} by {escape(best['key'])} {how}</p>"
+
+
+def live_in_notebook(name: str) -> Callable[[Event, StudyProgress], None]:
+    """Return a callback that shows a running study in this notebook; outside a notebook it does nothing."""
+    ipython = sys.modules.get("IPython")
+    if ipython is None or getattr(ipython.get_ipython(), "kernel", None) is None:
+        return lambda event, progress: None
+    from importlib import import_module
+
+    shown: Any = import_module("IPython.display")
+    handle, drawn = shown.display(shown.HTML(f"{escape(name)}: starting"), display_id=True), 0.0
+
+    def show(event: Event, progress: StudyProgress) -> None:
+        nonlocal drawn
+        now = time.monotonic()
+        if not isinstance(event, Tick) or now - drawn > REFRESH_SECONDS:
+            drawn = now
+            handle.update(shown.HTML(progress_html(name, progress)))
+
+    return show
+
+
+def progress_html(name: str, progress: StudyProgress) -> str:
+    """Return the HTML of a running study: a bar, and what is done, best and running in each cell."""
+    total, per_cell = progress.plan.trials, progress.plan.budget.trials_per_cell
+    done_of_all, bar = several(progress.counted, "trial"), ""
+    if total:
+        bar = f"<progress value='{progress.counted}' max='{total}'></progress> "
+        done_of_all = f"{progress.counted} of {several(total, 'trial')}"
+    rows = []
+    for plan in progress.plan.cells[:MOST_CELLS]:
+        cell, running = progress.cells[plan.cell], []
+        for (key, number), event in sorted(progress.live.items()):
+            reached = "…"
+            if isinstance(event, RunEvaluated):
+                reached = f"{event.iteration} {event.val_loss:.3f}"
+            if key == plan.cell:
+                running.append(f"#{number} {reached}")
+        done = out_of(cell.counted, per_cell and plan.n_trials(per_cell))
+        best, live = measured(cell.best, ".4f"), ", ".join(running) or "–"
+        rows.append(f"<tr>{_cells([plan.cell, f'{plan.n_params:,}', done, best, live], 'td')}</tr>")
+    header = _cells(["cell", "parameters", "trials", progress.plan.metric, "running"], "th")
+    head = f"<b>{escape(name)}</b> {bar}{done_of_all}"
+    return f"<div class='sweeplab'>{_STYLE}{head}<table><tr>{header}</tr>{''.join(rows)}</table></div>"

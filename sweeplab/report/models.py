@@ -58,9 +58,9 @@ class AttentionPanel(Panel):
         words = [[f"{query} ({row}) → {key}" for key in named] for row, query in enumerate(queries)]
         for index, (head, weights) in enumerate(zip(heads, self.layer.weights, strict=True)):
             place = {"row": index // _COLUMNS + 1, "col": index % _COLUMNS + 1}
-            said = {"text": words, **hovering(f"head {head}: %{{text}}<br>%{{z:.4f}}", DataFrame())}
+            words_of = {"text": words, **hovering(f"head {head}: %{{text}}<br>%{{z:.4f}}", DataFrame())}
             z = weights.astype(float).round(4).tolist()
-            figure.add_heatmap(z=z, coloraxis="coloraxis", xgap=1, ygap=1, **said, **place)
+            figure.add_heatmap(z=z, coloraxis="coloraxis", xgap=1, ygap=1, **words_of, **place)
             figure.update_xaxes(title={"text": f"head {head}"}, **place)
         figure.update_xaxes(showgrid=False, zeroline=False, tickangle=-90, **_ticks(keys))
         figure.update_yaxes(showgrid=False, zeroline=False, autorange="reversed", **_ticks(queries))
@@ -75,13 +75,12 @@ def _ticks(words: Sequence[str]) -> dict[str, object]:
     return {"tickvals": list(places), "ticktext": [words[place] for place in places]}
 
 
-def _weights(found: AttentionMap) -> DataFrame:
-    """Return one row per weight that is not zero."""
-    head, query, key = np.nonzero(found.weights)
-    data = {"head": np.array(found.heads)[head]}
-    data |= {"query": query, "query token": np.array(found.queries)[query]}
-    data |= {"key": key, "key token": np.array(found.keys)[key]}
-    return DataFrame({**data, "weight": found.weights[head, query, key]})
+def _weights(layer: AttentionMap) -> DataFrame:
+    head, query, key = np.nonzero(layer.weights)
+    data = {"head": np.array(layer.heads)[head]}
+    data |= {"query": query, "query token": np.array(layer.queries)[query]}
+    data |= {"key": key, "key token": np.array(layer.keys)[key]}
+    return DataFrame({**data, "weight": layer.weights[head, query, key]})
 
 
 def write_attention(run: str, prompt: str, maps: Sequence[AttentionMap], file: Path) -> None:
@@ -92,7 +91,7 @@ def write_attention(run: str, prompt: str, maps: Sequence[AttentionMap], file: P
     """
     n_weights = sum(each.weights.size for each in maps)
     if n_weights > MOST_WEIGHTS:
-        what = f"a page of {n_weights:,} attention weights"
+        what = f"a page of {several(n_weights, 'attention weight')}"
         raise BadInput(Problem(what, f"at most {MOST_WEIGHTS:,}: --layer, --head or a shorter prompt"))
     entries = [("Prompt", prompt), ("Tokens", " ".join(maps[0].keys))]
     if maps[-1].place == "cross":
@@ -124,30 +123,31 @@ class CoordinatesPanel(Panel):
                 hover = f"{look.name}, step {step}<br>n_embd %{{x}}: %{{y:.4g}}"
                 group = {"legendgroup": look.name, "showlegend": column == 1, **place}
                 look.line(figure, rows, "n_embd", "size", hover, line={"width": 1.5}, size=6, **group)
-            title = f"{x.title}, {f'step {step}' if step else 'at the start'}"
-            figure.update_xaxes(**x.around(data["n_embd"]) | {"title": {"text": title}}, **place)
+            when = f"step {step}" if step else "at the start"
+            title = {"title": {"text": f"{x.title}, {when}"}}
+            figure.update_xaxes(**x.around(data["n_embd"]) | title, **place)
         figure.update_yaxes(**y.around(DataFrame([self.low, self.high])) | {"title": {}})
         figure.update_yaxes(title={"text": y.title}, row=1, col=1)
 
 
-def write_coordinates(found: CoordinateCheck, file: Path) -> None:
+def write_coordinates(check: CoordinateCheck, file: Path) -> None:
     """Write a page with one figure per parametrization, and the table of the powers of the width.
 
     Raises:
         BadInput: the file cannot be written.
     """
     entries = [
-        ("Widths", f"n_embd {listed([str(width) for width in found.widths])}"),
-        ("Trained for", several(found.n_steps, "step")),
-        *((name, written(value)) for name, value in found.values.items()),
-        *steepest_in_words(found),
+        ("Widths", f"n_embd {listed([str(width) for width in check.widths])}"),
+        ("Trained for", several(check.n_steps, "step")),
+        *((name, written(value)) for name, value in check.values.items()),
+        *steepest_in_words(check),
     ]
-    data = DataFrame(found.rows)
+    data = DataFrame(check.rows)
     sizes = data.loc[data["size"].between(0, math.inf, inclusive="neither"), "size"]
-    doubled = [2**power for power in range(MOST_STEPS - 2) if 2**power < found.n_steps]
+    doubled = [2**power for power in range(MOST_STEPS - 2) if 2**power < check.n_steps]
     panels: list[Panel] = []
-    powers = DataFrame({"layer": found.layers})
-    for name in found.parametrizations:
+    powers = DataFrame({"layer": check.layers})
+    for name in check.parametrizations:
         panels.append(
             CoordinatesPanel(
                 title=f"{name}: size of activations over the width",
@@ -155,23 +155,23 @@ def write_coordinates(found: CoordinateCheck, file: Path) -> None:
                 method=_COORDINATE_CHECK,
                 low=float(sizes.min()),
                 high=float(sizes.max()),
-                steps=(0, *doubled, found.n_steps),
+                steps=(0, *doubled, check.n_steps),
             )
         )
-        for when, step in (("at the start", 0), (f"after step {found.n_steps}", found.n_steps)):
-            powers[f"{name}, {when}"] = [found.powers[name, step, layer] for layer in found.layers]
+        for when, step in (("at the start", 0), (f"after step {check.n_steps}", check.n_steps)):
+            powers[f"{name}, {when}"] = [check.powers[name, step, layer] for layer in check.layers]
     title = "Power of the width with which activations grow"
     note = "0: no dependence on the width; 0.5: activations double when the width is four times as large."
     panels.append(TablePanel(title=title, data=powers, notes=(note,)))
-    write_single_page(file, "coordinates", Summary(found.study, entries), panels)
+    write_single_page(file, "coordinates", Summary(check.study, entries), panels)
 
 
-def steepest_in_words(found: CoordinateCheck) -> list[tuple[str, str]]:
+def steepest_in_words(check: CoordinateCheck) -> list[tuple[str, str]]:
     """Return for each parametrization the largest power of the width with which activations grow."""
     return [
         (name, f"activations grow at most as width^{power:.2f}, after {layer}")
-        for name in found.parametrizations
-        for layer, power in [found.steepest(name)]
+        for name in check.parametrizations
+        for layer, power in [check.steepest(name)]
     ]
 
 
@@ -183,8 +183,8 @@ class PositionsPanel(Panel):
 
     def _draw(self, figure: Figure) -> None:
         times = list(dict.fromkeys(self.data["times"]))
-        for each, color in zip(times, colors(len(times)), strict=True):
-            look, rows = Look(f"{each} x block_size", color), self.data[self.data["times"] == each]
+        for multiple, color in zip(times, colors(len(times)), strict=True):
+            look, rows = Look(f"{multiple} x block_size", color), self.data[self.data["times"] == multiple]
             hover = f"{look.name}, position %{{x}}: %{{y:.4f}}"
             look.line(figure, rows, "position", "loss", hover, line={"width": 1.5})
         if times[-1] > 1:
@@ -194,29 +194,32 @@ class PositionsPanel(Panel):
         figure.update_layout(xaxis=x, yaxis=y)
 
 
-def write_evaluation(found: Mapping[str, Any], page: Path) -> None:
+def write_evaluation(evaluation: Mapping[str, Any], page: Path) -> None:
     """Write an evaluation as a page: its measures, and the loss by position.
 
     Raises:
         BadInput: the page cannot be written.
     """
-    entries = [("Validation split", f"of study {found['study']}; val_loss {MEASURED_ON['val_loss']}")]
-    entries += [(name, written(value)) for name, value in found["measures"].items()]
+    entries = [("Validation split", f"of study {evaluation['study']}; val_loss {MEASURED_ON['val_loss']}")]
+    entries += [(name, written(value)) for name, value in evaluation["measures"].items()]
     rows = []
-    for each in found["length_extrapolation"]:
-        times = each["times"]
-        reached = f"loss {each['val_loss']:.4f} {found['unit']}, {each['targets']:,} targets"
+    for length in evaluation["length_extrapolation"]:
+        times = length["times"]
+        reached = (
+            f"loss {length['val_loss']:.4f} {evaluation['unit']}, {several(length['targets'], 'target')}"
+        )
         entries.append((f"{times} x block_size", reached))
-        losses = enumerate(each["by_position"])
+        losses = enumerate(length["by_position"])
         rows += [{"times": times, "position": at, "loss": loss} for at, loss in losses if math.isfinite(loss)]
     title = "Loss by position"
     notes = tuple(
-        f"Nothing at {each['times']} times block_size: {each['why']}." for each in found["left_out"]
+        f"Nothing at {several(length['times'], 'time')} block_size: {length['why']}."
+        for length in evaluation["left_out"]
     )
     panel: Panel = MissingPanel(title=title, missing="no length could be evaluated")
     if rows:
-        size = found["block_size"]
+        size = evaluation["block_size"]
         panel = PositionsPanel(
-            title=title, data=DataFrame(rows), notes=notes, block_size=size, unit=found["unit"]
+            title=title, data=DataFrame(rows), notes=notes, block_size=size, unit=evaluation["unit"]
         )
-    write_single_page(page, "evaluation", Summary(found["run"], entries), [panel])
+    write_single_page(page, "evaluation", Summary(evaluation["run"], entries), [panel])

@@ -26,6 +26,10 @@ class PanelOption(NamedTuple):
     many: bool = False
     needed: str = ""
 
+    def values(self, written: Any) -> list[Any]:
+        """Return the values that are written: several, or one alone."""
+        return written if self.many and isinstance(written, list) else [written]
+
 
 COMMON = {"title": PanelOption(), "width": PanelOption(("full", "half"))}
 LOG = PanelOption(("x", "y"), many=True)
@@ -99,8 +103,8 @@ def check_options(
         if name not in options:
             problems.unknown((*place, name), list(options), "option")
             continue
-        for each in listed(value) if options[name].many else [value]:
-            check_value(each, options[name], (*place, name), problems)
+        for item in options[name].values(value):
+            check_value(item, options[name], (*place, name), problems)
 
 
 def check_value(value: Any, option: PanelOption, place: Location, problems: Problems) -> None:
@@ -109,8 +113,3 @@ def check_value(value: Any, option: PanelOption, place: Location, problems: Prob
         few = ", ".join(option.allowed) if len(option.allowed) < 8 else ""
         name = [part for part in place if isinstance(part, str)][-1]
         problems.add(place, f"{name} cannot be {value!r}", few, nearest(str(value), option.allowed))
-
-
-def listed(written: Any) -> list[Any]:
-    """Return a list as it is, and a single value as a list of one."""
-    return written if isinstance(written, list) else [written]

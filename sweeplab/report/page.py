@@ -1,24 +1,130 @@
-"""Render panels as one HTML page: figures, tables and data, readable without a network."""
+"""Render panels as one HTML page: figures, tables, data and the trials behind them, readable without a network."""
 
 from __future__ import annotations
 
 import base64
 import json
+import math
 import re
+import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import numpy as np
 from pandas import DataFrame, Series
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
+from sweeplab.analysis.trials import TRIAL, grid_of, searched_of, trials_table
 from sweeplab.formatting import listed, written
+from sweeplab.lab.showing import commands_about
+from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.style import Figure
 from sweeplab.report.summary import Summary
-from sweeplab.report.trials import PageTrials
 from sweeplab.version import VERSION
+
+MOST_TRIALS = 2000
+# All curves together have at most this many points, to keep a page small; longer curves are thinned.
+MOST_POINTS = 20_000
+# How a mark names its trial: the study (if the page has several), the cell and the number.
+Key = tuple[str, str, int]
+
+
+@dataclass(frozen=True)
+class PageTrials:
+    """The trials of a page as JSON values, and the index of each; `about` has what they share."""
+
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    about: Mapping[str, Any] = field(default_factory=dict)
+    places: Mapping[Key, int] = field(default_factory=dict)
+
+    def place(self, study: object, cell: object, trial: Any) -> int:
+        """Return the index of a trial among the entries; -1 if the page does not have it."""
+        if trial is None or trial != trial:
+            return -1
+        # On a page of one study, marks do not name the study.
+        name = study or next((entry["study"] for entry in self.entries), "")
+        return self.places.get((str(name), str(cell), int(float(trial))), -1)
+
+
+def page_trials(report: ReportData) -> PageTrials:
+    """Return the trials of a page with values, curves, checkpoints and commands; at most MOST_TRIALS, the best."""
+    runs = report.runs
+    if runs.empty:
+        return PageTrials()
+    studies = list(map(str, dict.fromkeys(runs["study"])))
+    step = max(1, math.ceil(len(report.curves("val_loss")) / MOST_POINTS))
+    entries: list[dict[str, Any]] = []
+    places: dict[Key, int] = {}
+    for study in studies:
+        rows = runs[runs["study"] == study]
+        grid = [name for name in grid_of(rows, report.design) if name in rows]
+        searched = [name for name in searched_of(rows, report.design) if name not in grid]
+        table = trials_table(rows, next(name for name in ("value", "best_val_loss") if name in rows))
+        curves = report.curves("val_loss", study)
+        drawn = dict(list(curves.groupby([*TRIAL, "seed"], sort=False)[["iteration", "value"]]))
+        by_trial = dict(list(rows.groupby(TRIAL, sort=False)))
+        for row in table.sort_values("loss").head(MOST_TRIALS).to_dict("records"):
+            place = str(row["cell"]), int(row["trial"])
+            places[study, *place] = len(entries)
+            loss = round(float(row["loss"]), 5)
+            entries.append(
+                {
+                    "study": study,
+                    "cell": place[0],
+                    "trial": place[1],
+                    "state": str(row["state"]),
+                    "loss": None if math.isnan(loss) else loss,
+                    "cell_values": _values(row, grid),
+                    "values": _values(row, searched),
+                    "runs": [
+                        _run(report, study, run, drawn, step)
+                        for run in by_trial[row["cell"], row["trial"]].to_dict("records")
+                    ],
+                }
+            )
+    about = {
+        "loss": report.loss_title.partition(" (")[0],
+        "several": len(studies) > 1,
+        "servers": {study: pages.needs for study, pages in report.mlflow.items()},
+        "commands": {study: _commands(report, study) for study in studies},
+    }
+    return PageTrials(entries, about, places)
+
+
+def _values(row: Mapping[Any, Any], names: list[str]) -> dict[str, str]:
+    return {name: written(row[name]) for name in names if row[name] is not None and row[name] == row[name]}
+
+
+def _run(
+    report: ReportData, study: str, run: Mapping[Any, Any], drawn: Mapping[Any, DataFrame], step: int
+) -> dict[str, Any]:
+    place = run["cell"], int(run["trial"]), int(run["seed"])
+    points = drawn.get(place, DataFrame({"iteration": [], "value": []})).iloc[::step]
+    points = points[np.isfinite(points["value"].astype(float))]
+    folder, pages, run_id = report.folder(study), report.mlflow.get(study), run.get("run_id")
+    checkpoint = folder and folder.run(*place).checkpoint()
+    return {
+        "seed": place[2],
+        "curve": [points["iteration"].astype(int).tolist(), points["value"].astype(float).round(5).tolist()],
+        "checkpoint": checkpoint and str(checkpoint),
+        "mlflow": f"{pages.prefix}{run_id}" if pages and run_id else "",
+    }
+
+
+def _commands(report: ReportData, study: str) -> dict[str, list[str]]:
+    """Write the commands about a trial as lists of words, with placeholders for its cell, number and seed."""
+    folder = report.folder(study)
+    if not folder:
+        return {}
+    objective = str(report.runs.loc[report.runs["study"] == study].iloc[0].get("objective", ""))
+    commands = commands_about(folder, objective, "{cell}", "{trial}", "{seed}")
+    commands |= {"show": folder.command("study show", "--cell", "{cell}", "--trial", "{trial}")}
+    return {what: shlex.split(command) for what, command in commands.items() if what != "open"}
+
 
 # The mark before a verdict and its color; neither carries more information than the word.
 MARKS = {
@@ -84,15 +190,16 @@ def render(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     sections = _sections([panel for panel in panels if not panel.missing], trials)
+    has_figures = any(section.figure for section in sections)
     return environment.get_template("page.html").render(
         title=title,
         summary=summary,
         sections=sections,
         missing=_missing(panels),
-        trials=_script(trials.entries) if trials.entries else "",
+        trials=trials.entries and _script(trials.entries),
         about_trials=_script(trials.about),
         beside=beside,
-        plotly=quote(plotly) if any(section.figure for section in sections) else "",
+        plotly=quote(plotly) if has_figures else "",
         version=VERSION,
     )
 
@@ -107,7 +214,7 @@ def with_plotly(page: str) -> str:
 
 
 def _missing(panels: Sequence[Panel]) -> dict[str, str]:
-    """Return the reasons for empty panels, each once, with the titles of its panels."""
+    """List the reasons for empty panels, each once, with the titles of its panels."""
     titles: dict[str, list[str]] = {}
     for panel in panels:
         if panel.missing:
@@ -116,30 +223,28 @@ def _missing(panels: Sequence[Panel]) -> dict[str, str]:
 
 
 def _sections(panels: Sequence[Panel], trials: PageTrials) -> list[_Section]:
-    found: list[_Section] = []
+    sections: list[_Section] = []
     for index, panel in enumerate(panels, start=1):
         section = _Section(f"panel-{index}", panel)
-        figure = panel.figure()
-        is_table = figure is None and panel.shown is None and not panel.text
-        shown = panel.data if is_table else panel.shown
+        figure, shown = panel.figure(), panel.shown
+        if figure is not None:
+            section = section._replace(figure=_json(figure, trials), folded=_table(panel.data, "figure"))
+        elif shown is None and not panel.text:
+            shown = panel.data
+        if shown is not None:
+            section = section._replace(open=_table(shown, "table"))
+        if not any(other.method == panel.method for other in sections):
+            section = section._replace(method=panel.method)
         # Eight digits, because a page of thousands of trials is large.
         data = panel.data.to_csv(index=False, float_format="%.8g").encode()
         csv = f"data:text/csv;base64,{base64.b64encode(data).decode()}"
-        same = next((each for each in found if each.csv == csv), None)
-        section = section._replace(
-            method={} if any(each.method == panel.method for each in found) else panel.method,
-            figure="" if figure is None else _json(figure, trials),
-            open=None if shown is None else _table(shown, "table"),
-            folded=None if figure is None else _table(panel.data, "figure"),
-            csv="" if same else csv,
-            csv_of=same,
-        )
-        found.append(section)
-    return found
+        same = next((other for other in sections if other.csv == csv), None)
+        sections.append(section._replace(csv_of=same) if same else section._replace(csv=csv))
+    return sections
 
 
 def _table(data: DataFrame, of: str) -> dict[str, Any]:
-    """Return a table's rows on the page; columns are (name, kind), and each cell has the kind of its column."""
+    """Make a table's rows on the page; columns are (name, kind), and each cell has the kind of its column."""
     columns = [(str(name), _kind(data[name])) for name in data.columns]
     rows = data.head(MOST_ROWS[of]).itertuples(index=False, name=None)
     cells = [
@@ -149,11 +254,12 @@ def _table(data: DataFrame, of: str) -> dict[str, Any]:
 
 
 def _json(figure: Figure, trials: PageTrials) -> str:
-    """Return the figure as JSON; each mark of a trial has the trial's index among those of the page."""
+    """Write the figure as JSON; each mark of a trial has the trial's index among those of the page."""
     settings = json.loads(figure.to_json())
     settings["layout"].pop("template", None)
     for trace in settings["data"]:
-        if "trials" in (meta := trace.get("meta") or {}):
+        meta = trace.get("meta") or {}
+        if "trials" in meta:
             meta["trials"] = [trials.place(*each) for each in meta["trials"]]
             if max(meta["trials"], default=-1) < 0:
                 del meta["trials"]
@@ -161,7 +267,7 @@ def _json(figure: Figure, trials: PageTrials) -> str:
 
 
 def _script(value: Any) -> str:
-    """Return a value as JSON that is safe inside a script element."""
+    """Write a value as JSON that is safe inside a script element."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -178,4 +284,6 @@ def _cell(column: str, value: Any) -> _Cell:
     if isinstance(value, str):
         text, _, quiet = value.partition("\n")
         return _Cell(text, value, quiet, *MARKS.get(text, ("", "")))
-    return _Cell(f"{value:.4f}" if "loss" in column else written(value), str(value))
+    if "loss" in column:
+        return _Cell(f"{value:.4f}", str(value))
+    return _Cell(written(value), str(value))

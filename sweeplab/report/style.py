@@ -61,10 +61,11 @@ class Look:
 
     def line(self, figure: Figure, rows: DataFrame, x: Any, y: Any, hover: str = "", **settings: Any) -> None:
         """Draw a line through the rows, with arguments like `points`; markers are drawn if `size` is given."""
-        if size := settings.pop("size", 0):
-            settings |= {"marker": {"color": self.color, "symbol": self.symbol, "size": size}}
+        size, mode = settings.pop("size", 0), "lines"
+        if size:
+            mode = "lines+markers"
+            settings["marker"] = {"color": self.color, "symbol": self.symbol, "size": size}
         line = {"color": self.color, "width": 2, **settings.pop("line", {})}
-        mode = "lines+markers" if size else "lines"
         self._add(figure, rows, x, y, hover, mode=mode, line=line, **settings)
 
     def band(self, figure: Figure, rows: DataFrame, x: str) -> None:
@@ -75,27 +76,27 @@ class Look:
         self.line(figure, around, "x", "y", legendgroup=self.name, showlegend=False, **shade)
 
     def _add(self, figure: Figure, rows: DataFrame, x: Any, y: Any, hover: str, **settings: Any) -> None:
-        x, y = (rows[each] if isinstance(each, str) else each for each in (x, y))
-        said = hovering(hover, rows) if hover else {"hoverinfo": "skip"}
+        x, y = (rows[at] if isinstance(at, str) else at for at in (x, y))
         if {"cell", "trial"} <= set(rows):  # so that the page can show and open the trial
-            of = zip(
-                rows["study"] if "study" in rows else [""] * len(rows),
-                rows["cell"],
-                rows["trial"],
-                strict=True,
-            )
-            settings["meta"] = {**settings.get("meta", {}), "trials": list(of)}
-        add = figure.add_scattergl if settings.pop("type", "scatter") == "scattergl" else figure.add_scatter
-        add(x=x, y=y, name=self.name, **said, **settings)
+            studies = rows.get("study", [""] * len(rows))
+            trials = list(zip(studies, rows["cell"], rows["trial"], strict=True))
+            settings["meta"] = {**settings.get("meta", {}), "trials": trials}
+        add = getattr(figure, f"add_{settings.pop('type', 'scatter')}")
+        add(x=x, y=y, name=self.name, **hovering(hover, rows), **settings)
 
 
 def hovering(hover: str, rows: DataFrame) -> dict[str, Any]:
-    """Return Plotly's settings of a hover text, which names x, y, z and columns: %{x}, %{loss:.4f}."""
+    """Return Plotly's settings of a hover text, which names x, y, z and columns: %{x}, %{loss:.4f}; none if empty."""
+    if not hover:
+        return {"hoverinfo": "skip"}
     named = dict.fromkeys(re.findall(r"%\{(\w+)", hover))
     columns = [name for name in named if name in rows and name not in "xyz"]
     for at, name in enumerate(columns):
         hover = re.sub(rf"%\{{{name}\b", f"%{{customdata[{at}]", hover)
-    return {"hovertemplate": f"{hover}<extra></extra>"} | ({"customdata": rows[columns]} if columns else {})
+    settings: dict[str, Any] = {"hovertemplate": f"{hover}<extra></extra>"}
+    if columns:
+        settings["customdata"] = rows[columns]
+    return settings
 
 
 def looks(names: Sequence[object]) -> list[Look]:
@@ -121,9 +122,12 @@ class Axis:
     def over(self, low: float, high: float) -> dict[str, Any]:
         """Return Plotly's settings of an axis that shows `low` to `high`."""
         ticks = [tick for tick in self.marks or ticks_of(low, high, self.log) if low <= tick <= high]
+        kind, ends = "linear", [low, high]
+        if self.log:
+            kind, ends = "log", [math.log10(low), math.log10(high)]
         return {
-            "type": "log" if self.log else "linear",
-            "range": [math.log10(low), math.log10(high)] if self.log else [low, high],
+            "type": kind,
+            "range": ends,
             "title": {"text": self.title},
             "tickvals": ticks,
             "ticktext": [short(tick) for tick in ticks],
@@ -168,8 +172,8 @@ def bars(rows: DataFrame, value: str, low: str = "low", high: str = "high", **mo
 
 def marked(text: str) -> dict[str, Any]:
     """Return Plotly's settings of a dashed line across a figure with a text at its end."""
-    line, said = {"color": GREY, "width": 1.5, "dash": "dash"}, {"text": text, "font": {"size": 11}}
-    return {"line": line, "annotation": said, "annotation_position": "top right"}
+    line, label = {"color": GREY, "width": 1.5, "dash": "dash"}, {"text": text, "font": {"size": 11}}
+    return {"line": line, "annotation": label, "annotation_position": "top right"}
 
 
 def name_rows(figure: Figure, names: Sequence[str]) -> None:

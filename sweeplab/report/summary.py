@@ -12,24 +12,24 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame, Series
 
-from sweeplab.analysis.sweep.differences import settings
-from sweeplab.analysis.sweep.importance import FEWEST_TRIALS, WITHIN, WITHIN_CHANCE
-from sweeplab.analysis.sweep.trials import Sweep
+from sweeplab.analysis.differences import settings
+from sweeplab.analysis.importance import FEWEST_TRIALS, WITHIN_CHANCE
+from sweeplab.analysis.studies import unlike_precision
+from sweeplab.analysis.sweep import Sweep
 from sweeplab.analysis.trials import COUNTED, VALUED, are_best, grid_of, searched_of, tasks_of, trials_table
 from sweeplab.data.task import loss_unit
 from sweeplab.formatting import counts, listed, rounded, sentence, several, several_named, span, written
+from sweeplab.lab.chosen import StudyTrials
 from sweeplab.lab.findings import find_limits
 from sweeplab.lab.identity import differences
-from sweeplab.lab.listing import read_trials
 from sweeplab.lab.showing import baselines_in_words, commands_about
-from sweeplab.laws.assessment import Assessment
-from sweeplab.laws.estimation.verdicts import IDENTIFIED, NOT_IDENTIFIED, WEAK
+from sweeplab.laws.assessment import IDENTIFIED, NOT_IDENTIFIED, WEAK, Assessment
 from sweeplab.laws.evidence import chosen_best
-from sweeplab.laws.misfit.form import FLAGGED
-from sweeplab.records.folders import StudyFolder
+from sweeplab.laws.misfit import FLAGGED
 from sweeplab.records.runs import MEASURED_ON
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel
+from sweeplab.report.panels.sweep import main_scope
 from sweeplab.report.style import spaced
 
 # At most this many different settings are named.
@@ -44,8 +44,8 @@ Entries = list[tuple[str, str]]
 class Summary:
     """The head of a report: the question, the answers, and further entries as (name, text).
 
-    `best` is the trial of the lowest loss, if any, and `use` has the commands about it, by what they do. Runs with
-    different tasks have no best trial.
+    `best` is the trial of the lowest expected loss, if any, and `use` has the commands about it, by what they do. Runs
+    with different tasks have no best trial.
     """
 
     study: str
@@ -57,8 +57,8 @@ class Summary:
 
     def as_dict(self) -> dict[str, str]:
         """Return all texts by their names."""
-        said = {"Asked": self.asked, "Answer": " ".join(self.answers)}
-        return {what: words for what, words in said.items() if words} | dict(self.entries)
+        texts = {"Asked": self.asked, "Answer": " ".join(self.answers)}
+        return {what: words for what, words in texts.items() if words} | dict(self.entries)
 
 
 def summarize(report: ReportData) -> Summary:
@@ -71,86 +71,103 @@ def summarize(report: ReportData) -> Summary:
     entries: Entries = []
     trials = trials_table(runs)
     tasks = trials.assign(task=tasks_of(trials))
+    folder = report.folder(report.study)
+    confirming = folder.command("study confirm") if folder else "study confirm"
     bests = [row for _, row in tasks[are_best(tasks, ["task"])].sort_values("loss").iterrows()]
     if not bests:
         entries.append(("Best trial", "no trial has ended with a loss yet"))
     for row in bests:
         task = row["task"]
-        of = f"{task}: " if len(bests) > 1 else ""
+        of = f"{task}: " * (len(bests) > 1)
         counted = tasks[tasks["state"].isin(COUNTED)]
         evidence = chosen_best(int(row["seeds"]), int((counted["task"] == task).sum()))
-        unit = loss_unit([row["objective"]] if "objective" in row else ())
-        said = f"{_best(row, tuned, unit)}; {evidence.in_words()}"
-        entries.append(("Best trial", of + said))
+        unit = loss_unit(row.filter(["objective"]))
+        ranking = report.ranked.get((str(row["study"]), task))
+        choice = ranking and ranking.choice()
+        clauses = choice.in_words(confirming) if choice else []
+        text = "; ".join([_best(row, tuned, unit), *clauses, evidence.in_words()])
+        entries.append(("Best trial", of + text))
     for _, cell in report.confirmed[:1]:
-        if test := cell.test:
-            where = MEASURED_ON["test_loss"]
-            ends = "" if math.isnan(test.low) else f", {test.low:.4f} to {test.high:.4f}"
-            said = f"{test.value:.4f} {report.loss_unit} {where}{ends}"
-            of = (
-                f", the lowest of {several(len(report.confirmed), 'cell')}"
-                if len(report.confirmed) > 1
-                else ""
-            )
-            entries.append(("Confirmed", f"{said}: trial {cell.trial} in cell {spaced(cell.cell)}{of}"))
+        if cell.test:
+            text = f"{cell.test.value:.4f} {report.loss_unit} {MEASURED_ON['test_loss']}"
+            if not math.isnan(cell.test.low):
+                text += f", {cell.test.low:.4f} to {cell.test.high:.4f}"
+            text += f": trial {cell.trial} in cell {spaced(cell.cell)}"
+            if len(report.confirmed) > 1:
+                text += f", the lowest of {several(len(report.confirmed), 'cell')}"
+            entries.append(("Confirmed", text))
     best: dict[str, Any] = {}
     if len(bests) == 1:
         best = {
             "cell": bests[0]["cell"],
             "trial": int(bests[0]["trial"]),
             "loss": float(bests[0]["loss"]),
+            "choice": choice and choice.as_dict(),
             "evidence": asdict(evidence),
             "n_params": bests[0]["n_params"],
             "hyperparameters": {name: bests[0][name] for name in (*grid, *tuned)},
         }
-    if report.lab and report.studied:
-        folder = StudyFolder(report.lab, report.study)
-        limits = find_limits(folder, read_trials(folder))
-        entries += [("To change", sentence(each.in_words())) for each in limits]
-    entries += [*_beside_baselines(report, best), ("Runs", _extent(runs)), ("Cells", _cells(runs, grid))]
+    if folder:
+        limits = find_limits(StudyTrials(folder))
+        entries += [("To change", sentence(limit.in_words())) for limit in limits]
+    entries += [
+        *_precision(runs),
+        *_beside_baselines(report, best),
+        ("Runs", _extent(runs)),
+        ("Cells", _cells(runs, grid)),
+    ]
+    for zone in (zone for ranking in report.ranked.values() for zone in ranking.unstable):
+        entries.append(("Unstable", sentence(zone.in_words())))
     if tuned:
         ranges = (f"{name} ({_range(runs[name])})" for name in tuned)
         entries.append(("Varied within a cell", ", ".join(ranges)))
-    return Summary(report.study, entries, best, use=_use(report, bests))
+    use: Mapping[str, str] = {}
+    if folder and best:
+        use = commands_about(folder, str(bests[0].get("objective", "")))
+    return Summary(report.study, entries, best, use=use)
 
 
-def _use(report: ReportData, bests: Sequence[Series]) -> dict[str, str]:
-    """Return the commands that generate with the best trial, train it again and open the study."""
-    if len(bests) != 1 or not (report.lab and report.studied):
-        return {}
-    folder = StudyFolder(report.lab, report.study)
-    return commands_about(folder, str(bests[0].get("objective", "")))
+def _precision(runs: DataFrame) -> Entries:
+    words = unlike_precision(runs)
+    return [("Precision", words)] if words else []
 
 
 def _beside_baselines(report: ReportData, best: Mapping[str, Any]) -> Entries:
     """Describe the n-gram baselines, and how far the lowest loss is below or above the baseline of its cell."""
     # The page shows the name beside each text, so the text drops it.
-    said = [each.removeprefix(_N_GRAMS.lower()).lstrip(": ") for each in baselines_in_words(report.baselines)]
+    named = baselines_in_words(report.baselines)
+    texts = [text.removeprefix(_N_GRAMS.lower()).lstrip(": ") for text in named]
     if best and best["cell"] in report.baselines:
-        own = report.baselines[best["cell"]]
-        baseline = float(own["loss"])
+        of_cell = report.baselines[best["cell"]]
+        baseline = float(of_cell["loss"])
         where = "below" if best["loss"] < baseline else "above"
-        beaten = sum(best["loss"] < loss for loss in own.get("by_order", ()))
-        also = f", and below that of order {beaten}" if where == "above" and beaten else ""
-        said.append(f"the lowest loss is {abs(1 - best['loss'] / baseline):.1%} {where} it{also}")
-    return [(_N_GRAMS, words) for words in said[:_MOST_SETTINGS]]
+        text = f"the lowest loss is {abs(1 - best['loss'] / baseline):.1%} {where} it"
+        beaten = sum(best["loss"] < loss for loss in of_cell.get("by_order", ()))
+        if where == "above" and beaten:
+            text += f", and below that of order {beaten}"
+        texts.append(text)
+    return [(_N_GRAMS, words) for words in texts[:_MOST_SETTINGS]]
 
 
 def summarize_scaling(report: ReportData, panels: Sequence[Panel]) -> Summary:
     """Put a study and its scaling law into words."""
-    found, runs = summarize(report), report.runs
+    summary, runs = summarize(report), report.runs
     if runs.empty:
-        return found
-    law = next((each.result for each in panels if "parameters" in each.result), None)
+        return summary
+    law = next((tuning.result for tuning in panels if "parameters" in tuning.result), None)
     grid = grid_of(runs, report.design)
     tuned = [name for name in searched_of(runs, report.design) if name not in grid]
-    of = listed(grid) if grid else "its size"
-    each = f", each by its best trial over {listed(tuned)}" if tuned else ""
     cells = several(runs["cell"].nunique(), "cell")
-    asked = f"How does the loss depend on {of}? Compared: {cells}{each}."
-    answers = [*_trend(runs), *([_law_in_words(law)] if law else [])]
-    entries = [*found.entries, *(summarize_law(law) if law else [])]
-    return replace(found, entries=entries, asked=asked, answers=answers)
+    if tuned:
+        cells += f", each by its best trial over {listed(tuned)}"
+    asked = f"How does the loss depend on {listed(grid or ['its size'])}? Compared: {cells}."
+    answers, entries = _trend(runs), [*summary.entries]
+    if law:
+        answers.append(_law_in_words(law))
+        audits = [panel.result["sentence"] for panel in panels if panel.result.get("causes")]
+        answers += map(sentence, audits)
+        entries += summarize_law(law)
+    return replace(summary, entries=entries, asked=asked, answers=answers)
 
 
 def _trend(runs: DataFrame) -> list[str]:
@@ -163,76 +180,81 @@ def _trend(runs: DataFrame) -> list[str]:
     role = next((each for each in units if ended[each].nunique() > 1), None)
     if role is None:
         return []
-    lowest = ended.groupby(role)["loss"].min()
+    lowest = ended[are_best(ended, [role])].set_index(role)["loss"].sort_index()
     (low, first), (high, last) = (next(iter(lowest.iloc[[end]].items())) for end in (0, -1))
     at: Any = lowest.idxmin()
-    said = f"From {low:,.0f} to {high:,.0f} {units[role]} the lowest loss goes from {first:.4f} to {last:.4f}"
-    return [f"{said}{'' if at == high else f'; it is lowest, {lowest[at]:.4f}, at {at:,.0f}'}."]
+    text = f"From {low:,.0f} to {high:,.0f} {units[role]} the best trial's loss goes from {first:.4f} to {last:.4f}"
+    if at != high:
+        text += f"; it is lowest, {lowest[at]:.4f}, at {at:,.0f}"
+    return [f"{text}."]
 
 
-def _law_in_words(said: Mapping[str, Any]) -> str:
+def _law_in_words(law: Mapping[str, Any]) -> str:
     """Give a law's exponents with their intervals, or say that the points identify none."""
-    entries = {
-        name: each for name, each in (said["parameters"] | said["derived"]).items() if name in _ANSWERS
-    }
-    known = [
-        f"{name} {rounded(each['value'])} ({span(each['low'], each['high'])}, {each['verdict']})"
-        for name, each in entries.items()
-        if each["value"] is not None
-    ]
-    law = f"{said['law']}, {said['formula']},"
+    every = law["parameters"] | law["derived"]
+    estimates = {name: estimate for name, estimate in every.items() if name in _ANSWERS}
+    known = _estimates_in_words(estimates)
+    named = f"law {law['law']}, {law['formula']},"
     if known:
-        return f"The law {law} has {listed(known)} (90% intervals)."
-    name, first = next(iter(entries.items()))
-    ends = span(first["low"], first["high"])
-    return f"These {said['n_points']} points do not identify the law {law} yet: the 90% interval of {name} is {ends}."
+        return f"The {named} has {listed(known)} (90% intervals)."
+    name, first = next(iter(estimates.items()))
+    points, ends = several(law["n_points"], "point"), span(first["low"], first["high"])
+    return f"These {points} do not identify the {named} yet: the 90% interval of {name} is {ends}."
+
+
+def _estimates_in_words(estimates: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    return [
+        f"{name} {rounded(one['value'])} ({span(one['low'], one['high'])}, {one['verdict']})"
+        for name, one in estimates.items()
+        if one["value"] is not None
+    ]
 
 
 def summarize_sweep(report: ReportData, panels: Sequence[Panel]) -> Summary:
     """Describe a study and the hyperparameters that mattered in its search."""
-    found = summarize(report)
+    summary = summarize(report)
     if report.runs.empty:
-        return found
+        return summary
     (sweep,) = report.sweeps
     searched, grid = [each.name for each in sweep.dimensions], [each.name for each in sweep.grid]
-    within = f" in each of {several(len(sweep.cells), 'cell')} of {listed(grid)}" if grid else ""
-    asked = f"Which of {several(len(sweep.cells), 'cell')} is best?"
+    cells = several(len(sweep.cells), "cell")
+    asked = f"Which of {cells} is best?"
     if searched:
-        asked = f"Which hyperparameters matter ({listed(searched)}){within}, and which values are good?"
+        asked = f"Which hyperparameters matter ({listed(searched)})"
+        if grid:
+            asked += f" in each of {cells} of {listed(grid)}"
+        asked += ", and which values are good?"
     ranked = next((each.notes[0] for each in panels if "choices" in each.result and each.notes), "")
-    return replace(found, asked=asked, answers=[*_what_mattered(report, sweep), *filter(None, [ranked])])
+    return replace(summary, asked=asked, answers=[*_what_mattered(report, sweep), *filter(None, [ranked])])
 
 
 def _what_mattered(report: ReportData, sweep: Sweep) -> list[str]:
     """Name the hyperparameters whose importance is above chance, with their shares and good values."""
     if not sweep.dimensions:
         return []
-    scope = WITHIN if len(sweep.cells) > 1 else sweep.cells[0]
-    found = [each for each in report.importances(sweep) if each.scope == scope]
-    if not found:
+    ranked = [each for each in report.importances(sweep) if each.scope == main_scope(sweep)]
+    if not ranked:
         return [f"Importances need {FEWEST_TRIALS} trials or more; there are {len(sweep.trials)}."]
-    found.sort(key=lambda each: -each.importance)
-    matters = [each for each in found if each.verdict != WITHIN_CHANCE]
-    others = [each.hyperparameter for each in found if each.verdict == WITHIN_CHANCE]
+    ranked.sort(key=lambda share: -share.importance)
+    matters = [each for each in ranked if each.verdict != WITHIN_CHANCE]
+    others = [each.hyperparameter for each in ranked if each.verdict == WITHIN_CHANCE]
     shares = [
-        f"{each.hyperparameter} {each.importance:.0%} ({each.low:.0%} to {each.high:.0%})"
-        for each in matters or found[:1]
+        f"{share.hyperparameter} {share.importance:.0%} ({share.low:.0%} to {share.high:.0%})"
+        for share in matters or ranked[:1]
     ]
     if not matters:
-        n = several(found[0].n_trials, "trial")
+        trials = several(ranked[0].n_trials, "trial")
         return [
-            f"No searched hyperparameter is distinguishable from chance in {n}; the first is {shares[0]}."
+            f"No searched hyperparameter is distinguishable from chance in {trials}; the first is {shares[0]}."
         ]
-    told = f"; not distinguishable from chance: {listed(others)}" if others else ""
-    said = f"Share of the importance: {listed(shares)}{told}."
-    return [said, *_good_values(sweep, [each.hyperparameter for each in matters])]
-
-
-def _good_values(sweep: Sweep, names: Sequence[str]) -> list[str]:
-    """Give the values of hyperparameters in the best fifth of each cell's trials."""
+    text = f"Share of the importance: {listed(shares)}"
+    if others:
+        text += f"; not distinguishable from chance: {listed(others)}"
     best = sweep.trials[sweep.trials["standing"] <= 1 / 5]
-    values = [f"{name} {_range(best[name])}" for name in names]
-    return [f"The best fifth of each cell's trials have {listed(values)}."] if len(best) > 1 else []
+    if len(best) < 2:
+        return [f"{text}."]
+    values = [f"{share.hyperparameter} {_range(best[share.hyperparameter])}" for share in matters]
+    return [f"{text}.", f"The best fifth of each cell's trials have {listed(values)}."]
 
 
 def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary:
@@ -243,22 +265,28 @@ def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary
     extents = {str(name): _behind(own) for name, own in runs.groupby("study", sort=False)}
     differing = _set_differently(report)
     set_differently = several_named(differing, _MOST_SETTINGS) or "nothing"
-    found = [(each, each.result["differences"]) for each in panels if "differences" in each.result]
+    compared = [(each, each.result["differences"]) for each in panels if "differences" in each.result]
     # The first notes are one per pair of studies; the notes after them are about single cells.
     answers = [
-        note for each, rows in found for note in each.notes[: len({(row["a"], row["b"]) for row in rows})]
+        note
+        for panel, rows in compared
+        for note in panel.notes[: len({(row["a"], row["b"]) for row in rows})]
     ]
     studies = [*extents]
     return Summary(
         listed(studies),
-        [*extents.items(), ("Set differently", f"{set_differently} ({' / '.join(studies)})")],
+        [
+            *extents.items(),
+            ("Set differently", f"{set_differently} ({' / '.join(studies)})"),
+            *_precision(runs),
+        ],
         asked=f"Do the best losses of {listed(studies)} differ, and what was set differently?",
         answers=answers,
     )
 
 
 def _set_differently(report: ReportData) -> list[str]:
-    """Return the settings in which the studies' files differ, with each study's value; for tables, the columns."""
+    """List the settings in which the studies' files differ, with each study's value; for tables, the columns."""
     if not report.studied:
         return [f"{name} {' / '.join(values)}" for name, values in settings(report.sweeps).items()]
     written = [spec.as_written() | {"name": None} for spec in report.studied.specs.values()]
@@ -266,7 +294,9 @@ def _set_differently(report: ReportData) -> list[str]:
 
     def value(file: Any, place: str) -> str:
         for key in place.split("."):
-            file = file.get(key) if isinstance(file, Mapping) else None
+            if not isinstance(file, Mapping):
+                return "–"
+            file = file.get(key)
         return "–" if file is None else json.dumps(file)
 
     return [f"{place} {' / '.join(value(file, place) for file in written)}" for place in places]
@@ -276,61 +306,65 @@ def _behind(runs: DataFrame) -> str:
     """Count the trials behind a study's losses: in all, per cell, and their seeds."""
     trials = trials_table(runs)
     counted = trials[trials["state"].isin(COUNTED)].groupby("cell").size()
-    least, most = (int(counted.min()), int(counted.max())) if len(counted) else (0, 0)
-    per_cell = f"{least} to {most} trials" if least < most else several(most, "trial")
-    ended = trials.loc[trials["state"].isin(VALUED), "loss"]
-    lowest = f"; lowest loss {ended.min():.4f} {MEASURED_ON['val_loss']}" if ended.notna().any() else ""
-    seeds = several(runs["seed"].nunique(), "seed")
-    return f"{_extent(runs)}; {per_cell} per cell, {seeds}{lowest}"
+    least, most = map(int, counted.agg(["min", "max"]).fillna(0))
+    per_cell, ended = several(most, "trial"), trials.loc[trials["state"].isin(VALUED), "loss"]
+    if least < most:
+        per_cell = f"{least} to {per_cell}"
+    text = f"{_extent(runs)}; {per_cell} per cell, {several(runs['seed'].nunique(), 'seed')}"
+    if ended.notna().any():
+        text += f"; lowest loss {ended.min():.4f} {MEASURED_ON['val_loss']}"
+    return text
 
 
-def summarize_table(found: Assessment, source: str) -> Summary:
+def summarize_table(assessment: Assessment, source: str) -> Summary:
     """Put a table, and the law that was fitted to it, into words."""
-    columns = found.points.columns
+    columns = assessment.points.columns
     ranges = (f"{name} {span(float(column.min()), float(column.max()))}" for name, column in columns.items())
-    rows = f"{found.points.n:,}: {', '.join(ranges)}"
-    return Summary(source, [("Rows", rows), *summarize_law(found.as_dict())])
+    rows = f"{assessment.points.n:,}: {', '.join(ranges)}"
+    return Summary(source, [("Rows", rows), *summarize_law(assessment.as_dict())])
 
 
-def summarize_law(said: Mapping[str, Any]) -> Entries:
+def summarize_law(law: Mapping[str, Any]) -> Entries:
     """Describe a law: how many numbers are identified, its exponents, and a form that does not fit."""
-    entries = said["parameters"] | said["derived"]
-    found = Counter(entry["verdict"] for entry in entries.values())
-    verdicts = counts({each: found[each] for each in (IDENTIFIED, WEAK, NOT_IDENTIFIED) if each in found})
-    exponents = ", ".join(
-        f"{name} {rounded(entry['value'])} ({span(entry['low'], entry['high'])}, {entry['verdict']})"
-        for name, entry in entries.items()
-        if entry["value"] is not None and name in _EXPONENTS
-    )
-    law = ("Scaling law", f"{said['law']}, {said['formula']}; its numbers: {verdicts}")
-    form = said["misfit"]
-    flag = [("Form of the law", form["sentences"][0])] if form["status"] == FLAGGED else []
-    return [law, *([("Exponents", exponents)] if exponents else []), *flag]
+    estimates = law["parameters"] | law["derived"]
+    numbers = Counter(each["verdict"] for each in estimates.values())
+    verdicts = counts({name: numbers[name] for name in (IDENTIFIED, WEAK, NOT_IDENTIFIED) if name in numbers})
+    exponents = _estimates_in_words({name: each for name, each in estimates.items() if name in _EXPONENTS})
+    entries = [("Scaling law", f"{law['law']}, {law['formula']}; its numbers: {verdicts}")]
+    if exponents:
+        entries.append(("Exponents", ", ".join(exponents)))
+    if law["misfit"]["status"] == FLAGGED:
+        entries.append(("Form of the law", law["misfit"]["sentences"][0]))
+    return entries
 
 
 def _extent(runs: DataFrame) -> str:
     n_trials, n_seeds = len(runs[["cell", "trial"]].drop_duplicates()), runs["seed"].nunique()
-    trials = f" ({several(n_trials, 'trial')} of {several(n_seeds, 'seed')})" if n_seeds > 1 else ""
-    cells = several(runs["cell"].nunique(), "cell")
-    return f"{several(len(runs), 'run')}{trials} in {cells}: {states_in_words(runs['state'])}"
+    text = several(len(runs), "run")
+    if n_seeds > 1:
+        text += f" ({several(n_trials, 'trial')} of {several(n_seeds, 'seed')})"
+    return f"{text} in {several(runs['cell'].nunique(), 'cell')}: {states_in_words(runs['state'])}"
 
 
 def _cells(runs: DataFrame, grid: Sequence[str]) -> str:
-    smallest, largest = written(runs["n_params"].min()), written(runs["n_params"].max())
-    sizes = f"{smallest if smallest == largest else f'{smallest} to {largest}'} parameters"
-    values = (f"{name} {', '.join(written(each) for each in _sorted(runs[name]))}" for name in grid)
+    sizes = " to ".join(dict.fromkeys([written(runs["n_params"].min()), written(runs["n_params"].max())]))
+    values = (f"{name} {', '.join(map(written, _sorted(runs[name])))}" for name in grid)
     is_product = runs["cell"].nunique() == math.prod(runs[name].nunique() for name in grid)
     between = " by " if is_product else "; "  # the full product, or single changes
-    return f"{between.join(values) or 'one'}; {sizes}"
+    return f"{between.join(values) or 'one'}; {sizes} parameters"
 
 
 def _best(row: Series, tuned: Sequence[str], unit: str) -> str:
     """Describe the trial of the lowest loss: its loss, cell, size and hyperparameters."""
-    mean = f" (the mean of {row['seeds']} seeds)" if row["seeds"] > 1 else ""
-    cell = "" if row["cell"] == "all" else f" in cell {spaced(row['cell'])}"
-    values = ", ".join(f"{name} {written(row[name])}" for name in tuned)
-    of = f"{written(row['n_params'])} parameters{f'; {values}' if values else ''}"
-    return f"{row['loss']:.4f} {unit} {MEASURED_ON['val_loss']}{mean}: trial {int(row['trial'])}{cell} ({of})"
+    loss, trial = f"{row['loss']:.4f} {unit} {MEASURED_ON['val_loss']}", f"trial {int(row['trial'])}"
+    if row["seeds"] > 1:
+        loss += f" (the mean of {several(row['seeds'], 'seed')})"
+    if row["cell"] != "all":
+        trial += f" in cell {spaced(row['cell'])}"
+    of = f"{written(row['n_params'])} parameters"
+    if tuned:
+        of += f"; {', '.join(f'{name} {written(row[name])}' for name in tuned)}"
+    return f"{loss}: {trial} ({of})"
 
 
 def _range(values: Iterable[Any]) -> str:
@@ -341,13 +375,12 @@ def _range(values: Iterable[Any]) -> str:
 
 
 def _sorted(values: Iterable[Any]) -> list[Any]:
-    """Return the distinct values without missing ones, numbers by value and the rest by their text."""
+    """Sort the distinct values without missing ones, numbers by value and the rest by their text."""
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     distinct = {str(value): value for value in plain if value is not None and value == value}
-    return sorted(
-        distinct.values(),
-        key=lambda value: (0, value, "") if isinstance(value, int | float) else (1, 0, str(value)),
-    )
+    numbers = [value for value in distinct.values() if isinstance(value, int | float)]
+    others = [value for value in distinct.values() if not isinstance(value, int | float)]
+    return [*sorted(numbers), *sorted(others, key=str)]
 
 
 # The head of each page.

@@ -15,14 +15,13 @@ from tempfile import TemporaryDirectory
 from pandas import DataFrame, concat
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.files import write_whole
+from sweeplab.files import make_folder, write_whole
 from sweeplab.formatting import json_ready
 from sweeplab.laws.assessment import Assessment
 from sweeplab.report.data import ReportData
-from sweeplab.report.page import render, with_plotly
+from sweeplab.report.page import page_trials, render, with_plotly
 from sweeplab.report.panels.base import PANELS, Panel, make_panel, read_dashboard
 from sweeplab.report.summary import SUMMARIES, Summary, summarize_table
-from sweeplab.report.trials import page_trials
 
 # The width of an image in CSS pixels, and its pixels per CSS pixel.
 WIDTHS = {"full": 1000, "half": 560}
@@ -58,7 +57,8 @@ def write_page(
         return _write_images(panels, folder, page, form)
     summary = SUMMARIES[page](report, panels)
     tables = {f"{page}.csv": (runs, "one row per run")}
-    if curves := report.curves_read:
+    curves = report.curves_read
+    if curves:
         tables[f"{page}-curves.csv"] = (concat(curves), "one row per measurement")
     beside = {name: what for name, (_, what) in tables.items()} | {f"{page}.json": "the data of every panel"}
     contents = {
@@ -70,26 +70,28 @@ def write_page(
     html = render(asked.title, summary, panels, beside, plotly, page_trials(report))
     if shared and not library.exists():
         _write_files(shared, {library.name: get_plotlyjs()})
-    _write_files(folder, contents | {f"{page}.html": html if shared else with_plotly(html)})
+    if not shared:
+        html = with_plotly(html)
+    _write_files(folder, contents | {f"{page}.html": html})
     return [folder / f"{page}.html"]
 
 
-def write_law_report(found: Assessment, source: str, page: Path, dashboard: Path | None = None) -> Path:
+def write_law_report(assessment: Assessment, source: str, page: Path) -> Path:
     """Write the page of a law that was fitted to any table, and return its path.
 
-    It has those panels of the dashboard that need no study, all for this law. `source` is the name of the table.
+    It has those panels of the scaling page that need no study, all for this law. `source` is the name of the table.
 
     Raises:
-        BadInput: the dashboard has unknown panels, options or values, or the page cannot be written.
+        BadInput: the page cannot be written.
     """
-    asked, report = read_dashboard(dashboard), ReportData.of_table(found)
-    law, panels = {"law": found.fit.law.name, "delta": found.delta}, []
+    asked, report = read_dashboard(), ReportData.of_table(assessment)
+    law, panels = {"law": assessment.fit.law.name, "delta": assessment.delta}, []
     for spec in asked.panels:
         kind = PANELS[spec.panel]
         if kind.source == "points":
-            own = {name: value for name, value in law.items() if name in kind.options}
-            panels.append(make_panel(replace(spec, options={**spec.options, **own}), report))
-    write_single_page(page, asked.title, summarize_table(found, source), panels)
+            chosen = {name: value for name, value in law.items() if name in kind.options}
+            panels.append(make_panel(replace(spec, options={**spec.options, **chosen}), report))
+    write_single_page(page, asked.title, summarize_table(assessment, source), panels)
     return page
 
 
@@ -124,7 +126,8 @@ def _write_images(panels: Sequence[Panel], folder: Path, page: str, form: str) -
 
     figures, files, widths = [], [], []
     for number, panel in enumerate(panels, start=1):
-        if (figure := panel.figure()) is not None:
+        figure = panel.figure()
+        if figure is not None:
             figure.update_layout(paper_bgcolor="white", plot_bgcolor="white", font={"color": INK})
             figure.update_xaxes(gridcolor=RULE)
             figure.update_yaxes(gridcolor=RULE)
@@ -153,19 +156,19 @@ def _write_images(panels: Sequence[Panel], folder: Path, page: str, form: str) -
 def _written_to(folder: Path) -> Iterator[None]:
     """Make a folder; an error in writing names it."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         yield
     except OSError as error:
         raise BadInput(Problem(f"cannot be written: {error.strerror or error}", file=folder)) from error
 
 
 def _json(title: str, summary: Summary, panels: Sequence[Panel]) -> str:
-    """Return the panels' data as JSON; NaN and infinity become null."""
-    said = ("title", "notes", "warnings", "method", "missing", "result")
+    """Write the panels' data as JSON; NaN and infinity become null."""
+    names = ("title", "notes", "warnings", "method", "missing", "result")
     described = [
-        {name: getattr(each, name) for name in said}
-        | {"kind": type(each).__name__, "data": each.data.to_dict(orient="records")}
-        for each in panels
+        {name: getattr(panel, name) for name in names}
+        | {"kind": type(panel).__name__, "data": panel.data.to_dict(orient="records")}
+        for panel in panels
     ]
     about = {
         "title": title,

@@ -20,10 +20,11 @@ from filelock import FileLock
 
 from sweeplab.data.objectives import make_objective, objective_of
 from sweeplab.data.prompts import EOS, HOLE, Ids, Prompt
-from sweeplab.errors import BadInput, Problem
-from sweeplab.files import write_whole
+from sweeplab.errors import BadInput, Problem, conflict
+from sweeplab.files import make_folder, write_whole
+from sweeplab.formatting import several
 from sweeplab.hyperparameters import TABLE, Hyperparameters
-from sweeplab.lab.listing import best_by_task, read_trials
+from sweeplab.lab.chosen import StudyTrials
 from sweeplab.model.accounting import n_params
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import MEASURED_ON
@@ -38,6 +39,7 @@ BROKEN = "\ufffd"  # how the first bytes of an incomplete character are decoded
 # So that a study does not wait long for its sample.
 MOST_TOKENS = 200
 SEED = 0
+DRAWN_BY = ("temperature", "top_k", "top_p")
 
 
 @dataclass(frozen=True)
@@ -60,21 +62,21 @@ class Writer:
     encoded: Sequence[Ids] | None = None
 
     def __post_init__(self) -> None:
-        if (amateur := self.amateur) is None:
+        amateur = self.amateur
+        if amateur is None:
             return
-        for each in (self.run, amateur):
-            if fills_holes(each):
-                raise BadInput(
-                    f"--contrast needs decoders, and {each.run_id} is an encoder, "
-                    "which fills each [MASK] instead"
-                )
-        mine, other = ((each.tokenizer.to_json(), each.special_tokens) for each in (self.run, amateur))
-        if mine != other:
-            what = "tokenizers" if mine[0] != other[0] else "special tokens"
-            raise BadInput(f"runs {self.run.run_id} and {amateur.run_id} have different {what}")
-        most, count = (n_params(each.model.shape) for each in (self.run, amateur))
+        for run in (self.run, amateur):
+            if fills_holes(run):
+                what = f"--contrast needs decoders, and {run.run_id} is an encoder"
+                raise BadInput(f"{what}, which fills each [MASK] instead")
+        runs = f"runs {self.run.run_id} and {amateur.run_id}"
+        if self.run.tokenizer.to_json() != amateur.tokenizer.to_json():
+            raise BadInput(f"{runs} have different tokenizers")
+        if self.run.special_tokens != amateur.special_tokens:
+            raise BadInput(f"{runs} have different special tokens")
+        most, count = n_params(self.run.model.shape), n_params(amateur.model.shape)
         if count >= most:
-            what = f"--contrast {amateur.run_id} has {count:,} parameters, and {self.run.run_id} {most:,}"
+            what = f"--contrast {amateur.run_id} has {several(count, 'parameter')}, and {self.run.run_id} {most:,}"
             raise BadInput(Problem(what, "a smaller run"))
 
     @cached_property
@@ -103,8 +105,8 @@ class Writer:
             yield from sample(self._next(), sampler, self.prompt, self.max_new_tokens)
             return
         model, prompt = self.run.model, self.prompt
-        found = fill(model.transformer, model.stacked, prompt, self.run.tokenizer.vocab_size, sampler)
-        yield from (found[place] for place in prompt.holes)
+        filled = fill(model.transformer, model.stacked, prompt, self.run.tokenizer.vocab_size, sampler)
+        yield from (filled[place] for place in prompt.holes)
 
     def beams(self, n_beams: int) -> list[dict[str, Any]]:
         """Return the texts that a beam search finds, best first, each with its log-probability and its score.
@@ -117,9 +119,9 @@ class Writer:
         if fills_holes(self.run):
             raise BadInput("--beams needs a decoder: an encoder only fills each [MASK]")
         if self.amateur is not None:
-            raise BadInput("--beams searches by likelihood, which --contrast does not have: give one of them")
-        found = beam_search(self._next(), self.prompt, n_beams, self.max_new_tokens)
-        return [{**beam._asdict(), "text": "".join(self.words(beam.tokens))} for beam in found]
+            raise BadInput(conflict("--contrast", "--beams"))
+        beams = beam_search(self._next(), self.prompt, n_beams, self.max_new_tokens)
+        return [{**beam._asdict(), "text": "".join(self.words(beam.tokens))} for beam in beams]
 
     def ranked(self, most: int) -> list[list[dict[str, Any]]]:
         """Return the most probable tokens after the prompt, or in each of its holes, with their probabilities."""
@@ -132,7 +134,7 @@ class Writer:
             scores = hole_scores(model.transformer, model.stacked, self.prompt, n_tokens)
         else:
             # The tokens of the first hole come after the marker that starts it.
-            first_marker = self.prompt.markers[:1] if self.prompt.markers[1:] else ()
+            first_marker = self.prompt.markers[: len(self.prompt.markers) > 1]
             scores = self._next()(torch.tensor([[*first_marker]], dtype=torch.long))
         best = scores.double().exp().topk(min(most, scores.shape[-1]))
         return [
@@ -153,9 +155,9 @@ class Writer:
         if objective_of(self.run.values).learns != "text":
             yield from pieces(tokenizer, self._ordinary(tokens))
         elif fills_holes(self.run):
-            found = dict(zip(self.prompt.holes, tokens, strict=True))
+            filled = dict(zip(self.prompt.holes, tokens, strict=True))
             start = enumerate(self.prompt.start)
-            yield from pieces(tokenizer, (found.get(place, token) for place, token in start))
+            yield from pieces(tokenizer, (filled.get(place, token) for place, token in start))
         elif self.prompt.source is None:
             yield texts[0]
             yield from pieces(tokenizer, self._ordinary(tokens))
@@ -177,26 +179,28 @@ class Writer:
             here, span = here + 1, []
             if here >= n_holes:
                 break
-            yield texts[here] if here else ""
+            yield texts[here] * (here > 0)
         yield self.run.tokenizer.decode(span)
         yield HOLE.join(texts[min(max(here, 0) + 1, n_holes) :])
 
 
-def chosen(values: Hyperparameters, given: Mapping[str, Any], greedy: bool = False) -> tuple[Sampling, int]:
-    """Return how to sample tokens, and how many at most: as given, else by the run's hyperparameters.
+def chosen(values: Hyperparameters, asked: Mapping[str, Any], greedy: bool = False) -> tuple[Sampling, int]:
+    """Return how to sample tokens, and how many at most: as asked, else by the run's hyperparameters.
 
     Raises:
         BadInput: a value is out of range; says what is allowed.
     """
     from sweeplab.model.generation import Sampling
 
-    settings = {}
-    for name in ("temperature", "top_k", "top_p", "max_new_tokens"):
-        row, own = TABLE[name], given.get(name)
+    settings = {name: getattr(values, name) for name in (*DRAWN_BY, "max_new_tokens")}
+    for name in settings:
+        row, value = TABLE[name], asked.get(name)
+        if value is None:
+            continue
         try:
-            settings[name] = getattr(values, name) if own is None else row.check(own)
+            settings[name] = row.check(value)
         except ValueError as error:
-            what = f"--{name.replace('_', '-')} is {own}"
+            what = f"--{name.replace('_', '-')} is {value}"
             raise BadInput(Problem(what, replace(row, optional=False).allowed)) from error
     most = settings.pop("max_new_tokens")
     return Sampling(**settings, greedy=greedy), most
@@ -209,8 +213,9 @@ def fills_holes(run: LoadedRun) -> bool:
 
 def named(run: LoadedRun, token: int) -> str:
     """Return a token's text, or the name of a special token."""
-    name = run.special_tokens.name_of(token)
-    return f"<{name}>" if name else run.tokenizer.decode([token])
+    if name := run.special_tokens.name_of(token):
+        return f"<{name}>"
+    return run.tokenizer.decode([token])
 
 
 def laid_out(run: LoadedRun, text: str, encoded: Sequence[Ids] | None = None) -> Prompt:
@@ -219,9 +224,10 @@ def laid_out(run: LoadedRun, text: str, encoded: Sequence[Ids] | None = None) ->
     Raises:
         BadInput: a character has no token (says at which position), or the run cannot read such a prompt.
     """
-    given = _encoded(run.tokenizer, text) if encoded is None else encoded
+    if encoded is None:
+        encoded = _encoded(run.tokenizer, text)
     special = run.special_tokens
-    prompt = objective_of(run.values).prompt(given, special, run.values)
+    prompt = objective_of(run.values).prompt(encoded, special, run.values)
     end = special.ids.get(EOS, run.tokenizer.end_of_text)
     if prompt.end is not None or prompt.holes or end is None:
         return prompt
@@ -229,18 +235,18 @@ def laid_out(run: LoadedRun, text: str, encoded: Sequence[Ids] | None = None) ->
 
 
 def _encoded(tokenizer: Tokenizer, text: str) -> list[Ids]:
-    found, place = list[Ids](), 0
+    encoded, place = list[Ids](), 0
     for piece in text.split(HOLE):
         try:
-            found.append(tokenizer.encode(piece).tolist())
+            encoded.append(tokenizer.encode(piece).tolist())
         except ValueError as error:
-            unknown = next((at for at, each in enumerate(piece) if not _knows(tokenizer, each)), None)
+            unknown = next((at for at, letter in enumerate(piece) if not _knows(tokenizer, letter)), None)
             if unknown is None:
                 raise BadInput(f"in the prompt, {error}") from None
             what = f"the prompt's character {piece[unknown]!r} at {place + unknown}"
             raise BadInput(f"{what} is unknown to the {tokenizer.name} tokenizer") from None
         place += len(piece) + len(HOLE)
-    return found
+    return encoded
 
 
 def _knows(tokenizer: Tokenizer, character: str) -> bool:
@@ -261,14 +267,14 @@ def reader(run: LoadedRun, prompt: Prompt) -> Reader:
 
 def pieces(tokenizer: Tokenizer, tokens: Iterator[int]) -> Iterator[str]:
     """Yield the text of tokens as its characters become complete: a character waits for its last byte."""
-    found, shown = list[int](), 0
+    known, shown = list[int](), 0
     for token in tokens:
-        found.append(token)
-        text = tokenizer.decode(found).rstrip(BROKEN)
+        known.append(token)
+        text = tokenizer.decode(known).rstrip(BROKEN)
         if len(text) > shown:
             yield text[shown:]
             shown = len(text)
-    yield tokenizer.decode(found)[shown:]
+    yield tokenizer.decode(known)[shown:]
 
 
 def spaced(texts: Iterator[str], blank: str) -> Iterator[str]:
@@ -296,23 +302,23 @@ def keep_sample(folder: StudyFolder, dataset: Dataset) -> None:
 
 def read_samples(folder: StudyFolder) -> list[dict[str, Any]]:
     """Return the samples, one per task: the run, the prompt with its holes, the text, and how it was sampled."""
-    file = folder.sample / "samples.json"
-    return [*folder.read(file)["samples"]] if file.exists() else []
+    return list(folder.read_if_written(folder.sample / "samples.json").get("samples", ()))
 
 
 def _keep(folder: StudyFolder, dataset: Dataset) -> None:
-    written = {each["run"]: each for each in read_samples(folder)}
+    written = {sample["run"]: sample for sample in read_samples(folder)}
     samples = []
-    for best in (own[0].runs[0] for own in best_by_task(folder, read_trials(folder))):
-        name = f"{folder.name}/{best.cell}/{best.path.name}"
+    for trials in StudyTrials(folder).by_task():
+        best = trials[0].runs[0]
+        name, checkpoint = f"{folder.name}/{best.cell}/{best.path.name}", best.checkpoint()
         if name in written:
             samples.append(written[name])
-        elif checkpoint := best.checkpoint():
+        elif checkpoint:
             with suppress(BadInput):  # it takes no prompt
                 samples.append(_written(checkpoint, name, dataset))
     if not samples or samples == list(written.values()):
         return
-    folder.sample.mkdir(exist_ok=True)
+    make_folder(folder.sample)
     text = "\n\n".join(map(_as_text, samples))
     write_whole(folder.sample / "samples.txt", text.encode("utf-8", "replace"))
     write_whole(folder.sample / "samples.json", json.dumps({"samples": samples}).encode())
@@ -326,14 +332,13 @@ def _written(checkpoint: Path, name: str, dataset: Dataset) -> dict[str, Any]:
     text = HOLE.join(map(run.tokenizer.decode, encoded))
     sampling, most = chosen(run.values, {})
     writer = Writer(run, text, sampling, min(most, MOST_TOKENS), SEED, encoded=encoded)
-    found = "".join(writer.words(writer.tokens()))
-    said = {"run": name, "val_loss": run.facts["val_loss"], "prompt": text, "text": found}
-    drawn = {each: getattr(sampling, each) for each in ("temperature", "top_k", "top_p")}
-    return {**said, **drawn, "seed": SEED}
+    generated = "".join(writer.words(writer.tokens()))
+    sample = {"run": name, "val_loss": run.facts["val_loss"], "prompt": text, "text": generated}
+    return {**sample, **{setting: getattr(sampling, setting) for setting in DRAWN_BY}, "seed": SEED}
 
 
-def _as_text(said: dict[str, Any]) -> str:
-    loss = f"val_loss {said['val_loss']} {MEASURED_ON['val_loss']}"
-    how = ", ".join([loss, *(f"{name} {said[name]}" for name in ("temperature", "top_k", "top_p", "seed"))])
-    prompt = f"Prompt, from the beginning of the validation split:\n\n{said['prompt']}"
-    return f"{said['run']}: {how}\n\n{prompt}\n\nText:\n\n{said['text']}\n"
+def _as_text(sample: dict[str, Any]) -> str:
+    loss = f"val_loss {sample['val_loss']} {MEASURED_ON['val_loss']}"
+    how = ", ".join([loss, *(f"{name} {sample[name]}" for name in (*DRAWN_BY, "seed"))])
+    prompt = f"Prompt, from the beginning of the validation split:\n\n{sample['prompt']}"
+    return f"{sample['run']}: {how}\n\n{prompt}\n\nText:\n\n{sample['text']}\n"

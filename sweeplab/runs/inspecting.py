@@ -1,7 +1,12 @@
-"""Inspect a trained run: its attention over a text, and its losses on its study's validation split."""
+"""Inspect a trained run: its attention over a text, and its losses on its study's validation split.
+
+Attention on matrices that the user gives is computed step by step as in textbooks; no run is needed.
+Legend: T queries, S keys, D width of queries and keys, W width of values, C width of inputs.
+"""
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +19,15 @@ from sweeplab.data.batches import Batch
 from sweeplab.data.generators import generator_key
 from sweeplab.data.objectives import check_fits, make_objective, objective_of, wholly
 from sweeplab.data.prompts import check_room
-from sweeplab.errors import BadInput, Problem
+from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.formatting import several
 from sweeplab.lab.listing import find_study, read_spec, study_names
+from sweeplab.model.attention import distance_matrix
 from sweeplab.runs.generating import Writer, fills_holes, named
 from sweeplab.runs.opening import open_run
+from sweeplab.study.file.document import file_text, parse
 from sweeplab.study.inputs import recorded_dataset, start_weights
+from sweeplab.study.problems import Problems, SourceMap, shown
 
 if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset, Scored
@@ -47,7 +56,7 @@ class AttentionMap:
     @property
     def title(self) -> str:
         """Return the layer's name for a heading."""
-        return f"{self.place.capitalize()}{'-attention' if self.place == 'cross' else ''}, layer {self.layer}"
+        return f"{self.place.capitalize()}{'-attention' * (self.place == 'cross')}, layer {self.layer}"
 
 
 def read_prompt(run: LoadedRun, text: str) -> Batch:
@@ -84,21 +93,23 @@ def attention_maps(
     _check("head", head, shape.n_head)
     _check("layer", layer, max(map(shape.layers, shape.of_family.sides)))
     batch = read_prompt(run, text)
-    found = attention_weights(shape, run.model.weights, batch)
-    source = () if batch.source is None else batch.source[0].tolist()
-    words = {"": _words(run, batch.inputs[0].tolist()), "encoder.": _words(run, source)}
-    heads = range(shape.n_head) if head is None else [head]
+    weights = attention_weights(shape, run.model.weights, batch)
+    words = {"": _words(run, batch.inputs[0].tolist()), "encoder.": list[str]()}
+    if batch.source is not None:
+        words["encoder."] = _words(run, batch.source[0].tolist())
+    heads = [*range(shape.n_head)] if head is None else [head]
     maps = []
     for side in shape.of_family.sides:
-        own = words[side.prefix]
+        queries = words[side.prefix]
         for index in range(shape.layers(side)) if layer is None else [layer]:
             name = f"{side.prefix}blocks.{index}"
-            for part, place, keys in (
-                ("attention", "decoder" if side.causal else "encoder", own),
+            for part, where, keys in (
+                ("attention", side.name, queries),
                 ("cross", "cross", words["encoder."]),
             ):
-                if (weights := found.get(f"{name}.{part}")) is not None:
-                    maps.append(AttentionMap(place, index, heads, own, keys, weights[list(heads)]))
+                if f"{name}.{part}" in weights:
+                    of_heads = weights[f"{name}.{part}"][heads]
+                    maps.append(AttentionMap(where, index, heads, queries, keys, of_heads))
     return maps
 
 
@@ -112,16 +123,16 @@ def traced_prompt(run: LoadedRun, text: str, position: int | None, n_values: int
     """
     from sweeplab.model.tracing import trace_batch
 
-    found = read_prompt(run, text)
-    n_tokens = found.inputs.shape[1]
+    batch = read_prompt(run, text)
+    n_tokens = batch.inputs.shape[1]
     _check("position", position, n_tokens)
     at = n_tokens - 1 if position is None else position
-    steps = trace_batch(run.model.shape, run.model.weights, found, at, run.model.shape.vocab_size)
+    steps = trace_batch(run.model.shape, run.model.weights, batch, at, run.model.shape.vocab_size)
     shares = np.array(steps[-1].values)
     likeliest = np.argsort(-shares, kind="stable")[:n_values].tolist()
     words = zip(likeliest, _words(run, likeliest), strict=True)
     rows = [{"token": token, "word": word, "probability": float(shares[token])} for token, word in words]
-    return [each._asdict() | {"values": each.values[:n_values]} for each in steps], rows
+    return [step._asdict() | {"values": step.values[:n_values]} for step in steps], rows
 
 
 def _check(what: str, number: int | None, count: int) -> None:
@@ -133,7 +144,9 @@ def _words(run: LoadedRun, tokens: Sequence[int]) -> list[str]:
     return [named(run, token).translate(_VISIBLE) for token in tokens]
 
 
-def evaluated(text: str, lab: Path, times: Sequence[int], study: str | None = None) -> dict[str, Any]:
+def evaluated(
+    text: str, lab: Path, times: Sequence[int], study: str | None = None, allow_plugins: bool = False
+) -> dict[str, Any]:
     """Evaluate a run: return its measures, and its losses on sequences of `times` block_size, as plain values.
 
     The data are those of `study`, by default of the study in the run's name. Lengths that are impossible are in
@@ -142,24 +155,30 @@ def evaluated(text: str, lab: Path, times: Sequence[int], study: str | None = No
     Raises:
         BadInput: there is no such run or study, or the run cannot read the study's data.
     """
-    run = open_run(text, lab)
-    own = text.partition("/")[0]
-    if study is None and own not in study_names(lab):
+    run = open_run(text, lab, allow_plugins=allow_plugins)
+    trained_in = text.partition("/")[0]
+    if study is None and trained_in not in study_names(lab):
         raise BadInput(f"run {text} is of no study in this lab: name one with --study, for its data")
-    study = study or own
+    study = study or trained_in
     folder = find_study(lab, study)
-    spec = read_spec(folder)
+    spec = read_spec(folder, allow_plugins=allow_plugins)
     dataset = recorded_dataset(folder, spec)
     if dataset.tokenizer.to_json() != run.tokenizer.to_json():
         raise BadInput(f"run {text} and study {study} have different tokenizers")
     kind = objective_of(run.values)
-    if (learned := kind.learns) != (has := dataset.kind):
-        raise BadInput(f"run {text} was trained on {learned}, but study {study} has {has}")
+    if kind.learns != dataset.kind:
+        raise BadInput(f"run {text} was trained on {kind.learns}, but study {study} has {dataset.kind}")
     check_fits({"validation": dataset.val}, run.values)
     lengths, left_out = _lengths(run, dataset, times)
-    said = {"run": run.run_id, "study": study, "block_size": run.values.block_size, "unit": kind.unit}
-    found = {"measures": scored(run, dataset, spec=spec), "length_extrapolation": lengths}
-    return {**said, **found, "left_out": left_out}
+    return {
+        "run": run.run_id,
+        "study": study,
+        "block_size": run.values.block_size,
+        "unit": kind.unit,
+        "measures": scored(run, dataset, spec=spec),
+        "length_extrapolation": lengths,
+        "left_out": left_out,
+    }
 
 
 def scored(
@@ -175,11 +194,11 @@ def scored(
     amount to choosing by it.
 
     Raises:
-        BadInput: the split is too short, or the study (`spec`) of a run of preferences has no start weights.
+        BadInput: the split is too short, or the run's objective reads the start, which its study (`spec`) has not.
     """
     import torch
 
-    from sweeplab.train.evaluating import Evaluation, references
+    from sweeplab.train.evaluating import Evaluation, LossInputs, values_at_start
 
     check_fits({split: dataset.scored(split)}, run.values)
     model, values = run.model, wholly(run.values) if whole else run.values
@@ -189,38 +208,160 @@ def scored(
         make_objective(dataset.scored(split), values, run.own_special),
         values.evaluated_tokens,
     )
-    judged = None
-    if dataset.kind == "preferences":
+    objective, at_start = evaluation.objective, None
+    if objective.reads_start:
         start = start_weights(spec)(values) if spec else None
         if start is None:
-            raise BadInput("a run of preferences is compared with its study's start weights, and it has none")
+            what = f"a run of objective {objective.name} is compared with its study's start weights"
+            raise BadInput(f"{what}, and it has none")
         row = model.transformer.layout.row_of(start, generator_key(values.seed, "init"))
-        known = references(model.transformer, row, evaluation.objective)
-        judged = torch.tensor([values.beta]), known[None]
+        at_start = values_at_start(model.transformer, row, objective)[None]
+    columns = [torch.tensor([getattr(values, name)]) for name in objective.hyperparameters]
     with torch.no_grad():
-        found = {name: each[0] for name, each in evaluation(model.stacked, judged).items()}
-    loss = found.pop("val_loss")
-    found = {f"{split}_loss": loss, **found}
-    if (bits := dataset.bits_per_byte(loss, values, split)) is None:
-        return found
-    return {**found, "perplexity": math.exp(min(loss, 700.0)), "bits_per_byte": bits}
+        of_runs = evaluation(model.stacked, LossInputs(columns, at_start))
+    measures = {name: runs[0] for name, runs in of_runs.items()}
+    loss = measures.pop("val_loss")
+    measures, bits = {f"{split}_loss": loss, **measures}, dataset.bits_per_byte(loss, values, split)
+    if bits is None:
+        return measures
+    return {**measures, "perplexity": math.exp(min(loss, 700.0)), "bits_per_byte": bits}
 
 
 def _lengths(run: LoadedRun, dataset: Dataset, times: Sequence[int]) -> tuple[Rows, Rows]:
-    """Return the losses at each possible length, and for the other lengths why they are impossible."""
     from sweeplab.train.evaluating import losses_at, why_not_longer
 
-    found, left_out = [], []
+    rows, left_out = [], []
     model, bounded = run.model, why_not_longer(run.values)
-    for each in times:
+    for factor in times:
         try:
-            if bounded and (each > 1 or dataset.kind in ("preferences", "scores")):
+            if bounded and (factor > 1 or not objective_of(run.values).has_positions):
                 raise ValueError(bounded)
-            at = losses_at(model.transformer, model.stacked, dataset.val, run.values, each, run.own_special)
+            at = losses_at(model.transformer, model.stacked, dataset.val, run.values, factor, run.own_special)
         except ValueError as error:
-            left_out.append({"times": each, "why": str(error)})
+            left_out.append({"times": factor, "why": str(error)})
             continue
-        row = {"times": each, "length": len(at.by_position), "targets": int(at.counts.sum())}
+        row = {"times": factor, "length": len(at.by_position), "targets": int(at.counts.sum())}
         losses = {"val_loss": at.loss, "bits_per_byte": dataset.bits_per_byte(at.loss, run.values)}
-        found.append({**row, **losses, "by_position": at.by_position.tolist()})
-    return found, left_out
+        rows.append({**row, **losses, "by_position": at.by_position.tolist()})
+    return rows, left_out
+
+
+# ------------------------------------------------------------------ attention on matrices given by the user
+
+# The matrices that may be given, each with its other names.
+NAMES: dict[str, tuple[str, ...]] = {
+    "inputs": ("x",),
+    "queries": ("query", "q"),
+    "keys": ("key", "k"),
+    "values": ("value", "v"),
+    "w_queries": ("w_query", "w_q", "wq"),
+    "w_keys": ("w_key", "w_k", "wk"),
+    "w_values": ("w_value", "w_v", "wv"),
+}
+PARTS = ("queries", "keys", "values")
+ALLOWED = "{queries: [[1, 0], [0, 1]], keys: …, values: …}, or inputs with w_queries, w_keys, w_values, or one matrix"
+MOST_BYTES, MOST_ROWS = 100_000, 64
+
+Matrix = list[list[float]]
+
+
+def read_matrices(written: str) -> dict[str, Matrix]:
+    """Read matrices from a file (.yaml, .json, .csv) or a text: return them by name; a matrix without one is `inputs`.
+
+    Raises:
+        BadInput: the file cannot be read, or holds no such matrices; says where.
+    """
+    file = Path(written)
+    is_file = file.suffix in (".yaml", ".yml", ".json", ".csv")
+    problems = Problems(SourceMap(file if is_file else None))
+    text = file_text(file, MOST_BYTES) if is_file else written
+    content: Any
+    if file.suffix == ".csv":
+        content = [[_number(cell) for cell in row] for row in csv.reader(text.splitlines()) if row]
+    else:
+        content = parse(text, problems)
+    if problems.found:
+        raise BadInput(*problems.found)
+    if not isinstance(content, dict):
+        content = {"inputs": content}
+    known = {other.lower(): name for name, others in NAMES.items() for other in (name, *others)}
+    matrices: dict[str, Matrix] = {}
+    for name, value in content.items():
+        if str(name).lower() not in known:
+            near = nearest(str(name), known)
+            problems.add((name,), f"there is no matrix {shown(name)}", ", ".join(NAMES), known.get(near, ""))
+        elif not _is_matrix(value):
+            allowed = f"1 to {MOST_ROWS} rows of as many numbers, all of one length, such as [[1, 0], [0, 1]]"
+            problems.add((name,), f"{name} is {shown(value)}", allowed)
+        else:
+            matrices[known[str(name).lower()]] = [[float(cell) for cell in row] for row in value]
+    if problems.found:
+        raise BadInput(*problems.found)
+    return matrices
+
+
+def _number(cell: str) -> float | str:
+    try:
+        return float(cell)
+    except ValueError:
+        return cell
+
+
+def _is_matrix(value: Any) -> bool:
+    if not isinstance(value, list) or not 0 < len(value) <= MOST_ROWS:
+        return False
+    if not all(isinstance(row, list) and 0 < len(row) == len(value[0]) <= MOST_ROWS for row in value):
+        return False
+    cells = [cell for row in value for cell in row]
+    return all(
+        isinstance(cell, int | float) and not isinstance(cell, bool) and abs(cell) < 1e100 for cell in cells
+    )
+
+
+def attention_of(
+    matrices: dict[str, Matrix], causal: bool = False, scale: float | None = None
+) -> dict[str, Matrix]:
+    """Return the steps of softmax(Q K^T / sqrt(D)) V in float64, by name (Vaswani et al., 2017).
+
+    Queries, keys and values that are not given are the inputs [T, C], times their weights if there are any. If
+    `causal`, a query sees the keys up to its own position; the last query is at the last key.
+
+    Raises:
+        BadInput: a matrix is missing, or sizes do not match; says which.
+    """
+    import torch
+
+    tensors = {name: torch.tensor(matrix, dtype=torch.float64) for name, matrix in matrices.items()}
+    steps: dict[str, Any] = {}
+    for part in PARTS:
+        weights, inputs = tensors.get(f"w_{part}"), tensors.get(part, tensors.get("inputs"))
+        if inputs is None:
+            raise BadInput(Problem(f"there are neither {part} nor inputs", ALLOWED))
+        if part not in tensors and weights is not None:
+            _check_sizes(
+                "inputs", inputs, f"w_{part}", weights, columns=inputs.shape[1], rows=weights.shape[0]
+            )
+            inputs = inputs @ weights
+        steps[part] = inputs
+    q, k, v = steps.values()
+    _check_sizes("queries", q, "keys", k, columns=q.shape[1], rows=k.shape[1])
+    _check_sizes("keys", k, "values", v, columns=k.shape[0], rows=v.shape[0])
+    if causal and len(q) > len(k):
+        what = f"causal attention of {several(len(q), 'query')} to {len(k)} keys"
+        raise BadInput(Problem(what, "at most one query per key"))
+    products = q @ k.T
+    scores = products / math.sqrt(q.shape[1])
+    if scale is not None:
+        scores = products * scale
+    if causal:
+        scores = scores.masked_fill(distance_matrix(q[None, None], k[None, None]) < 0, -math.inf)
+    weights = scores.softmax(dim=-1)
+    steps |= {"products": products, "scores": scores, "weights": weights, "output": weights @ v}
+    return {name: step.tolist() for name, step in steps.items()}
+
+
+def _check_sizes(name: str, one: Any, other_name: str, other: Any, columns: int, rows: int) -> None:
+    if columns != rows:
+        sizes = f"{name} are {len(one)} x {one.shape[1]} and {other_name} {len(other)} x {other.shape[1]}"
+        allowed = "queries T x D, keys S x D, values S x W; inputs T x C, their weights C x D"
+        raise BadInput(Problem(sizes, allowed))

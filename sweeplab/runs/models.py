@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.task import Sizes
 from sweeplab.errors import BadInput, Problem
-from sweeplab.formatting import bytes_in_words
+from sweeplab.formatting import bytes_in_words, several
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameters
 from sweeplab.lab.listing import file_of
 from sweeplab.model import accounting
@@ -55,7 +55,13 @@ class Sized:
             "total": accounting.n_params(shape),
             "active": accounting.n_params_active(shape),
             "components": components,
-            "parts": [{**asdict(term), "parameters": term.count} for term in accounting.terms(shape)],
+            "parts": [
+                {
+                    **{name.replace("per_layer", "each"): value for name, value in asdict(term).items()},
+                    "parameters": term.count,
+                }
+                for term in accounting.terms(shape)
+            ],
             "letters": {
                 letter: [name, getattr(shape, name)] for letter, name in accounting.letters(shape).items()
             },
@@ -77,7 +83,7 @@ def model_of(name: str | None, overrides: Sequence[str] = ()) -> Sized:
     has_own = spec.fixed.get("vocab_size", AUTO) != AUTO
     shapes = _shapes(spec, preset(name).vocab_size if name and not has_own else None)
     if len(shapes) > 1:
-        raise BadInput(Problem(f"these are {len(shapes)} models", "one value per hyperparameter"))
+        raise BadInput(Problem(f"these are {several(len(shapes), 'model')}", "one value per hyperparameter"))
     (shape,) = shapes.values()
     notes = _notes(name, shape)
     if not has_own:
@@ -104,7 +110,8 @@ def started(model: Sized, seed: int) -> Weighed:
         BadInput: the weights do not fit into memory.
     """
     needed = BYTES * accounting.n_params(model.shape)
-    if needed > (free := free_memory_bytes("cpu")):
+    free = free_memory_bytes("cpu")
+    if needed > free:
         taken = f"{model.name} needs {bytes_in_words(needed)} of memory"
         raise BadInput(f"{taken}, and {bytes_in_words(free)} are free")
     from sweeplab.model.tracing import random_weights
@@ -118,8 +125,8 @@ def opened(run: str, lab: Path | None) -> Weighed:
     Raises:
         BadInput: there is no such run, or it kept no checkpoint.
     """
-    found = open_run(run, lab_folder(lab))
-    return found.run_id, found.model.shape, found.model.weights
+    loaded = open_run(run, lab_folder(lab))
+    return loaded.run_id, loaded.model.shape, loaded.model.weights
 
 
 def _alone(name: str | None, overrides: Sequence[str] = ()) -> StudySpec:
@@ -131,8 +138,8 @@ def _notes(name: str | None, shape: ModelShape) -> tuple[str, ...]:
     """Return a preset's notes if the shape is the preset's, apart from its vocabulary."""
     if not name:
         return ()
-    (own,) = _shapes(_alone(name), preset(name).vocab_size).values()
-    return preset(name).notes if shape == replace(own, vocab_size=shape.vocab_size) else ()
+    (of_preset,) = _shapes(_alone(name), preset(name).vocab_size).values()
+    return preset(name).notes if shape == replace(of_preset, vocab_size=shape.vocab_size) else ()
 
 
 def _shapes(spec: StudySpec, sizes: Sizes = None, cell: str | None = None) -> dict[str, ModelShape]:
@@ -158,7 +165,7 @@ class CoordinateCheck:
     def steepest(self, parametrization: str) -> tuple[str, float]:
         """Return the layer whose activations depend most on the width after the last step, and its power."""
         powers = [(layer, self.powers[parametrization, self.n_steps, layer]) for layer in self.layers]
-        return max(powers, key=lambda each: math.inf if math.isnan(each[1]) else abs(each[1]))
+        return max(powers, key=lambda power: (math.isnan(power[1]), abs(power[1])))
 
     @property
     def parametrizations(self) -> list[str]:
@@ -191,7 +198,7 @@ def check_coordinates(
     spec = read_study(file, overrides)
     data = placed_dataset(spec)
     base = int(spec.fixed.get("mup_base_width", TABLE["mup_base_width"].default))
-    widths = list(widths) or [base * each for each in TIMES]
+    widths = list(widths) or [base * factor for factor in TIMES]
     if len(widths) < 2:
         raise BadInput(Problem(f"one width, {widths[0]}", "two or more"))
     models = []
@@ -205,16 +212,17 @@ def check_coordinates(
     searched = {
         name: getattr(models[0], name)
         for name in spec.search
-        if len({str(getattr(each, name)) for each in models}) == 1
+        if len({str(getattr(model, name)) for model in models}) == 1
     }
     return CoordinateCheck(spec.name, searched, widths, n_steps, rows, growth(rows))
 
 
 def _values_of(spec: StudySpec, sizes: Sizes, cell: str | None) -> Hyperparameters:
     """Return the effective hyperparameters of a study's only cell, at the first valid sample of its search space."""
-    found = cells_named(spec, sizes, cell)
-    if len(found) > 1:
-        keys = " | ".join(each.key for each in found[:FEW])
-        raise BadInput(Problem(f"{spec.name} has {len(found)} cells besides its widths", f"--cell {keys}"))
-    samples = sample_cell(spec, Space(spec, found[0], sizes), PROBES)
+    cells = cells_named(spec, sizes, cell)
+    if len(cells) > 1:
+        keys = " | ".join(cell.key for cell in cells[:FEW])
+        what = f"{spec.name} has {several(len(cells), 'cell')} besides its widths"
+        raise BadInput(Problem(what, f"--cell {keys}"))
+    samples = sample_cell(spec, Space(spec, cells[0], sizes), PROBES)
     return settle_devices(samples.valid[0])

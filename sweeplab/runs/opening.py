@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.lab.listing import find_best, find_study, study_names
+from sweeplab.lab.chosen import find_best
+from sweeplab.lab.listing import find_study, read_spec, study_names
 from sweeplab.records.folders import NAMES, StudyFolder, is_name
 from sweeplab.records.runs import RunFolder
 
@@ -41,12 +42,13 @@ def check_imported_name(lab: Path, name: str) -> None:
         raise BadInput(Problem(f"{name!r} is a study's name and opens its best run", "--name with another"))
 
 
-def open_run(text: str, lab: Path, uri: str | None = None) -> Run:
+def open_run(text: str, lab: Path, uri: str | None = None, allow_plugins: bool = False) -> Run:
     """Open a run by a name, an MLflow run id, a model of MLflow's registry or a folder.
 
     NAME is the best run of a study, NAME/CELL that of a cell, NAME/CELL/TRIAL-SEED one run; NAME…@ITERATION is one of a
     run's series of checkpoints. A model is models:/NAME@best, for example. A folder holds a checkpoint, or a run or
-    model downloaded from MLflow. A name may also be an imported run's. `uri` is MLflow's address, as for a study.
+    model downloaded from MLflow. A name may also be an imported run's. `uri` is MLflow's address, as for a study. With
+    `allow_plugins` the plugins of the run's study are imported first.
 
     Raises:
         BadInput: there is no such run (offers the nearest name), or its checkpoint is missing or damaged.
@@ -58,8 +60,13 @@ def open_run(text: str, lab: Path, uri: str | None = None) -> Run:
 
     # The folder itself, or that of an imported run.
     places = (Path(text), Path(text, "checkpoint"), imported_folder(lab, text))
-    folders = [each for each in places if _is_file(each / "model.json")]
-    if re.split("[/@]", text)[0] in study_names(lab):
+    folders = [place for place in places if _is_file(place / "model.json")]
+    if RUN_ID.fullmatch(text):
+        folders += filter(None, (run.checkpoint() for run in _sent_as(text, lab)))
+    study = re.split("[/@]", text)[0]
+    if study in study_names(lab):
+        if allow_plugins:
+            read_spec(find_study(lab, study), allow_plugins=True)
         checkpoint, name = _of_study(text, lab)
     elif folders:
         checkpoint, name = folders[0], text
@@ -74,6 +81,14 @@ def open_run(text: str, lab: Path, uri: str | None = None) -> Run:
     except (ArithmeticError, DamagedCheckpoint, KeyError, OSError, ValueError) as error:
         why = f"its model.json has no {error}" if isinstance(error, KeyError) else error
         raise BadInput(f"run {name} cannot be opened: {why}") from error
+
+
+def _sent_as(run_id: str, lab: Path) -> Iterator[RunFolder]:
+    """Yield the run of the lab's studies that MLflow has by an id."""
+    for name in study_names(lab):
+        for run in StudyFolder(lab, name).runs():
+            if run.tracked_id == run_id:
+                yield run
 
 
 def _of_study(text: str, lab: Path) -> tuple[Path, str]:
@@ -91,7 +106,8 @@ def _of_study(text: str, lab: Path) -> tuple[Path, str]:
             keeps = ", ".join(map(str, at)) or "none; track: {checkpoints: all} keeps some"
             raise BadInput(Problem(f"run {run_name} has no checkpoint of iteration {iteration!r}", keeps))
         return RunFolder(path).checkpoint_at(int(iteration)), f"{run_name}@{iteration}"
-    if not (checkpoint := RunFolder(path).checkpoint()):
+    checkpoint = RunFolder(path).checkpoint()
+    if not checkpoint:
         raise BadInput(f"run {run_name} kept no checkpoint; track: {{checkpoints: best}} keeps one")
     return checkpoint, run_name
 
@@ -109,4 +125,4 @@ def _names(lab: Path) -> Iterator[str]:
     for name in study_names(lab):
         yield name
         yield from (f"{name}/{run}" for run in _runs(StudyFolder(lab, name)))
-    yield from sorted(each.parent.name for each in imported_folder(lab, "").glob("*/model.json"))
+    yield from sorted(file.parent.name for file in imported_folder(lab, "").glob("*/model.json"))

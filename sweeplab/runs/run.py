@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sweeplab.data.batches import LABELLED, NO_TAG, SCORE_SIZE, Pairs, changed
+from sweeplab.data.batches import NO_TARGET, Batch, Pairs, changed
 from sweeplab.data.objectives import make_objective, objective_of
-from sweeplab.data.tokenizers import word_encoder
+from sweeplab.data.objectives.pairs import PairsObjective
 from sweeplab.errors import BadInput, Problem
+from sweeplab.formatting import several
 from sweeplab.model.accounting import n_params
-from sweeplab.model.transformer import candidate_logits, scores
-from sweeplab.runs.generating import Writer, chosen
+from sweeplab.model.transformer import candidate_logits
+from sweeplab.runs.generating import Writer, chosen, named
 from sweeplab.tracking.loading import LoadedRun
 
 
@@ -32,7 +33,9 @@ class Run(LoadedRun):
         return cls(**vars(loaded))
 
     def __repr__(self) -> str:
-        return f"<run {self.run_id}: {self.values.family}, {n_params(self.model.shape):,} parameters>"
+        return (
+            f"<run {self.run_id}: {self.values.family}, {several(n_params(self.model.shape), 'parameter')}>"
+        )
 
     def generate(
         self,
@@ -50,9 +53,8 @@ class Run(LoadedRun):
         Raises:
             BadInput: the tokenizer cannot encode a character, or a value is out of range.
         """
-        names = ("max_new_tokens", "temperature", "top_k", "top_p")
-        given = dict(zip(names, (max_new_tokens, temperature, top_k, top_p), strict=True))
-        writer = Writer(self, prompt, *chosen(self.values, given, greedy), seed=seed)
+        asked = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+        writer = Writer(self, prompt, *chosen(self.values, asked, greedy), seed=seed)
         return "".join(writer.words(writer.tokens()))
 
     def logits(self, tokens: str | Sequence[int] | Sequence[Sequence[int]] | np.ndarray | Tensor) -> Tensor:
@@ -61,96 +63,118 @@ class Run(LoadedRun):
         Raises:
             BadInput: a row has no tokens, or more than block_size.
         """
-        ids = self.tokenizer.encode(tokens) if isinstance(tokens, str) else tokens
-        found = torch.as_tensor(ids).long()
-        rows = found if found.dim() == 2 else found[None]
+        if isinstance(tokens, str):
+            tokens = self.tokenizer.encode(tokens)
+        ids = torch.as_tensor(tokens).long()
+        rows = ids if ids.dim() == 2 else ids[None]
         if not 0 < rows.shape[-1] <= self.values.block_size:
             allowed = f"1 to {self.values.block_size}, the run's block_size"
-            raise BadInput(Problem(f"{rows.shape[-1]} tokens in a row", allowed))
-        logits = self.model.logits(rows)
-        return logits if found.dim() == 2 else logits[0]
+            raise BadInput(Problem(f"{several(rows.shape[-1], 'token')} in a row", allowed))
+        return self.model.logits(rows).reshape(*ids.shape, -1)
 
-    def classify(self, texts: Sequence[str]) -> list[dict[str, Any]]:
-        """Return each text's label and the probability of every label, the most probable first; for a tagger, `tags`.
+    def predict(self, texts: Sequence[str]) -> list[dict[str, Any]]:
+        """Return what `sweeplab predict` says of each text.
 
-        Those hold, for each word of the text (between blanks), its label with its probability, or None if the word is
-        beyond block_size.
-
-        Raises:
-            BadInput: the run predicts no labels, or its tokenizer cannot encode a text.
-        """
-        kind = objective_of(self.values).learns
-        if kind not in LABELLED:
-            raise BadInput(f"run {self.run_id} predicts no labels: its objective is {self.values.objective}")
-        if not texts:
-            return []
-        encode, parts = word_encoder(self.tokenizer), list[NDArray[Any]]()
-        for text in texts:
-            try:
-                tokens, places = (
-                    encode(text.split()) if kind == "tags" else (self.tokenizer.encode(text), list[int]())
-                )
-            except ValueError as error:
-                raise BadInput(f"in the text, {error}") from error
-            if not len(tokens):
-                raise BadInput(f"the text {text!r} is empty")
-            # Each text gets placeholder labels, because the objective needs pairs; their values are not read.
-            tags = np.where(np.isin(np.arange(len(tokens)), places), 0, NO_TAG)
-            parts += [tokens, tags if kind == "tags" else np.zeros(1, np.int64)]
-        n_labels, ends = self.values.n_labels or 0, np.cumsum([len(each) for each in parts])
-        pairs = Pairs(np.concatenate(parts).astype(np.uint16), ends, n_labels, of=kind)
-        found: list[list[dict[str, float]]] = []
-        for logits, targets in self._outputs(pairs, n_labels):
-            shares = logits[0].double().softmax(dim=-1).view(*targets.shape[1:], n_labels)
-            for own, wanted in zip(shares, targets[0], strict=True):
-                named = (zip(self.labels, each, strict=True) for each in own[wanted >= 0].tolist())
-                found.append([dict(sorted(each, key=lambda share: -share[1])) for each in named])
-        return [
-            _told(text, own[0]) if kind == "labels" else {"text": text, "tags": _tags(text, own)}
-            for text, own in zip(texts, found, strict=True)
-        ]
-
-    def score(self, pairs: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-        """Return the score of each pair of texts.
+        A classifier gives the `label`, its `probability`, and the `probabilities` of all labels, the most probable
+        first. A language model gives the `loss` in nats per token, `perplexity`, `bits_per_byte`, the text's
+        `log_probability` and that of each of its `tokens`. A plug-in's objective has its own answer.
 
         Raises:
-            BadInput: the run predicts no scores, or its tokenizer cannot encode a text.
+            BadInput: the run gives texts no probability, or its tokenizer cannot encode a text.
         """
-        if objective_of(self.values).learns != "scores":
-            raise BadInput(f"run {self.run_id} predicts no scores: its objective is {self.values.objective}")
-        if not pairs:
-            return []
+        objective = objective_of(self.values)
+        match objective.learns:
+            case "text":
+                return [self.likelihood(text, text) for text in texts]
+            case "pairs":
+                return [self.likelihood(text, *two_texts(text)) for text in texts]
+            case "labels":
+                return self._classify(texts)
+            case _:
+                return objective.predict(self, texts)
+
+    def encoded(self, text: str) -> NDArray[Any]:
+        """Return the tokens of a text.
+
+        Raises:
+            BadInput: it has none, or a character that the tokenizer does not know.
+        """
         try:
-            parts = [part for pair in pairs for part in map(self.tokenizer.encode, pair)]
+            tokens = self.tokenizer.encode(text)
         except ValueError as error:
             raise BadInput(f"in the text, {error}") from error
-        none = np.zeros(SCORE_SIZE, np.uint16)
-        rows = [np.append(part, none) if at % 2 else part for at, part in enumerate(parts)]
-        split = Pairs(
-            np.concatenate(rows).astype(np.uint16), np.cumsum([len(each) for each in rows]), of="scores"
-        )
-        found = [each for output in self._outputs(split, 1) for each in scores(*output)[0].tolist()]
+        if not len(tokens):
+            raise BadInput(f"the text {text!r} is empty")
+        return tokens
+
+    @torch.no_grad()
+    def likelihood(self, text: str, first: str, second: str | None = None) -> dict[str, Any]:
+        """Return how probable a text is, or the `second` given the first."""
+        tokens = self.encoded(first)
+        if second is not None:
+            parts = [tokens, self.encoded(second)]
+            pair = Pairs(np.concatenate(parts), np.cumsum([len(part) for part in parts]))
+            PairsObjective.check("text", pair, self.values)
+            batches = PairsObjective(pair, self.values, self.own_special).evaluation()
+        else:
+            batches = objective_of(self.values).likelihood(tokens, self.values, self.own_special)
+        ids, probabilities = list[int](), list[float]()
+        for batch in batches:
+            placed = changed(batch, lambda part: torch.from_numpy(part)[None])
+            logits = self.model.transformer.logits(self.model.stacked, placed)[0].double()
+            targets = placed.targets.flatten()
+            counted = targets != NO_TARGET
+            of_targets = logits[counted].log_softmax(dim=-1).gather(1, targets[counted, None])[:, 0]
+            ids, probabilities = ids + targets[counted].tolist(), probabilities + of_targets.tolist()
+        lengths = self.tokenizer.byte_lengths()
+        n_bytes = sum(int(lengths[token]) for token in ids if token < len(lengths))
+        total = math.fsum(probabilities)
+        return {
+            "text": text,
+            "loss": -total / len(probabilities),
+            "perplexity": math.exp(-total / len(probabilities)),
+            "bits_per_byte": -total / math.log(2) / n_bytes,
+            "log_probability": total,
+            "tokens": [
+                {"token": named(self, token), "id": token, "log_probability": probability}
+                for token, probability in zip(ids, probabilities, strict=True)
+            ],
+        }
+
+    def _classify(self, texts: Sequence[str]) -> list[dict[str, Any]]:
+        if not texts:
+            return []
+        # Each text gets a placeholder label, because the objective needs pairs; its value is not read.
+        parts = [part for text in texts for part in (self.encoded(text), np.zeros(1, np.uint16))]
+        n_labels, ends = self.values.n_labels or 0, np.cumsum([len(part) for part in parts])
+        pairs, rows = Pairs(np.concatenate(parts), ends, n_labels, kind="labels"), list[dict[str, float]]()
+        for logits, batch in self.outputs(pairs):
+            shares = logits[0].double().softmax(dim=-1)[batch.targets.flatten() != NO_TARGET]
+            named = (zip(self.labels, row, strict=True) for row in shares.tolist())
+            rows += [dict(sorted(row, key=lambda share: -share[1])) for row in named]
         return [
-            {"sentence1": first, "sentence2": second, "score": score}
-            for (first, second), score in zip(pairs, found, strict=True)
+            {"text": text, "label": next(iter(row)), "probability": max(row.values()), "probabilities": row}
+            for text, row in zip(texts, rows, strict=True)
         ]
 
     @torch.no_grad()
-    def _outputs(self, pairs: Pairs, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the logits and targets of batches of texts, for `count` labels or one score."""
-        for batch in make_objective(pairs, self.values, self.own_special).evaluation():
-            placed = changed(batch, lambda part: torch.from_numpy(part)[None])
-            logits = self.model.transformer.logits(self.model.stacked, placed)
-            yield candidate_logits(logits, placed.targets, count)
+    def outputs(self, split: Pairs) -> Iterator[tuple[Tensor, Batch]]:
+        """Yield each batch of a split's pairs, in their order, with the logits [1, N, V] of the candidates."""
+        objective = make_objective(split, self.values, self.own_special)
+        for made in objective.evaluation():
+            batch = changed(made, lambda part: torch.from_numpy(part)[None])
+            logits = self.model.transformer.logits(self.model.stacked, batch)
+            logits, targets = candidate_logits(logits, batch.targets, objective.n_candidates)
+            yield logits, batch._replace(targets=targets)
 
 
-def _told(text: str, ranked: dict[str, float]) -> dict[str, Any]:
-    return {"text": text, "label": next(iter(ranked)), "probabilities": ranked}
+def two_texts(text: str) -> tuple[str, str]:
+    """Return the texts before and after a tab.
 
-
-def _tags(text: str, found: Sequence[dict[str, float]]) -> list[dict[str, Any]]:
-    best = [next(iter(ranked.items())) for ranked in found]
-    return [
-        {"word": word, "label": label, "probability": probability}
-        for word, (label, probability) in zip_longest(text.split(), best, fillvalue=(None, None))
-    ]
+    Raises:
+        BadInput: there are no two.
+    """
+    first, tab, second = text.partition("\t")
+    if not tab or not first.strip() or not second.strip():
+        raise BadInput(Problem(f"there are no two texts in {text!r}", "a tab between two texts"))
+    return first, second

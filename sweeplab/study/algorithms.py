@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import nearest
+from sweeplab.hyperparameters import AUTO
 from sweeplab.study.problems import Location, Problems, dotted, shown
-from sweeplab.study.search import stored_values
-from sweeplab.study.spec import Algorithm, Pruner, Sampler
+from sweeplab.study.search import Choices, Divisors, Range, SearchSpec, stored_values
+from sweeplab.study.spec import Algorithm, Pruner, Sampler, StudySpec
 
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 # Our own option of halving pruners: pruned trials continue if budget is left when all trials have ended.
 PROMOTE = "promote"
+# The sampler of all cells together.
+JOINT = "joint"
 
 # The types in Optuna's annotations that YAML can express: Python's types, our words, and JSON Schema's.
 WORDS = {
@@ -78,12 +81,16 @@ class AlgorithmRow:
         """Return Optuna's class."""
         import optuna
 
+        if self.optuna == "JointSampler":
+            from sweeplab.study.joint import JointSampler
+
+            return JointSampler
         room = optuna.samplers if self.optuna.endswith("Sampler") else optuna.pruners
         return getattr(room, self.optuna)  # type: ignore[no-any-return]
 
     def options(self) -> dict[str, Option]:
         """Return the options that a study file can set, by Optuna's names: those whose values YAML can express."""
-        found = {}
+        options = {}
         for name, parameter in inspect.signature(self.optuna_class.__init__).parameters.items():
             words = frozenset(re.findall(r"\w+", inspect.formatannotation(parameter.annotation)))
             if name == "wrapped_pruner":
@@ -91,12 +98,13 @@ class AlgorithmRow:
             elif name == "seed" or not words <= WORDS.keys():
                 continue
             required = parameter.default is parameter.empty and name not in self.defaults
-            found[name] = Option(words, required)
-        return found | ({PROMOTE: Option(frozenset({"bool"}), False)} if self.halves else {})
+            options[name] = Option(words, required)
+        return options | ({PROMOTE: Option(frozenset({"bool"}), False)} if self.halves else {})
 
 
 # At most this share of a cell's trials is spread evenly, before the sampler models their results.
 STARTUP_SHARE = 0.25
+JOINT_STARTUP = 2
 # Halving first decides when this share of a run's iterations is done, rounded up to an evaluation.
 FIRST_RUNG_SHARE = 0.2
 
@@ -113,6 +121,10 @@ _PERCENTILE = "Ends a trial that is not within the best share of the others"
 _PATIENT = "Applies another pruner only to a trial that has stopped improving"
 
 SAMPLERS: dict[str, AlgorithmRow] = {
+    AUTO: AlgorithmRow(
+        "JointSampler", "joint where a study has several cells and searches numbers, else tpe"
+    ),
+    JOINT: AlgorithmRow("JointSampler", "One Gaussian process over all cells: sizes learn from each other"),
     "tpe": AlgorithmRow("TPESampler", _TPE),
     "gp": AlgorithmRow("GPSampler", "Gaussian process: for few trials of few numeric parameters", {}, _QUIET),
     "cmaes": AlgorithmRow("CmaEsSampler", _CMAES, {}, _QUIET),
@@ -154,8 +166,8 @@ def read_algorithm(
         place = path if isinstance(written, str) else (*path, "type")
         problems.add(place, f"{dotted(path)} is {shown(name)}", " | ".join(rows), nearest(name, rows))
         return None
-    given = {key: value for key, value in held.items() if key != "type"}
-    read = model(type=name, options=_read_options(rows[name], given, path, problems))
+    options = {key: value for key, value in held.items() if key != "type"}
+    read = model(type=name, options=_read_options(rows[name], options, path, problems))
     if len(problems.found) == before and name != "grid":
         try:
             _build(read)
@@ -165,38 +177,60 @@ def read_algorithm(
 
 
 def _read_options(
-    row: AlgorithmRow, given: Mapping[str, Any], path: Location, problems: Problems
+    row: AlgorithmRow, written: Mapping[str, Any], path: Location, problems: Problems
 ) -> dict[str, Any]:
-    known, found = row.options(), dict[str, Any]()
-    for key, value in given.items():
+    known, options = row.options(), dict[str, Any]()
+    for key, value in written.items():
         at, name = (*path, key), row.aliases.get(key, key)
         if name not in known:
             problems.unknown(at, [*known, *row.aliases], "option")
-        elif name in found:
+        elif name in options:
             problems.add(at, f"{dotted(at)} is another name of {name}, which is already given", at_key=True)
         elif "pruner" in known[name].words and value is not None:
-            found[name] = read_algorithm(Pruner, value, at, problems)
+            options[name] = read_algorithm(Pruner, value, at, problems)
         else:
             most = MOST.get(name, LARGEST)
             if not known[name].accepts(value):
                 problems.add(at, f"{dotted(at)} is {shown(value)}", known[name].allowed)
             elif isinstance(value, int | float) and not -most <= value <= most:
                 problems.add(at, f"{dotted(at)} is {shown(value)}", f"at most {most:,}")
-            found[name] = value
+            options[name] = value
     for name, option in known.items():
-        if option.required and name not in found:
+        if option.required and name not in options:
             problems.add(path, f"{dotted(path)} lacks the required option {name}", option.allowed)
-    return found
+    return options
 
 
-def n_startup_trials(sampler: Sampler, trials_per_cell: int | None) -> int:
+def settled_sampler(spec: StudySpec) -> Sampler:
+    """Return a study's sampler, chosen where it is `auto`."""
+    if spec.sampler.type != AUTO:
+        return spec.sampler
+    is_joint = _n_points(spec) > 1 and any(map(_has_numbers, spec.search.values()))
+    return Sampler(type=JOINT if is_joint else "tpe", options=spec.sampler.options)
+
+
+def _n_points(spec: StudySpec) -> int:
+    return max(1, len(spec.cells)) * math.prod(map(len, spec.grid.values()))
+
+
+def _has_numbers(entry: SearchSpec) -> bool:
+    if isinstance(entry, Choices):
+        return all(isinstance(value, int | float) and not isinstance(value, bool) for value in entry.values)
+    return isinstance(entry, Range | Divisors)
+
+
+def n_startup_trials(spec: StudySpec, trials_per_cell: int | None) -> int:
     """Return how many trials of a cell are spread evenly before the sampler models any; 0 where it models none.
 
     The number that the study gives; else Optuna's default, but at most STARTUP_SHARE of the cell's trials, at least 1.
+    All cells of a joint search together spread JOINT_STARTUP trials for each searched value, and as many more.
     """
-    name = "n_startup_trials"
+    name, sampler = "n_startup_trials", settled_sampler(spec)
     if name in sampler.options:
         return int(sampler.options[name])
+    if sampler.type == JOINT:
+        shared = JOINT_STARTUP * (len(spec.search) + 1)
+        return max(1, min(math.ceil(shared / _n_points(spec)), (trials_per_cell or shared) // 2))
     option = inspect.signature(SAMPLERS[sampler.type].optuna_class.__init__).parameters.get(name)
     if option is None or trials_per_cell is None:
         return option.default if option else 0
@@ -261,11 +295,11 @@ def rungs(pruner: Pruner, eval_interval: int, max_iters: int) -> list[int]:
     if not PRUNERS[pruner.type].halves:
         return [each for inner in _inside(pruner) for each in rungs(inner, eval_interval, max_iters)]
     factor, rung = _halving(pruner)
-    found = list[int]()
+    iterations = list[int]()
     while (at := -(-rung // eval_interval) * eval_interval) < max_iters:
-        found.append(at)
+        iterations.append(at)
         rung *= factor
-    return found
+    return iterations
 
 
 def first_decision(pruner: Pruner) -> int | None:
@@ -306,7 +340,7 @@ def _build(algorithm: Algorithm, **unasked: Any) -> Any:
     from optuna.exceptions import ExperimentalWarning
 
     row = (SAMPLERS if isinstance(algorithm, Sampler) else PRUNERS)[algorithm.type]
-    given = {
+    arguments = {
         name: make_pruner(value) if isinstance(value, Pruner) else value
         for name, value in {**unasked, **row.defaults, **algorithm.options}.items()
         if name != PROMOTE
@@ -314,4 +348,4 @@ def _build(algorithm: Algorithm, **unasked: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         warnings.simplefilter("ignore", FutureWarning)
-        return row.optuna_class(**given)
+        return row.optuna_class(**arguments)

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.baselines import find_baseline
-from sweeplab.data.batches import Pairs
 from sweeplab.data.corpora import CORPORA
 from sweeplab.data.corpora.splits import MOST_OVERLAP, WINDOW
-from sweeplab.data.dataset import Dataset, WrongVocabulary, cached_at, prepare
-from sweeplab.data.objectives import SETTINGS, n_special, special_tokens
-from sweeplab.data.objectives.pairs import share_cut
+from sweeplab.data.dataset import Dataset, WrongVocabulary, prepare
+from sweeplab.data.objectives import SETTINGS, n_special, objective_of, special_tokens
+from sweeplab.data.readers.source import Source
 from sweeplab.data.tokenizers import Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
@@ -27,7 +26,7 @@ from sweeplab.records.folders import DataDescription, StudyFolder
 from sweeplab.study.problems import shown
 from sweeplab.study.rules import follows
 from sweeplab.study.space import Space
-from sweeplab.study.spec import StudySpec
+from sweeplab.study.spec import DATA_FILES, StudySpec
 from sweeplab.train.checkpoint import DamagedCheckpoint, read_checkpoint, read_content
 
 if TYPE_CHECKING:
@@ -48,8 +47,17 @@ def study_dataset(spec: StudySpec) -> Dataset:
         BadInput: as `prepare` and `read_start` do.
     """
     data, start = spec.data, read_start(spec)
-    given = start.tokenizer if start else None
-    return prepare(data.corpus, data.tokenizer, spec.data_path, vocab_size=data.vocab_size, given=given)
+    trained = start.tokenizer if start else None
+    tokenizer = spec.data_files.get("tokenizer", data.tokenizer)
+    return prepare(data.corpus, tokenizer, data_source(spec), vocab_size=data.vocab_size, trained=trained)
+
+
+def data_source(spec: StudySpec) -> Source:
+    """Return where a study's data are, and how they are read."""
+    data = spec.data
+    places = {name: place for name, place in spec.data_files.items() if name in DATA_FILES}
+    fields = (data.field,) if isinstance(data.field, str) else tuple(data.field or ())
+    return Source(**places, fields=fields, format=data.format or "", encoding=data.encoding or "")
 
 
 def placed_dataset(spec: StudySpec) -> Dataset:
@@ -61,7 +69,7 @@ def placed_dataset(spec: StudySpec) -> Dataset:
     try:
         return study_dataset(spec)
     except BadInput as error:
-        name = "path" if spec.data.path else "corpus"
+        name = next(iter(spec.data_files), "corpus")
         with spec.blaming(("data", "vocab_size" if isinstance(error, WrongVocabulary) else name)):
             raise
 
@@ -78,18 +86,12 @@ def recorded_dataset(folder: StudyFolder, spec: StudySpec) -> Dataset:
     return dataset
 
 
-def cached_data(folder: StudyFolder, spec: StudySpec) -> Path:
-    """Return the path of a study's tokens in this machine's cache, without suffix; the files need not exist."""
-    data, told = spec.data, folder.data
-    return cached_at(data.tokenizer, data.vocab_size, told.text_digest, told.n_duplicates)
-
-
 def describe_data(spec: StudySpec, dataset: Dataset) -> DataDescription:
     """Return the description that a study records of its data and of the weights that its runs start from."""
     start = read_start(spec)
     return DataDescription(
         corpus=spec.data.corpus,
-        tokenizer=spec.data.tokenizer,
+        tokenizer=Path(spec.data.tokenizer).name,
         vocab_size=dataset.tokenizer.vocab_size,
         train_tokens=len(dataset.train),
         val_tokens=len(dataset.val),
@@ -104,6 +106,7 @@ def describe_data(spec: StudySpec, dataset: Dataset) -> DataDescription:
         init_digest=start.digest if start else None,
         train_pairs=dataset.sizes.train_pairs,
         labels=list(dataset.labels) or None,
+        notes=list(dataset.notes) or None,
     )
 
 
@@ -120,11 +123,11 @@ def overlap_warnings(data: DataDescription) -> list[str]:
 
 def write_baselines(folder: StudyFolder, spaces: Iterable[Space], dataset: Dataset) -> None:
     """Write the n-gram baseline of each cell, for a typical trial of it, into the study's folder."""
-    found = {}
+    baselines = {}
     for space in spaces:
         if baseline := find_baseline(dataset, space.typical):
-            found[space.cell.key] = asdict(baseline)
-    write_whole(folder.baselines_file, json.dumps(found, indent=1).encode())
+            baselines[space.cell.key] = asdict(baseline)
+    write_whole(folder.baselines_file, json.dumps(baselines, indent=1).encode())
 
 
 def check_rows(spec: StudySpec, dataset: Dataset, trials: Iterable[Hyperparameters]) -> list[str]:
@@ -133,23 +136,23 @@ def check_rows(spec: StudySpec, dataset: Dataset, trials: Iterable[Hyperparamete
     Raises:
         BadInput: a split is too short, or rows cut off text that targets need; points at the line to change.
     """
-    found = []
+    problems = []
     settings = {
         tuple(getattr(values, name) for name in (*SETTINGS, "data_limit")): values for values in trials
     }
-    for values in sorted(settings.values(), key=lambda each: -each.block_size):
-        own, block = spec.place_of("data_limit", values.data_limit), ("block_size", values.block_size)
-        with spec.blaming(own or spec.place_of(*block) or ("data",)):
+    for values in sorted(settings.values(), key=lambda values: -values.block_size):
+        place, block = spec.place_of("data_limit", values.data_limit), ("block_size", values.block_size)
+        with spec.blaming(place or spec.place_of(*block) or ("data",)):
             dataset.check_fits(values)
             train = dataset.training(values)
-            if not isinstance(train, Pairs) or not (share := share_cut(train, values)):
+            if not (share := objective_of(values).share_cut(train, values)):
                 continue
             # The room for a source depends on the family: a decoder's source shares block_size with the target.
             size = f"block_size {values.block_size} of family {values.family}"
-            found.append(f"{size} cuts the source of {share:.0%} of the pairs")
+            problems.append(f"{size} cuts the source of {share:.0%} of the pairs")
             if CORPORA[spec.data.corpus].needs_whole:
-                raise BadInput(f"{found[-1]}, but their targets depend on the whole source")
-    return list(dict.fromkeys(found))
+                raise BadInput(f"{problems[-1]}, but their targets depend on the whole source")
+    return list(dict.fromkeys(problems))
 
 
 # ------------------------------------------------------------------ weights to start from
@@ -188,7 +191,7 @@ class Start:
         """Return the values that a study has to set to have the run's model: those that are not its defaults."""
         theirs = vars(self.shape)
         auto = {name for name in SETTLED if follows(name, theirs)}
-        found = {
+        values = {
             name: theirs[name]
             for name in self.bound
             if name not in auto and theirs[name] != TABLE[name].default
@@ -196,7 +199,7 @@ class Start:
         ours = special_tokens(self.values)
         has_own = any((self.special or {}).get(name, ours[name]) != ours[name] for name in ours.names)
         is_auto = theirs["vocab_size"] == self.tokenizer.vocab_size + n_special(self.values)
-        return found if has_own or is_auto else found | {"vocab_size": theirs["vocab_size"]}
+        return values if has_own or is_auto else values | {"vocab_size": theirs["vocab_size"]}
 
     def vocabulary(self, values: Hyperparameters) -> list[int | None]:
         """Map each token of a run that starts here to its id in this run, or None where it is new.

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median_low
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
@@ -20,16 +20,13 @@ from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.records.folders import DataDescription
 from sweeplab.study.algorithms import first_decision, n_startup_trials, promotes, rungs, settled_pruner
-from sweeplab.study.problems import LENGTHS, reaches_in_words
+from sweeplab.study.problems import reaches_in_words
 from sweeplab.study.rules import facts
 from sweeplab.study.space import MOST_LISTED, Space, unmet
 from sweeplab.study.spec import NOWHERE, Budget, Engine, StudySpec
 from sweeplab.train.devices import cuda_count, free_memory_bytes, memory_bytes, n_cores, settle_devices
 from sweeplab.train.run import row_flops, state_bytes, train_memory_bytes
 from sweeplab.train.schedule import patience_begins
-
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
 
 # How many points of a cell's space are sampled to estimate the share of valid trials and the model sizes.
 MOST_SAMPLES, FEWEST_SAMPLES = 128, 16
@@ -120,6 +117,7 @@ class CellPlan:
     rungs: list[int]
     epochs: float | None = None
     compile: bool = False
+    repeats: int = 0
     stack_rates: dict[int, float] = field(default_factory=dict)
     run_seconds: float = 0.0
 
@@ -129,8 +127,8 @@ class CellPlan:
         return self.stack_rates[self.stack] / self.stack_rates[1] if self.stack in self.stack_rates else None
 
     def n_trials(self, per_cell: int) -> int:
-        """Return the number of trials of the cell under a budget: at most its number of points."""
-        return per_cell if self.n_points is None else min(per_cell, self.n_points)
+        """Return the number of trials of the cell under a budget: at most its points and repetitions."""
+        return per_cell if self.n_points is None else min(per_cell, self.n_points + self.repeats)
 
 
 @dataclass(frozen=True)
@@ -148,7 +146,7 @@ class Plan:
 
     `reaches` lists what the study file uses outside its own folder and the lab: resolved files, and tracking.
     `mirror` describes where else the runs are sent; empty if nowhere. `is_here` means that the workers are processes
-    of this machine. `timed_by` says from what the cells'
+    of this machine. `dtype_by` is the reason for the precision on a CPU. `timed_by` says from what the cells'
     `run_seconds` come, and `spread` is the standard deviation of their logarithms.
     """
 
@@ -173,6 +171,7 @@ class Plan:
     reaches: list[str] = field(default_factory=list)
     mirror: str = ""
     is_here: bool = True
+    dtype_by: str = ""
     timed_by: str = "FLOPs alone"
     spread: float = 1.0
 
@@ -183,7 +182,9 @@ class Plan:
         if self.trials is not None:
             lines[0] += f", {several(self.trials, 'trial')}, {several(self.runs or 0, 'run')}"
         for cell in self.cells[:MOST_SHOWN]:
-            lines.append(f"  {cell.cell}: {cell.n_params:,} parameters, {cell.train_flops:.2e} FLOPs a run")
+            lines.append(
+                f"  {cell.cell}: {several(cell.n_params, 'parameter')}, {cell.train_flops:.2e} FLOPs a run"
+            )
         if (more := len(self.cells) - MOST_SHOWN) > 0:
             lines.append(f"  and {several(more, 'more cell')}")
         return "\n".join([*lines, *(f"  warning: {each}" for each in self.warnings)]) + ">"
@@ -207,23 +208,16 @@ class Plan:
         return replace(self, budget=budget, **totals(self.cells, budget.trials_per_cell))
 
 
-def _plain(distribution: BaseDistribution) -> Any:
-    """Return a distribution of Optuna's as plain values: its name and attributes."""
-    from optuna.distributions import distribution_to_json
-
-    return json.loads(distribution_to_json(distribution))
-
-
 def totals(plans: Sequence[CellPlan], per_cell: int | None) -> dict[str, Any]:
     """Return trials, runs, tokens and FLOPs of a whole study; None each if no number of trials ends it."""
     if per_cell is None:
         return dict.fromkeys(("trials", "runs", "train_tokens", "train_flops"))
 
     trials = [plan.n_trials(per_cell) for plan in plans]
-    runs = [own * len(plan.seeds) for own, plan in zip(trials, plans, strict=True)]
+    runs = [number * len(plan.seeds) for number, plan in zip(trials, plans, strict=True)]
 
     def total(of: str) -> float:
-        return float(sum(getattr(plan, of) * own for own, plan in zip(runs, plans, strict=True)))
+        return float(sum(getattr(plan, of) * number for number, plan in zip(runs, plans, strict=True)))
 
     return {
         "trials": sum(trials),
@@ -250,8 +244,8 @@ def worker_resources(spec: StudySpec, cells: Sequence[CellPlan], device: str) ->
         most = most if per_cell is None else min(n_stacks, most)
         count = most if spec.engine.workers == "auto" else int(spec.engine.workers)
         return [WorkerResources(spec.engine.threads_elsewhere)] * count
-    found = divide_machine(spec.engine.workers, n_stacks, n_cpus, cuda_count() if device == "cuda" else 0)
-    return found if threads == "auto" else [replace(each, threads=int(threads)) for each in found]
+    workers = divide_machine(spec.engine.workers, n_stacks, n_cpus, cuda_count() if device == "cuda" else 0)
+    return workers if threads == "auto" else [replace(each, threads=int(threads)) for each in workers]
 
 
 def memory_shortage(cells: Sequence[CellPlan], workers: Sequence[WorkerResources], device: str) -> str:
@@ -260,7 +254,7 @@ def memory_shortage(cells: Sequence[CellPlan], workers: Sequence[WorkerResources
     needed, there = n_sharing * max(each.memory_bytes for each in cells), memory_bytes(device)
     if needed <= there:
         return ""
-    runs = "a run takes" if n_sharing == 1 else f"runs of {n_sharing} workers at once take"
+    runs = "a run takes" if n_sharing == 1 else f"runs of {several(n_sharing, 'worker')} at once take"
     return f"{runs} about {bytes_in_words(needed)} of memory, but there are only {bytes_in_words(there)}"
 
 
@@ -331,76 +325,94 @@ def sample_cells(spec: StudySpec, spaces: Sequence[Space]) -> list[Samples]:
 
 def plan_cell(spec: StudySpec, samples: Samples) -> CellPlan:
     """Return the plan of a cell: what each of its runs takes."""
+    from optuna.distributions import distribution_to_json
+
     space = samples.space
     settled = settle_devices(samples.median, has_cuda(spec.engine))
     known = [facts(values) for values in samples.valid]
-    own = facts(settled)
+    sizes = facts(settled)
     free = free_memory_bytes(settled.device) if spec.engine.type == "local" else MEMORY_ELSEWHERE
-    iterations, epochs = ({getattr(each, name) for each in samples.valid} for name in LENGTHS)
+    iterations = {values.max_iters for values in samples.valid}
+    epochs = {values.epochs for values in samples.valid}
     every, last = space.typical.eval_interval, space.typical.max_iters
     # Valid points are counted only if there are few: the count rarely matters where there are more than trials.
     is_small = (space.n_points or MOST_LISTED) < MOST_LISTED
+    startup = n_startup_trials(spec, spec.budget.trials_per_cell) if space.parameters else 0
     return CellPlan(
         cell=space.cell.key,
         values=dict(space.cell.values),
-        n_params=own.n_params,
-        n_params_non_embedding=own.n_params_non_embedding,
-        max_iters=iterations.pop() if len(iterations) == 1 else None,
+        n_params=sizes.n_params,
+        n_params_non_embedding=sizes.n_params_non_embedding,
+        max_iters=_only(iterations),
         train_tokens=median_low(each.train_tokens for each in known),
         train_flops=float(median_low(each.train_flops for each in known)),
         memory_bytes=train_memory_bytes(settled),
         stack=stack_capacity(spec.engine.stack, settled, len(space.seeds), free),
         valid_share=samples.share,
         seeds=list(space.seeds),
-        search={name: _plain(each) for name, each in space.distributions().items()},
+        search={name: json.loads(distribution_to_json(each)) for name, each in space.distributions().items()},
         n_points=space.n_valid if is_small else space.n_points,
-        startup_trials=n_startup_trials(spec.sampler, spec.budget.trials_per_cell) if space.parameters else 0,
+        startup_trials=startup,
         rungs=rungs(settled_pruner(spec.pruner, every, last), every, last),
-        epochs=epochs.pop() if len(epochs) == 1 else None,
+        epochs=_only(epochs),
         compile=settled.compile,
+        repeats=spec.budget.repeats,
     )
+
+
+def _only(values: set[Any]) -> Any:
+    return values.pop() if len(values) == 1 else None
 
 
 def warnings(spec: StudySpec, cells: Sequence[Samples]) -> list[str]:
     """Return warnings of what the user may not have intended, from samples of every cell."""
 
     def varies(name: str) -> bool:
-        return any(len({getattr(each, name) for each in cell.valid}) > 1 for cell in cells)
+        return any(len({getattr(run, name) for run in cell.valid}) > 1 for cell in cells)
 
-    found = list[str]()
+    messages = list[str]()
     counts = [cell.space.n_points for cell in cells if cell.space.n_points is not None]
     asked = spec.budget.trials_per_cell
-    if counts and (asked is None or min(counts) < asked):
+    repeats = spec.budget.repeats
+    if repeats and asked is None:
+        messages.append(
+            "budget.repeats has no effect without trials_per_cell: no trial is known to be the last"
+        )
+    if counts and (asked is None or min(counts) + repeats < asked):
         fewest = several(min(counts), "point")
-        found.append(f"a cell has only {fewest}, and none is trained twice: more seeds measure the noise")
+        messages.append(
+            f"a cell has only {fewest}, and none is trained twice: repeats and more seeds measure the noise"
+        )
     if promotes(spec.pruner) and spec.budget.time is None and spec.budget.flops is None:
-        found.append(
+        messages.append(
             "the pruner never promotes: it does so while time or FLOPs are left, and the budget limits neither"
         )
     varying = set(filter(varies, spec.search.keys() & set(SHAPE)))
     if not all(have_one_task(cell.valid) for cell in cells):
         tasks = ", ".join(sorted(varying & {*TASK}))
-        found.append(f"{tasks} searched: sampling and pruning compare losses of different tasks")
+        messages.append(f"{tasks} searched: sampling and pruning compare losses of different tasks")
     if sizes := sorted(name for name in varying - {*TASK} if TABLE[name].kind == "int"):
-        found.append(f"{', '.join(sizes)} searched: sampling and pruning compare different sizes in a cell")
-    values = [each for cell in cells for each in cell.valid]
-    if any(each.warmup_iters >= each.max_iters for each in values):
-        found.append("warmup_iters is not below max_iters: the learning rate never reaches its peak")
-    if any(each.lr_decay and each.min_lr > each.learning_rate for each in values):
-        found.append("min_lr is above learning_rate: such runs do not decay their learning rate")
+        messages.append(
+            f"{', '.join(sizes)} searched: sampling and pruning compare different sizes in a cell"
+        )
+    values = [run for cell in cells for run in cell.valid]
+    if any(run.warmup_iters >= run.max_iters for run in values):
+        messages.append("warmup_iters is not below max_iters: the learning rate never reaches its peak")
+    if any(run.lr_decay and run.min_lr > run.learning_rate for run in values):
+        messages.append("min_lr is above learning_rate: such runs do not decay their learning rate")
     if spec.place("patience") != NOWHERE and values and not any(map(_can_stop, values)):
-        each = values[0]
-        n_iters = (each.patience or 0) * each.eval_interval
-        takes = f"{several(each.patience or 0, 'evaluation')} without improvement take {several(n_iters, 'iteration')}"
-        found.append(f"patience never stops a run: {takes}, but a run has {each.max_iters}")
+        run = values[0]
+        n_iters = (run.patience or 0) * run.eval_interval
+        takes = f"{several(run.patience or 0, 'evaluation')} without improvement take {several(n_iters, 'iteration')}"
+        messages.append(f"patience never stops a run: {takes}, but a run has {run.max_iters}")
     typical = cells[0].space.typical
     settled = settled_pruner(spec.pruner, typical.eval_interval, typical.max_iters)
     first = first_decision(settled)
     if first is not None and first >= typical.max_iters:
-        found.append(
+        messages.append(
             f"the pruner never prunes: it first decides at iteration {first}, but a run has {typical.max_iters}"
         )
-    return found
+    return messages
 
 
 def _can_stop(values: Hyperparameters) -> bool:

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from sweeplab import plugins
 from sweeplab.errors import BadInput, nearest
+from sweeplab.files import read_bytes
 from sweeplab.study.problems import Location, Problems, shown
 from sweeplab.study.spec import Plugin, StudySpec, beside
 
@@ -44,9 +45,9 @@ def check_imported(spec: StudySpec) -> None:
         BadInput: lists every plugin that is not imported.
     """
     problems = [
-        spec.problem(("plugins", index), _not_allowed(each.file), HOW)
-        for index, each in enumerate(spec.plugins)
-        if (each.file, each.sha256) not in _imported
+        spec.problem(("plugins", index), _not_allowed(plugin.file), HOW)
+        for index, plugin in enumerate(spec.plugins)
+        if (plugin.file, plugin.sha256) not in _imported
     ]
     if problems:
         raise BadInput(*problems)
@@ -58,27 +59,24 @@ def _not_allowed(file: str) -> str:
 
 def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) -> Any:
     try:
-        given = Plugin.model_validate(entry)
+        plugin = Plugin.model_validate(entry)
     except ValidationError:
         return entry
     if not allowed:
-        if "provides" not in given.model_fields_set:
-            problems.add(path, _not_allowed(given.file), HOW)
-        for kind in plugins.KINDS:
-            for name in given.provides.get(kind, ()):
-                if name not in plugins.table_of(kind):
-                    plugins.add(kind, name, plugins.NotImported(kind, name))
+        if "provides" not in plugin.model_fields_set:
+            problems.add(path, _not_allowed(plugin.file), HOW)
+        plugins.add_names(plugin.provides)
         return entry
-    file = beside(problems.source.file, given.file)
+    file = beside(problems.source.file, plugin.file)
     try:
-        content = file.read_bytes()
+        content = read_bytes(file)
     except OSError as error:
         near = nearest(file.name, [each.name for each in file.parent.glob("*.py")])
         problems.add(path, f"no plugin {shown(str(file))}: {error.strerror}", "", near)
         return entry
     digest = hashlib.sha256(content).hexdigest()
-    if given.sha256 not in ("", digest):
-        what = f"{file} has changed: its sha256 begins with {digest[:12]}, not {given.sha256[:12]}"
+    if plugin.sha256 not in ("", digest):
+        what = f"{file} has changed: its sha256 begins with {digest[:12]}, not {plugin.sha256[:12]}"
         problems.add(path, what)
         return entry
     try:
@@ -89,8 +87,8 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
         problems.add(path, plugins.said(error, file))
         return entry
     provides = {kind: [name for each, name, _ in parts if each == kind] for kind in plugins.KINDS}
-    found = {kind: names for kind, names in provides.items() if names}
-    return {"file": str(file), "sha256": digest, "provides": found}
+    provided = {kind: names for kind, names in provides.items() if names}
+    return {"file": str(file), "sha256": digest, "provides": provided}
 
 
 def _import(file: Path, content: bytes, digest: str) -> list[tuple[str, str, Any]]:

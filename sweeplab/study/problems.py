@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sweeplab.errors import Problem, nearest
+from sweeplab.errors import Problem, conflict, nearest
 from sweeplab.formatting import several_named, without_passwords
 
 Location = tuple[str | int, ...]
@@ -21,7 +21,7 @@ Mark = tuple[int, int]
 # The sections of a study file that set hyperparameters.
 SECTIONS = ("fixed", "grid", "search")
 # The length of training; a study sets only one of them.
-LENGTHS = ("max_iters", "epochs")
+LENGTHS = ("max_iters", "epochs", "tokens_per_param")
 # A longer list of allowed names is not printed.
 MOST_NAMED = 20
 
@@ -35,8 +35,8 @@ def dotted(path: Location) -> str:
     """Format a location: `search.learning_rate.max`, `seeds[0]`."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text or "the study"
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".") or "the study"
 
 
 def shown(value: Any) -> str:
@@ -65,8 +65,8 @@ class SourceMap:
     def forget(self, path: Location) -> None:
         """Drop the entries of a location and of all below it."""
         for known in (self.keys, self.values, self.overrides):
-            for each in [each for each in known if each[: len(path)] == path]:
-                del known[each]
+            for location in [location for location in known if location[: len(path)] == path]:
+                del known[location]
 
     def move(self, old: Location, new: Location) -> None:
         """Give the entries of a location, and of all below it, to another location."""
@@ -108,11 +108,18 @@ class Problems:
         """Add a problem at a location."""
         self.found.append(self.source.problem(path, what, allowed, nearest, at_key=at_key))
 
+    def conflict(self, first: Location, second: Location) -> None:
+        """Add the problem that two places set the same thing, at the second."""
+        what = conflict(dotted(first), dotted(second))
+        self.add(second, what.what, what.allowed, at_key=True)
+
     def unknown(self, path: Location, known: Sequence[str], kind: str, elsewhere: Iterable[str] = ()) -> None:
         """Add the problem that the last name of `path` is not one of `known`; `elsewhere` are names of other places."""
         name = str(path[-1])
         near = nearest(name, [*known, *elsewhere])
         allowed = ", ".join(known)
         if len(known) > MOST_NAMED:
-            allowed = "" if near else "`sweeplab hyperparameters` lists them"
+            allowed = ""
+            if not near:
+                allowed = f"`sweeplab {'schema' if kind == 'key' else 'hyperparameters'}` lists them"
         self.add(path, f"{dotted(path[:-1])}: unknown {kind} {shown(name)}", allowed, near, at_key=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from sweeplab.data.task import DataSizes, Sizes
 from sweeplab.expressions import Expression
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model import accounting
-from sweeplab.model.requirements import requirements
+from sweeplab.model.attention import requirements
 from sweeplab.model.shape import FIELDS, SETTLED, ModelShape, Requirement, settled
 from sweeplab.study.problems import Location
 from sweeplab.study.search import Derived, Divisors, SearchSpec, needs
@@ -49,6 +50,11 @@ FACTS: dict[str, frozenset[str]] = {
     "train_tokens": _TOKENS,
     "train_flops": _TOKENS | _SIZES,
 }
+# The hyperparameters that determine the number of steps of a run whose length these set.
+LENGTHS_OF = {
+    "epochs": frozenset({"epochs", "batch_size", "block_size", "data_limit"}),
+    "tokens_per_param": (_SIZES | _TOKENS | {"tokens_per_param", "params_counted"}) - {"max_iters"},
+}
 # Expressions may not use these: a trial is the same for every seed and on every machine.
 UNSEEN = frozenset(row.name for row in TABLE.values() if row.name == "seed" or row.category == "precision")
 
@@ -63,6 +69,17 @@ def facts(values: Hyperparameters) -> Facts:
         train_tokens(values, values.max_iters),
         train_flops(values, values.max_iters),
     )
+
+
+def iterations(values: Hyperparameters, sizes: DataSizes) -> int:
+    """Return the steps of a run: the fewest that read its `tokens_per_param`, those of its `epochs`, or max_iters."""
+    if values.tokens_per_param is None:
+        of_epochs = sizes.iterations(values)
+        return values.max_iters if of_epochs is None else of_epochs
+    counted = {"total": accounting.n_params, "non_embedding": accounting.n_params_non_embedding}
+    tokens = values.tokens_per_param * counted[values.params_counted](ModelShape.of(values))
+    most = TABLE["max_iters"].high or 1
+    return bisect_left(range(int(most) + 1), tokens, lo=1, key=lambda count: train_tokens(values, count))
 
 
 # Caches the facts of the last values: each constraint asks for them in turn.
@@ -107,13 +124,13 @@ def wanted(entry: SearchSpec, values: Values) -> bool:
     return isinstance(entry, Derived) or entry.when is None or holds(entry.when, values)
 
 
-def expanded(names: Iterable[str], given: Set[str]) -> set[str]:
+def expanded(names: Iterable[str], fixed: Set[str]) -> set[str]:
     """Return the hyperparameters among `names`, and those that the facts and automatic values among them depend on.
 
     Hyperparameters that a study gives are not automatic.
     """
     known = {each for name in names for each in FACTS.get(name, (name,))}
-    return known.union(*(SETTLED[name][0] for name in known & SETTLED.keys() - given))
+    return known.union(*(SETTLED[name][0] for name in known & SETTLED.keys() - fixed))
 
 
 def follows(name: str, values: Values) -> bool:
@@ -125,14 +142,14 @@ def follows(name: str, values: Values) -> bool:
         return False
 
 
-def order(search: Mapping[str, SearchSpec], given: Set[str]) -> list[str]:
+def order(search: Mapping[str, SearchSpec], fixed: Set[str]) -> list[str]:
     """Return the names of the search, each after those it depends on, otherwise in the order of the file.
 
     Raises:
         ValueError: some depend on each other.
     """
     ordered: list[str] = []
-    waiting = {name: expanded(needs(entry), given) & search.keys() for name, entry in search.items()}
+    waiting = {name: expanded(needs(entry), fixed) & search.keys() for name, entry in search.items()}
     while waiting:
         ready = next((name for name, needed in waiting.items() if needed <= set(ordered)), None)
         if ready is None:
@@ -188,7 +205,6 @@ _CLOSEST: dict[type[ast.cmpop], Any] = {ast.Lt: min, ast.LtE: min, ast.Gt: max, 
 
 
 def _numbers(left: Expression, right: Expression, trials: Iterable[Values]) -> Iterator[tuple[float, float]]:
-    """Yield the two sides of a comparison in the trials in which both are numbers."""
     for values in trials:
         with suppress(ValueError):
             sides = evaluate(left, values), evaluate(right, values)
@@ -202,31 +218,35 @@ def _written(number: float) -> str:
 
 def rules(spec: StudySpec, sizes: Sizes) -> list[Rule]:
     """Return the rules that every trial of a study has to meet: first the built-in ones, then its constraints."""
-    found = [
+    every = [
         _search_rule(name, entry)
         for name, entry in spec.search.items()
         if isinstance(entry, Derived | Divisors)
     ]
-    found += [
-        Rule(each.text, spec.place(*each.names), frozenset(each.names), _shape_meets(each))
-        for each in requirements()
+    every += [
+        Rule(
+            requirement.text,
+            spec.place(*requirement.names),
+            frozenset(requirement.names),
+            _shape_meets(requirement),
+        )
+        for requirement in requirements()
     ]
     if spec.place("head_dim") == NOWHERE:
-        found.append(_expression_rule("n_embd % n_head == 0", spec.place("n_head", "n_embd")))
+        every.append(_expression_rule("n_embd % n_head == 0", spec.place("n_head", "n_embd")))
     known = DataSizes.of(sizes)
     vocab_size = known.vocab_size if known else None
     if vocab_size is not None:
-        found.append(_expression_rule(f"vocab_size >= {vocab_size}", spec.place("vocab_size")))
-    found += [_expression_rule(text, spec.place(*sorted(Expression(text).names))) for text in REQUIREMENTS]
-    found += _data_rules(spec, known)
-    found += [_expression_rule(text, ("constraints", index)) for index, text in enumerate(spec.constraints)]
-    return found
+        every.append(_expression_rule(f"vocab_size >= {vocab_size}", spec.place("vocab_size")))
+    every += [_expression_rule(text, spec.place(*sorted(Expression(text).names))) for text in REQUIREMENTS]
+    every += _data_rules(spec, known)
+    every += [_expression_rule(text, ("constraints", index)) for index, text in enumerate(spec.constraints)]
+    return every
 
 
 def _data_rules(spec: StudySpec, sizes: DataSizes | None) -> Iterator[Rule]:
     """Yield the rules between corpus, objective, family and sizes; those on the vocabulary where it is known."""
     # Imported here because it imports numpy, which is slow.
-    from sweeplab.data.batches import LABELLED
     from sweeplab.data.objectives import OBJECTIVES, SETTINGS, n_special
 
     n_symbols = sizes.vocab_size if sizes else None
@@ -236,7 +256,7 @@ def _data_rules(spec: StudySpec, sizes: DataSizes | None) -> Iterator[Rule]:
 
     if (kind := spec.kind) is not None:
         has = "is one text" if kind == "text" else f"has {kind}"
-        suits = [name for name, each in OBJECTIVES.items() if each.learns == kind]
+        suits = [name for name, objective in OBJECTIVES.items() if objective.learns == kind]
         yield rule(
             f"objective is {' or '.join(suits)}, because corpus {spec.data.corpus} {has}",
             ["objective"],
@@ -258,30 +278,33 @@ def _data_rules(spec: StudySpec, sizes: DataSizes | None) -> Iterator[Rule]:
         yield rule(
             f"n_labels >= {n_labels}, as many as the data have",
             ["n_labels", "objective"],
-            lambda values: (
-                OBJECTIVES[values.objective].learns not in LABELLED or (values.n_labels or 0) >= n_labels
-            ),
+            lambda values: (values.n_labels or 0) >= n_labels,
         )
-    if kind == "preferences":
+    if starting := [name for name, objective in OBJECTIVES.items() if objective.reads_start]:
         yield rule(
-            "init_from names the trained run that objective preference starts from",
+            f"init_from names the trained run that objective {' or '.join(starting)} starts from",
             ["objective"],
-            lambda values: spec.init_from is not None or values.objective != "preference",
+            lambda values: spec.init_from is not None or values.objective not in starting,
         )
-        yield rule(
-            "batch_size / grad_accum is even and batch_warmup_iters is 0 for objective preference",
-            ["batch_size", "grad_accum", "batch_warmup_iters", "objective"],
-            lambda values: (
-                values.objective != "preference"
-                or (values.batch_size // values.grad_accum % 2 == 0 and not values.batch_warmup_iters)
-            ),
-        )
+    for name, objective in OBJECTIVES.items():
+        if objective.per_loss > 1:
+            yield rule(*_in_groups(name, objective.per_loss))
     if n_symbols is not None:
         yield rule(
             f"vocab_size >= {n_symbols} + special tokens of the objective",
             ["vocab_size", "objective", "family", *SETTINGS],
             lambda values: values.vocab_size >= n_symbols + n_special(values),
         )
+
+
+def _in_groups(objective: str, size: int) -> tuple[str, list[str], Callable[[Hyperparameters], bool]]:
+
+    def meets(values: Hyperparameters) -> bool:
+        is_whole = values.batch_size // values.grad_accum % size == 0 and not values.batch_warmup_iters
+        return values.objective != objective or is_whole
+
+    text = f"batch_size / grad_accum is a multiple of {size} and batch_warmup_iters is 0 for objective {objective}"
+    return text, ["batch_size", "grad_accum", "batch_warmup_iters", "objective"], meets
 
 
 def _search_rule(name: str, entry: Derived | Divisors) -> Rule:

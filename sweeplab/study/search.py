@@ -24,8 +24,8 @@ class Entry:
         """Return the entry as in a study file, as JSON values."""
         names = {"values": "choices", "of": "divides"}
         held = {names.get(name, name): value for name, value in vars(self).items() if name != "integer"}
-        given = {name: value for name, value in held.items() if value is not None and value is not False}
-        return dict(json.loads(json.dumps(given, default=lambda expression: expression.text)))
+        keys = {name: value for name, value in held.items() if value is not None and value is not False}
+        return dict(json.loads(json.dumps(keys, default=lambda expression: expression.text)))
 
 
 @dataclass(frozen=True)

@@ -19,18 +19,28 @@ from sweeplab.expressions import Expression
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameters, defaults
 from sweeplab.model.shape import settled
 from sweeplab.study.problems import shown
-from sweeplab.study.rules import Rule, derive, evaluate, expanded, order, rules, wanted
+from sweeplab.study.rules import (
+    LENGTHS_OF,
+    Rule,
+    derive,
+    evaluate,
+    expanded,
+    iterations,
+    order,
+    rules,
+    wanted,
+)
 from sweeplab.study.search import Derived, Divisors, Sampled, Scalar, SearchSpec, needs, stored_values
 from sweeplab.study.spec import ConditionalSeed, StudySpec
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from optuna.distributions import BaseDistribution
     from optuna.trial import BaseTrial
 
 # A placeholder for the vocabulary size before the data are read; no rule depends on it.
 VOCABULARY_STAND_IN = 256
-# The hyperparameters that determine the number of steps of a run with `epochs`.
-OF_EPOCHS = ("epochs", "batch_size", "block_size", "data_limit")
 # The name of the only cell of a study, and of the cell among several that changes nothing.
 WHOLE, BASE = "all", "base"
 # A folder is named after a cell: file systems stop at 255 bytes.
@@ -74,11 +84,11 @@ class Space:
     `sizes` are the data's, or only the vocabulary size; before the data are read they are None, and rules that depend
     on them are left out.
     `given` holds the values of a trial that are not sampled, `parameters` the sampled ones, by Optuna's names.
-    `found` are the rules of the study, if already known: they are the same for every cell.
+    `known` are the rules of the study, if already known: they are the same for every cell.
     """
 
     def __init__(
-        self, spec: StudySpec, cell: Cell, sizes: Sizes, found: Sequence[Rule] | None = None
+        self, spec: StudySpec, cell: Cell, sizes: Sizes, known: Sequence[Rule] | None = None
     ) -> None:
         self.cell, self.sizes = cell, DataSizes.of(sizes)
         self._spec = spec
@@ -88,10 +98,11 @@ class Space:
         self.given = defaults() | spec.fixed | cell.values
         derived = {name for name, entry in spec.search.items() if isinstance(entry, Derived)}
         self._auto = {name for name in ("objective", "vocab_size") if self.given[name] == AUTO} - derived
-        if self.given["epochs"] is not None or "epochs" in spec.search:
+        sets_length = {name for name in LENGTHS_OF if self.given[name] is not None or name in spec.search}
+        if sets_length:
             self._auto |= {"max_iters"} - derived
         self._unknown: set[str] = set() if self.sizes else self._auto & {"vocab_size"}
-        if self.sizes is None or self.sizes.train_tokens is None:
+        if self.sizes is None or (self.sizes.train_tokens is None and "epochs" in sets_length):
             self._unknown |= self._auto & {"max_iters"}
         self.given = self._settled(self.given)
         # The names whose values differ between trials of the cell, and the values that are the same.
@@ -106,12 +117,13 @@ class Space:
             name for name in self._order if self._expanded(needs(spec.search[name])) & self._auto
         }
         self._conditional: set[str] = set()
-        if "max_iters" in self._auto and set(OF_EPOCHS) & spec.search.keys():
+        determine_length = frozenset[str]().union(*(LENGTHS_OF[name] for name in sets_length))
+        if "max_iters" in self._auto and determine_length & spec.search.keys():
             self._varying.add("max_iters")
         for name in self._order:
             self._enter(name, spec.search[name])
-        found = rules(spec, self.sizes) if found is None else found
-        self._rules = [rule for rule in found if not self._expanded(rule.names) & self._unknown]
+        known = rules(spec, self.sizes) if known is None else known
+        self._rules = [rule for rule in known if not self._expanded(rule.names) & self._unknown]
 
     def _enter(self, name: str, entry: SearchSpec) -> None:
         """Add a hyperparameter of the search, after all those that it depends on."""
@@ -119,20 +131,22 @@ class Space:
         if isinstance(entry, Derived):
             self._constant = self._settled({**self._constant, name: derive(name, entry, self._constant)})
             for group in (self._varying, self._unknown):
-                group |= {name} if needed & group else set()
+                if needed & group:
+                    group.add(name)
             return
         if not needed & self._varying and not wanted(entry, self._constant):
             return
-        own: dict[str, Sampled] = {}
+        entered: dict[str, Sampled] = {}
         if isinstance(entry, Divisors):
             lists = {self._label(name, entry, of): entry.choices(of) for of in self._possible(entry.of) or ()}
-            own |= {label: choices for label, choices in lists.items() if choices.values}
+            entered |= {label: choices for label, choices in lists.items() if choices.values}
         else:
-            own[name] = entry
-        self._names[name] = list(own)
-        if own:
-            self.parameters |= own
-            self._conditional |= {name} if needed & self._varying else set()
+            entered[name] = entry
+        self._names[name] = list(entered)
+        if entered:
+            self.parameters |= entered
+            if needed & self._varying:
+                self._conditional.add(name)
             self._varying.add(name)
 
     def _expanded(self, names: Iterable[str]) -> set[str]:
@@ -141,7 +155,6 @@ class Space:
     def _settled(self, values: Mapping[str, Any], sampled: Container[str] = ()) -> dict[str, Any]:
         """Replace automatic values that depend on the data by values computed from the others."""
         # Imported here because it imports numpy, which is slow.
-        from sweeplab.data.batches import LABELLED
         from sweeplab.data.objectives import n_special, settled_objective
 
         settled = dict(values)
@@ -149,15 +162,14 @@ class Space:
         if "objective" in auto:
             asked = Hyperparameters.of({**settled, "objective": AUTO})
             settled["objective"] = settled_objective(asked, self._kind)
-        if self._kind in LABELLED and settled["n_labels"] is None and self.sizes:
+        if self.sizes and self.sizes.n_labels and settled["n_labels"] is None:
             settled["n_labels"] = self.sizes.n_labels
         if "vocab_size" in auto:
             settled["vocab_size"] = self._n_symbols + n_special(Hyperparameters.of(settled))
         if "max_iters" in auto and self.sizes:
             # A derived value may be invalid, which its own rule reports.
             with suppress(ArithmeticError, TypeError, ValueError):
-                found = self.sizes.iterations(Hyperparameters.of(settled))
-                settled["max_iters"] = settled["max_iters"] if found is None else found
+                settled["max_iters"] = iterations(Hyperparameters.of(settled), self.sizes)
         return settled
 
     def _label(self, name: str, entry: SearchSpec, of: Any) -> str:
@@ -169,11 +181,11 @@ class Space:
         """Return every value that a hyperparameter can have in this cell; None if there are too many to list."""
         if name not in self._varying:
             return [self._constant[name]]
-        own = [self.parameters[each] for each in self._names.get(name, ())]
-        if not 0 < sum(each.count or math.inf for each in own) <= MOST_LISTED:
+        parameters = [self.parameters[each] for each in self._names.get(name, ())]
+        if not 0 < sum(each.count or math.inf for each in parameters) <= MOST_LISTED:
             return None
-        values = [each.decoded(stored) for each in own for stored in stored_values(each)]
-        return list(dict.fromkeys([*values, *([self.given[name]] if name in self._conditional else [])]))
+        values = [each.decoded(stored) for each in parameters for stored in stored_values(each)]
+        return list(dict.fromkeys([*values, *[self.given[name]] * (name in self._conditional)]))
 
     @property
     def has_conditions(self) -> bool:
@@ -188,9 +200,9 @@ class Space:
             BadInput: the condition of a seed depends on values that vary within the cell, or cannot be evaluated.
         """
         return tuple(
-            each.seed if isinstance(each, ConditionalSeed) else each
-            for index, each in enumerate(self._spec.seeds)
-            if not isinstance(each, ConditionalSeed) or self._repeats(each.when, index)
+            seed.seed if isinstance(seed, ConditionalSeed) else seed
+            for index, seed in enumerate(self._spec.seeds)
+            if not isinstance(seed, ConditionalSeed) or self._repeats(seed.when, index)
         )
 
     def _repeats(self, when: Expression, index: int) -> bool:
@@ -223,7 +235,6 @@ class Space:
             yield self._resolved(dict(zip(self.parameters, point, strict=True)))
 
     def _resolved(self, stored: Mapping[str, Scalar]) -> Hyperparameters:
-        """Return the effective hyperparameters of a trial from the values that Optuna stores."""
         return self.resolve(self._choose(lambda name: self.parameters[name].decoded(stored[name])), seed=0)
 
     def distributions(self) -> dict[str, BaseDistribution]:
@@ -235,7 +246,6 @@ class Space:
         return self._choose(lambda name: self.parameters[name].suggest(trial, name))
 
     def _choose(self, value_of: Callable[[str], Any]) -> dict[str, Any]:
-        """Return the sampled hyperparameters; `value_of` gives the value of a parameter by its name."""
         values, sampled = dict(self.given), dict[str, Any]()
         for name in self._order:
             entry = self._search[name]
@@ -316,16 +326,21 @@ class Space:
         pairs = zip(self.parameters.items(), point, strict=True)
         return {name: parameter.at(share) for (name, parameter), share in pairs}
 
-    def point(self, at: Sequence[float]) -> tuple[dict[str, Scalar], Hyperparameters]:
-        """Map a point of the unit cube to a trial: the parameters that Optuna stores, and all hyperparameters."""
-        stored, own = self.quasi_random(at), dict[str, Scalar]()
+    def point(
+        self, at: Sequence[float], fixed: Mapping[str, Scalar] | None = None
+    ) -> tuple[dict[str, Scalar], Hyperparameters]:
+        """Map a point of the unit cube to a trial: the parameters that Optuna stores, and all hyperparameters.
+
+        The parameters `fixed` are taken as they are.
+        """
+        stored, taken = {**self.quasi_random(at), **(fixed or {})}, dict[str, Scalar]()
 
         def take(label: str) -> Any:
-            own[label] = stored[label]
+            taken[label] = stored[label]
             return self.parameters[label].decoded(stored[label])
 
         sampled = self._choose(take)
-        return own, self.resolve(sampled, seed=0)
+        return taken, self.resolve(sampled, seed=0)
 
     def stored(self, name: str, value: Any) -> dict[str, Scalar]:
         """Return the parameters to enqueue so that one searched hyperparameter has a given value.
@@ -336,15 +351,15 @@ class Space:
             ValueError: the cell does not search this value; the message says what it searches.
         """
         refusals = [f"nothing: cell {self.cell.key} does not search it"]
-        found: dict[str, Scalar] = {}
+        stored: dict[str, Scalar] = {}
         for label in self._names.get(name, ()):
             try:
-                found[label] = self.parameters[label].stored(value)
+                stored[label] = self.parameters[label].stored(value)
             except ValueError as error:
                 refusals.append(str(error))
-        if not found:
+        if not stored:
             raise ValueError(refusals[-1])
-        return found
+        return stored
 
     def fitted(self, values: Mapping[str, Any]) -> tuple[dict[str, Scalar], Hyperparameters]:
         """Return what Optuna stores for a trial with these searched values, and all its hyperparameters.
@@ -375,22 +390,24 @@ class Space:
 
         All of them have the parameters given in `stored`; if nothing is sampled there is only one.
         """
-        for point in _spread(len(self.parameters), count if self.parameters else 1):
+        for index in range(count if self.parameters else 1):
+            point = spread(index, len(self.parameters)).tolist()
             yield self._resolved({**self.quasi_random(point), **(stored or {})})
 
 
-def _spread(dimensions: int, count: int) -> Iterator[list[float]]:
-    """Yield points that fill the unit cube evenly, by the additive recurrence of Roberts' sequence.
+def spread(index: int, dimensions: int) -> NDArray[np.float64]:
+    """Return a point of the unit cube: those of 0, 1, 2, … fill it evenly (the recurrence of Roberts' sequence).
 
     Its steps are the powers of 1/g, where g is the root above 1 of g^(d+1) = g + 1 (M. Roberts, "The unreasonable
     effectiveness of quasirandom sequences", 2018).
     """
+    import numpy as np
+
     root = 2.0
     for _ in range(64):
         root = (1 + root) ** (1 / (dimensions + 1))
-    steps = [root ** -(axis + 1) for axis in range(dimensions)]
-    for index in range(count):
-        yield [(0.5 + (index + 1) * step) % 1.0 for step in steps]
+    steps = root ** -np.arange(1.0, dimensions + 1)
+    return np.asarray((0.5 + (index + 1) * steps) % 1.0)
 
 
 # ------------------------------------------------------------------ the cells of a study
@@ -408,11 +425,11 @@ def cells(spec: StudySpec, sizes: Sizes) -> tuple[list[Cell], list[tuple[dict[st
     """
     kept: list[Cell] = []
     excluded: list[tuple[Space, Rule, str]] = []
-    found = rules(spec, sizes)
+    known = rules(spec, sizes)
     for changes, *point in itertools.product(spec.cells or [{}], *spec.grid.values()):
         values = {**changes, **dict(zip(spec.grid, point, strict=True))}
         cell = Cell(len(kept), values, BASE if spec.cells else WHOLE)
-        space = Space(spec, cell, sizes, found)
+        space = Space(spec, cell, sizes, known)
         rule = space.impossible()
         if rule is None:
             kept.append(cell)
@@ -429,13 +446,13 @@ def cells(spec: StudySpec, sizes: Sizes) -> tuple[list[Cell], list[tuple[dict[st
 
 
 def _without_value(why: str) -> str:
-    return f", which cannot be evaluated: {why}" if why else ""
+    return why and f", which cannot be evaluated: {why}"
 
 
 def spaces_of(spec: StudySpec, cells: Sequence[Cell], sizes: Sizes) -> list[Space]:
     """Return the spaces of cells."""
-    found = rules(spec, sizes)
-    return [Space(spec, cell, sizes, found) for cell in cells]
+    known = rules(spec, sizes)
+    return [Space(spec, cell, sizes, known) for cell in cells]
 
 
 def cells_named(spec: StudySpec, sizes: Sizes, key: str | None) -> list[Cell]:
@@ -444,12 +461,12 @@ def cells_named(spec: StudySpec, sizes: Sizes, key: str | None) -> list[Cell]:
     Raises:
         BadInput: the study has no such cell; suggests the nearest name.
     """
-    found, _ = cells(spec, sizes)
-    keys = [cell.key for cell in found]
+    every, _ = cells(spec, sizes)
+    keys = [cell.key for cell in every]
     if key is not None and key not in keys:
         few = " | ".join(keys) if len(keys) < FEW else ""
         raise BadInput(Problem(f"{spec.name} has no cell {key!r}", few, nearest(key, keys)))
-    return [cell for cell in found if key in (None, cell.key)]
+    return [cell for cell in every if key in (None, cell.key)]
 
 
 def unmet(
@@ -465,9 +482,9 @@ def unmet(
     `why` is the reason why the rule cannot be evaluated; empty if it can. `trials` are those that do not
     meet it: all that a cell has, else some that were drawn.
     """
-    given = defaults() | spec.fixed | spec.grid | spec.changed
-    names = sorted(rule.names & given.keys() - spec.search.keys())
-    values = [f"{name} is {shown(given[name])}" for name in names if given[name] != AUTO]
+    known = defaults() | spec.fixed | spec.grid | spec.changed
+    names = sorted(rule.names & known.keys() - spec.search.keys())
+    values = [f"{name} is {shown(known[name])}" for name in names if known[name] != AUTO]
     text = f"no {what} meets {rule.text!r}{_without_value(why)}"
     text += f" where {', '.join(values)}" if values else ""
     reached = rule.reached(trials, "" if what == "cell" else " drawn")
@@ -496,3 +513,20 @@ def _possible_there(spec: StudySpec, rule: Rule, sizes: Sizes) -> str:
         return ""
     fit = [shown(each) for each in options if space(each).impossible() is None]
     return f"{name} {' | '.join(fit)}" if 0 < len(fit) <= FEW else ""
+
+
+def nearest_cells(cell: Cell, others: Iterable[Cell]) -> list[Cell]:
+    """Return other cells, the most similar first."""
+    return sorted(others, key=lambda other: _distance(cell, other))
+
+
+def _distance(one: Cell, other: Cell) -> float:
+    """Return the distance of two cells: doublings between numbers, 1 for other values or those of only one cell."""
+
+    def apart(a: Any, b: Any) -> float:
+        both_numbers = all(isinstance(x, int | float) and not isinstance(x, bool) and x > 0 for x in (a, b))
+        return abs(math.log2(a / b)) if both_numbers else float(a != b)
+
+    alone = one.values.keys() ^ other.values.keys()
+    both = one.values.keys() & other.values.keys()
+    return len(alone) + sum(apart(one.values[name], other.values[name]) for name in both)

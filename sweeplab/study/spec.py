@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,8 +16,9 @@ from pydantic import BeforeValidator, Field, PlainValidator, field_validator, mo
 from sweeplab import plugins
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.expressions import ALLOWED, Expression, in_table_names
+from sweeplab.formatting import duration
 from sweeplab.hyperparameters import AUTO, TABLE, defaults
-from sweeplab.permissions import RAY, TRACKING, Kind
+from sweeplab.permissions import RAY, TRACKING, WANDB, Kind, mirror_address
 from sweeplab.records.folders import NAMES, is_name
 from sweeplab.study.problems import SECTIONS, Location, SourceMap
 from sweeplab.study.search import SearchSpec
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TRIALS_PER_CELL = 10
 # Upper limits of what a study may ask for.
-MOST_TRIALS, MOST_COUNTED, MOST_SEEDS = 10**12, 2**16, 1000
+MOST_TRIALS, MOST_COUNTED, MOST_SEEDS, MOST_REPEATS = 10**12, 2**16, 1000, 100
 PRESETS = files("sweeplab") / "presets"
 # A warm start with this suffix is a table, any other a study of the lab.
 TABLE_SUFFIX = ".csv"
@@ -60,10 +61,9 @@ def _seconds(written: Any) -> Any:
         return written
     amount = "([0-9.]+)"
     parts = re.fullmatch(rf"(?:{amount}d)?(?:{amount}h)?(?:{amount}m)?(?:{amount}s)?", written.strip())
-    try:
-        amounts = [float(part) if part else 0.0 for part in parts.groups()] if parts else []
-    except ValueError:
-        amounts = []
+    amounts: list[float] = []
+    with suppress(ValueError):
+        amounts = [float(part or 0.0) for part in (parts and parts.groups()) or ()]
     if not any(amounts):
         raise Refusal("is not a duration", "30m, 2h, 90s, 1h30m, or a number of seconds")
     return sum(amount * unit for amount, unit in zip(amounts, (86400, 3600, 60, 1), strict=True))
@@ -113,8 +113,8 @@ class Section(pydantic.BaseModel):
 
 def key(default: Any, meaning: str, **bounds: Any) -> Any:
     """Declare an optional key of the file, with the description that editors show; a type as default is called."""
-    given = {"default_factory": default} if isinstance(default, type) else {"default": default}
-    return Field(**given, description=meaning, **bounds)
+    defaults = {"default_factory": default} if isinstance(default, type) else {"default": default}
+    return Field(**defaults, description=meaning, **bounds)
 
 
 ALWAYS = Expression("True")
@@ -133,7 +133,7 @@ class ConditionalSeed(Section):
 SEED_FORMS = ("number", "conditional")
 Seed = Annotated[
     Annotated[SeedNumber, pydantic.Tag("number")] | Annotated[ConditionalSeed, pydantic.Tag("conditional")],
-    pydantic.Discriminator(lambda each: SEED_FORMS[isinstance(each, dict | ConditionalSeed)]),
+    pydantic.Discriminator(lambda seed: SEED_FORMS[isinstance(seed, dict | ConditionalSeed)]),
 ]
 
 
@@ -171,15 +171,68 @@ def _known(name: str, field: pydantic.ValidationInfo) -> str:
 Part = Annotated[str, pydantic.AfterValidator(_known)]
 
 
+def _known_tokenizer(name: str, field: pydantic.ValidationInfo) -> str:
+    return name if name.endswith(TOKENIZER_SUFFIXES) or name == "ids" else _known(name, field)
+
+
+# The keys of data that name files, and those that a study without them does not write.
+DATA_FILES = ("path", "train", "val", "test", "tokens")
+TOKENIZER_SUFFIXES = (".json", ".model")
+DATA_KEYS = (*DATA_FILES[1:], "field", "format", "encoding")
+
+
 class DataSpec(Section):
     """The corpus that runs learn from, and its tokenizer."""
 
-    corpus: Part = Field(description="Name of the corpus")
-    tokenizer: Part = Field(description="Name of the tokenizer")
+    corpus: Part = Field(description="Name of the corpus; default where files are named: by what they have")
+    tokenizer: Annotated[str, pydantic.AfterValidator(_known_tokenizer)] = Field(
+        description="Name of the tokenizer, or its file: a tokenizer.json, a SentencePiece .model; default where files "
+        "are named: char below 1 MB, else bpe"
+    )
     path: str | None = key(
-        None, "File or glob of the corpus, relative to the study file's folder", min_length=1
+        None, "File, folder or glob of the corpus, relative to the study file's folder", min_length=1
     )
     vocab_size: int | None = key(None, "Size of the vocabulary that a tokenizer learns, such as bpe or word")
+    train: str | None = key(None, "File, folder or glob of the training split, instead of path", min_length=1)
+    val: str | None = key(None, "That of the validation split; default: cut from train", min_length=1)
+    test: str | None = key(None, "That of the test split; default: cut from val", min_length=1)
+    tokens: str | None = key(
+        None, "Folder with train.bin and val.bin, or a .bin or .npy, of token ids", min_length=1
+    )
+    field: str | list[str] | None = key(
+        None, "Field of the text in rows; of pairs and labels two: [from, to]"
+    )
+    format: Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "arrow"] | None = key(
+        None, "Format of the files; default: by their suffixes and first bytes"
+    )
+    encoding: str | None = key(None, "Encoding of the texts; default: UTF-8, or what a byte order mark says")
+
+    @field_validator("encoding")
+    @classmethod
+    def _known_encoding(cls, name: str | None) -> str | None:
+        from sweeplab.data.readers.content import ENCODINGS
+
+        if name not in (None, *ENCODINGS):
+            raise Refusal("is unknown", " | ".join(ENCODINGS), nearest(str(name), ENCODINGS))
+        return name
+
+    @model_validator(mode="after")
+    def _one_place(self) -> DataSpec:
+        places = [name for name in ("path", "train", "tokens") if getattr(self, name)]
+        wrong = f"has {' and '.join(places)}" if len(places) > 1 else ""
+        if not self.train and (self.val or self.test):
+            wrong = "has val or test but no train"
+        if self.tokenizer == "ids" and not self.tokens:
+            wrong = "has tokenizer ids without tokens"
+        if wrong:
+            raise Refusal(wrong, "one of path, train (with val and test) and tokens", is_secret=True)
+        return self
+
+    @pydantic.model_serializer(mode="wrap")
+    def _written(self, write: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {
+            name: value for name, value in write(self).items() if value is not None or name not in DATA_KEYS
+        }
 
 
 class ObjectiveSpec(Section):
@@ -198,12 +251,19 @@ class Budget(Section):
     )
     time: Seconds | None = key(None, "Wall time: seconds, or such as 30m, 2h, 1h30m")
     flops: Positive | None = key(None, "Floating-point operations of all training")
+    repeats: int = key(
+        0,
+        "Of trials_per_cell, the last ones, which train the best values again on other seeds",
+        ge=0,
+        le=MOST_REPEATS,
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _some_end(cls, written: Any) -> Any:
-        """Give a study without a budget a number of trials."""
-        if isinstance(written, dict) and all(value is None for value in written.values()):
+        if isinstance(written, dict) and all(
+            written.get(name) is None for name in ("trials_per_cell", "time", "flops")
+        ):
             return {**written, "trials_per_cell": DEFAULT_TRIALS_PER_CELL}
         return written
 
@@ -222,7 +282,7 @@ class Algorithm(Section):
 class Sampler(Algorithm):
     """The sampler, which proposes the next trial of a cell."""
 
-    type: str = "tpe"
+    type: str = AUTO
 
 
 class Pruner(Algorithm):
@@ -279,7 +339,9 @@ class Engine(Section):
     @classmethod
     def _long_enough(cls, seconds: float | None) -> float | None:
         if seconds is not None and seconds < SHORTEST_JOB:
-            raise Refusal(f"is too short: a job stops {LEAVE_BEFORE} s before its time limit", "2m or more")
+            raise Refusal(
+                f"is too short: a job stops {duration(LEAVE_BEFORE)} before its time limit", "2m or more"
+            )
         return seconds
 
     @pydantic.model_serializer(mode="wrap")
@@ -298,9 +360,7 @@ class Track(Section):
         "best", "Which weights to keep; all: the best, and a series, one every save_interval iterations"
     )
     snapshots: int = key(
-        3,
-        "Best pruned trials of each cell that keep a snapshot to be promoted from; others start anew",
-        ge=0,
+        3, "Best pruned trials of each cell that keep a snapshot to be promoted from; others start anew", ge=0
     )
     gradients: bool = key(
         False,
@@ -364,17 +424,15 @@ class StudySpec(Section):
     @field_validator("seeds")
     @classmethod
     def _distinct(cls, seeds: list[int | ConditionalSeed]) -> list[int | ConditionalSeed]:
-        numbers = _numbers(seeds)
+        numbers = [each.seed if isinstance(each, ConditionalSeed) else each for each in seeds]
         if repeated := {number for number in numbers if numbers.count(number) > 1}:
             raise Refusal(f"has {', '.join(map(str, sorted(repeated)))} more than once")
         seeds = [
-            each.seed if isinstance(each, ConditionalSeed) and each.when == ALWAYS else each for each in seeds
+            seed.seed if isinstance(seed, ConditionalSeed) and seed.when == ALWAYS else seed for seed in seeds
         ]
         if isinstance(seeds[0], ConditionalSeed):
-            raise Refusal(
-                "has a `when` on its first seed",
-                "a first seed without a condition, such as [0, {seed: 1, when: …}]",
-            )
+            allowed = "a first seed without a condition, such as [0, {seed: 1, when: …}]"
+            raise Refusal("has a `when` on its first seed", allowed)
         return seeds
 
     @field_validator("warm_start")
@@ -403,7 +461,7 @@ class StudySpec(Section):
     @property
     def seed_numbers(self) -> list[int]:
         """Return all seeds, including those that only some cells are trained with."""
-        return _numbers(self.seeds)
+        return [each.seed if isinstance(each, ConditionalSeed) else each for each in self.seeds]
 
     @property
     def first_seed(self) -> int:
@@ -434,18 +492,21 @@ class StudySpec(Section):
 
     @property
     def kind(self) -> DataKind | None:
-        """Return the kind of data of the corpus; None where `data` is invalid and only the space is checked."""
-        from sweeplab.data.corpora import CORPORA, PairCorpus
+        """Return the kind of data of the corpus; None where `data` is invalid, or a plugin's corpus not imported."""
+        from sweeplab.data.corpora import CORPORA, AnyCorpus
 
         if (data := getattr(self, "data", None)) is None:
             return None
-        corpus = CORPORA[data.corpus]  # a plugin's corpus, which is text, may not be imported yet
-        return corpus.kind if isinstance(corpus, PairCorpus) else "text"
+        corpus = CORPORA[data.corpus]
+        return corpus.kind if isinstance(corpus, AnyCorpus) else None
 
     @property
-    def data_path(self) -> str | None:
-        """Return the absolute path of the corpus: a relative one starts at the study file's folder."""
-        return None if self.data.path is None else str(beside(self.source, self.data.path))
+    def data_files(self) -> dict[str, str]:
+        """Return the absolute paths that `data` names, by key: relative ones start at the study file's folder."""
+        named = {name: place for name in DATA_FILES if (place := getattr(self.data, name)) is not None}
+        if self.data.tokenizer.endswith(TOKENIZER_SUFFIXES):
+            named["tokenizer"] = self.data.tokenizer
+        return {name: str(beside(self.source, place)) for name, place in named.items()}
 
     @property
     def init_folder(self) -> Path | None:
@@ -456,19 +517,21 @@ class StudySpec(Section):
     def warm_starts(self) -> list[str]:
         """Return the sources of the warm start: names of studies, and absolute paths of tables."""
         return [
-            str(beside(self.source, each)) if each.endswith(TABLE_SUFFIX) else each
-            for each in self.warm_start
+            str(beside(self.source, source)) if source.endswith(TABLE_SUFFIX) else source
+            for source in self.warm_start
         ]
 
     @property
     def addresses(self) -> list[tuple[Location, Kind, str]]:
         """Return the addresses that the study names, each with its place and kind."""
-        found: list[tuple[Location, Kind, str]] = []
+        addresses: list[tuple[Location, Kind, str]] = []
         if self.track.uri:
-            found.append((("track", "uri"), TRACKING, self.track.uri))
+            addresses.append((("track", "uri"), TRACKING, self.track.uri))
         if self.engine.type == "ray" and self.engine.address != AUTO:
-            found.append((("engine", "address"), RAY, self.engine.address))
-        return found
+            addresses.append((("engine", "address"), RAY, self.engine.address))
+        if self.fixed.get("wandb_project") and (address := mirror_address()):
+            addresses.append((("fixed", "wandb_project"), WANDB, address))
+        return addresses
 
     @property
     def devices(self) -> set[str]:
@@ -483,7 +546,7 @@ class StudySpec(Section):
             (section, name) for name in names for section in SECTIONS if name in getattr(self, section)
         ]
         changes: list[Location] = [
-            ("cells", index, name) for name in names for index, each in enumerate(self.cells) if name in each
+            ("cells", index, name) for name in names for index, cell in enumerate(self.cells) if name in cell
         ]
         return next(iter(sections + changes), default)
 
@@ -519,7 +582,7 @@ class StudySpec(Section):
     def as_written(self) -> dict[str, Any]:
         """Return the content of a study file for this study, with absolute paths, as JSON values."""
         written = self.model_dump(mode="json", exclude={"preset"})
-        written["data"]["path"] = self.data_path
+        written["data"] |= self.data_files
         written["init_from"] = None if self.init_folder is None else str(self.init_folder)
         written["warm_start"] = self.warm_starts
         return {name: value for name, value in written.items() if value or name not in OPTIONAL}
@@ -534,7 +597,3 @@ def beside(file: Path | None, path: str) -> Path:
     """Return the absolute path for one in a study file: a relative one starts at the file's folder."""
     folder = file.absolute().parent if file else Path.cwd()
     return folder / os.path.expanduser(path)  # noqa: PTH111 - that of paths raises where there is no such user
-
-
-def _numbers(seeds: list[int | ConditionalSeed]) -> list[int]:
-    return [each.seed if isinstance(each, ConditionalSeed) else each for each in seeds]

@@ -9,6 +9,7 @@ three are ordinary studies: workers train them, the same command continues them,
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -16,10 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.lab.listing import Trial, ranked, read_spec, read_trials
-from sweeplab.records.confirmed import Confirmed, Found, Losses, write_confirmed
-from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import RunFolder
+from sweeplab.lab.chosen import StudyTrials
+from sweeplab.lab.listing import CONFIRMING, Trial, read_spec, read_trials
+from sweeplab.records.folders import Confirmed, Found, Losses, StudyFolder, write_confirmed
 from sweeplab.runs.inspecting import scored
 from sweeplab.study.file.checks import study_from
 from sweeplab.study.inputs import recorded_dataset
@@ -63,32 +63,28 @@ def confirm(
         raise BadInput(f"no trial of study {folder.name} has a value yet: there is nothing to confirm")
     trials = {(trial.cell, trial.number): trial for trials in racing for trial in trials}
     first = max(spec.seed_numbers) + 1
-    _check_seeds(folder, {"race2": n_seeds - FIRST_SEEDS, "confirm": n_seeds})
-    names = iter(("race", "race2"))
+    *races, last = CONFIRMING
+    _check_seeds(folder, {races[1]: n_seeds - FIRST_SEEDS, last: n_seeds})
+    names = iter(races)
 
-    def train(configurations: Sequence[Found], seeds: Sequence[int], name: str = "") -> dict[Found, Trial]:
-        return _trained(
-            spec, folder, name or next(names), [trials[each] for each in configurations], seeds, run
-        )
+    def train(places: Sequence[Found], seeds: Sequence[int], name: str) -> dict[Found, Trial]:
+        return _trained(spec, folder, name, [trials[place] for place in places], seeds, run)
 
-    def losses(configurations: Sequence[Found], seeds: Sequence[int]) -> dict[Found, Losses]:
-        return {found: _validation(trial) for found, trial in train(configurations, seeds).items()}
+    def losses(places: Sequence[Found], seeds: Sequence[int]) -> dict[Found, Losses]:
+        return {place: _validation(trial) for place, trial in train(places, seeds, next(names)).items()}
 
-    of_cells = [[(trial.cell, trial.number) for trial in own] for own in racing]
+    of_cells = [[(trial.cell, trial.number) for trial in best] for best in racing]
     raced, winners = race(of_cells, range(first, first + n_seeds), losses)
-    final = train(winners, range(first + n_seeds, first + 2 * n_seeds), "confirm")
-    dataset = recorded_dataset(folder, spec)
-    confirmed = [
-        Confirmed(
-            *found,
-            searched=_searched(trial),
-            won=found in winners,
-            race=raced[found],
-            validation=_validation(final[found]) if found in winners else {},
-            test=_test(final[found], dataset, spec) if found in winners else {},
+    final = train(winners, range(first + n_seeds, first + 2 * n_seeds), last)
+    dataset, confirmed = recorded_dataset(folder, spec), list[Confirmed]()
+    for place, trial in trials.items():
+        validation: Losses = {}
+        test: Losses = {}
+        if place in winners:
+            validation, test = _validation(final[place]), _test(final[place], dataset, spec)
+        confirmed.append(
+            Confirmed(*place, _searched(trial), place in winners, raced[place], validation, test)
         )
-        for found, trial in trials.items()
-    ]
     write_confirmed(folder, confirmed)
     return confirmed
 
@@ -103,15 +99,15 @@ def race(
     `train` returns the losses of configurations on some seeds. It is called with FIRST_SEEDS for all configurations,
     then with the other seeds for those still in the race; a configuration that is alone in its cell is not trained.
     """
-    raced: dict[Found, Losses] = {found: {} for cell in racing for found in cell}
+    raced: dict[Found, Losses] = {place: {} for cell in racing for place in cell}
     for of_round in (seeds[:FIRST_SEEDS], seeds[FIRST_SEEDS:]):
-        still = [found for cell in racing if len(cell) > 1 for found in cell]
+        still = [place for cell in racing if len(cell) > 1 for place in cell]
         if still and of_round:
-            for found, losses in train(still, of_round).items():
-                raced[found] = raced[found] | losses if losses else {}
-            kept = in_race([{found: raced[found] for found in cell} for cell in racing])
-            racing = [[found for found in cell if found in kept] for cell in racing]
-    return raced, [min(cell, key=lambda found: _mean(raced[found])) for cell in racing]
+            for place, losses in train(still, of_round).items():
+                raced[place] = raced[place] | losses if losses else {}
+            kept = in_race([{place: raced[place] for place in cell} for cell in racing])
+            racing = [[place for place in cell if place in kept] for cell in racing]
+    return raced, [min(cell, key=lambda place: _mean(raced[place])) for cell in racing]
 
 
 def in_race(cells: Sequence[Mapping[Found, Losses]]) -> set[Found]:
@@ -122,7 +118,7 @@ def in_race(cells: Sequence[Mapping[Found, Losses]]) -> set[Found]:
     """
     from scipy.special import stdtrit
 
-    known = [{found: losses for found, losses in cell.items() if losses} for cell in cells]
+    known = [{place: losses for place, losses in cell.items() if losses} for cell in cells]
     squares = freedom = 0.0
     for cell in known:
         table = np.array([[losses[seed] for seed in sorted(losses)] for losses in cell.values()])
@@ -132,18 +128,18 @@ def in_race(cells: Sequence[Mapping[Found, Losses]]) -> set[Found]:
             freedom += (table.shape[0] - 1) * (table.shape[1] - 1)
     kept: set[Found] = set()
     for whole, cell in zip(cells, known, strict=True):
-        means = {found: _mean(losses) for found, losses in cell.items()}
+        means = {place: _mean(losses) for place, losses in cell.items()}
         reach = math.inf
         if freedom:
             n_seeds = max(map(len, cell.values()), default=1)
             reach = -float(stdtrit(freedom, RACE_LEVEL)) * math.sqrt(2 * squares / freedom / n_seeds)
-        kept |= {found for found, mean in means.items() if mean <= min(means.values()) + reach} or set(whole)
+        kept |= {place for place, mean in means.items() if mean <= min(means.values()) + reach} or set(whole)
     return kept
 
 
 def _best_of_cells(folder: StudyFolder, top: int) -> list[list[Trial]]:
     by_cell: dict[str, list[Trial]] = {}
-    for trial in ranked(read_trials(folder)):
+    for trial in itertools.chain(*StudyTrials(folder).by_task()):
         by_cell.setdefault(trial.cell, []).append(trial)
     order = [cell["cell"] for cell in folder.read(folder.plan_file)["cells"]]
     return [by_cell[cell][:top] for cell in sorted(by_cell, key=order.index)]
@@ -151,14 +147,14 @@ def _best_of_cells(folder: StudyFolder, top: int) -> list[list[Trial]]:
 
 def _check_seeds(folder: StudyFolder, wanted: Mapping[str, int]) -> None:
     """Refuse a confirmation whose numbers of seeds differ from those of an earlier one."""
-    found = [StudyFolder(folder.lab, f"{folder.name}.{suffix}") for suffix in wanted]
-    there = [
-        (study, len(read_spec(study, allow_plugins=True).seeds), n)
-        for study, n in zip(found, wanted.values(), strict=True)
-        if study.canonical_file.exists()
+    studies = {StudyFolder(folder.lab, f"{folder.name}.{suffix}"): n for suffix, n in wanted.items()}
+    others = [
+        study
+        for study, n in studies.items()
+        if study.canonical_file.exists() and len(read_spec(study, allow_plugins=True).seeds) != n
     ]
-    if other := [study for study, n, asked in there if n != asked]:
-        cure = " and ".join(study.command("study rm") for study in other)
+    if others:
+        cure = " and ".join(study.command("study rm") for study in others)
         raise BadInput(
             Problem(f"study {folder.name} was confirmed with other numbers of seeds", f"the same, or {cure}")
         )
@@ -178,59 +174,58 @@ def _trained(
     if status != "complete":
         raise Interrupted(derived.name, status)
     there = StudyFolder(folder.lab, derived.name)
-    found = {trial.cell: trial for trial in read_trials(there)}
+    trained = {trial.cell: trial for trial in read_trials(there)}
     keys = [cell.key for cell in cells(derived, there.data.sizes)[0]]
-    return {(trial.cell, trial.number): found[key] for trial, key in zip(trials, keys, strict=True)}
+    return {(trial.cell, trial.number): trained[key] for trial, key in zip(trials, keys, strict=True)}
 
 
 def _derived(spec: StudySpec, name: str, trials: Sequence[Trial], seeds: Sequence[int]) -> StudySpec:
-    """Return the study whose cells are configurations of another one, each with one trial."""
     of_cell = {cell.key: cell.values for cell in cells(spec, None)[0]}
     written = spec.as_written()
     for part in ("confirm", "warm_start", "notify", "first_trial"):
         written.pop(part, None)
-    follows = {each for each, entry in spec.search.items() if isinstance(entry, Derived)}
+    follows = {name for name, entry in spec.search.items() if isinstance(entry, Derived)}
     changes = {
         "name": name,
         "grid": {},
-        "search": {each: entry for each, entry in written["search"].items() if each in follows},
+        "search": {name: entry for name, entry in written["search"].items() if name in follows},
         "cells": [{**of_cell[trial.cell], **trial.start.sampled} for trial in trials],
         "seeds": list(seeds),
         "budget": {"trials_per_cell": 1},
         "sampler": "random",
         "pruner": "none",
-        "track": {**written["track"], "checkpoints": "best" if spec.objective.at == "best" else "last"},
+        "track": {**written["track"], "checkpoints": {"best": "best", "final": "last"}[spec.objective.at]},
     }
     return study_from(written | changes, Problems(SourceMap()))
 
 
 def _validation(trial: Trial) -> Losses:
-    """Return a trial's losses on the whole validation split by seed; nothing if one of its seeds has none."""
-    losses = {run.seed: end.whole_val_loss for run in trial.runs if (end := run.read_end())}
+    ends = {run.seed: run.read_end() for run in trial.runs}
+    losses = {seed: end.whole_val_loss for seed, end in ends.items() if end}
     known = {seed: loss for seed, loss in losses.items() if loss is not None}
     return known if len(known) == len(trial.runs) else {}
 
 
 def _searched(trial: Trial) -> float:
-    """Return a trial's loss in the search: that of a trial stopped by a person is its last sampled one."""
+    # A trial stopped by a person has no loss on the whole split.
     losses = _validation(trial)
     return _mean(losses) if losses or trial.value is None else trial.value
 
 
 def _test(trial: Trial, dataset: Dataset, spec: StudySpec) -> Losses:
-    """Return a trial's losses on the whole test split, each scored once."""
-    return {run.seed: _scored(run, dataset, spec) for run in trial.runs} if trial.has_value else {}
-
-
-def _scored(run: RunFolder, dataset: Dataset, spec: StudySpec) -> float:
-    if (found := run.read_test()) is None:
-        checkpoint = run.checkpoint()
-        assert checkpoint is not None  # the study keeps them
-        found = scored(load_checkpoint(checkpoint, run.path.name), dataset, "test", whole=True, spec=spec)
-        run.write_test(found)
-    return found["test_loss"]
+    losses: Losses = {}
+    for run in trial.runs if trial.has_value else ():
+        measures = run.read_test()
+        if measures is None:  # each is scored once
+            checkpoint = run.checkpoint()
+            assert checkpoint is not None  # the study keeps them
+            model = load_checkpoint(checkpoint, run.path.name)
+            measures = scored(model, dataset, "test", whole=True, spec=spec)
+            run.write_test(measures)
+        losses[run.seed] = measures["test_loss"]
+    return losses
 
 
 def _mean(losses: Losses) -> float:
-    """Return the mean over seeds; infinity where a seed diverged."""
+    # Infinity where a seed diverged.
     return sum(losses.values()) / len(losses) if losses else math.inf

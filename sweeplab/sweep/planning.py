@@ -6,19 +6,23 @@ import math
 import shlex
 import shutil
 import tempfile
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from sweeplab.data.corpora import user_files
 from sweeplab.data.dataset import Dataset
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import bytes_in_words, several, several_named, without_password, yaml_text
-from sweeplab.hyperparameters import AUTO, Hyperparameters
-from sweeplab.lab.listing import read_trials
+from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.lab.chosen import StudyTrials
+from sweeplab.lab.findings import find_limits
+from sweeplab.lab.listing import study_names
 from sweeplab.permissions import (
     allow,
     allow_address,
@@ -29,7 +33,9 @@ from sweeplab.permissions import (
     place_of,
 )
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunFolder
 from sweeplab.study import plan
+from sweeplab.study.algorithms import settled_sampler
 from sweeplab.study.inputs import (
     check_rows,
     check_start,
@@ -43,29 +49,26 @@ from sweeplab.study.problems import Location, dotted
 from sweeplab.study.search import SearchSpec
 from sweeplab.study.space import Cell, Space, cells, spaces_of
 from sweeplab.study.spec import TABLE_SUFFIX, Algorithm, StudySpec
-from sweeplab.sweep.measuring import (
-    CORE_FLOPS,
-    MOST_SHAPES,
-    WORTH_SECONDS,
-    BenchRow,
-    Way,
-    bench,
-    fastest_stack,
-    may_be_mixed,
-    settled_dtype,
-    stack_rates,
-)
+from sweeplab.sweep.choosing import BenchRow, bench, choose, reason, step_flops
+from sweeplab.sweep.measuring import Product, Timed, Way, all_measured, known_seconds
 from sweeplab.sweep.remaining import Interval, Remaining
-from sweeplab.sweep.timing import with_durations
 from sweeplab.sweep.trials.warm_start import WarmStartSource, read_warm_starts
 from sweeplab.tracking import mirror_in_words
 from sweeplab.tracking.connection import artifact_location, database_file, planned_uri
-from sweeplab.train.devices import free_memory_bytes, settle_devices
-from sweeplab.train.program import compiling_pays
-from sweeplab.train.run import ShapeKey, shape_key
+from sweeplab.train.devices import settle_devices
 
+# How many earlier runs are needed to estimate a study's duration, and how many are read at most.
+FEWEST_RUNS, MOST_RUNS = 3, 200
+# A run tells how long others take if their FLOPs are within this factor: in a smaller one most time is overhead.
+LIKE = 4.0
+# The standard deviations of the logarithm of a run's duration: by earlier runs, by timed steps, and by a timed product
+# of matrices; of the last, steps reach about this share.
+BY_RUNS, BY_STEPS, BY_PRODUCT, SHARE_OF_PRODUCT = 0.3, 0.35, 0.6, 0.4
+# A plan times no stack whose step has more FLOPs, but a product of matrices: a dozen such steps, and starting, take
+# some 4 s.
+MOST_PLANNED_FLOPS = 5e9
 # The samplers that learn from earlier trials.
-LEARNING = ("tpe", "gp")
+LEARNING = ("joint", "tpe", "gp")
 SHORT_CURE = "use fewer workers, a smaller batch_size or a larger grad_accum"
 
 
@@ -78,8 +81,8 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     check_imported(spec)
     folder = StudyFolder(lab, spec.name)
     dataset = _checked_dataset(spec, folder)
-    found, excluded = cells(spec, dataset.sizes)
-    spaces = spaces_of(spec, found, dataset.sizes)
+    of_grid, excluded = cells(spec, dataset.sizes)
+    spaces = spaces_of(spec, of_grid, dataset.sizes)
     plan.check_grid_sampler(spec, spaces)
     samples = plan.sample_cells(spec, spaces)
     valid = [values for cell in samples for values in cell.valid]
@@ -90,37 +93,33 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     data = describe_data(spec, dataset)
     sources = read_warm_starts(spec, folder, spaces, data)
     settled = settle_devices(valid[0], plan.has_cuda(spec.engine))
-    n_copies = 2 if artifact_location(lab, planned_uri(lab, spec.track.uri)) else 1  # one is tracking's
+    n_copies = 1 + bool(artifact_location(lab, planned_uri(lab, spec.track.uri)))  # one is tracking's
     checkpoint_bytes = _checkpoint_bytes(spec, plans, n_copies, [cell.median for cell in samples])
     _check_disk(spec, folder, checkpoint_bytes, n_copies)
     workers = plan.worker_resources(spec, plans, settled.device)
-    is_here = spec.engine.type == "local"
-    shortage = plan.memory_shortage(plans, workers, settled.device) if is_here else ""
-    dtype = settled.dtype
+    is_here, dtype, dtype_by = spec.engine.type == "local", settled.dtype, ""
     if settled.device == "cpu" and is_here:
-        plans = _compiled_here(spec, folder, samples, plans, dtype)
-        if valid[0].dtype == AUTO:
-            dtype = _dtype_here(folder, dataset, samples, plans, workers)
-        if spec.engine.stack == AUTO:
-            plans = _stacked_here(spec, dataset, samples, plans, dtype)
-            workers = plan.worker_resources(spec, plans, settled.device)
+        plans, dtype, dtype_by = choose(spec, folder, dataset, samples, plans, dtype)
+        workers = plan.worker_resources(spec, plans, settled.device)
+    shortage = plan.memory_shortage(plans, workers, settled.device) if is_here else ""
     planned = plan.Plan(
         name=spec.name,
         cells=plans,
-        excluded=[{**point, "reason": reason} for point, reason in excluded],
+        excluded=[{**point, "reason": why} for point, why in excluded],
         warnings=[
             *plan.warnings(spec, samples),
             *cut,
-            *([f"{shortage}: {SHORT_CURE}"] if shortage else []),
+            *(f"{text}: {SHORT_CURE}" for text in [shortage] if text),
             *overlap_warnings(data),
-            *_warm_start_warnings(spec, sources),
+            *_warm_start_warnings(spec, sources, lab, dtype),
         ],
         **plan.totals(plans, spec.budget.trials_per_cell),
         device=settled.device,
         dtype=dtype,
+        dtype_by=dtype_by,
         workers=workers,
         budget=spec.budget,
-        sampler=_in_words(spec.sampler),
+        sampler=_in_words(settled_sampler(spec)),
         pruner=_in_words(spec.pruner),
         metric=spec.objective.metric,
         data=data,
@@ -133,91 +132,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
         mirror=mirror_in_words(spec.fixed),
         is_here=is_here,
     )
-    return with_durations(planned, _typical(spaces), dataset, lab, may_time=False), found, dataset
-
-
-def _dtype_here(
-    folder: StudyFolder,
-    dataset: Dataset,
-    samples: Sequence[plan.Samples],
-    plans: Sequence[plan.CellPlan],
-    workers: Sequence[plan.WorkerResources],
-) -> str:
-    """Return a study's precision on this machine's CPU: the one that it began with, else the faster one.
-
-    All of its trials share it; the cell with most FLOPs decides. With bfloat16, small products still use float32.
-    """
-    if folder.plan_file.exists():
-        return str(folder.read(folder.plan_file)["dtype"])
-    largest, planned = max(zip(samples, plans, strict=True), key=lambda each: each[1].train_flops)
-    values = largest.median.replace(compile=planned.compile)
-    train = dataset.training(values)
-    return settled_dtype(values, train, dataset.val, planned.stack, workers[0].threads, len(workers))
-
-
-def _compiled_here(
-    spec: StudySpec,
-    folder: StudyFolder,
-    samples: Sequence[plan.Samples],
-    plans: Sequence[plan.CellPlan],
-    dtype: str,
-) -> list[plan.CellPlan]:
-    """Return the cells with `compile` set for this machine's CPU: as the study began, else where compiling pays off."""
-    begun = folder.read(folder.plan_file)["cells"] if folder.plan_file.exists() else []
-    known = {each["cell"]: bool(each.get("compile", False)) for each in begun}
-
-    def compiles(cell: plan.Samples, planned: plan.CellPlan) -> bool:
-        like = cell.median.replace(device="cpu", dtype=dtype, compile=True)
-        if spec.fixed.get("compile", AUTO) != AUTO or len({shape_key(each) for each in cell.valid}) > 1:
-            return planned.compile  # with several shapes, each would have to be compiled
-        n_trials = planned.n_trials(spec.budget.trials_per_cell or 1)
-        n_steps = n_trials * len(planned.seeds) * cell.median.max_iters
-        return compiling_pays(like, n_steps)
-
-    return [
-        replace(each, compile=known.get(each.cell, compiles(cell, each)))
-        for cell, each in zip(samples, plans, strict=True)
-    ]
-
-
-def _stacked_here(
-    spec: StudySpec,
-    dataset: Dataset,
-    samples: Sequence[plan.Samples],
-    plans: Sequence[plan.CellPlan],
-    dtype: str,
-) -> list[plan.CellPlan]:
-    """Return the cells with the fastest stack size on this machine's CPU, where timing steps is worthwhile.
-
-    Of many shapes, those whose runs take most FLOPs in total are timed.
-    """
-    budget = spec.budget
-    if min(budget.time or math.inf, (budget.flops or math.inf) / CORE_FLOPS) < WORTH_SECONDS:
-        return list(plans)
-    alone = plan.worker_resources(spec, [replace(each, stack=1) for each in plans], "cpu")
-    n_runs: dict[frozenset[ShapeKey], float] = defaultdict(float)
-    flops: dict[frozenset[ShapeKey], float] = defaultdict(float)
-    shapes = [frozenset(map(shape_key, cell.valid)) for cell in samples]
-    for shape, each in zip(shapes, plans, strict=True):
-        per_cell = math.inf if budget.trials_per_cell is None else each.n_trials(budget.trials_per_cell)
-        n_runs[shape] += per_cell * len(each.seeds)
-        flops[shape] += each.train_flops * len(each.seeds)
-    one_shape = [shape for shape in flops if len(shape) == 1]  # of several shapes each would have to be timed
-    largest = sorted(one_shape, key=lambda shape: -flops[shape])[:MOST_SHAPES]
-
-    def timed(cell: plan.Samples, planned: plan.CellPlan, shape: frozenset[ShapeKey]) -> plan.CellPlan:
-        like = cell.median.replace(device="cpu", dtype=dtype, compile=planned.compile)
-        machine = (len(alone), alone[0].threads)
-        rates = stack_rates(like, dataset.training(like), dataset.val, *machine, n_runs[shape])
-        if not rates:
-            return planned
-        stack = max(fastest_stack(rates), len(planned.seeds))
-        fits = plan.stack_capacity(stack, like, len(planned.seeds), free_memory_bytes("cpu"))
-        return replace(planned, stack=fits, stack_rates=rates)
-
-    return [
-        timed(*each) if each[-1] in largest else each[1] for each in zip(samples, plans, shapes, strict=True)
-    ]
+    return with_durations(planned, _typical(spaces), dataset, lab, may_time=False), of_grid, dataset
 
 
 def bench_study(spec: StudySpec, lab: Path, again: bool = False) -> tuple[str, list[BenchRow]]:
@@ -234,36 +149,133 @@ def bench_study(spec: StudySpec, lab: Path, again: bool = False) -> tuple[str, l
             f"{spec.name} trains on {planned.device}, engine {spec.engine.type}; bench times this machine's CPU"
         )
     spaces = spaces_of(spec, cells(spec, planned.data.vocab_size)[0], planned.data.vocab_size)
-    samples = {each.space.cell.key: each for each in plan.sample_cells(spec, spaces)}
-    cell = max(planned.cells, key=lambda each: each.train_flops)
+    samples = {sample.space.cell.key: sample for sample in plan.sample_cells(spec, spaces)}
+    cell = max(planned.cells, key=lambda cell: cell.train_flops)
     values, threads = samples[cell.cell].median, planned.workers[0].threads
     taken = Way(len(planned.workers), threads, cell.stack, planned.dtype, cell.compile)
-    own = {name: spec.fixed.get(name, AUTO) != AUTO for name in ("dtype", "compile")}
-    timed = "by timed steps" if may_be_mixed(values) else "without matrix units or large products"
-    why = [
-        f"{several(taken.workers, 'worker')} of {several(threads, 'thread')}",
-        f"a stack of {taken.stack}, {_why_stack(spec, cell)}",
-        f"{taken.dtype}, {'as the study says' if own['dtype'] else timed}",
-        f"{'compiled' if taken.compile else 'not compiled'}, "
-        f"{'as the study says' if own['compile'] else 'by the number of planned steps'}",
-    ]
-    rows = bench(values, dataset.training(values), dataset.val, taken, "; ".join(why), again)
+    why = reason(spec, cell, values, taken)
+    rows = bench(values, dataset.training(values), dataset.val, taken, why, again)
     # A step compiled for the first time, or new times, may change the plan.
-    now = make_plan(spec, lab)[0]
-    settled = [
-        (each.dtype, [(cell.stack, cell.compile, cell.stack_rates) for cell in each.cells])
-        for each in (now, planned)
-    ]
-    return (cell.cell, rows) if settled[0] == settled[1] else bench_study(spec, lab)
+    before, now = (
+        (made.dtype, [(cell.stack, cell.compile, cell.stack_rates) for cell in made.cells])
+        for made in (planned, make_plan(spec, lab)[0])
+    )
+    return (cell.cell, rows) if before == now else bench_study(spec, lab)
 
 
-def _why_stack(spec: StudySpec, cell: plan.CellPlan) -> str:
-    if spec.engine.stack != AUTO:
-        return "as the study says"
-    if not cell.stack_rates:
-        return f"for {cell.n_params:,} parameters: timing other stacks could take longer than it saves"
-    rates = ", ".join(f"{rate:,.4g} of {stack}" for stack, rate in cell.stack_rates.items())
-    return f"by timed steps ({rates} trial-steps/s)"
+def with_durations(
+    planned: plan.Plan, typical: Mapping[str, Hyperparameters], dataset: Dataset, lab: Path, may_time: bool
+) -> plan.Plan:
+    """Return the plan with the seconds by which a run of each cell prolongs the study.
+
+    They come from earlier runs of about as many FLOPs on the same kind of device, the study's own first; else from
+    steps of the smallest and of the largest cell, of which new ones are timed only where that `may_time` and takes
+    seconds, else from a timed product of matrices. Where nothing is measured FLOPs alone tell, roughly.
+    """
+    names = sorted(study_names(lab), key=lambda name: name != planned.name)
+    known, at_once = _earlier_runs(lab, names, planned.device, len(planned.workers))
+    if len(known) >= FEWEST_RUNS and all(_has_like(cell, known) for cell in planned.cells):
+        by = f"{several(len(known), 'earlier run')} of this lab"
+        return _with(planned, by, BY_RUNS, lambda cell: _as_earlier(cell, known) / at_once)
+    if planned.device != "cpu" or not planned.is_here:
+        return planned
+    timed = _by_steps(planned, typical, dataset, may_time)
+    if timed or not may_time:
+        return timed or planned
+    return _by_product(planned, typical, dataset)
+
+
+def _with(planned: plan.Plan, by: str, spread: float, seconds: Callable[[plan.CellPlan], float]) -> plan.Plan:
+    cells = [replace(cell, run_seconds=seconds(cell)) for cell in planned.cells]
+    return replace(planned, cells=cells, timed_by=by, spread=spread)
+
+
+def _earlier_runs(
+    lab: Path, names: Sequence[str], device: str, n_workers: int
+) -> tuple[list[tuple[float, float]], float]:
+    """Return FLOPs and seconds of the lab's runs, and how many runs this number of workers trains at once.
+
+    A run's seconds are its stack's: the other runs of the stack trained in the same time.
+    """
+    known: list[tuple[float, float]] = []
+    trained = elapsed = 0.0
+    for name in names:
+        folder = StudyFolder(lab, name)
+        if len(known) >= MOST_RUNS:
+            break
+        try:
+            started = folder.read(folder.plan_file)
+            files = islice(folder.path.glob("runs/*/*/end.json"), MOST_RUNS)
+            ends = [end for end in (RunFolder(file.parent).read_end() for file in files) if end]
+            if started["device"] != device or not ends:
+                continue
+            elapsed += folder.elapsed_seconds * len(started["workers"]) / n_workers
+        except (BadInput, OSError, ValueError, KeyError, TypeError):
+            continue  # `doctor` reports what is wrong with it
+        trained += sum(end.wall_seconds for end in ends)
+        runs = [(end.train_flops, end.wall_seconds) for end in ends]
+        known += [run for run in runs if min(run) > 0]
+    return known, max(1.0, trained / (elapsed or math.inf))
+
+
+def _has_like(cell: plan.CellPlan, known: Sequence[tuple[float, float]]) -> bool:
+    return any(1 / LIKE <= flops / cell.train_flops <= LIKE for flops, _ in known)
+
+
+def _as_earlier(cell: plan.CellPlan, known: Sequence[tuple[float, float]]) -> float:
+    near = sorted(known, key=lambda run: abs(math.log(run[0] / cell.train_flops)))[:FEWEST_RUNS]
+    return cell.train_flops * median(seconds / flops for flops, seconds in near)
+
+
+def _by_steps(
+    planned: plan.Plan, typical: Mapping[str, Hyperparameters], dataset: Dataset, may_time: bool
+) -> plan.Plan | None:
+    """Return the plan by timed steps; None where they take long, have to be compiled first or may not be timed.
+
+    A step's time is assumed linear in its FLOPs between the smallest and the largest cell; evaluating a token takes a
+    third of the FLOPs of training on it.
+    """
+    flops = {key: step_flops(values) for key, values in typical.items()}
+    by_flops = sorted(planned.cells, key=lambda cell: flops[cell.cell])
+    per_cell = planned.budget.trials_per_cell or max(cell.stack for cell in planned.cells)
+    jobs = []
+    for cell in {cell.cell: cell for cell in (by_flops[0], by_flops[-1])}.values():
+        values, stack = typical[cell.cell], min(cell.stack, cell.n_trials(per_cell) * len(cell.seeds))
+        ways = [
+            Way(len(planned.workers), planned.workers[0].threads, stack, planned.dtype, compiled)
+            for compiled in dict.fromkeys((cell.compile, False))
+        ]
+        known = [way for way in ways if known_seconds(values, way) is not None]
+        if not known and not (may_time and stack * flops[cell.cell] <= MOST_PLANNED_FLOPS):
+            return None
+        jobs.append(Timed(values, dataset.training(values), (known or ways[-1:])[0]))
+    try:
+        took = all_measured(jobs, dataset.val)
+    except RuntimeError:  # such as for a plugin's activation, which the timing processes do not know
+        return None
+    least, most = flops[by_flops[0].cell], flops[by_flops[-1].cell]
+    slope = (took[-1] - took[0]) / (most - least or math.inf)
+
+    def seconds(cell: plan.CellPlan) -> float:
+        values, n_val = typical[cell.cell], planned.data.val_tokens
+        n_tokens = min(n_val, values.evaluated_tokens or n_val) * (1 + values.eval_train)
+        n_evaluated = n_tokens * (1 + values.max_iters // values.eval_interval)
+        n_steps = values.max_iters + n_evaluated / 3 / (values.batch_size * values.block_size)
+        rate = cell.stack_rates.get(cell.stack)
+        if rate:
+            return n_steps / rate
+        return n_steps * (took[0] + slope * (flops[cell.cell] - least))
+
+    return _with(planned, f"timed steps of {several(len(jobs), 'cell')}", BY_STEPS, seconds)
+
+
+def _by_product(planned: plan.Plan, typical: Mapping[str, Hyperparameters], dataset: Dataset) -> plan.Plan:
+    values = next(iter(typical.values()))
+    product = Product(len(planned.workers), planned.workers[0].threads, planned.dtype)
+    (seconds,) = all_measured([Timed(values, dataset.training(values), product)], dataset.val)
+    per_flop = seconds / (2 * product.size**3 * SHARE_OF_PRODUCT)
+    by = "FLOPs and a timed product of matrices, roughly; study bench times steps"
+    return _with(planned, by, BY_PRODUCT, lambda cell: cell.train_flops * per_flop)
 
 
 @dataclass(frozen=True)
@@ -271,7 +283,8 @@ class Outlook:
     """A plan's outlook in its lab: the search ranges as the file writes them, trials done, and time still needed.
 
     `done` counts the trials that use up the budget already. `seconds` is the likeliest time that the rest takes, and
-    below `low_seconds` and above `high_seconds` it is unlikely; `timed_by` says from what they come.
+    below `low_seconds` and above `high_seconds` it is unlikely; `timed_by` says from what they come. `to_change` names
+    the ranges at whose ends the best values of its trials lie.
     """
 
     ranges: dict[str, Any]
@@ -281,6 +294,7 @@ class Outlook:
     high_seconds: float
     timed_by: str
     free_bytes: int
+    to_change: list[str] = field(default_factory=list)
 
     @property
     def left(self) -> Interval:
@@ -291,7 +305,8 @@ class Outlook:
 def look_ahead(spec: StudySpec, planned: plan.Plan, lab: Path) -> Outlook:
     """Return a plan's outlook in its lab; if no time is known, time a few steps, which takes some seconds, once."""
     folder = StudyFolder(lab, spec.name)
-    ended = [(each.cell, each.ending) for each in read_trials(folder)] if folder.has_started else []
+    trials = StudyTrials(folder, None if folder.has_started else ())
+    ended = [(each.cell, each.ending) for each in trials.all]
     done = Counter(cell for cell, how in ended if how and how.outcome.counts_towards_budget)
     dataset = placed_dataset(spec)
     spaces = spaces_of(spec, cells(spec, dataset.sizes)[0], dataset.sizes)
@@ -305,6 +320,7 @@ def look_ahead(spec: StudySpec, planned: plan.Plan, lab: Path) -> Outlook:
         high_seconds=left.high,
         timed_by=timed.timed_by,
         free_bytes=shutil.disk_usage(_existing(folder.path)).free,
+        to_change=[each.in_words() for each in find_limits(trials) if each.kind == "end of range"],
     )
 
 
@@ -313,8 +329,8 @@ def _typical(spaces: Sequence[Space]) -> dict[str, Hyperparameters]:
 
 
 def _as_written(entry: SearchSpec) -> Any:
-    said = entry.written()
-    return said["choices"] if said.keys() == {"choices"} else said
+    written = entry.written()
+    return written["choices"] if written.keys() == {"choices"} else written
 
 
 def check_reach(spec: StudySpec, lab: Path) -> None:
@@ -334,9 +350,10 @@ def check_reach(spec: StudySpec, lab: Path) -> None:
         if named and not is_named and not is_allowed(*named, *goes_to):
             name, value = dotted(place), spec.as_written()[str(place[0])]
             value = value[str(place[1])] if isinstance(value, dict) else value
-            said = shlex.quote(f"{name}={value if isinstance(value, str) else yaml_text(value)}")
+            text = value if isinstance(value, str) else yaml_text(value)
             what = f"{name} names {several_named(named)}, outside of this file's folder and of the lab"
-            problems.append(spec.problem(place, what, f"-o {said}, by which you allow it"))
+            option = shlex.quote(f"{name}={text}")
+            problems.append(spec.problem(place, what, f"-o {option}, by which you allow it"))
     for place, kind, address in spec.addresses:
         if spec.source is None or spec.is_overridden(place):
             name_address(address)
@@ -352,41 +369,56 @@ def check_reach(spec: StudySpec, lab: Path) -> None:
             problems += error.problems
     if problems:
         raise BadInput(*problems)
-    # From the lab the study goes on without its file's folder.
-    for named in (*_reached(spec, lab).values(), *_reached(spec, lab, in_folder=False).values()):
-        if named:
-            allow(*named, *goes_to)
+    allow_files(spec, lab)
     for _, kind, address in spec.addresses:
         if database_file(address) or is_given(kind, address):
             allow_address(kind, address)
 
 
+def allow_files(spec: StudySpec, lab: Path) -> None:
+    """Remember that the user allows the files that a study names, together with its addresses."""
+    goes_to = ("->", *(place_of(address) for _, _, address in spec.addresses))
+    # From the lab the study goes on without its file's folder.
+    for named in (*_reached(spec, lab).values(), *_reached(spec, lab, in_folder=False).values()):
+        if named:
+            allow(*named, *goes_to)
+
+
 def _reached(spec: StudySpec, lab: Path, in_folder: bool = True) -> dict[Location, list[str]]:
-    """Return the files outside of the lab, by the key that names them; with `in_folder` without the study file's."""
-    folder = [spec.source.absolute().parent] if spec.source and in_folder else []
-    own = [each.resolve() for each in (lab, *folder)]
+    # By the key that names them; with `in_folder` without those beside the study file.
+    inside = [lab.resolve()]
+    if spec.source and in_folder:
+        inside.append(spec.source.absolute().parent.resolve())
     start, database = spec.init_folder, database_file(spec.track.uri or "")
-    files: dict[Location, Sequence[Path]] = {("data", "path"): ()}
-    with suppress(BadInput):  # said of the data, with its place
-        files["data", "path"] = user_files(spec.data_path) if spec.data_path else ()
-    files |= {
-        ("init_from",): (start / "model.json",) if start else (),
-        ("warm_start",): [Path(each) for each in spec.warm_starts if each.endswith(TABLE_SUFFIX)],
-        ("track", "uri"): [database] if database else [],
-    }
-    found: dict[Location, list[str]] = {}
+    tables = [Path(name) for name in spec.warm_starts if name.endswith(TABLE_SUFFIX)]
+    files: dict[Location, Sequence[Path]] = {}
+    for key, named_place in spec.data_files.items():
+        with suppress(BadInput):  # said of the data, with its place
+            files["data", key] = user_files(named_place)
+    files["init_from",] = [start / "model.json"] if start else []
+    files |= {("warm_start",): tables, ("track", "uri"): [database] if database else []}
+    reached: dict[Location, list[str]] = {}
     for place, named in files.items():
-        resolved = dict.fromkeys(each.resolve() for each in named)
-        found[place] = [str(each) for each in resolved if not any(map(each.is_relative_to, own))]
-    return found
+        resolved = dict.fromkeys(file.resolve() for file in named)
+        reached[place] = [str(file) for file in resolved if not any(map(file.is_relative_to, inside))]
+    return reached
 
 
-def _warm_start_warnings(spec: StudySpec, sources: Sequence[WarmStartSource]) -> list[str]:
-    found = [f"warm start: of {source.name}, {each}" for source in sources for each in source.refused]
-    if sources and spec.sampler.type not in LEARNING:
+def _warm_start_warnings(
+    spec: StudySpec, sources: Sequence[WarmStartSource], lab: Path, dtype: str
+) -> list[str]:
+    warnings = [f"warm start: of {source.name}, {why}" for source in sources for why in source.refused]
+    sampler = settled_sampler(spec).type
+    if sources and sampler not in LEARNING:
         learning = ", ".join(LEARNING)
-        found.append(f"warm start: sampler {spec.sampler.type} learns nothing from it; {learning} do")
-    return found
+        warnings.append(f"warm start: sampler {sampler} learns nothing from it; {learning} do")
+    for source in sources:
+        theirs = StudyFolder(lab, source.name).dtype
+        if theirs not in (None, dtype):
+            warnings.append(
+                f"warm start: {source.name} was trained in {theirs}, this study trains in {dtype}"
+            )
+    return warnings
 
 
 def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
@@ -394,7 +426,8 @@ def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
     problems: list[Problem] = []
     place = spec.place_of("device", "cuda")
     if place and "cuda" in spec.devices and not plan.has_cuda(spec.engine):
-        where = "here" if spec.engine.type == "local" else "for its workers: engine.gpus_per_worker is 0"
+        elsewhere = "for its workers: engine.gpus_per_worker is 0"
+        where = {"local": "here"}.get(spec.engine.type, elsewhere)
         what = f"device is cuda, but there is no CUDA device {where}"
         problems.append(spec.problem(place, what, "cpu, or auto for the best that a machine has"))
     try:
@@ -436,12 +469,12 @@ def _checkpoint_bytes(
         return sum(each.n_params * each.n_trials(per_cell) * len(each.seeds) for each in plans)
 
     per_cell = spec.budget.trials_per_cell or 1
-    n_kept = n_copies if spec.track.checkpoints != "none" else 0
-    models = sum(each.n_params for each in plans) if n_kept > 1 else 0  # of each cell's best run, in tracking
+    n_kept = n_copies * (spec.track.checkpoints != "none")
+    models = sum(each.n_params for each in plans) * (n_kept > 1)  # of each cell's best run, in tracking
     if spec.track.checkpoints == "all":  # plus the series of checkpoints, which stays in the lab
         n_kept += max(2 + like.max_iters // max(like.save_interval, like.eval_interval) for like in typical)
     checkpoints = n_kept * n_values(per_cell) + models
-    pruned = 0 if spec.pruner.type == "none" else n_values(min(per_cell, spec.track.snapshots))
+    pruned = n_values(min(per_cell, spec.track.snapshots)) * (spec.pruner.type != "none")
     return 4 * (checkpoints + 4 * pruned + 2 * 4 * max(each.n_params for each in plans))
 
 

@@ -29,10 +29,12 @@ CELL_SPREAD, LEAST_SPREAD, RUN_SPREAD = 0.2, 0.25, 0.1
 MEMORY = 0.2
 # The interval reaches this many standard deviations to either side.
 DEVIATIONS = 1.6
-# Parts of a run for which the share of early ends is counted; the weight, in trials, of what is expected before that.
+# Parts of a run for which early ends are counted; the weight, in trials, of what is expected before that.
 PARTS, EXPECTED_TRIALS = 20, 2.0
-# The expected share of runs that a rung of a halving pruner ends, and another pruner in each part.
-RUNG_SHARE, PRUNED_SHARE = 0.6, 0.04
+# The expected share of runs that a pruner ends in each part, if it does not halve.
+PRUNED_SHARE = 0.04
+# The factor of a halving pruner with a single rung, and the trials of a cell whose number is not limited.
+USUAL_FACTOR, MANY_TRIALS = 4.0, 100
 # The trials at most that are laid out one by one; of more, the rest takes time in proportion.
 MOST_TRIALS = 300
 
@@ -46,16 +48,17 @@ class Interval(NamedTuple):
 
     @property
     def in_words(self) -> str:
-        """Write the interval: about 45s; 2m00s to 3m30s; under 2s."""
+        """Write the interval: about 45s; 2m to 3m30s; under 2s."""
         if self.high < 2:
             return "under 2s"
-        low, high = (duration(_rounded(each)) for each in (self.low, self.high))
-        is_narrow = low == high or self.high <= 1.4 * self.low
-        return f"about {duration(_rounded(self.likely))}" if is_narrow else f"{low} to {high}"
+        low, likely, high = (duration(_rounded(seconds)) for seconds in self)
+        if low == high or self.high <= 1.4 * self.low:
+            return f"about {likely}"
+        return f"{low} to {high}"
 
 
 def _rounded(seconds: float) -> float:
-    """Return seconds in steps of about a twentieth, as more digits would change all the time."""
+    # In steps of about a twentieth, as more digits would change all the time.
     step = next((step for most, step in ((20, 1), (100, 5), (600, 10), (3600, 60)) if seconds < most), 600)
     return max(1, round(seconds / step) * step)
 
@@ -94,8 +97,8 @@ class _Duration(NamedTuple):
 
 
 class _Rest(NamedTuple):
-    """What is left of a trial: the share of the workers that it takes, its seconds, those of a whole one, and its share
-    of a run so far.
+    """What is left of a trial: the share of the workers that it takes, its seconds, those of a whole one, its share of
+    a run so far, the spread of its duration, and the shares of trials that end in each part from there.
     """
 
     size: float
@@ -103,6 +106,7 @@ class _Rest(NamedTuple):
     whole: float
     share: float
     spread: float
+    ends: Sequence[float]
 
 
 @dataclass
@@ -117,8 +121,9 @@ class Remaining:
     _live: dict[tuple[str, int], _Live] = field(default_factory=dict)
     _shares: dict[tuple[str, int], float] = field(default_factory=dict)  # of trials that have not ended
     _paces: dict[str, _Pace] = field(default_factory=lambda: defaultdict(_Pace))
-    _passed: list[int] = field(default_factory=lambda: [0] * PARTS)
-    _ended: list[int] = field(default_factory=lambda: [0] * PARTS)
+    # By cell: how many trials passed each part of a run, and how many ended in it.
+    _passed: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0] * PARTS))
+    _ended: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0] * PARTS))
     _flops: float = 0.0
     _has_begun: bool = False
 
@@ -166,10 +171,9 @@ class Remaining:
                     pace.last, pace.ended = pace.last + seconds, pace.ended + 1
                 if event.ending.outcome is not RunState.COMPLETE and trial.share < 1.0:
                     part = _part(trial.share)
-                    self._ended[part] += 1
-                    self._passed[part] -= (
-                        trial.share > (part + 1) / PARTS - 1e-9
-                    )  # it ended where the part does
+                    self._ended[event.cell][part] += 1
+                    # It did not pass the part, at whose end it ended.
+                    self._passed[event.cell][part] -= trial.share > (part + 1) / PARTS - 1e-9
                 self._shares.pop(place, None)
             case _:  # saved, lost or failed
                 self._live.pop(place, None)
@@ -186,9 +190,14 @@ class Remaining:
         if not (waiting or self._live):
             return Interval(0.0, 0.0, 0.0)
         seconds, spread = self._laid_out(waiting, now)
-        start, factor = 0.0 if self._has_begun else START_SECONDS, math.exp(DEVIATIONS * spread)
-        found = (start / 2 + seconds / factor, start + seconds, 2 * start + 1.0 + seconds * factor)
-        return Interval(*(min(each, most) for each in found))
+        factor, start, waited = math.exp(DEVIATIONS * spread), 0.0, 0.0
+        if not self._has_begun:
+            waited = max(0.0, now - self.since)
+            start = max(START_SECONDS - waited, 1.0)
+        # A start that has taken long may take as long again.
+        latest = start + max(start, waited) + 1.0
+        interval = (start / 2 + seconds / factor, start + seconds, latest + seconds * factor)
+        return Interval(*(min(end, most) for end in interval))
 
     @property
     def _cells(self) -> dict[str, CellPlan]:
@@ -199,7 +208,7 @@ class Remaining:
         return min(1.0, event.iteration / iterations) if iterations else 0.0
 
     def _seconds_since(self, trial: _Live, now: float) -> float:
-        """Return the seconds since a trial's last event, 0 if that was before the study was last started."""
+        # 0 if that was before the study was last started
         return 0.0 if trial.at is None or trial.at < self.since else max(0.0, now - trial.at)
 
     def _note_part(self, trial: _Live, event: TrialEvent, share: float, now: float) -> None:
@@ -210,34 +219,31 @@ class Remaining:
             pace.at, pace.seconds = now, kept * pace.seconds + seconds
             pace.runs = kept * pace.runs + share - trial.share
         for part in range(PARTS):
-            self._passed[part] += trial.share <= (part + 1) / PARTS - 1e-9 < share
+            self._passed[event.cell][part] += trial.share <= (part + 1) / PARTS - 1e-9 < share
         self._flops += (share - trial.share) * cell.train_flops * len(cell.seeds)
 
     def _waiting(self, counted: Mapping[str, int]) -> list[tuple[CellPlan, float]]:
-        """Return the cell of every trial that does not train yet, and its share of a run so far."""
         per_cell, flops = self.plan.budget.trials_per_cell, self.plan.budget.flops
         saved = [(place[0], share) for place, share in self._shares.items() if place not in self._live]
         if per_cell is None:
             assert flops is not None
-            kept = _kept(self._ends())
-            of_each = sum(kept * cell.train_flops * len(cell.seeds) for cell in self.plan.cells)
-            n_each = math.ceil(max(0.0, flops - self._flops) / of_each)
-            return [(cell, 0.0) for cell in self.plan.cells for _ in range(n_each)]
-        live, found = Counter(cell for cell, _ in self._live), []
+            cells, ends = self.plan.cells, self._ends()
+            per_round = sum(_kept(ends[cell.cell]) * cell.train_flops * len(cell.seeds) for cell in cells)
+            n_rounds = math.ceil(max(0.0, flops - self._flops) / per_round)
+            return [(cell, 0.0) for cell in cells for _ in range(n_rounds)]
+        live, waiting = Counter(cell for cell, _ in self._live), []
         for cell in self.plan.cells:
             n_left = max(0, cell.n_trials(per_cell) - counted.get(cell.cell, 0) - live[cell.cell])
             shares = [share for name, share in saved if name == cell.cell][:n_left]
-            found += [(cell, share) for share in (*shares, *[0.0] * (n_left - len(shares)))]
-        return found
+            waiting += [(cell, share) for share in (*shares, *[0.0] * (n_left - len(shares)))]
+        return waiting
 
     def _slots(self, cell: CellPlan) -> float:
-        """Return how many of a cell's trials train at once."""
         n_slots = cell.stack * len(self.plan.workers) / len(cell.seeds)
         per_cell = self.plan.budget.trials_per_cell
         return max(1.0, n_slots if per_cell is None else min(n_slots, cell.n_trials(per_cell)))
 
     def _expected(self, cell: CellPlan) -> float:
-        """Return the seconds that the plan expects of a whole trial of a cell."""
         guessed = cell.train_flops / GUESSED_FLOPS[self.plan.device] / len(self.plan.workers)
         return (cell.run_seconds or guessed) * len(cell.seeds) * self._slots(cell)
 
@@ -259,48 +265,71 @@ class Remaining:
         firsts = [pace.first for pace in self._paces.values() if pace.first < math.inf]
         ended = max(1, sum(pace.ended for pace in self._paces.values()))
         beside = min(firsts, default=0.0) + sum(pace.last for pace in self._paces.values()) / ended
-        found = {}
+        durations = {}
         for cell in self.plan.cells:
             log, weight = common, 0.0
             if cell.cell in logs:
                 weight = before / (before + noise[cell.cell])
                 log += weight * (logs[cell.cell] - common)
             spread = math.sqrt(before * (1 - weight) + LEAST_SPREAD**2)
-            found[cell.cell] = _Duration(self._expected(cell) * math.exp(log), beside, spread)
-        return found
+            durations[cell.cell] = _Duration(self._expected(cell) * math.exp(log), beside, spread)
+        return durations
 
-    def _ends(self) -> list[float]:
-        """Return for each part of a run the share of trials that end in it, of those that reach it."""
-        lengths = ((rung, cell.max_iters) for cell in self.plan.cells for rung in cell.rungs)
-        rungs = {_part(rung / iterations) for rung, iterations in lengths if iterations}
-        expected = [RUNG_SHARE if part in rungs else 0.0 for part in range(PARTS)]
-        if not rungs and not self.plan.pruner.startswith("none"):
-            expected = [PRUNED_SHARE] * PARTS
-        return [
-            (ended + EXPECTED_TRIALS * share) / (passed + ended + EXPECTED_TRIALS)
-            for ended, passed, share in zip(self._ended, self._passed, expected, strict=True)
+    def _ends(self) -> dict[str, list[float]]:
+        """Return for each cell and part of a run the share of further trials that end in it, of those that reach it.
+
+        At a rung it is what the rule of halving expects of them, corrected by how many trials of all cells have passed
+        there beside how many the rule expected.
+        """
+        passed = [sum(column) for column in zip([0] * PARTS, *self._passed.values(), strict=False)]
+        ended = [sum(column) for column in zip([0] * PARTS, *self._ended.values(), strict=False)]
+        halves = any(cell.rungs for cell in self.plan.cells)
+        expected = 0.0 if halves or self.plan.pruner.startswith("none") else PRUNED_SHARE
+        counted = [
+            (ended[part] + EXPECTED_TRIALS * expected) / (passed[part] + ended[part] + EXPECTED_TRIALS)
+            for part in range(PARTS)
         ]
+        ratios, ends = dict[tuple[int, float], float](), dict[str, list[float]]()
+        for cell in self.plan.cells:
+            of_cell = ends[cell.cell] = [*counted]
+            n_trials = self.plan.budget.trials_per_cell or MANY_TRIALS
+            length = cell.max_iters
+            for rung in cell.rungs if length else ():
+                part, factor = _part(rung / (length or 1)), _factor(cell)
+                if (part, factor) not in ratios:
+                    counts = (self._came(name, part) for name in [*self._passed])
+                    by_rule = sum(_promoted(0, count, factor) for count in counts)
+                    ratios[part, factor] = (passed[part] + EXPECTED_TRIALS) / (by_rule + EXPECTED_TRIALS)
+                came = self._came(cell.cell, part)
+                to_come = max(1, n_trials - came)
+                pass_there = ratios[part, factor] * _promoted(came, to_come, factor) / to_come
+                of_cell[part] = 1 - min(1.0, pass_there)
+                n_trials = math.ceil(_promoted(0, n_trials, factor))
+        return ends
+
+    def _came(self, cell: str, part: int) -> int:
+        return self._passed[cell][part] + self._ended[cell][part]
 
     def _rests(self, waiting: Sequence[tuple[CellPlan, float]], now: float) -> Iterator[_Rest]:
         """Yield what is left of the trials that train, then of those that wait."""
         durations, cells, ends = self._durations(), self._cells, self._ends()
         for (name, _), trial in sorted(self._live.items(), key=lambda item: -item[1].share):
             whole, beside, spread = durations[name]
-            kept, passed = _kept(ends, trial.share), self._seconds_since(trial, now)
+            kept, passed = _kept(ends[name], trial.share), self._seconds_since(trial, now)
             # It has not passed its next evaluation, of which we would know.
             seconds = max(kept * whole - passed, (kept - trial.step) * whole, 0.0) + beside / 2
-            yield _Rest(1 / self._slots(cells[name]), seconds, whole, trial.share, spread)
-        kept_of = {share: _kept(ends, share) for _, share in waiting}
+            yield _Rest(1 / self._slots(cells[name]), seconds, whole, trial.share, spread, ends[name])
         for cell, share in waiting:
             whole, beside, spread = durations[cell.cell]
-            yield _Rest(1 / self._slots(cell), kept_of[share] * whole + beside, whole, share, spread)
+            seconds = _kept(ends[cell.cell], share) * whole + beside
+            yield _Rest(1 / self._slots(cell), seconds, whole, share, spread, ends[cell.cell])
 
     def _laid_out(self, waiting: Sequence[tuple[CellPlan, float]], now: float) -> tuple[float, float]:
         """Lay out all trials over the study's workers: return the seconds until the last ends, and their spread.
 
         A trial takes its share of the workers; the next one begins where enough is free.
         """
-        trials, ends = [*self._rests(waiting, now)], self._ends()
+        trials = [*self._rests(waiting, now)]
         every = max(1, -(-len(trials) // MOST_TRIALS))
         room, at, last = 1.0, 0.0, 0.0
         heap = list[tuple[float, float]]()
@@ -313,26 +342,39 @@ class Remaining:
             last = max(last, at + trial.seconds)
         # Of the last trials some train longer than the mean, while the others' slots stay empty.
         final = trials[-1]
-        longest = _kept(ends, final.share, len(heap)) - _kept(ends, final.share)
+        longest = _kept(final.ends, final.share, len(heap)) - _kept(final.ends, final.share)
         busy = max(1e-9, sum(trial.seconds * trial.size for trial in trials))
         spread = sum(trial.seconds * trial.size * trial.spread for trial in trials) / busy
-        kept = {share: _kept(ends, share) for share in {trial.share for trial in trials}}
         lengths = sum(
-            kept[trial.share] * (1 - trial.share - kept[trial.share]) * (trial.whole * trial.size) ** 2
+            kept * (1 - trial.share - kept) * (trial.whole * trial.size) ** 2
             for trial in trials
+            for kept in [_kept(trial.ends, trial.share)]
         )
-        known = 1 + sum(self._passed) / PARTS + sum(self._ended)
-        parts = (spread, (1 - _kept(ends)) / math.sqrt(known), math.sqrt(max(0.0, lengths)) / busy)
+        known = 1 + sum(sum(counts) / PARTS for counts in self._passed.values())
+        known += sum(map(sum, self._ended.values()))
+        parts = (spread, (1 - _kept(final.ends)) / math.sqrt(known), math.sqrt(max(0.0, lengths)) / busy)
         return last * every + longest * final.whole / 2, math.hypot(*parts)
 
 
 def _part(share: float) -> int:
-    """Return the part of a run that ends at a share of it, or has it inside."""
+    # The part of a run that ends at a share of it, or has it inside.
     return min(PARTS - 1, max(0, math.ceil(share * PARTS - 1e-9) - 1))
 
 
+def _factor(cell: CellPlan) -> float:
+    return cell.rungs[1] / cell.rungs[0] if len(cell.rungs) > 1 else USUAL_FACTOR
+
+
+def _promoted(came: int, n_trials: int, factor: float) -> float:
+    """Return how many of the next trials pass a rung of halving after so many have come there, in the mean.
+
+    One passes if it is among the best share 1 / factor of those there, or the best.
+    """
+    return sum(max(1, number // factor) / number for number in range(came + 1, came + n_trials + 1))
+
+
 def _kept(ends: Sequence[float], share: float = 0.0, n_trials: float = 1.0) -> float:
-    """Return how much of a run trials at a share of it still train, in the mean: the longest of so many."""
+    # How much of a run trials at a share of it still train, in the mean: the longest of so many.
     survive, kept = 1.0, 0.0
     for part in range(int(share * PARTS + 1e-9), PARTS):
         kept += min(1 / PARTS, (part + 1) / PARTS - share) * (1 - (1 - survive) ** n_trials)

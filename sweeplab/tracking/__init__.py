@@ -1,4 +1,7 @@
-"""Tracking: a study's numbers and files for people to browse; the only package that imports MLflow and W&B."""
+"""Tracking: a study's numbers and files for people to browse, written and never read back.
+
+It is the only package that imports MLflow and W&B.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,11 @@ def open_tracker(lab: Path, study: str, uri: str | None = None) -> MLflowTracker
 
 def mirror_in_words(fixed: Mapping[str, Any]) -> str:
     """Return in words to which mirror a study's fixed values send its runs; an empty text if to none."""
-    if not (project := fixed.get("wandb_project")):
+    project = fixed.get("wandb_project")
+    if not project:
         return ""
-    missing = "" if find_spec("wandb") else ", but wandb is not installed: nothing is sent"
-    return f"mirror: Weights & Biases, project {project}{missing}"
+    text = f"mirror: Weights & Biases, project {project}"
+    return text if find_spec("wandb") else f"{text}, but wandb is not installed: nothing is sent"
 
 
 def open_mirrors(fixed: Mapping[str, Any], folder: Path) -> list[Mirror]:

@@ -5,28 +5,25 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shutil
 import sqlite3
 import tempfile
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
-from importlib.metadata import version
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from sweeplab.errors import BadInput, TrackingUnavailable
-from sweeplab.files import cache_folder, database_url, read_only_uri, write_whole
+from sweeplab.files import database_url, make_folder, read_only_uri
 from sweeplab.formatting import without_password, without_passwords
 from sweeplab.permissions import TRACKING, check_address, is_given, name_address, place_of
 from sweeplab.records.folders import check_inside
+from sweeplab.tracking.undocumented import create_database, folder_at, locations_elsewhere, point_files_at
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-Answer = TypeVar("Answer")
 _copies: set[str] = set()  # of read-only databases, which name what their originals name
 SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 SERVERS = ("http", "https", "databricks")
@@ -58,13 +55,13 @@ def tracking_uri(lab: Path, uri: str | None = None) -> str:
     Raises:
         BadInput: as `planned_uri` does, or only a study file or the lab names the place.
     """
-    found = planned_uri(lab, uri)
-    database = database_file(found)
+    address = planned_uri(lab, uri)
+    database = database_file(address)
     if uri and not (database and database.resolve().is_relative_to(lab.resolve())):
-        check_address(TRACKING, found)
-    elif database and is_of_lab(lab, found):
+        check_address(TRACKING, address)
+    elif database and is_of_lab(lab, address):
         check_inside(lab, database)
-    return found
+    return address
 
 
 def planned_uri(lab: Path, uri: str | None = None) -> str:
@@ -75,9 +72,9 @@ def planned_uri(lab: Path, uri: str | None = None) -> str:
     Raises:
         BadInput: MLflow does not know the scheme.
     """
-    own = os.environ.get(TRACKING.variable)
-    if not uri or (own and place_of(own) == place_of(uri)):
-        uri = own or uri or database_url(lab / "mlflow.db")
+    named = os.environ.get(TRACKING.variable)
+    if not uri or (named and place_of(named) == place_of(uri)):
+        uri = named or uri or database_url(lab / "mlflow.db")
     if _scheme(uri) not in SCHEMES:
         allowed = "sqlite:///FILE, postgresql://…, mysql://…, or a server's http(s)://…"
         raise BadInput(f"tracking URI {without_password(uri)!r} is unknown to MLflow; allowed: {allowed}")
@@ -105,34 +102,6 @@ def database_file(uri: str) -> Path | None:
     from sqlalchemy import make_url  # slow to import
 
     return Path(make_url(uri).database or "").absolute()
-
-
-def count_tracked(lab: Path, study: str, uri: str | None) -> Counter[str] | None:
-    """Count a study's runs by state in tracking's SQLite file, without MLflow; None if tracking is no such file."""
-    database = database_file(tracking_uri(lab, uri))
-    if database is None or not database.exists():
-        return None
-    query = """
-        SELECT state.value, COUNT(*) FROM runs
-        JOIN tags AS study ON study.run_uuid = runs.run_uuid AND study.key = 'sweeplab.study' AND study.value = ?
-        JOIN tags AS trial ON trial.run_uuid = runs.run_uuid AND trial.key = 'sweeplab.trial'
-        JOIN tags AS state ON state.run_uuid = runs.run_uuid AND state.key = 'sweeplab.state'
-        JOIN experiments USING (experiment_id)
-        WHERE runs.lifecycle_stage = 'active' AND experiments.lifecycle_stage = 'active'
-            AND state.value NOT IN ('running', 'waiting')
-        GROUP BY state.value
-    """
-    return asked(database, lambda connection: Counter(dict(connection.execute(query, [study]))))
-
-
-def asked(file: Path, answer: Callable[[sqlite3.Connection], Answer]) -> Answer | None:
-    """Read an SQLite file without MLflow, which takes seconds to import; None if that fails."""
-    with (
-        suppress(sqlite3.Error),
-        closing(sqlite3.connect(read_only_uri(file), uri=True)) as connection,
-    ):
-        return answer(connection)
-    return None
 
 
 def artifact_location(lab: Path, uri: str) -> str | None:
@@ -167,11 +136,12 @@ def reaching(uri: str) -> Iterator[None]:
         if not isinstance(error, MlflowException | SQLAlchemyError | OSError):
             raise
         place = without_password(uri)
-        said = without_passwords(str(error).replace(uri, place))
+        text = without_passwords(str(error).replace(uri, place))
         # When a connection fails, the libraries add long messages around the reason.
-        reason = _REASON.search(said) if _scheme(uri) in SERVERS else None
-        words = f"no answer ({reason[0]})" if reason else said.partition("\n")[0]
-        raise TrackingUnavailable(f"{place}: {words}") from error
+        reason, message = _REASON.search(text), text.partition("\n")[0]
+        if reason and _scheme(uri) in SERVERS:
+            message = f"no answer ({reason[0]})"
+        raise TrackingUnavailable(f"{place}: {message}") from error
 
 
 def connect(lab: Path, uri: str) -> MlflowClient:
@@ -191,10 +161,10 @@ def connect(lab: Path, uri: str) -> MlflowClient:
         logging.getLogger("alembic").setLevel(logging.WARNING)
         database = database_file(uri)
         if database and not database.exists():
-            database.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(database.parent)
             with FileLock(database.with_name(f"{database.name}.lock")):
                 if not database.exists():
-                    _create(database, lab)
+                    create_database(database, str(artifact_location(lab, uri)))
         point_files_here(lab, uri)
         return MlflowClient(uri)
 
@@ -202,14 +172,14 @@ def connect(lab: Path, uri: str) -> MlflowClient:
 def point_files_here(lab: Path, uri: str) -> None:
     """Update the file locations in a lab's own database: MLflow stores them as they were when it was created."""
     if is_of_lab(lab, uri) and (lab / "mlflow.db").exists():  # SQLite would create a missing one
-        _point_files_at(str(artifact_location(lab, uri)), lab / "mlflow.db")
+        point_files_at(str(artifact_location(lab, uri)), lab / "mlflow.db")
 
 
 @contextmanager
 def writable(lab: Path, uri: str) -> Iterator[str]:
     """Yield `uri`, or that of a copy if it is a read-only SQLite file, as MLflow's UI writes to its database."""
     database = database_file(uri)
-    if database is None or all(os.access(each, os.W_OK) for each in (database, database.parent)):
+    if database is None or all(os.access(place, os.W_OK) for place in (database, database.parent)):
         yield uri
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -220,7 +190,7 @@ def writable(lab: Path, uri: str) -> Iterator[str]:
         ):
             source.backup(target)
         if is_of_lab(lab, uri):
-            _point_files_at(str(artifact_location(lab, uri)), copy)
+            point_files_at(str(artifact_location(lab, uri)), copy)
         name_address(database_url(copy))
         _copies.add(database_url(copy))
         yield database_url(copy)
@@ -231,88 +201,10 @@ def is_of_lab(lab: Path, uri: str) -> bool:
     return uri == database_url((lab / "mlflow.db").absolute())
 
 
-def folder_at(location: str) -> Path:
-    """Return the folder that a file:// URI names."""
-    return Path(unquote(urlsplit(location).path))
-
-
-# The locations of studies' files, if not here.
-_ELSEWHERE = """
-SELECT DISTINCT artifact_location FROM experiments
-WHERE artifact_location != ? AND artifact_location LIKE 'file://%/artifacts' AND experiment_id IN
-    (SELECT experiment_id FROM runs JOIN tags USING (run_uuid) WHERE tags.key = 'sweeplab.study')
-"""
-_PLACES = (
-    ("experiments", "artifact_location"),
-    ("runs", "artifact_uri"),
-    ("logged_models", "artifact_location"),
-    ("model_versions", "storage_location"),
-)
-_MOVE = """
-UPDATE {table} SET {column} = :new || substr({column}, length(:old) + 1)
-WHERE {column} = :old OR substr({column}, 1, length(:old) + 1) = :old || '/'
-"""
-
-
 def files_elsewhere(lab: Path) -> list[str]:
     """Return the folders outside of a lab where its own MLflow looks for files, as the lab was moved or copied."""
     location = str(artifact_location(lab, database_url(lab / "mlflow.db")))
-    found = asked(lab / "mlflow.db", lambda connection: connection.execute(_ELSEWHERE, [location]).fetchall())
-    places = [folder_at(old) for (old,) in found or ()]
-    return [str(each) for each in places if each.resolve() != folder_at(location).resolve()]
-
-
-def _point_files_at(location: str, database: Path) -> None:
-    """Update the file locations in a database that still has other ones."""
-    with suppress(sqlite3.Error), closing(sqlite3.connect(database, isolation_level=None)) as connection:
-        for (old,) in connection.execute(_ELSEWHERE, [location]).fetchall():
-            if folder_at(old).resolve() == folder_at(location).resolve():  # the same folder by another path
-                continue
-            connection.execute("BEGIN IMMEDIATE")
-            for table, column in _PLACES:
-                move = _MOVE.format(table=table, column=column)
-                connection.execute(move, {"old": old, "new": location})
-            connection.execute("COMMIT")
-
-
-def _create(database: Path, lab: Path) -> None:
-    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-
-    # In a folder of its own: a journal that a killed process left beside the file would spoil the next attempt.
-    folder = database.with_name(f".{database.name}.new")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    new, kept = folder / database.name, kept_tables()
-    with suppress(OSError):  # no tables are kept yet, or there is no cache
-        shutil.copyfile(kept, new)
-    is_first = not new.exists()
-    uri = database_url(new)
-    store = SqlAlchemyStore(uri, artifact_location(lab, uri))  # type: ignore[no-untyped-call]
-    store.engine.dispose()
-    if is_first:
-        _keep(new, kept)
-    new.replace(database)
-    folder.rmdir()
-
-
-def kept_tables() -> Path:
-    """Return the cached database with the empty tables of this MLflow version, which the first database creates."""
-    return cache_folder() / f"mlflow-{version('mlflow')}.db"
-
-
-def _keep(database: Path, kept: Path) -> None:
-    """Keep the tables of a fresh database in the cache, without the default experiment, which has the lab's path."""
-    from filelock import FileLock
-
-    copy = database.with_name("kept")
-    shutil.copyfile(database, copy)
-    with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
-        connection.execute("DELETE FROM experiments")
-    with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{kept}.lock"):
-            write_whole(kept, copy.read_bytes())
-    copy.unlink()
+    return [str(place) for place in locations_elsewhere(lab / "mlflow.db", location)]
 
 
 def _scheme(uri: str) -> str:

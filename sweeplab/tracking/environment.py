@@ -37,13 +37,13 @@ def environment(study_folder: Path | None = None) -> dict[str, Any]:
     `git.code` is the repository of sweeplab's sources, `git.study` that of the study file; either is None outside of
     a repository, without a commit, or without git.
     """
-    read = [each.metadata for each in distributions()]  # each access to `metadata` reads a file
-    found = {each["Name"]: each["Version"] for each in read}
+    read = [package.metadata for package in distributions()]  # each access to `metadata` reads a file
+    packages = {metadata["Name"]: metadata["Version"] for metadata in read}
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": dict(sorted(found.items(), key=lambda item: item[0].lower())),
-        "git": {"code": git_of_code(), "study": git(study_folder) if study_folder else None},
+        "packages": dict(sorted(packages.items(), key=lambda item: item[0].lower())),
+        "git": {"code": git_of_code(), "study": study_folder and git(study_folder)},
         "device": device(),
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
@@ -75,8 +75,9 @@ def git_of_code() -> dict[str, Any] | None:
     """Return `commit` and `dirty` of the repository of sweeplab's sources, or None."""
     # An installed package may lie in a virtual environment inside of somebody else's repository.
     source = Path(__file__).parent
-    tracked = _git(source, "ls-files", "--", Path(__file__).name)
-    return git(source) if tracked else None
+    if not _git(source, "ls-files", "--", Path(__file__).name):
+        return None
+    return git(source)
 
 
 def _cpu_name() -> str:
@@ -103,7 +104,7 @@ def _git(folder: Path, *command: str, variables: Mapping[str, str] | None = None
 
 
 def _without_filters(folder: Path) -> dict[str, str]:
-    """Return environment variables that turn off every filter in git's configuration.
+    """Turn off every filter in git's configuration, by environment variables.
 
     Options would not do: they end a filter's name at its first equals sign. A file with a filter then counts as changed
     if git's index is older than the file.
@@ -111,10 +112,10 @@ def _without_filters(folder: Path) -> dict[str, str]:
     pattern = r"^filter\..*\.(clean|process|required)$"
     names = (_git(folder, "config", "-z", "--name-only", "--get-regexp", pattern) or "").split("\0")
     first = int(os.environ.get("GIT_CONFIG_COUNT") or 0)
-    found = {"GIT_CONFIG_COUNT": str(first + len(names))}
+    variables = {"GIT_CONFIG_COUNT": str(first + len(names))}
     for number, name in enumerate(names, first):  # the last name is empty, and its entry changes nothing
-        found |= {f"GIT_CONFIG_KEY_{number}": name or "core.fsmonitor", f"GIT_CONFIG_VALUE_{number}": ""}
-    return found
+        variables |= {f"GIT_CONFIG_KEY_{number}": name or "core.fsmonitor", f"GIT_CONFIG_VALUE_{number}": ""}
+    return variables
 
 
 def _output(command: Sequence[str], variables: Mapping[str, str] | None = None) -> str | None:

@@ -1,4 +1,4 @@
-"""Load a trained run back from MLflow: its model and its tokenizer."""
+"""Load a trained run: its model and its tokenizer, from a checkpoint's folder or one that MLflow keeps."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 
 from sweeplab.data.batches import Batch
-from sweeplab.data.objectives import special_tokens
+from sweeplab.data.objectives import OBJECTIVES, special_tokens
 from sweeplab.data.prompts import SpecialTokens
 from sweeplab.data.tokenizers import OTHERS, TOKENIZERS, Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput
 from sweeplab.formatting import without_password
-from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.model.activations import ACTIVATIONS
-from sweeplab.model.shape import ModelShape
+from sweeplab.hyperparameters import AUTO, Hyperparameters
+from sweeplab.model.shape import ACTIVATIONS, ModelShape
 from sweeplab.model.transformer import Transformer
 from sweeplab.permissions import name_address
 from sweeplab.train.checkpoint import read_checkpoint
@@ -94,7 +93,7 @@ def load_checkpoint(folder: Path, run_id: str = "") -> LoadedRun:
     Raises:
         FileNotFoundError: there is no checkpoint.
         DamagedCheckpoint: its tensors differ from those that were written.
-        BadInput: it needs a tokenizer or an activation of a plugin that was not imported.
+        BadInput: it needs a tokenizer, an activation or an objective of a plugin that was not imported.
     """
     weights, facts = read_checkpoint(folder, "model")
     own_special, tokenizer = facts.pop("special", None) or None, facts.pop("tokenizer")
@@ -102,9 +101,11 @@ def load_checkpoint(folder: Path, run_id: str = "") -> LoadedRun:
     for kind, name, known in (
         ("tokenizer", tokenizer["name"], TOKENIZERS | OTHERS),
         ("activation", values.activation, ACTIVATIONS),
+        ("objective", values.objective, {AUTO, *OBJECTIVES}),
     ):
         if name not in known:
-            raise BadInput(f"the run uses the {kind} {name!r}: import the file that registers it first")
+            cure = "import the file that registers it first, or give --allow-plugins"
+            raise BadInput(f"the run uses the {kind} {name!r}: {cure}")
     model = Model(ModelShape.of(values), weights)
     return LoadedRun(run_id, model, load_tokenizer(tokenizer), values, facts, own_special)
 
@@ -117,26 +118,18 @@ def load_run(run_id: str, lab: Path, uri: str | None = None) -> LoadedRun:
     Raises:
         BadInput: there is no such run, or it kept no checkpoint.
     """
-    from sweeplab.tracking.connection import (
-        check_location,
-        connect,
-        database_file,
-        is_of_lab,
-        tracking_uri,
-    )
+    from sweeplab.tracking.connection import check_location, connect, database_file, tracking_uri
 
     if uri:
         name_address(uri)
     uri = tracking_uri(lab, uri)
     where = without_password(uri)
-    if (database := database_file(uri)) and not database.exists():
+    database = database_file(uri)
+    if database and not database.exists():
         raise BadInput(f"no run {run_id}: {where} does not exist; give another lab or uri")
     client = connect(lab, uri)
     from mlflow.exceptions import MlflowException
 
-    own = lab / "artifacts" / run_id / "artifacts" / "checkpoint"
-    if is_of_lab(lab, uri) and own.exists():  # found even if the lab was moved
-        return load_checkpoint(own, run_id)
     with tempfile.TemporaryDirectory() as place:
         try:
             if run_id.startswith(MODEL_URI):
@@ -155,10 +148,11 @@ def _downloaded(client: MlflowClient, lab: Path, uri: str, model: str, place: st
 
     from sweeplab.tracking.connection import check_location
 
-    name, alias, best = model.removeprefix(MODEL_URI).partition("@")
-    name, _, version = (name, "", "") if alias else name.rpartition("/")
+    name, _, alias = model.removeprefix(MODEL_URI).partition("@")
     if alias:
-        version = client.get_model_version_by_alias(name, best).version
+        version = client.get_model_version_by_alias(name, alias).version
+    else:
+        name, _, version = name.rpartition("/")
     source = client.get_model_version_download_uri(name, str(version))
     check_location(lab, uri, source)
     there: Any = get_artifact_repository(source, uri)

@@ -1,39 +1,34 @@
 """Ship a study to MLflow: one experiment and one parent run per study, one nested run per run.
 
-Three rules make a kill at any moment harmless. A run is found by its key, and created only if it does not exist. A
-point is sent only if MLflow has none at its step, and its timestamp is computed from its line. An end is written in a
-fixed order: files, numbers and tags, the terminal status, and last the marker `shipped` in the run's folder.
+Nothing is read back: the records are the truth. Three rules make a kill at any moment harmless. A run's id in MLflow
+stands in its folder (`tracked`); if a kill came before that was written, the run is found among those that have not
+ended. A point has the same timestamp and value each time that it is sent, so MLflow keeps it once. An end is written in
+a fixed order: files, numbers and tags, the terminal status, and last the marker `shipped` in the run's folder.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
 from sweeplab.errors import BadInput, TrackingUnavailable
-from sweeplab.files import write_whole
+from sweeplab.files import make_folder, read_bytes, write_whole
+from sweeplab.formatting import duration
+from sweeplab.records.folders import StudyFolder, TrackedStudy
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState
-from sweeplab.tracking.connection import Answer, database_file, is_of_lab, point_files_here, reaching
-from sweeplab.tracking.describing import (
-    TRIALS_ON_PAGE,
-    csv_text,
-    datasets,
-    environment_tags,
-    json_text,
-    page,
-    texts,
-)
-from sweeplab.tracking.experiment import TAG_CHARACTERS, Experiment, search_points, search_runs
+from sweeplab.tracking.connection import database_file, is_of_lab, point_files_here, reaching
+from sweeplab.tracking.experiment import KEY, STUDY, TAG_CHARACTERS, Experiment, quoted
 from sweeplab.tracking.models import log_best_models
-from sweeplab.tracking.tables import ParentRun, engine_of, read_parent, read_points, read_runs
 from sweeplab.tracking.tracker import (
     WAITING,
     Description,
@@ -41,14 +36,14 @@ from sweeplab.tracking.tracker import (
     Mirror,
     RunMeasures,
     StudySummary,
-    TrackedRun,
     run_name,
 )
+from sweeplab.tracking.undocumented import active_runs
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import DatasetInput, Run, RunInfo
-    from sqlalchemy import Engine
+
 
 ERROR_CHARACTERS = 250
 
@@ -68,17 +63,21 @@ COLOR_OF_STATE = {
 
 @dataclass
 class _Shipping:
-    """A run being shipped: its curve as read so far, and the params and facts that MLflow still lacks."""
+    """A run being shipped: its curve as read so far, and the params and facts that MLflow still lacks.
+
+    What is sent first of a run that MLflow has already may not be new there.
+    """
 
     info: RunInfo
     measures: RunMeasures
     waiting: bool
+    sends_again: bool
     params: dict[str, str]
     facts: list[Measure]
 
 
 class MLflowTracker(Mirror):
-    """Keeps the numbers and files of one study in MLflow, from where analysis reads them.
+    """Shows the numbers and files of one study in MLflow.
 
     `open` sets runs that a killed process left as running in MLflow back to waiting; `close` does the same with runs
     that have not ended. Every method may raise TrackingUnavailable, and may be called again after it.
@@ -87,12 +86,16 @@ class MLflowTracker(Mirror):
     def __init__(self, lab: Path, study: str, uri: str | None = None) -> None:
         self._experiment = Experiment(lab, study, uri)
         self._study, self._place = study, self._experiment.place
+        self._folder = StudyFolder(self._experiment.lab, study)
+        is_own = is_of_lab(self._experiment.lab, self._experiment.uri)
+        self._mark_place = "mlflow.db" if is_own else self._place  # by name, as the lab may be moved
         self._parent: Run | None = None
         self._description: Description = {}
         self._tags: dict[str, str] = {}
         self._datasets: list[DatasetInput] = []
         self._shipping: dict[Path, _Shipping] = {}
-        self._keys: set[str] | None = None  # of the runs that MLflow may have; None if it may have any
+        self._unended: dict[str, str] = {}  # the ids of runs by key that have not ended in MLflow
+        self._ids: dict[str, str] = {}  # of the runs sent by this process, by key
         self._quiet_until = 0.0
 
     @property
@@ -108,29 +111,41 @@ class MLflowTracker(Mirror):
             BadInput: the experiment was deleted in MLflow.
         """
         lab = self._experiment.lab
-        lab.mkdir(parents=True, exist_ok=True)
+        make_folder(lab)
         with self._reaching(), FileLock(lab / "tracking.lock"):
-            is_new = not self._experiment.find()
             experiment = self._experiment.find_or_create()
-            self._keys = set() if is_new else self._experiment.keys()
-            parent = self._experiment.run(self._study) or self._client.create_run(
-                experiment,
-                tags={"sweeplab.key": self._study, "sweeplab.study": self._study},
-                run_name=self._study,
-            )
+            tags = {KEY: self._study, STUDY: self._study}
+            parent = self._experiment.run(self._study)
+            parent = parent or self._client.create_run(experiment, tags=tags, run_name=self._study)
             self._describe(parent, description)
             self._set_running_to_waiting(parent)
+            waiting = self._nested(parent, WAITING)
+            # Without the name of the study, which may have been another one when they were made.
+            keys = {run.info.run_id: run.data.tags.get(KEY, "").partition("/")[2] for run in waiting}
+            self._unended = {key: run_id for run_id, key in keys.items()}
+            if not self._folder.tracked_file.exists():
+                self._record_ids(parent)
         self._parent = parent
+        self._folder.write_tracked(TrackedStudy(self._mark_place, experiment, parent.info.run_id))
         return str(parent.info.run_id)
+
+    def _record_ids(self, parent: Run) -> None:
+        """Write down the ids of the runs that were sent by a version that did not."""
+        for run in self._experiment.runs(f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"):
+            cell, trial, seed = (run.data.tags[f"sweeplab.{name}"] for name in ("cell", "trial", "seed"))
+            folder = self._folder.run(cell, int(trial), int(seed))
+            if folder.has_started and not folder.tracked_file.exists():
+                mark = f"{self._mark_place} {parent.info.run_id} {run.info.run_id}"
+                write_whole(folder.tracked_file, mark.encode())
 
     def _describe(self, parent: Run, description: Description) -> None:
         run_id, known = parent.info.run_id, parent.data.params
         environment = description.get("environment", {})
-        params = texts(description.get("params", {}))
-        self._tags = environment_tags(environment)
-        if found := datasets(environment.get("data", {})):
-            self._datasets = found
-            self._client.log_inputs(run_id, found)
+        params = _texts(description.get("params", {}))
+        self._tags = _environment_tags(environment)
+        if environment.get("data"):
+            self._datasets = _datasets(environment["data"])
+            self._client.log_inputs(run_id, self._datasets)
         self._description = description
         # Params cannot change, but a study's budget may: changed values go to tags.
         new = {name: text for name, text in params.items() if known.get(name) != text}
@@ -142,12 +157,13 @@ class MLflowTracker(Mirror):
         self._experiment.log(run_id, [], missing, tags)
         files = {
             "study.yaml": description.get("study"),
-            "plan.json": json_text(description.get("plan")),
-            "environment.json": json_text(environment),
+            "plan.json": description.get("plan"),
+            "environment.json": environment,
         }
-        for name, text in files.items():
-            if text:
-                self._client.log_text(run_id, text, name)
+        for name, content in files.items():
+            if content:
+                text = content if isinstance(content, str) else json.dumps(content, indent=1, default=str)
+                self._experiment.log_text(run_id, text, name, parent.info.artifact_uri)
         if parent.info.status != "RUNNING":
             self._client.update_run(run_id, status="RUNNING")
 
@@ -166,41 +182,39 @@ class MLflowTracker(Mirror):
         self._shipping.clear()
         with self._reaching():
             self._set_running_to_waiting(parent)
-            if best_key and (found := self._experiment.run(f"{self._study}/{best_key}")):
-                tags |= {"sweeplab.best_key": best_key, "sweeplab.best_run": found.info.run_id}
+            best_run = best_key and self._run_id(best_key)
+            if best_key and best_run:
+                tags |= {"sweeplab.best_key": best_key, "sweeplab.best_run": best_run}
             tags["mlflow.note.content"] = self._page(summary)
             self._experiment.log(run_id, points, {}, tags)
-            if trials := summary.get("best_trials"):
-                self._client.log_text(run_id, csv_text(trials), "best_trials.csv")
+            trials = summary.get("best_trials")
+            if trials:
+                self._experiment.log_text(
+                    run_id, _csv_text(trials), "best_trials.csv", parent.info.artifact_uri
+                )
             log_best_models(self._experiment, summary.get("checkpoints", {}))
             if state in STATUS_OF_STUDY:
                 # The duration shown is the time that it was run, not the time since its start.
-                seconds = summary.get("elapsed_seconds")
-                ended = None if seconds is None else parent.info.start_time + round(1000 * seconds)
+                ended, seconds = None, summary.get("elapsed_seconds")
+                if seconds is not None:
+                    ended = parent.info.start_time + round(1000 * seconds)
                 self._client.set_terminated(run_id, STATUS_OF_STUDY[state], ended)
             else:
                 self._client.update_run(run_id, status=WAITING)
 
     def _page(self, summary: StudySummary) -> str:
-        """Return the study's description, with links to the runs of the best trials."""
-        links = {}
-        for trial in summary.get("best_trials", ())[:TRIALS_ON_PAGE]:
-            if found := self._experiment.run(f"{self._study}/{trial['key']}"):
-                links[trial["key"]] = f"#/experiments/{found.info.experiment_id}/runs/{found.info.run_id}"
+        """Describe the study, with links to the runs of the best trials."""
+        runs = f"#/experiments/{self._experiment.find()}/runs"
+        keys = [trial["key"] for trial in summary.get("best_trials", ())[:TRIALS_ON_PAGE]]
+        links = {key: f"{runs}/{self._run_id(key)}" for key in keys if self._run_id(key)}
         if summary.get("state") == "complete" and self._parent:
-            there = self._parent.info
-            report = f"runs/{there.run_id}/artifacts/report/scaling.html"
-            links["report"] = f"#/experiments/{there.experiment_id}/{report}"
-        return page(self._description, summary, links)
+            links["report"] = f"{runs}/{self._parent.info.run_id}/artifacts/report/scaling.html"
+        return _page(self._description, summary, links)
 
-    def run_pages(self) -> str:
-        """Return the common beginning of the addresses of run pages, relative to MLflow's address.
-
-        Raises:
-            BadInput: tracking has no such study.
-        """
-        with self._reaching():
-            return f"#/experiments/{self._find_parent().experiment_id}/runs/"
+    def _run_id(self, key: str) -> str:
+        """Look a run's id up by its key; an empty text if it was not sent."""
+        cell, trial, seed = key.rsplit("/", 2)
+        return self._ids.get(key) or self._folder.run(cell, int(trial), int(seed)).tracked_id
 
     def attach(self, files: Path, folder: str) -> None:
         """Log a file, or all files of a folder, as artifacts of the study; artifacts of the same name are replaced.
@@ -209,17 +223,20 @@ class MLflowTracker(Mirror):
             BadInput: tracking has no such study.
         """
         with self._reaching():
-            self._experiment.log_artifacts(self._find_parent().artifact_uri, files, folder)
+            self._experiment.log_artifacts(self._parent_id(), files, folder)
 
-    def _find_parent(self) -> ParentRun:
-        if not (parent := self._parent) and (file := self._file):
+    def _parent_id(self) -> str:
+        if self._parent:
+            return str(self._parent.info.run_id)
+        tracked = self._folder.read_tracked()
+        if tracked and tracked.place == self._mark_place:
             point_files_here(self._experiment.lab, self._experiment.uri)
-            if found := read_parent(file, self._study):
-                return found
-        is_there = parent or (self._experiment.may_exist and self._experiment.find())
-        if not is_there or not (parent := parent or self._experiment.run(self._study)):
+            return tracked.run_id
+        is_there = self._experiment.may_exist and self._experiment.find()
+        parent = is_there and self._experiment.run(self._study)
+        if not parent:
             raise BadInput(f"no study {self._study!r} in {self._place}")
-        return ParentRun(parent.info.experiment_id, parent.info.run_id, parent.info.artifact_uri)
+        return str(parent.info.run_id)
 
     # ----------------------------------------------------------------- the runs
 
@@ -228,12 +245,14 @@ class MLflowTracker(Mirror):
 
         After a failure the next call finds out how far this one came.
         """
-        if self._is_shipped(folder):
+        if self.is_shipped(folder):
             return True
         if time.monotonic() < self._quiet_until:
-            raise TrackingUnavailable(f"{self._place} did not answer; next try within {QUIET_SECONDS:.0f} s")
+            raise TrackingUnavailable(
+                f"{self._place} did not answer; next try within {duration(QUIET_SECONDS)}"
+            )
         # The marker belongs to the present end: a run that is promoted gets another end later.
-        marker = self._marker(folder)
+        marker = self._marker(folder, self._opened.info.run_id)
         end = RunFolder(folder).read_end()  # before the points: if there is an end, all points are written
         with self._reaching(folder):
             shipping = self._shipping.get(folder) or self._start(folder)
@@ -245,12 +264,11 @@ class MLflowTracker(Mirror):
                 write_whole(RunFolder(folder).shipped_file, marker.encode())
                 del self._shipping[folder]
             elif shipping.params or any(points):
-                resumed = shipping.waiting and any(points)
-                how = {"sweeplab.state": "running"}, "RUNNING"
-                self._experiment.write_new(
-                    shipping.info.run_id, points, shipping.params, *(how if resumed else ())
-                )
-                shipping.waiting &= not resumed
+                tags, status = dict[str, str](), ""
+                if shipping.waiting and not shipping.sends_again and any(points):
+                    tags, status = {"sweeplab.state": "running"}, "RUNNING"
+                self._experiment.log(shipping.info.run_id, points, shipping.params, tags, status)
+                shipping.waiting, shipping.sends_again = shipping.waiting and not status, False
                 shipping.params, shipping.facts = {}, []
         return end is not None
 
@@ -266,60 +284,96 @@ class MLflowTracker(Mirror):
                 self._set_waiting(shipping.info.run_id)
                 shipping.waiting = True
 
-    def delete(self, run_ids: Iterable[str]) -> None:
-        """Move runs to MLflow's deleted ones."""
-        with self._reaching():
-            for run_id in run_ids:
-                self._client.delete_run(run_id)
-
-    def _marker(self, folder: Path) -> str:
-        """Return the marker of a completely shipped run: the place, the parent run's id, and the digest of the end.
-
-        In a new database the parent run has another id. An empty text if the run has no end.
-        """
-        own = is_of_lab(self._experiment.lab, self._experiment.uri)  # by name, as the lab may be moved
+    def is_shipped(self, folder: Path) -> bool:
+        """Return whether a run has ended, and was completely sent to this place."""
+        study = self._parent.info if self._parent else self._folder.read_tracked()
+        if study is None:
+            return False
         try:
-            digest = hashlib.sha256(RunFolder(folder).end_file.read_bytes()).hexdigest()[:16]
-        except FileNotFoundError:
-            return ""
-        return f"{'mlflow.db' if own else self._place} {self._opened.info.run_id} {digest}"
-
-    def _is_shipped(self, folder: Path) -> bool:
-        marker = self._marker(folder)
-        try:
-            return bool(marker) and RunFolder(folder).shipped_file.read_text() == marker
+            marker = self._marker(folder, study.run_id)
+            return bool(marker) and read_bytes(RunFolder(folder).shipped_file) == marker.encode()
         except FileNotFoundError:
             return False
 
+    def _marker(self, folder: Path, parent: str) -> str:
+        """Name a completely shipped run by the place, the parent run's id, and the digest of the end.
+
+        In a new database the parent run has another id. An empty text if the run has no end.
+        """
+        try:
+            digest = hashlib.sha256(read_bytes(RunFolder(folder).end_file)).hexdigest()[:16]
+        except FileNotFoundError:
+            return ""
+        return f"{self._mark_place} {parent} {digest}"
+
+    @property
+    def _mark(self) -> str:
+        return f"{self._mark_place} {self._opened.info.run_id}"
+
+    def run_ids(self) -> set[str]:
+        """Return the ids of all runs that MLflow has of the study."""
+        tracked, file = self._folder.read_tracked(), database_file(self._experiment.uri)
+        ids = tracked and file and active_runs(file, tracked.experiment_id)
+        if isinstance(ids, set):
+            return ids
+        with self._reaching():
+            if self._experiment.may_exist and self._experiment.find():
+                return {run.info.run_id for run in self._experiment.runs()}
+        return set()
+
     def _start(self, path: Path) -> _Shipping | None:
-        parent = self._opened
         folder = RunFolder(path)
         if not folder.has_started:
             return None
         start = folder.read_start()
-        measures = RunMeasures(folder, start)
-        params = texts(start.values.applicable())
-        key = f"{self._study}/{start.key}"
-        tracked = self._experiment.run(key) if self._keys is None or key in self._keys else None
-        if tracked:
-            run_id, names = tracked.info.run_id, tracked.data.metrics
-            sent = {name: {each.step for each in self.history(run_id, name)} for name in names}
-            measures.tracked.update(sent)
-            params = {name: text for name, text in params.items() if name not in tracked.data.params}
-            if "mlflow.runColor" in tracked.data.tags:  # from an end that was removed
-                self._client.delete_tag(run_id, "mlflow.runColor")
+        measures, params = RunMeasures(folder, start), _texts(start.values.applicable())
+        run = self._find(folder, start)
+        is_known, is_waiting = run is not None, run is not None and run.info.status != "RUNNING"
+        if run:
+            # MLflow refuses to change params, and an older version may have written them otherwise.
+            params = {name: text for name, text in params.items() if name not in run.data.params}
+            if "mlflow.runColor" in run.data.tags:  # from an end that was removed
+                self._client.delete_tag(run.info.run_id, "mlflow.runColor")
         else:
-            tags = self._run_tags(start, parent)
-            if self._keys is not None:
-                self._keys.add(key)  # even if the call below fails, the run may exist
-            tracked = self._client.create_run(
-                self._experiment.find(), measures.started_ms, tags, run_name(start)
-            )
+            tags, name = self._run_tags(start, self._opened), run_name(start)
+            run = self._client.create_run(self._experiment.find(), measures.started_ms, tags, name)
+        mark = f"{self._mark} {run.info.run_id}"
+        if folder.tracked != mark:
             if self._datasets:
-                self._client.log_inputs(tracked.info.run_id, self._datasets)
-        waiting = tracked.info.status != "RUNNING"
-        self._shipping[path] = _Shipping(tracked.info, measures, waiting, params, measures.facts())
+                self._client.log_inputs(run.info.run_id, self._datasets)
+            write_whole(folder.tracked_file, mark.encode())
+        self._ids[start.key] = run.info.run_id
+        known = (is_waiting, is_known, params, measures.facts())
+        self._shipping[path] = _Shipping(run.info, measures, *known)
         return self._shipping[path]
+
+    def _find(self, folder: RunFolder, start: RunStart) -> Run | None:
+        """Find a run that MLflow has already, unless it was deleted there."""
+        run_id = self._unended.get(start.key)
+        if folder.tracked.rpartition(" ")[0] == self._mark:
+            run_id = folder.tracked_id
+        runs: Iterator[Run] = iter(())
+        if run_id:
+            runs = iter([self._client.get_run(run_id)])
+        elif folder.tracked or folder.shipped_file.exists():
+            # Sent to another place since, or by a version that did not keep the id.
+            runs = self._of_place(start.cell, start.trial, start.seed)
+        return next((run for run in runs if run.info.lifecycle_stage == "active"), None)
+
+    def _of_place(self, cell: str, trial: int, seed: int) -> Iterator[Run]:
+        """Yield the runs that MLflow has of a place: not by its key, which has the name that the study had then."""
+        tags = {"cell": cell, "trial": str(trial), "seed": str(seed)}
+        yield from self._experiment.runs(
+            " and ".join(f"tags.`sweeplab.{name}` = {quoted(text)}" for name, text in tags.items())
+        )
+
+    def delete(self, run: RunFolder) -> None:
+        """Move a run that will be trained again to MLflow's deleted ones."""
+        with self._reaching():
+            for old in [*self._of_place(run.cell, run.trial, run.seed)]:
+                self._client.delete_run(old.info.run_id)
+        for mark in (run.tracked_file, run.shipped_file):
+            mark.unlink(missing_ok=True)
 
     def _run_tags(self, start: RunStart, parent: Run) -> dict[str, str]:
         return self._tags | {
@@ -344,67 +398,25 @@ class MLflowTracker(Mirror):
         if state in COLOR_OF_STATE:
             tags["mlflow.runColor"] = COLOR_OF_STATE[state]
         if error:
-            self._client.log_text(run_id, error, "error.txt")
-        if checkpoint := measures.folder.checkpoint():
-            self._experiment.log_artifacts(shipping.info.artifact_uri, checkpoint, "checkpoint")
+            self._experiment.log_text(run_id, error, "error.txt", shipping.info.artifact_uri)
+        checkpoint = measures.folder.checkpoint()
+        if checkpoint:
+            self._experiment.log_artifacts(run_id, checkpoint, "checkpoint", shipping.info.artifact_uri)
         ended_ms = measures.started_ms + round(end.wall_seconds * 1000)
         status = "FAILED" if state is RunState.FAILED else "FINISHED"
         points = [*points, measures.totals(end)]
-        self._experiment.write_new(run_id, points, shipping.params, tags, status, ended_ms)
+        self._experiment.log(run_id, points, shipping.params, tags, status, ended_ms)
+
+    def _nested(self, parent: Run, status: str) -> list[Run]:
+        condition = f"attributes.status = '{status}' and tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
+        return list(self._experiment.runs(condition))
 
     def _set_running_to_waiting(self, parent: Run) -> None:
-        nested = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
-        for run in list(self._experiment.runs(f"attributes.status = 'RUNNING' and {nested}")):
+        for run in self._nested(parent, "RUNNING"):
             self._set_waiting(run.info.run_id)
 
-    def set_waiting(self, run_ids: Iterable[str]) -> None:
-        """Set runs to waiting."""
-        with self._reaching():
-            for run_id in run_ids:
-                self._set_waiting(run_id)
-
     def _set_waiting(self, run_id: str) -> None:
-        self._experiment.write_new(run_id, tags={"sweeplab.state": "waiting"}, status=WAITING)
-
-    # ------------------------------------------------------------------ reading
-
-    @property
-    def _file(self) -> Path | None:
-        """Return tracking's SQLite file, if it is one: reading it does not need MLflow."""
-        return database_file(self._experiment.uri)
-
-    def runs(self) -> Iterator[TrackedRun]:
-        """Yield the study's nested runs.
-
-        Raises:
-            BadInput: tracking has no such study.
-        """
-        if (found := self._read(lambda tables: read_runs(tables, self._study))) is not None:
-            yield from found
-            return
-        with self._reaching():
-            self._find_parent()
-            yield from search_runs(self._experiment)
-
-    def histories(self, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]]:
-        """Return a metric's points for each run, ordered by step."""
-        found = self._read(lambda tables: read_points(tables, run_ids, name))
-        with self._reaching():
-            return search_points(self._client, run_ids, name) if found is None else found
-
-    def _read(self, read: Callable[[Path | Engine], Answer | None]) -> Answer | None:
-        """Return what `read` finds in MLflow's tables; None if tracking is a server, or `read` finds nothing."""
-        if (file := self._file) and (found := read(file)) is not None:
-            return found
-        if not self._experiment.may_exist:
-            return None
-        with self._reaching():
-            engine = engine_of(self._client)
-            return read(engine) if engine else None
-
-    def history(self, run_id: str, name: str) -> list[Measure]:
-        """Return all points of one metric of a run, by step."""
-        return self.histories([run_id], name)[run_id]
+        self._experiment.log(run_id, tags={"sweeplab.state": "waiting"}, status=WAITING)
 
     # ------------------------------------------------------------ calls to MLflow
 
@@ -427,3 +439,105 @@ class MLflowTracker(Mirror):
             if isinstance(error, TrackingUnavailable) and time.monotonic() - began > SLOW_SECONDS:
                 self._quiet_until = time.monotonic() + QUIET_SECONDS
             raise
+
+
+PARAM_CHARACTERS = 6000  # MLflow silently truncates a longer one
+DIGEST_CHARACTERS = 16  # MLflow allows 36
+TRIALS_ON_PAGE = 5
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    written = {name: json.dumps(each, default=str) for name, each in values.items() if isinstance(each, dict)}
+    return {name: str(written.get(name, value))[:PARAM_CHARACTERS] for name, value in values.items()}
+
+
+def _environment_tags(environment: Mapping[str, Any]) -> dict[str, str]:
+    repositories = environment.get("git", {})
+    git = repositories.get("code") or repositories.get("study") or {}
+    device = environment.get("device", {})
+    tags = {
+        "mlflow.source.name": "sweeplab",
+        "mlflow.source.git.commit": git.get("commit"),
+        "sweeplab.git_dirty": git.get("dirty"),
+        "sweeplab.python": environment.get("python"),
+        "sweeplab.torch": environment.get("packages", {}).get("torch"),
+        "sweeplab.device": ", ".join(gpu["name"] for gpu in device.get("gpus", [])) or device.get("cpu"),
+    }
+    return {name: str(value) for name, value in tags.items() if value is not None}
+
+
+def _csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    # MLflow shows such an artifact as a table.
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    text = StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _datasets(data: Mapping[str, Any]) -> list[DatasetInput]:
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    inputs = []
+    for split, context in (("train", "train"), ("val", "validation")):
+        names = (f"{split}_tokens", "tokenizer", "vocab_size", "text_digest")
+        source = json.dumps({"tags": {"corpus": data["corpus"], "tokenizer": data["tokenizer"]}})
+        profile = json.dumps({name: data[name] for name in names})
+        digest = data["token_digest"][:DIGEST_CHARACTERS]
+        dataset = Dataset(f"{data['corpus']} {split}", digest, "code", source, profile=profile)
+        inputs.append(DatasetInput(dataset, [InputTag("mlflow.data.context", context)]))
+    return inputs
+
+
+def _page(description: Description, summary: StudySummary, links: Mapping[str, str]) -> str:
+    """Describe a study in the UI by Markdown, results first: MLflow shows only its first lines.
+
+    `links` maps the keys of the best trials to their runs, and `report` to the study's report.
+    """
+    counts = ", ".join(f"{count} {state}" for state, count in summary.get("counts", {}).items())
+    trials = summary.get("best_trials", ())[:TRIALS_ON_PAGE]
+    state = f"**{summary.get('state', 'interrupted')}**"
+    best, metric = summary.get("best_value"), summary.get("metric", "val_loss")
+    leads = []
+    if best is not None and trials:
+        leads.append(f"**Best {metric} {best:.4f}**: {_in_words(trials[0], links)}")
+    if "report" in links:
+        leads.append(f"[Report]({links['report']})")
+    commands = " · ".join(f"`{command}`" for command in summary.get("commands", ()))
+    if commands:
+        leads.append(f"Next commands: {commands}")
+    parts = ["  \n".join(leads), f"{state}: runs {counts}".removesuffix(": runs ")]
+    if trials:
+        names = list(dict.fromkeys(name for trial in trials for name in trial if name != "key"))
+        rows = [
+            [_linked(row["key"], links), *(_short(row.get(name, "")) for name in names)] for row in trials
+        ]
+        parts.append(f"## Best trials\n\n{_table([['trial', *names], *rows])}")
+    parts += [
+        description.get("note", ""),
+        _table([("", ""), *_texts(description.get("params", {})).items()]),
+        "Artifacts: the study file, its plan, its environment, its best trials, and its report.",
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def _in_words(trial: Mapping[str, Any], links: Mapping[str, str]) -> str:
+    searched = [name for name in trial if name not in ("key", "value", "n_params")]
+    return ", ".join([_linked(trial["key"], links), *(f"{name} {_short(trial[name])}" for name in searched)])
+
+
+def _linked(key: str, links: Mapping[str, str]) -> str:
+    return f"[{key}]({links[key]})" if key in links else key
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if type(value) is int else str(value)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """Write a Markdown table; the first row is its heading."""
+    lines = [f"| {' | '.join(text.replace('|', '&#124;') for text in row)} |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])

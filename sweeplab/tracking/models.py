@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 from sweeplab.data.batches import DataKind
 from sweeplab.data.objectives import objective_of
 from sweeplab.errors import BadInput
+from sweeplab.files import read_bytes
 from sweeplab.formatting import without_password
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.records.runs import RunFolder
-from sweeplab.tracking.connection import check_location, reaching
+from sweeplab.tracking.connection import SERVERS, check_location, reaching
 from sweeplab.tracking.experiment import Experiment
-from sweeplab.tracking.tables import engine_of
 
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel
@@ -32,19 +32,11 @@ CELL, WEIGHTS = "sweeplab.cell", "sweeplab.weights"  # tags of a logged model: i
 LOADER = "sweeplab.runs.serving"  # the module whose function MLflow calls with the checkpoint's folder
 CHECKPOINT = "checkpoint"
 ALIAS = "best"
+WRITTEN: Sequence[DataKind] = ("text", "pairs")  # kinds of objectives whose runs generate text
 _PARAMS = {"max_new_tokens": "integer", "temperature": "float", "top_k": "integer", "top_p": "float"}
-# Inputs and outputs of models that do not generate text, by the kind of their objective.
-TAKEN: Mapping[DataKind, Mapping[str, str]] = {"scores": {"sentence1": "string", "sentence2": "string"}}
-RETURNED: Mapping[DataKind, Mapping[str, str]] = {
-    "labels": {"label": "string", "probability": "double"},
-    "tags": {"words": "strings", "labels": "strings"},
-    "scores": {"score": "double"},
-}
-_EXAMPLES: Mapping[DataKind, str] = {
-    "labels": '["A film to remember."]',
-    "tags": '["Ann lives in Oslo"]',
-    "scores": '{"sentence1": "A man plays.", "sentence2": "Someone is playing."}',
-}
+# What models return that do not generate text, by the kind of their objective.
+RETURNED: Mapping[DataKind, Mapping[str, str]] = {"labels": {"label": "string", "probability": "double"}}
+_EXAMPLES: Mapping[DataKind, str] = {"labels": '["A film to remember."]'}
 _NOT_IN_NAMES = re.compile(r"[^\w=,+-]")
 
 
@@ -100,12 +92,12 @@ def publish_model(lab: Path, study: str, uri: str | None, run: RunFolder, name: 
             if not client.search_registered_models(f"name = '{name}'"):
                 client.create_registered_model(name)
             # A database's registry looks up a model's id in MLflow's global tracking, a server's in its own.
-            at_server = engine_of(client) is None
-            source = f"models:/{model.model_id}" if at_server else model.artifact_location
-            own = {CELL: cell, WEIGHTS: digest}
-            newest = client.create_model_version(
-                name, source, model.source_run_id, own, model_id=model.model_id if at_server else None
-            )
+            at_server = experiment.uri.startswith(SERVERS)
+            source, model_id = model.artifact_location, None
+            if at_server:
+                source, model_id = f"models:/{model.model_id}", model.model_id
+            tags = {CELL: cell, WEIGHTS: digest}
+            newest = client.create_model_version(name, source, model.source_run_id, tags, model_id=model_id)
             client.set_registered_model_alias(name, ALIAS, newest.version)
     assert newest
     place = without_password(experiment.uri)
@@ -117,18 +109,19 @@ def publish_model(lab: Path, study: str, uri: str | None, run: RunFolder, name: 
 def _digest(run: RunFolder) -> str:
     checkpoint = run.checkpoint()
     assert checkpoint
-    return str(json.loads((checkpoint / "model.json").read_bytes()).get("sha256", ""))
+    return str(json.loads(read_bytes(checkpoint / "model.json")).get("sha256", ""))
 
 
 def _logged(experiment: Experiment) -> dict[tuple[str, str], LoggedModel]:
-    """Return the logged models of an experiment by cell and digest of the weights."""
-    found: dict[tuple[str, str], LoggedModel] = {}
+    """Read the logged models of an experiment by cell and digest of the weights."""
+    logged: dict[tuple[str, str], LoggedModel] = {}
     token = None
     while True:
         models = experiment.client.search_logged_models([experiment.find()], page_token=token)
-        found |= {(each.tags.get(CELL, ""), each.tags.get(WEIGHTS, "")): each for each in models}
-        if not (token := models.token):
-            return found
+        logged |= {(model.tags.get(CELL, ""), model.tags.get(WEIGHTS, "")): model for model in models}
+        token = models.token
+        if not token:
+            return logged
 
 
 def _log(experiment: Experiment, cell: str, run: RunFolder, digest: str) -> LoggedModel:
@@ -140,21 +133,20 @@ def _log(experiment: Experiment, cell: str, run: RunFolder, digest: str) -> Logg
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 
     client, start, end, checkpoint = experiment.client, run.read_start(), run.read_end(), run.checkpoint()
-    source = experiment.run(f"{experiment.study}/{start.key}")
-    if not source or not end or not checkpoint:
+    if not run.tracked_id or not end or not checkpoint:
         raise BadInput(f"{experiment.place} has no complete run {start.key} of {experiment.study}")
-    run_id = source.info.run_id
+    run_id = run.tracked_id
     tags = {CELL: cell, WEIGHTS: digest}
     params = {name: str(start.values.as_dict()[name]) for name in start.sampled if name in TABLE}
     name = _NOT_IN_NAMES.sub("-", f"{experiment.study}-{cell}")
     model = client.create_logged_model(
-        source.info.experiment_id, name, run_id, tags, params, model_type=start.values.family
+        experiment.find(), name, run_id, tags, params, model_type=start.values.family
     )
     with tempfile.TemporaryDirectory() as folder:
         write_model(Path(folder), checkpoint, start.values, run_id, model.model_id)
         check_location(experiment.lab, experiment.uri, model.artifact_location)
         client.log_model_artifacts(model.model_id, folder)
-    value, at = end.best_val_loss, source.info.start_time + round(end.wall_seconds * 1000)
+    value, at = end.best_val_loss, round((start.started + end.wall_seconds) * 1000)
     if value is not None:
         client.log_metric(run_id, "best_val_loss", value, at, end.iteration, model_id=model.model_id)
     client.log_outputs(run_id, [LoggedModelOutput(model.model_id, end.iteration)])
@@ -178,29 +170,22 @@ def write_model(
         python_version=python_version(),
     )
     described.save(str(folder / "MLmodel"))
-    needed = "".join(f"{each}=={version(each)}\n" for each in ("sweeplab", "torch"))
+    needed = "".join(f"{package}=={version(package)}\n" for package in ("sweeplab", "torch"))
     (folder / "requirements.txt").write_text(needed, encoding="utf-8")
     environment = "dependencies:\n- -r requirements.txt\n"
     (folder / "python_env.yaml").write_text(environment, encoding="utf-8")
 
 
 def _signature(values: Hyperparameters) -> ModelSignature:
-    """Return the signature of the model's inputs and outputs; for a model that generates text, with sampling params."""
+    """Describe the model's inputs and outputs; for a model that generates text, with sampling params."""
     from mlflow.models import ModelSignature
-    from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
-    from mlflow.types.schema import Array
+    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
 
     kind, text = objective_of(values).learns, Schema([ColSpec("string")])
-
-    def schema(columns: Mapping[str, str]) -> Schema:
-        types = {"strings": Array(DataType.string)}
-        return Schema([ColSpec(types.get(each, each), name) for name, each in columns.items()])
-
-    if kind in RETURNED:
-        return ModelSignature(schema(TAKEN[kind]) if kind in TAKEN else text, schema(RETURNED[kind]))
-    specs = [
-        ParamSpec(name, type_, getattr(values, name))
-        for name, type_ in _PARAMS.items()
-        if getattr(values, name) is not None
-    ]
+    if kind not in WRITTEN:
+        columns = RETURNED.get(kind, {}).items()
+        returned = columns and Schema([ColSpec(type_, name) for name, type_ in columns])
+        return ModelSignature(text, returned or None)
+    defaults = {name: getattr(values, name) for name in _PARAMS}
+    specs = [ParamSpec(name, _PARAMS[name], value) for name, value in defaults.items() if value is not None]
     return ModelSignature(text, text, ParamSchema(specs))

@@ -6,6 +6,7 @@ this machine, so also to a server of another user; a browser sends a path only t
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import socket
@@ -16,6 +17,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+from sweeplab.errors import BadInput
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -38,23 +41,32 @@ if (/^\\/[\\w-]{32}\\/$/.test(known) && !location.pathname.startsWith(known))
 """
 
 
-def listen(port: int) -> socket.socket:
-    """Return a socket that listens on a port of this machine: requests wait there until a server answers them."""
+def listen(port: int | None) -> socket.socket:
+    """Return a socket that listens on a port of this machine, by default a free one.
+
+    A browser keeps what the pages of an earlier server at the same port have left, such as a service worker, and
+    another user may have been that server: nobody knows a free port in advance. Requests wait in the socket until a
+    server answers them.
+
+    Raises:
+        BadInput: the port is taken.
+    """
     listening = socket.socket()
     # A port counts as free although old connections are still in TIME_WAIT.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((HOST, port))
+        listening.bind((HOST, port or 0))
         listening.listen()
-    except OSError:
+    except OSError as error:
         listening.close()
-        raise
+        what = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
+        raise BadInput(f"port {port} {what}; without --port a free one is found") from error
     return listening
 
 
-def private_address(port: int) -> str:
-    """Return a new address of pages at a port: `http://127.0.0.1:PORT/SECRET`."""
-    return f"http://{HOST}:{port}/{secrets.token_urlsafe(24)}"
+def private_address(listening: socket.socket) -> str:
+    """Return a new address of pages: `http://127.0.0.1:PORT/SECRET`."""
+    return f"http://{HOST}:{listening.getsockname()[1]}/{secrets.token_urlsafe(24)}"
 
 
 class Private:
@@ -87,10 +99,13 @@ class Private:
         secret, slash, path = scope["path"].removeprefix("/").partition("/")
         is_owner = secrets.compare_digest(secret.encode(), self._secret.encode())
         app: ASGIApp = self._app
-        if not is_owner or host not in self._hosts or origin not in (None, f"http://{host}"):
+        is_worker = headers.get("service-worker") == "script"  # it would answer whoever opens this port later
+        if is_worker or not is_owner or host not in self._hosts or origin not in (None, f"http://{host}"):
             app = HTMLResponse(_REFUSED, 403)
         elif not slash:
-            app = HTMLResponse(_ENTRY)
+            app = HTMLResponse(
+                _ENTRY, headers={"Clear-Site-Data": '"storage"'}
+            )  # of earlier servers at the port
         inner = {name: value for name, value in scope.items() if name != "raw_path"}
         await app({**inner, "path": f"/{path}"}, receive, send_private)
 

@@ -39,20 +39,11 @@ _SIZES = {"n_layer": "L", "n_embd": "d", "n_head": "h", "block_size": "T", "batc
 _SHORT = {"learning_rate": "lr", "weight_decay": "wd", "max_iters": "iters", "warmup_iters": "warmup"}
 FACTS = ("n_params", "n_params_active", "n_params_non_embedding")
 LOG_PARAMS = "log10_n_params"  # MLflow's scatter charts have no logarithmic axes
-_SAME = (
-    "train_tokens",
-    "train_flops",
-    "wall_seconds",
-    "best_val_loss",
-    "final_val_loss",
-    "value",
-    *BEST_MEASURES,
-    *END_MEASURES,
-)
 # MLflow's status of runs and studies that a killed process left, or that may continue later: a clock in the UI.
 WAITING = "SCHEDULED"
 # A metric's name -> its name in end.json.
-TOTALS = {"iterations": "iteration"} | {name: name for name in _SAME}
+_SAME = ("train_tokens", "train_flops", "wall_seconds", "best_val_loss", "final_val_loss", "value")
+TOTALS = {"iterations": "iteration"} | {name: name for name in (*_SAME, *BEST_MEASURES, *END_MEASURES)}
 
 
 class StudySummary(TypedDict, total=False):
@@ -99,23 +90,6 @@ class Measure(NamedTuple):
     step: int
 
 
-@dataclass(frozen=True)
-class TrackedRun:
-    """A run as tracking has it: its place in the study, its hyperparameters as text, its latest numbers.
-
-    `state` is sweeplab's, `status` is MLflow's own.
-    """
-
-    run_id: str
-    cell: str
-    trial: int
-    seed: int
-    state: str
-    values: Mapping[str, str]
-    metrics: Mapping[str, float]
-    status: str = ""
-
-
 class Mirror(ABC):
     """Shows the runs of one study in a tracking service; nothing is read back.
 
@@ -143,14 +117,11 @@ class Mirror(ABC):
 
 @dataclass
 class RunMeasures:
-    """Reads a run's numbers as they are written.
-
-    `tracked` has, for every metric, the steps that tracking has; numbers that are read are added to it.
-    """
+    """Reads a run's numbers as they are written, each once."""
 
     folder: RunFolder
     start: RunStart
-    tracked: dict[str, set[int]] = field(default_factory=dict)
+    _read: dict[str, set[int]] = field(default_factory=dict)  # the steps of every metric
 
     def __post_init__(self) -> None:
         self._curve = CurveReader(self.folder)
@@ -161,32 +132,35 @@ class RunMeasures:
         return _ms(self.start.started)
 
     def facts(self) -> list[Measure]:
-        """Return the numbers known before the run's first step, without those that tracking has."""
+        """Return the numbers known before the run's first step."""
         known = {name: self.start.facts.get(name) for name in FACTS}
-        n_params = known["n_params"]
-        known |= {LOG_PARAMS: math.log10(n_params) if n_params else None}
+        if known["n_params"]:
+            known[LOG_PARAMS] = math.log10(known["n_params"])
         return self._new(known, step=0, wall_seconds=0.0)
 
     def totals(self, end: RunEnd) -> list[Measure]:
-        """Return the totals of end.json, without those that tracking has."""
-        said = end.as_json()
-        values = {name: said.get(source) for name, source in TOTALS.items()}
+        """Return the totals of end.json."""
+        record = end.as_json()
+        values = {name: record.get(source) for name, source in TOTALS.items()}
+        values |= {f"best_{name}": value for name, value in end.best.items()}
         return self._new(values, end.iteration, end.wall_seconds)
 
     def new_points(self) -> Iterator[list[Measure]]:
-        """Yield the new points of the curve, each as the list of its numbers that tracking lacks.
+        """Yield the new points of the curve, each as the list of its numbers.
 
         If a run repeated an iteration after a kill, the first record counts.
         """
         for point in self._curve.new_points():
             measures = self._new(
-                {tracked: getattr(point, name) for name, tracked in CURVES.items()},
+                {tracked: getattr(point, name) for name, tracked in CURVES.items()} | dict(point.extra),
                 point.iteration,
                 point.wall_seconds,
             )
             if measures:
                 losses = {
-                    each.name + BY_TOKENS: each.value for each in measures if each.name in LOSSES_BY_TOKENS
+                    measure.name + BY_TOKENS: measure.value
+                    for measure in measures
+                    if measure.name in LOSSES_BY_TOKENS
                 }
                 yield measures + self._new(losses, point.train_tokens, point.wall_seconds)
 
@@ -196,10 +170,10 @@ class RunMeasures:
             # MLflow stores an infinity as 1.8e308, which spoils every chart with it; a NaN leaves a gap.
             Measure(name, float(value) if math.isfinite(value) else math.nan, timestamp_ms, step)
             for name, value in values.items()
-            if value is not None and step not in self.tracked.get(name, ())
+            if value is not None and step not in self._read.get(name, ())
         ]
         for measure in measures:
-            self.tracked.setdefault(measure.name, set()).add(step)
+            self._read.setdefault(measure.name, set()).add(step)
         return measures
 
 
@@ -209,15 +183,14 @@ def run_name(start: RunStart) -> str:
     parts = [f"#{start.trial}"]
     for name in filter(TABLE.__contains__, names):
         value = getattr(start.values, name)
-        said = _in_name(value)
-        if isinstance(value, str):
-            parts.append(said)
-        else:
-            parts.append(_SIZES[name] + said if name in _SIZES else f"{_SHORT.get(name, name)} {said}")
+        text = _in_name(value)
+        if not isinstance(value, str):
+            text = _SIZES.get(name, f"{_SHORT.get(name, name)} ") + text
+        parts.append(text)
     named = ""
     for part in parts:
         if len(named) + len(part) < NAME_CHARACTERS:
-            named += f" {part}" if named else part
+            named = f"{named} {part}".lstrip()
     return f"{named} seed {start.seed}" if start.seed else named
 
 

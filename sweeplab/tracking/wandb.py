@@ -15,7 +15,8 @@ from typing import Any
 import wandb
 
 from sweeplab.errors import TrackingUnavailable
-from sweeplab.files import write_whole
+from sweeplab.files import read_bytes, write_whole
+from sweeplab.permissions import WANDB, check_address, mirror_address
 from sweeplab.records.runs import RunEnd, RunFolder, RunState
 from sweeplab.tracking.tracker import (
     BY_TOKENS,
@@ -42,8 +43,8 @@ class WandbMirror(Mirror):
 
     @property
     def _mode(self) -> Any:
-        known = wandb.api.api_key is not None
-        return os.environ.get("WANDB_MODE") or ("online" if known else "offline")
+        default = "offline" if wandb.api.api_key is None else "online"
+        return os.environ.get("WANDB_MODE") or default
 
     def ship(self, folder: Path) -> bool:
         """Send a run that has ended, once.
@@ -51,12 +52,13 @@ class WandbMirror(Mirror):
         Raises:
             TrackingUnavailable: W&B did not accept it.
         """
-        if (end := RunFolder(folder).read_end()) is None:
+        end = RunFolder(folder).read_end()
+        if end is None:
             return False
         mark = folder / SENT
         known: dict[str, Any] = {"id": uuid.uuid4().hex[:8], "sent": None}
         if mark.exists():
-            known = json.loads(mark.read_bytes())
+            known = json.loads(read_bytes(mark))
         # The end that was sent may have been replaced since; earlier versions recorded only True.
         if known["sent"] not in (True, end.ended):
             write_whole(mark, json.dumps(known).encode())
@@ -68,7 +70,15 @@ class WandbMirror(Mirror):
         return True
 
     def _send(self, folder: RunFolder, end: RunEnd, run_id: str) -> None:
-        start = folder.read_start()
+        start, address = folder.read_start(), mirror_address()
+        # A file of the working folder, or of the lab, could name another address.
+        server: dict[str, Any] = {}
+        if address:
+            server["base_url"] = address
+            check_address(WANDB, address)
+        for place in (self._folder / "wandb", self._folder / ".wandb"):
+            if place.is_symlink():
+                raise TrackingUnavailable(f"{place} is a link, which is not followed")
         measures = RunMeasures(folder, start)
         run = wandb.init(
             project=self._project,
@@ -88,7 +98,7 @@ class WandbMirror(Mirror):
             resume="allow" if self._mode == "online" else None,
             # Send only the run's own records, not this process' output or its machine's load.
             settings=wandb.Settings(
-                console="off", silent=True, x_disable_stats=True, disable_git=True, save_code=False
+                console="off", silent=True, x_disable_stats=True, disable_git=True, save_code=False, **server
             ),
         )
         for point in measures.new_points():
@@ -102,7 +112,11 @@ class WandbMirror(Mirror):
 
 
 def _values(point: list[Measure]) -> dict[str, float]:
-    """Return a point's numbers, with its number of tokens as one of them, as W&B's axes are metrics."""
-    tokens = [measure.step for measure in point if measure.name.endswith(BY_TOKENS)]
-    values = {measure.name: measure.value for measure in point if not measure.name.endswith(BY_TOKENS)}
-    return {**values, **({"train_tokens": tokens[0]} if tokens else {})}
+    """Add a point's number of tokens to its numbers, as W&B's axes are metrics."""
+    values: dict[str, float] = {}
+    for measure in point:
+        if measure.name.endswith(BY_TOKENS):
+            values["train_tokens"] = measure.step
+        else:
+            values[measure.name] = measure.value
+    return values

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.files import sync_folder, write_whole
+from sweeplab.files import make_folder, read_bytes, sync_folder, write_whole
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +40,7 @@ def write_checkpoint(
     folder: Path, name: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
 ) -> None:
     """Write `<name>.json` with `facts` and the tensors beside it; replaces an earlier pair."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     content = _saved(tensors, {"facts_sha256": _facts_digest(facts)})
     digest = hashlib.sha256(content).hexdigest()
     tensor_file = f"{name}-{digest[:12]}.safetensors"
@@ -75,12 +75,12 @@ def read_content(folder: Path, name: str) -> tuple[bytes, dict[str, Any]]:
     """
     described = folder / f"{name}.json"
     try:
-        facts = dict(json.loads(described.read_bytes()))
+        facts = dict(json.loads(read_bytes(described)))
         path = folder / Path(facts.pop("tensors")).name
         digest = facts.pop("sha256")
     except (ValueError, TypeError, KeyError) as error:
         raise DamagedCheckpoint(described, f"it does not describe a checkpoint ({error!r})") from None
-    content = path.read_bytes() if path.is_file() else b""
+    content = read_bytes(path, is_large=True) if path.is_file() else b""
     if hashlib.sha256(content).hexdigest() != digest:
         raise DamagedCheckpoint(path, "its hash differs from the one in its JSON")
     if _metadata(content).get("facts_sha256") != _facts_digest(facts):
@@ -90,7 +90,7 @@ def read_content(folder: Path, name: str) -> tuple[bytes, dict[str, Any]]:
 
 def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
     """Write all that a run needs to continue; the previous snapshot is kept until the next one is on disk."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     content = _saved(snapshot.rows, {"numbers": json.dumps(snapshot.numbers)})
     digest, iteration = hashlib.sha256(content).hexdigest(), snapshot.numbers["iteration"]
     name = f"state-{iteration}-{digest}.safetensors"
@@ -111,7 +111,7 @@ def read_snapshot(folder: Path) -> Snapshot | None:
 
     for _, file, digest in _snapshots(folder):
         with suppress(OSError):  # the disk can no longer read it
-            content = file.read_bytes()
+            content = read_bytes(file, is_large=True)
             if hashlib.sha256(content).hexdigest() == digest:
                 return Snapshot(load(content), json.loads(_metadata(content)["numbers"]))
     return None
@@ -124,7 +124,7 @@ def damaged_snapshots(folder: Path) -> list[Path]:
 
 def _digest_of(file: Path) -> str:
     try:
-        return hashlib.sha256(file.read_bytes()).hexdigest()
+        return hashlib.sha256(read_bytes(file, is_large=True)).hexdigest()
     except OSError:
         return ""
 
@@ -172,8 +172,8 @@ class SnapshotWriter:
 
 def _snapshots(folder: Path) -> Iterator[tuple[int, Path, str]]:
     """Yield the iteration, file and hash of each snapshot, the latest first."""
-    found = ((SNAPSHOT.fullmatch(file.name), file) for file in folder.glob("state-*-*.safetensors"))
-    yield from sorted(((int(match[1]), file, match[2]) for match, file in found if match), reverse=True)
+    matches = [(SNAPSHOT.fullmatch(file.name), file) for file in folder.glob("state-*-*.safetensors")]
+    yield from sorted(((int(match[1]), file, match[2]) for match, file in matches if match), reverse=True)
 
 
 def _saved(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
@@ -186,7 +186,7 @@ def _saved(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
 
 
 def _metadata(content: bytes) -> dict[str, str]:
-    """Return the metadata of a safetensors file, which starts with the length of its header and the header."""
+    # A safetensors file starts with the length of its header and the header.
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     return dict(header.get("__metadata__", {}))
 

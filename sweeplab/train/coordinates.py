@@ -79,10 +79,10 @@ def coordinates(values: Hyperparameters, tokens: Split, n_steps: int) -> Iterato
     stack = Stack(values, tokens, tokens)
     stack.admit(Run("run", values))
     probe = make_objective(tokens, values).training(0, 0)
-    batch = changed(probe, lambda each: torch.from_numpy(each[None]).to(values.device))
+    batch = changed(probe, lambda part: torch.from_numpy(part[None]).to(values.device))
     while len(stack):
         for record in stack.advance():
-            weights = {name: each[None].to(values.device) for name, each in stack.weights("run").items()}
+            weights = {name: weight[None].to(values.device) for name, weight in stack.weights("run").items()}
             p = _MeasuringPass(stack.transformer.shape, weights, 1, values.batch_size)
             with torch.no_grad():
                 stack.transformer.forward(p, batch)
@@ -102,4 +102,4 @@ def growth(rows: Iterable[Coordinate]) -> dict[tuple[str, int, str], float]:
     for row in rows:
         size = math.log(row.size) if row.size > 0 and math.isfinite(row.size) else math.nan
         points[row.parametrization, row.step, row.layer].append((math.log(row.n_embd), size))
-    return {key: linear_regression(*zip(*found, strict=True)).slope for key, found in points.items()}
+    return {key: linear_regression(*zip(*pairs, strict=True)).slope for key, pairs in points.items()}

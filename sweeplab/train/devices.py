@@ -6,7 +6,7 @@ import os
 import platform
 import resource
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -36,14 +36,9 @@ def n_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@cache
-def has_matrix_units() -> bool:
-    """Return whether torch can multiply in bfloat16 with this CPU's matrix units (AMX)."""
-    if "amx_bf16" not in processor():
-        return False
-    import torch
-
-    return bool(torch.cpu._is_amx_tile_supported() and torch.cpu._is_avx512_bf16_supported())
+def multiplies_bfloat16() -> bool:
+    """Return whether this CPU has instructions for products in bfloat16; one with matrix units (AMX) has them too."""
+    return "avx512_bf16" in processor().split()
 
 
 @cache
@@ -53,12 +48,9 @@ def processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    found = (
-        line.partition(":")[2].strip()
-        for line in lines
-        if line.startswith(("model name", "flags", "Features"))
-    )
-    return "; ".join(dict.fromkeys(found)) or platform.machine()
+    described = [line for line in lines if line.startswith(("model name", "flags", "Features"))]
+    facts = dict.fromkeys(line.partition(":")[2].strip() for line in described)
+    return "; ".join(facts) or platform.machine()
 
 
 def settle_devices(
@@ -71,28 +63,28 @@ def settle_devices(
     Raises:
         BadInput: device is cuda, but the machine has no CUDA device.
     """
-    has_cuda = cuda_count() > 0 if has_cuda is None else has_cuda
+    if has_cuda is None:
+        has_cuda = cuda_count() > 0
     device = values.device
     if device == AUTO:
         device = "cuda" if has_cuda else "cpu"
-    on_cuda = device == "cuda"
-    if on_cuda and not has_cuda:
+    if device == "cuda" and not has_cuda:
         raise BadInput("device is cuda, but this machine has no CUDA device; allowed here: cpu, auto")
-    # A router waits for the device in each layer, which would break the compiled graph.
-    pays = on_cuda and values.n_expert == 1 and values.max_iters >= COMPILE_PAYS_FROM_ITERATIONS
-    usual: dict[str, Callable[[], object]] = {
-        "dtype": lambda: _half() if on_cuda else (decided or {}).get("dtype", "float32"),
-        "compile": lambda: pays if on_cuda else (decided or {}).get("compile", False),
-    }
-    autos = {name: find() for name, find in usual.items() if getattr(values, name) == AUTO}
+    usual: dict[str, Any] = {"dtype": "float32", "compile": False, **(decided or {})}
+    if device == "cuda":
+        # A router waits for the device in each layer, which would break the compiled graph.
+        pays = values.n_expert == 1 and values.max_iters >= COMPILE_PAYS_FROM_ITERATIONS
+        usual = {"dtype": "bfloat16", "compile": pays}
+        if values.dtype == AUTO and not _has_bfloat16():
+            usual["dtype"] = "float16"
+    autos = {name: usual[name] for name in ("dtype", "compile") if getattr(values, name) == AUTO}
     return values.replace(device=device, **autos)
 
 
-def _half() -> str:
-    """Return the half precision of the GPU: bfloat16, or float16 before Ampere (8.0)."""
+def _has_bfloat16() -> bool:
     import torch
 
-    return "bfloat16" if torch.cuda.get_device_capability() >= (8, 0) else "float16"
+    return torch.cuda.get_device_capability() >= (8, 0)  # from Ampere on
 
 
 def free_memory_bytes(device: str) -> int:
@@ -126,12 +118,12 @@ def memory_bytes(device: str) -> int:
 
 def n_out_of_memory() -> int:
     """Return how many processes the kernel has killed because memory ran out, as far as its counters tell."""
-    found = 0
+    count = 0
     for file in (CGROUP / "memory.events", KERNEL_COUNTERS):
         with suppress(OSError, ValueError):
             counters = dict(line.split(maxsplit=1) for line in file.read_text().splitlines())
-            found += int(counters.get("oom_kill", 0))
-    return found
+            count += int(counters.get("oom_kill", 0))
+    return count
 
 
 def is_out_of_memory(error: Exception) -> bool:

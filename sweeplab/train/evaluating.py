@@ -5,10 +5,11 @@ Legend: K runs, B sequences, T positions, N = B*T, V vocab_size, L layers with e
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,25 +22,30 @@ from sweeplab.data.objectives import make_objective, objective_of
 from sweeplab.data.objectives.base import Objective, rows_together
 from sweeplab.data.objectives.span import Span
 from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.model.attention import POSITIONS
 from sweeplab.model.blocks import Weights
-from sweeplab.model.positions import POSITIONS
-from sweeplab.model.transformer import (
-    Transformer,
-    candidate_logits,
-    cross_entropy,
-    log_probabilities,
-    preference_losses,
-    reward_margins,
-    scores,
-)
+from sweeplab.model.transformer import Transformer, candidate_logits, cross_entropy
+from sweeplab.train.step import Precision
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
-    from sweeplab.train.program import Program
+    from sweeplab.train.private import Program
 
-# For preferences: beta [K], and each sequence's log-probability under the runs' initial weights [K, n].
-PreferenceInputs = tuple[Tensor, Tensor]
+
+class LossInputs(NamedTuple):
+    """What a loss of an objective's own takes besides the batch.
+
+    Its hyperparameters, each [K], and the values that the runs' initial weights give to each sequence [K, n], if the
+    objective reads them.
+    """
+
+    columns: Sequence[Tensor] = ()
+    starts: Tensor | None = None
+
+
+NOTHING = LossInputs()
+Placed = tuple[Batch, Batch]  # a batch for all runs, and the same as NumPy arrays
 # The number of sequences with one masked token: enough for a pseudo-perplexity that is exact to about a tenth.
 N_MASKED_SEQUENCES = 256
 
@@ -52,8 +58,8 @@ def dense_losses(transformer: Transformer, n_runs: int) -> tuple[Callable[..., t
     layout, length = transformer.layout, transformer.shape.block_size
     names = [weight.name for weight in layout.weights]
 
-    def losses(*given: Tensor) -> tuple[Tensor]:
-        *weights, inputs, targets = given
+    def losses(*tensors: Tensor) -> tuple[Tensor]:
+        *weights, inputs, targets = tensors
         batch = Batch(inputs, targets)
         return (transformer.losses(dict(zip(names, weights, strict=True)), batch, dense=True),)
 
@@ -69,10 +75,12 @@ def compiled_losses(program: Program, transformer: Transformer) -> Callable[...,
     names, length = [weight.name for weight in transformer.layout.weights], transformer.shape.block_size
     size = (rows_together(length), length)
 
-    def losses(weights: Weights, batch: Batch, dense: bool = False, candidates: int = 0) -> Tensor:
+    def losses(
+        weights: Weights, batch: Batch, dense: bool = False, candidates: int = 0, **further: Any
+    ) -> Tensor:
         if dense and not candidates and batch.source is None and batch.inputs.shape[1:] == size:
             return program([*(weights[name] for name in names), batch.inputs, batch.targets])[0]
-        return transformer.losses(weights, batch, dense=dense, candidates=candidates)
+        return transformer.losses(weights, batch, dense=dense, candidates=candidates, **further)
 
     return losses
 
@@ -89,52 +97,72 @@ class Evaluation:
     objective: Objective
     n_tokens: int | None
 
-    def __call__(self, weights: Weights, prefs: PreferenceInputs | None = None) -> dict[str, list[float]]:
+    def __call__(self, weights: Weights, inputs: LossInputs = NOTHING) -> dict[str, list[float]]:
         """Return each measure of the runs [K] by its name; `val_loss` is always one of them."""
-        batches = self.objective.evaluation(self.n_tokens)
-        if prefs:
-            found = self._preferences(weights, batches, *prefs)
-        elif self.objective.n_candidates == 1:
-            found = self._scores(weights, batches)
+        batches = self._placed(weights, inputs)
+        if self.objective.has_own("measures"):
+            measures = self.objective.measures(self._outputs(weights, batches), *inputs.columns)
         elif self.objective.n_candidates:
-            found = self._labels(weights, batches)
+            measures = self._labels(weights, batches)
         else:
-            found = self._means(weights, batches, self.objective.finds_whole)
+            measures = self._means(weights, batches, inputs, self.objective.finds_whole)
         if masked := self.objective.alone(N_MASKED_SEQUENCES):
-            found["pseudo_perplexity"] = self._means(weights, masked)["val_loss"].exp()
+            placed = ((_for_all_runs(batch, weights), batch) for batch in masked)
+            measures["pseudo_perplexity"] = self._means(weights, placed)["val_loss"].exp()
         if self.transformer.shape.n_expert > 1:
-            found |= self._expert_use(weights)
-        return {name: values.tolist() for name, values in found.items()}
+            measures |= self._expert_use(weights)
+        return {name: values.tolist() for name, values in measures.items()}
 
-    def loss(self, weights: Weights, prefs: PreferenceInputs | None = None) -> list[float]:
+    def loss(self, weights: Weights, inputs: LossInputs = NOTHING) -> list[float]:
         """Return only the loss of each run [K]."""
-        batches = self.objective.evaluation(self.n_tokens)
-        means = self._preferences(weights, batches, *prefs) if prefs else self._means(weights, batches)
-        found: list[float] = means["val_loss"].tolist()
-        return found
+        means = self._means(weights, self._placed(weights, inputs), inputs)
+        losses: list[float] = means["val_loss"].tolist()
+        return losses
 
-    def _means(self, weights: Weights, batches: Iterator[Batch], matching: bool = False) -> dict[str, Tensor]:
-        """Return the mean loss [K] over all counted targets, and with `matching` the share [K] of exact matches."""
+    def _placed(self, weights: Weights, inputs: LossInputs) -> Iterator[Placed]:
+        """Yield each batch for all runs, and as the objective made it."""
+        for made in self.objective.evaluation(self.n_tokens):
+            batch = _for_all_runs(made, weights)
+            if inputs.starts is not None:
+                batch = batch._replace(reference=inputs.starts[:, made.reference].to(batch.inputs.device))
+            yield batch, made
+
+    def _outputs(self, weights: Weights, batches: Iterator[Placed]) -> Iterator[tuple[Tensor, Batch]]:
+        """Yield the logits of the candidates of each batch, with its targets numbered from the first one."""
+        for batch, _ in batches:
+            logits = self.transformer.logits(weights, batch)
+            logits, targets = candidate_logits(logits, batch.targets, self.objective.n_candidates)
+            yield logits, batch._replace(targets=targets)
+
+    def _means(
+        self,
+        weights: Weights,
+        batches: Iterator[Placed],
+        inputs: LossInputs = NOTHING,
+        matching: bool = False,
+    ) -> dict[str, Tensor]:
+        further: dict[str, Any] = {"candidates": self.objective.n_candidates}
+        if self.objective.has_own("loss"):
+            further |= {"loss": self.objective.loss, "hyperparameters": inputs.columns}
         losses, n_targets = torch.zeros((), dtype=torch.float64), 0
         matches, n_sequences = torch.zeros((), dtype=torch.float64), 0
-        for each in batches:
-            n_counted = each.n_targets
+        for batch, made in batches:
+            n_counted = int(self.objective.n_losses(made))
             if not n_counted:
                 continue
-            batch = _for_all_runs(each, weights)
             if matching:
                 logits = self.transformer.logits(weights, batch)
-                found = cross_entropy(logits, batch.targets)
+                mean = cross_entropy(logits, batch.targets)
                 matches = matches + exact_matches(logits, batch.targets)
             else:
-                dense = self.objective.dense and n_counted == each.targets.size
-                found = self.losses(weights, batch, dense=dense, candidates=self.objective.n_candidates)
-            losses = losses + found.double() * n_counted
-            n_targets, n_sequences = n_targets + n_counted, n_sequences + len(each.targets)
+                dense = self.objective.dense and n_counted == made.targets.size
+                mean = self.losses(weights, batch, dense=dense, **further)
+            losses = losses + mean.double() * n_counted
+            n_targets, n_sequences = n_targets + n_counted, n_sequences + len(made.targets)
         means = {"val_loss": losses / n_targets}
         return means | {"exact_match": matches / n_sequences} if matching else means
 
-    def _labels(self, weights: Weights, batches: Iterator[Batch]) -> dict[str, Tensor]:
+    def _labels(self, weights: Weights, batches: Iterator[Placed]) -> dict[str, Tensor]:
         """Return the loss, the accuracy and the macro F1, all [K].
 
         F1 is the harmonic mean of precision and recall. Labels that neither occur nor are predicted are left out.
@@ -142,11 +170,10 @@ class Evaluation:
         n_labels = self.objective.n_candidates
         losses: list[Tensor] = []
         confusion = torch.zeros(1, n_labels, n_labels, dtype=torch.float64)  # true label x predicted label
-        for each in batches:
-            batch = _for_all_runs(each, weights)
+        for batch, made in batches:
             logits = self.transformer.logits(weights, batch)
             logits, targets = candidate_logits(logits, batch.targets, n_labels)
-            losses.append(cross_entropy(logits, targets).double() * each.n_targets)
+            losses.append(cross_entropy(logits, targets).double() * made.n_targets)
             true = F.one_hot(targets.flatten(1) + 1, n_labels + 1)[..., 1:].double()
             predicted = F.one_hot(logits.argmax(dim=-1), n_labels).double()
             confusion = confusion + (true.mT @ predicted).cpu()
@@ -158,45 +185,6 @@ class Evaluation:
         loss = torch.stack(losses).sum(dim=0) / total.to(losses[0].device)
         return {"val_loss": loss, "accuracy": correct.sum(dim=1) / total, "f1": f1}
 
-    def _scores(self, weights: Weights, batches: Iterator[Batch]) -> dict[str, Tensor]:
-        """Return the mean squared error, and Pearson's and Spearman's correlation with the true scores, all [K].
-
-        The correlation with a constant is 0.
-        """
-        found, known = [], []
-        for each in batches:
-            batch = _for_all_runs(each, weights)
-            logits, targets = candidate_logits(self.transformer.logits(weights, batch), batch.targets, 1)
-            found.append(scores(logits, targets).double().cpu())
-            known.append(torch.from_numpy(each.reference).double())
-        predicted, true = torch.cat(found, dim=1), torch.cat(known)
-        by_rank = [torch.stack([*map(ranks, rows)]) for rows in (predicted, true[None])]
-        return {
-            "val_loss": (predicted - true).square().mean(dim=1),
-            "pearson": _correlation(predicted, true[None]),
-            "spearman": _correlation(*by_rank),
-        }
-
-    def _preferences(
-        self, weights: Weights, batches: Iterator[Batch], beta: Tensor, reference: Tensor
-    ) -> dict[str, Tensor]:
-        """Return the mean loss, the share of preferences ranked correctly, and the mean reward margin, all [K].
-
-        Equal rewards, as at the start of every run, count as half correct.
-        """
-        found = []
-        for each in batches:
-            batch = _for_all_runs(each, weights)
-            logits = self.transformer.logits(weights, batch)
-            initial = reference[:, each.reference].to(logits.device)
-            found.append(reward_margins(logits, batch.targets, initial, beta).double())
-        margins = torch.cat(found, dim=1)
-        return {
-            "val_loss": preference_losses(margins).mean(dim=1),
-            "reward_accuracy": (margins.sign() + 1).mean(dim=1) / 2,
-            "reward_margin": margins.mean(dim=1),
-        }
-
     def _expert_use(self, weights: Weights) -> dict[str, Tensor]:
         """Return how unevenly the experts are used in the worst layer, measured on the first batch.
 
@@ -204,7 +192,7 @@ class Evaluation:
         entropy of the shares divided by that of uniform use: 1 if all experts are used equally, 0 if one gets all.
         """
         batch = _for_all_runs(next(self.objective.evaluation(self.n_tokens)), weights)
-        use = torch.stack([each.use for each in self.transformer.routings(weights, batch)])  # [L, K, E]
+        use = torch.stack([routing.use for routing in self.transformer.routings(weights, batch)])  # [L, K, E]
         entropy = -torch.xlogy(use, use).sum(dim=2) / math.log(use.shape[2])
         return {"expert_use_max": use.amax(dim=(0, 2)), "expert_use_entropy": entropy.amin(dim=0)}
 
@@ -213,19 +201,6 @@ def _for_all_runs(batch: Batch, weights: Mapping[str, Tensor]) -> Batch:
     """Return the batch as tensors on the device of the weights, expanded to all of their runs."""
     like = weights["token_embedding"]
     return changed(batch, lambda part: torch.from_numpy(part).to(like.device).expand(len(like), *part.shape))
-
-
-def ranks(values: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
-    """Return the rank of each value, starting at 1; equal values get the mean of their ranks."""
-    _, place, counts = torch.unique(values, return_inverse=True, return_counts=True)
-    found: Tensor = (counts.cumsum(0) - (counts - 1) / 2).double()[place]
-    return found
-
-
-def _correlation(one: Float[Tensor, "K n"], other: Float[Tensor, "1 n"]) -> Float[Tensor, "K"]:
-    one, other = (each - each.mean(dim=1, keepdim=True) for each in (one, other))
-    sizes = (one.square().sum(dim=1) * other.square().sum(dim=1)).sqrt()
-    return (one * other).sum(dim=1) / torch.where(sizes > 0, sizes, 1.0)
 
 
 def exact_matches(logits: Float[Tensor, "K N V"], targets: Int[Tensor, "K B T"]) -> Int[Tensor, "K"]:
@@ -239,16 +214,49 @@ def exact_matches(logits: Float[Tensor, "K N V"], targets: Int[Tensor, "K B T"])
     return (is_correct | (targets == NO_TARGET)).all(dim=2).sum(dim=1)
 
 
+class StartValues:
+    """What objectives that read the start compute of each sequence of their splits from initial weights, only once."""
+
+    def __init__(
+        self,
+        transformer: Transformer,
+        precision: Precision,
+        objectives: Sequence[Objective],
+        device: torch.device,
+    ) -> None:
+        self._transformer, self._precision = transformer, precision
+        self._objectives, self._device = objectives, device
+        self._computed: dict[str, Sequence[Tensor]] = {}  # by the digest of the weights
+
+    def of(self, row: Float[Tensor, "P"] | None) -> Sequence[Tensor]:
+        """Return the values by objective under a row of weights, 0 without one; nothing if no objective reads them."""
+        if not self._objectives[0].reads_start:
+            return ()
+        if row is None:
+            return [torch.zeros(objective.n_sequences) for objective in self._objectives]
+        digest = hashlib.sha256(row.numpy().tobytes()).hexdigest()
+        if digest not in self._computed:
+            placed = row.to(self._device)
+            with self._precision.context():
+                values = [
+                    values_at_start(self._transformer, placed, objective) for objective in self._objectives
+                ]
+            self._computed[digest] = values
+        return self._computed[digest]
+
+
 @torch.no_grad()
-def references(transformer: Transformer, row: Float[Tensor, "P"], objective: Objective) -> Float[Tensor, "n"]:
-    """Return the log-probability of each sequence's targets under a row of weights, in the split's order.
+def values_at_start(
+    transformer: Transformer, row: Float[Tensor, "P"], objective: Objective
+) -> Float[Tensor, "n"]:
+    """Return what an objective computes of each sequence from a row of weights, in the split's order.
 
     The row is computed alone and always in the same batches, so the bits do not depend on the stack.
     """
     weights = transformer.layout.views(row[None])
-    batches = (_for_all_runs(each, weights) for each in objective.evaluation())
-    found = (log_probabilities(transformer.logits(weights, each), each.targets) for each in batches)
-    return torch.cat([each[0].cpu() for each in found])
+    batches = (_for_all_runs(batch, weights) for batch in objective.evaluation())
+    values = (objective.at_start(transformer.logits(weights, batch), batch) for batch in batches)
+    return torch.cat([value[0].cpu() for value in values])
 
 
 @dataclass(frozen=True)
@@ -267,10 +275,8 @@ class LengthLosses:
 def why_not_longer(values: Hyperparameters) -> str | None:
     """Return why a run cannot read longer sequences than it was trained on; None if it can."""
     kind = objective_of(values)
-    if kind.learns == "preferences":
-        return "a preference has one loss, not one per position"
-    if kind.learns == "scores":
-        return "a pair of texts has one score, not one per position"
+    if not kind.has_positions:
+        return f"objective {kind.name} has no loss per position"
     if POSITIONS[values.positions].is_bounded:
         return f"{values.positions} positions end at block_size and are not defined beyond it"
     if kind.learns != "text":
@@ -301,9 +307,11 @@ def losses_at(
         placed = _for_all_runs(batch, weights)
         logits = transformer.logits(weights, placed)
         logits, targets = candidate_logits(logits, placed.targets, longer.n_candidates)
-        each = F.cross_entropy(logits[0].float(), targets.flatten(), reduction="none", ignore_index=NO_TARGET)
+        losses = F.cross_entropy(
+            logits[0].float(), targets.flatten(), reduction="none", ignore_index=NO_TARGET
+        )
         length = batch.targets.shape[1]  # less than block_size for spans and pairs
-        sums[:length] += each.view(-1, length).double().sum(dim=0).cpu().numpy()
+        sums[:length] += losses.view(-1, length).double().sum(dim=0).cpu().numpy()
         counts[:length] += (batch.targets != NO_TARGET).sum(axis=0)
-    found = np.asarray(sums / np.where(counts, counts, np.nan))
-    return LengthLosses(times, float(sums.sum() / counts.sum()), found, counts)
+    by_position = np.asarray(sums / np.where(counts, counts, np.nan))
+    return LengthLosses(times, float(sums.sum() / counts.sum()), by_position, counts)

@@ -6,15 +6,15 @@ Each run has its own iteration, schedule and stopping rule.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 from sweeplab.data.generators import generator_key
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.train.optimizers.base import Rates
+from sweeplab.train.optimizers import Rates
 from sweeplab.train.run import Run, dropout_rates, train_tokens
-from sweeplab.train.schedule import learning_rate, patience_begins
+from sweeplab.train.schedule import decay_at, learning_rate, patience_begins
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,9 +48,7 @@ class Record:
     `eval_seconds` is the duration of this evaluation, a part of `wall_seconds`. `slot_steps` is the run's share of its
     stacks' slots, summed over its steps. `measures` has the results besides the validation loss: `eval_train_loss`, the
     loss on the training split; for pairs `exact_match`, the share of targets predicted without a mistake; for labels
-    `accuracy` and `f1`; for scores `pearson` and `spearman`; for preferences `reward_accuracy`, the share ranked
-    correctly, and `reward_margin`, the mean of the chosen answer's reward minus the rejected one's; for masked tokens
-    `pseudo_perplexity`; for experts `expert_use_max` and `expert_use_entropy`.
+    `accuracy` and `f1`; for masked tokens `pseudo_perplexity`; for experts `expert_use_max` and `expert_use_entropy`.
     """
 
     key: str
@@ -103,22 +101,24 @@ class Progress:
             return "diverged"
         if val_loss < self.best:
             self.best, self.best_iteration = val_loss, iteration
-        if improved := val_loss < self.reference - values.min_delta:
-            self.reference = val_loss
-            self.n_bad = 0
+        improved = val_loss < self.reference - values.min_delta
+        if improved:
+            self.reference, self.n_bad = val_loss, 0
         else:
             self.n_bad += iteration > patience_begins(values)
         threshold, most_bad = values.plateau_threshold, values.patience_lr
         if threshold is not None:  # count as torch's ReduceLROnPlateau does
             improved, most_bad = val_loss < self.plateau_best * (1.0 - threshold), most_bad + 1
-            self.plateau_best = val_loss if improved else self.plateau_best
-        self.n_bad_at_rate = 0 if improved else self.n_bad_at_rate + 1
+            if improved:
+                self.plateau_best = val_loss
+        self.n_bad_at_rate += 1
+        if improved:
+            self.n_bad_at_rate = 0
         if iteration >= values.max_iters:
             return "complete"
         if values.patience is not None and self.n_bad >= values.patience:
             return "stopped"
-        plateau = values.lr_decay and values.scheduler_type == "plateau"
-        if plateau and self.n_bad_at_rate >= most_bad:
+        if values.lr_decay and values.scheduler_type == "plateau" and self.n_bad_at_rate >= most_bad:
             self.n_halvings += 1
             self.n_bad_at_rate = 0
         return "running"
@@ -128,8 +128,8 @@ class Progress:
 class Member:
     """A live run; `evaluated` is the iteration of its last evaluation.
 
-    `counted` is the number of steps since the last point, which was added at `point_seconds`. `references`, for
-    preferences, are the log-probabilities of both splits' sequences under the run's initial weights.
+    `counted` is the number of steps since the last point, which was added at `point_seconds`. `at_start`, for
+    objectives that read the start, are their values of both splits' sequences under the run's initial weights.
     """
 
     run: Run
@@ -143,15 +143,15 @@ class Member:
     point_seconds: float = 0.0
     points: list[Point] = field(default_factory=list)
     progress: Progress = field(default_factory=Progress)
-    references: tuple[Tensor, Tensor] | None = None
+    at_start: Sequence[Tensor] = ()
 
     @classmethod
-    def of(cls, run: Run, numbers: Mapping[str, Any]) -> Member:
+    def of(cls, run: Run, numbers: Mapping[str, Any], at_start: Sequence[Tensor] = ()) -> Member:
         """Return a run that continues from a snapshot's numbers; without numbers it starts at iteration 0."""
         known = {name: value for name, value in numbers.items() if name != "grad_accum"}  # the caller's entry
         progress = Progress(**known.pop("progress", {}))
         dropout_key = generator_key(run.values.seed, "dropout")
-        return cls(run, dropout_key, dropout_rates(run.values), **known, progress=progress)
+        return cls(run, dropout_key, dropout_rates(run.values), **known, progress=progress, at_start=at_start)
 
     def numbers(self) -> dict[str, Any]:
         """Return the numbers of a snapshot: all state besides the rows."""
@@ -169,27 +169,33 @@ class Member:
         """Return whether the curve gets a point after the last step, or after `ahead` more steps."""
         return (self.iteration + ahead) % self.run.values.log_interval == 0 or self.is_due(ahead)
 
-    def add_point(self, loss: float, norm: float) -> None:
-        """Add a point to the curve, from sums of loss and gradient norm over the steps since the last point."""
+    def add_point(self, loss: float, norm: float) -> Point:
+        """Add a point to the curve from sums of loss and gradient norm since the last one, and return it."""
         values = self.run.values
         now, before = (train_tokens(values, self.iteration - back) for back in (0, self.counted))
-        self.points.append(
-            {
-                "iteration": self.iteration,
-                "wall_seconds": self.wall_seconds,
-                "train_loss": loss / self.counted,
-                "grad_norm": norm / self.counted,
-                "learning_rate": learning_rate(values, self.iteration - 1, self.progress.n_halvings),
-                "tokens_per_second": (now - before) / (self.wall_seconds - self.point_seconds),
-            }
-        )
+        point: Point = {
+            "iteration": self.iteration,
+            "wall_seconds": self.wall_seconds,
+            "train_loss": loss / self.counted,
+            "grad_norm": norm / self.counted,
+            "learning_rate": learning_rate(values, self.iteration - 1, self.progress.n_halvings),
+            "tokens_per_second": (now - before) / (self.wall_seconds - self.point_seconds),
+        }
+        self.points.append(point)
         self.counted, self.point_seconds = 0, self.wall_seconds
+        return point
 
-    def rates(self) -> Rates:
-        """Return the optimizer's hyperparameters for the next step."""
+    def step_numbers(self, names: Iterable[str]) -> dict[str, float]:
+        """Return the optimizer's hyperparameters for the next step; and as `loss.NAME` those that the loss takes.
+
+        `limit` is the largest norm of a gradient, infinite without clipping; `decay` is that of the average.
+        """
         values = self.run.values
         rate, step = learning_rate(values, self.iteration, self.progress.n_halvings), self.iteration + 1
-        return Rates.at(rate, values.weight_decay, *values.betas, values.eps, values.momentum, step)
+        rates = Rates.at(rate, values.weight_decay, *values.betas, values.eps, values.momentum, step)
+        limit = math.inf if values.grad_clip is None else values.grad_clip
+        numbers = rates._asdict() | {"limit": limit, "decay": decay_at(values.ema, self.iteration)}
+        return numbers | {f"loss.{name}": getattr(values, name) for name in names}
 
     def record(self, measures: dict[str, float], seconds: float) -> Record:
         """Update the run from an evaluation that took `seconds`, and return its record."""

@@ -14,26 +14,25 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweeplab.data.batches import Split
+from sweeplab.data.objectives import objective_of
 from sweeplab.data.objectives.base import rows_together
 from sweeplab.errors import BadInput
-from sweeplab.files import cache_folder, write_whole
+from sweeplab.files import cache_folder, make_folder, private_cache, write_whole
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.processes import python, python_environment
 from sweeplab.train.devices import processor
+from sweeplab.train.private import Program, load_program, why_no_programs
 from sweeplab.train.run import shape_key
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # The optimizers with elementwise updates; only these can be traced.
 COMPILED = ("adamw", "adam", "sgd", "lion")
@@ -51,8 +50,6 @@ _NO_EVALUATION: dict[str, Any] = {"eval_tokens": 1, "eval_iters": 1, "eval_full"
 # How often `pause` is called while a step is compiled.
 _POLL_SECONDS = 0.2
 
-Program = Callable[[Sequence["Tensor"]], list["Tensor"]]
-
 
 class Paused(Exception):  # noqa: N818 - not an error
     """A step was not compiled, because `pause` returned true."""
@@ -61,7 +58,9 @@ class Paused(Exception):  # noqa: N818 - not an error
 def compiles_whole(values: Hyperparameters) -> bool:
     """Return whether a CPU program can compute the whole step of such a run; otherwise only the loss is compiled."""
     one_pass = values.n_expert == 1 and values.grad_accum == 1 and values.dtype != "float16"
-    return values.device == "cpu" and one_pass and values.optimizer in COMPILED
+    # A plug-in's own loss is unknown to the process that compiles.
+    can_trace = values.device == "cpu" and one_pass and not objective_of(values).has_own("loss")
+    return can_trace and values.optimizer in COMPILED and not why_no_programs()
 
 
 def compiling_pays(values: Hyperparameters, n_steps: float) -> bool:
@@ -100,16 +99,7 @@ def load_programs(
     if not file.exists():
         _compile(file, (values, train, val, torch.get_num_threads()), pause)
 
-    def load(library: Path) -> Program:
-        runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1)
-
-        def program(tensors: Sequence[Tensor]) -> list[Tensor]:
-            found: list[Tensor] = runner.run(list(tensors))
-            return found
-
-        return program
-
-    return [load(library) for library in (file, _losses_file(file)) if library.exists()]
+    return [load_program(library) for library in (file, _losses_file(file)) if library.exists()]
 
 
 def _losses_file(step: Path) -> Path:
@@ -122,7 +112,7 @@ def _compile(file: Path, args: tuple[Hyperparameters, Split, Split, int], pause:
 
     if compiler() is None:
         raise BadInput(f"there is no C++ compiler for compile: true on a CPU; {COMPILER_CURE}")
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(file.parent)
     with ExitStack() as stack:
         lock = FileLock(file.with_suffix(".lock"))
         while not lock.is_locked:
@@ -133,11 +123,14 @@ def _compile(file: Path, args: tuple[Hyperparameters, Split, Split, int], pause:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         if file.exists():  # another worker has compiled it
             return
-        given, output, step, losses = (Path(folder) / name for name in ("given", "output", "step", "losses"))
-        given.write_bytes(pickle.dumps(args))
-        # Inductor's other files are not needed once the library exists.
-        variables = python_environment(TORCHINDUCTOR_CACHE_DIR=folder)
-        command = python("-m", _COMPILING, given, step, losses)
+        arguments, output, step, losses = (
+            Path(folder) / name for name in ("arguments", "output", "step", "losses")
+        )
+        arguments.write_bytes(pickle.dumps(args))
+        # Inductor's other files are not needed once the library exists, but for its compiled headers: these it keeps
+        # in the folder for temporary files, where another user could have put some.
+        variables = python_environment(TORCHINDUCTOR_CACHE_DIR=folder, TMPDIR=str(private_cache("inductor")))
+        command = python("-m", _COMPILING, arguments, step, losses)
         with output.open("w") as log:
             streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": log, "stderr": log}
             # Its own process group, which it kills once its input is closed, so that no C++ compiler is left.

@@ -126,7 +126,7 @@ def metric_value(metric: str, loss: float, iteration: int, values: Hyperparamete
     Raises:
         ValueError: the value is not finite, although the loss is.
     """
-    found = METRICS[metric](loss, iteration, values.as_dict())
-    if math.isfinite(loss) and not math.isfinite(found):
-        raise ValueError(f"metric {metric} is {found} at iteration {iteration}, but the loss is {loss}")
-    return found
+    value = METRICS[metric](loss, iteration, values.as_dict())
+    if math.isfinite(loss) and not math.isfinite(value):
+        raise ValueError(f"metric {metric} is {value} at iteration {iteration}, but the loss is {loss}")
+    return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ def plant(
             for trial, rate in enumerate(rates):
                 own = SETTLED | {"n_layer": n_layer, "n_embd": n_embd, "max_iters": length}
                 own |= {"warmup_iters": length // 10, "learning_rate": rate} | settings
-                alike = _run(settled(defaults() | own), trial)
+                alike = planted_run(own, ("n_layer", "n_embd", "max_iters"), trial)
                 away = abs(np.log(rate / rates[len(rates) // 2]))
                 for seed in range(seeds):
                     run = alike | {"seed": seed, "run_id": f"{alike['cell']}/{trial}/{seed}"}
@@ -54,11 +54,13 @@ def plant(
     return validate(pd.DataFrame(rows).assign(**{name: [str(row[name]) for row in rows] for name in pairs}))
 
 
-def _run(values: dict[str, Any], trial: int) -> dict[str, Any]:
+def planted_run(changes: Mapping[str, Any], grid: Sequence[str], trial: int) -> dict[str, Any]:
+    """Return the row of a complete run with these values, whose cell is named by those of the grid."""
+    values = settled(defaults() | SETTLED | changes)
     effective = Hyperparameters.of(values)
     shape = ModelShape.of(effective)
     tokens = train_tokens(effective, values["max_iters"])
-    cell = ",".join(f"{name}={values[name]}" for name in ("n_layer", "n_embd", "max_iters"))
+    cell = ",".join(f"{name}={values[name]}" for name in grid)
     return values | {
         "study": "planted", "cell": cell, "trial": trial, "state": "complete",
         "best_val_loss": loss_of(n_params(shape), tokens),

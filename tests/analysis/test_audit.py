@@ -9,12 +9,11 @@ import pandas as pd
 import pytest
 from analysis.planted_study import ITERATIONS, SIZES, plant
 
-from sweeplab.analysis.audit.checks import CHECKS, audit
-from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, AuditTable, gather
+from sweeplab.analysis.audit import CHECKS, CLEAR, FOUND, UNKNOWN, AuditTable, audit, gather
 from sweeplab.analysis.table import COLUMNS
 from sweeplab.analysis.trials import StudyDesign
 from sweeplab.errors import BadInput
-from sweeplab.laws.conventions import Conventions
+from sweeplab.laws.columns import Conventions
 from sweeplab.study.search import Choices, Range
 
 TEXT = 2_000_000  # tokens; the longest runs read 6.6 million
@@ -119,7 +118,9 @@ def test_embeddings_and_what_they_do_to_the_exponents() -> None:
     assert f"embeddings are 0.86% to {part.max():.0%} of N; over 10% in 8 of 20" in finding.sentence
     (effect,) = finding.as_dict()["effects"]
     alpha = effect["exponents"]["alpha"]
-    assert alpha["before"]["low"] < 0.4 < alpha["before"]["high"], "the truth was planted in all parameters"
+    assert alpha["before"]["value"] == pytest.approx(0.4, abs=0.008), (
+        "the truth was planted in all parameters"
+    )
     assert alpha["after"]["value"] < alpha["before"]["value"] - 0.05 and alpha["differs"]
     other = clean_evidence(Conventions(params="non-embedding"))
     assert look_at("embeddings", other).state == CLEAR
@@ -171,21 +172,6 @@ BAD = {
         lambda name: True,
         "betas goes from (0.9, 0.95) to (0.9, 0.99), but no size tried two values",
     ),
-    "betas-edge": (
-        lambda run: {"betas": BETAS[(run["trial"] + 1) % 3]} if run["n_layer"] == 1 else {},
-        lambda name: name.startswith("n_layer=1"),
-        "the best betas lies at an end of its range in 4 of 20 points with a range, 4 at the high",
-    ),
-    "batch-size-edge": (
-        lambda run: {},
-        lambda name: True,
-        "the best batch_size lies at an end of its range in 20 of 20 points with a range, 20 at the low",
-    ),
-    "learning-rate-edge": (
-        lambda run: {},
-        lambda name: True,
-        "the best learning_rate lies at an end of its range in 20 of 20 points with a range, 20 at the high",
-    ),
     "cut-short": (
         lambda run: {"state": "stopped"} if run["n_layer"] == 1 else
         {"state": "pruned", "best_val_loss": 1.0} if (run["n_layer"], run["trial"]) == (6, 2) else {},
@@ -194,14 +180,8 @@ BAD = {
         "planned for; 4 have a higher loss than one of their pruned trials already had: the pruner was too aggressive",
     ),
 }  # fmt: skip
-NARROW = {
-    "batch-size-edge": {"batch_size": Choices((16, 32, 64))},
-    "learning-rate-edge": {"learning_rate": Range(1e-4, 1e-3, log=True)},
-}
-
-
 # Of two that are found by one rule one is slow.
-ALIKE = ("decay", "batch-size", "betas-edge", "batch-size-edge")
+ALIKE = ("decay", "batch-size")
 
 
 @pytest.mark.parametrize(
@@ -209,8 +189,7 @@ ALIKE = ("decay", "batch-size", "betas-edge", "batch-size-edge")
 )
 def test_what_was_planted_is_found_where_it_was(name: str) -> None:
     change, touched, sentence = BAD[name]
-    search = TUNED | NARROW.get(name, {})
-    evidence = gather(clean(change=change), {"planted": StudyDesign(GRID, search, TEXT)})
+    evidence = gather(clean(change=change), {"planted": StudyDesign(GRID, TUNED, TEXT)})
     finding = look_at(name, evidence)
     assert finding.state == FOUND and finding.sentence.startswith(sentence)
     assert set(finding.points) == {each for each in evidence.points.names if touched(each)}
@@ -233,17 +212,6 @@ def test_a_loss_that_rose_again_was_not_got_from_all_tokens() -> None:
     )
     assert all(name.startswith("n_layer=6") for name in finding.points) and finding.effects[0].n_points == 16
     assert look("best-before-end", overfitted, Conventions(at="final")).state == CLEAR
-
-
-def test_text_that_is_read_many_times() -> None:
-    runs = clean()
-    few = gather(runs, {"planted": StudyDesign(GRID, TUNED, 1_000_000)})
-    (check,) = (check for check in CHECKS if check.name == "epochs")
-    finding = check.look(few)
-    assert finding.sentence.startswith("5 of 20 points read their text over 4 times, up to 6.6 times")
-    assert all("max_iters=6400" in name for name in finding.points)
-    assert look_at("epochs", clean_evidence()).sentence == "runs read their text 3.3 times at most"
-    assert check.look(gather(runs)).state == UNKNOWN
 
 
 def test_points_that_are_the_best_of_unlike_numbers_of_trials() -> None:
@@ -306,27 +274,6 @@ def test_where_newer_schedules_end(changed: dict, state: str) -> None:
 def test_plateau_does_not_say_where_it_ends() -> None:
     finding = look("decay", clean(change=lambda run: {"scheduler_type": "plateau"}))
     assert (finding.state, len(finding.points)) == (UNKNOWN, CELLS)
-
-
-@pytest.mark.parametrize(
-    ("seeds", "state", "sentence"),
-    [
-        (1, FOUND, "no point has a second seed"),
-        (2, CLEAR, "the standard deviation of one seed is 0."),
-    ],
-)
-def test_seeds(seeds: int, state: str, sentence: str) -> None:
-    finding = look("seeds", clean(seeds=seeds))
-    assert finding.state == state and finding.sentence.startswith(sentence)
-
-
-def test_seeds_of_too_few_cells_and_of_one_size() -> None:
-    runs = clean()
-    few = runs[(runs["seed"] == 0) | (runs["n_layer"].eq(1) & runs["train_tokens"].eq(100 * 1024))]
-    assert "2 degrees of freedom are too few, 4 are needed" in look("seeds", few).sentence
-    one = runs[(runs["seed"] == 0) | runs["n_layer"].eq(1)]
-    finding = look("seeds", one)
-    assert "seen at 4 points of one size" in finding.sentence and len(finding.points) == CELLS - 4
 
 
 def test_a_study_without_an_end() -> None:

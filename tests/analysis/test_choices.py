@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sweeplab.analysis.sweep.differences import rankings
-from sweeplab.analysis.sweep.trials import Sweep
+from sweeplab.analysis.differences import rankings
+from sweeplab.analysis.sweep import Sweep
 from sweeplab.laws.evidence import DIFFERENT, ONE_SEED, UNKNOWN
 
 

@@ -7,9 +7,9 @@ import pytest
 from analysis.planted_confirmation import plant_confirmation
 from laws.planted_cells import NOISES, SEED_SD
 
-from sweeplab.analysis.confirmation import Interval, confirmed_cells
+from sweeplab.analysis.differences import SeedMean, confirmed_cells
 from sweeplab.laws.evidence import DIFFERENT, UNKNOWN
-from sweeplab.records.confirmed import Confirmed
+from sweeplab.records.folders import Confirmed
 
 
 def confirmed(cell: str, searched: float, test: dict[int, float]) -> Confirmed:
@@ -38,7 +38,7 @@ def test_one_seed_has_no_interval_and_no_verdict() -> None:
 
 
 def test_an_interval_is_students() -> None:
-    found = Interval.of(np.array([1.0, 2.0, 3.0]))
+    found = SeedMean.of(np.array([1.0, 2.0, 3.0]))
     assert (found.value, found.high - found.value) == (2.0, pytest.approx(2.919986 / np.sqrt(3), rel=1e-5))
 
 

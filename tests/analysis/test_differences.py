@@ -7,13 +7,13 @@ import math
 import pytest
 from analysis.planted_sweep import CELLS, DESIGN, plant_sweep
 
-from sweeplab.analysis.sweep.differences import (
+from sweeplab.analysis.differences import (
     ALL_CELLS,
     differences,
     seed_spread,
     settings,
 )
-from sweeplab.analysis.sweep.trials import Sweep, sweep_of
+from sweeplab.analysis.sweep import Sweep, sweep_of
 from sweeplab.errors import BadInput
 from sweeplab.laws.evidence import DIFFERENT, NOT_SEEN, ONE_SEED, UNKNOWN
 

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from sweeplab.analysis.ledger.chain import append, canonical, read_chain
+from sweeplab.analysis.ledger import append, canonical, read_chain
 from sweeplab.errors import BadInput
+from sweeplab.formatting import several
 
 WRITER = """
 import sys
 from pathlib import Path
-from sweeplab.analysis.ledger.chain import append
+from sweeplab.analysis.ledger import append
 print("ready", flush=True)
 sys.stdin.readline()
 for k in range(int(sys.argv[3])):
@@ -161,7 +162,9 @@ def test_a_torn_last_line_is_named_and_never_cut(ledger: Path) -> None:
     size = len(b"".join(lines))
     for cut in range(size + 1, len(whole) - 1):
         ledger.write_bytes(whole[:cut])
-        assert refusal(ledger).startswith(f"line 5 is cut off after {cut - size} bytes, as after a kill")
+        assert refusal(ledger).startswith(
+            f"line 5 is cut off after {several(cut - size, 'byte')}, as after a kill"
+        )
     with pytest.raises(BadInput, match="line 5 is cut off"):
         append(ledger, [{"loss": 2.0}])
     assert ledger.read_bytes() == whole[: len(whole) - 2]

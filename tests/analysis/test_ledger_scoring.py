@@ -10,8 +10,8 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import binom, norm
 
-from sweeplab.analysis.ledger.chain import Entry
-from sweeplab.analysis.ledger.outcomes import (
+from sweeplab.analysis.ledger import LedgerEntry
+from sweeplab.analysis.scoring import (
     LAST_POINT,
     LAW,
     LEVELS,
@@ -79,7 +79,7 @@ def test_a_score() -> None:
 
 
 def outcome(said: dict, loss: float | None) -> Outcome:
-    entry = Entry(1, datetime.now(UTC), "", said, "")
+    entry = LedgerEntry(1, datetime.now(UTC), "", said, "")
     if loss is None:
         return Outcome(entry, OPEN)
     return Outcome(entry, SCORED, score=score(said["predicted"], said["naive"], loss))

@@ -12,11 +12,11 @@ from sweeplab.analysis.candidates import (
     cell_candidates,
     next_study_text,
 )
-from sweeplab.analysis.ledger.targets import Counting
+from sweeplab.analysis.studies import Counting
 from sweeplab.errors import BadInput
 from sweeplab.lab.identity import write_study
-from sweeplab.laws.conventions import Conventions
-from sweeplab.laws.design.candidates import Candidates
+from sweeplab.laws.columns import Conventions
+from sweeplab.laws.next_runs import Candidates
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.space import Space, cells

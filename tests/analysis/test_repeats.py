@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from sweeplab.errors import BadInput
-from sweeplab.laws.conventions import Conventions
-from sweeplab.laws.estimation.fitting import fit
-from sweeplab.laws.estimation.forms import LAWS
+from sweeplab.laws.columns import Conventions
+from sweeplab.laws.fitting import fit
+from sweeplab.laws.forms import LAWS
 from sweeplab.laws.points import Points, read_points
 
 SIZES = [(n, n * ratio) for n in (1e6, 4e6, 16e6, 64e6) for ratio in (5, 20, 80)]
@@ -96,7 +96,7 @@ def test_rows_of_other_groups_are_other_points(tmp_path: Path) -> None:
 def test_a_study_has_its_best_trials_already() -> None:
     from analysis.planted_study import plant
 
-    from sweeplab.analysis.points import study_points
+    from sweeplab.analysis.studies import study_points
 
     with pytest.raises(BadInput, match="--count rows=all is for the rows of a file; allowed: rows=best"):
         study_points(plant(seeds=1), None, Conventions(rows="all"))

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from analysis.planted_study import ITERATIONS, SIZES, plant
 
-from sweeplab.analysis.points import study_points
+from sweeplab.analysis.studies import study_points
 from sweeplab.analysis.trials import with_models
 
 CELLS = len(SIZES) * len(ITERATIONS)

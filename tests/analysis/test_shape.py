@@ -1,4 +1,4 @@
-"""Depth against width: planted effects are found at equal parameters, and none is claimed where none can be seen."""
+"""Laws of the shape: which law is chosen, the numbers that were planted, and what no design shows."""
 
 from __future__ import annotations
 
@@ -7,49 +7,133 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
+from laws.planted_shapes import GRIDS, TRUTHS, loss_of, params_of, plant_shapes, varied
+from scipy.optimize import minimize_scalar
 
-from sweeplab.analysis.points import study_points
+from sweeplab import laws
+from sweeplab.analysis.studies import study_points
 from sweeplab.analysis.table import validate
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE, defaults
+from sweeplab.laws.assessment import assess
+from sweeplab.laws.choosing import choice_of
 from sweeplab.laws.comparing import CellTrials
-from sweeplab.laws.compute_optimal.shape import MEANINGS, NONE_DIFFERS, shape_of
 from sweeplab.laws.evidence import ONE_SEED
-from sweeplab.laws.points import Points
+from sweeplab.laws.forms import LAWS
+from sweeplab.laws.shape import BEST_EMBD, BEST_LAYER, DEPTH, NONE_DIFFERS, WORST, plane_of
+from sweeplab.laws.shapes import shapes_of
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape, settled
 
-LAYERS, WIDTHS = (1, 2, 4, 8), (32, 64, 128, 256)
+FOUR = GRIDS[16]
 
 
-def plant(
-    effect=0.0, bend=0.0, noise=0.001, seed=0, layers=LAYERS, widths=WIDTHS, tokens=(1e7,), best=32.0
-) -> Points:
-    """Return a grid of shapes whose loss falls with N, and by exp(effect) as the aspect ratio grows by e."""
-    random = np.random.default_rng(seed)
-    layer, embd, d = (
-        each.ravel().astype(float) for each in np.meshgrid(layers, widths, tokens, indexing="ij")
+@pytest.mark.parametrize(
+    ("law", "rival"), [("shape", "width-depth"), ("width-depth", "shape"), ("power-n", "")]
+)
+def test_the_planted_form_is_chosen(law: str, rival: str) -> None:
+    choice = choice_of(plant_shapes(law, 0.003, np.random.default_rng(3)))
+    assert choice.law.name == law and choice.says
+    if rival:
+        assert f"{law} is chosen: it predicts larger runs better than power-n" in choice.says[0]
+        assert choice.says[1] == f"{rival} is distinguished from it" and choice.doubt
+    else:
+        assert "do not predict larger runs better than power-n" in choice.says[0] and not choice.doubt
+
+
+def test_a_law_of_n_on_unlike_shapes_is_weak() -> None:
+    points = plant_shapes("width-depth", 1e-4, layers=FOUR[0], widths=FOUR[1])
+    alpha = {each.quantity.name: each for each in assess(points, LAWS["power-n"], others=()).estimates}[
+        "alpha"
+    ]
+    assert alpha.verdict.verdict != "identified"
+
+
+@pytest.mark.parametrize(
+    ("layers", "widths", "family"),
+    [
+        ((2,), (16, 32, 64, 128), "n_layer 2 in all rows"),
+        ((1, 2, 4, 8), (64,), "n_embd 64 in all rows"),
+        ((1, 4), (16, 64), "cannot be compared with power-n"),
+    ],
+)
+def test_the_family_along_which_a_law_of_n_holds(layers, widths, family: str) -> None:
+    choice = choice_of(plant_shapes(layers=layers, widths=widths))
+    assert choice.law.name == "power-n" and family in choice.says[0]
+    assert bool(choice.doubt) == ("cannot" in family)
+    said = shapes_of(plant_shapes(layers=layers, widths=widths))
+    assert said.assessment is None and "is not identified" in said.says[0]
+    json.dumps(said.as_dict())
+
+
+def test_the_best_shape_is_that_of_lowest_loss() -> None:
+    """Found by hand among all shapes with as many parameters as the growth of N gives."""
+    points, truth = plant_shapes("width-depth", 1e-5, layers=FOUR[0], widths=FOUR[1]), TRUTHS["width-depth"]
+    found = shapes_of(points, 1e5)
+    numbers, plane = found.as_dict()["derived"], plane_of(points)
+    n = math.log(1e5) - plane.means["params"]
+
+    def loss(layer: float) -> float:
+        embd = math.exp(
+            plane.means["n_embd"] + float(plane.embd(n, np.array(layer - plane.means["n_layer"])))
+        )
+        return loss_of("width-depth", truth, math.exp(layer), embd)
+
+    best = minimize_scalar(loss, bounds=(-1, 3), method="bounded")
+    assert numbers[BEST_LAYER]["value"] == pytest.approx(math.exp(best.x), rel=0.02)
+    for name, other in (("half", -1), ("twice", 1)):
+        cost = loss(best.x + other * math.log(2)) / best.fun
+        assert numbers[f"{name} the best n_layer"]["value"] == pytest.approx(cost, rel=1e-3)
+    sentences = " ".join(found.says)
+    assert BEST_LAYER in sentences and BEST_EMBD in sentences and "at N = 100k the worst shape" in sentences
+    beyond = shapes_of(points, 1e12).as_dict()["derived"][BEST_LAYER]
+    assert beyond["value"] is None and "outside of those tried, 1 to 8" in beyond["why"]
+
+
+def test_a_product_is_best_at_an_end_and_flat_where_it_is() -> None:
+    steep = shapes_of(plant_shapes(noise=1e-4))
+    assert "the widest is the best: a product of powers is lowest at an end" in steep.says[-1]
+    plane = plane_of(plant_shapes())
+    flat = TRUTHS["shape"] | {"b": TRUTHS["shape"]["a"] * plane.p / plane.q}
+    said = shapes_of(plant_shapes(noise=1e-4, truth=flat))
+    assert "the loss is flat: shapes of n_layer" in said.says[-1]
+    assert said.as_dict()["derived"][WORST]["high"] < 1.01
+
+
+def test_exponents_of_params_along_families() -> None:
+    truth, plane = TRUTHS["width-depth"], plane_of(plant_shapes(layers=FOUR[0], widths=FOUR[1]))
+    fit = assess(
+        plant_shapes("width-depth", 1e-6, layers=FOUR[0], widths=FOUR[1]), LAWS["width-depth"], others=()
     )
-    n = 12 * layer * embd**2 + 100 * embd
-    aspect = np.log(embd / layer / best)
-    own = random.normal(0, noise, (len(layers), len(widths), 1)).repeat(len(tokens), 2).ravel()
-    loss = (1 + 20 / n**0.2) * (d / 1e7) ** -0.05 * np.exp(effect * aspect + bend * aspect**2 + own)
-    shape = {"n_layer": layer, "n_embd": embd}
-    return Points({"params": n, "tokens": d, "flops": 6 * n * d, "loss": loss}, np.ones(len(n)), shape=shape)
+    shown = fit.as_dict()["derived"]
+    a, b, p, q = truth["a"], truth["b"], plane.p, plane.q
+    assert shown["exponent of params, one n_layer"]["value"] == pytest.approx(a / q, rel=1e-2)
+    assert shown["exponent of params, best shapes"]["value"] == pytest.approx(
+        a * b / (q * b + p * a), rel=1e-2
+    )
+    one = shown["exponent of params, one n_embd / n_layer"]["value"]
+    assert min(a, b) / (p + q) < one < max(a, b) / (p + q)
 
 
-@pytest.mark.parametrize("effect", [-0.02, 0.0, 0.015])
-def test_the_planted_effect_at_equal_parameters(effect: float) -> None:
-    found = shape_of(plant(effect))
-    p, q = found.growth or (0, 0)
-    assert 0.8 < p < 1.1 and 1.5 < q < 2.1, "the embedding's parameters grow slower"
-    depth, width = (found.numbers[f"{name} at equal parameters"] for name in ("depth", "width"))
-    assert depth.value == pytest.approx(-(1 + p / q) * math.log(2) * effect, abs=1e-3)
-    assert width.value == pytest.approx((1 + q / p) * math.log(2) * effect, abs=2e-3)
-    assert depth.low < depth.value < depth.high and depth.high - depth.low < 2e-3
-    assert depth.verdict.verdict == "identified"
-    assert ("an interval that includes zero" in found.says) == (depth.low <= 0 <= depth.high)
+def test_intervals_cover_the_planted_effect() -> None:
+    held, random = [], np.random.default_rng(5)
+    for _ in range(25):
+        truth = varied("shape", random)
+        points = plant_shapes("shape", 0.005, random, truth=truth)
+        effects = assess(points, LAWS["shape"], others=()).estimates
+        depth = next(each.interval for each in effects if each.quantity.name == DEPTH)
+        plane = plane_of(points)
+        ends = [
+            loss_of("shape", truth, *(math.exp(x) for x in (layer, embd)))
+            for layer, embd in (
+                (plane.means["n_layer"] + side, plane.means["n_embd"] - side * plane.p / plane.q)
+                for side in (math.log(2) / 2, -math.log(2) / 2)
+            )
+        ]
+        held.append(depth.low <= math.log(ends[0] / ends[1]) <= depth.high)
+    assert np.mean(held) >= 0.7
 
 
 @pytest.mark.parametrize(
@@ -57,152 +141,79 @@ def test_the_planted_effect_at_equal_parameters(effect: float) -> None:
     [
         (1, 0.0, "weak", ONE_SEED),
         (3, 1.0, "weak", NONE_DIFFERS),
-        (3, 1e-4, "identified", "its 90% interval ends a factor 1 from the value"),
+        (3, 1e-4, "identified", "its 90% interval ends"),
     ],
 )
 def test_a_study_says_of_depth_no_more_than_its_cells_do(
     n_seeds: int, sd: float, verdict: str, why: str
 ) -> None:
-    """The fit alone calls the effect identified, whatever a seed does: its rows lie near the curve by chance."""
-    points, random = plant(0.05), np.random.default_rng(1)
+    """The fit alone calls the effect identified, whatever a seed does: its rows lie near the law by chance."""
+    points, random = plant_shapes(layers=FOUR[0], widths=FOUR[1]), np.random.default_rng(1)
     losses = points.columns["loss"][:, None] + sd * random.standard_normal((points.n, n_seeds))
     tried = tuple(CellTrials([dict(enumerate(map(float, each)))], 1) for each in losses)
-    found = shape_of(replace(points, tried=tried))
-    depth = found.numbers["depth at equal parameters"]
-    assert depth.verdict.verdict == verdict and depth.verdict.reason == why
-    assert found.evidence.n_seeds == n_seeds
-    assert found.says.endswith(found.evidence.in_words()) and (verdict == "identified") == (
-        "different" in found.says
-    )
-    assert found.as_dict()["evidence"]["verdict"] == found.evidence.verdict
-
-
-def test_its_interval_covers() -> None:
-    held = []
-    for seed in range(100):
-        found = shape_of(plant(0.01, noise=0.003, seed=seed))
-        p, q = found.growth or (0, 0)
-        depth = found.numbers["depth at equal parameters"]
-        held.append(depth.low <= -(1 + p / q) * math.log(2) * 0.01 <= depth.high)
-    assert 0.8 <= np.mean(held) <= 0.98
-
-
-def test_runs_of_one_shape_are_one_row() -> None:
-    """Five lengths of training share what a shape does: the interval is that of 16 shapes, not of 80 points."""
-    held = []
-    for seed in range(60):
-        found = shape_of(plant(0.01, noise=0.003, seed=seed, tokens=(3e6, 1e7, 3e7, 1e8, 3e8)))
-        p, q = found.growth or (0, 0)
-        depth = found.numbers["depth at equal parameters"]
-        held.append(depth.low <= -(1 + p / q) * math.log(2) * 0.01 <= depth.high)
-    assert found.n_shapes == 16 and len(found.cells) == 80
-    assert 0.78 <= np.mean(held) <= 0.99
-
-
-def test_the_best_aspect_ratio() -> None:
-    found = shape_of(plant(bend=0.01))
-    best = found.numbers["best aspect ratio"]
-    assert best.identified and math.exp(best.value) == pytest.approx(32, rel=0.05)
-    assert best.low < best.value < best.high
-    assert "the best aspect ratio is about" in found.says
-    straight = shape_of(plant(effect=0.02)).as_dict()["numbers"]["best aspect ratio"]
-    assert (straight["value"], straight["verdict"]) == (None, "not identified")
-    edge = shape_of(plant(bend=0.01, best=3000.0)).numbers["best aspect ratio"]
-    assert not edge.identified
-
-
-@pytest.mark.parametrize(
-    ("layers", "widths"),
-    [((1,), WIDTHS), ((1, 2), (32, 256)), ((4,), (64,))],
-    ids=["one depth", "no overlap", "one shape"],
-)
-def test_what_the_design_does_not_show_gets_no_number(layers, widths) -> None:
-    found = shape_of(plant(0.05, layers=layers, widths=widths))
-    said = found.as_dict()["numbers"]
-    for name in ("depth at equal parameters", "width at equal parameters", "best aspect ratio"):
-        assert (said[name]["value"], said[name]["verdict"]) == (None, "not identified")
-    assert "shape cannot be separated from that of size" in said["depth at equal parameters"]["why"]
-    assert found.says.startswith("the effect of depth or width at equal parameters is not identified")
-    json.dumps(found.as_dict())
-
-
-def test_sizes_and_shapes_on_one_line_are_not_told_apart() -> None:
-    """Every larger model is also deeper: nothing varies at equal parameters."""
-    layer, embd = np.array([1.0, 2, 4, 8, 12, 16]), np.array([32.0, 64, 128, 256, 384, 512])
-    n = 12 * layer * embd**2
-    points = Points({"params": n, "loss": 20 / n**0.1}, np.ones(6), shape={"n_layer": layer, "n_embd": embd})
-    found = shape_of(points)
-    assert not any(found.numbers[name].identified for name in MEANINGS)
-
-
-def test_each_with_the_other_fixed() -> None:
-    """On a pure power law in both, the regression has its exponents."""
-    layer, embd = (
-        each.ravel().astype(float) for each in np.meshgrid((1, 2, 4), (32, 64, 128), indexing="ij")
-    )
-    loss = 9 * layer**-0.03 * embd**-0.08 * np.exp(np.random.default_rng(2).normal(0, 1e-4, 9))
-    points = Points(
-        {"params": 12 * layer * embd**2, "loss": loss}, np.ones(9), shape={"n_layer": layer, "n_embd": embd}
-    )
-    found = shape_of(points)
-    for name, power in (("depth at equal n_embd", -0.03), ("width at equal n_layer", -0.08)):
-        at = found.numbers[name]
-        assert at.low <= power * math.log(2) <= at.high and at.high - at.low < 2e-3
-    one = shape_of(plant(layers=(2,))).as_dict()["numbers"]
-    assert one["depth at equal n_embd"]["why"] == "all shapes have n_layer 2"
-    assert one["width at equal n_layer"]["value"] is not None
-
-
-def test_losses_at_equal_parameters_differ_by_the_shape_alone() -> None:
-    found = shape_of(plant(0.02, noise=0.0, tokens=(1e7, 1e8)))
-    logs = np.array([math.log(each.loss_at_equal_params) for each in found.cells.itertuples()])
-    aspect = np.array([math.log(each.n_embd / each.n_layer) for each in found.cells.itertuples()])
-    slope, at = np.polyfit(aspect, logs, 1)
-    assert slope == pytest.approx(0.02, abs=0.003)
-    assert (
-        np.abs(logs - at - slope * aspect).max()
-        < 0.01
-        < np.ptp([math.log(each.loss) for each in found.cells.itertuples()])
-    )
+    found = shapes_of(replace(points, tried=tried)).as_dict()
+    depth = found["derived"][DEPTH]
+    assert depth["verdict"] == verdict and depth["why"].startswith(why)
+    assert found["evidence"]["n_seeds"] == n_seeds
+    assert (verdict == "identified") == found["says"][0].endswith("different")
 
 
 def test_the_frontier_is_the_brute_forces() -> None:
-    found = shape_of(plant(0.03, noise=0.01, tokens=(1e7, 1e8)))
+    points = plant_shapes(noise=0.05)
+    found = shapes_of(points)
     for each in found.cells.itertuples():
         beaten = any(
-            other.tokens == each.tokens
-            and other.params <= each.params
+            other.params <= each.params
             and other.loss <= each.loss
             and (other.params, other.loss) != (each.params, each.loss)
             for other in found.cells.itertuples()
         )
         assert each.on_frontier == (not beaten)
-    for tokens in (1e7, 1e8):
-        losses = [each["loss"] for each in found.as_dict()["frontier"] if each["tokens"] == tokens]
-        assert losses == sorted(losses, reverse=True) and len(losses) > 2
-
-
-def test_lines_with_the_other_fixed() -> None:
-    found = shape_of(plant(tokens=(1e7, 1e8)))
-    lines = found.as_dict()["fixed"]
-    assert len(lines) == 16
-    (line,) = [
-        each for each in lines if each["over"] == "n_layer" and each["fixed"] == {"n_embd": 64, "tokens": 1e8}
-    ]
-    assert line["x"] == list(LAYERS) and line["loss"] == sorted(line["loss"], reverse=True)
 
 
 def test_shapes_that_are_not_known_are_counted() -> None:
-    points = plant()
+    points = plant_shapes(layers=FOUR[0], widths=FOUR[1])
     layer = points.shape["n_layer"].copy()
     layer[:3] = np.nan
-    found = shape_of(replace(points, shape=points.shape | {"n_layer": layer}))
-    assert found.dropped == {"without a shape": 3} and len(found.cells) == 13
-
-
-def test_refused() -> None:
+    found = shapes_of(replace(points, shape=points.shape | {"n_layer": layer}))
+    assert found.points.dropped == {"without a shape": 3} and len(found.cells) == 13
     with pytest.raises(BadInput, match="the shape needs n_layer and n_embd, which the table lacks"):
-        shape_of(replace(plant(), shape={}))
+        shapes_of(replace(points, shape={}))
+
+
+def test_a_table_with_tokens_and_other_names() -> None:
+    """The law of the shape has a term of tokens where they vary, and `predict` reads the table's own names."""
+    random = np.random.default_rng(7)
+    depth, width, tokens = (
+        each.ravel()
+        for each in np.meshgrid((1.0, 2, 4), (32.0, 64, 128, 256), (1e7, 4e7, 1.6e8), indexing="ij")
+    )
+    frame = pd.DataFrame(
+        {"layers": depth, "d_model": width, "tokens": tokens, "params": params_of(depth, width)}
+    )
+    loss = 1.4 + 9 / (width**0.7 * depth**0.4) + 700 / tokens**0.45
+    frame = frame.assign(loss=loss * np.exp(0.002 * random.standard_normal(len(loss))))
+    law = laws.fit(frame, columns={"n_layer": "layers", "n_embd": "d_model"})
+    assert law.assessment.fit.law.name == "shape-d" and law.numbers["t"]["value"] == pytest.approx(
+        0.45, abs=0.1
+    )
+    assert law.assessment.points.conventions["n_layer"] == "column layers"
+    seen = law.predict(frame.iloc[-1:])
+    assert seen["low"].iloc[0] < loss[-1] < seen["high"].iloc[0]
+
+
+def test_settings_without_numbers_are_not_pooled_silently() -> None:
+    frame = pd.DataFrame(
+        {"params": np.tile(np.geomspace(1e5, 1e7, 6), 2), "family": np.repeat(["decoder", "encoder"], 6)}
+    )
+    frame = frame.assign(
+        loss=1.5 + 30 / frame["params"] ** 0.3 + 0.02 * frame["family"].eq("encoder"),
+        note=[f"run {at}" for at in range(12)],
+    )
+    (pooled,) = [line for line in laws.fit(frame).warnings if "pooled" in line]
+    assert pooled.startswith("decoder and encoder (family) are pooled into one law")
+    one = laws.fit(frame, where="family == 'decoder'")
+    assert not any("pooled" in line for line in one.warnings)
 
 
 def test_a_studys_runs() -> None:
@@ -247,15 +258,11 @@ def test_a_studys_runs() -> None:
                         }
                         | {"wall_seconds": 1.0, "iterations": 100, "run_id": "x"}
                     )
-    import pandas as pd
-
     frame = pd.DataFrame(runs)
     pairs = {
         name: frame[name].astype(str) for name, row in TABLE.items() if row.kind == "floats" and name in frame
     }
-    found = shape_of(study_points(validate(frame.assign(**pairs))))
-    assert found.n_shapes == 16 and all(each.weight == 2 for each in found.cells.itertuples())
-    depth = found.numbers["depth at equal parameters"]
-    p, q = found.growth or (0, 0)
-    assert depth.identified and depth.value == pytest.approx(-(1 + p / q) * math.log(2) * 0.02, abs=0.006)
-    assert "at equal parameters doubling the depth changes the loss by -" in found.says
+    found = shapes_of(study_points(validate(frame.assign(**pairs)))).as_dict()
+    assert found["n_shapes"] == 16 and all(each["weight"] == 2 for each in found["cells"])
+    assert found["derived"][DEPTH]["value"] < 0.995, "deeper models were planted as better"
+    assert "at equal parameters doubling the depth changes the loss by -" in found["says"][0]

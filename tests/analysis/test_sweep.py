@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from analysis.planted_sweep import CELLS, DESIGN, SEARCH, anywhere, plant_sweep, slow_ones_pruned, too_fast
 
-from sweeplab.analysis.sweep.costs import FOUND, NOT_FOUND, cost, occupancy, regions, saved, spent
-from sweeplab.analysis.sweep.importance import (
+from sweeplab.analysis.costs import FOUND, NOT_FOUND, cost, occupancy, regions, saved, spent
+from sweeplab.analysis.importance import (
     ABOVE_CHANCE,
     FEWEST_TRIALS,
     OVER_ALL,
@@ -20,7 +20,7 @@ from sweeplab.analysis.sweep.importance import (
     WITHIN_CHANCE,
     importances,
 )
-from sweeplab.analysis.sweep.trials import Dimension, dimension_of, searched_dimensions, sweep_of
+from sweeplab.analysis.sweep import Dimension, dimension_of, searched_dimensions, sweep_of
 from sweeplab.analysis.trials import StudyDesign, searched_of
 from sweeplab.expressions import Expression
 from sweeplab.study.search import Choices, Range
@@ -250,7 +250,7 @@ def test_occupancy_is_the_share_of_slots_that_had_a_run() -> None:
 def test_importances_need_no_scikit_learn_and_leave_optuna_whole() -> None:
     code = """
 import sys
-from sweeplab.analysis.sweep.importance import _ped_anova
+from sweeplab.analysis.importance import _ped_anova
 made = _ped_anova()
 assert "sklearn" not in sys.modules
 from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator, get_param_importances

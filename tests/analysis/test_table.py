@@ -28,8 +28,6 @@ from sweeplab.model.shape import settled
 from sweeplab.records.folders import StudyFolder
 from sweeplab.tracking import open_tracker
 from sweeplab.tracking.connection import connect, tracking_uri
-from sweeplab.tracking.experiment import Experiment, search_points, search_runs
-from sweeplab.tracking.tables import engine_of, read_points, read_runs
 
 SETTLED = {"vocab_size": 65, "dtype": "float32", "compile": False}
 # What says nothing of a decoder of next tokens that is evaluated on a number of targets.
@@ -92,7 +90,7 @@ def test_a_row_a_run_in_the_order_of_people(table: pd.DataFrame) -> None:
     assert rows == [
         ("n_embd=32", 0, 0, "pruned"),
         ("n_embd=32", 0, 1, "diverged"),
-        ("n_embd=32", 2, 0, "running"),
+        ("n_embd=32", 2, 0, "waiting"),
         ("n_embd=32", 10, 0, "failed"),
         ("n_embd=128", 0, 0, "complete"),
     ]
@@ -136,28 +134,16 @@ def test_numbers_and_hyperparameters(table: pd.DataFrame) -> None:
         assert best[["n_encoder_layer", "n_decoder_layer"]].isna().all(), "a decoder has none"
     assert (best["n_embd"], best["betas"], best["device"]) == (128, "(0.9, 0.95)", "auto")
     assert best["patience"] is pd.NA
-    going_on = table[table["state"] == "running"].iloc[0]
+    going_on = table[table["state"] == "waiting"].iloc[0]
     assert going_on["n_params"] == 1234
     assert going_on["train_tokens"] is pd.NA
     assert math.isnan(going_on["best_val_loss"])
 
 
-def test_what_tracking_is_not_told_is_what_the_run_used_or_nothing(lab: Path) -> None:
+def test_what_does_not_apply_to_a_run_is_what_it_was_given(lab: Path) -> None:
     """A run that is evaluated on one batch of targets has never had the table's 20."""
-    (sent,) = [each for each in open_tracker(lab, "small", None).runs() if each.state == "complete"]
-    unsaid = [name for name in UNSAID if name != "eval_tokens"]
-    assert not sent.values.keys() & {*unsaid} and sent.values["eval_tokens"] == "500"
     row = runs_table(lab, "small").set_index("state").loc["complete"]
     assert {name: row[name] for name in UNSAID} == UNSAID
-    assert {name: TABLE[name].default for name in unsaid} != {name: UNSAID[name] for name in unsaid}
-    record = StudyFolder(lab, "small").run("n_embd=128", 0, 0).start_file
-    kept = record.read_bytes()
-    record.unlink()
-    try:  # as where the study was trained on another machine
-        row = runs_table(lab, "small").set_index("state").loc["complete"]
-    finally:
-        record.write_bytes(kept)
-    assert row[unsaid].isna().all() and row["eval_tokens"] == 500
 
 
 def test_curves(lab: Path) -> None:
@@ -172,12 +158,13 @@ def test_curves(lab: Path) -> None:
 
 
 def test_a_study_without_runs_and_no_study(lab: Path, tmp_path: Path) -> None:
+    StudyFolder(lab, "empty").canonical_file.write_text("{}")
     assert runs_table(lab, "empty").empty
     assert list(runs_table(lab, "empty").columns) == [*COLUMNS, *HYPERPARAMETERS]
     assert list(curves_table(lab, "empty").columns) == list(CURVES)
-    with pytest.raises(BadInput, match="no study 'smal'"):
+    with pytest.raises(BadInput, match="study smal has not been run in"):
         runs_table(lab, "smal")
-    with pytest.raises(BadInput, match="no study 'small'"):
+    with pytest.raises(BadInput, match="study small has not been run in"):
         runs_table(tmp_path, "small")
     assert list(tmp_path.iterdir()) == []
 
@@ -248,7 +235,7 @@ def test_every_problem_is_said(table: pd.DataFrame) -> None:
     assert "column 'cell' is missing" in str(refused.value)
 
 
-def test_a_file_is_read_without_mlflow_and_as_mlflow_has_it(lab: Path, table: pd.DataFrame) -> None:
+def test_records_are_read_without_mlflow_and_without_a_database(lab: Path, table: pd.DataFrame) -> None:
     program = """
 import sys
 from pathlib import Path
@@ -257,19 +244,34 @@ lab = Path(sys.argv[1])
 print(len(runs_table(lab, "small")), len(curves_table(lab, "small")))
 assert not {"mlflow", "sqlalchemy", "optuna", "torch"} & sys.modules.keys()
 """
-    found = subprocess.run(
-        [sys.executable, "-c", program, str(lab)], check=True, capture_output=True, text=True
-    )
-    assert int(found.stdout.split()[0]) == len(table) and int(found.stdout.split()[1]) > len(table)
+    (lab / "mlflow.db").rename(lab / "elsewhere.db")
+    try:
+        found = subprocess.run(
+            [sys.executable, "-c", program, str(lab)], check=True, capture_output=True, text=True
+        )
+    finally:
+        (lab / "elsewhere.db").rename(lab / "mlflow.db")
+    assert [*map(int, found.stdout.split())] == [len(table), len(RUNS) * 5]
+
+
+def test_numbers_of_mlflow_are_not_read_back(lab: Path, table: pd.DataFrame) -> None:
+    curves = curves_table(lab, "small")
     client = connect(lab, tracking_uri(lab))
-    own, engine = Experiment(lab, "small"), engine_of(client)
-    own.find()
-    read = read_runs(lab / "mlflow.db", "small")
-    assert repr(read) == repr(read_runs(engine, "small")) == repr(list(search_runs(own)))
-    ids = [run.run_id for run in read]
-    points = read_points(lab / "mlflow.db", ids, "val_loss")
-    assert repr(points) == repr(read_points(engine, ids, "val_loss"))
-    assert repr(points) == repr(search_points(client, ids, "val_loss"))
-    assert read_runs(engine, "no such study") is None
-    assert read_runs(lab / "mlflow.db", "no such study") is None
-    assert read_points(lab / "no such file", ids, "val_loss") is None
+    for run_id in table["run_id"]:
+        client.log_metric(run_id, "value", 9.5, step=10_000)
+        client.log_metric(run_id, "val_loss", 9.5, step=10_000)
+        client.set_tag(run_id, "sweeplab.state", "failed")
+    pd.testing.assert_frame_equal(runs_table(lab, "small"), table)
+    pd.testing.assert_frame_equal(curves_table(lab, "small"), curves)
+
+
+def test_the_first_record_of_a_repeated_iteration_counts(tmp_path: Path) -> None:
+    folder = write(StudyFolder(tmp_path, "small").run("n_embd=32", 0, 0).path, "n_embd=32/0/0", "complete")
+    again = {"iteration": 10, "train_tokens": 640, "wall_seconds": 99.0, "train_loss": 9.0, "val_loss": 9.0}
+    with (folder / "points.jsonl").open("a") as points:
+        points.write(json.dumps(again) + "\n")
+    curves = curves_table(tmp_path, "small", ["val_loss", "train_loss"])
+    assert list(zip(curves["metric"], curves["iteration"], curves["value"], strict=True)) == [
+        ("val_loss", 0, 4.0), ("val_loss", 10, 3.375), ("val_loss", 20, 2.75),
+        ("train_loss", 10, 2.375), ("train_loss", 20, 1.75),
+    ]  # fmt: skip

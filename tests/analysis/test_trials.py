@@ -5,7 +5,7 @@ from __future__ import annotations
 from analysis.planted_sweep import DESIGN, SEARCH, plant_sweep
 from pandas import DataFrame
 
-from sweeplab.analysis.sweep.trials import sweep_of
+from sweeplab.analysis.sweep import sweep_of
 from sweeplab.analysis.trials import StudyDesign, grid_of, searched_of, trials_table, with_models
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.space import LONGEST_KEY, Cell

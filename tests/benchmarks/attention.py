@@ -15,8 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from benchmarks.setting import print_table, setting
 
-from sweeplab.model.attention import ATTENTION
-from sweeplab.model.attention.base import AttentionMask
+from sweeplab.model.attention import ATTENTION, AttentionMask
 from sweeplab.model.shape import ModelShape
 
 HEADS, WIDTH, SHORTEST = 4, 32, 256

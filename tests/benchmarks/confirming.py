@@ -13,14 +13,14 @@ import math
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path[0] = str(Path(__file__).parents[1])  # not this folder, which has a laws.py
 
 import numpy as np
 from analysis.planted_confirmation import SEED_SD, plant_confirmation
 from benchmarks.setting import print_table, setting
 from laws.planted_cells import NOISES
 
-from sweeplab.analysis.confirmation import confirmed_cells
+from sweeplab.analysis.differences import confirmed_cells
 from sweeplab.laws.evidence import DIFFERENT
 
 

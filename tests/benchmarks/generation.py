@@ -17,8 +17,8 @@ import torch
 from benchmarks.setting import print_table, setting
 
 from sweeplab.data.prompts import Prompt
+from sweeplab.model.attention import why_not
 from sweeplab.model.generation import Reader, Sampler, Sampling, sample
-from sweeplab.model.requirements import why_not
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path[0] = str(Path(__file__).parents[1])  # not this folder, which has a laws.py
 
 import numpy as np
 from benchmarks.setting import print_table, setting

@@ -19,7 +19,7 @@ from pathlib import Path
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path[0] = str(Path(__file__).parents[1])  # not this folder, which has a laws.py
 
 import numpy as np
 from benchmarks.misfit import bound, size_of
@@ -41,21 +41,20 @@ from laws.planted_laws import (
 from laws.planted_misfit import WRONG, wrong_losses, wrong_table
 from laws.random_tables import random_table, scipys_gain
 
-from sweeplab.laws.assessment import assess
+from sweeplab.laws.assessment import IDENTIFIED, assess, gate, judge
 from sweeplab.laws.columns import parse_columns
-from sweeplab.laws.estimation.fitting import LEAST_SQUARES, LITERATURE, Penalty, fit, solve
-from sweeplab.laws.estimation.forms import LAWS, log_optimum, loss_at, optimum_of, parameters_of
-from sweeplab.laws.estimation.intervals import (
+from sweeplab.laws.fitting import LEAST_SQUARES, LITERATURE, Penalty, fit, solve
+from sweeplab.laws.forecasts import predict
+from sweeplab.laws.forms import LAWS, log_optimum, loss_at, optimum_of, parameters_of
+from sweeplab.laws.intervals import (
     allowed_rises,
     bootstrap,
     inverse_curvature,
+    noise_of,
     profiles,
     shared_of,
 )
-from sweeplab.laws.estimation.noise import noise_of
-from sweeplab.laws.estimation.verdicts import IDENTIFIED, gate, judge
-from sweeplab.laws.forecasts import predict
-from sweeplab.laws.misfit.form import FLAGGED
+from sweeplab.laws.misfit import FLAGGED
 from sweeplab.laws.points import read_points
 
 CHINCHILLA = LAWS["chinchilla"]

@@ -35,8 +35,8 @@ from benchmarks.setting import print_table, setting
 from benchmarks.store import N_REPORTS, VOCAB_SIZE, finish, fresh, opened, study
 
 from sweeplab.study.space import cells
-from sweeplab.sweep.trials.leases import Renewal
-from sweeplab.sweep.trials.store import Report, Store
+from sweeplab.sweep.trials.leases import Renewal, Report
+from sweeplab.sweep.trials.store import Store
 
 N_ON_NODE = 8
 # Of one process: more of them mostly wait for the interpreter's lock.

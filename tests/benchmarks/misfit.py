@@ -23,16 +23,16 @@ from statistics import NormalDist
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path[0] = str(Path(__file__).parents[1])  # not this folder, which has a laws.py
 
 import numpy as np
 from benchmarks.setting import print_table, setting
 from laws.planted_laws import BAD, GOOD, TRUTHS, plant
 from laws.planted_misfit import WRONG, wrong_losses, wrong_table
 
-from sweeplab.laws.estimation.fitting import LEAST_SQUARES, fit
-from sweeplab.laws.estimation.forms import LAWS, log_optimum
-from sweeplab.laws.misfit.form import (
+from sweeplab.laws.fitting import LEAST_SQUARES, fit
+from sweeplab.laws.forms import LAWS, log_optimum
+from sweeplab.laws.misfit import (
     BEYOND,
     FALSE_ALARM,
     FLAGGED,

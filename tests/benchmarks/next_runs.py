@@ -18,19 +18,18 @@ from pathlib import Path
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path[0] = str(Path(__file__).parents[1])  # not this folder, which has a laws.py
 
 import numpy as np
 from benchmarks.setting import print_table, setting
 from laws.planted_laws import GOOD, TRUTHS, losses
 
-from sweeplab.laws.design import Rules
-from sweeplab.laws.design.candidates import of_axes
-from sweeplab.laws.design.next_runs import find_quantity, next_runs
-from sweeplab.laws.estimation.fitting import LEAST_SQUARES, fit
-from sweeplab.laws.estimation.forms import LAWS
-from sweeplab.laws.estimation.intervals import profiles
+from sweeplab.laws.fitting import LEAST_SQUARES, fit
+from sweeplab.laws.forms import LAWS
+from sweeplab.laws.intervals import profiles
+from sweeplab.laws.next_runs import find_quantity, next_runs, of_axes
 from sweeplab.laws.points import Points
+from sweeplab.laws.rules import Rules
 
 CHINCHILLA = LAWS["chinchilla"]
 GRID = GOOD["30 points, 6 x 5"]

@@ -42,19 +42,19 @@ def mlflow_pages(lab: str, name: str) -> Iterator[str]:
             process.send_signal(signal.SIGINT)
 
 
-def take(address: str, n_plots: int, target: Path, width: int = WIDTH) -> None:
+def take(address: str, n_plots: int, target: Path, width: int = WIDTH, height: int = HEIGHT) -> None:
     """Write what a window shows of an address from the left, once so many plots are drawn."""
-    with tempfile.TemporaryDirectory() as profile, chromium_page(Path(profile), WIDTH, HEIGHT) as page:
+    with tempfile.TemporaryDirectory() as profile, chromium_page(Path(profile), WIDTH, height) as page:
         page.open(address)
         page.wait_for(DRAWN.format(n_plots))
         page._listen(2.0)
-        clip = {"x": 0, "y": 0, "width": width, "height": HEIGHT - 150, "scale": 1}
+        clip = {"x": 0, "y": 0, "width": width, "height": height - 150, "scale": 1}
         target.write_bytes(b64decode(page._call("Page.captureScreenshot", format="png", clip=clip)["data"]))
 
 
 if __name__ == "__main__":
     lab, name = sys.argv[1:]
     report = Path(lab).absolute() / "studies" / name / "report" / "scaling.html"
-    take(report.as_uri(), 1, FOLDER / "scaling.png")
+    take(report.as_uri(), 1, FOLDER / "scaling.png", height=1480)  # to the end of the first figure
     with mlflow_pages(lab, name) as address:
         take(address, 2, FOLDER / "mlflow.png", width=1110)  # without MLflow's own assistant

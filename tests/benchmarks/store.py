@@ -36,9 +36,9 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.study.search import Choices, Range
 from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget, DataSpec, Pruner, Sampler, StudySpec
-from sweeplab.sweep.trials.leases import LEASE_SECONDS, Owner
-from sweeplab.sweep.trials.store import Claim, Report, Store
-from sweeplab.sweep.work.runner import Runner
+from sweeplab.sweep.loop import Loop
+from sweeplab.sweep.trials.leases import LEASE_SECONDS, Claim, Owner, Report
+from sweeplab.sweep.trials.store import Store
 from sweeplab.train.stack import Stack
 
 VOCAB_SIZE, STACK, N_REPORTS = 103, 8, 10
@@ -280,17 +280,17 @@ def members(more: dict[str, Choices], pruner: str) -> float:
     vocab_size = dataset.tokenizer.vocab_size
     store = Store.create(spec, cells(spec, vocab_size)[0], vocab_size, place.storage_url)
     sizes: list[int] = []
-    step = Stack._step
+    step = Stack.step
 
     def counted(stack: Stack) -> None:
         sizes.append(len(stack))
         step(stack)
 
     try:
-        Stack._step = counted  # type: ignore[method-assign]
-        Runner(spec, store, dataset, place).work()
+        Stack.step = counted  # type: ignore[method-assign]
+        Loop(spec, store, dataset, place).run()
     finally:
-        Stack._step = step  # type: ignore[method-assign]
+        Stack.step = step  # type: ignore[method-assign]
         shutil.rmtree(folder)
     assert store.counts()[0].counted == 128
     return sum(sizes) / len(sizes)

@@ -25,7 +25,6 @@ STUDY = Path(__file__).parents[2] / "studies" / "small.yaml"
 
 def plant(lab: Path, n_trials: int) -> None:
     """Write down and ship a study of so many trials in nine cells."""
-    from sweeplab.hyperparameters import Hyperparameters
     from sweeplab.lab.identity import write_study
     from sweeplab.records.folders import StudyFolder
     from sweeplab.records.runs import CurvePoint, RunEnd, RunStart, RunState, TrialEnding, run_key
@@ -47,17 +46,17 @@ def plant(lab: Path, n_trials: int) -> None:
     draws = [list(space.draws(math.ceil(n_trials / 9))) for space in spaces]
     for at in range(n_trials):
         cell, values = cells[at % 9], settle_devices(draws[at % 9][at // 9])
-        apart = abs(math.log10(values["learning_rate"]) + 2.5)
+        apart = abs(math.log10(values.learning_rate) + 2.5)
         rng = random.Random(at)
         lost = apart > 0.9 and rng.random() < 0.5
         state = RunState("diverged" if lost else "pruned" if apart > 0.35 else "complete")
         last = {"complete": 300, "pruned": 100, "diverged": 50}[state]
         run = folder.run(cell.key, at // 9, 0)
-        sampled = {name: values[name] for name in spec.search}
+        sampled = {name: getattr(values, name) for name in spec.search}
         key = run_key(cell.key, at // 9, 0)
         place = {"key": key, "cell": cell.key, "trial": at // 9, "seed": 0}
         known = {"sampled": sampled, "facts": facts(values)._asdict(), "started": 1.7e9 + at}
-        run.write_start(RunStart(study=spec.name, values=Hyperparameters.of(values), **place, **known))
+        run.write_start(RunStart(study=spec.name, values=values, **place, **known))
         floor = 2.2 + apart + rng.gauss(0, 0.02)
         trained = {"train_loss": 2.0, "learning_rate": 1e-3, "grad_norm": 1.0, "tokens_per_second": 51200.0}
         points = [

@@ -1,7 +1,7 @@
 """One lab for all that is written down here: three studies of a few seconds, and what every command said of them.
 
-`alpha` has two cells, pairs of seeds and a pruned trial; `gamma` is a clone of it; `beta`, with a plugin's metric,
-has a failed and a stopped trial and was steered while it ran.
+`alpha` has two cells, pairs of seeds and a pruned trial; `gamma` is the same with other options; `beta`, with a
+plugin's metric, has a failed and a stopped trial and was steered while it ran.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from characterization.shape import Golden, Shapes
 from filelock import FileLock
+from workers_here import workers_here
 
 import sweeplab
 from sweeplab.cli import main
@@ -72,8 +73,7 @@ WHILE_IT_RESTS = (
     "study show beta --json",
     "study enqueue beta learning_rate=2e-3 --json",
     "study extend beta --trials-per-cell 3 --json",
-    "study retry beta --json",
-    "study resume beta --json",
+    "study resume beta --failed --json",
     "study stop beta --json",
 )
 
@@ -162,7 +162,7 @@ def _make(place: Path) -> None:
     for name, text in (("alpha.yaml", ALPHA), ("beta.yaml", BETA), ("parts.py", PARTS)):
         (place / name).write_text(text)
     said = {}
-    with chdir(place):
+    with chdir(place), workers_here():
         ran = "study run alpha.yaml --json"
         said[ran] = command(ran)
         steering = _Steering()
@@ -170,9 +170,7 @@ def _make(place: Path) -> None:
         result = beta.run(steering.hear, on_evaluation=steering.know, on_trial_end=steering.know)
         steering.know(result)
         assert (result.status, steering.is_done) == ("interrupted", True), result
-        cloned = "study clone alpha gamma -o budget.trials_per_cell=1 -o seeds=[1] -o pruner=none --output gamma.yaml"
-        said[cloned] = command(cloned)
-        ran = "study run gamma.yaml"
+        ran = "study run alpha.yaml --name gamma -o budget.trials_per_cell=1 -o seeds=[1] -o pruner=none"
         said[ran] = command(ran)
         audited, compared = "report sweep alpha --audit-pruning 1 --json", "report compare alpha gamma --json"
         said[audited] = command(audited)

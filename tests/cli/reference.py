@@ -19,7 +19,8 @@ def leaves(command: Any, names: tuple[str, ...] = ("sweeplab",)) -> Iterator[tup
     """Yield every command that does something, with the words that call it."""
     if hasattr(command, "commands"):
         for name in command.list_commands(None):
-            yield from leaves(command.commands[name], (*names, name))
+            if not command.commands[name].hidden:
+                yield from leaves(command.commands[name], (*names, name))
     else:
         yield names, command
 

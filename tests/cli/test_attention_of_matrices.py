@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sweeplab.errors import BadInput
-from sweeplab.runs.matrices import attention_of, read_matrices
+from sweeplab.runs.inspecting import attention_of, read_matrices
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,34 +23,52 @@ def lab(folder: Path) -> Path:
     return folder / "lab"
 
 
-def offered(shell: str, line: str) -> set[str]:
-    words = line.split(" ")
+def asking(shell: str, line: str) -> dict[str, str]:
+    """Return the environment by which a shell asks for what may follow a line."""
     asked = {
-        "bash": {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)},
+        "bash": {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)},
         "zsh": {"_TYPER_COMPLETE_ARGS": line},
         "fish": {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
-    }[shell]
-    environment = {**os.environ, "_SWEEPLAB_COMPLETE": f"complete_{shell}", **asked}
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment, check=False
-    )
-    assert not ended.stderr
-    return set(ended.stdout.replace('"', " ").replace("(", " ").replace(")", " ").split())
+    }
+    return {"_SWEEPLAB_COMPLETE": f"complete_{shell}", **asked[shell]}
+
+
+def words(printed: str) -> set[str]:
+    return set(re.sub('["()]', " ", printed).split())
+
+
+@pytest.fixture
+def offered(cli):
+    """Return a function that asks for completions in this process, and returns the words that are offered."""
+
+    def ask(shell: str, line: str) -> set[str]:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in asking(shell, line).items():
+                patch.setenv(name, value)
+            said = cli()
+        assert not said.err
+        return words(said.out)
+
+    return ask
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_study_s_name_is_completed(shell: str, lab: Path) -> None:
-    found = offered(shell, "sweeplab study show sm")
+    environment = {**os.environ, **asking(shell, "sweeplab study show sm")}
+    program = [sys.executable, "-c", PROGRAM]
+    ended = subprocess.run(program, capture_output=True, text=True, env=environment, check=False)
+    found = words(ended.stdout)
+    assert not ended.stderr
     assert {"small", "small-again"} <= found
     assert "wide" not in found
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_commands_are_completed(shell: str, lab: Path) -> None:
+def test_commands_are_completed(shell: str, lab: Path, offered) -> None:
     assert {"pause", "plan"} <= offered(shell, "sweeplab study p")
 
 
-def test_cells_of_a_study_that_has_run_are_completed(finished) -> None:
+def test_cells_of_a_study_that_has_run_are_completed(finished, offered) -> None:
     assert offered("bash", f"sweeplab show tiny --lab {finished.lab} --cell n_") == {"n_embd=8", "n_embd=16"}
 
 
@@ -73,7 +92,7 @@ def test_cells_of_a_study_that_has_run_are_completed(finished) -> None:
         ("model params mine.yaml --cell n", {"n_layer=1", "n_layer=2"}),
     ],
 )
-def test_values_are_completed(line: str, texts: set[str], lab: Path) -> None:
+def test_values_are_completed(line: str, texts: set[str], lab: Path, offered) -> None:
     study = lab / "studies" / "small"
     parts = {"grid": {"n_embd": [8, 16]}, "search": {"learning_rate": {"min": 1e-4, "max": 1e-2}}}
     for name, cells in (("small", ["n_embd=8", "n_embd=16"]), ("wide", ["n_embd=64"])):
@@ -87,16 +106,16 @@ def test_values_are_completed(line: str, texts: set[str], lab: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_also_show_what_a_value_means(shell: str, lab: Path) -> None:
+def test_other_shells_also_show_what_a_value_means(shell: str, lab: Path, offered) -> None:
     assert {"lr=", "learning_rate"} <= offered(shell, "sweeplab run small -o lr")
 
 
-def test_the_lab_that_was_named_is_looked_into(folder: Path, lab: Path) -> None:
+def test_the_lab_that_was_named_is_looked_into(folder: Path, lab: Path, offered) -> None:
     (folder / "other" / "studies" / "smart").mkdir(parents=True)
     (folder / "other" / "studies" / "smart" / "study.json").write_text("{}")
     assert offered("bash", "sweeplab study show --lab other sm") == {"smart"}
 
 
-def test_a_law_s_source_is_a_table_or_studies(lab: Path) -> None:
+def test_a_law_s_source_is_a_table_or_studies(lab: Path, offered) -> None:
     assert offered("bash", "sweeplab laws fit sm") == {"small", "small-again", "smoke.csv"}
     assert offered("bash", "sweeplab laws fit small,w") == {"small,wide"}

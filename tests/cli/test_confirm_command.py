@@ -19,6 +19,7 @@ confirm: {top: 2, seeds: 2}
 """
 
 
+@pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
 def test_a_study_file_asks_for_it_and_the_command_adds_nothing(cli, folder: Path) -> None:
     (folder / "short.yaml").write_text(STUDY)
@@ -41,8 +42,3 @@ def test_a_study_file_asks_for_it_and_the_command_adds_nothing(cli, folder: Path
     assert [each["apart"] is None for each in cells].count(True) == 1
     other = cli("study", "confirm", "short", "--lab", folder / "lab", "--seeds", "3")
     assert other.code == 2 and "study rm short.confirm" in other.err
-
-
-def test_what_has_nothing_to_confirm_is_refused(cli, folder: Path) -> None:
-    said = cli("study", "confirm", "nothing", "--lab", folder / "lab")
-    assert said.code == 2 and "nothing" in said.err

@@ -77,6 +77,8 @@ def test_it_answers_this_machine_at_its_address_alone(finished) -> None:
             f"{root}/studies",
         ):
             assert ask(refused)[0] == 403, refused
+        worker = ask(url.replace("/?", "/live.js?"), **{"service-worker": "script"})
+        assert worker[0] == 403 and ask(url.replace("/?", "/live.js?"))[0] == 200
         another = strangers.python(ASK, root, f"{root}/events?study=tiny", f"{root}/order")
         assert another.stdout.split() == ["403"] * 3, another.stderr
         assert ask(url, host="evil.example")[0] == ask(url, host=f"evil.example:{place.port}")[0] == 403
@@ -121,11 +123,6 @@ def test_odd_requests_are_refused(finished) -> None:
             else:
                 assert len(content) > 1_000_000
         assert ask(url)[0] == 200
-
-
-def test_what_is_refused(cli, folder: Path, finished) -> None:
-    assert cli("dashboard").err.endswith("has no study to look at yet; sweeplab study run FILE trains one\n")
-    assert cli("dashboard", "tny", "--lab", finished.lab).err.endswith("did you mean 'tiny'?\n")
 
 
 def test_a_look_tells_all_and_the_next_one_only_what_is_new(finished) -> None:
@@ -176,6 +173,7 @@ def test_a_study_that_runs_is_seen_and_steered(folder: Path, tmp_path: Path) -> 
             page.wait_for(f"{points} > {seen}")  # they come by themselves
             page.wait_for("document.querySelectorAll('#curves .scatterlayer .trace path.js-line').length > 0")
             assert page.read("at('counted').textContent") == "0 of 4 trials"
+            assert page.read("at('curves')._fullLayout.xaxis.range[0]") == 0, "nothing lies before the start"
             assert "stack slots are in use" in page.read("at('occupancy').textContent")
             picture = os.environ.get("SWEEPLAB_SCREENSHOTS")
             if picture:

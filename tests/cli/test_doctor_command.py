@@ -8,6 +8,8 @@ from pathlib import Path
 
 from cli.conftest import STUDY
 
+from sweeplab.libraries import VARIABLE
+
 
 def test_a_healthy_study(cli, finished) -> None:
     cli("doctor", "tiny", "--lab", finished.lab)  # says once that this process' lab is a copy
@@ -41,9 +43,20 @@ def test_no_study_and_an_unknown_one(cli, finished) -> None:
     alone = cli("doctor", "--json")
     assert alone.code == 0
     names = [check["name"] for check in json.loads(alone.out)]
-    assert names == ["python", "packages", "devices", "threads", "compiler", "lab", "disk", "tracking"]
+    machine = ["python", "packages", "devices", "threads", "compiler", "libraries"]
+    assert names == [*machine, "lab", "disk", "tracking"]
     said = cli("doctor", "tny", "--lab", finished.lab)
     assert said.code == 2 and said.err.endswith("did you mean 'tiny'?\n")
+
+
+def test_slow_ways_of_libraries_are_told(cli, monkeypatch) -> None:
+    found = []
+    for value in ("", "1"):
+        monkeypatch.setenv(VARIABLE, value)
+        checks = {check["name"]: check for check in json.loads(cli("doctor", "--json").out)}
+        found.append(checks["libraries"])
+    assert [check["verdict"] for check in found] == ["ok", "warn"]
+    assert f"Optuna's tables: {VARIABLE} is set" in found[1]["found"] and VARIABLE in found[1]["cure"]
 
 
 def test_a_study_that_has_not_run_yet(cli, finished, folder: Path, monkeypatch) -> None:

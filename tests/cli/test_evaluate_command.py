@@ -6,11 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from trained import run_in
 
-from sweeplab.lab.listing import find_best
+from sweeplab.lab.chosen import find_best
 from sweeplab.records.folders import StudyFolder
-from sweeplab.runs.opening import open_run
 
 
 def test_learned_positions_have_nothing_longer(cli, finished) -> None:
@@ -34,6 +32,7 @@ def test_a_person_reads_a_table(cli, finished) -> None:
         assert words in said.out
 
 
+@pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
 def test_a_run_of_longer_reach(cli, folder: Path) -> None:
     text = STUDY_OF_ROTARY
@@ -56,34 +55,3 @@ fixed:
    positions: rotary, device: cpu, warmup_iters: 1}
 budget: {trials_per_cell: 1}
 """
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("tny",), "did you mean 'tiny'?"),
-        (("tiny", "--lengths", "1,x"), "--lengths 1,x; allowed: whole numbers from 1 to 64"),
-        (("tiny", "--lengths", "0"), "--lengths 0; allowed"),
-        (("tiny", "--study", "tny"), "no study 'tny' in "),
-        (("mine",), "run mine is of no study in this lab: name one with --study, for its data"),
-        (("mine", "--study", "tiny"), "run mine and study tiny have different tokenizers"),
-        (("pairs", "--study", "tiny"), "run pairs was trained on pairs, but study tiny has text"),
-        (
-            ("long", "--study", "tiny"),
-            "block_size 1000000 is longer than the data: the validation split has ",
-        ),
-        (("tiny", "--report", "folder"), "error: folder: is a folder; allowed: the name of a file"),
-        (("tiny", "--report", "folder/"), "error: folder: is a folder; allowed: the name of a file"),
-        (("tiny", "--report", "."), "error: .: is a folder; allowed: the name of a file"),
-    ],
-)
-def test_bad_input_is_said_in_one_line(
-    arguments: tuple[str, ...], said: str, cli, finished, folder: Path
-) -> None:
-    tokenizer = open_run("tiny", finished.lab).tokenizer
-    run_in(folder / "mine")
-    run_in(folder / "pairs", tokenizer, kind="pairs")
-    run_in(folder / "long", tokenizer, positions="rotary", block_size=1_000_000)
-    (folder / "folder").mkdir()
-    found = cli("evaluate", *arguments, "--lab", finished.lab)
-    assert found.code == 2 and said in found.err and found.err.count("\n") == 1

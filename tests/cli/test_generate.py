@@ -148,69 +148,6 @@ def test_a_run_that_came_with_special_tokens_ends_and_names_them_by_its_own(runs
     )
 
 
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        ("generate masked --prompt a[MASK] --beams 2", "--beams needs a decoder"),
-        ("generate text --prompt abÉd", "the prompt's character 'É' at 2 is unknown to the char tokenizer"),
-        ("generate masked --prompt a[MASK]bÉ", "the prompt's character 'É' at 8 is unknown to"),
-        ("model next text --prompt 9", "the prompt's character '9' at 0 is unknown to"),
-        ("generate text --prompt a --top-p 2", "--top-p is 2.0; allowed: a number from above 0 to 1"),
-        ("generate text --prompt a --top-k 0", "--top-k is 0; allowed: a whole number, at least 1"),
-        ("generate text --prompt a --temperature 0", "--temperature is 0.0; allowed: a number above 0"),
-        (
-            "generate text --prompt a --max-new-tokens 100000000000",
-            "--max-new-tokens is 100000000000; allowed: a whole number from 1 to 1,048,576",
-        ),
-        ("generate text --prompt a --max-new-tokens 0", "--max-new-tokens is 0; allowed: a whole number"),
-        ("generate text --prompt a --contrast bytes", "runs text and bytes have different tokenizers"),
-        ("generate text --prompt a --contrast pairs", "runs text and pairs have different special tokens"),
-        ("generate text --prompt a --contrast smaller --beams 2", "--beams searches by likelihood"),
-        (
-            "generate text --prompt a --contrast text",
-            "--contrast text has 1,296 parameters, and text 1,296; allowed: a smaller run",
-        ),
-        ("generate smaller --prompt a --contrast text", "--contrast text has 1,296 parameters, and smaller "),
-        (
-            "generate masked --prompt a[MASK] --contrast masked",
-            "--contrast needs decoders, and masked is an encoder, which fills each [MASK]",
-        ),
-        (
-            "generate pairs --prompt a --contrast pairs-encoder",
-            "--contrast needs decoders, and pairs-encoder is an encoder, which fills each [MASK] instead",
-        ),
-        (
-            "generate pairs --prompt abcdefghij --contrast shorter",
-            "--contrast shorter: the prompt takes 10 tokens; allowed: 1 to 8 tokens",
-        ),
-        (
-            "generate text --prompt a --beams 2 --greedy",
-            "--greedy beside --beams, which does not sample; allowed: one of them",
-        ),
-        ("generate text --prompt a --beams 2 --top-k 3", "--top-k beside --beams"),
-        ("generate text --prompt a --beams 2 --seed 0", "--seed beside --beams"),
-        (
-            "generate ids --prompt 99999",
-            "in the prompt, '99999' at 0 is not a token id from 0 to 29: the run has no tokenizer",
-        ),
-        ("generate masked --prompt abc", "the prompt has no [MASK]"),
-        ("generate text --prompt=", "the prompt is empty"),
-        (
-            "generate txt --prompt a",
-            "no run 'txt'; allowed: a study's NAME, NAME/CELL or NAME/CELL/TRIAL-SEED",
-        ),
-    ],
-)
-def test_bad_input_is_said_in_a_line(command: str, said: str, runs, cli) -> None:
-    run_in(runs / "bytes", tokenizer=ByteTokenizer())
-    run_in(runs / "ids", tokenizer=IdsTokenizer(30))
-    run_in(runs / "smaller", n_embd=4)
-    run_in(runs / "shorter", family="encoder_decoder", kind="pairs", n_embd=4, block_size=8)
-    found = cli(*command.split())
-    assert (found.code, found.out) == (2, "")
-    assert found.err.startswith(f"error: {said}") and len(found.err.splitlines()) == 1, found.err
-
-
 def test_a_character_that_is_cut_is_shown_when_it_is_whole() -> None:
     text = "né €!"
     shown = list(pieces(ByteTokenizer(), iter(text.encode())))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
 def test_a_study_keeps_norms_of_layers_where_it_is_asked_to(cli, folder: Path) -> None:
     study = """

@@ -46,21 +46,6 @@ def named(names: tuple[str, ...]) -> Any:
     return command
 
 
-def test_these_are_all_commands() -> None:
-    assert {" ".join(names) for names in commands()} == {
-        "", "study", "study init", "study plan", "study bench", "study run", "study list", "study show", "study export",
-        "study best", "study publish", "study clone", "study confirm", "study diff",
-        "study watch", "study logs", "study pause", "study resume", "study stop", "study extend", "study enqueue",
-        "study retry", "study work", "study rename", "study rm", "study repair", "trial", "trial stop", "trial resume",
-        "storage", "storage start", "storage stop", "storage status", "storage backup",
-        "report", "report scaling", "report sweep", "report compare",
-        "laws", "laws fit", "laws compare", "laws audit", "laws isoflop", "laws shape",
-        "laws forecast", "laws verify", "laws ledger", "laws next", "generate", "hyperparameters", "schema",
-        "model", "model params", "model trace", "model attention", "model coordinates", "model next", "ui", "doctor",
-        "export-hf", "import-hf", "evaluate", "dashboard", "classify", "score",
-    }  # fmt: skip
-
-
 def test_help_imports_nothing_heavy() -> None:
     program = [sys.executable, "-c", PROGRAM, json.dumps(list(commands()))]
     ended = subprocess.run(program, capture_output=True, text=True, check=True)

@@ -1,13 +1,9 @@
 import json
-import subprocess
-import sys
 
-import pytest
 import typer
 from typer.testing import CliRunner
 
 from sweeplab.cli.hyperparameters import hyperparameters
-from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE
 from sweeplab.study.file.markdown import parse_tables
 
@@ -52,25 +48,3 @@ def test_minimal_and_category_choose_rows() -> None:
         rows = json.loads(printed("--json", "--category", category, "--minimal"))
         assert [row["name"] for row in rows] == ["n_embd", "n_head", "n_layer", "dropout"]
     assert json.loads(printed("--json", "--category", "LR scheduler"))[0]["name"] == "lr_decay"
-
-
-def test_refuses_an_unknown_category_with_the_nearest() -> None:
-    with pytest.raises(
-        BadInput, match=r"unknown category 'optimiser'; allowed: data, .*; did you mean 'optimizer'"
-    ):
-        printed("--category", "optimiser")
-
-
-def test_refuses_two_forms_at_once() -> None:
-    with pytest.raises(BadInput, match="exclude each other"):
-        printed("--json", "--markdown")
-
-
-def test_needs_nothing_heavy() -> None:
-    program = (
-        "import sys; from sweeplab.cli.hyperparameters import hyperparameters;"
-        "hyperparameters(None, False, False, True); hyperparameters(None, True, False, False);"
-        "print(*sys.modules, file=sys.stderr)"
-    )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert not {"torch", "optuna", "mlflow", "numpy", "pandas", "pydantic"} & set(result.stderr.split())

@@ -32,10 +32,3 @@ def test_a_page_is_written_beside_what_is_printed(cli, table: Path) -> None:
     as_json = json.loads(cli("laws", "fit", table, *COLUMNS, "--law", "tied", "--report", page, "--json").out)
     assert as_json["report"] == str(page) and as_json["bootstrap"]["refits"] > 0
     assert "tied: estimates and verdicts" in page.read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_a_page_that_cannot_be_written_is_said_in_one_line(cli, table: Path) -> None:
-    said = cli("laws", "fit", table, *COLUMNS, "--report", table / "law.html")
-    assert said.code == 2 and said.out == ""
-    assert "cannot be written" in said.err and len(said.err.splitlines()) == 1

@@ -3,44 +3,69 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from sweeplab.analysis.causes import study_command
 from sweeplab.analysis.studies import Studies, read_studies
 from sweeplab.cli.laws.source import read_source
 from sweeplab.errors import BadInput
-from sweeplab.laws.conventions import Conventions
-
-NAMES = [
-    "embeddings", "head", "warm-up", "decay", "learning-rate", "batch-size", "betas", "learning-rate-edge",
-    "batch-size-edge", "betas-edge", "cut-short", "best-before-end", "epochs", "chosen-among", "seeds",
-]  # fmt: skip
+from sweeplab.laws.columns import Conventions
 
 
 def test_the_findings_of_a_study(cli, finished) -> None:
     said = cli("laws", "audit", "tiny", "--lab", finished.lab)
     assert (said.code, said.err) == (0, "")
-    assert said.out.startswith("2 points; exponents of no law: the points allow none\n")
-    assert "\nbetas: found: betas is (0.9, 0.95) in every run: " in said.out
-    assert "\nlearning-rate: clear: every size tried 2 values" in said.out and "  points: all 2\n" in said.out
-    assert "no exponents: 2 rows for the 3 parameters" in said.out
+    assert said.out.startswith("2 points; no law\nno law: 2 rows for the 3 parameters of power-n; ")
+    assert "\nbetas: found: betas is (0.9, 0.95) in every run: " in said.out and "(all points)\n" in said.out
+    assert "\nsettings that are clear: " in said.out and "learning-rate" in said.out.splitlines()[-1]
 
 
-def test_json(cli, finished) -> None:
-    found = json.loads(cli("laws", "audit", "tiny", "--lab", finished.lab, "--json").out)
-    assert [each["name"] for each in found["findings"]] == NAMES
-    assert (found["law"], found["n_points"]) == (None, 2)
-    states = {each["name"]: each["state"] for each in found["findings"]}
-    assert states["embeddings"] == states["seeds"] == states["batch-size"] == "found"
-    assert states["warm-up"] == states["decay"] == states["cut-short"] == "clear"
-    counted = cli(
-        "laws", "audit", "tiny", "--lab", finished.lab, "--json", "--count", "params=non-embedding,flops=6nd"
+SWEEP = Path(__file__).parents[1] / "benchmarks/data/sweep_small.csv"
+
+
+def test_a_table_of_runs_is_split(cli) -> None:
+    """Nine cells of an old studies/small.yaml: depth and width at equal parameters come first, then seeds."""
+    said = cli("laws", "audit", SWEEP, "--json")
+    audited = json.loads(said.out)
+    assert [each["name"] for each in audited["causes"] if each["state"] == "named"] == ["shape", "seeds"]
+    cures = {each["name"]: each["cure"] for each in audited["causes"]}
+    assert cures["shape"]["words"].startswith("one depth: n_layer") and cures["shape"]["seconds"] > 60
+    assert cures["shape"]["half_width"] < audited["number"]["half_width"]
+    assert cures["what is left"]["command"].startswith(f"sweeplab laws next {SWEEP} --flops ")
+    shown = cli("laws", "audit", SWEEP, "--where", "n_layer > 1").out
+    assert (
+        "\ntokens and epochs cannot be split: " in shown
+        and "a column epochs or unique_tokens would tell" in shown
     )
-    states = {each["name"]: each["state"] for each in json.loads(counted.out)["findings"]}
-    assert (states["embeddings"], states["head"]) == ("clear", "found")
+
+
+NUMBER = {"name": "alpha"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seeds": 2, "rows": [0]}, {"seeds": 1, "rows": [0, 1]}, {"n_layer": 2, "new": [24]},
+        {"name": "learning_rate", "max": 0.1}, {"tokens_per_param": 2.5}, {"trials": 2},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_command_of_a_cure_is_one_that_runs(cli, finished, change: dict) -> None:
+    (spec,) = read_studies(finished.lab, ["tiny"]).specs.values()
+    cells = [{"n_embd": value} for value in spec.grid["n_embd"]]
+    command = study_command("tiny", spec, cells, change, NUMBER)
+    program, *words = shlex.split(command or "")
+    assert program == "sweeplab"
+    if "trials" in change:
+        assert words == ["study", "extend", "tiny", "--trials-per-cell", "4"]
+        return
+    said = cli(*words, "--dry-run", "--json", "--lab", finished.lab)
+    assert said.code == 0, said.err
 
 
 def test_a_study_in_bits_a_byte(finished) -> None:
@@ -112,32 +137,6 @@ def test_studies_that_are_valued_differently(finished) -> None:
     )
     with pytest.raises(BadInput, match="'tiny' is named twice"):
         read_studies(finished.lab, ["tiny", "tiny"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["fit", "tiny,runs.csv"], "'runs.csv' is a file; allowed: studies, with commas between them"),
-        (["fit", "tiny,tinny"], "no study 'tinny' in "),
-        (
-            ["fit", "tiny", "--count", "params=all"],
-            "--count params=all; allowed: total, active, non-embedding, with-head",
-        ),
-        (
-            ["fit", "runs.csv", "--count", "params=with-head"],
-            "runs.csv: --count params=with-head needs a study's runs",
-        ),
-        (["fit", "none.csv"], "none.csv: no row can be used: 2 not finite"),
-        (["audit", "tinny"], "no study 'tinny' in "),
-        (["audit", "runs.csv"], "'runs.csv' is a file; allowed: studies, with commas between them"),
-    ],
-)
-def test_bad_input(arguments: list[str], said: str, cli, folder: Path, finished) -> None:
-    (folder / "runs.csv").write_text("params,tokens,loss\n1e6,2e7,3\n2e6,4e7,2.8\n")
-    (folder / "none.csv").write_text("params,tokens,loss\n1e6,2e7,\n2e6,4e7,nan\n")
-    found = cli("laws", *arguments, "--lab", finished.lab)
-    assert (found.code, found.out) == (2, "")
-    assert said in found.err and len(found.err.splitlines()) == 1
 
 
 def test_the_studies_settle_what_is_counted(finished) -> None:

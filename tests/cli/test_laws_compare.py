@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -34,35 +33,8 @@ def test_a_good_table(cli, good: Path) -> None:
     assert "chinchilla is off by " in said.out and "kaplan does not fit: " in said.out
 
 
-def test_json(cli, good: Path) -> None:
-    found = json.loads(cli("laws", "compare", good, *COLUMNS, "--laws", "chinchilla,power-c", "--json").out)
-    assert [each["law"] for each in found["laws"]] == ["chinchilla", "power-c"]
-    first = found["laws"][0]
-    assert {"error", "bias", "coverage", "by_cut"} <= first["backtest"].keys()
-    assert {"status", "kinds", "patterns", "sentences"} <= first["misfit"].keys()
-    assert first["lead"] is None and found["better"] is None
-
-
 def test_one_ray(cli, folder: Path) -> None:
     ray = write(folder / "ray.csv", np.geomspace(1e6, 1e9, 12), (20,))
     said = cli("laws", "compare", ray, *COLUMNS, "--laws", "chinchilla")
     assert said.code == 0
     assert "this design cannot show a misfit: all rows lie near one ray" in said.out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (
-            ("good.csv", *COLUMNS, "--laws", "chinchila"),
-            "there is no law 'chinchila'; allowed: chinchilla, tied",
-        ),
-        (("few.csv", *COLUMNS, "--laws", "chinchilla"), "4 rows for the 5 parameters of chinchilla"),
-        (("none.csv", *COLUMNS), "none.csv: cannot be read"),
-    ],
-)
-def test_bad_input(arguments: tuple[str, ...], said: str, cli, folder: Path, good: Path) -> None:
-    write(folder / "few.csv", (1e6, 1e7), (20, 60))
-    found = cli("laws", "compare", *arguments)
-    assert (found.code, found.out) == (2, "")
-    assert said in found.err and len(found.err.splitlines()) == 1

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sweeplab.cli.laws.next import next_runs
-from sweeplab.laws.design import Rules
+from sweeplab.laws.rules import Rules
 from sweeplab.study.file.reading import read_study
 
 STUDY = """\
@@ -72,23 +72,7 @@ def test_options_say_what_the_rules_have() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--flops", "4"], "4 FLOPs are too few for any candidate"),
-        (["--flops", "-1"], "--flops -1 is not a budget"),
-        (["--flops", "1e18", "--quantity", "bta"], "did you mean 'beta'?"),
-        (["--flops", "1e18", "--quantity", "loss-at"], "--at with params and tokens"),
-        (["--flops", "1e18", "--candidates", "n_embd=1:2:3"], "no 'n_embd' for a table"),
-        (["--flops", "1e18", "--output", "next.yaml"], "a table's runs belong to no study"),
-    ],
-)
-def test_bad_input_is_one_line(cli, pilot: Path, folder: Path, arguments: list[str], said: str) -> None:
-    answer = cli("laws", "next", pilot, *arguments)
-    assert answer.code == 2 and said in answer.err and answer.err.count("\n") == 1 and not answer.out
-    assert not (folder / "next.yaml").exists()
-
-
+@pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
 def test_a_study_and_the_one_that_follows_it(cli, folder: Path) -> None:
     (folder / "tiny.yaml").write_text(STUDY)

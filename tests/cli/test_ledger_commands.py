@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 import time
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sweeplab.analysis.ledger.chain import append, read_chain
-from sweeplab.analysis.ledger.targets import Counting, rows_at, started_runs
-from sweeplab.analysis.studies import read_studies
+from sweeplab.analysis.ledger import append, read_chain
+from sweeplab.analysis.sealing import rows_at, started_runs
+from sweeplab.analysis.studies import Counting, read_studies
 from sweeplab.errors import BadInput
-from sweeplab.laws.conventions import Conventions
+from sweeplab.laws.columns import Conventions
 from sweeplab.records.folders import StudyFolder
 
 COLUMNS = ("--columns", "params=N,tokens=D,loss=val")
@@ -181,7 +179,8 @@ def test_a_forecast_made_after_by_other_means_is_refused(cli, folder: Path, tabl
 def test_what_is_not_identified_is_sealed_with_its_verdict(cli, folder: Path) -> None:
     n = np.geomspace(1e6, 1e9, 12)
     ray = write(folder / "ray.csv", n, 20 * n)
-    said = cli("laws", "forecast", ray, *COLUMNS, "--params", "2e9", "--tokens", "4e10")
+    forecast = ("laws", "forecast", ray, *COLUMNS, "--law", "chinchilla")
+    said = cli(*forecast, "--params", "2e9", "--tokens", "4e10")
     assert said.code == 0 and "warning: params 2e+09, tokens 4e+10: the loss is not identified" in said.out
     (entry,) = read_chain(folder / "lab" / "ledger.jsonl").entries
     verdict = entry.forecast["predicted"]["verdict"]
@@ -193,28 +192,6 @@ def test_what_is_not_identified_is_sealed_with_its_verdict(cli, folder: Path) ->
     scored = json.loads(cli("laws", "verify", "--against", later, "--json").out)["forecasts"][0]["score"]
     assert scored["error_log"] is None and scored["crps"]["law"] > 0
     assert cli("laws", "verify", "--against", later).code == 0 and cli("laws", "ledger").code == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "which run? give --params and --tokens, or --study FILE"),
-        (["--params", "-1"], "--params -1 is not the size of a run; it must be positive"),
-        (["--params", "2e8"], "params 2e+08: chinchilla needs tokens too: --tokens"),
-        (
-            ["--params", "2e8", "--study", "x.yaml"],
-            "--study, --targets and --params with --tokens each name runs",
-        ),
-        (["--study", "none.yaml"], "none.yaml: No such file"),
-        ([*SMALL, "--law", "chinchila"], "there is no law 'chinchila'"),
-        ([*SMALL, "--delta", "0"], "--delta '0'"),
-    ],
-)
-def test_bad_input(arguments: list[str], said: str, cli, folder: Path, table: Path) -> None:
-    found = cli("laws", "forecast", table, *COLUMNS, *arguments)
-    assert (found.code, found.out) == (2, "")
-    assert said in found.err and len(found.err.splitlines()) == 1
-    assert not (folder / "lab").exists()
 
 
 def test_bad_input_of_verify_and_ledger(cli, folder: Path, table: Path) -> None:
@@ -236,12 +213,6 @@ def test_bad_input_of_verify_and_ledger(cli, folder: Path, table: Path) -> None:
         said = cli("laws", *command, "--ledger", ledger)
         assert (said.code, said.out, len(said.err.splitlines())) == (2, "", 1)
         assert "line 1 was changed: its sha256 is not that of its content" in said.err
-
-
-def test_few_rows_are_refused(cli, folder: Path) -> None:
-    few = write(folder / "few.csv", np.array([1e6, 1e7, 1e8]), np.array([1e8, 1e9, 1e9]))
-    said = cli("laws", "forecast", few, *COLUMNS, *SMALL)
-    assert said.code == 2 and "3 rows for the 5 parameters of chinchilla" in said.err
 
 
 def test_the_cells_of_a_study_are_forecast_and_scored(cli, folder: Path, finished) -> None:
@@ -298,12 +269,9 @@ def test_the_cells_of_a_study_are_forecast_and_scored(cli, folder: Path, finishe
     renamed.write_text(finished.file.read_text().replace("name: tiny", "name: other"))
     same = cli("laws", "forecast", near, *columns, "--study", renamed, "--lab", lab)
     assert same.code == 2 and "its run tiny/n_embd=8/" in same.err, "the same runs under another name"
-    with (
-        closing(sqlite3.connect(lab / "mlflow.db")) as tracking,
-        tracking,
-    ):  # as a better trial would, after `extend`
-        for metrics in ("metrics", "latest_metrics"):
-            tracking.execute(f"UPDATE {metrics} SET value = 0.9 * value WHERE key = 'best_whole_val_loss'")
+    for file in runs.glob("*/*/end.json"):  # as a better trial would, after `extend`
+        end = json.loads(file.read_text())
+        file.write_text(json.dumps(end | {"best_whole_val_loss": 0.9 * end["best_whole_val_loss"]}))
     better = json.loads(cli("laws", "verify", "tiny", "--ledger", ledger, "--lab", lab, "--json").out)
     assert [each["score"] for each in better["forecasts"]] == [each["score"] for each in found["forecasts"]]
     assert [each["attempts"] for each in better["forecasts"]] == [2, 2], "what came later is an attempt"
@@ -349,6 +317,7 @@ engine: {workers: 1}
 """
 
 
+@pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
 def test_small_cells_are_run_large_ones_forecast_run_and_scored(cli, folder: Path) -> None:
     small, whole = folder / "small.yaml", folder / "whole.yaml"
@@ -383,10 +352,3 @@ def test_small_cells_are_run_large_ones_forecast_run_and_scored(cli, folder: Pat
     append(path, [read_chain(path).entries[0].forecast])
     late = cli("laws", "verify", "growing")
     assert late.code == 0 and "9 refused: made after: it was sealed at " in late.out
-
-
-@pytest.mark.parametrize("words", ["laws ledger", "laws verify", "laws forecast runs.csv"])
-def test_what_is_no_file_is_no_ledger(cli, table: Path, words: str) -> None:
-    told = cli(*words.split(), *((*COLUMNS, *SMALL) if "forecast" in words else ()), "--ledger", "/dev/null")
-    assert (told.code, told.out) == (2, "") and told.err.startswith("error: /dev/null: is no file; allowed: ")
-    assert not Path("/dev/null.head").exists() and not Path("/dev/null.lock").exists()

@@ -152,7 +152,19 @@ def test_in_a_terminal(finished) -> None:
         and " ".join(rows[0].split()) == "cell n params trials complete best value bits per byte"
     )
     assert [row.partition(" ")[0] for row in rows] == [
-        *("cell", "n_embd=8", "n_embd=16", "n-gram", "to", "best:", "not", "tiny:", "report:", "browse:")
+        *(
+            "cell",
+            "n_embd=8",
+            "n_embd=16",
+            "n-gram",
+            "to",
+            "best:",
+            "chosen",
+            "not",
+            "tiny:",
+            "report:",
+            "browse:",
+        )
     ]
 
 
@@ -171,18 +183,8 @@ def test_no_number_of_a_table_is_cut(columns: int, finished) -> None:
     assert len(tables) >= 4 and max(map(len, tables)) <= columns
 
 
-LONG = (
-    "-o",
-    "max_iters=1_000_000",
-    "-o",
-    "compile=false",
-    "-o",
-    "patience=null",
-    "-o",
-    "save_interval=1000",
-    "-o",
-    "eval_interval=500",
-)
+SET = "max_iters=1_000_000", "compile=false", "patience=null", "save_interval=1000", "eval_interval=500"
+LONG = [word for text in SET for word in ("-o", text)]
 
 
 def trains(screen: Screen) -> bool:

@@ -68,6 +68,7 @@ def test_the_doctor_says_that_it_was_moved_and_that_its_files_are_found(
     assert first.code == again.code == 0 and "moved" not in again.out
 
 
+@pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
 @pytest.mark.parametrize("lab", ["copied", "moved"], indirect=True)
 def test_the_study_goes_on_and_sends_no_run_again(lab: Path, finished, cli) -> None:

@@ -72,7 +72,7 @@ def test_a_lab_whose_path_an_address_would_read_otherwise(cli, folder: Path) -> 
     assert (folder / ODD / "mlflow.db").exists() and (folder / ODD / "studies/tiny/trials.db").exists()
     assert "complete     1/1" in cli("study", "list", "--lab", ODD).out
     examined = cli("doctor", "tiny", "--lab", ODD).out
-    assert "runs that agree: 1" in examined
+    assert "runs in MLflow: 1" in examined
     assert sorted(each.name for each in folder.iterdir()) == [ODD, "tiny.yaml"]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import sweeplab
+from sweeplab.errors import BadInput
 from sweeplab.records.runs import append_lines
 
 TABLE = "params,tokens,loss\n" + "".join(
@@ -21,7 +22,6 @@ TABLE = "params,tokens,loss\n" + "".join(
 COMMANDS = {
     "init": ("init", "mine", "--output", "out/mine.yaml", "--force"),
     "init anew": ("init", "mine", "--output", "out/mine.yaml"),
-    "clone": ("clone", "tiny", "longer", "--output", "out/longer.yaml", "--force"),
     "best": ("best", "tiny", "--output", "out/best.yaml", "--force"),
     "fit": ("laws", "fit", "points.csv", "--report", "out/law.html"),
     "export": ("export", "tiny", "--output", "out/trials.csv"),
@@ -80,40 +80,108 @@ def test_no_command_writes_through_a_link(cli, place: Path, name: str) -> None:
     assert all(file.is_file() and not file.is_symlink() for file in written)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "studies/tiny",
+        "studies/tiny/runs",
+        "studies/tiny/runs/*",
+        "studies/tiny/report",
+        "studies/tiny/*-0.log",
+        "artifacts/**/plan.json",
+        "logs",
+        "reports",
+    ],
+)
+def test_no_folder_of_a_lab_leads_out_of_it(cli, place: Path, name: str) -> None:
+    """Whoever gives somebody a lab would otherwise choose where its files are written."""
+    lab, victim = place / "lab", place / "victim"
+    shutil.rmtree(lab / "reports")  # what all pages share is written once
+    link = next(lab.glob(name), lab / name)
+    is_file = link.is_file()
+    if is_file:
+        victim.mkdir()
+    if link.exists():
+        shutil.move(link, victim)
+    victim.mkdir(exist_ok=True)
+    link.symlink_to(victim / link.name if is_file else victim)
+
+    def content() -> dict[str, bytes]:
+        return {str(file): file.read_bytes() for file in victim.rglob("*") if file.is_file()}
+
+    before = content()
+    more = ("tiny", "--trials-per-cell", "4", "--lab", "lab")
+    commands = [("study", "extend", *more), ("study", "resume", "tiny", "--lab", "lab")]
+    commands += [
+        ("study", "run", "tiny", "--detach", "--lab", "lab"),
+        ("report", "scaling", "tiny", "--lab", "lab"),
+    ]
+    commands += [
+        ("report", "compare", "tiny", "tiny", "--lab", "lab"),
+    ]
+    commands += [
+        ("study", "resume", "tiny", "--failed", "--lab", "lab"),
+        ("study", "rename", "tiny", "c", "--yes", "--lab", "lab"),
+    ]
+    refusals = 0
+    for words in commands:
+        said = cli(*words)
+        assert said.code in (0, 1, 2, 130) and "Traceback" not in said.err, (words, said)
+        refusals += said.code > 0 and ("leads out of" in said.err or "symbolic link" in said.err)
+        assert content() == before, (words, said)
+    assert refusals or (is_file and not link.is_symlink())
+
+
 def test_lines_are_not_added_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine\n")
     (tmp_path / "points.jsonl").symlink_to("mine")
-    with pytest.raises(OSError, match="symbolic link"):
+    with pytest.raises(BadInput, match="symbolic link"):
         append_lines(tmp_path / "points.jsonl", ["theirs"])
     assert (tmp_path / "mine").read_text() == "mine\n"
 
 
 WRITING = ("write_text", "write_bytes", "touch", "copyfile", "copy2", "save_file", "write_html", "savefig")
-# What these write lies in a temporary folder that they have just made, which only this user may enter.
+READING = ("read_text", "read_bytes")
+# What these write, and read, lies in a temporary folder that they have just made, which only this user may enter.
 INTO_OWN_FOLDERS = {
-    "api.py", "sweep/measuring.py", "tracking/connection.py", "tracking/models.py", "train/compiling.py",
+    "api.py", "sweep/measuring.py", "tracking/models.py", "tracking/undocumented.py", "train/compiling.py",
     "train/program.py",
+}  # fmt: skip
+# These read files of the system, of the package and of its libraries; the first, a page that it has just written.
+OF_NOBODY_ELSE = {
+    "report/writer.py", "doctor/machine.py", "lab/identity.py", "report/live.py", "plugins.py", "study/file/reading.py",
+    "tracking/environment.py", "train/devices.py", "train/private.py",
 }  # fmt: skip
 
 
-def writers(source: Path) -> list[str]:
-    """Return the calls of a module that write files."""
+def users(source: Path, names: tuple[str, ...], modes: str) -> list[str]:
+    """Return the calls of a module that have one of these names, or open files in one of these modes."""
     calls = [node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.Call)]
-    found = [node for node in calls if isinstance(node.func, ast.Attribute) and node.func.attr in WRITING]
+    found = [node for node in calls if isinstance(node.func, ast.Attribute) and node.func.attr in names]
     for node in calls:
         called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         at = 0 if isinstance(node.func, ast.Attribute) else 1
-        modes = [*node.args[at : at + 1], *(each.value for each in node.keywords if each.arg == "mode")]
+        given = [*node.args[at : at + 1], *(each.value for each in node.keywords if each.arg == "mode")]
         texts = [
-            each.value for each in modes if isinstance(each, ast.Constant) and isinstance(each.value, str)
+            each.value for each in given if isinstance(each, ast.Constant) and isinstance(each.value, str)
         ]
-        if called == "open" and any(len(text) <= 3 and set(text) & set("wax+") for text in texts):
+        texts += ["r"] if not given and (at or any(each.arg == "encoding" for each in node.keywords)) else []
+        if called == "open" and any(len(text) <= 3 and set(text) & set(modes) for text in texts):
             found.append(node)
     return [f"{node.lineno}: {ast.unparse(node)}" for node in found]
 
 
-def test_files_are_written_in_one_module() -> None:
+@pytest.mark.parametrize(
+    ("names", "modes", "exempt"),
+    [(WRITING, "wax+", INTO_OWN_FOLDERS), (READING, "r", INTO_OWN_FOLDERS | OF_NOBODY_ELSE)],
+    ids=["written", "read"],
+)
+def test_files_are_opened_in_one_module(names: tuple[str, ...], modes: str, exempt: set[str]) -> None:
+    """It follows no link to write, and waits for no pipe to read."""
     package = Path(sweeplab.__file__).parent
-    found = {file.relative_to(package).as_posix(): writers(file) for file in package.rglob("*.py")}
-    assert found.pop("files.py"), "it finds writers"
-    assert {name: calls for name, calls in found.items() if calls and name not in INTO_OWN_FOLDERS} == {}
+    found = {
+        file.relative_to(package).as_posix(): users(file, names, modes) for file in package.rglob("*.py")
+    }
+    assert found.pop("files.py"), "it finds them"
+    assert {name: calls for name, calls in found.items() if calls and name not in exempt} == {}

@@ -40,15 +40,7 @@ def test_a_dashboard_of_ones_own_and_json(cli, finished, folder: Path) -> None:
     assert said.code == 0 and json.loads(said.out)["report"].endswith("sweep.html")
 
 
-def test_a_comparison_needs_two_studies_that_there_are(cli, finished) -> None:
-    one = cli("report", "compare", "tiny", "--lab", finished.lab)
-    assert one.code == 2 and "two studies or more" in one.err
-    unknown = cli("report", "compare", "tiny", "tinny", "--lab", finished.lab)
-    assert unknown.code == 2 and "did you mean 'tiny'?" in unknown.err
-    twice = cli("report", "compare", "tiny", "tiny", "--lab", finished.lab)
-    assert twice.code == 2 and "named twice" in twice.err
-
-
+@pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
 def test_two_studies_are_compared(cli, finished, tmp_path: Path) -> None:
     shutil.copytree(finished.lab, tmp_path / "lab")
@@ -93,10 +85,3 @@ def test_pictures_need_kaleido_and_say_how_to_get_it(cli, finished) -> None:
     assert (
         said.err == "error: --format png needs Kaleido: pip install 'sweeplab[images]'; html needs nothing\n"
     )
-
-
-def test_there_is_nothing_to_audit_where_nothing_was_pruned(cli, finished) -> None:
-    said = cli("report", "sweep", "tiny", "--lab", finished.lab, "--audit-pruning", "2")
-    assert said.code == 2 and "no pruned trial" in said.err
-    none = cli("report", "sweep", "tiny", "--lab", finished.lab, "--audit-pruning", "0")
-    assert none.code == 2

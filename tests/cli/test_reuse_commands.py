@@ -1,4 +1,4 @@
-"""`study clone`, `diff`, `best` and warm starts, from one study's results to the next one's."""
+"""`study diff`, `best` and warm starts, from one study's results to the next one's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sweeplab.lab.describing import summarize
 from sweeplab.records.folders import StudyFolder
 from sweeplab.runs.generating import read_samples
 
-pytestmark = pytest.mark.usefixtures("forgets_plugins")
+pytestmark = pytest.mark.usefixtures("forgets_plugins", "workers_here")
 OWN = """\
 # Parts of my own.
 name: own
@@ -94,49 +94,6 @@ def test_a_cell_and_a_trial_can_be_asked_for(cli, lab: Path) -> None:
     assert "  searched    learning_rate " in printed
 
 
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        ("best tny", "no study 'tny' in "),
-        ("best tiny --cell n_embd=9", "study tiny has no runs in cell 'n_embd=9'; allowed: n_embd=16, n_embd=8"),
-        ("best tiny --trial 0", "2 cells of study tiny have a trial 0; name one with --cell"),
-        ("best tiny --trial 7 --cell n_embd=8", "cell n_embd=8 has no trial 7; allowed: 0 to 1"),
-        ("best tiny --output tiny.yaml", "tiny.yaml: the file exists already; allowed: --force"),
-        ("clone tiny tiny", "a study 'tiny' exists in "),
-        ("clone tiny a/b", "--name a/b: name is not a valid study name"),
-        ("clone tiny new -o max_iter=3", "-o max_iter=3: 'max_iter' is unknown; "),
-        ("diff tiny tny", "no study 'tny' in "),
-    ],
-)  # fmt: skip
-def test_refused_with_nothing_written(command: str, said: str, cli, lab: Path, folder: Path) -> None:
-    (folder / "tiny.yaml").touch()
-    before = sorted(folder.rglob("*"))
-    result = cli("study", *command.split())
-    assert (result.code, result.out) == (2, "")
-    assert result.err.startswith(f"error: {said}") and result.err.count("\n") == 1
-    assert sorted(folder.rglob("*")) == before
-
-
-@pytest.mark.slow
-def test_a_clone_is_the_file_with_what_was_laid_over_it(cli, finished, lab: Path, folder: Path) -> None:
-    text = "# Mine.\n" + finished.file.read_text().replace("grid:", "# sizes\ngrid:") + "seeds: [0]  # one\n"
-    (folder / "tiny.yaml").write_text(text)
-    assert (
-        cli("study", "run", "tiny.yaml", "-o", "budget.trials_per_cell=2", "-o", "engine.threads=1").code == 0
-    )
-    said = cli("study", "clone", "tiny", "longer", "-o", "max_iters=1000", "-o", "learning_rate=1e-3")
-    assert said.out == "wrote longer.yaml\nnext: sweeplab study plan longer.yaml\n"
-    expected = text.replace("name: tiny", "name: longer").replace("max_iters: 20", "max_iters: 1000")
-    expected = expected.replace("device: cpu}", "device: cpu, learning_rate: 1e-3}")
-    expected = expected.replace(
-        "search:\n  learning_rate: {min: 3e-4, max: 1e-2, log: true}\n", "search: {}\n"
-    )
-    expected = expected.replace("engine: {workers: 1}", "engine: {workers: 1, threads: 1}")
-    assert (folder / "longer.yaml").read_text() == expected
-    plan = json.loads(cli("study", "plan", "longer.yaml", "--json").out)
-    assert [cell["max_iters"] for cell in plan["cells"]] == [1000, 1000]
-
-
 @pytest.mark.slow
 def test_a_study_starts_from_another_and_from_its_table(cli, finished, lab: Path, folder: Path) -> None:
     assert cli("study", "export", "tiny", "--output", "tiny.csv").code == 0
@@ -191,11 +148,6 @@ def test_parts_of_the_users_own_are_trained(cli, folder: Path) -> None:
         refused.returncode == 2 and "is code that would run here; allowed: --allow-plugins" in refused.stderr
     )
     assert cli("study", "resume", "own", "--allow-plugins").code == 0
-    assert cli("study", "clone", "own", "mine").code == 0
-    cloned = (folder / "mine.yaml").read_text()
-    assert cloned == OWN.replace("name: own", "name: mine").replace(
-        "[my_parts.py]", f'["{folder}/my_parts.py"]'
-    )
     assert cli("study", "best", "own", "--output", "again.yaml").code == 0
     assert cli("study", "run", "again.yaml", "--allow-plugins").code == 0
     assert set(values(folder / "lab", f"own-{best['trial']}")) == {best["value"]}

@@ -71,17 +71,46 @@ def test_the_first_line_comes_before_anything_slow_is_imported(finished: Finishe
 @pytest.mark.parametrize(
     ("command", "slow"),
     [
-        pytest.param("doctor", {"torch", "mlflow", "sqlalchemy", "scipy"}, marks=pytest.mark.slow),
+        pytest.param("doctor", {"torch", "mlflow", "scipy"}, marks=pytest.mark.slow),
         ("doctor tiny", {"torch", "mlflow", "scipy"}),
         ("report sweep tiny", {"torch", "mlflow", "sklearn"}),
         ("study logs tiny", {"torch", "mlflow", "optuna", "numpy", "pandas"}),
+        ("hyperparameters --minimal", {"torch", "optuna", "mlflow", "numpy", "pandas"}),
     ],
 )
 def test_a_daily_command_imports_nothing_that_is_slow_and_not_needed(
     finished: Finished, command: str, slow: set[str]
 ) -> None:
-    words = [*command.split(), "--lab", str(finished.lab)]
+    words = [*command.split(), *(["--lab", str(finished.lab)] if "hyper" not in command else [])]
     code = f"import sys; sys.argv = ['sweeplab', *{words!r}]\nfrom sweeplab.cli import main\ntry: main()\n"
     code += f"finally: print(*sorted({slow!r} & {{*sys.modules}}), file=sys.stderr)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr.strip()) == (0, ""), run.stdout
+
+
+def test_a_process_ends_as_the_command_does(finished: Finished) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        program = [
+            sys.executable,
+            "-c",
+            "from sweeplab.cli import main; main()",
+            *words,
+            "--lab",
+            str(finished.lab),
+        ]
+        return subprocess.run(program, capture_output=True, text=True)
+
+    done, refused = run("study", "list"), run("study", "show", "nothing")
+    assert (done.returncode, done.stderr) == (0, "") and "tiny" in done.stdout
+    assert (refused.returncode, refused.stdout) == (2, "") and refused.stderr.startswith("error: no study ")
+
+
+def test_tracking_that_does_not_answer_ends_with_1(
+    cli, finished: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    assert cli("report", "scaling", "tiny", "--lab", finished.lab).code == 0, "reports are made from records"
+    said = cli("study", "publish", "tiny", "--lab", finished.lab)
+    assert (said.code, said.out, said.err.count("\n")) == (1, "", 1)
+    assert said.err.startswith("error: tracking does not answer: http://127.0.0.1:9")

@@ -16,6 +16,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+import strangers
 from cli.conftest import STUDY
 from cli.reference import leaves
 from typer.main import get_command
@@ -25,7 +26,12 @@ from sweeplab.records.folders import StudyFolder
 
 # Runs commands, one a line as JSON, in one process, and prints how each ended; a server is closed at once.
 CODE = """\
-import contextlib, io, json, sys, traceback
+import contextlib, io, json, os, sys, traceback
+asked = os.open("asked.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+def note(event, values):
+    if event in ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"):
+        os.write(asked, f"{values}\\n".encode())
+sys.addaudithook(note)
 from sweeplab.cli import main
 from sweeplab.sweep import measuring, planning
 from sweeplab.tracking import pages
@@ -51,20 +57,21 @@ study init new --output init.yaml --force|study plan FILE|study bench FILE -o co
 study run FILE --quiet
 study run FILE --dry-run|study run FILE --detach --name apart|study plan NAME|study run NAME --quiet
 study watch NAME|study logs NAME|study stop NAME|study pause NAME|study resume NAME
-study extend NAME --trials-per-cell 3|study enqueue NAME learning_rate=1e-3|study retry NAME|study work NAME
+study extend NAME --trials-per-cell 3|study enqueue NAME learning_rate=1e-3|study resume NAME --failed|study work NAME
 study confirm NAME --top 1 --seeds 2|study show NAME|study show NAME --trial 0 --cell n_embd=8
-study best NAME|study publish NAME|study export NAME --output runs.csv|study diff NAME NAME
-study clone NAME other --output clone.yaml --force|study list|study rename NAME newer --yes
+study best NAME|study predict NAME --at n_embd=16|study publish NAME|study export NAME --output runs.csv
+study diff NAME NAME
+study list|study rename NAME newer --yes
 study rm NAME --yes|study rm NAME --undo|study repair NAME|trial stop NAME 0 --cell n_embd=8
 trial resume NAME 0 --cell n_embd=8|storage status|storage backup|storage stop|report scaling NAME
 report sweep NAME|report compare NAME NAME|laws fit NAME|laws compare NAME|laws audit NAME|laws isoflop NAME
-laws shape NAME|laws forecast NAME --params 1e5 --tokens 1e6|laws verify NAME|laws ledger
+laws hyperparameters NAME|laws shape NAME|laws forecast NAME --params 1e5 --tokens 1e6|laws verify NAME|laws ledger
 laws next NAME --flops 1e9|model params FILE|model trace NAME|model attention NAME --output attention.html
 model coordinates FILE --steps 1 --widths 8,16|model next NAME|export-hf NAME exported --force
-import-hf FOLDER --name hf --force|hyperparameters|generate NAME|classify NAME text|score NAME one two
-evaluate NAME|schema|ui NAME|ui|doctor|doctor NAME|doctor FILE|storage start
+import-hf FOLDER --name hf --force|hyperparameters|generate NAME|predict NAME text
+evaluate NAME|data FILE|schema|ui NAME|ui|doctor|doctor NAME|doctor FILE|storage start
 """
-WITHOUT_LAB = ("study init", "model params", "hyperparameters", "schema")
+WITHOUT_LAB = ("study init", "model params", "hyperparameters", "schema", "data")
 SERVES = ("dashboard",)  # until Ctrl-C: the page of a study, which is read as `study show` reads it
 
 
@@ -168,6 +175,23 @@ def foreign(finished, folder: Path, kind: str, at: str) -> Path:
         case "ray":
             document["engine"] |= {"type": "ray", "address": at}
             text = text.replace("engine: {workers: 1}", f"engine: {{type: ray, address: '{at}'}}")
+        case "auto":
+            document["engine"]["type"] = "ray"
+            text = text.replace("engine: {workers: 1}", "engine: {type: ray}")
+            (folder / "ray").mkdir()
+            (folder / "ray" / "known").write_text(at)
+            current = folder / "ray" / "ray_current_cluster"
+            current.symlink_to("known")
+            if strangers.IS_ANOTHER:
+                current.unlink()
+                current.write_text(at)
+                os.chown(current, strangers.UID, strangers.UID)
+        case "wandb":
+            document["fixed"]["wandb_project"] = "theirs"
+            text = text.replace("fixed: {", "fixed: {wandb_project: theirs, ")
+            for place in (folder, lab, study.path):
+                (place / "wandb").mkdir()
+                (place / "wandb" / "settings").write_text(f"[default]\nbase_url = http://{at}\n")
         case "storage":
             study.storage_file.write_text(f"postgresql+psycopg://{at}/db?options=-csearch_path%3D%22x%22")
         case "service":
@@ -194,15 +218,30 @@ def foreign(finished, folder: Path, kind: str, at: str) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["http", "postgresql", "ray", "storage", "service", "artifacts"])
+@pytest.mark.parametrize(
+    "kind", ["http", "postgresql", "ray", "auto", "wandb", "storage", "service", "artifacts"]
+)
 def test_no_command_contacts_an_address_that_only_a_file_names(
     kind: str, finished, listener: Listener, home: dict[str, str], tmp_path: Path
 ) -> None:
     """Not one byte, whatever names it: a study file, the lab's copy of it, its storage, its MLflow."""
     lab = foreign(finished, tmp_path, kind, listener.at)
     (tmp_path / "hf").mkdir()
-    said = carried_out(commands("tiny", "tiny.yaml", "hf", lab), tmp_path, **home)
+    known = {"RAY_TMPDIR": str(tmp_path), "WANDB_API_KEY": "0" * 40}
+    said = carried_out(commands("tiny", "tiny.yaml", "hf", lab), tmp_path, **home, **known)
     assert listener.heard == []
+    # Nor is the name of a host looked up.
+    assert listener.at.rpartition(":")[2] not in (tmp_path / "asked.txt").read_text()
+    if kind == "auto":
+        code, text = said[f"study run tiny.yaml --quiet --lab {lab}"]
+        assert code == 2 and "no cluster of yours is known here" in text and "ray start --head" in text
+    if kind == "wandb":
+        code, text = said[f"study run tiny.yaml --quiet --lab {lab}"]
+        assert code == 2 and "wandb_project names https://api.wandb.ai, which you have not" in text
+        assert (
+            "WANDB_API_KEY and" in text
+            and "-o wandb_project=PROJECT for a run, or WANDB_MODE=offline" in text
+        )
     if kind in ("http", "postgresql", "ray"):
         assert listener.at in said[f"study plan tiny.yaml --lab {lab}"][1]
         code, text = said[f"study run tiny.yaml --quiet --lab {lab}"]
@@ -277,32 +316,6 @@ def test_a_storage_is_no_file_elsewhere(cli, finished, tmp_path: Path) -> None:
         assert other.read_bytes() == before and not list(tmp_path.glob("other.db-*"))
 
 
-@pytest.mark.parametrize(
-    "plan",
-    [
-        {"what": "remove", "old": "tiny", "new": "../../taken"},
-        {"what": "rename", "old": "tiny", "new": "../taken"},
-        {"what": "rename", "old": "../../..", "new": "taken"},
-        {"what": "erase", "old": "tiny", "new": "taken"},
-        {"what": "rename", "old": "tiny"},
-        [],
-    ],
-)
-def test_a_plan_to_move_a_study_names_folders_of_the_lab(plan, cli, finished, tmp_path: Path) -> None:
-    lab = tmp_path / "lab"
-    shutil.copytree(finished.lab, lab)
-    folder = StudyFolder(lab, "tiny")
-    folder.moving_file.write_text(json.dumps(plan))
-    for words in (
-        ("study", "run", "tiny", "--quiet"),
-        ("study", "rename", "tiny", "other", "--yes"),
-        ("study", "rm", "tiny", "--yes"),
-    ):
-        said = cli(*words, "--lab", lab)
-        assert said.code == 2 and f"{folder.moving_file}: it " in said.err and said.err.count("\n") == 1
-    assert folder.canonical_file.exists() and {each.name for each in tmp_path.iterdir()} <= {"lab"}
-
-
 def test_the_lab_s_tracking_is_a_file_of_the_lab(cli, finished, tmp_path: Path) -> None:
     """A link in its place leads MLflow, which writes its tables, to another file; so does an address in a study."""
     lab, other = tmp_path / "lab", tmp_path / "other.db"
@@ -310,7 +323,8 @@ def test_the_lab_s_tracking_is_a_file_of_the_lab(cli, finished, tmp_path: Path) 
     shutil.move(lab / "mlflow.db", other)
     before = other.read_bytes()
     (lab / "mlflow.db").symlink_to(other)
-    for words in ("report scaling tiny", "study export tiny", "ui tiny"):
+    assert cli("export", "tiny", "--lab", lab).code == 0, "the records are read, and MLflow is not opened"
+    for words in ("ui tiny", "study publish tiny"):
         said = cli(*words.split(), "--lab", lab)
         assert said.code == 2 and f"{lab}/mlflow.db leads out of {lab}" in said.err
     (lab / "mlflow.db").unlink()
@@ -318,7 +332,8 @@ def test_the_lab_s_tracking_is_a_file_of_the_lab(cli, finished, tmp_path: Path) 
     document = json.loads(file.read_text())
     document["track"]["uri"] = f"sqlite:///{other}"
     file.write_text(json.dumps(document))
-    for words in ("report scaling tiny", "study export tiny", "ui tiny", "study rm tiny --yes"):
+    assert cli("export", "tiny", "--lab", lab).code == 0
+    for words in ("ui tiny", "study publish tiny", "study rm tiny --yes"):
         said = cli(*words.split(), "--lab", lab)
         assert said.code == 2 and f"track.uri names sqlite:///{other}, which you have not" in said.err
     assert other.read_bytes() == before
@@ -326,19 +341,14 @@ def test_the_lab_s_tracking_is_a_file_of_the_lab(cli, finished, tmp_path: Path) 
 
 # ------------------------------------------------------------------ names
 
-# What a shell would do something about. A slash cannot be in a name.
-HOSTILE = "a b'\"`touch ran`$(touch ran);touch ran;&touch ran|*?<>#~{a,b}!-x"
-
 
 @pytest.mark.slow
 def test_no_command_takes_a_name_for_a_program(finished, tmp_path: Path) -> None:
-    lab, file, data = (tmp_path / f"{HOSTILE}{kind}" for kind in ("lab", ".yaml", ".txt"))
+    file, lab = strangers.hostile_place(tmp_path, STUDY.replace("name: tiny", "name: named"))
     shutil.copytree(finished.lab, lab)
-    data.write_text("".join(f"Line {i} of what is written here, {i * i % 97}.\n" for i in range(400)))
-    text = STUDY.replace("name: tiny", "name: named").replace("corpus: python-docs", "corpus: text")
-    file.write_text(text.replace("tokenizer: char", f"tokenizer: char, path: {json.dumps(data.name)}"))
-    (tmp_path / f"{HOSTILE}hf").mkdir()
-    words = commands("tiny", file, tmp_path / f"{HOSTILE}hf", lab)
+    other = tmp_path / f"{strangers.HOSTILE}hf"
+    other.mkdir()
+    words = commands("tiny", file, other, lab)
     said = carried_out(words, tmp_path, HOME=str(tmp_path), XDG_STATE_HOME=str(tmp_path / "state"))
     assert not list(tmp_path.rglob("ran"))
     assert said[f"study run {file} --quiet --lab {lab}"] == (0, "")

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from terminal import PROGRAM
+from terminal import PROGRAM, play
 
 from sweeplab.study.file.values import overrides_of
 
 CELLS = ["n_embd=8", "n_embd=16"]
+SETTLED = ("-o", "dtype=float32", "-o", "engine.stack=1")  # what a plan would else time
 
 
 def test_a_study_ends_with_a_report_and_says_where(finished) -> None:
@@ -90,10 +91,6 @@ def test_list_and_show(cli, finished) -> None:
     assert (row["state"], row["done"], row["planned"]) == ("complete", 4, 4)
     one = json.loads(cli("study", "show", "tiny", "--cell", CELLS[1], "--lab", finished.lab, "--json").out)
     assert one["cells"] == shown["cells"][1:] and one["best"]["key"].startswith(CELLS[1])
-    assert (
-        "has no cell 'n_embd=9'"
-        in cli("study", "show", "tiny", "--cell", "n_embd=9", "--lab", finished.lab).err
-    )
     heading, line = cli("study", "list", "--lab", finished.lab).out.splitlines()
     assert heading.split() == ["name", "state", "trials", "best", "value", "last", "trial", "size"]
     assert line.split()[:3] == ["tiny", "complete", "4/4"] and row["last"][:16] in line
@@ -121,12 +118,13 @@ def test_the_best_in_a_few_lines_and_all_of_it_when_asked(cli, finished, folder:
     lab = shutil.copytree(finished.lab, folder / "lab")
     best = json.loads(cli("best", "tiny", "--json").out)
     lines = cli("best", "tiny").out.splitlines()
-    assert [line.split()[0] for line in lines[1:3]] == ["val_loss", "searched"] and len(lines) == 7
+    assert [line.split()[0] for line in lines[1:4]] == ["val_loss", "chosen", "searched"] and len(lines) == 8
+    assert lines[2].split("chosen", 1)[1].strip().startswith("by the lowest value seen: 4 runs are too few")
     assert lines[0].startswith(
         f"val_loss {best['value']:.4f} on the evaluation targets  trial {best['trial']} in {best['cell']}, seed 0"
     )
-    assert lines[2].split()[:2] == ["searched", "learning_rate"]
-    assert Path(lines[3].split()[1]).is_dir() and Path(best["checkpoint"]).is_relative_to(lab)
+    assert lines[3].split()[:2] == ["searched", "learning_rate"]
+    assert Path(lines[4].split()[1]).is_dir() and Path(best["checkpoint"]).is_relative_to(lab)
     for command in best["commands"].values():
         assert command in "\n".join(lines)
     everything = cli("best", "tiny", "--all").out.splitlines()
@@ -154,7 +152,7 @@ def test_a_trial_shows_its_curve_and_checkpoint_before_what_the_table_says(cli, 
 
 
 def test_words_of_the_command_line_are_grid_and_search(cli, finished) -> None:
-    words = ("--grid", "n_layer=1,2", "--search", "learning_rate=1e-4..1e-2", "--search", "dropout")
+    words = ("--grid", "n_layer=1,2", "--search", "learning_rate=1e-4..1e-2", "--search", "dropout", *SETTLED)
     planned = json.loads(cli("plan", finished.file, *words, "--search", "activation=relu,gelu", "--json").out)
     assert [cell["cell"] for cell in planned["cells"]] == [
         f"n_embd={width},n_layer={depth}" for width in (8, 16) for depth in (1, 2)
@@ -164,24 +162,16 @@ def test_words_of_the_command_line_are_grid_and_search(cli, finished) -> None:
         "dropout": {"min": 0.0, "max": 0.4, "step": 0.05},
         "activation": ["relu", "gelu"],
     }
-    said = cli("plan", finished.file, "--grid", "layerz=1,2")
-    assert said.code == 2 and "--grid layerz=1,2: unknown hyperparameter 'layerz'" in said.err
-    said = cli("plan", finished.file, "--grid", "max_iters")
-    assert said.err == "error: --grid max_iters has no list of values; allowed: max_iters=A,B,C\n"
 
 
 def test_a_run_reads_its_words_as_init_does(cli, finished) -> None:
-    words = ("--grid", "d_model=8|16", "--search", "lr=1e-4 to 1e-2, log", "--search", "wd, dropout")
+    words = ("--grid=d_model=8|16", "--search=lr=1e-4 to 1e-2, log", "--search=wd, dropout", *SETTLED)
     planned = json.loads(cli("plan", finished.file, *words, "--json").out)
     assert [cell["cell"] for cell in planned["cells"]] == ["n_embd=8", "n_embd=16"]
     assert planned["outlook"]["ranges"]["learning_rate"] == {"min": 1e-4, "max": 1e-2, "log": True}
     assert {"weight_decay", "dropout"} <= planned["outlook"]["ranges"].keys()
     a_plugins = overrides_of("--grid act=mine,gelu")
     assert a_plugins == ["grid.activation=[mine,gelu]"], "checked once its plugin is imported"
-    said = cli("plan", finished.file, "--search", "dropout=high..low")
-    assert (
-        said.code == 2 and "--search dropout=high..low is not a range of dropout; allowed: 1e-4" in said.err
-    )
 
 
 def test_the_environment_says_where_the_lab_is(cli, finished, folder: Path, monkeypatch) -> None:
@@ -250,6 +240,9 @@ def test_plan_and_dry_run_say_the_same_and_write_nothing(cli, finished, folder: 
     assert min(each["outlook"].pop("free_bytes") for each in (first, second)) > 0  # others write to the disk
     assert second == first | {"name": "other"}
     assert (first["trials"], first["runs"], [cell["cell"] for cell in first["cells"]]) == (4, 4, CELLS)
+    assert (first["sampler"]["type"], first["pruner"]["type"]) == ("joint", "none"), (
+        "values, with their options"
+    )
     printed = cli("study", "plan", finished.file).out
     assert "search learning_rate: {min: 3e-4, max: 1e-2, log: true}" in printed, "as the file writes it"
     assert "trials of each cell: first 1 spread evenly, then 1 by what they found" in printed
@@ -281,12 +274,13 @@ def test_schema_is_json(cli) -> None:
     assert json.loads(cli("schema").out)["title"] == "A sweeplab study"
 
 
-def test_tracking_that_does_not_answer_is_said_in_a_line(finished, cli, monkeypatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # the discard port: nobody listens
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    said = cli("report", "scaling", "tiny", "--lab", finished.lab)
-    assert said.code == 1
-    assert (
-        said.err.startswith("error: tracking does not answer: http://127.0.0.1:9")
-        and said.err.count("\n") == 1
-    )
+@pytest.mark.parametrize("columns", [36, 80])
+def test_a_narrow_terminal_cuts_no_heading_and_no_value(finished, columns: int) -> None:
+    command = ["study", "plan", str(finished.file), "--lab", str(finished.lab)]
+    played = play(command, finished.file.parent, columns=columns, lines=120)  # nothing scrolls away
+    table = played.screen.text.partition("\n\n")[2].partition("\n\n")[0]
+    table = table.partition("stacks have the fastest")[0]  # a sentence, which the terminal wraps
+    words = ["cell", "params", "non-", "embedding", "tokens", "FLOPs", "memory", "stack", "valid", "samples"]
+    assert played.code == 0 and "…" not in table
+    assert {*words} <= {*table.replace("non-embedding", "non- embedding").split()}
+    assert max(map(len, table.splitlines())) <= columns

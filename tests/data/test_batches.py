@@ -93,19 +93,6 @@ def test_batches_are_those_from_before_there_were_other_objectives(
     assert digest(batches.training(*each) for each in asked) == training
 
 
-@settings(max_examples=30)
-@given(
-    batch_size=st.sampled_from([1, 3, 48, DRAWS_PER_CHUNK, DRAWS_PER_CHUNK + 1]),
-    asked=st.lists(st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 10**9)), min_size=2, max_size=6),
-)
-def test_training_depends_on_seed_and_iteration_only(batch_size: int, asked: list[tuple[int, int]]) -> None:
-    batches = Batches(TOKENS, 2, batch_size)
-    forward = [batches.training(*each) for each in asked]
-    next(batches.evaluation(3))
-    backward = [Batches(TOKENS, 2, batch_size).training(*each) for each in reversed(asked)]
-    np.testing.assert_array_equal(forward, backward[::-1])
-
-
 def test_draws_again_what_has_been_forgotten() -> None:
     batches = Batches(TOKENS, 2, DRAWS_PER_CHUNK)
     before = batches.training(0, 0)
@@ -146,16 +133,6 @@ def test_iterations_are_decorrelated() -> None:
     assert abs(correlation) < 5 / np.sqrt(drawn.size)
 
 
-def test_evaluation_is_the_same_whatever_was_trained() -> None:
-    first = list(Batches(TOKENS, 16, 8).evaluation(5_000))
-    batches = Batches(TOKENS, 16, 8)
-    for seed in range(3):
-        batches.training(seed, 1000)
-    for batch, again in zip(first, batches.evaluation(5_000), strict=True):
-        np.testing.assert_array_equal(batch.targets, again.targets)
-        assert batch.inputs.dtype == np.int64
-
-
 @settings(max_examples=50)
 @given(
     n_tokens=st.none() | st.integers(1, 20_000),
@@ -174,14 +151,6 @@ def test_every_batch_size_and_block_size_finds_the_same_targets_once(
     else:
         assert len(one) <= max(n_tokens + STRETCH / 2, min(STRETCH, len(tokens) - 1))
         assert len(one) >= min(n_tokens, len(tokens) - 1) - STRETCH
-
-
-def test_a_batch_of_an_evaluation_is_not_a_steps() -> None:
-    for block_size in (16, 48, 2048):
-        one, other = (list(Batches(TOKENS, block_size, size).evaluation(8_000)) for size in (4, 512))
-        for batch, same in zip(one, other, strict=True):
-            np.testing.assert_array_equal(batch.inputs, same.inputs)
-            np.testing.assert_array_equal(batch.targets, same.targets)
 
 
 def test_an_evaluation_is_spread_over_the_split() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeplab.data.batches import LABELLED as LABELLED_KINDS
-from sweeplab.data.batches import NO_TAG, NO_TARGET, Batch, DataKind, Pairs, changed
+from sweeplab.data.batches import NO_TARGET, Batch, DataKind, Pairs, changed
 from sweeplab.data.objectives import (
     OBJECTIVES,
     Objective,
@@ -20,7 +18,7 @@ from sweeplab.data.objectives import (
     settled_objective,
     special_tokens,
 )
-from sweeplab.data.objectives.pairs import share_cut
+from sweeplab.data.objectives.pairs import PairsObjective
 from sweeplab.data.objectives.span import Corruption, corruption
 from sweeplab.data.prompts import BOS, EOS, MASK, PAD, sentinel
 from sweeplab.errors import BadInput
@@ -34,7 +32,7 @@ TEXT = (np.arange(20_000) % N_SYMBOLS).astype(np.uint16)
 def values(objective: str, family: str | None = None, **changed: Any) -> Hyperparameters:
     sizes = {"block_size": 32, "batch_size": 4, "mask_share": 0.15, "span_length": 3.0}
     family = family or OBJECTIVES[objective].families[0]
-    labels = {"n_labels": 3} if OBJECTIVES[objective].learns in LABELLED_KINDS else {}
+    labels = {"n_labels": 3} if OBJECTIVES[objective].learns == "labels" else {}
     found = Hyperparameters(objective=objective, family=family, **sizes | labels | changed)
     return found if "vocab_size" in changed else found.replace(vocab_size=N_SYMBOLS + n_special(found))
 
@@ -51,40 +49,13 @@ LABELS = Pairs(
     np.concatenate(LABELLED).astype(np.uint16),
     np.cumsum([size for each in LABELLED for size in (len(each) - 1, 1)]),
     n_labels=3,
-)
-# The same texts with a tag for their first token and every second one after it.
-TAGGED = [
-    [*each[:-1], *(each[-1] if at % 2 == 0 else NO_TAG for at in range(len(each) - 1))] for each in LABELLED
-]
-TAGS = Pairs(
-    np.concatenate(TAGGED).astype(np.uint16),
-    np.cumsum([len(each) // 2 for each in TAGGED for _ in range(2)]),
-    n_labels=3,
-    of="tags",
-)
-# Two texts of 1 to 7 tokens, and a score behind the second.
-SCORED = [[*range(at % 90, at % 90 + 1 + at % size)] for at in range(500) for size in (7, 5)]
-SCORE_NUMBERS = (np.arange(500) / 8).astype("<f8").view("<u2").reshape(500, 4).tolist()
-SCORES = Pairs(
-    np.concatenate(
-        [[*each, *(SCORE_NUMBERS[at // 2] if at % 2 else ())] for at, each in enumerate(SCORED)]
-    ).astype(np.uint16),
-    np.cumsum([len(each) + 4 * (at % 2) for at, each in enumerate(SCORED)]),
-    of="scores",
+    kind="labels",
 )
 KINDS = [(name, family) for name, kind in OBJECTIVES.items() for family in kind.families]
 
 
 def split_for(objective: str) -> np.ndarray | Pairs:
-    preferences = replace(PAIRS, per_source=2)
-    splits = {
-        "text": TEXT,
-        "pairs": PAIRS,
-        "labels": LABELS,
-        "tags": TAGS,
-        "scores": SCORES,
-        "preferences": preferences,
-    }
+    splits = {"text": TEXT, "pairs": PAIRS, "labels": LABELS}
     return splits[OBJECTIVES[objective].learns]
 
 
@@ -186,10 +157,6 @@ GOLDEN = {
     ("classification", "encoder"): "94c2763fd664a347",
     ("classification", "decoder"): "add22ac94eb302cf",
     ("classification", "encoder_decoder"): "0600e88399d1cccf",
-    ("tagging", "encoder"): "4a4f04517d93e9fd",
-    ("similarity", "encoder"): "a0bc68321a022d89",
-    ("preference", "decoder"): "0c932a878edb3708",
-    ("preference", "encoder_decoder"): "3fb81ab0907c7eee",
 }
 
 
@@ -352,7 +319,7 @@ def test_an_encoder_decoder_reads_both_apart() -> None:
 
 def test_a_source_is_cut_at_its_end_and_a_target_never() -> None:
     bos = special_tokens(values("pairs"))[BOS]
-    assert share_cut(pairs_of([(9, 2), (1, 2)]), values("pairs", block_size=6)) == 0.5
+    assert PairsObjective.share_cut(pairs_of([(9, 2), (1, 2)]), values("pairs", block_size=6)) == 0.5
     assert rows("decoder", block_size=6).inputs[0].tolist() == [0, 1, 2, bos, 3, 4]
     cut = next(make_objective(pairs_of([(9, 2)]), values("pairs", block_size=6)).evaluation())
     assert cut.inputs.tolist() == [[0, 1, 2, bos, 9, 10]]
@@ -400,7 +367,6 @@ def test_a_pair_can_be_read_off_its_row(lengths: list[tuple[int, int]], family: 
         ("decoder", "text", "next_token"), ("encoder", "text", "masked"), ("encoder_decoder", "text", "span"),
         ("decoder", "pairs", "pairs"), ("encoder", "pairs", "pairs"), ("encoder_decoder", "pairs", "pairs"),
         ("encoder", "labels", "classification"),
-        ("encoder", "tags", "tagging"), ("encoder", "scores", "similarity"), ("decoder", "preferences", "preference"),
     ],
 )  # fmt: skip
 def test_auto_is_what_suits_family_and_corpus(family: str, kind: DataKind, objective: str) -> None:

@@ -188,10 +188,14 @@ def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
         (
             "a.tsv",
             "a\tb\n",
-            "a.tsv has 1 pairs from 1 sources: too few for three splits; allowed: at least 3 sources",
+            "a.tsv has 1 pair from 1 source: too few for three splits; allowed: at least 3 sources",
         ),
-        ("a.tsv", "a\tb\na\tc\n", "has 2 pairs from 1 sources"),
-        ("a.csv", "a,b\n", "a.csv cannot hold source and target; allowed: .tsv, .jsonl"),
+        ("a.tsv", "a\tb\na\tc\n", "has 2 pairs from 1 source"),
+        (
+            "a.csv",
+            "a,b\n",
+            "a.csv:1: there is no column source, but a, b; allowed: a first line with source and target",
+        ),
     ],
 )
 def test_a_file_without_pairs_to_learn_from_is_one_line(

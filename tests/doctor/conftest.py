@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from workers_here import workers_here
 
 from sweeplab import load_study
 from sweeplab.records.folders import StudyFolder
@@ -16,7 +17,7 @@ def healthy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """Return a lab with the study, run to its end."""
     place = tmp_path_factory.mktemp("healthy")
     (place / "ill.yaml").write_text(request.module.STUDY)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, workers_here():
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         result = load_study(place / "ill.yaml", lab=place / "lab").run()
         assert result.status == "complete", result.errors

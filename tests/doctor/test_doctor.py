@@ -15,9 +15,10 @@ from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from sweeplab import load_study
+from sweeplab import load_study, open_study
 from sweeplab.doctor import Check, examine
 from sweeplab.doctor.machine import (
     cpu_quota,
@@ -46,7 +47,7 @@ engine: {workers: 1}
 CLAIM = """
 import os, sys
 from pathlib import Path
-from sweeplab.doctor.check import OpenedStudy
+from sweeplab.doctor.findings import OpenedStudy
 from sweeplab.records.folders import StudyFolder
 store = OpenedStudy(StudyFolder(Path(sys.argv[1]), "ill")).store
 object.__setattr__(store.spec.budget, "trials_per_cell", 4)
@@ -97,7 +98,7 @@ def test_a_healthy_study(study: StudyFolder) -> None:
         ("storage", "ok", "whole; trials: 3"),
         ("workers", "ok", "trials being trained: 0, waiting to be continued: 0"),
         ("runs", "ok", "whole: 3"),
-        ("agreement", "ok", "runs that agree: 3"),
+        ("agreement", "ok", "runs in MLflow: 3"),
     ]
 
 
@@ -109,7 +110,7 @@ def test_a_worker_that_is_gone(study: StudyFolder) -> None:
     assert check.found == "trials of workers that are gone: all #3"
     follow(check.cure)
     assert [each.found for each in of_the_study(study)[-3:]] == [
-        "trials being trained: 0, waiting to be continued: 0", "whole: 4", "runs that agree: 4",
+        "trials being trained: 0, waiting to be continued: 0", "whole: 4", "runs in MLflow: 4",
     ]  # fmt: skip
 
 
@@ -139,58 +140,34 @@ def test_a_worker_that_hangs(study: StudyFolder) -> None:
     assert wrong(study).found == "trials of workers that are gone: all #3"
 
 
+@pytest.mark.parametrize(
+    ("is_marked", "found"),
+    [
+        (True, "runs were sent but are not in MLflow: all #"),
+        (False, "runs have not been sent to MLflow yet: all #"),
+    ],
+)
 @pytest.mark.slow
-def test_a_run_that_mlflow_lost(study: StudyFolder) -> None:
+def test_a_run_that_mlflow_lacks(is_marked: bool, found: str, study: StudyFolder) -> None:
     client, (first, *_) = mlflow_runs(study)
     client.delete_run(first.info.run_id)
-    check = wrong(study)
     number = first.data.tags["sweeplab.trial"]
-    assert (check.name, check.verdict) == ("agreement", "bad")
-    assert check.found == f"runs were sent but are incomplete in MLflow: all #{number} seed 0"
-    follow(check.cure)
-    assert of_the_study(study)[-1].found == "runs that agree: 3"
-
-
-@pytest.mark.slow
-def test_a_run_that_was_not_sent(study: StudyFolder) -> None:
-    client, (first, *_) = mlflow_runs(study)
-    client.delete_run(first.info.run_id)
-    (study.run("all", int(first.data.tags["sweeplab.trial"]), 0).path / "shipped").unlink()
+    if not is_marked:
+        for name in ("shipped", "tracked"):
+            (study.run("all", int(number), 0).path / name).unlink()
     check = wrong(study)
-    assert (check.name, check.verdict) == ("agreement", "warn")
-    assert check.found.startswith("runs have not been sent to MLflow yet: all #")
+    assert (check.name, check.verdict, check.found) == ("agreement", "warn", f"{found}{number} seed 0")
     follow(check.cure)
-    assert of_the_study(study)[-1].found == "runs that agree: 3"
+    assert of_the_study(study)[-1].found == "runs in MLflow: 3"
 
 
-@pytest.mark.slow
-def test_a_value_that_differs(study: StudyFolder) -> None:
+def test_what_people_change_in_mlflow_changes_no_number(study: StudyFolder) -> None:
+    before = open_study("ill", study.lab).trials()
     client, (first, *_) = mlflow_runs(study)
     client.log_metric(first.info.run_id, "value", 9.5, step=10_000)
-    check = wrong(study)
-    number = first.data.tags["sweeplab.trial"]
-    assert (check.name, check.verdict) == ("agreement", "bad")
-    assert f"all #{number} seed 0 (value " in check.found and "on disk, 9.5 in MLflow)" in check.found
-    follow(check.cure)
-    assert of_the_study(study)[-1].found == "runs that agree: 3"
-
-
-def test_a_state_that_differs(study: StudyFolder) -> None:
-    client, (first, *_) = mlflow_runs(study)
     client.set_tag(first.info.run_id, "sweeplab.state", "pruned")
-    assert "(complete on disk, pruned in MLflow)" in wrong(study).found
-
-
-@pytest.mark.slow
-def test_a_run_that_is_twice_in_mlflow(study: StudyFolder) -> None:
-    client, (first, *_) = mlflow_runs(study)
-    again = client.create_run(first.info.experiment_id, tags=dict(first.data.tags))
-    client.log_metric(again.info.run_id, "value", first.data.metrics["value"])
-    client.set_tag(again.info.run_id, "sweeplab.state", "complete")
-    check = wrong(study)
-    assert check.found.startswith("runs are more than once in MLflow: all #")
-    follow(check.cure)
-    assert of_the_study(study)[-1].found == "runs that agree: 3"
+    pd.testing.assert_frame_equal(open_study("ill", study.lab).trials(), before)
+    assert of_the_study(study)[-1].found == "runs in MLflow: 3"
 
 
 def cut_end(run: Path) -> None:

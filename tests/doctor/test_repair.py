@@ -13,7 +13,7 @@ import pytest
 
 from sweeplab import open_study
 from sweeplab.doctor import examine
-from sweeplab.doctor.check import OpenedStudy
+from sweeplab.doctor.findings import OpenedStudy
 from sweeplab.doctor.repair import Repaired, repair_study
 from sweeplab.errors import BadInput
 from sweeplab.lab.events import EventStream
@@ -182,61 +182,14 @@ def orphan(study: StudyFolder) -> str:
 def gone_from_mlflow(study: StudyFolder) -> str:
     client, runs = mlflow(study)
     client.delete_run(runs["ill/all/1/0"].info.run_id)
-    return "incomplete"
+    return "gone"
 
 
 def never_sent(study: StudyFolder) -> str:
     gone_from_mlflow(study)
     study.run("all", 1, 0).shipped_file.unlink()
+    study.run("all", 1, 0).tracked_file.unlink()
     return "unsent"
-
-
-def twice_in_mlflow(study: StudyFolder) -> str:
-    client, runs = mlflow(study)
-    run = runs["ill/all/1/0"]
-    client.create_run(run.info.experiment_id, tags=dict(run.data.tags))
-    return "twice"
-
-
-def stray_in_mlflow(study: StudyFolder) -> str:
-    client, runs = mlflow(study)
-    run = runs["ill/all/1/0"]
-    tags = dict(run.data.tags) | {"sweeplab.trial": "77", "sweeplab.key": "ill/all/77/0"}
-    client.create_run(run.info.experiment_id, tags=tags)
-    return "stray"
-
-
-def another_value_in_mlflow(study: StudyFolder) -> str:
-    client, runs = mlflow(study)
-    client.log_metric(runs["ill/all/1/0"].info.run_id, "value", 9.5, step=10_000)
-    return "other"
-
-
-def another_point_in_mlflow(study: StudyFolder) -> str:
-    client, runs = mlflow(study)
-    client.log_metric(runs["ill/all/1/0"].info.run_id, "val_loss", 9.5, step=7)
-    return "other"
-
-
-def another_state_in_mlflow(study: StudyFolder) -> str:
-    client, runs = mlflow(study)
-    client.set_tag(runs["ill/all/1/0"].info.run_id, "sweeplab.state", "failed")
-    return "incomplete"
-
-
-def running_in_mlflow(study: StudyFolder) -> str:
-    client, runs = mlflow(study)
-    client.update_run(runs["ill/all/1/0"].info.run_id, status="RUNNING")
-    return "incomplete"
-
-
-def a_point_missing_in_mlflow(study: StudyFolder) -> str:
-    _, runs = mlflow(study)
-    run_id = runs["ill/all/1/0"].info.run_id
-    with closing(sqlite3.connect(study.lab / "mlflow.db", isolation_level=None)) as connection:
-        statement = "DELETE FROM metrics WHERE run_uuid = ? AND key = 'val_loss' AND step = 10"
-        assert connection.execute(statement, [run_id]).rowcount == 1
-    return "incomplete"
 
 
 STORAGE = (
@@ -248,11 +201,8 @@ STORAGE = (
     another_state,
 )
 FOLDERS = (endless, endless_and_pruned, torn_end, torn_description, no_description, temporary, orphan)
-MLFLOW = (
-    gone_from_mlflow, never_sent, twice_in_mlflow, stray_in_mlflow, another_value_in_mlflow, another_point_in_mlflow,
-    another_state_in_mlflow, running_in_mlflow, a_point_missing_in_mlflow,
-)  # fmt: skip
-QUICK = (untold, twice_in_mlflow)
+MLFLOW = (gone_from_mlflow, never_sent)
+QUICK = (untold, gone_from_mlflow)
 
 
 def faults(repaired: Repaired) -> set[str]:
@@ -341,7 +291,7 @@ def test_beside_a_process_that_runs_the_study_mlflow_is_left_to_it(study: StudyF
         repaired = repair_study(study)
         assert faults(repaired) == {"differs"}
         assert [why for _, why in repaired.left] == ["MLflow is left to the process that runs the study"]
-    assert faults(repair_study(study)) == {"incomplete"}
+    assert faults(repair_study(study)) == {"gone"}
 
 
 def test_a_server_that_is_down_leaves_the_rest_mended(
@@ -365,7 +315,7 @@ def test_a_promoted_trial_is_one_run_in_mlflow_and_leaves_nothing_to_repair(stud
     assert mlflow(study)[1][key].data.tags["mlflow.runColor"]
     resume_trial(study, number)
     assert disagreement(study) == ""
-    assert faults(repair_study(study)) == {"stale"}
+    assert not repair_study(study).done
     assert open_study("ill", study.lab).run().status == "complete"
     client, runs = mlflow(study)
     run = runs[key]
@@ -382,7 +332,7 @@ def test_damage_of_every_kind_at_once(study: StudyFolder) -> None:
         harm(study)
     twice = {**json.loads(json.dumps(repair_study(study).as_dict()))}
     assert {each["fault"] for each in twice["done"]} == {
-        "lost", "differs", "temporary", "orphaned", "incomplete",
+        "lost", "differs", "temporary", "orphaned", "gone", "unsent",
     }  # fmt: skip
     assert content(study) == before
 

@@ -28,11 +28,11 @@ import psutil
 from benchmarks.setting import print_table, setting
 from faults.disk import Disk, mounted
 from postgres_server import IS_INSTALLED, Server, started
+from tracked import Tracked
 
 from sweeplab.records.folders import StudyFolder
 from sweeplab.sweep.trials.leases import LEASE_SECONDS
 from sweeplab.sweep.trials.store import open_store
-from sweeplab.tracking import open_tracker
 
 N_TRIALS = 24
 STUDY = f"""\
@@ -196,12 +196,12 @@ class Study:
             ):
                 yield f"trial {trial.number} is told otherwise than it ended"
         store.storage.engine.dispose()
-        tracker = open_tracker(self.folder.lab, "killed")
-        tracked = [*tracker.runs()]
-        times = Counter(run.trial for run in tracked)
+        tracked = Tracked(self.folder.lab, "killed")
+        runs = tracked.runs()
+        times = Counter(run.trial for run in runs)
         yield from (f"trial {n} is {times[n]} times in MLflow" for n in range(N_TRIALS) if times[n] != 1)
-        for run in tracked:
-            steps = [each.step for each in tracker.history(run.run_id, "val_loss")]
+        for run in runs:
+            steps = tracked.steps(run.run_id, "val_loss")
             if steps != list(range(0, 201, 20)) or run.state != "complete":
                 yield f"trial {run.trial} in MLflow is {run.state} with points at {steps}"
 

@@ -68,13 +68,9 @@ class RayStudy(kills.Study):
 
     def workers(self) -> list[psutil.Process]:
         """Return the worker processes, which are children of actors."""
-        own = str(self.folder.lab)  # or one apart, of which there are no others
+        lab = str(self.folder.lab)
         listed = [(each, each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"])]
-        return [
-            each
-            for each, words in listed
-            if {own, "--apart"} & {*words} and "sweeplab.sweep.work.worker" in words
-        ]
+        return [each for each, words in listed if lab in words and "sweeplab.sweep.work.worker" in words]
 
     def held(self, store: Store) -> dict[int, int]:
         """Return by trial the process that holds it, of those that nobody else may take."""

@@ -31,9 +31,9 @@ from sweeplab.study.search import Range
 from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget, DataSpec, Pruner, Sampler, StudySpec
 from sweeplab.sweep.trials.commands import ControlState
-from sweeplab.sweep.trials.leases import LEASE_SECONDS, RENEW_SECONDS, Owner
+from sweeplab.sweep.trials.leases import LEASE_SECONDS, RENEW_SECONDS, Claim, LeaseLost, Owner, Report
 from sweeplab.sweep.trials.reopening import Reopening
-from sweeplab.sweep.trials.store import Claim, LeaseLost, Report, Store
+from sweeplab.sweep.trials.store import Store
 
 VOCAB_SIZE, N_REPORTS, STACK = 103, 4, 3
 FIXED = {"n_layer": 1, "n_head": 2, "block_size": 16, "batch_size": 4, "max_iters": 40, "eval_interval": 10}
@@ -143,7 +143,7 @@ class Worker:
         for name in ("_tallies", "_rooms", "_finished", "_failed_before", "_held", "_unsent"):
             getattr(self.store, name).clear()
         self.store.commands.state = ControlState()
-        self.store.reopening = Reopening(self.store.storage, self.store.commands)
+        self.store.reopening = Reopening(self.store.storage, self.store.commands, self.store.trial_id)
         self.store.availability.note_answer()
         owner = replace(_this_process(), unique=f"{self.world.chance.getrandbits(32):08x}")
         elsewhere = Owner(f"machine {self.world.chance.random()}", 1, 0.0, owner.unique)

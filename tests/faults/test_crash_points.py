@@ -22,16 +22,16 @@ from typing import Any
 import pytest
 import sqlalchemy as sql
 from optuna.trial import TrialState
+from tracked import Tracked
 
 from sweeplab.lab.identity import write_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
 from sweeplab.study.inputs import describe_data
 from sweeplab.study.spec import Budget, StudySpec
+from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.trials.store import Store
-from sweeplab.sweep.work.runner import Runner
 from sweeplab.sweep.work.supervisor import run_study
-from sweeplab.tracking import open_tracker
 from sweeplab.train.checkpoint import read_checkpoint
 
 # The default suite lets a worker die at one point in 30, a supervisor, which takes seconds, at one in 150; the slow
@@ -105,7 +105,7 @@ def cut(descriptor: int) -> None:
 def run(spec: StudySpec, folder: StudyFolder, store: Store, dataset: Any, points: Points) -> None:
     with points.watched(store.storage.engine):
         try:
-            Runner(spec, store, dataset, folder).work()
+            Loop(spec, store, dataset, folder).run()
         except Killed:
             pass
         except BaseException:
@@ -211,14 +211,14 @@ def supervise(spec: StudySpec, lab: Path, dies_at: int | None = None) -> str:
 
 def shipped(spec: StudySpec, lab: Path) -> dict[str, Any]:
     """Return what no death of a supervisor may change: what MLflow has of each run, and what the study's files say."""
-    folder, tracker = StudyFolder(lab, spec.name), open_tracker(lab, spec.name)
+    folder, tracked = StudyFolder(lab, spec.name), Tracked(lab, spec.name)
     folder.check_whole()
-    runs = [*tracker.runs()]
+    runs = tracked.runs()
     found: dict[str, Any] = {f"{run.cell}/{run.trial}/{run.seed}": (run.state, run.metrics) for run in runs}
     assert len(found) == len(runs), "no run twice"
     for name in ("val_loss", "train_loss"):
         found[name] = sorted(
-            (run.trial, run.seed, [(each.step, each.value) for each in tracker.history(run.run_id, name)])
+            (run.trial, run.seed, [(each.step, each.value) for each in tracked.points(run.run_id, name)])
             for run in runs
         )
     assert all((run.path / "shipped").exists() for run in folder.runs())
@@ -233,7 +233,7 @@ def check_supervisors(stride: int, spec: StudySpec, opened, dataset: Any, tmp_pa
     folder, store = opened(spec)
     folder.path.mkdir(parents=True, exist_ok=True)
     write_study(spec, folder, describe_data(spec, dataset))
-    Runner(spec, store, dataset, folder).work()
+    Loop(spec, store, dataset, folder).run()
     store.storage.engine.dispose()
     lab, trained = tmp_path / "lab", tmp_path / "trained"
     shutil.copytree(lab, trained)

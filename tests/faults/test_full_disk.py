@@ -20,8 +20,8 @@ from sweeplab.lab.events import Event, RunEvaluated
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget, Engine, Pruner
+from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.trials.store import Store
-from sweeplab.sweep.work.runner import Runner
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -72,7 +72,7 @@ def found(folder: StudyFolder, store: Store) -> dict[int, object]:
 @pytest.fixture
 def expected(spec, dataset, tmp_path: Path) -> dict[int, object]:
     folder, store = open_on(tmp_path, spec, dataset)
-    Runner(spec, store, dataset, folder).work()
+    Loop(spec, store, dataset, folder).run()
     return found(folder, store)
 
 
@@ -89,7 +89,7 @@ def test_training_goes_on_and_what_was_not_written_is_when_there_is_room(
         if isinstance(event, RunEvaluated) and event.iteration == 40:
             disk.free()
 
-    Runner(spec, store, dataset, folder, meanwhile).work()
+    Loop(spec, store, dataset, folder, meanwhile).run()
     assert found(folder, store) == expected
     assert [f"does not answer: {NO_ROOM}" in said[0], "answers again" in said[1], len(said)] == [
         True,
@@ -110,12 +110,12 @@ def test_after_the_limit_the_worker_ends_with_one_line_and_nothing_is_lost(
             disk.fill()
 
     with pytest.raises(StorageUnavailable, match=f"the storage of study tiny does not answer: {NO_ROOM}"):
-        Runner(spec, store, dataset, folder, fill).work()
+        Loop(spec, store, dataset, folder, fill).run()
     disk.free()
     _, again = open_on(disk, spec, dataset)
     with store.storage.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE sweeplab_lease SET expires = 0")
-    Runner(spec, again, dataset, folder).work()
+    Loop(spec, again, dataset, folder).run()
     assert found(folder, again) == expected
     assert not list(folder.path.rglob("state*"))
 

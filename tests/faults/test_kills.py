@@ -17,7 +17,7 @@ from optuna.trial import TrialState
 
 from sweeplab.tracking.connection import connect, tracking_uri
 
-STUDIES = Path(__file__).parents[2] / "studies"
+NINE = Path(__file__).parent / "nine.yaml"
 # Shapes as small as kills, claims and pruning allow: a trial takes a second or two, and is saved twice on its way.
 SHORT = ("max_iters=90", "eval_interval=15", "save_interval=30", "pruner.min_iters=30")
 SHORT += ("batch_size=4", "block_size=16", "eval_tokens=1024")
@@ -80,7 +80,7 @@ def test_five_kills_of_the_whole_process_group_at_random_moments(tmp_path: Path)
     seed = int(os.environ.get("SWEEPLAB_FAULT_SEED", random.randrange(10**6)))
     print(f"SWEEPLAB_FAULT_SEED={seed}")
     dice = random.Random(seed)
-    file, lab, n_trials = STUDIES / "small.yaml", tmp_path / "lab", 36
+    file, lab, n_trials = NINE, tmp_path / "lab", 36
     # One kill falls in the seconds in which a study, or its continuation, starts; each of the others in its quarter
     # of the study, some time after as many trials have ended.
     quarters = [dice.randrange(first, min(first + 9, n_trials - 2)) for first in range(0, n_trials, 9)]
@@ -97,7 +97,7 @@ def test_five_kills_of_the_whole_process_group_at_random_moments(tmp_path: Path)
         process.communicate()
         assert process.returncode == -signal.SIGKILL, "it was killed before it ended"
     finish(file, lab, *SHORT)
-    assert_whole(lab, "small", n_trials)
+    assert_whole(lab, "nine", n_trials)
 
 
 def wait_for_trials(process: subprocess.Popen[str], n_ended: int) -> None:
@@ -112,7 +112,7 @@ def wait_for_trials(process: subprocess.Popen[str], n_ended: int) -> None:
 def test_a_killed_supervisor_takes_its_workers_along_and_a_killed_worker_is_replaced(tmp_path: Path) -> None:
     import psutil
 
-    file, lab = STUDIES / "small.yaml", tmp_path / "lab"
+    file, lab = NINE, tmp_path / "lab"
     shorter = (*SHORT, "n_layer=1", "budget.trials_per_cell=6")
     process = run(file, lab, *shorter)
     supervisor = psutil.Process(process.pid)
@@ -125,7 +125,7 @@ def test_a_killed_supervisor_takes_its_workers_along_and_a_killed_worker_is_repl
     _gone, alive = psutil.wait_procs(workers, timeout=60)
     assert not alive
     finish(file, lab, *shorter)
-    assert_whole(lab, "small", 18)
+    assert_whole(lab, "nine", 18)
 
 
 def wait_for_workers(process):
@@ -169,12 +169,12 @@ def test_four_workers_share_a_hundred_trials_each_exactly_once(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_with_one_worker_the_same_file_gives_the_same_trials_and_losses_to_the_bit(tmp_path: Path) -> None:
-    file = STUDIES / "small.yaml"
+    file = NINE
     shorter = (*SHORT, "engine.workers=1", "n_layer=1", "n_embd=16", "budget.trials_per_cell=4")
     found = []
     for name in ("one", "two"):
         finish(file, tmp_path / name, *shorter)
-        trials = assert_whole(tmp_path / name, "small", 4)
+        trials = assert_whole(tmp_path / name, "nine", 4)
         found.append(
             {key: (trial.params, trial.intermediate_values, trial.value) for key, trial in trials.items()}
         )

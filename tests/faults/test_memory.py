@@ -14,9 +14,10 @@ import torch
 from sweeplab.lab.events import RunEvaluated, StudyNotice, TrialEnded
 from sweeplab.records.runs import DOES_NOT_FIT
 from sweeplab.study.spec import Budget, Engine
-from sweeplab.sweep.work.runner import Runner
+from sweeplab.sweep.loop import Loop
 from sweeplab.train.devices import free_memory_bytes, is_out_of_memory
 from sweeplab.train.stack import Stack
+from sweeplab.train.step import TrainStep
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -41,7 +42,7 @@ def work(opened, dataset):
     def run(spec, stopping=lambda: False):
         folder, store = opened(spec)
         heard = []
-        Runner(spec, store, dataset, folder, heard.append, stopping).work()
+        Loop(spec, store, dataset, folder, heard.append, stopping).run()
         return folder, heard
 
     return run
@@ -51,15 +52,15 @@ def holds(
     monkeypatch: pytest.MonkeyPatch, n_runs: int, n_rows: int, error: Exception, after: int = 0
 ) -> None:
     """Let the device hold so many runs at a time, each with so many rows of a batch, from an iteration on."""
-    real = Stack._differentiate
+    real = TrainStep.differentiate
 
-    def differentiate(stack: Stack, weights, batch, gradient):
-        rows = len(batch.targets[0]) // stack._n_parts
-        if stack._members[0].iteration >= after and (len(weights) > n_runs or rows > n_rows):
+    def differentiate(step: TrainStep, inputs, buffers):
+        rows = len(inputs.batch.targets[0]) // step.n_parts
+        if inputs.columns["step"][0] > after and (len(inputs.numbers) > n_runs or rows > n_rows):
             raise error
-        return real(stack, weights, batch, gradient)
+        return real(step, inputs, buffers)
 
-    monkeypatch.setattr(Stack, "_differentiate", differentiate)
+    monkeypatch.setattr(TrainStep, "differentiate", differentiate)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_what_is_computed_in_parts_stays_so_where_it_goes_on(tiny, work, monkeyp
 
 def test_an_update_that_breaks_off_is_not_gone_on_from(tiny, work, monkeypatch) -> None:
     whole, _ = work(tiny(name="whole", budget=Budget(trials_per_cell=2), engine=Engine(stack=2)))
-    real, broken = Stack._step, []
+    real, broken = Stack.step, []
 
     def step(stack: Stack) -> None:
         real(stack)
@@ -126,7 +127,7 @@ def test_an_update_that_breaks_off_is_not_gone_on_from(tiny, work, monkeypatch) 
             stack._rows["weights"].mul_(1.5)
             raise MemoryError
 
-    monkeypatch.setattr(Stack, "_step", step)
+    monkeypatch.setattr(Stack, "step", step)
     folder, _ = work(tiny(name="torn", budget=Budget(trials_per_cell=2), engine=Engine(stack=2)))
     assert losses(folder) == losses(whole)
 
@@ -160,7 +161,7 @@ from sweeplab.study.file.reading import read_study
 from sweeplab.study.inputs import study_dataset
 from sweeplab.study.space import cells
 from sweeplab.sweep.trials.store import Store
-from sweeplab.sweep.work.runner import Runner
+from sweeplab.sweep.loop import Loop
 from pathlib import Path
 
 torch.set_num_threads(1)
@@ -180,7 +181,7 @@ def emit(event):
         used, spare = psutil.Process().memory_info().vms + 1e6 * spare, 0
         resource.setrlimit(resource.RLIMIT_AS, (int(used),) * 2)
 
-Runner(spec, store, dataset, folder, emit).work()
+Loop(spec, store, dataset, folder, emit).run()
 print(json.dumps(said))
 """
 STUDY = """\

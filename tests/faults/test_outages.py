@@ -17,10 +17,10 @@ from sqlalchemy.exc import OperationalError
 from sweeplab.errors import StorageUnavailable
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.spec import Budget, Pruner
+from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.trials.availability import Availability
-from sweeplab.sweep.trials.leases import LEASE_SECONDS
-from sweeplab.sweep.trials.store import Report, Store
-from sweeplab.sweep.work.runner import Runner
+from sweeplab.sweep.trials.leases import LEASE_SECONDS, Report
+from sweeplab.sweep.trials.store import Store
 
 pytestmark = pytest.mark.faults
 
@@ -74,10 +74,11 @@ def test_an_ending_waits_for_the_database_and_gives_up_after_the_limit(tiny, ope
 
 def test_a_worker_that_starts_meanwhile_waits_for_the_database(tiny, opened) -> None:
     folder, store = opened(tiny())
+    url = folder.storage_url
 
     def another(seconds: float) -> Store:
         wait = Availability("tiny", seconds, said.append)
-        return Store(store.spec, store.cells, 103, folder.storage_url, wait)
+        return Store(store.spec, store.cells, 103, url, wait)
 
     database = folder.path / "trials.db"
     database.rename(away := folder.path / "away.db")
@@ -123,7 +124,7 @@ def test_a_worker_that_lost_its_database_for_good_has_saved_its_runs(
             locks.append(Locked(folder))
 
     with pytest.raises(StorageUnavailable):
-        Runner(spec, store, dataset, folder, lose).work()
+        Loop(spec, store, dataset, folder, lose).run()
     locks[0].free()
     assert [run.read_end() for run in folder.runs()] == [None, None]
     assert all(list(run.path.glob("state*")) for run in folder.runs())
@@ -131,7 +132,7 @@ def test_a_worker_that_lost_its_database_for_good_has_saved_its_runs(
     monkeypatch.setattr(again.leases, "owner", store.leases.owner)
     with store.storage.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE sweeplab_lease SET expires = 0")
-    Runner(spec, again, dataset, folder).work()
+    Loop(spec, again, dataset, folder).run()
     assert Counter(trial.state.name for trial in again.trials(again.cells[0])) == {"COMPLETE": 2}
     assert all(run.read_end().state == "complete" for run in folder.runs())
 

@@ -9,13 +9,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tracked import Tracked
 
 from sweeplab.lab.events import Event, RunEvaluated
 from sweeplab.sweep.work import shipping
 from sweeplab.sweep.work.progress import StudyProgress
 from sweeplab.sweep.work.supervisor import run_study
-from sweeplab.tracking import open_tracker
-from sweeplab.tracking.pages import free_port, serve
+from sweeplab.tracking.pages import serve
 
 
 @pytest.mark.faults
@@ -23,7 +23,7 @@ def test_a_server_that_hangs_delays_no_worker(tiny, tmp_path: Path, monkeypatch:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     monkeypatch.setattr(shipping, "SEND_SECONDS", 0.2)
     lab, heard = tmp_path / "lab", list[tuple[float, Event]]()
-    with serve(tmp_path / "server", f"sqlite:///{tmp_path / 'server.db'}", free_port()) as server:
+    with serve(tmp_path / "server", f"sqlite:///{tmp_path / 'server.db'}") as server:
         server.wait_until_ready()
         monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
         spec = tiny()
@@ -45,8 +45,8 @@ def test_a_server_that_hangs_delays_no_worker(tiny, tmp_path: Path, monkeypatch:
         assert end.status == "failed"
         assert "sent when the study is run again" in end.errors[0]
         assert run_study(spec, lab).status == "complete"
-        tracker = open_tracker(lab, spec.name)
-        runs = list(tracker.runs())
+        tracked = Tracked(lab, spec.name)
+        runs = tracked.runs()
         assert [run.state for run in runs] == ["complete"] * 4
         for run in runs:
-            assert [each.step for each in tracker.history(run.run_id, "val_loss")] == [0, 10, 20]
+            assert tracked.steps(run.run_id, "val_loss") == [0, 10, 20]

@@ -1,8 +1,6 @@
 """All that is to be known of a GPU, by one command: the tests marked `gpu`, then the rows of the benchmarks' README.
 
-Run: python tests/gpu/measure.py [rounds]. The rows are trial-steps a second of each shape by the runs in a stack, with
-steps that are launched operation by operation and captured as a CUDA graph, in turn; and how far their weights are
-apart then. Where captured steps are faster and the weights alike, `CAPTURES` in sweeplab/train/stack.py may be True.
+Run: python tests/gpu/measure.py [rounds]. The rows are trial-steps a second of each shape by the runs in a stack.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ import torch
 from benchmarks.setting import print_table, setting
 
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.train import stack as train_stack
 from sweeplab.train.run import Run, row_flops
 from sweeplab.train.stack import Stack
 
@@ -34,9 +31,8 @@ NEVER, STEPS = 10**9, 100
 TOKENS = np.random.default_rng(0).integers(0, 96, 500_000).astype(np.uint16)
 
 
-def ready(values: Hyperparameters, n_runs: int, captures: bool) -> Stack:
+def ready(values: Hyperparameters, n_runs: int) -> Stack:
     """Return a stack that has taken its first steps."""
-    train_stack.CAPTURES = captures
     stack = Stack(values, TOKENS, TOKENS, n_runs)
     for seed in range(n_runs):
         stack.admit(Run(str(seed), values.replace(seed=seed)))
@@ -56,7 +52,7 @@ def steps(stack: Stack, count: int) -> float:
 
 
 def measured(shape: str, dtype: str, n_runs: int, n_rounds: int) -> list[str]:
-    """Return a row: the shape, and both ways' trial-steps a second."""
+    """Return a row: the shape, and its trial-steps a second."""
     values = Hyperparameters.of(
         SHAPES[shape]
         | {
@@ -69,13 +65,10 @@ def measured(shape: str, dtype: str, n_runs: int, n_rounds: int) -> list[str]:
         }
         | dict.fromkeys(("max_iters", "eval_interval", "log_interval", "save_interval"), NEVER)
     )
-    ways = [ready(values, n_runs, captures) for captures in (False, True)]
-    rounds = [[n_runs / steps(stack, STEPS) for stack in ways] for _ in range(n_rounds)]
-    launched, captured = (statistics.median(each) for each in zip(*rounds, strict=True))
-    apart = (ways[0]._rows["weights"] - ways[1]._rows["weights"]).abs().max().item()
-    flops = captured * row_flops(values) * values.batch_size
-    rates = [f"{launched:,.0f}", f"{captured:,.0f}", f"{captured / launched:.2f}", f"{flops / 1e12:.2f}"]
-    return [shape, dtype, str(n_runs), *rates, f"{apart:.1e}"]
+    stack = ready(values, n_runs)
+    rate = statistics.median(n_runs / steps(stack, STEPS) for _ in range(n_rounds))
+    flops = rate * row_flops(values) * values.batch_size
+    return [shape, dtype, str(n_runs), f"{rate:,.0f}", f"{flops / 1e12:.2f}"]
 
 
 def main() -> int:
@@ -92,7 +85,7 @@ def main() -> int:
         for dtype in ("float32", "bfloat16"):
             rows += [measured(shape, dtype, n, n_rounds) for n in STACKS if n == 1 or n * flops <= MOST_FLOPS]
     print(f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}; {setting()}")
-    heads = ["shape", "dtype", "stack", "trial-steps/s", "captured", "ratio", "TFLOP/s", "weights differ by"]
+    heads = ["shape", "dtype", "stack", "trial-steps/s", "TFLOP/s"]
     print_table(heads, rows)
     return code
 

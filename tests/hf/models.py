@@ -13,7 +13,7 @@ from sweeplab.data.batches import Batch
 from sweeplab.data.objectives import settled_objective
 from sweeplab.data.tokenizers import ByteTokenizer, Tokenizer
 from sweeplab.hyperparameters import TABLE, Hyperparameters, defaults
-from sweeplab.model.requirements import why_not
+from sweeplab.model.attention import why_not
 from sweeplab.model.shape import ModelShape, settled
 from sweeplab.model.transformer import Transformer
 from sweeplab.tracking.loading import LoadedRun, Model

@@ -75,7 +75,7 @@ def test_every_legal_shape_is_expressed_or_refused_with_its_reason() -> None:
         else:
             config = architecture.config(Hyperparameters.of(vars(shape)))
             links = architecture.links(shape, config)
-            assert {link.ours for link in links.found} == {weight.name for weight in declared(shape)}
+            assert {link.ours for link in links.links} == {weight.name for weight in declared(shape)}
             assert architecture.values(config)["family"] == shape.family
             n_expressed += 1
     assert n_expressed > 100 and n_refused > 800

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from trained import run_in
 
 from sweeplab.data.tokenizers import TOKENIZERS
 from sweeplab.errors import BadInput
-from sweeplab.hf.folders import export_run, import_folder, without_class
+from sweeplab.hf.folders import export_run, import_folder
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 from sweeplab.runs.run import Run
@@ -144,33 +143,9 @@ def test_a_classifier_keeps_its_labels(tmp_path: Path) -> None:
         with torch.no_grad():
             shares = model(torch.tensor([read])).logits[0, 0, -config.num_labels :].softmax(dim=-1)
         found = dict(zip(config.id2label.values(), shares.tolist(), strict=True))
-        (ours,) = Run.of(run).classify([text])
+        (ours,) = Run.of(run).predict([text])
         assert found == pytest.approx(ours["probabilities"], abs=1e-5)
         assert config.id2label[int(shares.argmax())] == ours["label"]
-
-
-def test_a_tagger_and_a_scorer_find_the_same_there(tmp_path: Path) -> None:
-    """At the logits that `without_class` speaks of, after `bos text eos` and `bos first eos second eos`."""
-    own = {"family": "encoder", "norm_position": "post", "embedding_norm": True}
-    for kind, texts, n_labels in (("tags", ["abc"], 3), ("scores", ["abc", "de"], None)):
-        run_in(tmp_path / kind, kind=kind, n_labels=n_labels, **own)
-        run = Run.of(load_checkpoint(tmp_path / kind))
-        export_run(run, tmp_path / "there", force=True)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "there")
-        read = [tokenizer.bos_token_id]
-        for text in texts:
-            read += [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]
-        with torch.no_grad():
-            logits = opened(tmp_path / "there", run.model.shape)(torch.tensor([read])).logits[0]
-        first = int(re.findall(r"logits? (\d+)", without_class(run))[0])
-        if kind == "scores":
-            ours = run.score([("abc", "de")])[0]["score"]
-            assert logits[0, first].item() == pytest.approx(ours, abs=1e-5)
-        else:
-            shares = logits[1, first : first + 3].softmax(dim=-1)
-            (tag,) = run.classify(["abc"])[0]["tags"]
-            assert int(shares.argmax()) == run.labels.index(tag["label"])
-            assert shares.max().item() == pytest.approx(tag["probability"], abs=1e-5)
 
 
 def planted(class_name: str, **config: Any) -> Any:

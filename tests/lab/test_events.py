@@ -9,9 +9,9 @@ import pytest
 from sweeplab.lab.events import EventStream, RunEvaluated, TrialClaimed, TrialEnded
 from sweeplab.lab.storage import count_trials
 from sweeplab.study.spec import Budget, Engine
+from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.work.progress import StudyProgress
-from sweeplab.sweep.work.runner import Runner
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -20,7 +20,7 @@ def test_a_trial_of_two_seeds_is_seen_to_end_and_runs_no_more(opened, dataset, t
     spec = tiny(budget=Budget(trials_per_cell=2), seeds=[0, 1], engine=Engine(stack=2))
     folder, store = opened(spec)
     feed, heard = EventStream(folder), []
-    Runner(spec, store, dataset, folder, lambda event: heard.extend(feed.new())).work()
+    Loop(spec, store, dataset, folder, lambda event: heard.extend(feed.new())).run()
     heard += [*feed.new(), *feed.new()]
     for trial in (0, 1):
         own = [type(event) for event in heard if event.trial == trial]
@@ -34,7 +34,7 @@ def test_a_trial_of_two_seeds_is_seen_to_end_and_runs_no_more(opened, dataset, t
 def test_the_storage_tallies_what_the_folders_say(opened, dataset, tiny) -> None:
     spec = tiny(budget=Budget(trials_per_cell=3), seeds=[0, 1])
     folder, store = opened(spec)
-    Runner(spec, store, dataset, folder).work()
+    Loop(spec, store, dataset, folder).run()
     store.study(store.cells[0]).enqueue_trial({"learning_rate": 1e-3})
     ((cell, tally),) = count_trials(folder).items()
     assert (cell, tally.states) == ("all", {"complete": 3, "enqueued": 1})
@@ -43,7 +43,7 @@ def test_the_storage_tallies_what_the_folders_say(opened, dataset, tiny) -> None
 
 def test_a_run_that_goes_on_before_its_reopening_is_seen_lacks_no_point(opened, dataset, tiny) -> None:
     folder, store = opened(tiny(budget=Budget(trials_per_cell=1)))
-    Runner(store.spec, store, dataset, folder).work()
+    Loop(store.spec, store, dataset, folder).run()
     heard: list[int] = []
     feed = EventStream(folder, lambda run, points, end: heard.extend(point.iteration for point in points))
     *_, ended = feed.past()

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.lab.findings import Finding, fall_at_end, find_limits, trend
-from sweeplab.lab.listing import read_trials
+from sweeplab.lab.chosen import StudyTrials
+from sweeplab.lab.findings import Finding, fall_at_end, find_limits, trend, widened
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import CurvePoint, RunEnd, RunStart, RunState, TrialEnding
 
@@ -75,7 +75,7 @@ def plant(
             )
             ending = TrialEnding(state, loss, {0: state})
             run.write_end(RunEnd(state=state, value=loss, best_val_loss=loss, ending=ending))
-    return find_limits(folder, read_trials(folder))
+    return find_limits(StudyTrials(folder))
 
 
 def kinds(found: list[Finding]) -> list[str]:
@@ -87,9 +87,13 @@ def test_a_best_value_at_the_end_of_its_range_is_said(tmp_path: Path, cells: tup
     (finding,) = plant(tmp_path, rising, cells)
     assert (finding.kind, finding.name, finding.cells) == ("end of range", "learning_rate", cells)
     assert "upper end of its range (1e-3 to 0.1)" in finding.what
-    assert finding.change == "raise search.learning_rate.max"
+    assert finding.change.startswith(
+        "raise search.learning_rate.max to 1: sweeplab study extend planted --widen"
+    )
     (lower,) = plant(tmp_path / "other", lambda rate: -rising(rate), cells)
-    assert lower.change == "lower search.learning_rate.min"
+    assert lower.change.startswith("lower search.learning_rate.min to 1e-4: ")
+    (among_pruned,) = plant(tmp_path / "pruned", rising, cells, states=("pruned",) * 6)
+    assert among_pruned.kind == "end of range", "also those that were pruned tell the trend"
 
 
 @pytest.mark.parametrize(
@@ -126,7 +130,7 @@ def test_a_loss_above_that_of_n_grams_in_every_cell_is_said_and_in_some_cells_is
     assert plant(tmp_path / "better", valley, ("small", "large"), baseline=2.5) == []
     folder = StudyFolder(tmp_path, "planted")
     folder.baselines_file.write_text(json.dumps({"small": {"loss": 1.5}, "large": {"loss": 9.0}}))
-    assert find_limits(folder, read_trials(folder)) == []
+    assert find_limits(StudyTrials(folder)) == []
 
 
 def falling(
@@ -179,3 +183,19 @@ def test_a_patience_that_the_file_sets_and_that_stops_no_run_is_said(tmp_path: P
     assert never.what == "patience 10 cannot stop a run of 10 evaluations"
     assert plant(tmp_path / "stops", valley, patience=5, states=("stopped",)) == []
     assert plant(tmp_path / "default", valley) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "end", "to"),
+    [
+        ("learning_rate", {"min": 1e-4, "max": 1e-2, "log": True}, "max", 0.1),
+        ("learning_rate", {"min": 1e-3, "max": 2e-3, "log": True}, "min", 3.3e-4),
+        ("dropout", {"min": 0.0, "max": 0.8}, "max", 0.9),  # below 1, which the table excludes
+        ("weight_decay", {"min": 0.1, "max": 0.3}, "min", 0.0),
+        ("warmup_iters", {"min": 10, "max": 100}, "max", 140),
+    ],
+)
+def test_a_widened_range_grows_on_its_own_scale_within_the_bounds_of_the_table(
+    name: str, entry: dict, end: str, to: float
+) -> None:
+    assert widened(name, entry, end) == pytest.approx(to, rel=0.05)

@@ -143,6 +143,15 @@ def test_data_of_somebody_else_are_not_started(run, lab: Path, monkeypatch: pyte
     run("storage", "stop")
 
 
+def test_a_record_without_data_neither_names_a_host_nor_opens_a_port(lab: Path) -> None:
+    (lab / "postgres").mkdir(parents=True)
+    record = {"host": "h", "boot": "b", "space": "s", "port": 5, "listen": "0.0.0.0"}
+    (lab / "postgres" / "started.json").write_text(json.dumps(record))
+    assert Server(lab).listens_on == "127.0.0.1"
+    (lab / "postgres" / "data").mkdir()
+    assert Server(lab).listens_on == "0.0.0.0"
+
+
 @pytest.mark.parametrize("name", ["log", "server.crt", "new.key"])
 def test_nothing_is_written_through_a_link_in_its_folder(name: str, lab: Path) -> None:
     victim = lab.parent / "victim"
@@ -150,6 +159,10 @@ def test_nothing_is_written_through_a_link_in_its_folder(name: str, lab: Path) -
     (lab / "postgres").mkdir(parents=True)
     (lab / "postgres" / name).symlink_to(victim)
     with pytest.raises(BadInput, match=f"{name} is a link to "):
+        Server(lab).start()
+    (lab / "postgres" / name).unlink()
+    os.mkfifo(lab / "postgres" / name)
+    with pytest.raises(BadInput, match=f"{name}: is no file"):
         Server(lab).start()
     assert victim.read_text() == "mine" and not (lab / "postgres" / "data").exists()
 

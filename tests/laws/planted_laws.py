@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sweeplab.laws.estimation.forms import Law
+from sweeplab.laws.forms import Law
 from sweeplab.laws.points import Points
 
 TRUTHS = {
@@ -138,7 +138,7 @@ def vector(law: Law, truth: Mapping[str, float], center: Mapping[str, float]) ->
     """Return a truth as a fit at a center has its parameters: [p]."""
     theta = np.array([truth[name] for name in law.parameters])
     for term in law.terms:
-        shift = truth[term.exponent] * center.get(term.column, 0.0) if term.exponent else 0.0
+        shift = sum(truth[exponent] * center.get(column, 0.0) for exponent, column in term.powers)
         theta[law.index(term.scale)] = np.log(truth[term.scale]) - shift
     return theta
 

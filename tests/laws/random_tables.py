@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import basinhopping, minimize
 
-from sweeplab.laws.estimation.fitting import Fit
+from sweeplab.laws.fitting import Fit
 from sweeplab.laws.points import Points
 
 KINDS = 6  # a ray, near one, one FLOPs a row whatever its size, a few token counts, and twice N and D freely

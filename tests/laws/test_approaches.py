@@ -100,7 +100,7 @@ def test_few_rows_allow_no_fit_and_that_is_said() -> None:
 def test_an_assessment_that_there_is_is_not_made_again() -> None:
     points = plant_isoflop("steep", 0.003, rng())
     made = assess(points, find_law("chinchilla"), budget=1e21)
-    found = approaches(points, found=made)
+    found = approaches(points, assessment=made)
     assert found.parametric is made and found.budget == 1e21
     assert found.numbers["isoflop"]["N_opt"].meaning == "the parameters of lowest loss for 1e+21 FLOPs"
     ratio = next(each for each in made.estimates if each.quantity.name == "tokens per parameter")

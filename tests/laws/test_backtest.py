@@ -10,8 +10,8 @@ import pytest
 from laws.planted_laws import BAD, GOOD, TRUTHS, plant
 
 from sweeplab.errors import BadInput
-from sweeplab.laws.estimation.forms import LAWS
-from sweeplab.laws.misfit.comparison import backtest, compare, cuts_of
+from sweeplab.laws.backtest import backtest, compare, cuts_of
+from sweeplab.laws.forms import LAWS
 from sweeplab.laws.points import Points
 
 CHINCHILLA, JOINT, POWER_C = LAWS["chinchilla"], LAWS["joint"], LAWS["power-c"]

@@ -83,7 +83,7 @@ def test_names_that_say_a_role() -> None:
     ("known", "found"),
     [
         (["N", "D", "C", "L"], {"params": "N", "tokens": "D", "flops": "C", "loss": "L"}),
-        (["n", "d", "c", "l", "d_model", "n_layer", "train_loss"], {}),
+        (["n", "d", "c", "l", "d_model", "n_layer", "train_loss"], {"n_embd": "d_model"}),
         (["D (B)", "n_params_M", "Val Loss", "Training FLOPs"], {
             "params": "n_params_M", "tokens": "D (B)", "flops": "Training FLOPs", "loss": "Val Loss"}),
         (["test_loss", "val-loss", "Validation.Loss"], {"loss": "val-loss"}),
@@ -108,7 +108,7 @@ def test_a_cell_of_many_digits_is_read_in_one_pass() -> None:
 def test_what_follows_from_the_two_others(role: str, word: str, other: str) -> None:
     frame = pd.DataFrame({"C": [6e15, 12e15], "x": [1e7, 2e7]})
     found = read_columns(frame, {"flops": "C", other: "x", role: word}, "runs.csv")[role]
-    assert (list(found.values), found.said) == ([1e8, 1e8], word)
+    assert (list(found.values), found.words) == ([1e8, 1e8], word)
     with pytest.raises(BadInput, match=f"{role}={word} needs flops; name it with --columns; allowed: C, x"):
         read_columns(frame, {other: "x", role: word}, "runs.csv")
 

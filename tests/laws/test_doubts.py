@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from laws.planted_laws import GOOD, TRUTHS, losses
 
-from sweeplab.laws.estimation.doubts import doubts
-from sweeplab.laws.estimation.fitting import fit
-from sweeplab.laws.estimation.forms import LAWS
+from sweeplab.laws.fitting import fit
+from sweeplab.laws.forms import LAWS
+from sweeplab.laws.misfit import doubts
 from sweeplab.laws.points import Points, read_points
 
 CHINCHILLA = LAWS["chinchilla"]

@@ -13,10 +13,10 @@ from laws.planted_laws import BAD, GOOD, TRUTHS, plant
 from laws.random_tables import random_table, scipys_gain
 
 from sweeplab.errors import BadInput
-from sweeplab.laws.estimation import fitting
-from sweeplab.laws.estimation.fitting import LEAST_SQUARES, LITERATURE, fit, robust_sigma
-from sweeplab.laws.estimation.forms import LAWS, parameters_of
-from sweeplab.laws.estimation.intervals import bootstrap, profiles, student
+from sweeplab.laws import fitting
+from sweeplab.laws.fitting import LEAST_SQUARES, LITERATURE, fit, robust_sigma
+from sweeplab.laws.forms import LAWS, parameters_of
+from sweeplab.laws.intervals import bootstrap, profiles, student
 
 CHINCHILLA = LAWS["chinchilla"]
 

@@ -14,14 +14,12 @@ from scipy.stats import norm
 from scipy.stats import t as t_distribution
 
 from sweeplab.errors import BadInput
-from sweeplab.laws.assessment import Assessment, assess
-from sweeplab.laws.estimation.fitting import fit
-from sweeplab.laws.estimation.forms import LAWS, Law
-from sweeplab.laws.estimation.intervals import shared_of
-from sweeplab.laws.estimation.noise import noise_of
-from sweeplab.laws.estimation.verdicts import IDENTIFIED, NOT_IDENTIFIED
+from sweeplab.laws.assessment import IDENTIFIED, NOT_IDENTIFIED, Assessment, assess
+from sweeplab.laws.backtest import FormError
+from sweeplab.laws.fitting import fit
 from sweeplab.laws.forecasts import LAST_POINT, LOG_LINE, naive_forecasts, predict
-from sweeplab.laws.misfit.comparison import FormError
+from sweeplab.laws.forms import LAWS, Law
+from sweeplab.laws.intervals import noise_of, shared_of
 from sweeplab.laws.points import Points
 
 CHINCHILLA = LAWS["chinchilla"]

@@ -9,12 +9,13 @@ import pytest
 from laws.planted_laws import GOOD
 from scipy.optimize import minimize_scalar
 
-from sweeplab.laws.estimation.fitting import fit
-from sweeplab.laws.estimation.forms import LAWS, Law, loss_at, optimum_of, parameters_of
+from sweeplab.laws.fitting import fit
+from sweeplab.laws.forms import LAWS, Law, loss_at, optimum_of, parameters_of
 from sweeplab.laws.points import Points
 
 CENTRE = {"params": math.log(1e7), "tokens": math.log(2e8), "flops": math.log(1e16)}
-LETTERS = {"params": "N", "tokens": "D", "flops": "C"}
+CENTRE |= {"n_layer": math.log(4), "n_embd": math.log(128)}
+LETTERS = {name: name for name in CENTRE} | {"params": "N", "tokens": "D", "flops": "C"}
 
 
 def vectors(law: Law, count: int = 4) -> np.ndarray:
@@ -47,7 +48,7 @@ def test_the_formula_is_what_is_computed(law: Law) -> None:
     for theta in vectors(law):
         natural = dict(zip(law.parameters, theta, strict=True))
         for term in law.terms:
-            shift = natural[term.exponent] * CENTRE[term.column] if term.exponent else 0.0
+            shift = sum(natural[exponent] * CENTRE[column] for exponent, column in term.powers)
             natural[term.scale] = math.exp(natural[term.scale] + shift)
         by_formula = eval(law.formula.split(" = ")[1].replace("^", "**"), {}, natural | raw)
         np.testing.assert_allclose(np.exp(law.log_loss(theta[None], logs)[0]), by_formula, rtol=1e-10)
@@ -106,11 +107,17 @@ def test_the_exponent_of_the_optimum_is_its_slope() -> None:
 def test_a_law_recovers_itself_from_exact_losses(law: Law) -> None:
     n, d = GOOD["30 points, 6 x 5"]
     truth = {"E": 1.7, "A": 400.0, "alpha": 0.36, "B": 900.0, "beta": 0.31, "gamma": 1.3}
-    columns = {"N": n, "D": d, "C": 6 * n * d}
+    truth |= {"T": 900.0, "t": 0.31}
+    shape = {"n_layer": np.tile((1.0, 2, 4, 8, 2), 6), "n_embd": np.repeat((32.0, 64, 128, 256, 512, 96), 5)}
+    if law.reads_shape:
+        truth |= {"A": 12.0, "a": 0.7, "B": 0.4, "b": 0.5}
+    columns = {"N": n, "D": d, "C": 6 * n * d} | shape
     loss = eval(law.formula.split(" = ")[1].replace("^", "**"), {}, truth | columns)
-    points = Points({"params": n, "tokens": d, "flops": columns["C"], "loss": loss}, np.ones(len(n)))
+    points = Points(
+        {"params": n, "tokens": d, "flops": columns["C"], "loss": loss}, np.ones(len(n)), shape=shape
+    )
     found = fit(points, law)
     for name, value in found.minimizer().items():
         assert value == pytest.approx(truth[name], rel=1e-3), name
-    np.testing.assert_allclose(found.predict(points.columns), loss, rtol=1e-7)
+    np.testing.assert_allclose(found.predict(points.sizes), loss, rtol=1e-7)
     assert found.converged and not found.at_bound()

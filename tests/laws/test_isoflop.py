@@ -13,7 +13,7 @@ from laws.planted_laws import BAD, GOOD, TRUTHS, plant
 
 from sweeplab.errors import BadInput
 from sweeplab.laws.compute_optimal.isoflop import budgets_of, isoflop, parse_budgets
-from sweeplab.laws.estimation.intervals import student
+from sweeplab.laws.intervals import student
 
 
 def rng(seed: int = 0):

@@ -10,11 +10,21 @@ import pytest
 from laws.planted_laws import BAD, GOOD, TRUTHS, plant
 from laws.planted_misfit import wrong_losses, wrong_table
 
-from sweeplab.laws.estimation.doubts import patterns
-from sweeplab.laws.estimation.fitting import LITERATURE, fit
-from sweeplab.laws.estimation.forms import LAWS
-from sweeplab.laws.misfit.form import BEYOND, FLAGGED, NOT_SEEN, UNSEEABLE, Misfit, departures, misfit
-from sweeplab.laws.misfit.residuals import draw, power, space_of
+from sweeplab.laws.fitting import LITERATURE, fit
+from sweeplab.laws.forms import LAWS
+from sweeplab.laws.misfit import (
+    BEYOND,
+    FLAGGED,
+    NOT_SEEN,
+    UNSEEABLE,
+    Misfit,
+    departures,
+    draw,
+    misfit,
+    patterns,
+    power,
+    space_of,
+)
 from sweeplab.laws.points import Points
 
 CHINCHILLA = LAWS["chinchilla"]
@@ -119,7 +129,7 @@ def test_the_power_is_what_is_flagged() -> None:
     found = fit(clean, CHINCHILLA)
     tried, _, slopes = departures(clean, found)
     first = tried[0]
-    space = space_of(clean, found, first.rows[:, None], np.array([first.beyond]), slopes)
+    space = space_of(clean, found, first.change[:-1, None], first.change[-1:], slopes)
     draws = draw(replace(space, clip=np.inf))
     threshold = draws.threshold([0], 0.07)
     claimed = power(replace(space, noise=noise), draws, 0, effect, [0], threshold)

@@ -9,10 +9,9 @@ import pytest
 from laws.planted_laws import EQUAL, FALLS, GOOD, HEAVY, TRUTHS, plant, vector
 
 from sweeplab.laws.assessment import assess
-from sweeplab.laws.estimation.fitting import LEAST_SQUARES, fit
-from sweeplab.laws.estimation.forms import LAWS, parameters_of
-from sweeplab.laws.estimation.intervals import profiles, shared_of
-from sweeplab.laws.estimation.noise import noise_of
+from sweeplab.laws.fitting import LEAST_SQUARES, fit
+from sweeplab.laws.forms import LAWS, parameters_of
+from sweeplab.laws.intervals import noise_of, profiles, shared_of
 
 CHINCHILLA = LAWS["chinchilla"]
 SCATTERED, GRID, TWELVE = GOOD["245 scattered"], GOOD["30 points, 6 x 5"], GOOD["12 points, 4 x 3"]

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sweeplab.analysis.points import study_points
+from sweeplab.analysis.studies import study_points
 from sweeplab.errors import BadInput
 from sweeplab.laws.points import points_of, read_points
 

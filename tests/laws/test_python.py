@@ -68,12 +68,22 @@ def test_rows_are_predicted_with_their_intervals(law: laws.FittedLaw) -> None:
 
 def test_what_is_not_identified_has_no_loss(frame: pd.DataFrame) -> None:
     n = np.geomspace(1e6, 1e9, 12)
-    ray = laws.fit(pd.DataFrame({"N": n, "D": 20 * n, "L": losses(TRUE, n, 20 * n)}))
+    ray = laws.fit(pd.DataFrame({"N": n, "D": 20 * n, "L": losses(TRUE, n, 20 * n)}), "chinchilla")
     assert ray.numbers["alpha"]["value"] is None
     found = ray.predict(pd.DataFrame({"N": [1e10], "D": [1e9]}))
     assert (
         found["verdict"][0] == "not identified" and pd.isna(found["loss"][0]) and "one ray" in found["why"][0]
     )
+
+
+def test_along_a_path_only_rows_on_it_have_a_loss() -> None:
+    n = np.geomspace(1e6, 1e9, 12)
+    along = laws.fit(pd.DataFrame({"N": n, "D": 20 * n, "L": 1.8 + 480 / n**0.35}))
+    rows = pd.DataFrame({"N": [2e9, 2e9], "D": [4e10, 4e9]})
+    on, off = along.predict(rows).to_dict("records")
+    assert on["verdict"] != "not identified" and on["low"] < on["loss"] < on["high"]
+    assert off["verdict"] == "not identified" and pd.isna(off["loss"]) and "lies off it" in off["why"]
+    assert along.predict(rows[["N"]]).loc[0, "loss"] == on["loss"], "without tokens they follow params"
 
 
 def test_a_figure(law: laws.FittedLaw) -> None:

@@ -9,7 +9,8 @@ import torch
 
 from sweeplab.data.batches import Batch
 from sweeplab.hyperparameters import TABLE
-from sweeplab.model.requirements import why_not
+from sweeplab.model.attention import why_not
+from sweeplab.model.blocks import Dropout, mask_inputs
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 
@@ -104,3 +105,13 @@ def losses_and_gradients(
     gradient = torch.zeros_like(rows)
     model.layout.gather(pieces, out=gradient)
     return losses.detach(), gradient
+
+
+def dropout_of(seeds, iterations, rates, sites, elements) -> Dropout | None:
+    """Return the dropout of runs with these seeds, iterations and rates by kind of site."""
+    dropped = {name: site for name, site in sites.items() if any(run.get(site.kind) for run in rates)}
+    return (
+        Dropout(mask_inputs(seeds, iterations, rates, dropped.values()), dropped, elements)
+        if dropped
+        else None
+    )

@@ -1,4 +1,4 @@
-"""Each kind of attention against the whole square of weights with a mask, and positions against their definitions."""
+"""Each kind of attention against the whole square of weights with a mask."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from functools import partial
 
 import pytest
 import torch
-from model.cases import batch_of, rows_of, shape_of
+from model.cases import batch_of, dropout_of, rows_of, shape_of
 
-from sweeplab.model.attention import ATTENTION
-from sweeplab.model.attention.base import AttentionMask
-from sweeplab.model.attention.linear import feature_map
-from sweeplab.model.dropout import Dropout, Site, element_hashes
-from sweeplab.model.positions import POSITIONS, buckets, slopes
+from sweeplab.model.attention import ATTENTION, POSITIONS, AttentionMask, feature_map
+from sweeplab.model.blocks import Site, element_hashes
 from sweeplab.model.transformer import Transformer
 
 VISIBLE = {
@@ -91,7 +88,7 @@ def test_dropped_weights_are_right_on_average(attention: str) -> None:
     elements = element_hashes(2 * kind.n_weights(shape, 12, 12, True), torch.device("cpu"))
     found = []
     for step in range(n_draws):
-        dropout = Dropout(
+        dropout = dropout_of(
             [1, 2], [step] * 2, [{"attention": 0.3}] * 2, {"here": Site(0, "attention")}, elements
         )
         found.append(kind.attend(q, k, v, shape, AttentionMask(True, 2), partial(dropout, site="here")))
@@ -126,75 +123,6 @@ def test_local_attention_never_holds_the_square() -> None:
     assert ATTENTION["strided"].n_weights(shape, 1024, 1024, True) == 1024 * (32 + 64)
 
 
-def test_slopes_are_the_published_ones() -> None:
-    assert slopes(8) == [2.0**-exponent for exponent in range(1, 9)]
-    assert slopes(16) == pytest.approx([2.0 ** (-exponent / 2) for exponent in range(1, 17)])
-    # For 12 heads: those of 8, then every second of 16's.
-    assert slopes(12) == pytest.approx(slopes(8) + slopes(16)[::2][:4])
-    assert slopes(1) == [2.0**-8]
-
-
-def test_alibi_falls_with_the_distance() -> None:
-    shape = shape_of(n_head=2)
-    weights = {"token_embedding": torch.zeros(1, 1, 1)}
-    found = POSITIONS["alibi"].bias(weights, shape, "", True, torch.tensor([[0, -3], [4, 1]]))
-    assert found.shape == (1, 2, 2, 2)
-    assert torch.equal(found[0, 0], -(2.0**-4) * torch.tensor([[0.0, 3.0], [4.0, 1.0]]))
-
-
-def test_buckets_are_t5s() -> None:
-    shape = shape_of(relative_buckets=32, relative_max_distance=128)
-    back = buckets(torch.arange(0, 200), shape, causal=True)
-    assert back[:16].tolist() == list(range(16))
-    assert [back[distance].item() for distance in (16, 20, 31, 32, 64, 112, 113, 127, 199)] == [
-        16 + math.floor(16 * math.log(distance / 16) / math.log(8)) if distance < 128 else 31
-        for distance in (16, 20, 31, 32, 64, 112, 113, 127, 199)
-    ]
-    assert buckets(torch.tensor([-5]), shape, causal=True).item() == 0
-    both = buckets(torch.arange(-200, 200), shape, causal=False)
-    assert both[200:208].tolist() == list(range(8))
-    assert both[:200].flip(0)[:7].tolist() == list(range(17, 24))
-    # The edges fall on whole distances: 8 steps are single, then 8 buckets from 8 to 128.
-    edges = [8, 12, 16, 23, 32, 46, 64, 91]
-    assert [both[200 + edge].item() for edge in edges] == list(range(8, 16))
-    assert [both[200 + edge - 1].item() for edge in edges] == list(range(7, 15))
-    assert both.max().item() == 31
-
-
-def test_rotary_keeps_lengths_and_sees_only_distances() -> None:
-    shape = shape_of(head_dim=6)
-    turning = POSITIONS["rotary"].rotation
-    q, k = torch.randn(2, 1, 1, 1, 6, dtype=torch.float64).expand(2, 1, 1, 20, 6)
-    turn = turning(shape, range(20), q)
-    turned = turn(q)
-    torch.testing.assert_close(turned.norm(dim=-1), q.norm(dim=-1))
-    products = (turned @ turn(k).mT)[0, 0]
-    for offset in (0, 3, 11):
-        diagonal = products.diagonal(-offset)
-        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal))
-    assert not torch.isclose(products[5, 0], products[0, 5])
-    torch.testing.assert_close(turned[:, :, 7:], turning(shape, range(7, 20), q)(q[:, :, 7:]))
-
-
-def test_rotary_is_a_product_of_complex_numbers() -> None:
-    shape = shape_of(head_dim=4, rotary_base=100.0)
-    x = torch.randn(1, 1, 9, 4, dtype=torch.float64)
-    angles = torch.arange(9)[:, None] * torch.tensor([1.0, 100.0**-0.5], dtype=torch.float64)
-    expected = torch.complex(x[..., :2], x[..., 2:]) * torch.polar(torch.ones_like(angles), angles)
-    found = POSITIONS["rotary"].rotation(shape, range(9), x)(x)
-    torch.testing.assert_close(found, torch.cat([expected.real, expected.imag], dim=-1))
-
-
-@pytest.mark.parametrize("width", [6, 7])
-def test_sinusoids_are_the_originals(width: int) -> None:
-    shape = shape_of(n_embd=width, head_dim=4)
-    found = POSITIONS["sinusoidal"].add({}, shape, "", range(30), torch.zeros(1, dtype=torch.float64))[0, 0]
-    for place, column in ((0, 0), (0, 1), (7, 2), (29, 5), (13, 4)):
-        angle = place / 10_000 ** (2 * (column // 2) / width)
-        expected = math.cos(angle) if column % 2 else math.sin(angle)
-        assert found[place, column].item() == pytest.approx(expected, abs=1e-12)
-
-
 @pytest.mark.parametrize(
     ("positions", "part"), [("rotary", "rotation"), ("alibi", "bias"), ("relative", "bias")]
 )
@@ -218,7 +146,7 @@ def test_full_attention_is_the_kernels_unless_weights_are_dropped(family, positi
     model = Transformer(shape_of(family=family, positions=positions))
     views, batch = model.layout.views(rows_of(model, 2)), batch_of(model.shape, 2)
     none = dict.fromkeys(("embedding", "residual", "depth"), 0.0)
-    kept = Dropout(
+    kept = dropout_of(
         [1, 2],
         [0, 0],
         [none | {"attention": 1e-9}] * 2,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from model.cases import batch_of, rows_of, shape_of
+from model.cases import batch_of, dropout_of, rows_of, shape_of
 
-from sweeplab.model.dropout import Dropout, Site, element_hashes
+from sweeplab.model.blocks import Dropout, Site, element_hashes
 from sweeplab.model.transformer import Transformer
 
 N = 200_000
@@ -18,7 +18,7 @@ SITES = {str(index): Site(index, "residual") for index in range(4)}
 
 def masks(seeds=(1, 2), iterations=(5, 5), probabilities=(0.1, 0.4), site=0, n=N) -> torch.Tensor:
     chances = [{"residual": each} for each in probabilities]
-    dropout = Dropout(seeds, iterations, chances, SITES, ELEMENTS)
+    dropout = dropout_of(seeds, iterations, chances, SITES, ELEMENTS)
     return dropout(torch.ones(len(seeds), n), str(site))
 
 
@@ -62,10 +62,10 @@ def test_drops_are_spread_evenly_over_blocks() -> None:
     assert blocks.var().item() == pytest.approx(25, rel=0.15)  # binomial: n p (1 - p)
 
 
-def of_model(model: Transformer, iteration: int = 0, **chances) -> Dropout:
+def of_model(model: Transformer, iteration: int = 0, **chances) -> Dropout | None:
     none = dict.fromkeys(("embedding", "attention", "residual", "depth"), 0.0)
     n_elements = model.max_mask_size(n_sequences=2)
-    return Dropout(
+    return dropout_of(
         [3], [iteration], [none | chances], model.sites, element_hashes(n_elements, torch.device("cpu"))
     )
 
@@ -97,7 +97,7 @@ def test_the_depth_of_a_sequence_is_dropped_as_a_whole_and_more_often_in_later_l
     shares = [model.sites[f"blocks.{layer}.attention.depth"].share for layer in range(4)]
     assert shares == [0.25, 0.5, 0.75, 1.0]
     elements = element_hashes(N, torch.device("cpu"))
-    dropout = Dropout([3], [0], [{"depth": 0.6}], model.sites, elements)
+    dropout = dropout_of([3], [0], [{"depth": 0.6}], model.sites, elements)
     for layer, share in enumerate(shares):
         found = dropout.mask(N, f"blocks.{layer}.feed_forward.depth")
         assert (found == 0).double().mean().item() == pytest.approx(0.6 * share, abs=0.006)

@@ -10,10 +10,8 @@ from model.cases import batch_of, legal_shapes, losses_and_gradients, pairwise_s
 
 from sweeplab.hyperparameters import TABLE
 from sweeplab.model.accounting import n_params
-from sweeplab.model.activations import ACTIVATIONS, NORMS
-from sweeplab.model.attention import ATTENTION
-from sweeplab.model.positions import POSITIONS
-from sweeplab.model.shape import FAMILIES, ModelShape
+from sweeplab.model.attention import ATTENTION, POSITIONS
+from sweeplab.model.shape import ACTIVATIONS, FAMILIES, NORMS, ModelShape
 from sweeplab.model.transformer import Transformer
 
 TABLES = {

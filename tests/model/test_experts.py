@@ -6,8 +6,8 @@ import pytest
 import torch
 from model.cases import batch_of, losses_and_gradients, rows_of, shape_of
 
-from sweeplab.model.activations import ACTIVATIONS
 from sweeplab.model.blocks import Normed, Pass, experts
+from sweeplab.model.shape import ACTIVATIONS
 from sweeplab.model.transformer import Transformer
 
 NAME = "blocks.0.feed_forward"

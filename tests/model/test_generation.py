@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sweeplab.data.batches import Batch
 from sweeplab.data.prompts import Prompt
-from sweeplab.model.attention import ATTENTION
+from sweeplab.model.attention import ATTENTION, POSITIONS
 from sweeplab.model.blocks import KVCache
 from sweeplab.model.generation import (
     Contrast,
@@ -27,7 +27,6 @@ from sweeplab.model.generation import (
     penalty,
     sample,
 )
-from sweeplab.model.positions import POSITIONS
 from sweeplab.model.shape import FAMILIES, ModelShape
 from sweeplab.model.transformer import Transformer
 

@@ -9,8 +9,7 @@ from sweeplab.data.batches import Batch
 from sweeplab.model.layout import Layout, Weight
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
-from sweeplab.train.optimizers import OPTIMIZERS
-from sweeplab.train.optimizers.base import Rates
+from sweeplab.train.optimizers import OPTIMIZERS, Rates
 from sweeplab.train.run import MUP_OPTIMIZERS
 
 
@@ -120,7 +119,8 @@ def test_a_step_is_scaled_by_the_factor_and_decay_is_not(name: str) -> None:
         begin = weights.clone()
         state = {key: torch.zeros(2, size) for key, size in optimizer.buffers().items()}
         slopes = torch.randn(weights.shape, generator=torch.Generator().manual_seed(1))
-        optimizer.update_(weights, slopes, state, [Rates.at(1e-2, 0.5, 0.9, 0.95, 1e-8, 0.9, 1)] * 2)
+        rates = [Rates.at(1e-2, 0.5, 0.9, 0.95, 1e-8, 0.9, 1)] * 2
+        optimizer.update_(weights, slopes, state, Rates(*torch.tensor(rates, dtype=torch.float64).unbind(1)))
         begin[:, : layout.n_decayed] *= 1 - 1e-2 * 0.5
         ends[way] = layout.views(weights - begin)
     for weight in layout.weights:

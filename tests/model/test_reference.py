@@ -15,8 +15,8 @@ from references.numpy_model.passes import Pass
 from references.numpy_model.positions import alibi_slopes, relative_buckets, rotate, sinusoids
 
 from sweeplab.data.batches import Batch
+from sweeplab.model.attention import why_not
 from sweeplab.model.layout import Layout
-from sweeplab.model.requirements import why_not
 from sweeplab.model.shape import ModelShape
 
 FAMILIES = ("decoder", "encoder", "encoder_decoder")

@@ -12,8 +12,7 @@ from references.numpy_model import logits, loss_and_gradients
 from references.numpy_model.positions import relative_buckets
 
 from sweeplab.data.batches import Batch
-from sweeplab.model.attention import ATTENTION
-from sweeplab.model.positions import buckets
+from sweeplab.model.attention import ATTENTION, buckets
 from sweeplab.model.shape import FAMILIES, ModelShape
 from sweeplab.model.transformer import Transformer
 

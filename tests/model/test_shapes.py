@@ -16,8 +16,6 @@ import beartype, jaxtyping, numpy, safetensors.torch, torch
 import sweeplab.data.objectives, sweeplab.data.prompts
 torch.set_num_threads(1)
 typing.TYPE_CHECKING = True
-with jaxtyping.install_import_hook("sweeplab.model.activations", "beartype.beartype"):
-    import sweeplab.model.activations
 import sweeplab.model.shape
 hook = jaxtyping.install_import_hook(("sweeplab.model", "sweeplab.train"), "beartype.beartype")
 import sweeplab.model.tracing, sweeplab.model.generation, sweeplab.train.coordinates, sweeplab.train.checkpoint
@@ -79,11 +77,11 @@ list(coordinates(small.replace(parametrization="mup"), tokens, 1))
 """
 
 WRONG = """
-from sweeplab.model.activations import by_run
-from sweeplab.model.attention.linear import _causal_sums
+from sweeplab.model.attention import by_run
+from sweeplab.model.attention import _causal_sums
 from sweeplab.model.transformer import cross_entropy
-from sweeplab.train.optimizers.matrixwise import orthogonalize
-from sweeplab.train.stack import clip_
+from sweeplab.train.optimizers import orthogonalize
+from sweeplab.train.step import clip_
 
 for wrong in (
     lambda: cross_entropy(torch.zeros(2, 12, 5), torch.zeros(3, 4, 3, dtype=torch.long)),

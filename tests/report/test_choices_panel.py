@@ -9,13 +9,11 @@ import pytest
 
 from sweeplab.analysis.studies import Studies
 from sweeplab.errors import BadInput
-from sweeplab.records.confirmed import Confirmed
-from sweeplab.records.folders import StudyFolder
+from sweeplab.records.folders import Confirmed, StudyFolder
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import PanelSpec
 from sweeplab.report.panels.base import make_panel
-from sweeplab.report.panels.comparisons import ChoicesPanel
-from sweeplab.report.panels.confirmed import ConfirmedPanel
+from sweeplab.report.panels.comparisons import ChoicesPanel, ConfirmedPanel
 from sweeplab.report.summary import SUMMARIES
 
 CELL = "n_layer=4,n_embd=64"

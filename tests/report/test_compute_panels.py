@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache
 
@@ -11,7 +12,7 @@ from laws.planted_laws import TRUTHS, losses
 from pandas import DataFrame
 
 from sweeplab.laws.assessment import assess
-from sweeplab.laws.estimation.forms import LAWS
+from sweeplab.laws.forms import LAWS
 from sweeplab.laws.points import Points
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import PanelSpec
@@ -94,19 +95,34 @@ def shapes(depth: float = 0.9) -> ReportData:
 
 
 def test_shapes_are_compared_at_equal_parameters() -> None:
-    found = make_panel(PanelSpec("shape", {"x": "n_layer"}), shapes())
+    """At equal parameters the loss falls as the depth grows, so it rises with the ratio: N is n_layer n_embd^2."""
+    found = make_panel(PanelSpec("shape", {"x": "aspect_ratio"}), shapes())
     assert not found.missing, found.missing
-    mean = found.data.groupby("n_layer")["loss_at_equal_params"].mean()
-    np.testing.assert_allclose(mean / mean.shift(1), [np.nan, 0.9, 0.9, 0.9], rtol=0.01)
-    assert found.figure().layout.xaxis.title.text.startswith("n_layer")
+    measured = found.data[found.data["what"] == "measured"]
+    slope = np.polyfit(np.log(measured["aspect_ratio"]), np.log(measured["loss"]), 1)[0]
+    assert slope == pytest.approx(-2 / 3 * math.log(0.9) / math.log(2), rel=0.05)
+    figure = found.figure()
+    assert figure.layout.xaxis.title.text.startswith("n_embd / n_layer")
+    assert figure.layout.yaxis.title.text.endswith("at equal parameters")
+
+
+@pytest.mark.parametrize("x", ["params", "n_layer", "n_embd"])
+def test_marks_and_curves_of_shapes_are_of_one_law_and_one_loss(x: str) -> None:
+    report = shapes()
+    found, law = (make_panel(PanelSpec(name, {"x": x}), report) for name in ("shape", "law"))
+    marks = found.data[found.data["what"] == "measured"]
+    np.testing.assert_allclose(sorted(marks["measured loss"]), sorted(report.points.columns["loss"]))
+    assert found.data["loss"].tolist() == law.data["loss"].tolist() and found.y.title == law.y.title
+    found.figure().to_json()
 
 
 def test_the_frontier_has_the_shapes_that_none_beats() -> None:
     found = make_panel(PanelSpec("shape"), shapes())
-    on = found.data[found.data["on_frontier"].eq(True)]
-    assert {8} <= set(on["n_layer"]) and found.data["what"].eq("size alone").any()
-    assert "at equal parameters doubling the depth changes the loss by -10" in found.notes[1].lower()
-    found.figure().to_json()
+    assert {8} <= {cell["n_layer"] for cell in found.result["frontier"]}
+    assert any(
+        "at equal parameters doubling the depth changes the loss by -10" in note.lower()
+        for note in found.notes
+    )
 
 
 def test_the_map_of_shapes_leaves_size_out() -> None:

@@ -52,7 +52,7 @@ def test_a_scaling_page_says_where_the_loss_goes_and_what_of_a_law_is_known() ->
     n_params = sorted(runs["n_params"].unique())
     lowest = runs.groupby("n_params")["best_val_loss"].min()
     assert said.answers[0] == (
-        f"From {n_params[0]:,} to {n_params[-1]:,} parameters the lowest loss goes from "
+        f"From {n_params[0]:,} to {n_params[-1]:,} parameters the best trial's loss goes from "
         f"{lowest.iloc[0]:.4f} to {lowest.iloc[-1]:.4f}."
     )
 

@@ -8,10 +8,9 @@ import pytest
 
 from sweeplab.errors import BadInput
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.gradients import GradientPoint, append_gradients, read_gradients
-from sweeplab.records.runs import RunFolder
+from sweeplab.records.runs import GradientPoint, RunFolder, append_gradients, read_gradients
 from sweeplab.report.data import ReportData
-from sweeplab.report.panels.gradients import GradientFlowPanel
+from sweeplab.report.panels.runs import GradientFlowPanel
 
 
 def planted(lab: Path, cell: str, trial: int, shrinks: float) -> None:

@@ -11,8 +11,8 @@ import pytest
 from laws.planted_laws import BAD, GOOD, TRUTHS, losses, plant
 
 from sweeplab.laws.assessment import assess
-from sweeplab.laws.estimation.forms import LAWS
-from sweeplab.laws.misfit.comparison import compare
+from sweeplab.laws.backtest import compare
+from sweeplab.laws.forms import LAWS
 from sweeplab.laws.points import Points
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import PanelSpec

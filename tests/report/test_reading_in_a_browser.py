@@ -13,7 +13,7 @@ from chromium import PROGRAM, Page, chromium_page
 from pandas import DataFrame
 
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.gradients import GradientPoint, append_gradients
+from sweeplab.records.runs import GradientPoint, append_gradients
 from sweeplab.report.data import ReportData
 from sweeplab.report.writer import write_page
 

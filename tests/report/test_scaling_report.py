@@ -122,11 +122,11 @@ def test_a_report_without_runs_says_so(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == FILES
 
 
-def test_names_cannot_break_out_of_the_page(tmp_path: Path, planted) -> None:
+def test_names_cannot_break_out_of_the_page(tmp_path: Path, planted, quick: Path) -> None:
     evil = "</script><script>alert(1)</script><b>&"
     runs = planted.runs.assign(study=evil, cell=planted.runs["cell"] + f",activation={evil}")
     curves = planted.curves.assign(cell=planted.curves["cell"] + f",activation={evil}")
-    text = write_scaling(runs, curves, tmp_path).read_text()
+    text = write_scaling(runs, curves, tmp_path / "report", quick).read_text()
     assert "<script>alert" not in text and "<b>&" not in text
     page = Page(text)
     assert evil in page.words

@@ -8,7 +8,7 @@ import pytest
 from analysis.planted_sweep import CELLS, plant_sweep, slow_ones_pruned, too_fast
 from pandas import DataFrame
 
-from sweeplab.analysis.sweep.importance import FEWEST_TRIALS, OVER_ALL, WITHIN
+from sweeplab.analysis.importance import FEWEST_TRIALS, OVER_ALL, WITHIN
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import PanelSpec
 from sweeplab.report.panels.base import PAGES, PANELS, TablePanel, make_panel, panels_of
@@ -184,3 +184,22 @@ def test_pages_may_have_the_panels_they_can_serve() -> None:
     assert set(panels_of("compare")) == {*SWEEPS, "studies", "differences"}
     assert set(panels_of("sweep")) == set(panels_of("scaling"))
     assert set(PAGES) == {"scaling", "sweep", "compare"}
+
+
+def test_a_page_marks_where_seeds_lie_far_apart() -> None:
+    runs = plant_sweep(30, CELLS[1:3], 3, noise=0.0)
+    draws = np.random.default_rng(0)
+    spread = np.where(runs["learning_rate"] > 0.02, 0.1, 0.01) * draws.standard_normal(len(runs))
+    runs["valued_val_loss"] = runs["best_val_loss"] * np.exp(spread)
+    runs["value"] = runs.groupby(["cell", "trial"])["valued_val_loss"].transform("mean")
+    report = ReportData.of_study(runs, speeds(runs))
+    panel = make_panel(PanelSpec("slice", {"params": ("learning_rate", "dropout")}), report)
+    (zone,) = panel.result["unstable"]
+    assert zone["name"] == "learning_rate" and zone["side"] == "above" and 0.01 < zone["edge"] <= 0.02
+    assert any("learning_rate is unstable above" in note.lower() for note in panel.notes)
+    figure = panel.figure()
+    assert figure is not None
+    (mark,) = [mark.text for mark in figure.layout.annotations if "unstable" in mark.text]
+    assert mark.startswith("unstable above 0.01")
+    equal = ReportData.of_study(plant_sweep(30, CELLS[1:3], 3), speeds(runs))
+    assert equal.ranked and not any(ranking.unstable for ranking in equal.ranked.values())

@@ -8,7 +8,6 @@ from typing import Any
 import mlflow
 import pandas as pd
 import pytest
-from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 from trained import run_in
 
@@ -36,39 +35,14 @@ def test_a_classifier_returns_labels(tmp_path: Path) -> None:
     found = model.predict(texts)
     expected = [
         {"label": each["label"], "probability": max(each["probabilities"].values())}
-        for each in run.classify(texts)
+        for each in run.predict(texts)
     ]
     assert found == expected == model.predict(pd.DataFrame({"any name": texts}))
     assert signature.outputs.input_names() == [*found[0]]
     (alone,) = model.predict(texts[0])
     assert alone["probability"] == pytest.approx(found[0]["probability"])
-    assert run.classify([]) == []
+    assert run.predict([]) == []
     assert signature.params is None, "there is nothing to draw"
-
-
-def test_a_tagger_returns_a_label_of_each_word(tmp_path: Path) -> None:
-    run, model, signature = served(
-        tmp_path, "tags", family="encoder", n_labels=3, labels=("O", "PER", "LOC"), block_size=6
-    )
-    found = model.predict(["a b", "c d e f g"])
-    assert signature.outputs.input_names() == [*found[0]] == ["words", "labels"]
-    assert [row["words"] for row in found] == [["a", "b"], ["c", "d", "e", "f", "g"]]
-    ours = [[each["label"] for each in row["tags"]] for row in run.classify(["a b", "c d e f g"])]
-    assert [row["labels"] for row in found] == ours
-    assert ours[0][0] in run.labels and ours[1][-1] is None, "block_size has no room for the last"
-
-
-def test_scores_are_of_two_columns(tmp_path: Path) -> None:
-    run, model, _ = served(tmp_path, "scores", family="encoder")
-    pairs = pd.DataFrame({"sentence1": ["a b", "c"], "sentence2": ["b", "d e"]})
-    ours = [each["score"] for each in run.score(list(pairs.itertuples(index=False, name=None)))]
-    assert ours[0] != ours[1]
-    for given in (pairs, pairs[["sentence2", "sentence1"]], pairs.to_dict("records"), pairs.to_dict("list")):
-        assert model.predict(given) == [{"score": each} for each in ours]
-    (alone,) = model.predict({"sentence1": "a b", "sentence2": "b"})
-    assert alone["score"] == pytest.approx(ours[0])
-    with pytest.raises(MlflowException, match="missing inputs"):
-        model.predict(["a b"])
 
 
 def test_what_finds_targets_or_spans_writes_text(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from sweeplab.study.algorithms import (
     n_startup_trials,
     rungs,
     settled_pruner,
+    settled_sampler,
 )
 from sweeplab.study.file.checks import study_from
 from sweeplab.study.problems import Problems, SourceMap
@@ -28,6 +29,8 @@ OPEN = {
 CONDITIONAL = OPEN | {"lr_decay": [True, False], "min_lr": "suggested", "n_head": {"divides": "n_embd"}}
 # An option of each, beside what it cannot do without.
 SAMPLER_OPTIONS = {
+    "auto": {"n_startup_trials": 2},
+    "joint": {"n_startup_trials": 2},
     "tpe": {"n_startup_trials": 2, "n_ei_candidates": 8},
     "gp": {"n_startup_trials": 2, "deterministic_objective": True},
     "cmaes": {"sigma0": 0.3, "with_margin": True},
@@ -92,9 +95,9 @@ def test_a_sampler_takes_a_space_with_conditions(name):
 
 
 def test_tpe_groups_only_where_there_are_conditions():
-    assert not make_sampler(Sampler(), 0, space_of(OPEN))._group
-    assert make_sampler(Sampler(), 0, space_of(CONDITIONAL))._group
-    kept = Sampler(options={"group": False})
+    assert not make_sampler(Sampler(type="tpe"), 0, space_of(OPEN))._group
+    assert make_sampler(Sampler(type="tpe"), 0, space_of(CONDITIONAL))._group
+    kept = Sampler(type="tpe", options={"group": False})
     assert not make_sampler(kept, 0, space_of(CONDITIONAL))._group
 
 
@@ -169,7 +172,35 @@ def test_optuna_words_reach_the_person():
     ],
 )  # fmt: skip
 def test_trials_spread_evenly_are_at_most_a_quarter(sampler, per_cell, expected):
-    assert n_startup_trials(read(sampler=sampler).sampler, per_cell) == expected
+    assert n_startup_trials(read(sampler=sampler), per_cell) == expected
+
+
+@pytest.mark.parametrize(
+    ("grid", "search", "expected"),
+    [
+        ({"n_embd": [32, 64]}, OPEN, "joint"),
+        ({"n_embd": [32, 64]}, {"n_head": {"divides": "n_embd"}}, "joint"),
+        ({"norm": ["layernorm", "rmsnorm"]}, {"batch_size": [8, 16]}, "joint"),
+        ({"n_embd": [32, 64]}, {"activation": ["relu", "gelu"]}, "tpe"),
+        ({"n_embd": [32, 64]}, {"betas": "suggested"}, "tpe"),
+        ({}, OPEN, "tpe"),
+    ],
+)
+def test_several_cells_with_numbers_to_search_are_searched_together(grid, search, expected):
+    heads = {} if "n_head" in search else {"fixed": {"n_head": 2}}
+    assert settled_sampler(read(grid=grid, search=search, **heads)).type == expected
+    assert settled_sampler(read(grid=grid, search=search, sampler="random", **heads)).type == "random"
+
+
+@pytest.mark.parametrize(
+    ("n_cells", "per_cell", "expected"),
+    [(9, 4, 1), (2, 4, 2), (2, 100, 4), (1, 100, 8), (1, 4, 2), (9, 1, 1)],
+)
+def test_all_cells_of_a_joint_search_share_its_first_points(n_cells, per_cell, expected):
+    search = {name: OPEN[name] for name in ("learning_rate", "dropout", "activation")}
+    grid = {"n_embd": [16 * (index + 1) for index in range(n_cells)]}
+    spec = read(search=search, grid=grid, sampler="joint", fixed={"n_head": 1})
+    assert n_startup_trials(spec, per_cell) == expected
 
 
 @pytest.mark.parametrize("name", [name for name, row in PRUNERS.items() if row.halves])

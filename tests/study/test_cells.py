@@ -95,8 +95,8 @@ def test_the_command_line_comes_before_the_cells():
         ("{norm: rmsnorm}", "cells[1] is the same as cells[0]"),
         ("{seed: 3}", "seed is set by the key seeds"),
         ("rmsnorm", 'cells[1] is "rmsnorm"; allowed: a mapping; {} changes nothing'),
-        ("{bias: false}", "bias is set both in grid and in cells; allowed: only one of them"),
-        ("{betas: [0.9, 0.95]}", "betas is set both in search and in cells; allowed: only one of them"),
+        ("{bias: false}", "grid.bias and cells[1].bias exclude each other; allowed: one of them"),
+        ("{betas: [0.9, 0.95]}", "search.betas and cells[1].betas exclude each other; allowed: one of them"),
     ],
 )
 def test_what_is_wrong_is_said_at_its_place(written, said):

@@ -17,17 +17,6 @@ from sweeplab.expressions import Expression
 from sweeplab.study.search import Choices, Derived
 from sweeplab.study.space import Space, cells
 from sweeplab.study.spec import Budget, DataSpec
-from sweeplab.sweep.planning import make_plan
-
-
-@pytest.fixture
-def planned(tiny, tmp_path):
-    """Return a function that plans the tiny study with changes."""
-
-    def plan(**changed):
-        return make_plan(tiny(**changed), tmp_path / "lab")[0]
-
-    return plan
 
 
 def data(corpus: str = "python-docs", tokenizer: str = "char", **more: Any) -> DataSpec:

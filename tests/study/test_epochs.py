@@ -1,4 +1,4 @@
-"""Epochs as a unit of how long runs train: max_iters follows from the data."""
+"""How long runs train: by epochs, by tokens a parameter, and what is a share of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny_study import FIXED
 
 from sweeplab.data.task import DataSizes
@@ -13,11 +15,13 @@ from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.file.reading import read_plain, read_study
+from sweeplab.study.rules import facts
 from sweeplab.study.search import Range
 from sweeplab.study.space import Space, cells
+from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.trials.store import Store
-from sweeplab.sweep.work.runner import Runner
+from sweeplab.train.run import train_tokens
 
 SIZES = DataSizes(65, train_tokens=10_000)
 WITHOUT = {name: value for name, value in FIXED.items() if name != "max_iters"}
@@ -51,6 +55,68 @@ def test_epochs_are_cells_and_are_searched_and_others_follow_from_them() -> None
     assert (found.max_iters, found.warmup_iters) == (150, 15)
 
 
+@given(
+    n_embd=st.sampled_from([8, 24, 64]),
+    ratio=st.floats(0.1, 300),
+    warmup=st.integers(0, 50),
+    total=st.booleans(),
+    auto=st.booleans(),
+)
+def test_tokens_per_param_are_reached_in_the_fewest_steps(
+    n_embd: int, ratio: float, warmup: int, total: bool, auto: bool
+) -> None:
+    counted = "total" if total else "non_embedding"
+    fixed = {"n_embd": n_embd, "n_head": 4, "block_size": 16, "batch_size": 4, "batch_warmup_iters": warmup}
+    fixed |= {"tokens_per_param": ratio, "params_counted": counted} | ({} if auto else {"vocab_size": 80})
+    values = resolved(fixed=fixed)
+    known = facts(values)
+    goal = ratio * (known.n_params if total else known.n_params_non_embedding)
+    assert known.train_tokens >= goal
+    assert values.max_iters == 1 or train_tokens(values, values.max_iters - 1) < goal
+
+
+def test_tokens_per_param_are_cells_and_are_searched() -> None:
+    fixed = {"n_layer": 1, "n_head": 2, "block_size": 16, "batch_size": 4}
+    last = resolved(fixed=fixed, grid={"n_embd": [8, 16], "tokens_per_param": [5, 10]})
+    half = resolved(fixed=fixed | {"n_embd": 16, "tokens_per_param": 5})
+    assert last.max_iters == pytest.approx(2 * half.max_iters, abs=1)
+    search = {"tokens_per_param": {"min": 1, "max": 20}, "warmup_iters": {"expr": "max_iters // 10"}}
+    sampled = resolved({"tokens_per_param": 10.0}, fixed=fixed | {"n_embd": 16}, search=search)
+    assert (sampled.max_iters, sampled.warmup_iters) == (last.max_iters, last.max_iters // 10)
+    by_size = {"n_embd": {"min": 8, "max": 16, "step": 8}}
+    assert resolved({"n_embd": 16}, fixed=fixed | {"tokens_per_param": 10}, search=by_size) == last
+
+
+@pytest.mark.parametrize(
+    ("written_as", "name", "value"),
+    [
+        ({"warmup_iters": "5%"}, "warmup_iters", 10),
+        ({"warmup_ratio": 0.05}, "warmup_iters", 10),
+        ({"eval_interval": "12.5% of all steps"}, "eval_interval", 25),
+        ({"save_interval": "0.1 %"}, "save_interval", 1),
+        ({"min_lr": "10%"}, "min_lr", pytest.approx(2e-4)),
+    ],
+)
+def test_a_share_is_one_of_each_runs_length(written_as: dict, name: str, value: float) -> None:
+    values = resolved(fixed={"max_iters": 200, "learning_rate": 2e-3, **written_as})
+    assert getattr(values, name) == value
+
+
+@pytest.mark.parametrize(
+    "fixed",
+    [
+        {"eval_interval": "120%"},
+        {"warmup_iters": "x%"},
+        {"max_iters": "5%"},
+        {"dropout": "5%"},
+        {"warmup_ratio": "a"},
+    ],
+)
+def test_what_is_no_share_of_a_runs_length_is_refused(fixed: dict) -> None:
+    with pytest.raises(BadInput, match=next(iter(fixed))):
+        read_plain(written(fixed=fixed))
+
+
 def test_rules_of_max_iters_hold_for_what_follows() -> None:
     parts = {"fixed": {"block_size": 10, "batch_size": 10}, "grid": {"epochs": [1, 5]}}
     spec = read_plain(written(**parts, constraints=["max_iters <= 200"]))
@@ -64,11 +130,13 @@ def test_rules_of_max_iters_hold_for_what_follows() -> None:
         {"fixed": {"epochs": 3, "max_iters": 5}},
         {"fixed": {"max_iters": 5}, "search": {"epochs": {"min": 1, "max": 2}}},
         {"fixed": {"epochs": 5}, "cells": [{}, {"max_iters": 7}]},
+        {"fixed": {"tokens_per_param": 20, "max_iters": 5}},
+        {"fixed": {"epochs": 5}, "grid": {"tokens_per_param": [10, 20]}},
     ],
 )
-def test_one_of_the_two_says_how_long(parts: dict) -> None:
+def test_one_of_them_says_how_long(parts: dict) -> None:
     with pytest.raises(
-        BadInput, match="max_iters and epochs both set how long runs train; allowed: only one of"
+        BadInput, match=r"(max_iters|epochs) and \S+ exclude each other; allowed: one of them"
     ):
         read_plain(written(**parts))
     assert read_plain(written(fixed={"epochs": None, "max_iters": 5})).fixed["max_iters"] == 5
@@ -97,7 +165,7 @@ def test_a_run_trains_so_long_and_says_so(tiny, opened, dataset, tmp_path: Path)
     assert (plan.cells[0].max_iters, plan.cells[0].epochs) == (25, share)
     folder = StudyFolder(tmp_path / "lab", spec.name)
     store = Store.create(spec, found, plan.data.sizes, folder.storage_url)
-    Runner(spec, store, dataset, folder).work()
+    Loop(spec, store, dataset, folder).run()
     (run,) = folder.runs()
     assert run.read_end().iteration == 25
     assert (run.read_start().values.max_iters, run.read_start().values.epochs) == (25, share)

@@ -79,13 +79,6 @@ def test_bad_lines_of_pairs_are_named_where_they_stand(tmp_path: Path) -> None:
     assert last == "and 10 more bad lines"
 
 
-def test_a_vocabulary_is_told_what_its_cells_take(tmp_path: Path) -> None:
-    file = tmp_path / "study.yaml"
-    file.write_text(f"name: a\ndata: {{{CHAR}}}\nfixed: {{vocab_size: 103}}\ncells: [{{family: encoder}}]\n")
-    with pytest.raises(BadInput, match=r"allowed: auto, or at least 104$"):
-        make_plan(read_study(file), tmp_path / "lab")
-
-
 def test_a_vocabulary_is_told_how_many_tokens_data_and_objective_have(tmp_path: Path) -> None:
     file = tmp_path / "study.yaml"
     text = "name: a\ndata: {corpus: copy, tokenizer: char}\nfixed: {vocab_size: SIZE, family: FAMILY}\n"

@@ -58,10 +58,3 @@ def test_a_large_study_is_read_or_refused_soon(name: str, tmp_path: Path) -> Non
     assert REFUSED[name] in said if name in REFUSED else not said
     assert seconds < 60
     assert megabytes < 500
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LARGE)
-def test_a_large_study_takes_less_than_two_seconds_of_cpu(name: str, tmp_path: Path) -> None:
-    cost_of(HEAD + SEARCH, tmp_path)  # what is loaded once
-    assert cost_of(HEAD + LARGE[name], tmp_path)[1] < 2

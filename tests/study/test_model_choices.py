@@ -6,7 +6,7 @@ import pytest
 
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import AUTO
-from sweeplab.model.requirements import requirements
+from sweeplab.model.attention import requirements
 from sweeplab.model.shape import SETTLED, ModelShape
 from sweeplab.study.file.checks import study_from
 from sweeplab.study.problems import Problems, SourceMap

@@ -21,16 +21,6 @@ from sweeplab.train import devices
 from sweeplab.train.run import COPIES
 
 
-@pytest.fixture
-def planned(tiny, tmp_path):
-    """Return a function that plans the tiny study with changes."""
-
-    def plan(**changed):
-        return make_plan(tiny(**changed), tmp_path / "lab")[0]
-
-    return plan
-
-
 def test_cells_have_the_sizes_and_costs_of_their_runs(tiny, tmp_path, dataset) -> None:
     spec = tiny(grid={"n_layer": [1, 2], "n_embd": [16, 32]}, seeds=[0, 1], budget=Budget(trials_per_cell=3))
     plan, cells, data = make_plan(spec, tmp_path / "lab")
@@ -74,6 +64,8 @@ def test_a_grid_of_searched_values_has_no_more_trials_than_points_that_meet_the_
     assert planned(**asked, budget=Budget(trials_per_cell=4)).trials == 4
     with pytest.raises(BadInput, match="4 valid points per cell, but trials_per_cell is 6; allowed: 1 to 4"):
         planned(**asked, budget=Budget(trials_per_cell=6))
+    with pytest.raises(BadInput, match="not given"):
+        planned(**asked, budget=Budget(time=60.0))
 
 
 def test_points_that_break_a_rule_are_no_cells(planned) -> None:
@@ -194,31 +186,6 @@ def test_what_is_kept_already_needs_no_room(planned, tmp_path) -> None:
     with kept.open("wb") as file:
         file.truncate(shutil.disk_usage(tmp_path).free)  # takes no room on a disk: nothing is written
     planned(budget=Budget(trials_per_cell=n_trials))
-
-
-@pytest.mark.parametrize(
-    ("count", "words"),
-    [
-        (0, "0 bytes"),
-        (999, "999 bytes"),
-        (1000, "1.0 kB"),
-        (12_345, "12 kB"),
-        (1.26e9, "1.3 GB"),
-        (3e15, "3000 TB"),
-    ],
-)
-def test_bytes_in_words(count: float, words: str) -> None:
-    assert bytes_in_words(count) == words
-
-
-def test_a_grid_sampler_gets_no_more_trials_than_it_has_points(planned) -> None:
-    search = {"learning_rate": Choices((1e-3, 1e-2)), "activation": Choices(("gelu", "relu"))}
-    grid = {"search": search, "sampler": Sampler(type="grid")}
-    assert planned(**grid, budget=Budget(trials_per_cell=4)).trials == 4
-    with pytest.raises(BadInput, match="4 valid points per cell, but trials_per_cell is 5; allowed: 1 to 4"):
-        planned(**grid, budget=Budget(trials_per_cell=5))
-    with pytest.raises(BadInput, match="not given"):
-        planned(**grid, budget=Budget(time=60.0))
 
 
 def test_none_are_not_advised_where_none_are_kept(tiny, tmp_path) -> None:

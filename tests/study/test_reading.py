@@ -91,7 +91,7 @@ def test_every_part_is_typed(write):
 def test_what_is_left_out_has_a_default(write):
     spec = read_study(write(SMALL))
     assert (spec.budget.trials_per_cell, spec.budget.time, spec.budget.flops) == (10, None, None)
-    assert (spec.sampler.type, spec.pruner.type, spec.seeds) == ("tpe", "none", [0])
+    assert (spec.sampler.type, spec.pruner.type, spec.seeds) == ("auto", "none", [0])
     assert read_study(write(SMALL + "budget: {time: 90}\n")).budget.trials_per_cell is None
 
 
@@ -112,6 +112,7 @@ def test_scalars_are_yaml_1_2(write):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
+        ("§program: train.py", 'the study: unknown key "program"; allowed: `sweeplab schema` lists them'),
         ("§bugdet: {time: 30m}", "unknown key \"bugdet\".*did you mean 'budget'"),
         ("fixed: {§block_sise: 64}", "hyperparameter \"block_sise\"; did you mean 'block_size'"),
         ("grid: {§n_layrs: [1]}", "did you mean 'n_layer'"),
@@ -134,7 +135,10 @@ def test_scalars_are_yaml_1_2(write):
         ("grid: {n_layer: §[]}", "a list of one or more"),
         ("grid: {n_layer: [1, §x]}", "a whole number"),
         ("grid: {n_layer: [1, 2, §1]}", "has 1 twice"),
-        ("fixed: {n_layer: 1}\ngrid: {§n_layer: [1]}", "n_layer is set both in fixed and in grid"),
+        (
+            "fixed: {n_layer: 1}\ngrid: {§n_layer: [1]}",
+            "fixed.n_layer and grid.n_layer exclude each other; allowed: one of them",
+        ),
         ("search: {learning_rate: §{min: 1e-2, max: 1e-3}}", "inverted: min 0.01 is above max 0.001"),
         ("search: {learning_rate: §{min: 1e-3, max: 1e-3}}", "empty"),
         ("search: {weight_decay: {min: §0, max: 1, log: true}}", "logarithmic and starts at 0"),
@@ -163,12 +167,15 @@ def test_scalars_are_yaml_1_2(write):
         ("search: {n_head: {divides: §lrr}}", 'unknown hyperparameter "lrr"'),
         (
             "fixed: {lr: 1e-3, §learning_rate: 1e-3}",
-            "learning_rate is given twice, as lr and as learning_rate",
+            "fixed.lr and fixed.learning_rate exclude each other; allowed: one of them",
         ),
-        ("search: {learning_rate: suggested, §LR: suggested}", "given twice, as learning_rate and as LR"),
+        (
+            "search: {learning_rate: suggested, §LR: suggested}",
+            "search.learning_rate and search.LR exclude each other",
+        ),
         (
             "fixed: {lr: 1e-3}\nsearch: {§max-lr: suggested}",
-            "learning_rate is set both in fixed and in search",
+            "fixed.learning_rate and search.learning_rate exclude each other",
         ),
         ("fixed: {§beta2: 0.95}", "did you mean 'betas'"),
         ("§parameters: {lr: suggested}", "did you mean 'search'"),
@@ -226,7 +233,7 @@ def test_scalars_are_yaml_1_2(write):
         ("grid: {n_embd: [64, 128], n_head: §[3, 5]}", "n_embd is .64, 128., n_head is .3, 5."),
         ("fixed: {n_embd: 64}\nsearch: {n_head: §[3, 5]}", "n_embd % n_head == 0"),
         ("fixed: {n_embd: 64}\nsearch: {n_head: §{divides: n_embd, min: 5, max: 7}}", "n_head, from 5 to 7"),
-        ("grid: §{" + f"max_iters: {list(range(1, 9999))}" + ", n_layer: [1, 2]}", "19,996 cells"),
+        ("grid: §{" + f"max_iters: {list(range(1, 999))}" + ", n_layer: [1, 2]}", "1,996 cells"),
         ("objective: {at: §bst}", "best . final; did you mean 'best'"),
         ("objective: {§metrc: val_loss}", "did you mean 'metric'"),
         ("budget: {time: §30 minutes}", "30m, 2h, 90s, 1h30m"),
@@ -351,7 +358,7 @@ def test_a_missing_file_is_named_with_its_neighbor(write, tmp_path):
     write(SMALL)
     with pytest.raises(BadInput, match=r"stdy.yaml: No such file or directory; did you mean 'study.yaml'"):
         read_study(tmp_path / "stdy.yaml")
-    with pytest.raises(BadInput, match="Is a directory"):
+    with pytest.raises(BadInput, match="is no file"):
         read_study(tmp_path)
 
 
@@ -447,32 +454,6 @@ def test_a_wrong_override_is_named_in_place_of_a_line(problems, override, said):
     assert re.search(said, problem)
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("n_layer=1", "n_layer=2"),
-        ("--grid n_layer=1,2", "--grid n_layer=1,4"),
-        ("n_layer=3", "--grid n_layer=1,2"),
-        ("grid.n_layer=[1, 2]", "n_layer=3"),
-        ("--grid n_layer=1,2", "--search n_layer=1..4"),
-        ("dropout=0.1", "--search dropout,eps"),
-        ("--search dropout=0..0.2", "--search dropout"),
-        ("cells=[{n_layer: 1}, {n_layer: 2}]", "n_layer=4"),
-        ("max_iters=70", "epochs=4"),
-        ("--engine slurm", "engine.type=ray"),
-        ("engine.partition=gpu", "--engine ray"),
-        ("budget.time=1h", "budget={trials_per_cell: 3}"),
-        ("pruner=median", "pruner.type=asha"),
-        ("--preset gpt2", "preset=bert-base"),
-        ("name=a", "--name b"),
-    ],
-)
-def test_no_setting_of_the_command_line_replaces_another(problems, first, second):
-    first_said, second_said = (each if each.startswith("--") else f"-o {each}" for each in (first, second))
-    said = f"{first_said} and {second_said} exclude each other; allowed: one of them"
-    assert said in problems(WHOLE, first, second)
-
-
 def test_settings_that_say_the_same_or_more_of_the_same_are_no_conflict(write):
     options = [
         "--engine slurm",
@@ -492,7 +473,12 @@ def test_a_wrong_name_from_the_command_line_is_named(problems):
     ]
 
 
-def check_a_damaged_file(write, data):
+CALM = {"suppress_health_check": [HealthCheck.function_scoped_fixture]}
+
+
+@given(st.data())
+@settings(max_examples=40, **CALM)
+def test_a_damaged_file_is_read_or_refused_and_nothing_else(write, data):
     start = data.draw(st.integers(0, len(WHOLE)))
     end = data.draw(st.integers(start, min(len(WHOLE), start + 12)))
     scrap = data.draw(
@@ -503,19 +489,3 @@ def check_a_damaged_file(write, data):
         read_study(write(damaged))
     except BadInput as error:
         assert all(each.what for each in error.problems)
-
-
-CALM = {"suppress_health_check": [HealthCheck.function_scoped_fixture]}
-
-
-@given(st.data())
-@settings(max_examples=40, **CALM)
-def test_a_damaged_file_is_read_or_refused_and_nothing_else(write, data):
-    check_a_damaged_file(write, data)
-
-
-@pytest.mark.slow
-@given(st.data())
-@settings(max_examples=300, **CALM)
-def test_of_many_damaged_files_each_is_read_or_refused_and_nothing_else(write, data):
-    check_a_damaged_file(write, data)

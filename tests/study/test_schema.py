@@ -12,6 +12,7 @@ from sweeplab.study.rules import facts
 from sweeplab.study.space import Space, cells
 from sweeplab.sweep.planning import make_plan
 
+NINE = Path(__file__).parents[1] / "faults" / "nine.yaml"
 STUDIES = Path(__file__).parents[2] / "studies"
 TYPES = {
     "object": dict,
@@ -154,21 +155,23 @@ def space_of(name: str) -> tuple[Space, dict]:
     return space, next(space.draws(1))
 
 
-def test_the_small_study_has_nine_cells():
+def test_the_small_study_has_seven_widths_at_one_depth_and_four_other_cells(tmp_path):
     spec = read_study(STUDIES / "small.yaml")
     kept, excluded = cells(spec, 97)
-    assert [(cell.values["n_layer"], cell.values["n_embd"]) for cell in kept] == [
-        (n_layer, n_embd) for n_layer in (1, 2, 4) for n_embd in (16, 32, 64)
-    ]
-    assert (excluded, spec.budget.trials_per_cell, spec.fixed["max_iters"]) == ([], 4, 1500)
+    sizes = [(cell.values["n_layer"], cell.values["n_embd"]) for cell in kept]
+    assert sorted(width for depth, width in sizes if depth == 2) == [16, 20, 24, 28, 32, 40, 48]
+    assert [size for size in sizes if size[0] != 2] == [(1, 16), (1, 24), (3, 16), (3, 24)]
+    assert (len(excluded), spec.budget.trials_per_cell, spec.fixed["tokens_per_param"]) == (10, 3, 20)
+    plan, *_ = make_plan(spec, tmp_path)
+    assert plan.warnings == [] and max(cell.train_tokens for cell in plan.cells) < plan.data.train_tokens
 
 
-def test_patience_and_both_rungs_of_the_small_study_can_end_a_run(tmp_path):
-    settled = ["dtype=float32"]  # else both precisions are timed on a CPU that has matrix units
-    plan, *_ = make_plan(read_study(STUDIES / "small.yaml", settled), tmp_path)
+def test_a_patience_and_a_pruner_without_effect_are_told(tmp_path):
+    spec = read_study(NINE, ["dtype=float32"])
+    plan, *_ = make_plan(spec, tmp_path)
     assert plan.warnings == [] and plan.cells[0].rungs == [300, 900]
-    never = [*settled, "patience=15", "pruner.min_iters=1500"]
-    plan, *_ = make_plan(read_study(STUDIES / "small.yaml", never), tmp_path)
+    never = ["dtype=float32", "patience=15", "pruner.min_iters=1500"]
+    plan, *_ = make_plan(read_study(NINE, never), tmp_path)
     assert [each.partition(":")[0] for each in plan.warnings] == [
         "patience never stops a run", "the pruner never prunes",
     ]  # fmt: skip

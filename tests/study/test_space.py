@@ -12,7 +12,7 @@ from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.file.checks import study_from
 from sweeplab.study.file.entries import is_searched
-from sweeplab.study.problems import Problems, SourceMap
+from sweeplab.study.problems import LENGTHS, Problems, SourceMap
 from sweeplab.study.rules import FACTS, facts, order, rules
 from sweeplab.study.space import Cell, Space, cells
 from sweeplab.study.spec import StudySpec
@@ -318,7 +318,7 @@ _TOGETHER = set().union(*(rule.names for rule in rules(study(), 65) if len(rule.
 _FREE = [
     row
     for row in TABLE.values()
-    if is_searched(row) and row.name not in {"wandb_project", "epochs"} | _TOGETHER
+    if is_searched(row) and row.name not in {"wandb_project", *LENGTHS[1:]} | _TOGETHER
 ]
 _SEARCHES = st.lists(st.sampled_from(_FREE), min_size=1, max_size=6, unique_by=lambda row: row.name).flatmap(
     lambda rows: st.fixed_dictionaries({row.name: _entries(row) for row in rows})

@@ -25,9 +25,9 @@ from sweeplab.study.inputs import OF_VOCABULARY, check_start, read_start, start_
 from sweeplab.study.search import Choices
 from sweeplab.study.space import Space, cells
 from sweeplab.study.spec import Budget, DataSpec, Track
+from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.trials.store import Store
-from sweeplab.sweep.work.runner import Runner
 from sweeplab.tracking.loading import load_checkpoint
 from sweeplab.train.checkpoint import read_checkpoint
 from sweeplab.train.run import Run
@@ -42,7 +42,7 @@ def trained(tiny, opened, dataset) -> Path:
     folder, store = opened(
         tiny(name="first", budget=Budget(trials_per_cell=1), track=Track(checkpoints="last"))
     )
-    Runner(store.spec, store, dataset, folder).work()
+    Loop(store.spec, store, dataset, folder).run()
     (run,) = folder.runs()
     return run.path / "last"
 
@@ -54,7 +54,7 @@ def last_loss(checkpoint: Path) -> float:
 def test_a_run_goes_on_where_the_other_one_ended(tiny, opened, dataset, trained: Path) -> None:
     spec = tiny(init_from=str(trained), budget=Budget(trials_per_cell=1))
     folder, store = opened(spec)
-    Runner(spec, store, dataset, folder).work()
+    Loop(spec, store, dataset, folder).run()
     (run,) = folder.runs()
     losses = [point.val_loss for point in run.points() if point.val_loss is not None]
     assert losses[0] == last_loss(trained)
@@ -189,7 +189,7 @@ def test_a_run_goes_on_from_special_tokens_of_its_own(tiny, opened, dataset, tmp
     assert given["token_embedding"][size].equal(theirs["token_embedding"][5])
     assert given["token_embedding"][:size].equal(theirs["token_embedding"][:size])
     folder, store = opened(spec)
-    Runner(spec, store, dataset, folder).work()
+    Loop(spec, store, dataset, folder).run()
     (ended,) = folder.runs()
     assert ended.read_end().ending.outcome == "complete"
 
@@ -203,7 +203,7 @@ def test_a_run_that_learns_something_else_draws_the_tokens_that_are_new(tiny, tr
     given = start_weights(spec)(more)
     assert given["token_embedding"][:size].equal(theirs["token_embedding"])
     assert given["token_embedding"][size:].isnan().all() and given["token_embedding"].shape[0] == size + 4
-    pairs = prepare("copy", "char", given=prepare("python-docs", "char").tokenizer)
+    pairs = prepare("copy", "char", trained=prepare("python-docs", "char").tokenizer)
     stack = Stack(more, pairs.train, pairs.val, 2)
     for seed in (0, 1):
         stack.admit(Run(str(seed), more.replace(seed=seed)), start=given)
@@ -231,26 +231,30 @@ def test_other_weights_make_another_study(tiny, trained: Path, tmp_path: Path, o
     check_same_study(spec, folder, plan.data)
     with pytest.raises(BadInput, match="the weights that it starts from have changed"):
         check_same_study(spec, folder, replace(plan.data, init_digest="another"))
-    with pytest.raises(BadInput, match="init_from is not given and was"):
+    with pytest.raises(BadInput, match=r"init_from is not given and was .*a --name of its own$"):
         check_same_study(tiny(), folder, replace(plan.data, init_digest=None))
 
 
+def test_a_changed_study_is_refused_in_the_words_of_its_file(tiny, tmp_path: Path, opened) -> None:
+    spec, pairs = tiny(), ((0.9, 0.95), (0.9, 0.99))
+    data = make_plan(spec, tmp_path / "lab")[0].data
+    folder, _ = opened(spec)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    write_study(spec, folder, data)
+    with pytest.raises(BadInput) as refused:
+        check_same_study(tiny(search={**spec.search, "betas": Choices(pairs)}), folder, data)
+    said = str(refused.value)
+    assert said.endswith(f"or {folder.command('study resume')} continues that one")
+    assert "betas is [[0.9, 0.95], [0.9, 0.99]] and was not given" in said and '"' not in said
+    with pytest.raises(BadInput, match=r"the text of the corpus has changed.*a --name of its own$"):
+        check_same_study(spec, folder, replace(data, text_digest="another"))
+
+
 WORDS = [f"{'ab'[at % 2]}{chr(97 + at % 26)}{chr(97 + at // 26)}" for at in range(40)]
-LABELLED = {
-    "labels": ("classification", [{"text": word, "label": word[0]} for word in WORDS]),
-    "tags": ("tagging", [{"tokens": [word, "c"], "tags": [word[0], "end"]} for word in WORDS]),
-    "scores": (
-        "similarity",
-        [{"sentence1": word, "sentence2": "c d", "score": len(word)} for word in WORDS],
-    ),
-}
 
 
 @pytest.mark.parametrize("is_imported", [False, True], ids=["trained", "imported"])
-@pytest.mark.parametrize("corpus", LABELLED)
-def test_an_encoder_of_masked_text_goes_on_with_labels_and_scores(
-    corpus: str, is_imported: bool, tmp_path: Path
-) -> None:
+def test_an_encoder_of_masked_text_goes_on_with_labels(is_imported: bool, tmp_path: Path) -> None:
     own = {"family": "encoder", "norm_position": "post", "embedding_norm": True, "n_layer": 2}
     place = tmp_path / "run"
     special = {"pad": 3, "bos": 1, "eos": 2, "mask": 4} if is_imported else None
@@ -261,20 +265,20 @@ def test_an_encoder_of_masked_text_goes_on_with_labels_and_scores(
         import_folder(tmp_path / "hf", place, "run", force=True)
         theirs, facts = read_checkpoint(place, "model")
         assert facts["values"]["objective"] == "masked"
-    learned, rows = LABELLED[corpus]
+    rows = [{"text": word, "label": word[0]} for word in WORDS]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    data = f"{{corpus: {corpus}, tokenizer: char, path: rows.jsonl}}"
+    data = "{corpus: labels, tokenizer: char, path: rows.jsonl}"
     text = STUDY.replace("{corpus: python-docs, tokenizer: char}", data) + "track: {checkpoints: last}\n"
     (tmp_path / "more.yaml").write_text(text.replace("max_iters: 4", "max_iters: 4, learning_rate: 1e-8"))
     spec = read_study(tmp_path / "more.yaml")
     plan, found, dataset = make_plan(spec, tmp_path / "lab")
     folder = StudyFolder(tmp_path / "lab", spec.name)
     store = Store.create(spec, found, dataset.sizes, folder.storage_url)
-    Runner(spec, store, dataset, folder).work()
+    Loop(spec, store, dataset, folder).run()
     (run,) = folder.runs()
     assert run.read_end().ending.outcome == "complete" and plan.trials == 1
     ended, facts = read_checkpoint(run.path / "last", "model")
-    assert facts["values"]["objective"] == learned and ended.keys() == theirs.keys()
+    assert facts["values"]["objective"] == "classification" and ended.keys() == theirs.keys()
     n_text = dataset.tokenizer.vocab_size
     for name, weight in theirs.items():
         kept = slice(n_text) if name in OF_VOCABULARY else slice(None)

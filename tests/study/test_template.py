@@ -110,6 +110,15 @@ def test_every_suggested_width_gets_heads_that_divide_it(tmp_path: Path) -> None
         assert space.broken(values) is None
 
 
+@pytest.mark.parametrize(
+    ("n_embd", "is_kept"),
+    [([64, 128], True), ({"min": 64, "max": 128, "step": 4}, True), ("suggested", True), ([64, 70], False)],
+)
+def test_given_heads_are_kept_where_they_divide_every_width(tmp_path: Path, n_embd, is_kept: bool) -> None:
+    spec = read(study_text("mine", values={"n_head": 4}, ranges={"n_embd": n_embd}), tmp_path)
+    assert (spec.fixed.get("n_head") == 4, "n_head" in spec.search) == (is_kept, not is_kept)
+
+
 @settings(max_examples=20)
 @given(data=st.data())
 def test_is_valid_whatever_is_given(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from sweeplab.analysis.table import _tokens_at
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.study.file.checks import study_from
@@ -12,9 +11,9 @@ from sweeplab.study.problems import Problems, SourceMap
 from sweeplab.study.rules import facts
 from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget
-from sweeplab.sweep.work.runner import Runner
+from sweeplab.sweep.loop import Loop
 from sweeplab.train.optimizers import OPTIMIZERS
-from sweeplab.train.run import MUP_OPTIMIZERS
+from sweeplab.train.run import MUP_OPTIMIZERS, train_tokens
 
 
 def points(**parts) -> list[dict]:
@@ -63,12 +62,13 @@ def test_a_study_of_all_of_them_counts_what_its_plan_says(tiny, opened, dataset)
         budget=Budget(trials_per_cell=2),
     )
     folder, store = opened(spec)
-    Runner(spec, store, dataset, folder, lambda event: None, lambda: False).work()
+    Loop(spec, store, dataset, folder, lambda event: None, lambda: False).run()
     runs = list(folder.runs())
     assert len(runs) == 2
     for run in runs:
         start, end = run.read_start(), run.read_end()
         assert end.state == "complete"
         assert end.train_tokens == start.facts["train_tokens"] < 20 * 4 * 16
-        counted = _tokens_at({name: str(value) for name, value in start.values.as_dict().items()})
-        assert all(counted(point.iteration) == point.train_tokens for point in run.points())
+        assert all(
+            train_tokens(start.values, point.iteration) == point.train_tokens for point in run.points()
+        )

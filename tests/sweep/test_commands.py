@@ -10,8 +10,8 @@ from optuna.trial import TrialState
 
 from sweeplab.lab.events import RunEvaluated, TrialClaimed, TrialRequeued
 from sweeplab.study.spec import Budget, Engine
+from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.trials.commands import Commands
-from sweeplab.sweep.work.runner import Runner
 from sweeplab.tracking.loading import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -31,7 +31,7 @@ def work(opened, dataset):
             if left and left[0][0](event):
                 Commands.open(folder).add(*left.pop(0)[1])
 
-        Runner(spec, store, dataset, folder, emit).work()
+        Loop(spec, store, dataset, folder, emit).run()
         assert not left, "every command was given"
         return folder, store, events
 
@@ -170,6 +170,6 @@ def test_what_a_person_asks_for_is_next_in_a_cell_of_another_shape_too(opened, d
                 other.study(other.cells[1]).enqueue_trial(asked)
                 other.commands.add("enqueue", {"trials": [(other.cells[1].key, 0)], "values": asked})
 
-    Runner(spec, store, dataset, folder, enqueue).work()
+    Loop(spec, store, dataset, folder, enqueue).run()
     assert claimed[2] == ("n_embd=24", True), "and the stack of the first shape ends for it"
     assert sum(cell == "n_embd=16" for cell, _ in claimed) == 6

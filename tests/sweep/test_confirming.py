@@ -12,15 +12,14 @@ import torch
 
 from sweeplab.errors import BadInput
 from sweeplab.lab.listing import read_trials
-from sweeplab.records.confirmed import read_confirmed
-from sweeplab.records.folders import StudyFolder
+from sweeplab.records.folders import StudyFolder, read_confirmed
 from sweeplab.runs.inspecting import scored
 from sweeplab.study.search import Derived, Expression, Range
 from sweeplab.study.spec import Budget
 from sweeplab.sweep.confirming import Interrupted, confirm, in_race, race
+from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.trials.store import Store
-from sweeplab.sweep.work.runner import Runner
 from sweeplab.sweep.work.supervisor import write_study
 from sweeplab.tracking.loading import load_checkpoint
 
@@ -36,7 +35,7 @@ def train(spec, dataset, lab) -> str:
     folder.plan_file.write_text(json.dumps(plan.as_dict()))
     write_study(spec, folder, plan.data)
     store = Store.create(spec, cells, plan.data.vocab_size, folder.storage_url)
-    Runner(spec, store, dataset, folder).work()
+    Loop(spec, store, dataset, folder).run()
     return "complete"
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from sweeplab.sweep.work.trial import SeedCurves
+from sweeplab.sweep.trial import SeedCurves
 
 
 def test_the_mean_waits_for_every_seed() -> None:

@@ -1,4 +1,4 @@
-"""What is measured of this machine is real, kept, and decides the precision of a whole study, once."""
+"""What is measured of this machine is real and kept; the precision of a study is never measured."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.study.plan import Plan
 from sweeplab.study.space import spaces_of
 from sweeplab.study.spec import Budget, Engine
-from sweeplab.sweep import measuring, planning, timing
-from sweeplab.sweep.measuring import Way, fastest_stack, measured, settled_dtype, stack_rates
+from sweeplab.sweep import choosing, loop, measuring, planning
+from sweeplab.sweep.choosing import fastest_stack, precision, stack_rates
+from sweeplab.sweep.loop import Loop
+from sweeplab.sweep.measuring import Way, measured
 from sweeplab.sweep.planning import bench_study, look_ahead, make_plan
 from sweeplab.sweep.remaining import START_SECONDS
-from sweeplab.sweep.work import runner
-from sweeplab.sweep.work.runner import Runner
-from sweeplab.sweep.work.trial import ClaimedTrial
+from sweeplab.sweep.trial import TrialRuns
+from sweeplab.train import devices
 from sweeplab.train.run import row_flops
 
 TOKENS = (np.arange(5_000) * 7 % 65).astype(np.uint16)
@@ -42,7 +43,7 @@ def test_steps_are_timed_once_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert sorted(each["stack"] for each in kept) == [1, 8]
     monkeypatch.setattr(measuring, "_side_by_side", None)
     assert measured(SMALL, TOKENS, TOKENS, ways) == [lone, stacked]
-    monkeypatch.setattr(measuring, "STACKS", (1, 8))
+    monkeypatch.setattr(choosing, "STACKS", (1, 8))
     steps = partial(stack_rates, train=TOKENS, val=TOKENS, workers=2)
     long = SMALL.replace(max_iters=100_000)
     assert steps(long, threads=1, n_runs=16) == {1: 1 / lone, 8: 1 / stacked}
@@ -71,7 +72,7 @@ def test_the_smallest_of_the_fastest_stacks_is_taken(rates: dict[int, float], fa
 def test_a_worker_takes_the_stack_that_the_plan_found(tiny, opened, dataset, monkeypatch) -> None:
     spec = tiny(budget=Budget(trials_per_cell=6), values={"eval_interval": 20})
     folder, store = opened(spec)
-    monkeypatch.setattr(planning, "stack_rates", lambda *given: {1: 10.0, 2: 15.0, 4: 40.0})
+    monkeypatch.setattr(choosing, "stack_rates", lambda *given: {1: 10.0, 2: 15.0, 4: 40.0})
     planned, _, _ = make_plan(spec, folder.lab)
     (cell,) = planned.cells
     assert (cell.stack, cell.stack_gain, len(planned.workers)) == (4, 4.0, min(2, cpu_count() or 1))
@@ -80,9 +81,9 @@ def test_a_worker_takes_the_stack_that_the_plan_found(tiny, opened, dataset, mon
     assert (asked.cells[0].stack, asked.cells[0].stack_rates) == (2, {})
     folder.plan_file.write_text(json.dumps(planned.as_dict()))
     capacities = []
-    stack = runner.Stack
-    monkeypatch.setattr(runner, "Stack", lambda *given: capacities.append(given[3]) or stack(*given))
-    Runner(spec, store, dataset, folder).work()
+    stack = loop.Stack
+    monkeypatch.setattr(loop, "Stack", lambda *given: capacities.append(given[3]) or stack(*given))
+    Loop(spec, store, dataset, folder).run()
     assert capacities == [4]
 
 
@@ -93,48 +94,36 @@ def test_what_cannot_be_trained_is_said() -> None:
         measured(broken, TOKENS, TOKENS, [Way(1, 1, 1, "float32", False)])
 
 
-@pytest.mark.parametrize("has_units", [False, True])
-def test_bfloat16_is_for_matrix_units_and_large_products(
-    has_units: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("flags", "changed", "dtype", "why"),
+    [
+        ("fma avx512f", {"n_embd": 128, "batch_size": 64}, "float32", "no instructions for products in bfloat16"),
+        ("avx512_bf16", {"n_embd": 32, "batch_size": 64}, "float32", "n_embd 32 is below 64"),
+        ("avx512_bf16", {"n_embd": 128, "batch_size": 2}, "float32", "too few"),
+        ("avx512_bf16", {"n_embd": 128, "batch_size": 64}, "bfloat16", "n_embd 128 is 64 or more"),
+        ("avx512_bf16 amx_bf16 amx_tile", {"n_embd": 256, "batch_size": 64}, "bfloat16", "n_embd 256"),
+    ],
+)  # fmt: skip
+def test_the_precision_follows_from_sizes_and_the_processor_alone(
+    flags: str, changed: dict, dtype: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    times = {"float32": 1.0, "bfloat16": 0.8}
-    monkeypatch.setattr(measuring, "has_matrix_units", lambda: has_units)
-    monkeypatch.setattr(measuring, "measured", lambda *given: [times[way.dtype] for way in given[-1]])
-    large = SMALL.replace(n_embd=128, batch_size=64)
-    assert settled_dtype(SMALL, TOKENS, TOKENS, 1, 1, 2) == "float32"
-    assert settled_dtype(large, TOKENS, TOKENS, 1, 1, 2) == ("bfloat16" if has_units else "float32")
-    times["bfloat16"] = 0.95
-    assert settled_dtype(large, TOKENS, TOKENS, 1, 1, 2) == "float32", "less is not worth its rounding"
+    monkeypatch.setattr(devices, "processor", lambda: f"some processor; {flags}")
+    monkeypatch.setattr(measuring, "measured", lambda *given: pytest.fail("nothing is timed"))
+    settled = precision(SMALL.replace(**changed))
+    assert settled[0] == dtype and why in settled[1]
 
 
-def test_steps_to_be_compiled_decide_the_precision_once_they_are_timed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    known: dict[str, float] = {}
-    by_operations = {"float32": 1.0, "bfloat16": 0.95}
-    monkeypatch.setattr(measuring, "has_matrix_units", lambda: True)
-    monkeypatch.setattr(
-        measuring, "known_seconds", lambda values, way: known.get(way.dtype) if way.compile else None
+def test_a_plan_says_the_precision_and_why(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr(choosing, "multiplies_bfloat16", lambda: True)
+    wide = {"n_embd": 128, "batch_size": 32, "n_head": 2, "max_iters": 2}
+    planned, _, _ = make_plan(tiny(grid={"n_layer": [1, 2]}, values=wide), tmp_path)
+    assert (planned.dtype, planned.dtype_by) == (
+        "bfloat16",
+        "this processor multiplies bfloat16, and n_embd 128 is 64 or more, in n_layer=2, which has most FLOPs",
     )
-    monkeypatch.setattr(
-        measuring,
-        "measured",
-        lambda *given: [(known if way.compile else by_operations)[way.dtype] for way in given[-1]],
-    )
-    values = SMALL.replace(n_embd=128, batch_size=64, compile=True)
-    assert settled_dtype(values, TOKENS, TOKENS, 1, 1, 2) == "float32"
-    known |= {"float32": 0.5, "bfloat16": 0.4}
-    assert settled_dtype(values, TOKENS, TOKENS, 1, 1, 2) == "bfloat16"
-    assert settled_dtype(values.replace(compile=False), TOKENS, TOKENS, 1, 1, 2) == "float32"
-
-
-def test_each_precision_counts_by_the_stack_that_it_does_best_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {("float32", 1): 0.50, ("bfloat16", 1): 0.48, ("float32", 2): 0.55, ("bfloat16", 2): 0.42}
-    monkeypatch.setattr(measuring, "known_seconds", lambda values, way: known.get((way.dtype, way.stack)))
-    values = SMALL.replace(n_embd=128, batch_size=64, compile=True)
-    assert settled_dtype(values, TOKENS, TOKENS, 1, 1, 2) == "bfloat16"
-    known["bfloat16", 2] = 0.47
-    assert settled_dtype(values, TOKENS, TOKENS, 1, 1, 2) == "float32", "less is not worth its rounding"
+    stated, _, _ = make_plan(tiny(values=wide | {"dtype": "float32"}), tmp_path)
+    assert (stated.dtype, stated.dtype_by) == ("float32", "as the study says")
 
 
 def test_a_study_keeps_the_precision_that_it_began_with(tiny, opened, dataset) -> None:
@@ -146,7 +135,7 @@ def test_a_study_keeps_the_precision_that_it_began_with(tiny, opened, dataset) -
     again, _, _ = make_plan(spec, folder.lab)
     assert again.dtype == "bfloat16"
     (claim,) = store.claim_many(1)
-    (training,) = ClaimedTrial(spec, dataset, folder, claim, store.spaces[0]).trainings.values()
+    (training,) = TrialRuns.of_claim(claim, store.spaces[0], spec, dataset, folder).trainings.values()
     assert training.run.values.dtype == training.folder.read_start().values.dtype == "bfloat16"
 
 
@@ -162,7 +151,7 @@ def test_a_plan_says_how_long_a_study_takes_by_the_steps_of_its_smallest_and_lar
         timed.extend(each.values for each in jobs)
         return [step(each.values) for each in jobs]
 
-    monkeypatch.setattr(timing, "all_measured", planted)
+    monkeypatch.setattr(planning, "all_measured", planted)
     fixed = {"eval_interval": 50, "eval_tokens": 192, "max_iters": 100}
     spec = tiny(grid={"n_embd": [8, 24, 16]}, budget=Budget(trials_per_cell=2), seeds=[0, 1])
     spec = spec.model_copy(update={"fixed": {**spec.fixed, **fixed}})
@@ -180,28 +169,35 @@ def test_a_plan_says_how_long_a_study_takes_by_the_steps_of_its_smallest_and_lar
 def test_much_smaller_runs_tell_no_plan_how_long_it_takes(
     tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timing, "all_measured", lambda jobs, *_: [1e-3 for _ in jobs])
+    monkeypatch.setattr(planning, "all_measured", lambda jobs, *_: [1e-3 for _ in jobs])
     spec = tiny(budget=Budget(trials_per_cell=2))
     planned, _, _ = make_plan(spec, tmp_path)
     flops, seconds = planned.cells[0].train_flops, 3.0  # nearly all of it is overhead
     for share, by in ((0.01, "timed steps"), (0.5, "earlier runs")):
         known = [(share * flops, seconds)] * 5
-        monkeypatch.setattr(timing, "_earlier_runs", lambda *_, known=known: (known, 1.0))
+        monkeypatch.setattr(planning, "_earlier_runs", lambda *_, known=known: (known, 1.0))
         ahead = look_ahead(spec, planned, tmp_path)
         assert by in ahead.timed_by and ahead.seconds < 2 * 2 * seconds / 0.5 + START_SECONDS
 
 
 @pytest.mark.parametrize(
-    "budget", [{"trials_per_cell": 2}, {"flops": 1e9}, {"time": 600.0}, {"flops": 1e9, "time": 600.0}]
+    ("known", "budget"),
+    [
+        ("steps", {"trials_per_cell": 2}),
+        ("steps", {"flops": 1e9}),
+        ("product", {"time": 600.0}),
+        ("product", {"flops": 1e9, "time": 600.0}),
+        ("nothing", {"trials_per_cell": 2}),
+        ("nothing", {"flops": 1e9, "time": 600.0}),
+    ],
 )
-@pytest.mark.parametrize("known", ["steps", "product", "nothing"])
 def test_every_plan_says_a_time(
     known: str, budget: dict, tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps are timed, or where they take long a product of matrices; without either FLOPs alone give an interval."""
-    monkeypatch.setattr(timing, "all_measured", lambda jobs, *_: [1e-2 for _ in jobs])
-    monkeypatch.setattr(timing, "known_seconds", lambda *_: None)
-    monkeypatch.setattr(timing, "MOST_PLANNED_FLOPS", math.inf if known == "steps" else 0.0)
+    monkeypatch.setattr(planning, "all_measured", lambda jobs, *_: [1e-2 for _ in jobs])
+    monkeypatch.setattr(planning, "known_seconds", lambda *_: None)
+    monkeypatch.setattr(planning, "MOST_PLANNED_FLOPS", math.inf if known == "steps" else 0.0)
     spec = tiny(grid={"n_embd": [8, 24]}, budget=Budget(**budget))
     planned = replace(make_plan(spec, tmp_path)[0], is_here=known != "nothing")
     ahead = look_ahead(spec, planned, tmp_path)
@@ -218,7 +214,7 @@ def test_every_plan_says_a_time(
 def test_a_bench_times_the_ways_of_a_study_and_says_which_one_the_plan_takes(
     tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measuring, "STACKS", (1, 8))
+    monkeypatch.setattr(choosing, "STACKS", (1, 8))
     spec = tiny(budget=Budget(trials_per_cell=64))  # enough for a worker a core
     cell, rows = bench_study(spec, tmp_path)
     assert cell == "all"

@@ -61,6 +61,7 @@ def study(tmp_path: Path, server: HTTPServer, monkeypatch: pytest.MonkeyPatch) -
     return sweeplab.load_study(tmp_path / "tiny.yaml", lab=tmp_path / "lab")
 
 
+@pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
 def test_a_deaf_owner_fails_no_trial_and_then_hears_once_how_the_study_ended(
     study: sweeplab.Study, server: HTTPServer

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from optuna.trial import TrialState
+from tracked import Tracked
 
 from sweeplab import load_study
 from sweeplab.errors import BadInput
@@ -15,9 +16,9 @@ from sweeplab.study.inputs import describe_data
 from sweeplab.study.search import Choices, Range
 from sweeplab.study.spec import Budget, Engine, Pruner, Track
 from sweeplab.sweep.control.steering import resume_trial, stop_trial
-from sweeplab.sweep.trials.store import Report, Store
-from sweeplab.sweep.work.runner import Runner
-from sweeplab.tracking.connection import count_tracked
+from sweeplab.sweep.loop import Loop
+from sweeplab.sweep.trials.leases import Report
+from sweeplab.sweep.trials.store import Store
 from sweeplab.train.stack import Stack
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -35,7 +36,7 @@ def work(opened, dataset):
     def run(spec, stopping=lambda: False) -> tuple[StudyFolder, Store]:
         folder, store = opened(spec)
         write_study(spec, folder, describe_data(spec, dataset))
-        Runner(spec, store, dataset, folder, stopping=stopping).work()
+        Loop(spec, store, dataset, folder, stopping=stopping).run()
         return folder, store
 
     return run
@@ -276,6 +277,6 @@ def test_a_study_promotes_with_workers_of_its_own_and_ends(tmp_path, monkeypatch
     folder = StudyFolder(tmp_path / "lab", "promoting")
     assert all_commands(folder), "some were pruned"
     assert folder.states() == {"complete": 6}
-    assert count_tracked(folder.lab, "promoting", None) == {"complete": 6}
+    assert [run.state for run in Tracked(folder.lab, "promoting").runs()] == ["complete"] * 6
     assert load_study(tmp_path / "promoting.yaml", lab=tmp_path / "lab").run().status == "complete"
     assert folder.states() == {"complete": 6}, "running again adds nothing"

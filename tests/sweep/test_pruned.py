@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from workers_here import workers_here
 
 from sweeplab import load_study
 from sweeplab.errors import BadInput
@@ -35,7 +36,8 @@ engine: {workers: 1, stack: 2}
 def folder(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
     place = tmp_path_factory.mktemp("pruned")
     (place / "pruned.yaml").write_text(STUDY)
-    result = load_study(place / "pruned.yaml", lab=place / "lab").run()
+    with workers_here():
+        result = load_study(place / "pruned.yaml", lab=place / "lab").run()
     assert result.folder.states() == {"pruned": 8, "complete": 2}
     return result.folder
 
@@ -84,6 +86,19 @@ def test_trains_pruned_trials_to_their_end_and_leaves_the_study_as_it_was(
             assert points[-1]["eval_seconds"] > min(scoring)
             then = {point.iteration: point.val_loss for point in run.points()}
             assert [point["val_loss"] for point in points[:2]] == pytest.approx([then[0], then[10]], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_audited_trials_have_the_bits_of_a_study_without_pruner(copied: StudyFolder, tmp_path: Path) -> None:
+    audited = audit_pruning(copied, 99)
+    lines = STUDY.replace("name: pruned", "name: whole").splitlines()
+    (tmp_path / "whole.yaml").write_text("\n".join(line for line in lines if "threshold" not in line))
+    whole = load_study(tmp_path / "whole.yaml", lab=tmp_path).run().folder
+    trained = {run.read_start().values: [point.val_loss for point in run.points()] for run in whole.runs()}
+    folders = [*(copied.path / "audit").glob("*/*/")]
+    assert len(folders) == 2 * len(audited) == 8
+    for run in map(RunFolder, folders):
+        assert [point.val_loss for point in run.points()] == trained[run.read_start().values]
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ import pytest
 import ray_cluster
 import strangers
 from faults import kills, ray_kills
-from sweep.ray_contract import RayContract
+from sweep.engine_contract import EngineContract
 
 from sweeplab.doctor.engines import Needed
 from sweeplab.lab.server import Server
@@ -49,7 +49,16 @@ def running() -> Iterator[postgres_server.Server]:
         yield server
 
 
-class TestRay(RayContract):
+class TestRay(EngineContract):
+    @pytest.fixture
+    def storage(self, running, monkeypatch) -> None:
+        monkeypatch.setenv("SWEEPLAB_STORAGE", running.url)
+
+    @pytest.fixture
+    def make_engine(self, cluster):
+        spec = Engine(type="ray", address=cluster.address)
+        return lambda folder, resources: ray.RayEngine(folder, spec, resources)
+
     def test_a_node_that_is_lost_is_told_apart_and_one_that_joins_gets_a_worker(self, begin, cluster) -> None:
         study = begin(max_iters=100_000)
         study.start()
@@ -131,6 +140,25 @@ def test_without_a_storage_the_lab_gets_one_and_three_nodes_come_to_the_same_bit
     assert {("storage", "bad"), ("ray", "ok"), ("clocks", "ok")} <= names and ("ports", "ok") not in names
     assert "started the lab's own PostgreSQL" in said["ray"] and "PostgreSQL" not in said["local"]
     assert len(found["ray"]) == 3 and found["ray"] == found["local"]
+
+
+def test_no_shell_of_a_node_reads_a_name(cluster, running, tmp_path: Path) -> None:
+    file, lab = strangers.hostile_place(tmp_path, kills.STUDY)
+    words = [
+        "-o",
+        "budget.trials_per_cell=2",
+        "-o",
+        "max_iters=20",
+        "-o",
+        f"engine.address={cluster.address}",
+    ]
+    environment = {**os.environ, "SWEEPLAB_STORAGE": running.url}
+    for command in (["study", "run", str(file), *words, "--engine", "ray"], ["doctor", "killed"]):
+        program = [sys.executable, "-m", "sweeplab", *command, "--lab", str(lab)]
+        ended = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, env=environment)
+        assert ended.returncode in (0, 1) and "Traceback" not in ended.stderr, ended
+    assert len([*StudyFolder(lab, "killed").runs()]) == 2
+    assert not [*tmp_path.rglob("ran")]
 
 
 def doctor(place: Path, engine: Engine, **environment: str) -> dict[tuple[str, str], dict[str, str]]:
@@ -237,3 +265,19 @@ def test_what_keeps_workers_from_starting_is_said_in_one_line(cluster, running, 
     without = "import sys; sys.modules['ray'] = None; from sweeplab.sweep.engines.ray import connect; connect('auto')"
     ended = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True)
     assert "the engine ray: Ray is not installed" in ended.stderr and "sweeplab[ray]" in ended.stderr
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can hide a folder from a node")
+def test_a_node_that_does_not_see_the_lab_is_said_and_nothing_is_left(running, tmp_path: Path) -> None:
+    (tmp_path / "killed.yaml").write_text(kills.STUDY)
+    with ray_cluster.alone(hidden=tmp_path) as address:
+        words = ("study", "run", "killed.yaml", "--engine", "ray", "-o", "engine.workers=1")
+        command = [sys.executable, "-m", "sweeplab", *words, "-o", f"engine.address={address}"]
+        known = {**os.environ, **ray_cluster.SETTINGS, "SWEEPLAB_STORAGE": running.url}
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=known)
+        found = doctor(tmp_path, Engine(type="ray", address=address))["disk", "bad"]
+    assert ended.returncode == 2, ended
+    said = ended.stderr.splitlines()[-1]
+    assert f"does not see {tmp_path / 'lab'}: several nodes need a lab on a disk that all of" in said
+    assert not (tmp_path / "lab").exists()
+    assert "nodes that do not see the lab" in found["found"] and "share" in found["cure"]

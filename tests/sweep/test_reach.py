@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import sqlite3
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,10 +16,11 @@ from pathlib import Path
 
 import optuna
 import pytest
+import strangers
 
 from sweeplab import load_study, permissions
 from sweeplab.errors import BadInput, DamagedFile, TrackingUnavailable
-from sweeplab.files import database_url
+from sweeplab.files import database_url, read_own
 from sweeplab.lab.events import Event, StudyNotice
 from sweeplab.lab.showing import show_study
 from sweeplab.lab.storage import VARIABLE, choose_storage
@@ -32,6 +34,7 @@ from sweeplab.permissions import (
     name_address,
 )
 from sweeplab.records.folders import StudyFolder, read_service
+from sweeplab.runs.models import models_of
 from sweeplab.sweep.planning import check_reach
 from sweeplab.sweep.trials.storage import TrialStorage
 from sweeplab.tracking.connection import check_location, planned_uri, tracking_uri
@@ -132,6 +135,7 @@ def test_tables_and_databases_need_the_word_too(places: Places) -> None:
     refused(study, f"track.uri names {database}", f"-o track.uri=sqlite:///{database}")
 
 
+@pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
 def test_the_word_is_given_once(places: Places) -> None:
     heard: list[Event] = []
@@ -295,6 +299,53 @@ def test_an_address_is_that_of_the_host_to_which_its_driver_connects(
         with pytest.raises(BadInput, match="is an address that can be read as two: it was not contacted"):
             check_address(kind, address)
     check_address(kind, "postgresql://you:other@good.example/db")
+
+
+@pytest.mark.parametrize(
+    "planted", ["another's file", "another's folder", "writable", "link", "linked folder", "pipe"]
+)
+def test_a_file_that_another_user_may_have_written_is_not_followed(planted: str, tmp_path: Path) -> None:
+    """Such as the one by which Ray finds a cluster, in a folder of /tmp."""
+    file = tmp_path / "ray" / "current"
+    file.parent.mkdir(mode=0o777)
+    file.write_text("127.0.0.1:9\n")
+    assert read_own(file) == "127.0.0.1:9\n"
+    match planted:
+        case "writable":
+            file.chmod(0o666)
+        case "link":
+            file.rename(tmp_path / "other")
+            file.symlink_to(tmp_path / "other")
+        case "linked folder":
+            file.parent.rename(tmp_path / "other")
+            file.parent.symlink_to(tmp_path / "other")
+        case "pipe":
+            file.unlink()
+            os.mkfifo(file)
+        case _ if not strangers.IS_ANOTHER:
+            pytest.skip("only root can be another user")
+        case _:
+            os.chown(file if "file" in planted else file.parent, strangers.UID, strangers.UID)
+    with pytest.raises(OSError) as error:
+        read_own(file)
+    assert error.value.filename in (str(file), str(file.parent)) and error.value.strerror
+
+
+def test_what_only_counts_a_text_shows_and_writes_none_of_it(
+    places: Places, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A plan and a model's size need the text's: they read it without a word, into the user's own cache alone."""
+    monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path / "cache"))
+    text = "".join(f"{i} qzqzq {i * i % 97}\n" for i in range(400))
+    places.secret.write_text(text)
+    study = places.study(str(places.secret))
+    plan = study.plan()
+    assert plan.data.train_tokens and f"data.path names {places.secret}" in "".join(plan.warnings)
+    (model,) = models_of(places.file)
+    assert "qzqz" not in f"{plan.as_dict()}{model.as_dict()}{capsys.readouterr()}"
+    assert not [file for file in places.lab.rglob("*") if file.is_file()]
+    assert [file.name for file in places.own.iterdir()] == ["foreign.yaml"]
+    assert stat.S_IMODE((tmp_path / "cache").stat().st_mode) == 0o700
 
 
 def test_a_service_file_has_no_keys_that_lead_elsewhere(tmp_path: Path) -> None:

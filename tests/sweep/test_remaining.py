@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -19,7 +19,7 @@ from sweeplab.study.spec import Budget, Engine
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.remaining import Interval, Remaining
 
-N_EVALUATIONS, RUNGS = 10, (2, 4)
+N_EVALUATIONS, RUNGS, FACTOR = 10, (2, 8), 4
 PER_CELL, STACK = 24, 4
 
 
@@ -56,29 +56,34 @@ def trace(plan: Plan, chance: random.Random, prunes: bool, off: float) -> Iterat
     n_slots = STACK * len(plan.workers)
     waiting = [(cell, trial) for cell in plan.cells for trial in range(PER_CELL)]
     heap: list[tuple[float, int, int, str, int]] = []
-    lengths = {}
+    steps, losses = {}, defaultdict[tuple[str, int], list[float]](list)
 
     def claim(now: float) -> TrialClaimed:
         cell, trial = waiting.pop(0)
         step = speeds[cell.cell] * cell.run_seconds * n_slots / N_EVALUATIONS
-        ends = [rung for rung in RUNGS if prunes and chance.random() < 0.6]
-        lengths[cell.cell, trial] = step, min(ends, default=N_EVALUATIONS)
+        steps[cell.cell, trial] = step, chance.random()
         heapq.heappush(heap, (now, len(waiting), 0, cell.cell, trial))
         return TrialClaimed(cell=cell.cell, trial=trial, started=now)
+
+    def is_pruned(cell: str, rung: int, loss: float) -> bool:
+        there = losses[cell, rung]
+        there.append(loss)
+        return sorted(there).index(loss) >= max(1, len(there) // FACTOR)
 
     for _ in range(n_slots):
         yield 3.0, claim(3.0)
     while heap:
         now, order, done, cell, trial = heapq.heappop(heap)
-        step, last = lengths[cell, trial]
+        step, loss = steps[cell, trial]
         yield (
             now,
             RunEvaluated(cell=cell, trial=trial, seed=0, iteration=100 * done // N_EVALUATIONS, val_loss=2.0),
         )
-        if done < last:
+        has_lost = prunes and done in RUNGS and is_pruned(cell, done, loss)
+        if done < N_EVALUATIONS and not has_lost:
             heapq.heappush(heap, (now + step * chance.uniform(0.9, 1.1), order, done + 1, cell, trial))
             continue
-        state = RunState.COMPLETE if last == N_EVALUATIONS else RunState.PRUNED
+        state = RunState.PRUNED if has_lost else RunState.COMPLETE
         yield now, TrialEnded(cell=cell, trial=trial, ending=TrialEnding(state, 2.0), ended=now)
         if waiting:
             yield now, claim(now)
@@ -130,6 +135,12 @@ def test_the_truth_is_inside_and_nothing_jumps(planned: Plan, prunes: bool) -> N
     assert min(quiet) >= -1e-6 and max(quiet) <= 1 + 1e-6  # without news at most the clock goes on
     assert all(0.8 < median(of_quarter) < 1.25 for of_quarter in ratios)
     assert median(errors[3]) < median(errors[0])
+
+
+def test_a_start_goes_on_with_the_clock_and_one_that_takes_long_may_take_as_long_again(planned: Plan) -> None:
+    begun = [Remaining(planned, 0.0).left(float(at), {}) for at in (0, 2, 10, 60)]
+    assert [left.likely - begun[-1].likely for left in begun] == pytest.approx([3.0, 1.0, 0.0, 0.0])
+    assert begun[3].high - begun[2].high == pytest.approx(50.0)
 
 
 @pytest.mark.parametrize("seconds", [0.4, 7, 95, 388, 3599, 4 * 3600.0, 1e6])

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 from optuna.trial import TrialState
 from references.serial_loop import windows
-from tiny_study import FIXED
+from tiny_study import FIXED, losses
 
 from sweeplab.data.batches import limited
 from sweeplab.data.objectives import make_objective
@@ -24,8 +23,8 @@ from sweeplab.study.inputs import study_dataset
 from sweeplab.study.search import Choices, Range
 from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget, DataSpec, Engine, ObjectiveSpec, Pruner, Sampler, Track
+from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.trials.store import Store
-from sweeplab.sweep.work.runner import Runner
 from sweeplab.tracking.loading import load_checkpoint
 from sweeplab.train import checkpoint
 from sweeplab.train.run import METRICS
@@ -34,53 +33,8 @@ from sweeplab.train.stack import Stack
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.fixture
-def work(opened, dataset):
-    """Return a function that works on a study as one worker and returns what it told of it."""
-
-    def run(spec, stopping=lambda: False):
-        folder, store = opened(spec)
-        events = []
-        Runner(spec, store, dataset, folder, events.append, stopping).work()
-        return folder, store, events
-
-    return run
-
-
 def outcomes(folder):
     return {run.read_start().key: run.read_end() for run in folder.runs()}
-
-
-def losses(folder):
-    return {
-        run.read_start().key: [(point.iteration, point.val_loss) for point in run.points()]
-        for run in folder.runs()
-    }
-
-
-def test_a_study_is_trained_and_told(tiny, work) -> None:
-    folder, store, events = work(tiny(grid={"n_embd": [16, 32]}))
-    found = outcomes(folder)
-    assert len(found) == 8
-    assert {outcome.state for outcome in found.values()} == {"complete"}
-    assert Counter(map(type, events)) == {TrialClaimed: 8, RunEvaluated: 24, TrialEnded: 8}
-    for cell in store.cells:
-        for trial in store.trials(cell):
-            outcome = found[f"{cell.key}/{trial.number}/0"]
-            assert outcome.best_val_loss == trial.value == outcome.value
-            assert sorted(trial.intermediate_values) == [0, 10, 20]
-    assert not list(folder.path.rglob("state*")), "an ended run keeps no snapshot"
-
-
-def test_every_evaluation_says_its_bits_a_byte(tiny, work, dataset) -> None:
-    folder, _, _ = work(tiny(budget=Budget(trials_per_cell=1)))
-    (run,) = folder.runs()
-    evaluated = [point for point in run.points() if point.val_loss is not None]
-    for point in evaluated:
-        bits = point.val_loss / math.log(2)  # nearly all of the corpus is ASCII
-        assert point.bits_per_byte == pytest.approx(bits, rel=1e-2) and point.bits_per_byte <= bits
-        assert point.exact_match is None
-    assert len(evaluated) == 3
 
 
 def test_a_study_of_pairs_says_how_many_targets_are_found_whole(tiny, tmp_path) -> None:
@@ -88,7 +42,7 @@ def test_a_study_of_pairs_says_how_many_targets_are_found_whole(tiny, tmp_path) 
     data, folder = study_dataset(spec), StudyFolder(tmp_path / "lab", spec.name)
     n_symbols = data.tokenizer.vocab_size
     store = Store.create(spec, cells(spec, n_symbols)[0], n_symbols, folder.storage_url)
-    Runner(spec, store, data, folder).work()
+    Loop(spec, store, data, folder).run()
     (run,) = folder.runs()
     assert run.read_end().state == "complete"
     assert run.read_start().values.objective == "pairs"
@@ -141,7 +95,7 @@ def test_the_same_study_gives_the_same_losses_again_in_any_stack(tiny, opened, d
             name=name, engine=Engine(stack=stack), search={"learning_rate": Range(1e-3, 1e-2, log=True)}
         )
         folder, store = opened(spec)
-        Runner(spec, store, dataset, folder).work()
+        Loop(spec, store, dataset, folder).run()
         found.append(losses(folder))
     assert found[1] == found[2]
     assert found[0] == found[1]
@@ -152,7 +106,7 @@ def test_a_run_learns_from_the_part_that_data_limit_leaves(tiny, opened, dataset
     part = replace(dataset, train=limited(dataset.train, 5_000))
     for name, limit, data in (("limited", 5_000, dataset), ("part", None, part), ("all", None, dataset)):
         folder, store = opened(tiny(name=name, values={"data_limit": limit}))
-        Runner(tiny(name=name, values={"data_limit": limit}), store, data, folder).work()
+        Loop(tiny(name=name, values={"data_limit": limit}), store, data, folder).run()
         found.append(losses(folder))
     assert found[0] == found[1] != found[2]
 
@@ -246,14 +200,14 @@ def test_t5s_scale_of_the_logits_needs_its_initial_weights(tiny, work) -> None:
 
 
 def test_an_error_fails_the_trial_that_raised_it_with_its_traceback(tiny, work, monkeypatch) -> None:
-    real = Stack._step
+    real = Stack.step
 
     def step(self):
         if any(member.run.values.learning_rate > 5e-3 for member in self._members):
             raise RuntimeError("no such kernel")
         real(self)
 
-    monkeypatch.setattr(Stack, "_step", step)
+    monkeypatch.setattr(Stack, "step", step)
     search = {"learning_rate": Choices((1e-3, 1e-2))}
     folder, store, _ = work(tiny(search=search, engine=Engine(stack=4), budget=Budget(trials_per_cell=3)))
     for trial in store.trials(store.cells[0]):
@@ -262,21 +216,6 @@ def test_an_error_fails_the_trial_that_raised_it_with_its_traceback(tiny, work, 
         outcome = outcomes(folder)[f"all/{trial.number}/0"]
         assert ("no such kernel" in (outcome.error or "")) == bad
         assert ("Traceback" in (outcome.error or "")) == bad
-
-
-def test_stopped_at_any_step_it_goes_on_to_the_same_losses(tiny, work, opened, dataset) -> None:
-    whole, _, _ = work(tiny(name="whole", seeds=[0, 1]))
-    spec = tiny(name="parts", seeds=[0, 1])
-    rounds = 0
-    for steps in (0, 3, 9, 5, 6):
-        left = iter(range(steps + 1))
-        folder, _, _ = work(spec, lambda left=left: next(left, None) is None)
-        rounds += any(outcome is None for outcome in outcomes(folder).values())
-    assert rounds >= 3, "most of these stops were in the middle of the study"
-    folder, store, _ = work(spec)
-    assert losses(folder) == losses(whole)
-    assert {trial.state for trial in store.trials(store.cells[0])} == {TrialState.COMPLETE}
-    assert all(event is not None for event in outcomes(folder).values())
 
 
 def test_the_end_of_a_trial_that_its_metric_failed_is_told_by_the_next_worker(
@@ -290,10 +229,10 @@ def test_the_end_of_a_trial_that_its_metric_failed_is_told_by_the_next_worker(
     folder, store = opened(spec)
     monkeypatch.setattr(store, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        Runner(spec, store, dataset, folder).work()
+        Loop(spec, store, dataset, folder).run()
     assert folder.run("all", 0, 0).read_end().state == "failed"
     _, again = opened(spec)
-    Runner(spec, again, dataset, folder).work()
+    Loop(spec, again, dataset, folder).run()
     assert again.trials(again.cells[0])[0].state == TrialState.FAIL
 
 
@@ -310,7 +249,7 @@ def test_an_end_that_a_stopped_worker_wrote_when_it_woke_up_is_told_as_it_stands
             end = RunEnd(state=RunState.PRUNED, value=3.25, iteration=10, ending=ending)
             folder.run("all", 0, 0).write_end(end)
 
-    Runner(spec, store, dataset, folder, end_beside).work()
+    Loop(spec, store, dataset, folder, end_beside).run()
     (trial,) = store.trials(store.cells[0])
     ends = [run.read_end() for run in folder.runs()]
     assert (trial.state, trial.user_attrs["outcome"]) == (TrialState.PRUNED, "pruned")
@@ -366,12 +305,12 @@ def test_killed_between_writing_an_end_and_telling_it_the_next_worker_tells_it(t
 
     store.finish = finish
     with pytest.raises(Killed):
-        Runner(spec, store, dataset, folder, trained.append).work()
+        Loop(spec, store, dataset, folder, trained.append).run()
     written = {key: outcome for key, outcome in outcomes(folder).items() if outcome}
     assert len(written) == 1
     _, again = opened(spec)
     events = []
-    Runner(spec, again, dataset, folder, events.append).work()
+    Loop(spec, again, dataset, folder, events.append).run()
     told = {event.place for event in events if isinstance(event, RunEvaluated)}
     (key,) = written
     number = int(key.split("/")[1])
@@ -392,7 +331,7 @@ def test_a_trial_that_kills_its_workers_is_given_up(tiny, opened, dataset) -> No
     with store.storage.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE sweeplab_lease SET owner = 'elsewhere|1|0|x', expires = 0")
     events = []
-    Runner(spec, store, dataset, folder, events.append).work()
+    Loop(spec, store, dataset, folder, events.append).run()
     first = next(event for event in events if isinstance(event, TrialEnded))
     assert (first.trial, first.ending.outcome) == (0, "failed")
     assert "workers in turn died" in first.ending.error

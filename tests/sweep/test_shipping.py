@@ -11,6 +11,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from tracked import Tracked
 
 from sweeplab.errors import DamagedFile, TrackingUnavailable
 from sweeplab.hyperparameters import Hyperparameters
@@ -73,13 +74,12 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def states(tracker: MLflowTracker) -> dict[tuple[int, int], str]:
+def states(tracker: Tracked) -> dict[tuple[int, int], str]:
     return {(run.trial, run.seed): run.state for run in tracker.runs()}
 
 
 def test_what_happens_to_a_trial_is_shipped(folder: StudyFolder, tracker: MLflowTracker) -> None:
-    # The place in MLflow is read through a tracker of its own: the other one is the thread's.
-    seen, shipped = open_tracker(folder.lab, folder.name), Shipping(folder, [tracker], SEEDS)
+    seen, shipped = Tracked(folder.lab, folder.name), Shipping(folder, [tracker], SEEDS)
     shipped.start()
     first, second = begin(folder, 0)
     for iteration in (0, 1, 2):
@@ -99,7 +99,7 @@ def test_what_happens_to_a_trial_is_shipped(folder: StudyFolder, tracker: MLflow
     assert states(seen) == {(0, 0): "complete", (0, 1): "complete"}
     for run in seen.runs():
         steps = [0, 1, 2, 3] if run.seed == 0 else [0, 1, 2]
-        assert [each.step for each in seen.history(run.run_id, "val_loss")] == steps
+        assert seen.steps(run.run_id, "val_loss") == steps
 
 
 def test_what_an_earlier_process_left_and_what_nobody_told_of_is_shipped(
@@ -109,12 +109,12 @@ def test_what_an_earlier_process_left_and_what_nobody_told_of_is_shipped(
         end(run)
     going_on, _ = begin(folder, 1)
     evaluate(going_on, 0)
-    seen, shipped = open_tracker(folder.lab, folder.name), Shipping(folder, [tracker], SEEDS)
+    seen, shipped = Tracked(folder.lab, folder.name), Shipping(folder, [tracker], SEEDS)
     shipped.start()
     wait_until(lambda: len(states(seen)) == 4)
     end(going_on)  # by a worker that dies before it can say so
     shipped.finish()
-    assert states(tracker) == {(0, 0): "complete", (0, 1): "complete", (1, 0): "complete", (1, 1): "running"}
+    assert states(seen) == {(0, 0): "complete", (0, 1): "complete", (1, 0): "complete", (1, 1): "running"}
 
 
 def test_only_runs_of_trials_to_which_something_happened_are_opened(
@@ -124,7 +124,7 @@ def test_only_runs_of_trials_to_which_something_happened_are_opened(
         for run in begin(folder, trial):
             end(run)
     live, silent = begin(folder, 6), begin(folder, 7)
-    seen, shipped = open_tracker(folder.lab, folder.name), Shipping(folder, [tracker], SEEDS)
+    seen, shipped = Tracked(folder.lab, folder.name), Shipping(folder, [tracker], SEEDS)
     shipped.start()
     wait_until(lambda: len(states(seen)) == 16)
     opened: set[Path] = set()

@@ -90,11 +90,23 @@ def curves(lab: Path) -> dict[str, object]:
     return found
 
 
+def test_no_shell_of_a_job_reads_a_name(run, tmp_path: Path) -> None:
+    place = strangers.hostile_place(tmp_path, STUDY)
+    words = ("-o", "budget.trials_per_cell=1", "-o", "max_iters=20", "-o", "engine.workers=1")
+    run("study", "run", str(place.file), *words, lab=place.lab)
+    detached = run("study", "run", str(place.file), *words, "--detach", "--name=-e", lab=place.lab)
+    assert "job " in detached
+    while not any(each.read_end() for each in StudyFolder(place.lab, "-e").runs()):
+        time.sleep(0.5)
+    assert not list(tmp_path.rglob("ran"))
+
+
 def test_the_same_trials_and_losses_to_the_bit_as_on_local_workers(run, tmp_path: Path) -> None:
     ran = strangers.plant_modules(tmp_path)
     (tmp_path / "sweeplab.py").unlink()  # which `python -m` asks for
     said = run("study", "run", "jobs.yaml")
     assert "workers: 2 queued" in said and "running on n1" in said
+    assert "jobs: queued\n" in said and "jobs: running\n" in said
     checks = {each["name"]: each for each in json.loads(run("doctor", "jobs", "--json"))}
     assert "answers; nodes: " in checks["slurm"]["found"]
     assert checks["disk"]["found"].startswith("shared: seen, with its locks, from ")
@@ -124,6 +136,25 @@ def test_a_detached_study_is_seen_and_stopped(run, cluster: Cluster, tmp_path: P
     wait(lambda: any(each.state == "running" for each in folder.workers))
     run("study", "stop", "jobs")
     wait(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)
+
+
+def test_watching_waits_for_the_job_that_is_to_run_a_study(run, cluster: Cluster, tmp_path: Path) -> None:
+    holder = cluster.ask("sbatch", "--parsable", "--array=0-1", "--output=/dev/null", "--wrap=sleep 600")
+    run("study", "run", "jobs.yaml", "--detach")
+    command = [sys.executable, "-m", "sweeplab", "study", "watch", "jobs", "--lab", str(tmp_path / "lab")]
+    log = tmp_path / "watch.log"
+    with log.open("w") as output:
+        watching = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        wait(lambda: "jobs waits: job " in log.read_text())
+        assert " is pending (" in log.read_text() and watching.poll() is None
+        assert "jobs: queued: job " in run("study", "show", "jobs")
+        assert [row["state"] for row in json.loads(run("study", "list", "--json"))] == ["queued"]
+        cluster.ask("scancel", holder)
+        assert watching.wait(600) == 0, log.read_text()
+    finally:
+        watching.kill()
+    assert "jobs: complete; runs: " in log.read_text()
 
 
 def test_a_detached_study_finds_the_storage_that_its_command_started(
@@ -207,7 +238,7 @@ def test_a_node_that_does_not_see_the_lab_is_said_and_nothing_is_left(
     try:
         said = run("study", "run", "jobs.yaml", "-o", "engine.workers=1", code=2)
         assert said.splitlines()[-1].startswith(
-            f"error: n2 does not see {tmp_path / 'lab'}: the lab has to lie on"
+            f"error: n2 does not see {tmp_path / 'lab'}: several nodes need a lab"
         )
         assert not (tmp_path / "lab").exists()
     finally:

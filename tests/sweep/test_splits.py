@@ -16,7 +16,7 @@ from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.runs.inspecting import scored
 from sweeplab.study.search import Choices
 from sweeplab.study.spec import Budget, Engine, ObjectiveSpec, Pruner
-from sweeplab.sweep.work.runner import Runner
+from sweeplab.sweep.loop import Loop
 from sweeplab.tracking.loading import LoadedRun, load_checkpoint
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
@@ -27,7 +27,7 @@ TIMES = ("wall_seconds", "eval_seconds", "tokens_per_second", "started", "ended"
 
 def train(spec, opened, dataset, **more):
     folder, store = opened(spec)
-    Runner(spec, store, dataset, folder, **more).work()
+    Loop(spec, store, dataset, folder, **more).run()
     return folder
 
 
@@ -150,10 +150,10 @@ def test_killed_after_the_score_was_written_it_comes_out_the_same(tiny, opened, 
         raise Killed
 
     folder, store = opened(spec)
-    runner = Runner(spec, store, dataset, folder)
-    runner._finish = finish  # type: ignore[method-assign]
+    loop = Loop(spec, store, dataset, folder)
+    loop._finish = finish  # type: ignore[method-assign]
     with pytest.raises(Killed):
-        runner.work()
+        loop.run()
     assert all(run.points()[-1].whole_val_loss for run in folder.runs())
     again = ends(train(spec, opened, dataset))
     assert {key: end.best_whole_val_loss for key, end in again.items()} == {

@@ -13,7 +13,7 @@ from sweeplab.lab.identity import write_study
 from sweeplab.study.inputs import describe_data
 from sweeplab.study.search import Choices, Derived, Divisors, Range
 from sweeplab.study.spec import Budget, Sampler
-from sweeplab.sweep.control.steering import enqueue, retry, stop_trial
+from sweeplab.sweep.control.steering import enqueue, resume, stop_trial
 
 
 @pytest.fixture
@@ -141,9 +141,9 @@ def test_failed_trials_are_tried_again_with_the_same_values_and_count_once(tiny,
     store.finish(failed, "failed", None, {})
     with pytest.raises(BadInput, match="all has ended: failed"):
         stop_trial(folder, 0)
-    assert retry(folder).trials == [("all", 1)]
+    assert resume(folder, failed=True) is None, "nobody runs it"
     with pytest.raises(BadInput, match="no failed trial that is not already being retried"):
-        retry(folder)
+        resume(folder, failed=True)
     first, second = finish_all(store)
     assert (first.number, first.sampled, first.asked) == (1, failed.sampled, {"retries": 0})
     assert (second.number, second.asked) == (2, {})
@@ -153,7 +153,7 @@ def test_failed_trials_are_tried_again_with_the_same_values_and_count_once(tiny,
 def test_a_worker_that_gave_a_cell_up_takes_it_up_again_when_it_is_retried(tiny, kept) -> None:
     folder, store = kept(tiny(budget=Budget(trials_per_cell=1)))
     assert len(finish_all(store, "failed")) == 3
-    retry(folder)
+    resume(folder, failed=True)
     again = store.claim()
     assert again.asked == {"retries": 0}
     store.finish(again, "complete", 1.0, {})
@@ -166,7 +166,7 @@ def test_a_worker_that_gave_a_cell_up_takes_it_up_again_when_it_is_retried(tiny,
         ("learning_rate", "'learning_rate' lacks a value; allowed: name=value"),
         ("learning_rate=x", 'learning_rate is "x"; allowed: a number above 0'),
         ("learning_rate=0.5", "learning_rate is 0.5; allowed: 0.0003 to 0.01"),
-        ("learning_rate=1e-3 learning_rate=2e-3", "learning_rate is given twice"),
+        ("learning_rate=1e-3 lr=2e-3", "learning_rate=1e-3 and lr=2e-3 exclude each other; allowed: one of them"),
         ("n_embd=32", "n_embd is 32, which no cell of the study has; allowed: 16 | 24"),
         ("betas=[0.9,0.98]", "betas is [0.9, 0.98]; allowed: [0.9, 0.95] | [0.9, 0.99]"),
         ("warmup_iters=3", "warmup_iters follows from the others: max_iters // 10; allowed: {all}"),

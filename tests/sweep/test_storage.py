@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from optuna.testing.pytest_storages import StorageTestCase
 
+from sweeplab.sweep.trials.public import PublicStorage
 from sweeplab.sweep.trials.storage import TrialStorage
 
 
@@ -20,6 +21,8 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestOptunasContract(StorageTestCase):
-    @pytest.fixture
-    def storage(self, tmp_path: Path, empty_database: Path) -> TrialStorage:
-        return TrialStorage(f"sqlite:///{shutil.copy(empty_database, tmp_path / 'trials.db')}")
+    @pytest.fixture(params=[TrialStorage, PublicStorage], ids=["tables", "public"])
+    def storage(
+        self, request: pytest.FixtureRequest, tmp_path: Path, empty_database: Path
+    ) -> TrialStorage | PublicStorage:
+        return request.param(f"sqlite:///{shutil.copy(empty_database, tmp_path / 'trials.db')}")

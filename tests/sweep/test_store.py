@@ -16,8 +16,7 @@ from optuna.trial import TrialState
 
 from sweeplab.study.search import Choices, Divisors, Range
 from sweeplab.study.spec import Budget, Pruner, Sampler
-from sweeplab.sweep.trials.leases import Lease, Owner
-from sweeplab.sweep.trials.store import LeaseLost, Report
+from sweeplab.sweep.trials.leases import Lease, LeaseLost, Owner, Report
 
 
 def test_claims_until_the_budget_is_used(tiny, opened) -> None:
@@ -190,7 +189,8 @@ import sys, json
 sys.path.insert(0, sys.argv[2])
 from study_for_children import spec
 from sweeplab.study.space import cells
-from sweeplab.sweep.trials.store import Report, Store
+from sweeplab.sweep.trials.leases import Report
+from sweeplab.sweep.trials.store import Store
 vocab = int(sys.argv[3])
 store = Store(spec(), cells(spec(), vocab)[0], vocab, sys.argv[1])
 numbers = []

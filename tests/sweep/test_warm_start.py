@@ -17,10 +17,10 @@ from sweeplab.lab.storage import WARM_START
 from sweeplab.study.inputs import describe_data
 from sweeplab.study.search import Choices, Derived, Divisors, Range
 from sweeplab.study.spec import Budget, Pruner, Sampler
+from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.planning import make_plan
-from sweeplab.sweep.trials.store import Report
+from sweeplab.sweep.trials.leases import Report
 from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
-from sweeplab.sweep.work.runner import Runner
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -61,7 +61,7 @@ def test_trials_of_changed_cells_come_into_the_cell_with_their_changes(tiny, ope
     other = tiny(name="other", search={"learning_rate": RATES}, sampler=Sampler(type="tpe"), **changed)
     folder, store = opened(other)
     write_study(other, folder, describe_data(other, dataset))
-    Runner(other, store, dataset, folder).work()
+    Loop(other, store, dataset, folder).run()
     first, of_nearest = (store.trials(cell)[0].params for cell in store.cells)
     best = min(store.trials(store.cells[0]), key=lambda trial: trial.value).params
     assert of_nearest == best and first.keys() == best.keys(), "a cell starts from the best of the nearest"
@@ -78,7 +78,7 @@ def test_trials_of_another_study_are_known_and_count_for_nothing(tiny, opened, w
     other = other.model_copy(update={"fixed": fixed})
     folder, store = opened(other)
     write_study(other, folder, describe_data(other, dataset))
-    Runner(other, store, dataset, folder).work()
+    Loop(other, store, dataset, folder).run()
     spec = tiny(grid={"n_embd": [32, 64]}, warm_start=["other"])
     _, new, (source,) = warm(spec)
     assert len(source.fitting) == 3
@@ -276,7 +276,7 @@ def test_a_plan_says_what_comes_in_and_what_for(tiny, table, tmp_path) -> None:
     assert plan.as_dict()["warm_start"] == [{"from": rows, "trials": 1, "refused": [refused]}]
     assert plan.warnings == [
         f"warm start: of {rows}, {refused}",
-        "warm start: sampler random learns nothing from it; tpe, gp do",
+        "warm start: sampler random learns nothing from it; joint, tpe, gp do",
     ]
 
 

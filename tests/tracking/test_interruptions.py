@@ -17,13 +17,13 @@ from threading import Event
 from typing import Any
 
 import pytest
+from tracked import Tracked
 
 import sweeplab
 from sweeplab.tracking.connection import connect, tracking_uri
-from sweeplab.tracking.mlflow import MLflowTracker
 
 KILLED = -signal.SIGKILL
-FRESH = {"artifacts", "mlflow.db", "mlflow.db.lock", "tracking.lock"}
+FRESH = {"artifacts", "mlflow.db", "mlflow.db.lock", "studies", "tracking.lock"}
 
 
 class Shipper:
@@ -84,8 +84,8 @@ def go_on(folder: Path, writer: Any) -> Path:
 
 
 def assert_shipped_once(lab: Path, study: str, n_runs: int) -> None:
-    tracker = MLflowTracker(lab, study)
-    runs = list(tracker.runs())
+    tracked = Tracked(lab, study)
+    runs = tracked.runs()
     assert len(runs) == len({(run.cell, run.trial, run.seed) for run in runs}) == n_runs
     expected = {"val_loss": [0, 10, 20, 30, 40], "val_loss_by_tokens": [0, 640, 1280, 1920, 2560]}
     expected |= {"train_loss": [10, 20, 30, 40], "tokens_per_second": [10, 20, 30, 40]}
@@ -93,7 +93,7 @@ def assert_shipped_once(lab: Path, study: str, n_runs: int) -> None:
     client = connect(lab, tracking_uri(lab))
     for run in runs:
         for name, steps in expected.items():
-            assert [point.step for point in tracker.history(run.run_id, name)] == steps, (run.trial, name)
+            assert tracked.steps(run.run_id, name) == steps, (run.trial, name)
         assert run.state == "complete"
         assert len(run.values) > 30
         files = [each.path for each in client.list_artifacts(run.run_id, "checkpoint")]
@@ -201,7 +201,11 @@ def test_the_next_lab_takes_the_tables_that_the_first_one_left(
         (default,) = client.search_experiments()
         assert default.name == "Default" and client.create_experiment("own") == "1"
         assert default.artifact_location.startswith((tmp_path / name / "artifacts").as_uri())
-        assert {path.name for path in (tmp_path / name).iterdir()} == FRESH - {"artifacts", "tracking.lock"}
+        assert {path.name for path in (tmp_path / name).iterdir()} == FRESH - {
+            "artifacts",
+            "studies",
+            "tracking.lock",
+        }
 
 
 @pytest.mark.slow

@@ -27,8 +27,8 @@ START = RunStart(
 )
 
 
-def measures_of(path: Path, tracked: dict[str, int] | None = None) -> RunMeasures:
-    return RunMeasures(RunFolder(path), START, tracked or {})
+def measures_of(path: Path) -> RunMeasures:
+    return RunMeasures(RunFolder(path), START)
 
 
 def line(iteration: int, attempt: int) -> dict[str, Any]:
@@ -67,12 +67,7 @@ def test_each_point_once_however_it_is_written_and_read(
                 points.write(text[position : position + size])
             position += size
             measures += [each for point in run.new_points() for each in point]
-        assert (
-            list(
-                measures_of(Path(name), {name: {*steps} for name, steps in run.tracked.items()}).new_points()
-            )
-            == []
-        )
+        assert list(run.new_points()) == []
         whole = RunFolder(Path(name)).points()
     found = {(each.name, each.step): (each.value, each.timestamp_ms) for each in measures}
     assert len(found) == len(measures)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -11,11 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tracked import Tracked
 
+import sweeplab
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.permissions import name_address
+from sweeplab.records.folders import StudyFolder
+from sweeplab.tracking import undocumented
 from sweeplab.tracking.connection import artifact_location, connect, planned_uri, tracking_uri
+from sweeplab.tracking.experiment import count_studies
 from sweeplab.tracking.mlflow import COLOR_OF_STATE, MLflowTracker
 from sweeplab.tracking.tracker import Description
 
@@ -42,6 +48,10 @@ def client(lab: Path) -> Any:
 @pytest.fixture
 def tracker(lab: Path, request: pytest.FixtureRequest) -> MLflowTracker:
     return MLflowTracker(lab, request.node.name)
+
+
+def seen(tracker: MLflowTracker) -> Tracked:
+    return Tracked(tracker._experiment.lab, tracker._experiment.study)
 
 
 def nested(client: Any, parent: str) -> list[Any]:
@@ -203,13 +213,13 @@ def test_more_than_fits_one_call(
     tracker.ship(folder)
     (run,) = nested(client, parent)
     assert len(run.data.params) == len(Hyperparameters.of(writer.values).applicable())
-    assert [point.step for point in tracker.history(run.info.run_id, "val_loss")] == [
+    assert [point.step for point in seen(tracker).points(run.info.run_id, "val_loss")] == [
         0,
         10,
         20,
         *range(30, 530),
     ]
-    assert len(tracker.history(run.info.run_id, "train_loss_by_tokens")) == 502
+    assert len(seen(tracker).points(run.info.run_id, "train_loss_by_tokens")) == 502
 
 
 def test_no_infinity_in_a_chart(tracker: MLflowTracker, run_folder: Callable[..., Path], writer: Any) -> None:
@@ -218,9 +228,9 @@ def test_no_infinity_in_a_chart(tracker: MLflowTracker, run_folder: Callable[...
     writer.append(folder, [writer.point(30, val_loss=math.inf, train_loss=math.nan)])
     writer.end(folder, "diverged", best_val_loss=None, final_val_loss=math.inf)
     tracker.ship(folder)
-    (run,) = tracker.runs()
+    (run,) = seen(tracker).runs()
     assert math.isnan(run.metrics["final_val_loss"])
-    assert math.isnan(tracker.history(run.run_id, "val_loss")[-1].value)
+    assert math.isnan(seen(tracker).points(run.run_id, "val_loss")[-1].value)
     assert "best_val_loss" not in run.metrics
 
 
@@ -235,8 +245,8 @@ def test_a_run_deleted_by_hand_is_made_again(
     with pytest.raises(TrackingUnavailable):
         tracker.ship(folder)
     tracker.ship(folder)
-    (run,) = tracker.runs()
-    assert len(tracker.history(run.run_id, "val_loss")) == 4
+    (run,) = seen(tracker).runs()
+    assert len(seen(tracker).points(run.run_id, "val_loss")) == 4
 
 
 def test_a_deleted_experiment_is_said(tracker: MLflowTracker, client: Any, lab: Path) -> None:
@@ -270,10 +280,52 @@ def test_a_run_that_ends_another_time_is_sent_again(
     tracker.ship(folder)
     (folder / "end.json").write_text((folder / "end.json").read_text().replace("pruned", "complete"))
     assert tracker.ship(folder)
-    (run,) = tracker.runs()
+    (run,) = seen(tracker).runs()
     assert run.state == "complete"
     (folder / "end.json").unlink()
     assert not tracker.ship(folder)
+
+
+def test_runs_sent_by_a_version_that_kept_no_ids_are_not_sent_again(lab: Path, writer: Any) -> None:
+    study = StudyFolder(lab, "of an older version")
+    tracker = MLflowTracker(lab, study.name)
+    tracker.open({})
+    runs = [study.run("all", trial, 0) for trial in (0, 1)]
+    for run in runs:
+        writer.begin(run.path, f"all/{run.trial}/0")
+        writer.append(run.path, writer.lines(0, 10))
+    writer.end(runs[0].path, iteration=10)
+    before = [(tracker.ship(run.path), run.tracked) for run in runs]
+    for file in (study.tracked_file, *(run.tracked_file for run in runs)):
+        file.unlink()
+    newer = MLflowTracker(lab, study.name)
+    newer.open({})
+    assert [(newer.ship(run.path), run.tracked) for run in runs] == before
+    assert len(seen(newer).runs()) == 2 and [is_whole for is_whole, _ in before] == [True, False]
+
+
+def test_mlflow_itself_is_asked_where_its_tables_are_not_known(
+    lab: Path, run_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker = MLflowTracker(lab, "asked")
+    tracker.open({})
+    tracker.ship(run_folder())
+    known = tracker.run_ids(), count_studies(lab, tracking_uri(lab))
+    assert len(known[0]) == 2 and known[1] >= 1
+    monkeypatch.setattr(undocumented, "_VERSION", "SELECT 'another' FROM nowhere")
+    assert undocumented.active_runs(lab / "mlflow.db", "1") is None
+    assert (tracker.run_ids(), count_studies(lab, tracking_uri(lab))) == known
+
+
+def test_undocumented_parts_of_mlflow_stand_in_one_file() -> None:
+    private = re.compile(
+        r"_tracking_client|dbmodels|sqlalchemy_store|latest_metrics|FROM (runs|metrics|tags)\b"
+    )
+    rooms = Path(sweeplab.__path__[0])
+    found = {
+        file.relative_to(rooms) for file in rooms.rglob("*.py") if private.search(file.read_text("utf-8"))
+    }
+    assert found == {Path("tracking", "undocumented.py")}
 
 
 @pytest.mark.parametrize("listens", [False, True])
@@ -332,15 +384,15 @@ def test_each_point_is_there_once_whatever_lines_stand_between(
             tracker = MLflowTracker(lab, study)
             tracker.open({})
         tracker.ship(folder)
-    (run,) = tracker.runs()
-    sent = {each.step: each.value for each in tracker.history(run.run_id, "val_loss")}
+    (run,) = seen(tracker).runs()
+    sent = {each.step: each.value for each in seen(tracker).points(run.run_id, "val_loss")}
     values = {each: writer.evaluation(each)["val_loss"] for each in (*iterations, 21, 170)}
     assert sent == {**values, 10: sent[10]}
     steps = {"val_loss": [*sorted(values)], "train_loss": [*iterations][1:]}
     steps["train_loss_by_tokens"] = [64 * each for each in iterations][1:]
     steps["val_loss_by_tokens"] = [64 * each for each in (*iterations, 170)]
     for name, expected in steps.items():
-        assert [each.step for each in tracker.history(run.run_id, name)] == expected, name
+        assert [each.step for each in seen(tracker).points(run.run_id, name)] == expected, name
 
 
 @pytest.mark.parametrize("uri", ["mlruns", "file:///somewhere", "ftp://somewhere", "/a/folder"])
@@ -371,5 +423,6 @@ def test_nothing_is_left_in_the_working_folder(
         "artifacts",
         "mlflow.db",
         "mlflow.db.lock",
+        "studies",
         "tracking.lock",
     }

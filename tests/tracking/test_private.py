@@ -14,7 +14,7 @@ import strangers
 
 from sweeplab.tracking.connection import tracking_uri
 from sweeplab.tracking.mlflow import MLflowTracker
-from sweeplab.tracking.pages import PagesServer, free_port, serve
+from sweeplab.tracking.pages import PagesServer, serve
 
 # Reads a private file, and writes one beside it, through MLflow's server at an address: by an experiment whose
 # artifacts lie in a folder of one's own, and a link in the place of a run's folder of artifacts.
@@ -52,7 +52,7 @@ print(json.dumps(said))
 @pytest.fixture(scope="module")
 def server(lab: Path) -> Iterator[PagesServer]:
     MLflowTracker(lab, "private").open({})
-    with serve(lab, tracking_uri(lab), free_port(5600)) as server:
+    with serve(lab, tracking_uri(lab)) as server:
         server.wait_until_ready()
         yield server
 

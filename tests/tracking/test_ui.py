@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import math
-import socket
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,17 +16,27 @@ import psutil
 import pytest
 from chromium import Page, chromium_page
 
-from sweeplab.errors import TrackingUnavailable
+from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.formatting import decimal
 from sweeplab.tracking.connection import tracking_uri
 from sweeplab.tracking.mlflow import MLflowTracker
-from sweeplab.tracking.pages import SAFE, Chart, ChartView, free_port, publish, serve
+from sweeplab.tracking.pages import SAFE, publish, serve
+from sweeplab.tracking.private import listen
 
 COLUMNS = ("searched", "best_val_loss", "state", "n_params", "cell")
 CHARTS = (
-    Chart("line", "Loss over tokens", "train_tokens", "val_loss", width="half"),
-    Chart("scatter", "against parameters", "log10_n_params", "best_val_loss", width="half"),
-    Chart("compare", "Side by side"),
+    {
+        "chart": "line",
+        "title": "Loss over tokens",
+        "x": "train_tokens",
+        "metric": "val_loss",
+        "width": "half",
+    },
+    {
+        **{"chart": "scatter", "title": "against parameters", "width": "half"},
+        **{"x": "log10_n_params", "y": "best_val_loss"},
+    },
+    {"chart": "compare", "title": "Side by side"},
 )
 # State, cell, learning rate, best loss, parameters: not in the order of the losses.
 RUNS = [
@@ -95,9 +104,9 @@ def ship(lab: Path, runs: Path, writer: Any) -> None:
 def shown(lab: Path, writer: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     ship(lab, tmp_path_factory.mktemp("runs"), writer)
     uri = tracking_uri(lab)
-    view = ChartView("mlflow", COLUMNS, "best_val_loss", False, CHARTS)
-    with serve(lab, uri, free_port(5300)) as server:
-        links = publish(lab, uri, "shown", view, ["n_embd"], ["learning_rate"], server.url)
+    view = {"columns": COLUMNS, "sort": {"by": "best_val_loss"}, "charts": CHARTS}
+    with serve(lab, uri) as server:
+        links = publish(lab, uri, "shown", "mlflow", view, ["n_embd"], ["learning_rate"], server.url)
         server.wait_until_ready()
         with chromium_page(tmp_path_factory.mktemp("profile"), 1920, 1200) as page:
             yield Shown(server.url, links, page)
@@ -193,20 +202,21 @@ def test_a_server_is_safe_and_leaves_nothing_behind(lab: Path, monkeypatch: pyte
     for name in ("MLFLOW_SERVER_ALLOWED_HOSTS", "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"):
         monkeypatch.setenv(name, "*")
     MLflowTracker(lab, "served").open({})
-    with serve(lab, tracking_uri(lab), free_port(5400)) as server:
+    with serve(lab, tracking_uri(lab)) as server:
         server.wait_until_ready()
+        port = urlsplit(server.url).port
         assert answers(server.url)
         process = psutil.Process(server.process.pid)
         family = [process, *process.children(recursive=True)]
         assert len(family) <= 2, "one worker"
         assert SAFE.items() <= process.environ().items()
         for known in ("127.0.0.1", "localhost"):
-            assert status(server.url, f"{known}:{server.port}") == 200
+            assert status(server.url, f"{known}:{port}") == 200
         for other in (
             "10.evil.com",
             "192.168.evil.com",
             "evil.com",
-            f"evil.com:{server.port}",
+            f"evil.com:{port}",
             "127.0.0.1:1",
         ):
             assert status(server.url, other) == 403, other
@@ -214,7 +224,7 @@ def test_a_server_is_safe_and_leaves_nothing_behind(lab: Path, monkeypatch: pyte
         listening = [
             each for member in family for each in member.net_connections() if each.status == "LISTEN"
         ]
-        assert {(each.laddr.ip, each.laddr.port) for each in listening} == {("127.0.0.1", server.port)}
+        assert {(each.laddr.ip, each.laddr.port) for each in listening} == {("127.0.0.1", port)}
     assert not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in family)
     assert not answers(server.url)
 
@@ -223,17 +233,19 @@ def test_a_server_is_safe_and_leaves_nothing_behind(lab: Path, monkeypatch: pyte
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("no database")
     with (
-        serve(tmp_path, tracking_uri(tmp_path), free_port(5500)) as server,
+        serve(tmp_path, tracking_uri(tmp_path)) as server,
         pytest.raises(TrackingUnavailable) as ended,
     ):
         server.wait_until_ready()
     assert "database" in str(ended.value)
 
 
-def test_a_port_that_is_taken_is_left_alone() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        assert free_port(port) != port
-    assert free_port(port) == port
+def test_a_port_is_one_that_nobody_knows_in_advance_or_the_wanted_one() -> None:
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    with listen(None) as listening:
+        port = listening.getsockname()[1]
+        assert first <= port <= last
+        with pytest.raises(BadInput, match=f"port {port} is in use; without --port a free one is found"):
+            listen(port)
+    with listen(port) as listening:
+        assert listening.getsockname()[1] == port

@@ -13,15 +13,23 @@ from sweeplab.permissions import name_address
 from sweeplab.tracking.connection import connect, tracking_uri
 from sweeplab.tracking.experiment import count_studies
 from sweeplab.tracking.mlflow import MLflowTracker
-from sweeplab.tracking.pages import Chart, ChartView, publish, state
+from sweeplab.tracking.pages import publish, state
 
 CHARTS = (
-    Chart("line", "Loss", "train_tokens", "val_loss", ("x",), "half"),
-    Chart("scatter", "by rate", "learning_rate", "best_val_loss", width="half"),
-    Chart("line", "", "time", "grad_norm", width="half"),
-    Chart("compare", "Side by side"),
+    {
+        "chart": "line",
+        "title": "Loss",
+        "x": "train_tokens",
+        "metric": "val_loss",
+        "log": ["x"],
+        "width": "half",
+    },
+    {"chart": "scatter", "title": "by rate", "x": "learning_rate", "y": "best_val_loss", "width": "half"},
+    {"chart": "line", "x": "time", "metric": "grad_norm", "width": "half"},
+    {"chart": "compare", "title": "Side by side"},
 )
-VIEW = ChartView("my view", ("state", "searched", "best_val_loss"), "best_val_loss", False, CHARTS)
+COLUMNS = ("state", "searched", "best_val_loss")
+VIEW = {"columns": COLUMNS, "sort": {"by": "best_val_loss"}, "charts": CHARTS}
 
 
 def test_columns_stand_in_their_order_and_once() -> None:
@@ -53,8 +61,8 @@ def test_charts_lie_in_rows_under_their_titles() -> None:
 
 
 def test_a_chart_over_what_the_study_does_not_vary_is_left_out() -> None:
-    sizes = (Chart("scatter", "depth", "n_layer", "value"), Chart("scatter", "N", "log10_n_params", "value"))
-    view = ChartView("sizes", ("searched",), "value", False, sizes)
+    sizes = [{"chart": "scatter", "x": x, "y": "value"} for x in ("n_layer", "log10_n_params")]
+    view = {"columns": ["searched"], "sort": {"by": "value"}, "charts": sizes}
     shown = [state(view, "abc", grid, [])["compareRunCharts"] for grid in ([], ["n_layer"])]
     assert [[each["xaxis"] for each in charts] for charts in shown] == [
         [{"key": "log10_n_params", "type": "METRIC"}],
@@ -66,7 +74,7 @@ def test_publishing_writes_the_view_and_replaces_it(lab: Path) -> None:
     name = "the baker's view"
     parent = MLflowTracker(lab, name).open({})
     uri = tracking_uri(lab)
-    links = publish(lab, uri, name, VIEW, ["n_embd"], ["learning_rate"], "http://x:1/")
+    links = publish(lab, uri, name, "my view", VIEW, ["n_embd"], ["learning_rate"], "http://x:1/")
     experiment = connect(lab, uri).get_experiment_by_name(name)
     tag = "mlflow.sharedViewState.sweeplab-my-view"
     assert json.loads(experiment.tags[tag]) == state(VIEW, parent, ["n_embd"], ["learning_rate"])
@@ -77,7 +85,10 @@ def test_publishing_writes_the_view_and_replaces_it(lab: Path) -> None:
         "table": start + query.replace("CHART", "TABLE"),
         "study": f"{start}/{parent}?workflowType=machine_learning",
     }
-    assert publish(lab, uri, name, VIEW, ["n_embd"], ["betas", "learning_rate"], "http://x:1/") == links
+    assert (
+        publish(lab, uri, name, "my view", VIEW, ["n_embd"], ["betas", "learning_rate"], "http://x:1/")
+        == links
+    )
     assert '"params.`betas`"' in connect(lab, uri).get_experiment_by_name(name).tags[tag]
 
 
@@ -85,9 +96,9 @@ def test_what_cannot_be_published(lab: Path) -> None:
     MLflowTracker(lab, "wide").open({})
     uri = tracking_uri(lab)
     with pytest.raises(BadInput, match="has no study 'narrow': it has not been run yet"):
-        publish(lab, uri, "narrow", VIEW, [], [], "http://x:1/")
+        publish(lab, uri, "narrow", "my view", VIEW, [], [], "http://x:1/")
     with pytest.raises(BadInput, match="my view: too many columns"):
-        publish(lab, uri, "wide", VIEW, [], [f"name_{i}" for i in range(500)], "http://x:1/")
+        publish(lab, uri, "wide", "my view", VIEW, [], [f"name_{i}" for i in range(500)], "http://x:1/")
     assert count_studies(lab, uri) >= 1
 
 
@@ -97,7 +108,7 @@ def test_a_server_that_does_not_answer(lab: Path) -> None:
         uri = f"http://127.0.0.1:{closed.getsockname()[1]}"
         name_address(uri)
         with pytest.raises(TrackingUnavailable, match=uri):
-            publish(lab, uri, "any", VIEW, [], [], "http://x:1/")
+            publish(lab, uri, "any", "my view", VIEW, [], [], "http://x:1/")
         with pytest.raises(TrackingUnavailable) as down:
             count_studies(lab, uri)
         assert str(down.value) == f"{uri}: no answer (Connection refused)"

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import sweeplab
-from sweeplab import tracking
+from sweeplab import permissions, tracking
+from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.study.file.reading import preset, read_plain, read_text
 from sweeplab.study.file.template import study_text
 from sweeplab.sweep.planning import make_plan
@@ -158,3 +159,31 @@ def test_a_package_that_is_not_installed_mirrors_nothing(
     assert len(open_mirrors({"wandb_project": "nightly"}, study)) == 1
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     assert open_mirrors({"wandb_project": "nightly"}, study) == []
+
+
+def test_runs_are_sent_to_the_login_s_address_at_the_user_s_word_alone(
+    study: Path, tmp_path: Path, writer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the study, whose folder has settings of its own, nor a login allows what the study wishes."""
+    monkeypatch.setattr(permissions, "_named", set())
+    for name, address in (
+        (study / "wandb", "http://127.0.0.1:8"),
+        (tmp_path / "login", "http://127.0.0.1:9"),
+    ):
+        name.mkdir()
+        (name / "settings").write_text(f"[default]\nbase_url = {address}\n")
+    for name, value in (("CONFIG_DIR", str(tmp_path / "login")), ("API_KEY", "0" * 40), ("MODE", "online")):
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    (mirror,) = open_mirrors({"wandb_project": "theirs"}, study)
+    folder = writer.begin(study / "runs/n_layer=1/0-0", "n_layer=1/0/0")
+    writer.end(folder)
+    with pytest.raises(
+        BadInput, match=r"names http://127\.0\.0\.1:9, which you have not: .* WANDB_API_KEY would be"
+    ):
+        mirror.ship(folder)
+    assert permissions.mirror_address() == "http://127.0.0.1:9"
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    (study / "wandb").rename(tmp_path / "other")
+    (study / "wandb").symlink_to(tmp_path / "other")
+    with pytest.raises(TrackingUnavailable, match="is a link, which is not followed"):
+        mirror.ship(folder)

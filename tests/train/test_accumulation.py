@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from sweeplab.data.batches import changed, stacked
+from sweeplab.data.batches import changed
+from sweeplab.model.blocks import Dropout
 from sweeplab.train.run import Run, shape_key
 from sweeplab.train.schedule import rows_seen
 from sweeplab.train.stack import Stack
@@ -19,7 +20,7 @@ def after_one_step(values, tokens, seed: int = 0) -> tuple[torch.Tensor, float]:
     stack.admit(Run("run", values))
     stack.advance()
     (record,) = stack.advance()
-    return stack._gradient[0].clone(), record.points[0]["train_loss"]
+    return stack._way.buffers[0][0].clone(), record.points[0]["train_loss"]
 
 
 def losses_and_ends(stack: Stack):
@@ -50,16 +51,16 @@ def test_a_part_weighs_by_its_targets(values_of, tokens) -> None:
     values = values_of(batch_size=4, dropout=0.0, grad_accum=2)
     stack = Stack(values, tokens, tokens)
     stack.admit(Run("run", values))
-    masked = changed(stacked([stack._objective.training(0, 0)]), torch.from_numpy)
-    masked.targets[:, 2:, -4:] = -1
+    inputs = stack._inputs()
+    inputs.batch.targets[:, 2:, -4:] = -1
     seen = []
 
-    def losses(weights, some, *beside, dense, candidates):
+    def losses(weights, some, dropout, **arguments):
         seen.append(float(some.inputs.float().mean()))
         return sum(each.flatten(1).sum(dim=1) for each in weights.values()) * 0 + seen[-1]
 
-    stack._losses = losses
-    found = stack._differentiate(stack._rows["weights"], masked, stack._gradient)
+    stack._step.loss.losses = losses
+    found, _ = stack._step.differentiate(inputs)
     assert found.item() == pytest.approx((seen[0] * 32 + seen[1] * 24) / 56)
 
 
@@ -68,15 +69,17 @@ def test_parts_have_dropout_masks_of_their_own(values_of, tokens) -> None:
     stack = Stack(values, tokens, tokens)
     stack.admit(Run("run", values))
     ones, masks = torch.ones(2, 16, 32), []
-    for part in (0, 1):
-        dropout = stack._dropout(part)
-        assert dropout is not None
+
+    def drop(part: int) -> None:
+        inputs = stack._inputs()
+        dropout = Dropout(inputs.masks[part], inputs.sites, inputs.elements)
         masks.append(dropout(ones, site="embedding"))
+
+    drop(0)
+    drop(1)
     stack.advance()
     stack.advance(iter([False, True]).__next__)  # a step
-    later = stack._dropout(0)
-    assert later is not None
-    masks.append(later(ones, site="embedding"))
+    drop(0)
     assert all(0.4 < float((mask == 0).float().mean()) < 0.6 for mask in masks)
     for one, other in ((0, 1), (1, 2), (0, 2)):
         assert 0.4 < float((masks[one] == masks[other]).float().mean()) < 0.6
@@ -109,7 +112,7 @@ def test_a_warming_batch_is_its_first_rows(values_of, tokens) -> None:
     rows = changed(stack._objective.training(0, 0), lambda each: torch.from_numpy(each[None, :2]))
     expected = stack.transformer.losses(leaves, rows)
     pieces = torch.autograd.grad(expected.sum(), list(leaves.values()))
-    gradient = torch.zeros_like(stack._gradient)
+    gradient = torch.zeros_like(stack._rows["weights"])
     stack.transformer.layout.gather(pieces, out=gradient)
     assert loss == pytest.approx(expected.item(), rel=1e-6)
     assert (found - gradient[0]).norm() < 2e-6 * gradient.norm()

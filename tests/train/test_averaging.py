@@ -9,7 +9,9 @@ import torch
 from sweeplab.data.batches import Batch
 from sweeplab.data.objectives import make_objective
 from sweeplab.train.run import Run
-from sweeplab.train.stack import Stack, average_, decay_at
+from sweeplab.train.schedule import decay_at
+from sweeplab.train.stack import Stack
+from sweeplab.train.step import average_
 
 
 def test_is_a_plain_loop_in_double_precision() -> None:
@@ -19,7 +21,7 @@ def test_is_a_plain_loop_in_double_precision() -> None:
     ends = np.array([0.0, 0.9, 0.999])
     for iteration in range(30):
         weights = torch.randn(3, 64, generator=generator)
-        average_(mean, weights, [decay_at(end, iteration) for end in ends])
+        average_(mean, weights, torch.tensor([decay_at(end, iteration) for end in ends]).float())
         kept = np.minimum(ends, (1 + iteration) / (10 + iteration))[:, None]
         expected = kept * expected + (1 - kept) * weights.double().numpy()
     np.testing.assert_allclose(mean.numpy(), expected, atol=1e-6)
@@ -28,7 +30,7 @@ def test_is_a_plain_loop_in_double_precision() -> None:
 def test_forgets_the_start_of_a_short_run() -> None:
     mean = torch.ones(1, 1)
     for iteration in range(100):
-        average_(mean, torch.zeros(1, 1), [decay_at(0.9999, iteration)])
+        average_(mean, torch.zeros(1, 1), torch.tensor([decay_at(0.9999, iteration)]))
     assert mean.item() < 1e-6
 
 

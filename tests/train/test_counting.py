@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from sweeplab.data.batches import LABELLED, Pairs, Split, changed
+from sweeplab.data.batches import Pairs, Split, changed
 from sweeplab.data.objectives import OBJECTIVES, make_objective, n_special
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.accounting import n_params
@@ -32,7 +31,7 @@ SMALL = {
 
 
 def values_of(objective: str, family: str, **changed: Any) -> Hyperparameters:
-    labels = {"n_labels": 3} if OBJECTIVES[objective].learns in LABELLED else {}
+    labels = {"n_labels": 3} if OBJECTIVES[objective].learns == "labels" else {}
     found = Hyperparameters.of(SMALL | labels | {"objective": objective, "family": family} | changed)
     return found.replace(vocab_size=N_SYMBOLS + n_special(found))
 
@@ -40,12 +39,7 @@ def values_of(objective: str, family: str, **changed: Any) -> Hyperparameters:
 def split_for(objective: str) -> Split:
     if OBJECTIVES[objective].learns == "labels":
         return Pairs(np.resize(TEXT % 3, 15 * 50), np.cumsum([14, 1] * 50), 3)
-    if OBJECTIVES[objective].learns == "tags":
-        return Pairs(np.resize(TEXT % 3, 16 * 50), np.cumsum([8, 8] * 50), 3, of="tags")
-    if OBJECTIVES[objective].learns == "scores":
-        return Pairs(np.resize(TEXT, 16 * 50), np.cumsum([6, 10] * 50), of="scores")
-    per_source = OBJECTIVES[objective].per_loss
-    return TEXT if OBJECTIVES[objective].learns == "text" else replace(PAIRS, per_source=per_source)
+    return TEXT if OBJECTIVES[objective].learns == "text" else PAIRS
 
 
 @pytest.mark.parametrize("attention", ["full", "local"])
@@ -92,5 +86,5 @@ def held_bytes(values: Hyperparameters) -> int:
     stack = Stack(values, TEXT, TEXT)
     stack.admit(Run("run", values))
     stack.advance()
-    held = [*stack._rows.values(), stack._gradient, stack._part]
+    held = [*stack._rows.values(), *stack._way.buffers]
     return sum(tensor.untyped_storage().nbytes() for tensor in held)

@@ -14,6 +14,7 @@ from sweeplab.model.shape import ModelShape
 from sweeplab.train.member import Point
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
+from sweeplab.train.step import TrainStep
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -82,9 +83,9 @@ def test_they_are_the_norms_of_plain_gradients_and_differences(changed: dict) ->
     for _ in range(3):
         before = weights()
         leaves = {name: each[None].clone().requires_grad_() for name, each in before.items()}
-        loss = stack.transformer.losses(leaves, stack._batches()).sum()
+        loss = stack.transformer.losses(leaves, stack._inputs().batch).sum()
         gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
-        stack._step()
+        stack.step()
         after = weights()
         layers = stack._members[0].points[-1]["layers"]
         wanted = norms(gradients), norms({name: after[name] - before[name] for name in before}), norms(before)
@@ -113,8 +114,8 @@ def test_what_is_trained_is_the_same_to_the_last_bit_and_norms_do_not_depend_on_
 
 
 def test_without_it_no_step_computes_a_gradient_twice(monkeypatch) -> None:
-    computed, own = [], Stack._differentiate
-    monkeypatch.setattr(Stack, "_differentiate", lambda *given: computed.append(1) or own(*given))
+    computed, own = [], TrainStep.differentiate
+    monkeypatch.setattr(TrainStep, "differentiate", lambda *given: computed.append(1) or own(*given))
     trained("0", tracks=False)
     assert len(computed) == 12
     trained("0", tracks=True)

@@ -137,19 +137,3 @@ def test_padding_is_not_seen(of_pairs, pairs: Pairs) -> None:
         losses.append(stack.transformer.losses(weights, placed))
     assert batch.inputs.shape[1] == 21
     torch.testing.assert_close(losses[0], losses[1])
-
-
-@pytest.mark.slow
-def test_a_decoder_learns_to_read_backwards(of_pairs, pairs: Pairs) -> None:
-    values = of_pairs(
-        max_iters=600, eval_interval=600, eval_full=True, dropout=0.0, learning_rate=1e-2, batch_size=32
-    )
-    stack = Stack(values, pairs, pairs)
-    stack.admit(Run("run", values))
-    found = []
-    while len(stack):
-        for record in stack.advance():
-            found.append(record.measures["exact_match"])
-            if record.state != "running":
-                stack.release(record.key)
-    assert found[0] < 0.05 and found[-1] > 0.9

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sweeplab.data.dataset import prepare
 from sweeplab.data.objectives import n_special
 from sweeplab.errors import BadInput
-from sweeplab.train import devices, scaling
+from sweeplab.train import devices, step
 from sweeplab.train.devices import cuda_count, settle_devices
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
@@ -62,7 +62,7 @@ def test_on_a_cpu_large_products_alone_are_of_bfloat16(values_of, tokens) -> Non
         stack.admit(Run("run", values))
         stack.advance()
         with _Seen() as seen:
-            stack._step()
+            stack.step()
         assert seen.types["bmm"] == products
         single = (
             "_scaled_dot_product_flash_attention_for_cpu",
@@ -102,9 +102,7 @@ def test_float16_learns_the_same_with_a_scaled_loss(values_of, tokens, monkeypat
     values = values_of(learning_rate=5e-3, dropout=0.0)
     half = losses(values.replace(dtype="float16"), tokens)
     assert half == pytest.approx(losses(values, tokens), abs=0.05)
-    monkeypatch.setattr(
-        scaling, "INITIAL_SCALE", 2.0**-20
-    )  # gradients that are too small for float16 are lost
+    monkeypatch.setattr(step, "INITIAL_SCALE", 2.0**-20)  # gradients that are too small for float16 are lost
     unscaled = losses(values.replace(dtype="float16"), tokens)
     assert max(abs(one - other) for one, other in zip(half, unscaled, strict=True)) > 0.5
 
@@ -113,17 +111,18 @@ def test_a_scale_follows_torchs_own() -> None:
     """The two scales of a stack, and each that of a GradScaler which saw the same gradients."""
     seen = [[True, True, False, False, True] * 3, [False, True] * 7 + [True]]
     kept, own = (
-        scaling.initial_scale().repeat(2, 1),
+        step.LossScaling().rows()["scale"].repeat(2, 1),
         [torch.amp.GradScaler("cpu", growth_interval=4) for _ in seen],
     )
-    for step in range(15):
-        finite = torch.tensor([each[step] for each in seen])
+    for at in range(15):
+        finite = torch.tensor([is_finite[at] for is_finite in seen])
         gradient = torch.ones(2, 6) * kept[:, :1]
         gradient[~finite, 3] = torch.inf
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(scaling, "GROWTH_INTERVAL", 4)
-            assert scaling.unscale_(gradient, kept).equal(finite)
-            scaling.update_scale_(kept, finite)
+            patch.setattr(step, "GROWTH_INTERVAL", 4)
+            step.LossScaling().unscale_(gradient, {"scale": kept})
+            assert gradient.isfinite().all(dim=1).equal(finite)
+            step.update_scale_(kept, finite)
         assert gradient[finite].eq(1.0).all()
         for scaler, is_finite in zip(own, finite.tolist(), strict=True):
             weight = torch.zeros(1, requires_grad=True)
@@ -148,7 +147,7 @@ def test_a_gradient_that_is_not_finite_is_no_step_and_no_neighbors_matter(
                 stack._rows["scale"][len(stack) - 1, 0] = 2.0**40
         before = {seed: stack.snapshot(str(seed)) for seed in seeds}
         stack.advance()
-        stack._step()
+        stack.step()
         after = {seed: stack.snapshot(str(seed)) for seed in seeds}
         for seed in seeds:
             moved = not after[seed].rows["weights"].equal(before[seed].rows["weights"])

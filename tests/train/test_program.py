@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import getpass
 import math
+import os
 import pickle
+import stat
+import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -64,14 +68,14 @@ def test_a_step_is_a_function_of_what_is_staged(unlike, tokens) -> None:
     for run in runs:
         stack.admit(run)
     stack.advance()
-    given, step = stack.staged(), stack.traceable()
-    copies = [each.clone() for each in given]
+    step, tensors = stack.traced()
+    copies = [tensor.clone() for tensor in tensors]
     (losses,) = step(*copies)
-    stack._step()
-    assert losses.tolist() == pytest.approx(given[stack._stepped.index("loss")][:, 0].tolist())
-    for name, copy in zip(stack._stepped, copies, strict=False):
+    stack.step()
+    assert losses.tolist() == pytest.approx(stack._rows["loss"][:, 0].tolist())
+    for name, copy in zip(stack._inputs().rows, copies, strict=False):
         assert torch.allclose(copy, stack._rows[name][:4], atol=1e-6), name
-    (shapeless,) = step(*(each.to("meta") for each in stack.staged()))
+    (shapeless,) = step(*(tensor.to("meta") for tensor in tensors))
     assert shapeless.device.type == "meta" and shapeless.shape == (4,)
 
 
@@ -131,6 +135,39 @@ def test_the_compilers_of_a_killed_worker_end_with_it(values_of, tokens, monkeyp
     _, alive = psutil.wait_procs([compiling, *cpp], timeout=10)
     assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
     worker.wait()
+
+
+TRAIN = """
+import pickle, sys
+from pathlib import Path
+from sweeplab.train.run import Run
+from sweeplab.train.stack import Stack
+values, train, val = pickle.loads(Path(sys.argv[1]).read_bytes())
+stack = Stack(values, train, val)
+stack.admit(Run("0", values))
+stack.advance()
+stack.advance()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"], ids=["a whole step", "losses alone"])
+def test_programs_are_not_where_another_user_may_have_put_some(
+    optimizer: str, values_of, tokens, tmp_path: Path
+) -> None:
+    """torch's own folder for them lies in /tmp, and its name is known."""
+    given, cache, temporary, other = (tmp_path / name for name in ("given", "cache", "tmp", "other"))
+    values = values_of(compile=True, optimizer=optimizer, max_iters=2, eval_interval=1)
+    given.write_bytes(pickle.dumps((values, tokens, tokens)))
+    temporary.mkdir()
+    other.mkdir()
+    (temporary / f"torchinductor_{getpass.getuser()}").symlink_to(other)
+    known = {name: value for name, value in os.environ.items() if not name.startswith(("TORCHIND", "TRITON"))}
+    known |= {"TMPDIR": str(temporary), "SWEEPLAB_CACHE": str(cache)}
+    subprocess.run([sys.executable, "-c", TRAIN, given], env=known, check=True)
+    assert not [*other.iterdir()]
+    programs = cache / ("programs" if optimizer == "adamw" else "inductor")
+    assert [*programs.iterdir()] and (optimizer == "adamw" or stat.S_IMODE(programs.stat().st_mode) == 0o700)
 
 
 def test_without_a_compiler_that_is_said_in_one_line(values_of, tokens, monkeypatch, tmp_path: Path) -> None:

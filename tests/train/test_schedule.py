@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeplab.hyperparameters import TABLE, Hyperparameters
-from sweeplab.train.member import Progress
+from sweeplab.train.member import Member, Progress
+from sweeplab.train.run import Run
 from sweeplab.train.schedule import SCHEDULES, learning_rate, rows_seen, rows_used
 
 VALUES = Hyperparameters.of({
@@ -147,3 +148,10 @@ def test_rows_used_divide_the_batch_and_add_up(size, warmup, iteration) -> None:
     for at, rows in enumerate(used):
         line = size * min(1.0, (at + 1) / (warmup + 1))
         assert rows == max(n for n in range(1, size + 1) if size % n == 0 and n <= max(1.0, line + 1e-9))
+
+
+def test_what_a_loss_takes_is_not_mistaken_for_what_the_optimizer_takes(values_of) -> None:
+    values = values_of(learning_rate=1e-2, warmup_iters=4)
+    numbers = Member.of(Run("run", values), {}).step_numbers(["learning_rate"])
+    assert numbers["learning_rate"] == learning_rate(values, 0) == 2e-3
+    assert numbers["loss.learning_rate"] == 1e-2

@@ -292,15 +292,6 @@ def test_evaluation_on_the_whole_split_is_its_mean(values_of, tokens) -> None:
     assert record.val_loss == pytest.approx(expected, rel=1e-6)
 
 
-def test_learns(values_of, tokens) -> None:
-    values = values_of(learning_rate=1e-2, max_iters=300, eval_interval=300, dropout=0.0)
-    stack = Stack(values, tokens, tokens)
-    stack.admit(Run("run", values))
-    losses = [loss for _, loss, _ in train(stack)[0]["run"]]
-    assert losses[0] == pytest.approx(np.log(65), abs=0.1)
-    assert losses[1] < 1.5  # the walk's own entropy is 1.04
-
-
 def test_refuses_what_does_not_fit(values_of, tokens) -> None:
     stack = Stack(values_of(), tokens, tokens)
     with pytest.raises(ValueError, match="cannot admit"):

@@ -10,11 +10,11 @@ from sweeplab.cli.options import Lab, option
 from sweeplab.cli.printing import Answer, cell_text, print_rows, say, say_warnings
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several
-from sweeplab.laws.design import Rules
+from sweeplab.laws.rules import Rules
 
 if TYPE_CHECKING:
-    from sweeplab.analysis.ledger.targets import Counting
-    from sweeplab.laws.design.candidates import Candidates
+    from sweeplab.analysis.studies import Counting
+    from sweeplab.laws.next_runs import Candidates
     from sweeplab.laws.points import Points
     from sweeplab.study.spec import StudySpec
 _WHEN = {
@@ -60,10 +60,10 @@ def next_runs(
     from sweeplab.analysis.candidates import next_study_text
     from sweeplab.files import write_whole
     from sweeplab.laws.assessment import find_law, parse_target
-    from sweeplab.laws.design.next_runs import find_quantity
-    from sweeplab.laws.design.next_runs import next_runs as choose
-    from sweeplab.laws.estimation.doubts import doubts
-    from sweeplab.laws.estimation.fitting import fit
+    from sweeplab.laws.fitting import fit
+    from sweeplab.laws.misfit import doubts
+    from sweeplab.laws.next_runs import find_quantity
+    from sweeplab.laws.next_runs import next_runs as choose
 
     if output and is_file(source):
         raise BadInput("--output writes a study file, but a table's runs belong to no study")
@@ -71,9 +71,9 @@ def next_runs(
     rules = Rules(flops, most_runs, most_each, most_share, misfit=misfit)
     points, counting, _ = read_source(source, columns, count, lab, where)
     spec, choice = _candidates(source, points, candidates, flops, counting, lab)
-    found = fit(points, form)
-    chosen = choose(found, find_quantity(found, points, quantity, target), choice, rules).as_dict()
-    chosen["warnings"] = [*doubts(points, found), *chosen["warnings"]]
+    fitted = fit(points, form)
+    chosen = choose(fitted, find_quantity(fitted, points, quantity, target), choice, rules).as_dict()
+    chosen["warnings"] = [*doubts(points, fitted), *chosen["warnings"]]
     if output and spec:
         why = f"Chosen by `laws next` to learn {chosen['quantity']}; next: sweeplab laws fit {source},{spec.name}"
         cells, times = [run["cell"] for run in chosen["runs"]], [run["times"] for run in chosen["runs"]]
@@ -89,9 +89,8 @@ def next_runs(
 def _candidates(
     source: str, points: Points, asked: str | None, flops: float, counting: Counting, lab: Path | None
 ) -> tuple[StudySpec | None, Candidates]:
-    """Return the runs to choose from, and the study that they belong to, if any."""
     from sweeplab.analysis.candidates import study_candidates
-    from sweeplab.laws.design.candidates import of_axes, of_file, of_points, parse_axes
+    from sweeplab.laws.next_runs import of_axes, of_file, of_points, parse_axes
 
     file = Path(asked) if asked and is_file(asked) else None
     axes = parse_axes(asked) if asked and not file else None
@@ -101,8 +100,8 @@ def _candidates(
         return None, of_axes(points, axes) if axes else of_points(points, flops)
     if file:
         raise BadInput("--candidates of a study are NAME=FROM:TO:COUNT,…, not a file")
-    spec, found = study_candidates(lab, names_in(source), axes, counting)
-    return spec, found if axes else found.like(points, flops)
+    spec, candidates = study_candidates(lab, names_in(source), axes, counting)
+    return spec, candidates if axes else candidates.like(points, flops)
 
 
 def _print_runs(chosen: dict[str, Any]) -> None:

@@ -11,10 +11,10 @@ import typer
 
 from sweeplab.cli.options import argument, option, studies
 from sweeplab.errors import BadInput, Problem
+from sweeplab.formatting import several
 
 if TYPE_CHECKING:
-    from sweeplab.analysis.ledger.targets import Counting
-    from sweeplab.analysis.studies import Studies
+    from sweeplab.analysis.studies import Counting, Studies
     from sweeplab.laws.points import Points
 
 
@@ -26,8 +26,8 @@ def tables_and_studies(ctx: typer.Context, incomplete: str) -> list[str]:
     from sweeplab.laws.reading import SUFFIXES
 
     folder = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
-    found = sorted(folder.iterdir()) if folder.is_dir() else []
-    names = [f"{each}/" if each.is_dir() else str(each) for each in found]
+    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    names = [f"{each}/" if each.is_dir() else str(each) for each in paths]
     files = [name for name in names if name.startswith(incomplete) and name.endswith((*SUFFIXES, "/"))]
     before, comma, last = incomplete.rpartition(",")
     return [*files, *(f"{before}{comma}{name}" for name in studies(ctx, last))]
@@ -42,7 +42,10 @@ Source = Annotated[
     ),
 ]
 Columns = Annotated[
-    str | None, option("ROLE=COLUMN,…", "Columns for params, tokens, loss, flops, group; COLUMN*1e9 scales.")
+    str | None,
+    option(
+        "ROLE=COLUMN,…", "Columns for params, tokens, loss, flops, n_layer, n_embd, group; COLUMN*1e9 scales."
+    ),
 ]
 Where = Annotated[
     str | None, option("EXPR", "Use only rows where this holds: \"lr < 1e-3 and optimizer == 'adamw'\".")
@@ -66,9 +69,8 @@ def counting_of(columns: str | None, count: str | None, where: str | None = None
     Raises:
         BadInput: an unknown role or convention.
     """
-    from sweeplab.analysis.ledger.targets import Counting
-    from sweeplab.laws.columns import parse_columns
-    from sweeplab.laws.conventions import Conventions, parse_conventions
+    from sweeplab.analysis.studies import Counting
+    from sweeplab.laws.columns import Conventions, parse_columns, parse_conventions
 
     conventions = parse_conventions(count) if count else Conventions()
     return Counting(conventions, parse_columns(columns) if columns else {}, where or "")
@@ -90,7 +92,7 @@ def read_source(
     Raises:
         BadInput: there is no such file or study, or the table is refused.
     """
-    from sweeplab.analysis.points import file_points
+    from sweeplab.analysis.studies import file_points
 
     counting = counting_of(columns, count, where)
     if is_file(source):
@@ -99,7 +101,7 @@ def read_source(
         if points.n > _MANY:
             word = "row" if path.suffix == ".parquet" else "line"
             thinned = f"--where '{word} % {points.n // _ENOUGH} == 0' takes {_ENOUGH:,} of them"
-            hint = f"{points.n:,} rows are read; fitting them takes a while; {thinned}"
+            hint = f"{several(points.n, 'row')} are read; fitting them takes a while; {thinned}"
             print(hint, file=sys.stderr, flush=True)
         return Read(points, counting, None)
     every = studies_from(source, lab)

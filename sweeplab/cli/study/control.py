@@ -19,8 +19,7 @@ from sweeplab.cli.options import (
     option,
 )
 from sweeplab.cli.printing import Answer, answer_of, print_answer, say_start
-from sweeplab.lab.listing import find_study, study_names
-from sweeplab.records.folders import lab_folder
+from sweeplab.lab.listing import find_study
 
 
 def stop(name: StudyName, lab: Lab = None) -> Answer:
@@ -51,20 +50,26 @@ def pause(name: StudyName, lab: Lab = None) -> Answer:
 
 
 def resume(
-    name: StudyName, allow_plugins: AllowPlugins = False, lab: Lab = None, as_json: AsJson = False
+    name: StudyName,
+    failed: Annotated[bool, flag("Also train its failed trials again.", "--failed")] = False,
+    allow_plugins: AllowPlugins = False,
+    lab: Lab = None,
+    as_json: AsJson = False,
 ) -> None:
     """Continue a paused study, or run one that no process runs.
 
-    It runs from its folder in the lab, with the budget stored there.
+    It runs from its folder in the lab, with the budget stored there. With --failed every failed trial is enqueued
+    again as a new trial with the same values, also while the study runs; the failed ones do not count.
 
     \b
     $ sweeplab study resume small
+    $ sweeplab study resume small --failed
     """
     folder = find_study(lab, name)
     say_start(f"reading {name}")
     from sweeplab.sweep.control import steering
 
-    if done := steering.resume(folder):
+    if done := steering.resume(folder, failed):
         print_answer(answer_of(done), as_json)
         return
     from sweeplab.cli.study.view import run_with_view
@@ -76,20 +81,26 @@ def extend(
     name: StudyName,
     trials_per_cell: Annotated[str | None, option("N", "Trials of each cell, in total.")] = None,
     time: Annotated[str | None, option("TIME", "Wall time in total, such as 30m, 2h, or none.")] = None,
+    widen: Annotated[
+        str | None,
+        option("HYPERPARAMETER", "Widen the range of this one, where its best values lie at an end."),
+    ] = None,
     lab: Lab = None,
 ) -> Answer:
-    """Change a study's budget, while it runs or afterwards.
+    """Change a study's budget, or widen a range that it searches.
 
-    Budgets are totals, as in the study file; with a smaller one, no more trials start. Running the same file again
-    keeps them; another number in the file replaces them.
+    Budgets are totals, as in the study file, and may change while the study runs; with a smaller one, no more trials
+    start. Running the same file again keeps them; another number in the file replaces them. A wider range keeps all
+    trials, which count as before; the study must not be running.
 
     \b
     $ sweeplab study extend small --trials-per-cell 8
+    $ sweeplab study extend small --widen learning_rate --trials-per-cell 8
     $ sweeplab study extend small --time 2h
     """
     from sweeplab.sweep.control import steering
 
-    return answer_of(steering.extend(find_study(lab, name), trials_per_cell, time))
+    return answer_of(steering.extend(find_study(lab, name), trials_per_cell, time, widen))
 
 
 def enqueue(
@@ -106,24 +117,11 @@ def enqueue(
     Enqueued trials also run in a full cell, on top of its budget.
 
     \b
-    $ sweeplab study enqueue small learning_rate=5e-3 n_layer=4
+    $ sweeplab study enqueue small learning_rate=5e-2 n_layer=3
     """
     from sweeplab.sweep.control import steering
 
     return answer_of(steering.enqueue(find_study(lab, name), values))
-
-
-def retry(name: StudyName, lab: Lab = None) -> Answer:
-    """Retry the failed trials of a study.
-
-    Each retry is a new trial with the same values; the failed one does not count.
-
-    \b
-    $ sweeplab study retry small
-    """
-    from sweeplab.sweep.control import steering
-
-    return answer_of(steering.retry(find_study(lab, name)))
 
 
 def repair(
@@ -143,15 +141,12 @@ def repair(
     """
     from sweeplab.doctor.findings import FAULTS
     from sweeplab.doctor.repair import repair_study
-    from sweeplab.lab.moving import finish_moving
+    from sweeplab.lab.moving import finish_renaming
 
-    begun = None if dry_run else finish_moving(lab_folder(lab), name)
-    if begun and name not in study_names(lab_folder(lab)):
-        return answer_of(begun)
     folder = find_study(lab, name)
+    lines = [f"renamed to {name}"] * (not dry_run and finish_renaming(folder))
     repaired = repair_study(folder, dry_run, allow_plugins)
-    lines = [begun.what] if begun else []
-    lines += [f"{each.name}: {FAULTS[each.kind].found}: {what}" for each, what in repaired.done]
+    lines += [f"{each.name}: {FAULTS[each.kind].what}: {what}" for each, what in repaired.done]
     lines += [f"left alone: {f'{each.name}: ' if each else ''}{what}" for each, what in repaired.left]
     if repaired.to_train:
         trials = ", ".join(f"{cell} #{number}" for cell, number in repaired.to_train)

@@ -1,4 +1,4 @@
-"""`sweeplab study init`, `clone`, `rename` and `rm`: new study files, and studies moved in their lab."""
+"""`sweeplab study init`, `rename` and `rm`: new study files, and studies moved in their lab."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from sweeplab.cli.options import (
     Grid,
     Lab,
     NewName,
-    Overrides,
     Preset,
     Search,
     StudyName,
@@ -23,10 +22,10 @@ from sweeplab.cli.options import (
     flag,
     option,
 )
-from sweeplab.cli.printing import Answer, answer_of
+from sweeplab.cli.printing import Answer, answer_of, say_start
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_new, write_whole
-from sweeplab.lab.listing import find_study, study_names
+from sweeplab.lab.listing import find_study
 from sweeplab.lab.showing import states_in_words
 from sweeplab.records.folders import lab_folder
 from sweeplab.study.file.template import study_text
@@ -47,12 +46,19 @@ def init(
         Path | None, option("FILE.md", "Take values and ranges from a Markdown file's tables.")
     ] = None,
     preset: Preset = None,
+    data: Annotated[
+        str | None,
+        option("FILE", "Choose all for data of your own: a file, a folder, tokens; about five minutes."),
+    ] = None,
     output: Output = None,
     force: Force = False,
 ) -> None:
     """Write a commented study file.
 
+    With --data it has what suits the data and this machine: `sweeplab data FILE` shows how they are read.
+
     \b
+    $ sweeplab study init mine --data notes.txt
     $ sweeplab study init mine --search lr=1e-4..1e-2 --grid n_layer=1,2,4
     $ sweeplab study init mine --preset nanogpt-char
     """
@@ -63,14 +69,29 @@ def init(
 
     if not _NAME.fullmatch(name):
         raise BadInput(Problem(f"{name!r} cannot be a study's name", "letters, digits and . _ - inside"))
-    found = read_search(search or ())
-    searched = None if search is None else list(found)
+    file = output or Path("studies" if Path("studies").is_dir() else ".", f"{name}.yaml")
+    if data is not None:
+        from sweeplab.sweep.beginning import first_study
+
+        if minimal or search or grid or table or preset:
+            raise BadInput(Problem("--data chooses all values", "--output and --force beside it"))
+        if file.exists() and not force:
+            raise BadInput(Problem("the file exists already", "--force to overwrite it", file=file))
+        say_start(f"reading {data}, and timing a few steps")
+        text, words = first_study(name, data, file, lab_folder(None))
+        write_study(file, text, force, "run")
+        typer.echo("\n".join(words))
+        return
+    entries = read_search(search or ())
+    searched = None if search is None else list(entries)
     values = preset_of(preset).values if preset else {}
 
     def text_of(tables: MarkdownTables) -> str:
-        ranges = tables.ranges | {name: entry for name, entry in found.items() if entry != SUGGESTED}
+        ranges = tables.ranges | {name: entry for name, entry in entries.items() if entry != SUGGESTED}
         chosen = {**values, **tables.values}
-        return study_text(name, minimal, searched, chosen, ranges, read_grid(grid or (), ranges, found))
+        return study_text(
+            name, minimal, searched, chosen, ranges, read_grid(grid or (), ranges, search or ())
+        )
 
     if table:
         text, left_out = read_tables(table).for_any_machine().study(text_of)
@@ -78,30 +99,9 @@ def init(
     else:
         text, notices = text_of(MarkdownTables()), []
     text = "".join(f"# {notice}\n" for notice in notices) + text
-    write_study(output or _file_of(name), text, force, "plan")
+    write_study(file, text, force, "plan")
     for notice in notices:
         typer.echo(notice, err=True)
-
-
-def clone(
-    name: StudyName,
-    new: NewName,
-    override: Overrides = None,
-    output: Output = None,
-    force: Force = False,
-    lab: Lab = None,
-) -> None:
-    """Copy a study's file under another name.
-
-    The copy keeps your text and comments, with the overrides (-o) of the last run and of this command.
-
-    \b
-    $ sweeplab study clone small longer -o max_iters=1000
-    """
-    from sweeplab.lab.reuse import clone_text
-
-    text = clone_text(find_study(lab, name), new, override or ())
-    write_study(output or _file_of(new), text, force, "plan")
 
 
 def rename(name: StudyName, new: NewName, yes: Yes = False, lab: Lab = None) -> Answer:
@@ -112,12 +112,8 @@ def rename(name: StudyName, new: NewName, yes: Yes = False, lab: Lab = None) -> 
     \b
     $ sweeplab study rename small first-try
     """
-    from sweeplab.lab.moving import finish_moving, rename_study
+    from sweeplab.lab.moving import rename_study
 
-    if begun := finish_moving(lab_folder(lab), name):
-        names = study_names(lab_folder(lab))
-        if new in names and name not in names:  # the same command was interrupted before
-            return answer_of(begun)
     folder = find_study(lab, name)
     _confirm(f"rename {name} to {new}?", yes)
     return answer_of(rename_study(folder, new))
@@ -137,19 +133,13 @@ def rm(
     $ sweeplab study rm small
     $ sweeplab study rm small --undo
     """
-    from sweeplab.lab.moving import finish_moving, remove_study, restore_study
+    from sweeplab.lab.moving import remove_study, restore_study
 
     if undo:
         return answer_of(restore_study(lab_folder(lab), name))
-    if (begun := finish_moving(lab_folder(lab), name)) and name not in study_names(lab_folder(lab)):
-        return answer_of(begun)  # the same command was interrupted before
     folder = find_study(lab, name)
     _confirm(f"move {name} (runs: {states_in_words(folder.states()) or 'none'}) to the trash?", yes)
     return answer_of(remove_study(folder))
-
-
-def _file_of(name: str) -> Path:
-    return Path("studies" if Path("studies").is_dir() else ".", f"{name}.yaml")
 
 
 def write_study(file: Path, text: str, force: bool, next_command: str) -> None:
@@ -158,6 +148,16 @@ def write_study(file: Path, text: str, force: bool, next_command: str) -> None:
     Raises:
         BadInput: the file exists already, or cannot be written.
     """
+    new_file(file, text, force)
+    typer.echo(f"wrote {file}\nnext: sweeplab study {next_command} {file}")
+
+
+def new_file(file: Path, text: str, force: bool) -> None:
+    """Write a new file.
+
+    Raises:
+        BadInput: it exists already, unless by `force`, or cannot be written.
+    """
     try:
         if force:
             write_whole(file, text.encode())
@@ -165,7 +165,6 @@ def write_study(file: Path, text: str, force: bool, next_command: str) -> None:
             raise BadInput(Problem("the file exists already", "--force to overwrite it", file=file))
     except OSError as error:
         raise BadInput(Problem(error.strerror or str(error), file=file)) from error
-    typer.echo(f"wrote {file}\nnext: sweeplab study {next_command} {file}")
 
 
 def _confirm(question: str, yes: bool) -> None:

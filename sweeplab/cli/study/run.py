@@ -42,13 +42,13 @@ from sweeplab.cli.printing import (
     workers_in_words,
 )
 from sweeplab.errors import EXIT_FAILED, EXIT_INTERRUPTED
-from sweeplab.formatting import bytes_in_words, duration, several, yaml_text
+from sweeplab.formatting import bytes_in_words, duration, several, several_named, yaml_text
+from sweeplab.lab.identity import orders_in_words
 from sweeplab.lab.listing import find_metric, find_study
-from sweeplab.lab.orders import orders_in_words
 
 if TYPE_CHECKING:
     from sweeplab.study.plan import Plan
-    from sweeplab.sweep.measuring import BenchRow
+    from sweeplab.sweep.choosing import BenchRow
     from sweeplab.sweep.planning import Outlook
 
 
@@ -70,13 +70,17 @@ def plan(
     \b
     $ sweeplab study plan studies/small.yaml
     """
+    from sweeplab.study.algorithms import settled_sampler
+
     file, changes = named_file(file, lab), overrides(override, grid, search)
     study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
     planned = study.plan()
     ahead = study.look_ahead(planned)
     orders = orders_in_words(study.folder, study.spec)
-    found = {**planned.as_dict(), "outlook": asdict(ahead)}
-    return found, lambda _: _print_plan(planned, ahead, orders)
+    algorithms = {"sampler": settled_sampler(study.spec), "pruner": study.spec.pruner}
+    values = {key: algorithm.model_dump() for key, algorithm in algorithms.items()}
+    answer = {**planned.as_dict(), **values, "outlook": asdict(ahead)}
+    return answer, lambda _: _print_plan(planned, ahead, orders)
 
 
 def bench(
@@ -113,10 +117,10 @@ def _print_ways(cell: str, rows: Sequence[BenchRow]) -> None:
             "threads": row.threads,
             "stack": row.stack,
             "precision": row.dtype,
-            "step": "compiled" if row.compile else "operations",
+            "step": ("operations", "compiled")[row.compile],
             "trial-steps/s": f"{row.trial_steps_per_second:,.4g}",
             "of the bound": f"{row.share_of_bound:.0%}",
-            "plan": "takes it" if row.taken else None,
+            "plan": {True: "takes it"}.get(row.taken),
         }
         for row in rows
     ]
@@ -127,19 +131,23 @@ def _print_ways(cell: str, rows: Sequence[BenchRow]) -> None:
 def _print_plan(plan: Plan, ahead: Outlook, orders: Sequence[str]) -> None:
     from rich.text import Text
 
+    from sweeplab.study.algorithms import JOINT
+
     data = plan.data
     sizes = (
         f"  {data.corpus}/{data.tokenizer}: vocabulary of {data.vocab_size}, "
-        f"{data.train_tokens:,} training, {data.val_tokens:,} validation and {data.test_tokens:,} test tokens"
+        f"{data.train_tokens:,} training, {data.val_tokens:,} validation and {several(data.test_tokens, 'test token')}"
     )
     console().print(Text.assemble((plan.name, "bold"), sizes), soft_wrap=True)
-    left_out = f"; {data.n_duplicates} near-duplicate documents left out" if data.n_duplicates else ""
+    left_out = f"; {data.n_duplicates} near-duplicate documents left out" * bool(data.n_duplicates)
     say(
         f"{data.val_overlap:.1%} of validation and {data.test_overlap:.1%} of test text "
-        f"also occur in the training split{left_out}\n",
+        f"also occur in the training split{left_out}",
         "dim",
     )
-    repeated = any(len(each.seeds) > 1 for each in plan.cells)
+    for note in data.notes or ():
+        say(note, "dim")
+    say()
     rows = [
         {
             "cell": cell.cell,
@@ -149,57 +157,66 @@ def _print_plan(plan: Plan, ahead: Outlook, orders: Sequence[str]) -> None:
             "FLOPs per run": f"{cell.train_flops:.2e}",
             "memory per run": bytes_in_words(cell.memory_bytes),
             "stack": cell.stack,
-            "over one run": f"{cell.stack_gain:.2f}x" if cell.stack_gain else None,
-            "step": "compiled" if cell.compile and plan.device == "cpu" else None,
+            "over one run": cell.stack_gain and f"{cell.stack_gain:.2f}x",
+            "step": {True: "compiled"}.get(cell.compile and plan.device == "cpu"),
             "valid samples": f"{cell.valid_share:.0%}",
-            "seeds": len(cell.seeds) if repeated else None,
+            "seeds": len(cell.seeds),
         }
         for cell in plan.cells
     ]
+    if not any(len(cell.seeds) > 1 for cell in plan.cells):
+        rows = [row | {"seeds": None} for row in rows]
     print_rows(rows, text=("cell",))
     if any(cell.stack_gain for cell in plan.cells):
         say("stacks have the fastest timed steps; over one run: how many times faster; study bench shows all")
     say()
-    for cell in {(each.epochs, each.max_iters): each for each in plan.cells if each.epochs}.values():
+    for cell in {(cell.epochs, cell.max_iters): cell for cell in plan.cells if cell.epochs}.values():
         steps = several(cell.max_iters, "iteration") if cell.max_iters else "as many iterations as batches"
         say(f"epochs {cell.epochs:g}: {steps}")
     for name, entry in ahead.ranges.items():
         say(f"search {name}: {yaml_text(entry)}")
+    for words in ahead.to_change:
+        say(f"to change: {words}", "yellow")
+    excluded: dict[str, list[str]] = {}
     for point in plan.excluded:
         values = ",".join(f"{name}={value}" for name, value in point.items() if name != "reason")
-        say(f"excluded cell {values}: breaks {point['reason']}")
+        excluded.setdefault(point["reason"], []).append(values)
+    for reason, points in excluded.items():
+        say(f"excluded {several_named(points)}: breaks {reason}")
     for source in plan.warm_start:
         say(f"warm start: {several(source.trials, 'trial')} of {source.source}")
-    say(f"sampler {plan.sampler}, pruner {plan.pruner}")
-    phases = {
-        (each.startup_trials, tuple(each.rungs), each.max_iters, each.n_points): each for each in plan.cells
-    }
+    shared = f": {several(len(plan.cells), 'cell')} learn from each other" * plan.sampler.startswith(JOINT)
+    say(f"sampler {plan.sampler}{shared}, pruner {plan.pruner}")
+    phases = {(cell.startup_trials, tuple(cell.rungs), cell.n_points): cell for cell in plan.cells}
     for cell in phases.values():
-        where = f" in {cell.cell}" if len(phases) > 1 else ""
-        total = None if plan.budget.trials_per_cell is None else cell.n_trials(plan.budget.trials_per_cell)
+        where = f" in {cell.cell}" * (len(phases) > 1)
         if cell.startup_trials:
-            first = min(cell.startup_trials, total or cell.startup_trials)
-            rest = "the others" if total is None else str(total - first)
+            first, rest = cell.startup_trials, "the others"
+            if plan.budget.trials_per_cell is not None:
+                total = cell.n_trials(plan.budget.trials_per_cell)
+                first = min(first, total or first)
+                rest = str(total - first)
             say(f"trials of each cell{where}: first {first} spread evenly, then {rest} by what they found")
         if cell.rungs:
             say(f"rungs{where}: halving at iterations {', '.join(map(str, cell.rungs))}")
-    ends = (
-        [] if plan.trials is None else [f"{several(plan.trials, 'trial')}, {several(plan.runs or 0, 'run')}"]
-    )
+    ends, to_go = list[str](), ""
+    if plan.trials is not None:
+        ends.append(f"{several(plan.trials, 'trial')}, {several(plan.runs or 0, 'run')}")
+        to_go = f", {max(0, plan.trials - ahead.done)} to go"
     if (seconds := plan.budget.time) is not None:
         ends.append(duration(seconds))
     if (flops := plan.budget.flops) is not None:
         ends.append(f"{flops:.3g} FLOPs")
-    to_go = "" if plan.trials is None else f", {max(0, plan.trials - ahead.done)} to go"
-    say(f"ends after {' or '.join(ends)}" + (f"; done already: {ahead.done}{to_go}" if ahead.done else ""))
+    say(f"ends after {' or '.join(ends)}" + f"; done already: {ahead.done}{to_go}" * bool(ahead.done))
     for words in orders:
         say(words)
-    if ahead.seconds:
-        say(f"takes {ahead.left.in_words} more, by {ahead.timed_by}")
+    say(f"takes {ahead.left.in_words} more, by {ahead.timed_by}" if ahead.seconds else "takes no more time")
     if plan.train_tokens is not None:
         most = f"{plan.train_tokens:.3g} tokens and {plan.train_flops:.3g} FLOPs"
         say(f"at most {most}: pruning and patience save some")
     say(workers_in_words(plan))
+    if plan.dtype_by:
+        say(f"every cell trains in {plan.dtype}: {plan.dtype_by}")
     if plan.reaches:
         say(plan.reach_in_words)
     if plan.mirror:
@@ -370,12 +387,15 @@ def work(
             case TrialRequeued():
                 write_line(f"{event.cell} trial {event.trial}  saved")
             case TrialEnded():
-                value = event.ending.value
-                loss = f"  {metric} {value:.4f}" if value is not None else ""
-                write_line(f"{event.cell} trial {event.trial}  {event.ending.outcome}{loss}")
+                words = [f"{event.cell} trial {event.trial}", event.ending.outcome]
+                words += [f"{metric} {value:.4f}" for value in [event.ending.value] if value is not None]
+                write_line("  ".join(words))
 
     with counted_interrupts(lambda text: None if quiet else write_line(text)) as interrupts:
         failures = join_study(folder, force, report, interrupts, allow_plugins)
     for failure in failures:
         write_line(f"error: {failure}")
-    raise typer.Exit(EXIT_FAILED if failures else EXIT_INTERRUPTED if interrupts() else 0)
+    if failures:
+        raise typer.Exit(EXIT_FAILED)
+    if interrupts():
+        raise typer.Exit(EXIT_INTERRUPTED)

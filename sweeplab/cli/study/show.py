@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
@@ -29,25 +30,20 @@ from sweeplab.cli.options import (
 )
 from sweeplab.cli.printing import Answer, cell_text, console, print_answer, print_rows, say
 from sweeplab.cli.study.manage import write_study
-from sweeplab.formatting import bytes_in_words, duration, several, written, yaml_text
+from sweeplab.errors import DamagedFile
+from sweeplab.formatting import bytes_in_words, duration, out_of, several, written, yaml_text
 from sweeplab.lab import showing
+from sweeplab.lab.chosen import StudyTrials
 from sweeplab.lab.findings import Finding, find_limits
-from sweeplab.lab.listing import (
-    find_best,
-    find_metric,
-    find_study,
-    read_trials,
-    study_names,
-    tracking_uri_of,
-)
-from sweeplab.lab.orders import Order
+from sweeplab.lab.identity import Order
+from sweeplab.lab.listing import find_metric, find_study, study_names
 from sweeplab.laws.evidence import Evidence
 from sweeplab.records.folders import StudyFolder, WorkerPlace, lab_folder
 from sweeplab.records.runs import MEASURED_ON
 from sweeplab.study.problems import reaches_in_words, shown
 
 if TYPE_CHECKING:
-    from sweeplab.analysis.confirmation import CellConfirmed, Interval
+    from sweeplab.analysis.differences import CellConfirmed, SeedMean
 
 All = Annotated[bool, flag("Show everything, also hyperparameters at their defaults.", "--all")]
 PLOT_WIDTH, PLOT_HEIGHT = 60, 10
@@ -75,7 +71,9 @@ def list_studies(lab: Lab = None) -> Answer:
     $ sweeplab study list --json
     """
     place = lab_folder(lab)
-    rows = [showing.study_row(StudyFolder(place, name)) for name in study_names(place)]
+    folders = [StudyFolder(place, name) for name in study_names(place)]
+    jobs = _jobs(folders)
+    rows = [showing.study_row(folder, jobs.get(folder.name, "")) for folder in folders]
     return rows, _print_studies if rows else f"no studies in {place}"
 
 
@@ -84,7 +82,7 @@ def _print_studies(studies: list[dict[str, Any]]) -> None:
         {
             "name": row["name"],
             "state": row["state"],
-            "trials": f"{row['done']}/{row['planned']}" if row["planned"] else str(row["done"]),
+            "trials": out_of(row["done"], row["planned"]),
             "failed": row["states"].get("failed"),
             "best value": row["best_value"],
             "last trial": (row["last"] or "")[:16] or None,
@@ -113,73 +111,97 @@ def show(
     """
     folder = named_study(name, lab)
     if trial is not None:
-        return showing.show_trial(folder, trial, cell), lambda found: _print_trial(found, everything)
-    return showing.show_study(folder, cell), lambda found: _print_shown(folder, found)
+        return showing.show_trial(folder, trial, cell), lambda shown: _print_trial(shown, everything)
+    study = showing.show_study(folder, cell, _jobs([folder]).get(folder.name, ""))
+    return study, lambda study: _print_shown(folder, study)
 
 
-def _print_shown(folder: StudyFolder, found: dict[str, Any]) -> None:
-    waits = f": {folder.command('study resume')} runs trials that wait" if found["state"] == "waiting" else ""
-    say(f"{folder.name}: {found['state']}{waits}")
-    print_study(found)
+def _jobs(folders: Sequence[StudyFolder]) -> dict[str, str]:
+    """Return what Slurm's queue says of the jobs that are to run some of these studies."""
+    on_slurm = []
+    for folder in folders:
+        with suppress(DamagedFile, KeyError):
+            if folder.read(folder.canonical_file)["engine"]["type"] == "slurm" and not folder.is_run:
+                on_slurm.append(folder.name)
+    if not on_slurm:
+        return {}
+    from sweeplab.sweep.engines.slurm import SlurmFailure, heads_in_queue
+
+    try:
+        heads = heads_in_queue()
+    except SlurmFailure:  # there is none here, or it is busy
+        return {}
+    return {name: job for name, job in heads.items() if name in on_slurm}
 
 
-def print_study(found: dict[str, Any]) -> None:
+def _print_shown(folder: StudyFolder, study: dict[str, Any]) -> None:
+    words = [folder.name, study["state"], study["job"]]
+    if study["state"] == "waiting":
+        words.append(f"{folder.command('study resume')} runs trials that wait")
+    say(": ".join(filter(None, words)))
+    print_study(study)
+
+
+def print_study(study: dict[str, Any]) -> None:
     """Print what `show_study` returned: one row per cell, the best run, and the failures."""
     rows = [
-        {
-            **{name: value for name, value in cell.items() if name not in ("baseline", "n_trials")},
-            "n_params": f"{cell['n_params']:,}" if cell["n_params"] else None,
-            "trials": f"{cell['trials']}/{cell['n_trials']}" if cell["n_trials"] else cell["trials"],
-        }
-        for cell in found["cells"]
+        {name: cell[name] for name in cell if name not in ("baseline", "n_trials")} for cell in study["cells"]
     ]
+    for row, cell in zip(rows, study["cells"], strict=True):
+        if cell["n_params"]:
+            row["n_params"] = f"{cell['n_params']:,}"
+        if cell["n_trials"]:
+            row["trials"] = f"{cell['trials']}/{cell['n_trials']}"
     if rows:
         print_rows(rows, text=("cell",))
-    for order in found["orders"]:
+    for order in study["orders"]:
         say(Order(**order).in_words())
-    for source, count in sum(map(Counter, found["warm_start"].values()), Counter[str]()).items():
+    for source, count in sum(map(Counter, study["warm_start"].values()), Counter[str]()).items():
         say(
             f"warm start: {several(count, 'trial')} of {source}, which the sampler knows and the budget does not count"
         )
-    for words in showing.baselines_in_words(found["baselines"]):
-        say(words)
-    for words in filter(None, (reaches_in_words(found["reaches"]), found["mirror"])):
-        say(words)
-    if words := showing.places_in_words([WorkerPlace(**each) for each in found["workers"]]):
-        say(words)
-    for finding in found["findings"]:
+    lines = [
+        *showing.baselines_in_words(study["baselines"]),
+        reaches_in_words(study["reaches"]),
+        study["mirror"],
+    ]
+    lines.append(showing.places_in_words([WorkerPlace(**place) for place in study["workers"]]))
+    for line in filter(None, lines):
+        say(line)
+    for finding in study["findings"]:
         say(f"to change: {Finding(**finding).in_words()}", "yellow")
-    if best := found["best"]:
+    if best := study["best"]:
         searched = ", ".join(f"{name}={cell_text(value)}" for name, value in best["sampled"].items())
-        say(f"best: {measured_value(found['metric'], best['value'])}, by {best['key']}  {searched}")
+        say(f"best: {measured_value(study['metric'], best['value'])}, by {best['key']}  {searched}")
+        for clause in best["choice_in_words"] or ():
+            say(clause)
         say(Evidence(**best["evidence"]).in_words())
-    if found["disagreement"]:
-        say(f"disagree: {found['disagreement']}", "yellow")
-    for failure in found["failures"]:
+    if study["disagreement"]:
+        say(f"disagree: {study['disagreement']}", "yellow")
+    for failure in study["failures"]:
         say(f"failed: {failure['key']}: {failure['error']}", "red")
 
 
 def measured_value(metric: str, value: float) -> str:
     """Write a trial's value with its metric, and for a loss what it was measured on."""
-    where = f" {MEASURED_ON[metric]}" if metric in MEASURED_ON else ""
-    return f"{metric} {value:.4f}{where}"
+    return f"{metric} {value:.4f} {MEASURED_ON.get(metric, '')}".rstrip()
 
 
-def print_confirmed(name: str, found: Sequence[CellConfirmed], unit: str) -> None:
+def print_confirmed(name: str, cells: Sequence[CellConfirmed], unit: str) -> None:
     """Print the winner of each cell with its test loss, the loss found by the search, and how the cells differ."""
     rows = [
         {
-            "cell": each.cell,
-            "trial": each.trial,
-            "candidates": each.n_raced,
-            "search, validation": each.searched,
-            "fresh seeds, validation": each.validation if each.test else None,
-            "fresh seeds, test": interval_text(each.test),
-            "test minus search": None if each.optimism is None else f"{each.optimism:+.4f}",
-            "from the best": interval_text(each.apart, "+"),
-            "verdict": each.evidence.verdict if each.evidence else None,
+            "cell": cell.cell,
+            "trial": cell.trial,
+            "candidates": cell.n_raced,
+            "search, validation": cell.searched,
+            "fresh seeds, validation": cell.test and cell.validation,
+            "fresh seeds, test": interval_text(cell.test),
+            "test minus search": None if cell.optimism is None else f"{cell.optimism:+.4f}",
+            "from the best": interval_text(cell.apart, "+"),
+            "verdict": cell.evidence and cell.evidence.verdict,
         }
-        for each in found
+        for cell in cells
     ]
     print_rows(rows, text=("cell", "verdict"))
     say(
@@ -188,45 +210,50 @@ def print_confirmed(name: str, found: Sequence[CellConfirmed], unit: str) -> Non
     say(
         f"`study best` and `show` give the search's loss {MEASURED_ON['val_loss']}, by which trials were chosen"
     )
-    if reference := next((each.cell for each in found if each.test and not each.apart), None):
+    if reference := next((cell.cell for cell in cells if cell.test and not cell.apart), None):
         say(f"differences are from {reference}, the best cell of the search")
-    for each in found:
-        if each.test is None:
-            say(f"{each.cell}: trial {each.trial} diverged on a fresh seed: it has no test loss", "yellow")
-    if stands := next((each.evidence for each in found if each.evidence), None):
-        say(f"{name}: {stands.basis}")
+    for cell in cells:
+        if cell.test is None:
+            say(f"{cell.cell}: trial {cell.trial} diverged on a fresh seed: it has no test loss", "yellow")
+    if evidence := next((cell.evidence for cell in cells if cell.evidence), None):
+        say(f"{name}: {evidence.basis}")
 
 
-def interval_text(interval: Interval | None, sign: str = "") -> str | None:
+def interval_text(interval: SeedMean | None, sign: str = "") -> str | None:
     """Write a mean with its interval."""
     if interval is None:
         return None
-    ends = "" if math.isnan(interval.low) else f" ({interval.low:{sign}.4f} to {interval.high:{sign}.4f})"
-    return f"{interval.value:{sign}.4f}{ends}"
+    value = f"{interval.value:{sign}.4f}"
+    if math.isnan(interval.low):
+        return value
+    return f"{value} ({interval.low:{sign}.4f} to {interval.high:{sign}.4f})"
 
 
-def _print_trial(found: dict[str, Any], everything: bool) -> None:
-    value = "" if found["value"] is None else f", {measured_value(found['metric'], found['value'])}"
-    again = "" if found["retries"] is None else f"; retries trial {found['retries']}"
-    say(f"{found['study']}: trial {found['trial']} in cell {found['cell']}: {found['state']}{value}{again}")
-    rows = sorted(found["hyperparameters"], key=lambda row: ORIGINS.index(row["from"].partition(",")[0]))
+def _print_trial(trial: dict[str, Any], everything: bool) -> None:
+    heading = f"{trial['study']}: trial {trial['trial']} in cell {trial['cell']}: {trial['state']}"
+    if trial["value"] is not None:
+        heading += f", {measured_value(trial['metric'], trial['value'])}"
+    if trial["retries"] is not None:
+        heading += f"; retries trial {trial['retries']}"
+    say(heading)
+    rows = sorted(trial["hyperparameters"], key=lambda row: ORIGINS.index(row["from"].partition(",")[0]))
     if chosen := {row["name"]: row["value"] for row in rows if row["from"] in ("enqueued", "searched")}:
         say(_in_short(chosen))
-    sizes = found["facts"]
+    sizes = trial["facts"]
     say(f"{several(sizes['n_params'], 'parameter')}, {several(sizes['train_tokens'], 'training token')}")
     curves = [
         [(p["iteration"], p["val_loss"]) for p in run["curve"] if p["val_loss"] is not None]
-        for run in found["runs"]
+        for run in trial["runs"]
     ]
     if lines := plot(curves, min(PLOT_WIDTH, console().width - PLOT_MARGIN), PLOT_HEIGHT):
         say("\nval_loss over iterations")
         say("\n".join(lines))
-    for run in found["runs"]:
-        reason = f": {run['stop_reason']}" if run["stop_reason"] else f" at iteration {run['iteration']}"
+    for run in trial["runs"]:
+        reason = f" at iteration {run['iteration']}"
+        if run["stop_reason"]:
+            reason = f": {run['stop_reason']}"
         times = [
-            f"{name} {duration(seconds) if seconds >= 10 else f'{seconds:.2f}s'}"
-            for name, seconds in run["seconds"].items()
-            if seconds is not None
+            f"{name} {duration(seconds)}" for name, seconds in run["seconds"].items() if seconds is not None
         ]
         say(f"\nseed {run['seed']}: {run['state']}{reason}")
         if (loss := run["whole_val_loss"]) is not None:
@@ -234,20 +261,19 @@ def _print_trial(found: dict[str, Any], everything: bool) -> None:
         say(f"  time: {', '.join(times)}")
         say(f"  checkpoint: {run['checkpoint'] or 'none'}")
         if run["series"]:
-            place = f"{found['study']}/{found['cell']}/{found['trial']}-{run['seed']}@ITERATION"
+            place = f"{trial['study']}/{trial['cell']}/{trial['trial']}-{run['seed']}@ITERATION"
             say(f"  series of checkpoints, {place}: {', '.join(map(str, run['series']))}")
         say(f"  folder: {run['folder']}")
-    if found["error"]:
-        say(f"\n{found['error'].rstrip()}")
-    own = [row for row in rows if everything or not row["from"].startswith("default")]
+    if trial["error"]:
+        say(f"\n{trial['error'].rstrip()}")
+    shown = [row for row in rows if everything or not row["from"].startswith("default")]
+    for row in shown:
+        if isinstance(row["value"], bool | None):
+            row["value"] = yaml_text(row["value"])
     say()
-    print_rows([row | {"value": _one_value(row["value"])} for row in own], text=("name", "value", "from"))
-    if len(own) < len(rows):
-        say(f"{len(rows) - len(own)} more at their defaults: --all")
-
-
-def _one_value(value: Any) -> str:
-    return yaml_text(value) if isinstance(value, bool | None) else cell_text(value)
+    print_rows(shown, text=("name", "value", "from"))
+    if len(shown) < len(rows):
+        say(f"{len(rows) - len(shown)} more at their defaults: --all")
 
 
 def _in_short(values: Mapping[str, Any]) -> str:
@@ -267,8 +293,10 @@ def best(
 ) -> None:
     """Show the best configuration of a study.
 
-    It prints the value, the searched hyperparameters, the checkpoint, commands that use it, and what limited it:
-    the end of a range, a budget too short, n-grams that are better, a patience without effect. With --yaml or
+    It is chosen by the value that a surrogate of all trials expects, as the lowest of many values is low by luck; of
+    few trials the lowest counts. It prints both values, the searched hyperparameters, the checkpoint, commands that
+    use it, which trials cannot be distinguished from it, and what limited it: the end of a range, a budget too short,
+    n-grams that are better, a patience without effect. With --yaml or
     --output it writes a study file of this one trial, in which everything a run depends on is fixed: on a CPU
     it reproduces the loss bit for bit.
 
@@ -276,43 +304,68 @@ def best(
     $ sweeplab study best small
     $ sweeplab study best small --cell n_layer=1,n_embd=32 --output best.yaml
     """
-    from sweeplab.lab.reuse import rerun_text
+    from sweeplab.lab.describing import rerun_text
 
     folder = named_study(name, lab)
-    trials = read_trials(folder)
-    found = find_best(folder, cell, trial, trials)
+    trials = StudyTrials(folder)
+    chosen = trials.find(cell, trial)
     if output:
-        write_study(output, rerun_text(found), force, "run")
-    elif as_yaml:
-        typer.echo(rerun_text(found), nl=False)
-    else:
-        evidence = showing.evidence_of_best(found, cell, trials) if trial is None else None
-        checkpoint = found.runs[0].checkpoint()
-        whole = [end.whole_val_loss for end in found.ends if end.whole_val_loss is not None]
-        plain = {
-            **found.as_dict(),
-            "evidence": asdict(evidence) if evidence else None,
-            "metric": find_metric(found.study),
-            "whole_val_loss": fmean(whole) if whole else None,
-            "findings": find_limits(folder, trials, found.cell) if trial is None else [],
-            "checkpoint": str(checkpoint) if checkpoint else None,
-            "commands": showing.how_to_use(found, cell, trial),
-        }
-        print_answer((plain, lambda _: _print_best(plain, evidence, everything)), as_json)
+        write_study(output, rerun_text(chosen), force, "run")
+        return
+    if as_yaml:
+        typer.echo(rerun_text(chosen), nl=False)
+        return
+    evidence, findings, whole_val_loss, checkpoint = None, list[Finding](), None, None
+    choice, sentences = None, list[str]()
+    if trial is None:
+        evidence = showing.evidence_of_best(chosen, trials.all, cell)
+        findings = find_limits(trials, chosen.cell)
+        choice = trials.choice(cell)
+        sentences = choice.in_words(folder.command("study confirm")) if choice else []
+    if whole := [end.whole_val_loss for end in chosen.ends if end.whole_val_loss is not None]:
+        whole_val_loss = fmean(whole)
+    if path := chosen.runs[0].checkpoint():
+        checkpoint = str(path)
+    plain = {
+        **chosen.as_dict(),
+        "evidence": evidence and asdict(evidence),
+        "choice": choice and choice.as_dict(),
+        "metric": find_metric(chosen.study),
+        "whole_val_loss": whole_val_loss,
+        "findings": findings,
+        "checkpoint": checkpoint,
+        "commands": showing.how_to_use(chosen, cell, trial),
+    }
+    print_answer((plain, lambda _: _print_best(plain, evidence, sentences, everything)), as_json)
 
 
-def _print_best(best: Mapping[str, Any], evidence: Evidence | None, everything: bool) -> None:
-    value = "no value" if best["value"] is None else measured_value(best["metric"], best["value"])
-    seeds = f"seed{'s' if len(best['seeds']) > 1 else ''} {', '.join(map(str, best['seeds']))}"
-    how = evidence.selection.partition(" of the ")[0] if evidence else best["outcome"]
-    checkpoint, commands = best["checkpoint"], best["commands"]
+def _print_best(
+    best: Mapping[str, Any], evidence: Evidence | None, choice: Sequence[str], everything: bool
+) -> None:
+    value, how = "no value", best["outcome"]
+    if best["value"] is not None:
+        value = measured_value(best["metric"], best["value"])
+    if evidence:
+        how = evidence.selection.partition(" of the ")[0]
+    seeds = f"seed {', '.join(map(str, best['seeds']))}"
+    if len(best["seeds"]) > 1:
+        seeds = seeds.replace("seed", "seeds")
+    commands = best["commands"]
+    checkpoint, generate = "none: track: {checkpoints: best} keeps one", "–"
+    if best["checkpoint"]:
+        checkpoint, generate = best["checkpoint"], commands["generate"]
+        with suppress(ValueError):
+            checkpoint = str(Path(checkpoint).relative_to(Path.cwd()))
     say(f"{value}  trial {best['trial']} in {best['cell']}, {seeds}: {how}")
     if (whole := best["whole_val_loss"]) is not None:
         say(f"  val_loss    {whole:.4f} {MEASURED_ON['whole_val_loss']}")
+    for clause in choice:
+        label = "chosen" * clause.startswith("chosen")
+        say(f"  {label:<12}{clause.removeprefix('chosen ')}")
     say(f"  searched    {_in_short(best['sampled']) or 'nothing'}")
-    say(f"  checkpoint  {_near(checkpoint) if checkpoint else 'none: track: {checkpoints: best} keeps one'}")
-    use = "classify" if " classify " in commands["generate"] else "generate"
-    say(f"  {use:<12}{commands['generate'] if checkpoint else '–'}   open  {commands['open']}")
+    say(f"  checkpoint  {checkpoint}")
+    use = next(name for name in ("predict", "generate") if f" {name} " in commands["generate"])
+    say(f"  {use:<12}{generate}   open  {commands['open']}")
     say(f"  rerun       {commands['rerun']}")
     for finding in best["findings"]:
         say(f"  to change   {finding.in_words()}", "yellow")
@@ -320,14 +373,8 @@ def _print_best(best: Mapping[str, Any], evidence: Evidence | None, everything: 
         return
     if evidence:
         say(evidence.in_words())
-    for name, each in best["values"].items():
-        say(f"  {name}: {shown(each)}", None if name in best["sampled"] else "dim")
-
-
-def _near(path: str) -> Path:
-    """Return a path as a user would type it in the working folder."""
-    here = Path.cwd()
-    return Path(path).relative_to(here) if Path(path).is_relative_to(here) else Path(path)
+    for name, value in best["values"].items():
+        say(f"  {name}: {shown(value)}", None if name in best["sampled"] else "dim")
 
 
 def diff(
@@ -346,27 +393,30 @@ def diff(
     return showing.differ(find_study(lab, a), find_study(lab, b)), _print_differences
 
 
-def _print_differences(found: dict[str, Any]) -> None:
-    def text(value: Any) -> str:
-        return cell_text(None) if value is None else value if isinstance(value, str) else shown(value)
+def _print_differences(differences: dict[str, Any]) -> None:
+    a, b = differences["a"], differences["b"]
 
-    def row(kind: str, each: dict[str, Any]) -> dict[str, Any]:
-        place, one, other = each["place"], each["a"], each["b"]
-        if kind != "results":
-            return {"place": place, found["a"]: text(one), found["b"]: text(other)}
-        change = f"{each['change']:+.4f}" if each["change"] is not None else None
-        return {"cell": place, found["a"]: one, found["b"]: other, "change": change}
+    def row(kind: str, difference: dict[str, Any]) -> dict[str, Any]:
+        place, values = difference["place"], [difference["a"], difference["b"]]
+        if kind == "results":
+            change = difference["change"] is not None and f"{difference['change']:+.4f}"
+            return {"cell": place, a: values[0], b: values[1], "change": change or None}
+        texts = [shown(value) if not isinstance(value, str | None) else cell_text(value) for value in values]
+        return {"place": place, a: texts[0], b: texts[1]}
 
+    if unlike := differences["precision"]:
+        trained = " and ".join(f"{name} in {dtype}" for name, dtype in unlike.items())
+        say(f"trained in unlike precision, which changes losses too: {trained}\n", "yellow")
     for index, (kind, same) in enumerate(SAME.items()):
         if index:
             say()
-        if not (rows := found[kind]):
+        if not differences[kind]:
             say(f"{kind}: {same}")
             continue
         say(kind, "bold")
-        if kind == "results" and found["measure"] != "value":
+        if kind == "results" and differences["measure"] != "value":
             say("in bits per byte, because the tokens differ")
-        print_rows([row(kind, each) for each in rows], text=("place", found["a"], found["b"]))
+        print_rows([row(kind, difference) for difference in differences[kind]], text=("place", a, b))
 
 
 def publish(
@@ -388,12 +438,14 @@ def publish(
     """
     from sweeplab.lab.describing import publish as register
 
-    found = register(find_study(lab, name), cell, as_name)
-    begun = "registered" if found.is_new else "is registered already"
-    return asdict(found), lambda _: say(
-        f"{found.name} version {found.version} {begun}, alias best, in {found.place}\n"
-        f'mlflow.set_tracking_uri("{found.place}")\n'
-        f'mlflow.pyfunc.load_model("{found.uri}").predict({found.example})'
+    model = register(find_study(lab, name), cell, as_name)
+    begun = "is registered already"
+    if model.is_new:
+        begun = "registered"
+    return asdict(model), lambda _: say(
+        f"{model.name} version {model.version} {begun}, alias best, in {model.place}\n"
+        f'mlflow.set_tracking_uri("{model.place}")\n'
+        f'mlflow.pyfunc.load_model("{model.uri}").predict({model.example})'
     )
 
 
@@ -416,7 +468,7 @@ def export(
     from sweeplab.analysis.table import runs_table
 
     folder = find_study(lab, name)
-    frame = runs_table(folder.lab, folder.name, tracking_uri_of(folder))
+    frame = runs_table(folder.lab, folder.name)
     if output is None:
         rows = json.loads(frame.to_json(orient="records"))  # missing values as null
         return rows, lambda _: print(frame.to_csv(index=False), end="")

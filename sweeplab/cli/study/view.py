@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import Literal
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -26,22 +25,31 @@ from sweeplab.api import Study
 from sweeplab.cli.printing import console, print_json, say, show_control_characters, workers_in_words
 from sweeplab.cli.study.show import print_confirmed, print_study
 from sweeplab.errors import EXIT_FAILED, EXIT_INTERRUPTED
-from sweeplab.formatting import counts, duration, on_one_line, several, several_named, visible, yaml_text
+from sweeplab.formatting import (
+    counts,
+    duration,
+    measured,
+    on_one_line,
+    out_of,
+    several,
+    several_named,
+    visible,
+    yaml_text,
+)
 from sweeplab.lab import events
+from sweeplab.lab.identity import read_orders
 from sweeplab.lab.listing import StudyState, loss_unit_of, study_state
-from sweeplab.lab.orders import read_orders
 from sweeplab.lab.showing import places_in_words, show_study, states_in_words
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.plan import CellPlan
-from sweeplab.sweep.control.following import watch_study
+from sweeplab.sweep.control.following import wait_for_job, watch_study
 from sweeplab.sweep.engines import engine_class
 from sweeplab.sweep.engines.base import HEAD
 from sweeplab.sweep.work.progress import StudyProgress
-from sweeplab.sweep.work.starter import leaving_signals
+from sweeplab.sweep.work.worker import leaving_signals
 
 EXIT_CODES = {"complete": 0, "failed": EXIT_FAILED, "interrupted": EXIT_INTERRUPTED}
-REFRESH_PER_SECOND = 4
 # Messages after the first and the second Ctrl-C.
 STOPPING = (
     "stopping: each running trial's snapshot is written at its next step; Ctrl-C again ends at once",
@@ -89,8 +97,7 @@ class View:
                 self._notice = event.message
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        progress, interrupts = self._progress, self._interrupts()
-        stopping = self._stopping(min(interrupts, len(STOPPING))) if interrupts else ""
+        progress, stopping = self._progress, self._stopping()
         if progress is not None:
             width = options.max_width
             height = options.size.height - len(stopping) // width
@@ -110,26 +117,25 @@ class View:
             self._spinner.update(text=Text(on_one_line(doing)))
             yield self._spinner
 
-    def _stopping(self, interrupts: int) -> str:
-        """Return what is being saved since the user asked to stop."""
-        live = self._progress.live if self._progress else {}
+    def _stopping(self) -> str:
+        interrupts = self._interrupts()
+        if not interrupts:
+            return ""
         if interrupts > 1 or self._progress is None:
-            return STOPPING[interrupts - 1]
-        if not live:
+            return STOPPING[min(interrupts, len(STOPPING)) - 1]
+        if not self._progress.live:
             return SENDING
-        trials = several_named([f"#{number} in {cell}" for cell, number in live])
+        trials = several_named([f"#{number} in {cell}" for cell, number in self._progress.live])
         return f"stopping: writing the snapshot of {trials} at the next step; Ctrl-C again ends at once"
 
     def _doing(self) -> str:
-        """Return what the study does while no trial runs, or while it pauses or stops."""
         if self._progress is None:
             return f"{self._name}: starting"
         state = self._progress.phase
         if self._progress.live or self._ready:
             return LEAVING.get(state, "")
-        if state == "pause":
-            return PAUSED.format(name=self._name)
-        return "starting the workers" if state == "run" and not self._exited else FINISHING
+        words = {"pause": PAUSED.format(name=self._name), "run": "starting the workers" * (not self._exited)}
+        return words.get(state) or FINISHING
 
 
 class Lines:
@@ -170,7 +176,7 @@ class Lines:
 
 
 def _ended(event: events.TrialEnded, progress: StudyProgress) -> Iterator[str]:
-    yield f"{progress.counted}/{progress.plan.trials}" if progress.plan.trials else str(progress.counted)
+    yield out_of(progress.counted, progress.plan.trials)
     yield f"{event.cell} trial {event.trial}"
     yield event.ending.outcome
     if event.ending.outcome is RunState.FAILED:
@@ -181,13 +187,13 @@ def _ended(event: events.TrialEnded, progress: StudyProgress) -> Iterator[str]:
 
 
 def _trials_done(progress: StudyProgress) -> str:
-    total = progress.plan.trials
-    text = f"{progress.counted} of {several(total, 'trial')}" if total else several(progress.counted, "trial")
-    return f"{text} ({progress.done_before} before)" if progress.done_before else text
+    text = several(progress.plan.trials or progress.counted, "trial")
+    if progress.plan.trials:
+        text = f"{progress.counted} of {text}"
+    return text + f" ({progress.done_before} before)" * bool(progress.done_before)
 
 
 def _pace(progress: StudyProgress) -> Iterator[str]:
-    """Yield how long the rest will take, and how fast trials end."""
     if (left := progress.left).high:
         yield f"{left.in_words} left"
     if progress.new:
@@ -203,14 +209,13 @@ def _line(*parts: tuple[str, str] | str) -> Text:
 
 
 def _totals(progress: StudyProgress, width: int) -> Iterator[Table | Text]:
-    """Yield how many trials are done, the time left, whole in 40 columns, the trials by state, and the best value."""
     row, total, done = Table.grid(padding=(0, 1)), progress.plan.trials, _trials_done(progress)
     bar = ProgressBar(
         total=total or 1, completed=progress.counted, width=max(4, min(40, width - len(done) - 1))
     )
-    row.add_row(*([bar] if total else []), _line(done))
+    row.add_row(*[bar] * bool(total), _line(done))
     yield row
-    yield _line(", ".join([*_pace(progress), f"{duration(progress.seconds)} so far"]))
+    yield _line(", ".join([*_pace(progress), f"{duration(round(progress.seconds))} so far"]))
     yield _line((counts(dict(sorted(progress.states.items()))) or "no trial has ended yet", "dim"))
     known = [(cell.best, key) for key, cell in progress.cells.items() if cell.best is not None]
     if known:
@@ -219,7 +224,6 @@ def _totals(progress: StudyProgress, width: int) -> Iterator[Table | Text]:
 
 
 def _cells(progress: StudyProgress, width: int, height: int) -> Iterator[Table | Text]:
-    """Yield a table of as many cells as fit, around the running ones, and how many cells are hidden."""
     plans, live = progress.plan.cells, list(progress.live.values())
     running = [index for index, plan in enumerate(plans) if any(event.cell == plan.cell for event in live)]
     # Running cells move down the grid, so the last of them is kept near the end of the window.
@@ -235,7 +239,6 @@ def _cells(progress: StudyProgress, width: int, height: int) -> Iterator[Table |
 def _table(
     progress: StudyProgress, shown: list[CellPlan], live: list[events.TrialEvent], width: int, spare: int
 ) -> Table:
-    """Return the table of cells: a column per value, and running trials in up to `spare` more lines."""
     plans, per_cell = progress.plan.cells, progress.plan.budget.trials_per_cell
     # Widths fit all cells, so that no column moves when the window does.
     widths = _dimensions(plans, width // 2) | {
@@ -247,8 +250,7 @@ def _table(
         del widths["params"]
     table = Table(box=None, header_style="bold", pad_edge=False, width=width)
     for heading, column in widths.items():
-        justify: Literal["left", "right"] = "left" if heading == "cell" else "right"
-        table.add_column(heading, justify=justify, width=column, no_wrap=True)
+        table.add_column(heading, justify=("right", "left")[heading == "cell"], width=column, no_wrap=True)
     table.add_column("running", no_wrap=True, ratio=1)
     room = width - sum(column + 2 for column in widths.values())
     for plan in shown:
@@ -256,18 +258,17 @@ def _table(
         texts = {name: yaml_text(value) for name, value in plan.values.items()} | {
             "cell": on_one_line(plan.cell),
             "params": f"{plan.n_params:,}",
-            "trials": f"{cell.counted}/{plan.n_trials(per_cell)}" if per_cell else str(cell.counted),
-            "best": f"{cell.best:.4f}" if cell.best is not None else "–",
+            "trials": out_of(cell.counted, per_cell and plan.n_trials(per_cell)),
+            "best": measured(cell.best, ".4f"),
         }
         running = _running(progress, plan, [event for event in live if event.cell == plan.cell], room, spare)
         spare -= running.count("\n")
         full = per_cell is not None and cell.counted >= plan.n_trials(per_cell)
-        table.add_row(*(texts[each] for each in widths), running, style="dim" if full else "")
+        table.add_row(*(texts[each] for each in widths), running, style="dim" * full)
     return table
 
 
 def _dimensions(plans: Sequence[CellPlan], room: int) -> dict[str, int]:
-    """Return the columns that identify cells, with their widths: one per value, or only the key if they do not fit."""
     names = list(plans[0].values)
     widths = {
         name: max(len(name), *(len(yaml_text(plan.values.get(name))) for plan in plans)) for name in names
@@ -280,10 +281,9 @@ def _dimensions(plans: Sequence[CellPlan], room: int) -> dict[str, int]:
 def _running(
     progress: StudyProgress, plan: CellPlan, live: list[events.TrialEvent], room: int, spare: int
 ) -> str:
-    """Return a cell's running trials with iteration, latest and best loss; only their count if they do not fit."""
-    end = f"/{plan.max_iters}" if plan.max_iters else ""
+    end = f"/{plan.max_iters}" * bool(plan.max_iters)
     at, texts = [], []
-    for event in sorted(live, key=lambda each: each.trial):
+    for event in sorted(live, key=lambda event: event.trial):
         text = "starting"
         if isinstance(event, events.RunEvaluated):
             at.append(event.iteration)
@@ -295,7 +295,7 @@ def _running(
     for text in texts:
         if rows[-1] and len(rows[-1]) + 3 + len(text) > room:
             rows.append("")
-        rows[-1] += f"   {text}" if rows[-1] else text
+        rows[-1] = "   ".join(filter(None, (rows[-1], text)))
     if len(rows) <= 1 + spare and max(map(len, rows)) <= room:
         return "\n".join(rows)
     return f"{several(len(live), 'trial')} {f'at {min(at)}–{max(at)}{end}' if at else 'starting'}"
@@ -305,21 +305,21 @@ def _running(
 def counted_interrupts(say: Callable[[str], None]) -> Iterator[Callable[[], int]]:
     """Count Ctrl-C and `leaving_signals`, and yield how many came; only the third raises KeyboardInterrupt."""
     count = 0
-    terminals = [each for each in (1, 2) if os.isatty(each)]
+    terminals = [terminal for terminal in (1, 2) if os.isatty(terminal)]
 
     def hear(number: int, _frame: FrameType | None) -> None:
         nonlocal count
         count += 1
         if number == signal.SIGHUP:  # printing to the closed terminal would raise an error
-            for each in terminals:
-                os.dup2(os.open(os.devnull, os.O_WRONLY), each)
+            for terminal in terminals:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), terminal)
         if count > len(STOPPING):
             raise KeyboardInterrupt
         say(STOPPING[count - 1])
 
     with ExitStack() as stack:
-        for each in (signal.SIGINT, *leaving_signals()):
-            stack.callback(signal.signal, each, signal.signal(each, hear))
+        for number in (signal.SIGINT, *leaving_signals()):
+            stack.callback(signal.signal, number, signal.signal(number, hear))
         yield lambda: count
 
 
@@ -337,7 +337,7 @@ def _following(
         yield Lines(screen).update
         return
     view = View(name, interrupts)
-    with Live(view, console=screen, refresh_per_second=REFRESH_PER_SECOND, transient=True):
+    with Live(view, console=screen, refresh_per_second=4, transient=True):
         show_control_characters()  # also in what others print, in which Rich looks for colors while it draws
         yield view.update
 
@@ -366,8 +366,8 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
         if as_json:
             report = str(result.report) if result.report else None
             best = result.best if result.report else {}
-            found = {"study": result.folder.name, "status": result.status, "runs": result.folder.states()}
-            print_json({**found, "best": best, "report": report, "errors": result.errors})
+            answer = {"study": result.folder.name, "status": result.status, "runs": result.folder.states()}
+            print_json({**answer, "best": best, "report": report, "errors": result.errors})
         elif not quiet:
             if result.status == "interrupted":
                 # What was ordered while it ran is later than the options of this command.
@@ -401,14 +401,14 @@ def confirm_with_view(study: Study, top: int | None, seeds: int | None, as_json:
                 return other.run(update, interrupts).status
 
         try:
-            found = study.confirm(top, seeds, run)
+            cells = study.confirm(top, seeds, run)
         except Interrupted as error:
             say(f"{error}; {study.folder.command('study confirm')} continues")
             return EXIT_CODES[error.status]
     if as_json:
-        print_json({"study": study.folder.name, "cells": found})
+        print_json({"study": study.folder.name, "cells": cells})
     elif not quiet:
-        print_confirmed(study.folder.name, found, loss_unit_of(study.folder))
+        print_confirmed(study.folder.name, cells, loss_unit_of(study.folder))
     return 0
 
 
@@ -416,6 +416,7 @@ def watch_with_view(folder: StudyFolder) -> int:
     """Show a study that another process runs until it ends, and return the exit code of its run."""
     screen = console(stderr=True)
     try:
+        wait_for_job(folder, write_line)
         with _following(folder.name, screen, _is_live(screen)) as update:
             status = watch_study(folder, update)
     except KeyboardInterrupt:
@@ -431,7 +432,6 @@ def write_line(text: str) -> None:
 
 
 def _say_state(folder: StudyFolder, status: str) -> None:
-    """Print the started cells, the best run, and the runs by state."""
     shown = show_study(folder)
     started = [cell for cell in shown["cells"] if cell["n_params"] is not None]
     print_study(shown | {"cells": started if len(started) <= MOST_CELLS_SHOWN else []})

@@ -2,39 +2,62 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import dropwhile, islice
 from pathlib import Path
+from typing import Any
 
 from sweeplab.data.batches import DataKind
 from sweeplab.data.corpora.splits import overlaps
-from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.data.readers.content import document as document
+from sweeplab.data.readers.documents import Reading
+from sweeplab.data.readers.files import user_files as user_files
+from sweeplab.errors import BadInput
+from sweeplab.formatting import several
 
-# A glob from the root of a disk would list the files of the whole system.
-MOST_FILES = 100_000
+# The files of a corpus: those that are cut into splits, or those of each split that the user has.
+Files = Sequence[Path] | Mapping[str, Sequence[Path]]
+
+
+@dataclass(frozen=True)
+class Targets:
+    """How the targets of a corpus of pairs become numbers, where they are not texts of their own.
+
+    `encode` takes a tokenizer, a source, its target and the numbers of the labels, and returns the source's tokens and
+    the target's numbers. `labels` returns the names of the labels in a target, `text` that part of it which tokenizers
+    learn from. A source comes `per_source` times in a row.
+    """
+
+    encode: Callable[[Any, str, str, Mapping[str, int]], tuple[Any, Any]] | None = None
+    labels: Callable[[str], Iterable[str]] | None = None
+    text: Callable[[str], str] = str
+    per_source: int = 1
+
+
+TEXTS = Targets()
 
 
 @dataclass(frozen=True)
 class Texts:
     """A corpus' texts by split: one text of running text; for pairs, source and target of each pair in turn.
 
-    `n_duplicates` near-duplicate documents were left out. If there are `labels`, each target is one of them. For
-    preferences the pair with the chosen target is followed by the one with the rejected target.
+    Of `n_documents`, or pairs, `n_duplicates` near-duplicate ones were left out. If there are `labels`, targets consist
+    of them. `notes` say how the files were read.
     """
 
     train: Sequence[str]
     val: Sequence[str]
     test: Sequence[str]
     kind: DataKind = "text"
+    n_documents: int = 0
     n_duplicates: int = 0
     labels: tuple[str, ...] = ()
+    targets: Targets = TEXTS
+    notes: tuple[str, ...] = ()
 
     @property
     def of_pairs(self) -> bool:
@@ -54,8 +77,8 @@ class Texts:
     @property
     def val_bytes(self) -> int:
         """Return the bytes in UTF-8 of the text to predict in the validation split; for pairs, of the targets."""
-        found = self.val[1::2] if self.of_pairs else self.val
-        return sum(len(text.encode()) for text in found)
+        texts = self.val[1::2] if self.of_pairs else self.val
+        return sum(len(text.encode()) for text in texts)
 
     @property
     def overlaps(self) -> list[float]:
@@ -90,74 +113,20 @@ class AnyCorpus(ABC):
         return self.find(path)
 
     @abstractmethod
-    def texts(self, files: Sequence[Path]) -> Texts:
-        """Return the texts of the files, by split.
+    def texts(self, files: Files, reading: Reading | None = None) -> Texts:
+        """Return the texts of the files, by split; of those that the user has no files for, a share of the others.
 
         Raises:
             BadInput: a file is invalid, or there is nothing to learn from.
         """
 
     def _called(self, files: Sequence[Path]) -> str:
-        return str(files[0]) if len(files) == 1 else f"corpus {self.name} ({len(files)} files)"
+        return str(files[0]) if len(files) == 1 else f"corpus {self.name} ({several(len(files), 'file')})"
 
 
-def document(file: Path) -> str:
-    """Read one file unchanged, without translating line ends; only a byte order mark is dropped."""
-    try:
-        # Read only its current size: system files such as pipes have size 0, and reading some of them blocks.
-        with file.open("rb") as opened:
-            content = opened.read(os.fstat(opened.fileno()).st_size)
-    except OSError as error:
-        raise BadInput(f"cannot read {file}: {error.strerror}") from error
-    if (place := content.find(b"\0")) >= 0:
-        raise BadInput(f"{file} is not a text: byte {place} is 0")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        what = f"{file} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}"
-        raise BadInput(what) from error
-
-
-def user_files(path: str | None, corpus: str = "text", suffix: str = ".txt") -> list[Path]:
-    """Return the files at a path or glob.
-
-    Raises:
-        BadInput: no path is given, or there are no files.
-    """
-    if path is None:
-        raise BadInput(f"corpus {corpus} needs a path: a file, or a glob such as notes/**/*{suffix}")
-    given = Path(path)
-    try:
-        is_folder = given.is_dir()
-    except OSError as error:  # such as a name that is too long
-        raise BadInput(f"{path[:60]}… cannot be a file: {error.strerror}") from error
-    if is_folder:
-        raise BadInput(f"{path} is a folder; name its files, such as {given / '**' / f'*{suffix}'}")
-    if given.is_file():
-        return [given.resolve()]
-    found = sorted({*islice(filter(os.path.isfile, _matches(path)), MOST_FILES + 1)})
-    if len(found) > MOST_FILES:
-        what = f"more than {MOST_FILES:,} files match {path}"
-        raise BadInput(Problem(what, "the files of one folder, such as notes/**/*.txt"))
-    if not found:
-        beside = [each.name for each in given.parent.glob("*") if each.is_file()]
-        raise BadInput(Problem(f"there is no file {path}", nearest=nearest(given.name, beside)))
-    return [Path(match).absolute() for match in found]
-
-
-def _matches(path: str) -> Iterator[str]:
-    """Yield the matches of a glob as `glob` does, but `**` does not follow links, which may form cycles."""
-    # Path.glob would descend into hidden folders, such as .git.
-    parts = Path(path).parts
-    if "**" not in parts:
-        yield from glob.iglob(path)  # noqa: PTH207
-        return
-    at = parts.index("**")
-    rest = tuple(dropwhile("**".__eq__, parts[at:]))
-    for top in glob.iglob(str(Path(*parts[:at]))):  # noqa: PTH207
-        for folder, below, files in os.walk(top):
-            below[:] = [each for each in below if not each.startswith(".")]
-            if rest:
-                yield from _matches(str(Path(glob.escape(folder), *rest)))
-            else:
-                yield from (str(Path(folder, each)) for each in files if not each.startswith("."))
+def missing_splits(there: Iterable[str]) -> dict[str, dict[str, int]]:
+    """Return the split of the user that is cut because others are missing, with the tenths of its parts."""
+    missing = [split for split in ("val", "test") if split not in there]
+    if missing == ["test"]:
+        return {"val": {"val": 5, "test": 5}}
+    return {"train": {"train": 10 - len(missing), **dict.fromkeys(missing, 1)}} if missing else {}

@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import ast
-import csv
 import hashlib
-import json
-import math
 import sysconfig
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import dropwhile
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from sweeplab.data.batches import LABELLED, DataKind
-from sweeplab.data.corpora.base import AnyCorpus, Texts, document, user_files
+from sweeplab.data.batches import DataKind
+from sweeplab.data.corpora.base import (
+    TEXTS,
+    AnyCorpus,
+    Files,
+    Targets,
+    Texts,
+    document,
+    missing_splits,
+    user_files,
+)
 from sweeplab.data.corpora.splits import TENTHS
 from sweeplab.data.corpora.text import python_source_files
 from sweeplab.data.generators import RandomStream, generator_key
+from sweeplab.data.readers.content import NoText
+from sweeplab.data.readers.documents import FIELDS, Reading, check_lines, named_rows
+from sweeplab.data.readers.formats import Row, format_of
 from sweeplab.errors import BadInput, Problem
-from sweeplab.formatting import listed
+from sweeplab.formatting import listed, several
 
-_DOCUMENT = "-DOCSTART-"  # begins a document in the files of the CoNLL tasks
-# At most this many bad lines are reported; a file of another format has thousands.
-MOST_NAMED = 10
-TAG_KEYS = ("tokens", "tags")
 MOST_LABELS = 1_000
 
 
@@ -45,66 +52,71 @@ class PairCorpus(AnyCorpus):
     """A corpus of pairs; a tenth of its groups, by a hash of their names, is for validation, and the next for test."""
 
     kind: DataKind = field(default="pairs", kw_only=True)
+    targets: Targets = field(default=TEXTS, kw_only=True)
 
     pairs: Callable[[Sequence[Path]], Iterable[Pair]]
+    of_rows: Callable[[Sequence[Path], Reading], Iterable[Pair]] | None = field(default=None, kw_only=True)
 
-    def texts(self, files: Sequence[Path]) -> Texts:
+    def texts(self, files: Files, reading: Reading | None = None) -> Texts:
         """Return the pairs by split; a pair whose source is in an earlier split is left out."""
-        pairs = list(self.pairs(files))
+        reading = reading or Reading()
+        brought = files if isinstance(files, Mapping) else {"train": files}
+        cut = missing_splits(brought) if isinstance(files, Mapping) else {"train": TENTHS}
+        of_split = {split: list(self._pairs(paths, reading)) for split, paths in brought.items()}
+        for split, shares in cut.items():
+            of_split |= self._cut(of_split[split], shares, self._called(brought[split]))
+        taken, texts = set[str](), []
+        for split in TENTHS:
+            kept = [pair for pair in of_split[split] if pair.source not in taken]
+            if not kept:
+                what = f"repeats its sources: no pair is left for the {split} split"
+                raise BadInput(f"{self._called(brought.get(split, brought['train']))} {what}")
+            if split in brought and split != "train" and (n_known := len(of_split[split]) - len(kept)):
+                reading.more.append(f"{split}: {several(n_known, 'pair')} of known sources left out")
+            taken |= {pair.source for pair in kept}
+            texts.append([text for pair in kept for text in pair[:2]])
+        train, val, test = texts
+        all_targets = [target for texts_of_split in texts for target in texts_of_split[1::2]]
+        notes = tuple(reading.notes)
+        labels_of = self.targets.labels
+        if labels_of is None:
+            return Texts(train, val, test, self.kind, len(all_targets), targets=self.targets, notes=notes)
+
+        def labels_in(targets: Iterable[str]) -> set[str]:
+            return {name for target in targets for name in labels_of(target)}
+
+        labels, name = tuple(sorted(labels_in(all_targets))), self._called(brought["train"])
+        if not 2 <= len(labels) <= MOST_LABELS:
+            what = f"{name} has {several(len(labels), 'label')}"
+            raise BadInput(Problem(what, f"2 to {MOST_LABELS:,}"))
+        if new := sorted(labels_in((val + test)[1::2]) - labels_in(train[1::2])):
+            what = f"the training split has no text with label {new[0]!r}"
+            raise BadInput(f"{name}: {what}")
+        count = len(all_targets)
+        return Texts(train, val, test, self.kind, count, labels=labels, targets=self.targets, notes=notes)
+
+    def _pairs(self, files: Sequence[Path], reading: Reading) -> Iterable[Pair]:
+        return self.of_rows(files, reading) if self.of_rows else self.pairs(files)
+
+    @staticmethod
+    def _cut(pairs: Sequence[Pair], shares: Mapping[str, int], name: str) -> dict[str, list[Pair]]:
+        """Return the pairs of each split by a hash of their groups, which is the same for any order of the lines."""
         groups = sorted(
             {pair.group for pair in pairs}, key=lambda name: hashlib.sha256(name.encode()).digest()
         )
         if not pairs:
-            raise BadInput(f"{self._called(files)} is empty")
-        if len(groups) < len(TENTHS):
-            what = f"{self._called(files)} has {len(pairs)} pairs from {len(groups)} sources: too few for three splits"
-            raise BadInput(Problem(what, f"at least {len(TENTHS)} sources"))
-        split_of = dict.fromkeys(groups, "train")
-        tenth = max(1, len(groups) // sum(TENTHS.values()))
-        split_of |= dict.fromkeys(groups[:tenth], "val") | dict.fromkeys(groups[tenth : 2 * tenth], "test")
-        taken, texts = set[str](), []
-        for split in TENTHS:
-            own = [pair for pair in pairs if split_of[pair.group] == split and pair.source not in taken]
-            if not own:
-                what = f"repeats its sources: no pair is left for the {split} split"
-                raise BadInput(f"{self._called(files)} {what}")
-            taken |= {pair.source for pair in own}
-            texts.append([text for pair in own for text in pair[:2]])
-        train, val, test = texts
-        if self.kind not in LABELLED:
-            return Texts(train, val, test, self.kind)
-
-        def labels_of(targets: Iterable[str]) -> set[str]:
-            return {tag for each in targets for tag in each.split()} if self.kind == "tags" else {*targets}
-
-        labels = tuple(sorted(labels_of(pair.target for pair in pairs)))
-        if not 2 <= len(labels) <= MOST_LABELS:
-            what = f"{self._called(files)} has {len(labels):,} labels"
-            raise BadInput(Problem(what, f"2 to {MOST_LABELS:,}"))
-        if new := sorted(labels_of((val + test)[1::2]) - labels_of(train[1::2])):
-            what = f"the training split has no text with label {new[0]!r}"
-            raise BadInput(f"{self._called(files)}: {what}")
-        return Texts(train, val, test, self.kind, labels=labels)
-
-
-def _parts(line: str, suffix: str, keys: Sequence[str]) -> Sequence[object]:
-    if suffix == ".tsv":
-        parts = line.split("\t")
-        if len(parts) != len(keys):
-            raise ValueError(f"has {len(parts) - 1} tabs; allowed: one, between {' and '.join(keys)}")
-        return parts
-    try:
-        found = json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"is not JSON: {error}") from None
-    except RecursionError:
-        raise ValueError("has too deeply nested brackets") from None
-    if not isinstance(found, dict) or not found.keys() >= set(keys):
-        allowed = ", ".join(f'"{key}": "…"' for key in keys)
-        raise ValueError(f"has no {listed(keys)}; allowed: {{{allowed}}}")
-    # Labels are often numbers, scores always are.
-    numbers = {"label": int, "score": int | float}
-    return [str(found[key]) if isinstance(found[key], numbers.get(key, ())) else found[key] for key in keys]
+            raise BadInput(f"{name} is empty")
+        if len(groups) < len(shares):
+            what = (
+                f"{name} has {several(len(pairs), 'pair')} from {several(len(groups), 'source')}: too few for"
+            )
+            raise BadInput(Problem(f"{what} three splits", f"at least {several(len(shares), 'source')}"))
+        split_of, start = dict.fromkeys(groups, next(iter(shares))), 0
+        for split in [*shares][1:]:
+            count = max(1, len(groups) * shares[split] // 10)
+            split_of |= dict.fromkeys(groups[start : start + count], split)
+            start += count
+        return {split: [pair for pair in pairs if split_of[pair.group] == split] for split in shares}
 
 
 def _texts(parts: Sequence[object], keys: Sequence[str]) -> list[str]:
@@ -120,156 +132,85 @@ def _texts(parts: Sequence[object], keys: Sequence[str]) -> list[str]:
     return [*map(str, parts)]
 
 
-def _lines(file: Path, keys: Sequence[str]) -> Iterator[tuple[int, Callable[[], Sequence[object]]]]:
-    """Yield the number of each non-empty line and a function that reads its texts; in a .conll, of each sentence."""
-    if file.suffix == ".conll":
-        yield from _sentences(file)
-        return
-    if file.suffix == ".csv":  # its fields may span several lines
-        reader = csv.reader(document(file).splitlines(keepends=True))
-        header = [each.strip() for each in next(reader, [])]
-        if missing := [key for key in keys if key not in header]:
-            allowed = f"a first line with {listed(keys)}"
-            raise BadInput(Problem(f"there is no column {missing[0]}", allowed, file=file, line=1))
-        columns = [header.index(key) for key in keys]
-        for row in reader:
-            if row:
-                yield reader.line_num, partial(_fields, row, columns, len(header))
-        return
-    # splitlines would also split at characters that may occur in a text.
-    for number, line in enumerate(document(file).split("\n"), start=1):
-        if line.strip(" \r"):  # a line with only a tab is a pair
-            yield number, partial(_parts, line.removesuffix("\r"), file.suffix, keys)
+# The number of a line, and a function that reads its values or raises ValueError.
+Line = tuple[int, Callable[[], Sequence[object]]]
 
 
-def _fields(row: Sequence[str], columns: Sequence[int], n_columns: int) -> Sequence[object]:
-    if len(row) != n_columns:
-        raise ValueError(f"has {len(row)} fields; allowed: {n_columns}, as in the first line")
-    return [row[at] for at in columns]
+def _values(row: Row, keys: Sequence[str], numbers: Container[str]) -> Sequence[object]:
+    if row.wrong:
+        raise ValueError(row.wrong)
+    is_number = [
+        key in numbers and isinstance(value, int | float) for key, value in zip(keys, row.values, strict=True)
+    ]
+    return [str(value) if written else value for value, written in zip(row.values, is_number, strict=True)]
 
 
-def _sentences(file: Path) -> Iterator[tuple[int, Callable[[], Sequence[object]]]]:
-    """Yield the sentences of a file whose lines start with a token and end with its tag."""
-    rows: list[list[str]] = []
-    for number, line in enumerate([*document(file).split("\n"), ""], start=1):
-        row = line.split()
-        if len(row) == 1 and row[0] != _DOCUMENT:
-            yield number, partial(_untagged, row[0])
-        elif row and row[0] != _DOCUMENT:
-            rows.append(row)
-        elif rows:
-            words, tags = [each[0] for each in rows], [each[-1] for each in rows]
-            yield number - len(rows), partial(list, (words, tags))
-            rows = []
-
-
-def _untagged(word: str) -> Sequence[object]:
-    allowed = "a token and its tag, an empty line between sentences"
-    raise ValueError(f"has no tag beside {word!r}; allowed: {allowed}")
-
-
-def _tagged(tokens: object, tags: object) -> list[Pair]:
-    """Return a sentence and its tags, each joined by spaces."""
-    for key, words in zip(TAG_KEYS, (tokens, tags), strict=True):
-        if not isinstance(words, list) or not words or not all(isinstance(each, str) for each in words):
-            raise ValueError(f"has {key} that are not a list of strings")
-        if odd := next((each for each in words if len(each.split()) != 1), None):
-            raise ValueError(f"has {odd!r} among its {key}; allowed: strings without spaces")
-        if "" in words:
-            raise ValueError(f"has an empty string among its {key}")
-    assert isinstance(tokens, list) and isinstance(tags, list)
-    if len(tokens) != len(tags):
-        raise ValueError(f"has {len(tokens)} tokens and {len(tags)} tags; allowed: a tag for each token")
-    return _pair(*_texts((" ".join(tokens), " ".join(tags)), TAG_KEYS))
-
-
-def _scored(first: str, second: str, score: str) -> list[Pair]:
-    """Return the first text as source; the target is the score, a tab and the second text."""
-    try:
-        value = float(score)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise ValueError(f"has {score!r} as its score; allowed: a number")
-    if "\t" in second:
-        raise ValueError("has a tab in its sentence2; allowed: spaces")
-    return [Pair(first, f"{value!r}\t{second}", group=first)]
-
-
-def _pair(source: str, target: str) -> list[Pair]:
-    return [Pair(source, target, group=source)]
-
-
-def _preference(prompt: str, chosen: str, rejected: str) -> list[Pair]:
-    """Return two pairs: the prompt with each of the two answers."""
-    if chosen == rejected:
-        raise ValueError("has the same answer as chosen and rejected")
-    return [Pair(prompt, answer, group=prompt) for answer in (chosen, rejected)]
-
-
-def _of_files(
-    name: DataKind,
+def corpus_of_files(
+    name: str,
     meaning: str,
     keys: Sequence[str],
     suffixes: Sequence[str],
-    made: Callable[..., list[Pair]] = _pair,
+    made: Callable[..., list[Pair]] = lambda source, target: [Pair(source, target, group=source)],
+    *,
+    targets: Targets = TEXTS,
+    numbers: Container[str] = (),
+    readers: Mapping[str, Callable[[Path], Iterator[Line]]] = MappingProxyType({}),
+    are_texts: bool = True,
 ) -> PairCorpus:
-    """Return the corpus for the user's files with these keys; messages suggest the first suffix."""
+    """Return the corpus for the user's files with these keys; messages suggest the first suffix.
 
-    def read(files: Sequence[Path]) -> list[Pair]:
+    `made` returns the pairs of a line's values, or raises ValueError with what is wrong. Values are texts, `numbers`
+    the keys of those that a file may write as numbers; with `are_texts` false `made` takes them as they are. Files of
+    a suffix that is not in `FORMATS` have their own `readers`.
+    """
+
+    def read(files: Sequence[Path], reading: Reading) -> list[Pair]:
         pairs, problems = list[Pair](), []
         for file in files:
-            if file.suffix not in suffixes:
+            form, reader = format_of(file, reading.format), readers.get(file.suffix)
+            if not reader and (form is None or not {*form.suffixes} & {*suffixes}):
                 raise BadInput(Problem(f"{file} cannot hold {listed(keys)}", ", ".join(suffixes)))
-            for number, parts in _lines(file, keys):
-                try:
-                    pairs += made(*(parts() if made is _tagged else _texts(parts(), keys)))
-                except ValueError as error:
-                    problems.append(Problem(f"line {number} {error}", file=file, line=number))
-        if problems:
-            more = len(problems) - MOST_NAMED
-            rest = [Problem(f"and {more:,} more bad lines")] if more > 0 else []
-            raise BadInput(*problems[:MOST_NAMED], *rest)
+            wanted = FIELDS.get(name, [tuple(keys)])
+            with suppress(NoText):  # it is empty: said of all files together
+                rows = () if form is None else named_rows(file, form, wanted, reading)
+                of_file = ((row.line, partial(_values, row, keys, numbers)) for row in rows)
+                for number, values in reader(file) if reader else of_file:
+                    try:
+                        pairs += made(*(_texts(values(), keys) if are_texts else values()))
+                    except ValueError as error:
+                        problems.append(Problem(f"line {number} {error}", file=file, line=number))
+        check_lines(problems)
         return pairs
 
-    return PairCorpus(name, meaning, lambda path: user_files(path, name, suffixes[0]), read, kind=name)
+    return PairCorpus(
+        name,
+        meaning,
+        lambda path: user_files(path, name, suffixes[0]),
+        lambda files: read(files, Reading()),
+        kind=name,
+        targets=targets,
+        of_rows=read,
+    )
+
+
+def _labelled(tokenizer: Any, source: str, target: str, numbers: Mapping[str, int]) -> tuple[Any, Any]:
+    return tokenizer.encode(source), [numbers[target]]
 
 
 OF_FILES = (
-    _of_files(
+    corpus_of_files(
         "pairs",
-        "Your pairs: a .tsv or .jsonl, or the files of a glob, one pair per line",
+        "Your pairs: a table or .jsonl, a folder or the files of a glob, a pair a row",
         ("source", "target"),
-        (".tsv", ".jsonl"),
+        (".tsv", ".jsonl", ".json", ".csv", ".parquet", ".arrow"),
     ),
-    _of_files(
+    corpus_of_files(
         "labels",
-        "Your texts and their labels, for `classification`: a .csv, .tsv or .jsonl, or the files of a glob",
+        "Your texts and their labels, for `classification`: a table or .jsonl, a folder or the files of a glob",
         ("text", "label"),
-        (".csv", ".tsv", ".jsonl"),
-    ),
-    _of_files(
-        "tags",
-        "Your sentences with a tag for each token, for `tagging`: a .jsonl of tokens and tags, a .conll, or the "
-        "files of a glob",
-        TAG_KEYS,
-        (".jsonl", ".conll"),
-        _tagged,
-    ),
-    _of_files(
-        "scores",
-        "Your pairs of texts and how alike they are, for `similarity`: a .jsonl or .csv, or the files of a glob",
-        ("sentence1", "sentence2", "score"),
-        (".jsonl", ".csv"),
-        _scored,
-    ),
-    _of_files(
-        "preferences",
-        "Your prompts, each with a chosen and a rejected answer, for `preference`: a .jsonl or .csv, or the files "
-        "of a glob",
-        ("prompt", "chosen", "rejected"),
-        (".jsonl", ".csv"),
-        _preference,
+        (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".arrow"),
+        targets=Targets(_labelled, labels=lambda target: (target,), text=lambda target: ""),
+        numbers=("label",),
     ),
 )
 
@@ -290,29 +231,33 @@ def functions_of(text: str) -> Iterator[tuple[str, str]]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or len(node.body) < 2:
             continue
-        said = (ast.get_docstring(node) or "").strip()
-        docstring = node.body[0]
-        end = docstring.end_lineno or docstring.lineno
-        before, after = lines[docstring.lineno - 1].encode(), lines[end - 1].encode()
-        if not said or before[: docstring.col_offset].strip() or after[docstring.end_col_offset :].strip():
+        docstring = (ast.get_docstring(node) or "").strip()
+        expression = node.body[0]
+        end = expression.end_lineno or expression.lineno
+        before, after = lines[expression.lineno - 1].encode(), lines[end - 1].encode()
+        if (
+            not docstring
+            or before[: expression.col_offset].strip()
+            or after[expression.end_col_offset :].strip()
+        ):
             continue
         body = dropwhile(lambda line: not line.strip(), lines[end : node.end_lineno])
-        kept = [*lines[node.lineno - 1 : docstring.lineno - 1], *body]
-        yield textwrap.dedent("\n".join(kept)).strip(), said.partition("\n")[0].strip()
+        kept = [*lines[node.lineno - 1 : expression.lineno - 1], *body]
+        yield textwrap.dedent("\n".join(kept)).strip(), docstring.partition("\n")[0].strip()
 
 
 def _pairs(files: Sequence[Path]) -> list[Pair]:
     """Return the pairs of all files, grouped by module, so that similar functions are not in different splits."""
     library = sysconfig.get_path("stdlib")
-    found: dict[tuple[str, str], str] = {}
+    group_of: dict[tuple[str, str], str] = {}
     for file in files:
         try:
             pairs = list(functions_of(document(file)))
         except (BadInput, SyntaxError, ValueError):  # another encoding, or deliberately broken source
             continue
         for pair in pairs:
-            found.setdefault(pair, file.relative_to(library).as_posix())
-    return [Pair(*pair, group) for pair, group in found.items()]
+            group_of.setdefault(pair, file.relative_to(library).as_posix())
+    return [Pair(*pair, group) for pair, group in group_of.items()]
 
 
 DOCSTRINGS = PairCorpus(

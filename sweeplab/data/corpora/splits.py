@@ -4,8 +4,9 @@ The result depends only on the documents: it is the same on every machine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,17 +55,21 @@ def _hashes(text: str) -> Iterator[Hashes]:
         chunk = text[start : start + _CHUNK + WINDOW - 1]
         points = np.frombuffer(chunk.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint64) + 1
         sums = np.append(np.uint64(0), np.cumsum(points * _powers(_BASE)[: len(points)], dtype=np.uint64))
-        found = (sums[WINDOW:] - sums[:-WINDOW]) * _powers(_INVERSE)[: len(points) - WINDOW + 1]
-        found ^= found >> np.uint64(32)
-        found *= np.uint64(0xD6E8FEB86659FD93)
-        yield found ^ found >> np.uint64(32)
+        hashes = (sums[WINDOW:] - sums[:-WINDOW]) * _powers(_INVERSE)[: len(points) - WINDOW + 1]
+        hashes ^= hashes >> np.uint64(32)
+        hashes *= np.uint64(0xD6E8FEB86659FD93)
+        yield hashes ^ hashes >> np.uint64(32)
 
 
 def _windows(texts: Sequence[str], n_characters: int) -> list[Hashes]:
     """Return the hashes of each text's windows; in a corpus of many characters, only those of the chosen sample."""
+    return [sampled(text, n_characters) for text in texts]
+
+
+def sampled(text: str, n_characters: int) -> Hashes:
+    """Return the hashes of a text's windows, or of a sample of them where its corpus has many characters."""
     below = np.uint64(min(2**64 - 1, 2**64 * MOST_WINDOWS // max(n_characters, 1)))
-    none = np.zeros(0, np.uint64)
-    return [np.concatenate([none, *(each[each <= below] for each in _hashes(text))]) for text in texts]
+    return np.concatenate([np.zeros(0, np.uint64), *(each[each <= below] for each in _hashes(text))])
 
 
 def without_near_duplicates(documents: Sequence[str]) -> list[str]:
@@ -75,54 +80,79 @@ def without_near_duplicates(documents: Sequence[str]) -> list[str]:
     documents = list(dict.fromkeys(documents))
     order = sorted(range(len(documents)), key=lambda index: -len(documents[index]))
     windows = _windows([documents[index] for index in order], sum(map(len, documents)))
+    return [documents[order[rank]] for rank in sorted(kept_of(windows), key=order.__getitem__)]
+
+
+def kept_of(windows: Sequence[Hashes]) -> list[int]:
+    """Return which documents are kept, of the hashes of their windows, the longest document first."""
     everything = np.sort(np.concatenate(windows))  # np.unique is several times slower
     seen, kept = np.zeros(len(everything), np.bool_), []
-    for index, own in zip(order, windows, strict=True):
-        places = np.searchsorted(everything, own)  # the first of equal hashes represents them all
+    for index, hashes in enumerate(windows):
+        places = np.searchsorted(everything, hashes)  # the first of equal hashes represents them all
         if not len(places) or seen[places].mean() <= MOST_SHARED:
             seen[places] = True
             kept.append(index)
-    return [documents[index] for index in sorted(kept)]
+    return kept
+
+
+def n_near_duplicates(train: Sequence[str], held_out: Sequence[str]) -> int:
+    """Return how many held-out documents have more than MOST_SHARED of their windows in the training documents."""
+    n_characters = sum(map(len, train))
+    known = np.sort(np.concatenate(_windows(train, n_characters)))
+    return sum(share_of(hashes, known) > MOST_SHARED for hashes in _windows(held_out, n_characters))
 
 
 def overlaps(train: Sequence[str], *held_out: Sequence[str]) -> list[float]:
     """Return, for each held-out split, the share of its windows that occur verbatim in the training texts."""
     n_characters = sum(map(len, train))
-    trained, *found = (np.concatenate(_windows(each, n_characters)) for each in (train, *held_out))
+    trained, *held_out_hashes = (np.concatenate(_windows(each, n_characters)) for each in (train, *held_out))
     trained.sort()
-    return [_share(each, trained) for each in found]
+    return [share_of(each, trained) for each in held_out_hashes]
 
 
-def _share(hashes: Hashes, among: Hashes) -> float:
-    """Return the share of hashes that occur among sorted ones."""
+def share_of(hashes: Hashes, among: Hashes) -> float:
+    """Return the share of hashes that are among others, which are sorted."""
     if not len(hashes) or not len(among):
         return 0.0
     return float((among[np.searchsorted(among, hashes).clip(max=len(among) - 1)] == hashes).mean())
 
 
-def deal(documents: Sequence[str]) -> dict[str, str]:
+def deal(documents: Sequence[str], shares: Mapping[str, int] = MappingProxyType(TENTHS)) -> dict[str, str]:
     """Return the text of each split; every split has sections from all over the corpus.
 
     A section goes to the split that is furthest below its share so far, with some random variation: without it, if all
     documents had two sections, validation would get only beginnings, or only ends. Sections of a document keep their
     order within a split, and documents are separated by BETWEEN_DOCUMENTS.
     """
-    n_characters = sum(map(len, documents))
-    length = max(n_characters / N_SECTIONS, min(SHORTEST_SECTION, n_characters / sum(TENTHS.values())))
-    dealt, texts = dict.fromkeys(TENTHS, 0), {split: list[str]() for split in TENTHS}
+    texts = {split: list[str]() for split in shares}
+    for split, section in dealt(enumerate(documents), sum(map(len, documents)), shares):
+        texts[split].append(section)
+    return {split: "".join(parts) for split, parts in texts.items()}
+
+
+def dealt(
+    documents: Iterable[tuple[int, str]],
+    n_characters: int,
+    shares: Mapping[str, int] = MappingProxyType(TENTHS),
+) -> Iterator[tuple[str, str]]:
+    """Yield sections of numbered documents, each with its split, BETWEEN_DOCUMENTS before another document's.
+
+    Parts of a long document have one number. `shares` are tenths.
+    """
+    length = max(n_characters / N_SECTIONS, min(SHORTEST_SECTION, n_characters / sum(shares.values())))
+    n_dealt, last = dict.fromkeys(shares, 0), dict.fromkeys(shares, -1)
     random = RandomStream(generator_key(0, "splits"))
-    for document in documents:
-        parts = dict.fromkeys(TENTHS, "")
+    for number, document in documents:
         for section in _sections(document, length):
-            n_dealt = sum(dealt.values()) + len(section)
-            shift = dict(zip(TENTHS, random.integers(len(TENTHS), 1 + int(5 * length)).tolist(), strict=True))
-            lacking = {each: TENTHS[each] * n_dealt - 10 * dealt[each] + shift[each] for each in TENTHS}
+            n_in_all = sum(n_dealt.values()) + len(section)
+            shift = dict(zip(shares, random.integers(len(shares), 1 + int(5 * length)).tolist(), strict=True))
+            lacking = {each: shares[each] * n_in_all - 10 * n_dealt[each] + shift[each] for each in shares}
             split = max(lacking, key=lacking.__getitem__)
-            dealt[split] += len(section)
-            parts[split] += section
-        for split, part in parts.items():
-            texts[split] += [part] if part else []
-    return {split: BETWEEN_DOCUMENTS.join(each) for split, each in texts.items()}
+            n_dealt[split] += len(section)
+            if section:
+                is_other = last[split] not in (-1, number)
+                yield split, BETWEEN_DOCUMENTS * is_other + section
+                last[split] = number
 
 
 def _sections(document: str, length: float) -> Iterable[str]:

@@ -5,15 +5,23 @@ from __future__ import annotations
 import hashlib
 import os
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeplab.data.corpora.base import AnyCorpus, Texts, document, user_files
-from sweeplab.data.corpora.splits import TENTHS, deal, without_near_duplicates
+from sweeplab.data.corpora.base import AnyCorpus, Files, Texts, document, missing_splits, user_files
+from sweeplab.data.corpora.splits import (
+    BETWEEN_DOCUMENTS,
+    TENTHS,
+    deal,
+    n_near_duplicates,
+    without_near_duplicates,
+)
+from sweeplab.data.readers.documents import Reading, documents
 from sweeplab.errors import BadInput, Problem
-from sweeplab.files import cache_folder, write_whole
+from sweeplab.files import cache_folder, make_folder, read_bytes, write_whole
+from sweeplab.formatting import duration, several
 
 TINYSHAKESPEARE_VARIABLE = "SWEEPLAB_TINYSHAKESPEARE"
 TINYSHAKESPEARE_URL = (
@@ -36,33 +44,56 @@ def of_readable_files(files: Sequence[Path]) -> list[str]:
 
 @dataclass(frozen=True)
 class Corpus(AnyCorpus):
-    """A corpus of running text, whose documents are cut into three splits."""
+    """A corpus of running text, whose documents are cut into three splits; without a `read` they are the user's."""
 
-    read: Callable[[Sequence[Path]], Sequence[str]] = lambda files: [*map(document, files)]
+    read: Callable[[Sequence[Path]], Sequence[str]] | None = None
 
-    def texts(self, files: Sequence[Path]) -> Texts:
-        """Return the documents' text by split, near-duplicates left out."""
-        found = self.documents(files)
-        kept = without_near_duplicates(found)
+    def texts(self, files: Files, reading: Reading | None = None) -> Texts:
+        """Return the documents' text by split, near-duplicates left out; a user's own splits stay as they are."""
+        reading = reading or Reading()
+        if isinstance(files, Mapping):
+            return self._own_splits(files, reading)
+        documents = self.documents(files, reading)
+        kept = without_near_duplicates(documents)
         train, val, test = ([text] for text in deal(kept).values())
-        return Texts(train, val, test, n_duplicates=len(found) - len(kept))
+        count, notes = len(documents), tuple(reading.notes)
+        return Texts(train, val, test, n_documents=count, n_duplicates=count - len(kept), notes=notes)
 
-    def documents(self, files: Sequence[Path]) -> list[str]:
+    def _own_splits(self, files: Mapping[str, Sequence[Path]], reading: Reading) -> Texts:
+        of_split = {split: self.documents(paths, reading) for split, paths in files.items()}
+        for split, held_out in of_split.items():
+            if split != "train" and (count := n_near_duplicates(of_split["train"], held_out)):
+                among = several(len(held_out), "document")
+                reading.more.append(f"{split}: near-duplicates of training documents: {count:,} of {among}")
+        splits = {split: BETWEEN_DOCUMENTS.join(held) for split, held in of_split.items()}
+        for split, shares in missing_splits(files).items():
+            splits |= deal(of_split[split], shares)
+        train, val, test = ([splits[split]] for split in TENTHS)
+        count = sum(map(len, of_split.values()))
+        return Texts(train, val, test, n_documents=count, notes=tuple(reading.notes))
+
+    def documents(self, files: Sequence[Path], reading: Reading | None = None) -> list[str]:
         """Return the documents of the files, without empty ones.
 
         Raises:
             BadInput: a file is not UTF-8 text, or the text is too short or consists of one repeated character.
         """
-        found = [text for text in self.read(files) if text.strip()]
-        if not found:
+        whole: list[list[str]] = []
+        for part in documents(files, reading or Reading()) if self.read is None else ():
+            if not part.continues:
+                whole.append([])
+            whole[-1].append(part.text)
+        texts = self.read(files) if self.read else map("".join, whole)
+        kept = [text for text in texts if text.strip()]
+        if not kept:
             raise BadInput(f"{self._called(files)} is empty")
-        if not any(text.strip(found[0][0]) for text in found):
-            what = f"consists of one repeated character, {found[0][0]!r}: nothing can be learned from it"
+        if not any(text.strip(kept[0][0]) for text in kept):
+            what = f"consists of one repeated character, {kept[0][0]!r}: nothing can be learned from it"
             raise BadInput(f"{self._called(files)} {what}")
-        if (length := sum(map(len, found))) < (fewest := sum(TENTHS.values())):
-            what = f"{self._called(files)} has {length} characters: too few for three splits"
-            raise BadInput(Problem(what, f"at least {fewest}"))
-        return found
+        if (length := sum(map(len, kept))) < sum(TENTHS.values()):
+            what = f"{self._called(files)} has {several(length, 'character')}: too few for three splits"
+            raise BadInput(Problem(what, f"at least {sum(TENTHS.values())}"))
+        return kept
 
 
 def download(
@@ -77,9 +108,9 @@ def download(
     """
     from filelock import FileLock
 
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     with FileLock(target.with_name(f"{target.name}.lock")):
-        if not target.exists() or _sha256(target.read_bytes()) != sha256:
+        if not target.exists() or _sha256(read_bytes(target, is_large=True)) != sha256:
             content = _fetch(url, largest_bytes, timeout_seconds)
             if _sha256(content) != sha256:
                 raise OSError(f"its sha256 is {_sha256(content)} but should be {sha256}")
@@ -100,9 +131,9 @@ def _fetch(url: str, largest_bytes: int, timeout_seconds: float) -> bytes:
             while piece := response.read1(2**16):
                 content += piece
                 if len(content) > largest_bytes:
-                    raise OSError(f"it is larger than {largest_bytes:,} bytes")
+                    raise OSError(f"it is larger than {several(largest_bytes, 'byte')}")
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"it takes longer than {timeout_seconds:g} s")
+                    raise TimeoutError(f"it takes longer than {duration(timeout_seconds)}")
     except http.client.HTTPException as error:
         raise OSError(f"the answer is not HTTP: {error!r}") from error
     return bytes(content)
@@ -113,8 +144,8 @@ def _sha256(content: bytes) -> str:
 
 
 def _tinyshakespeare_files(path: str | None) -> list[Path]:
-    if given := path or os.environ.get(TINYSHAKESPEARE_VARIABLE):
-        return user_files(given)
+    if place := path or os.environ.get(TINYSHAKESPEARE_VARIABLE):
+        return user_files(place)
     target = cache_folder() / "tinyshakespeare.txt"
     try:
         return [download(TINYSHAKESPEARE_URL, target, TINYSHAKESPEARE_SHA256)]
@@ -139,11 +170,11 @@ def _python_docs(files: Sequence[Path]) -> list[str]:
 
 def python_source_files(path: str | None) -> list[Path]:
     """Return the sources of the standard library, without its tests."""
-    found: list[Path] = []
+    files: list[Path] = []
     for folder, folders, names in os.walk(sysconfig.get_path("stdlib")):
         folders[:] = set(folders) - SKIPPED_FOLDERS
-        found += (Path(folder, name) for name in names if name.endswith(".py"))
-    return sorted(found)
+        files += (Path(folder, name) for name in names if name.endswith(".py"))
+    return sorted(files)
 
 
 _DOCS = "Python's language reference, from the texts of help(); always available"
@@ -153,5 +184,7 @@ TEXTS = (
     Corpus("python-docs", _DOCS, _python_docs_files, _python_docs, takes_path=False),
     Corpus("python-source", _SOURCES, python_source_files, of_readable_files, takes_path=False),
     Corpus("tinyshakespeare", _SHAKESPEARE, _tinyshakespeare_files),
-    Corpus("text", "Your text file, or the files of a glob, one document each", user_files),
+    Corpus(
+        "text", "Your texts: a file, a folder or a glob, one document a file, or a row of a table", user_files
+    ),
 )

@@ -7,16 +7,15 @@ from typing import Any
 
 from sweeplab.data.batches import DataKind, Split, kind_of
 from sweeplab.data.objectives.base import Objective
-from sweeplab.data.objectives.labels import Classification, Similarity, Tagging
-from sweeplab.data.objectives.pairs import PairsObjective, Preference
+from sweeplab.data.objectives.labels import Classification as Classification
+from sweeplab.data.objectives.pairs import PairsObjective as PairsObjective
 from sweeplab.data.objectives.span import Span
 from sweeplab.data.objectives.tokens import Masked, NextToken
 from sweeplab.data.prompts import SpecialTokens
 from sweeplab.hyperparameters import AUTO, Hyperparameters
 
 OBJECTIVES: dict[str, type[Objective]] = {
-    each.name: each
-    for each in (NextToken, Masked, Span, PairsObjective, Classification, Tagging, Similarity, Preference)
+    kind.name: kind for kind in (NextToken, Masked, Span, PairsObjective, Classification)
 }
 
 # The hyperparameters that determine the sequences of a split and the special tokens.
@@ -59,9 +58,9 @@ def n_special(values: Hyperparameters) -> int:
         return 0
 
 
-def special_tokens(values: Hyperparameters, own: Mapping[str, int] | None = None) -> SpecialTokens:
-    """Return the special tokens for a run's effective hyperparameters; `own` are the ids of an imported run."""
-    return SpecialTokens(values.vocab_size, objective_of(values).special_names(values), own)
+def special_tokens(values: Hyperparameters, known: Mapping[str, int] | None = None) -> SpecialTokens:
+    """Return the special tokens for a run's effective hyperparameters; `known` are the ids of an imported run."""
+    return SpecialTokens(values.vocab_size, objective_of(values).special_names(values), known)
 
 
 def make_objective(
@@ -81,5 +80,5 @@ def check_fits(splits: Mapping[str, Split], values: Hyperparameters) -> None:
     Raises:
         BadInput: one does not; the message says which, and which block_size is allowed.
     """
-    for name, split in sorted(splits.items(), key=lambda each: len(each[1])):
+    for name, split in sorted(splits.items(), key=lambda split: len(split[1])):
         OBJECTIVES[values.objective].check(name, split, values)

@@ -16,6 +16,7 @@ from sweeplab.data.batches import NO_TARGET, Batch, DataKind, Ids
 from sweeplab.data.generators import RandomStream, generator_key
 from sweeplab.data.prompts import Prompt, SpecialTokens
 from sweeplab.errors import BadInput, Problem
+from sweeplab.formatting import several
 from sweeplab.hyperparameters import Hyperparameters
 
 # A new generator costs as much as thousands of draws, so a chunk of iterations shares one. The size of a chunk is a
@@ -39,8 +40,8 @@ def _training_items(seed: int, chunk: int, iterations: int, batch_size: int, n_i
 def spread(count: int, among: int) -> Ids:
     """Return `count` of the numbers below `among`, evenly spaced; all of them if there are no more."""
     count = min(count, among)
-    found: Ids = (2 * np.arange(count) + 1) * among // (2 * max(count, 1))
-    return found
+    items: Ids = (2 * np.arange(count) + 1) * among // (2 * max(count, 1))
+    return items
 
 
 class Objective(ABC):
@@ -49,6 +50,10 @@ class Objective(ABC):
     `families` can learn it, and `learns` is the kind of data that it needs. `dense`: every position has a target.
     `finds_whole`: a target is a whole sequence, so exact matches are counted. `per_loss` sequences of a batch share one
     loss, and `unit` is the unit of losses. `shortest_block` is the smallest block_size.
+
+    A plug-in's objective may have a loss and measures of its own, and predict in its own way. `hyperparameters` names
+    those that its loss takes. `reads_start`: its loss compares a run with the weights that it starts from.
+    `has_positions`: its loss is a mean over positions.
     """
 
     name: ClassVar[str]
@@ -61,6 +66,9 @@ class Objective(ABC):
     finds_whole: ClassVar[bool] = False
     shortest_block: ClassVar[int] = 1
     special_tokens: ClassVar[tuple[str, ...]] = ()
+    hyperparameters: ClassVar[tuple[str, ...]] = ()
+    reads_start: ClassVar[bool] = False
+    has_positions: ClassVar[bool] = True
 
     def __init__(
         self, split: Any, values: Hyperparameters, own_special: Mapping[str, int] | None = None
@@ -104,6 +112,60 @@ class Objective(ABC):
             BadInput: the prompt does not suit the objective, or is too long.
         """
 
+    @classmethod
+    def n_targets(cls, split: Any) -> int:
+        """Return the number of targets of a whole split."""
+        return len(split)
+
+    @classmethod
+    def share_cut(cls, split: Any, values: Hyperparameters) -> float:
+        """Return the share of a split's pairs of which block_size cuts the source."""
+        return 0.0
+
+    @classmethod
+    def predict(cls, run: Any, texts: Sequence[str]) -> list[dict[str, Any]]:
+        """Return what a `Run` predicts of each text: rows with texts and numbers to show, and lists and mappings.
+
+        Raises:
+            BadInput: the objective predicts nothing of a text.
+        """
+        raise BadInput(f"objective {cls.name} predicts nothing of a text")
+
+    def loss(self, logits: Any, batch: Batch, smoothing: Any, *parameters: Any) -> Any:
+        """Return the loss of each run [K]; an objective without a `loss` of its own is trained by cross-entropy.
+
+        `logits` [K, N, V] are those of the candidates, from which the batch's targets are numbered. `smoothing` [K] is
+        None where labels are not smoothed; `parameters` are the `hyperparameters`, each [K].
+        """
+        raise NotImplementedError
+
+    def measures(self, outputs: Iterator[tuple[Any, Batch]], *parameters: Any) -> dict[str, Any]:
+        """Return each run's measures [K] over the batches of an evaluation; `val_loss` is one of them.
+
+        Objectives without `measures` of their own have the loss, and what fits their targets.
+        """
+        raise NotImplementedError
+
+    def at_start(self, logits: Any, batch: Batch) -> Any:
+        """Return a number for each sequence [K, B] from the logits of the start; called if `reads_start`."""
+        raise NotImplementedError
+
+    @property
+    def own_loss(self) -> Any:
+        """Return the objective's `loss`, or None if it is the cross-entropy."""
+        return self.loss if self.has_own("loss") else None
+
+    @classmethod
+    def has_own(cls, method: str) -> bool:
+        """Return whether the objective defines one of these methods itself."""
+        return getattr(cls, method) is not getattr(Objective, method)
+
+    def n_losses(self, batch: Batch) -> Any:
+        """Return the number of losses that a run's loss averages [K]: of its counted targets, or of sequences."""
+        if self.per_loss > 1:
+            return batch.targets.shape[-2] // self.per_loss
+        return (batch.targets != NO_TARGET).sum((-2, -1))
+
     @property
     def n_sequences(self) -> int:
         """Return the number of sequences of the split."""
@@ -141,6 +203,19 @@ class Objective(ABC):
         """Return at most `n_sequences` sequences with one masked token each; None if the objective has no masks."""
         return None
 
+    @classmethod
+    def likelihood(
+        cls, tokens: Ids, values: Hyperparameters, own_special: Mapping[str, int] | None = None
+    ) -> Iterator[Batch]:
+        """Yield batches in which each token of a text that can be predicted is a target once, in its order.
+
+        Raises:
+            BadInput: the objective gives a text no probability.
+        """
+        raise BadInput(
+            f"objective {cls.name} gives a text no probability: `sweeplab generate RUN --prompt TEXT`"
+        )
+
     def _evaluation_items(self, items: Ids, length: int) -> Iterator[tuple[Ids, RandomStream]]:
         """Yield the items of each batch of an evaluation, and its random numbers; a sequence has `length` tokens."""
         n_rows, key = rows_together(length), generator_key(0, "evaluation masks")
@@ -173,14 +248,14 @@ class TextObjective(Objective):
         n_fitting = bisect_right(
             sizes, n_tokens, key=lambda size: cls.window(values.replace(block_size=size))
         )
-        what = f"block_size {block_size} is longer than the data: the {name} split has {n_tokens} tokens"
+        what = f"block_size {block_size} is longer than the data: the {name} split has {several(n_tokens, 'token')}"
         allowed = f"at most {sizes[n_fitting - 1]}" if n_fitting else "none, the corpus is too short"
         raise BadInput(Problem(what, allowed))
 
     def _load(self, split: Any) -> int:
         length = self.window(self._values)
         if len(split) < length:
-            raise ValueError(f"{len(split)} tokens have no window of {length}")
+            raise ValueError(f"{several(len(split), 'token')} have no window of {length}")
         # A plain view of the mapped file: the indexing of np.memmap is several times slower.
         self._split = np.asarray(split)
         self._windows = np.lib.stride_tricks.sliding_window_view(self._split, length)
@@ -190,7 +265,6 @@ class TextObjective(Objective):
         return self._batch_of_texts(self._texts(items), random)
 
     def _texts(self, items: Ids) -> Ids:
-        """Return a copy of the windows [B, window]."""
         texts: Ids = self._windows[items].astype(np.int64)
         return texts
 

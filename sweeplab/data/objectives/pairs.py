@@ -17,17 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar
 
 import numpy as np
 
-from sweeplab.data.batches import NO_TARGET, SCORE_SIZE, Batch, DataKind, Ids, Pairs
+from sweeplab.data.batches import NO_TARGET, Batch, DataKind, Ids, Pairs
 from sweeplab.data.generators import RandomStream
 from sweeplab.data.objectives.base import Objective, spread
-from sweeplab.data.objectives.labels import lengths_of_both
-from sweeplab.data.objectives.labels import room as label_room
 from sweeplab.data.prompts import BOS, EOS, HOLE, MASK, PAD, Prompt, SpecialTokens, check_room
 from sweeplab.errors import BadInput, Problem
+from sweeplab.formatting import several
 from sweeplab.hyperparameters import Hyperparameters
 
 
@@ -54,20 +53,10 @@ FORMS: Mapping[str, Form] = {
 def source_lengths(pairs: Pairs, values: Hyperparameters) -> Ids:
     """Return the number of tokens of each source [n_pairs] that fit into block_size; longer sources are cut."""
     form, (sources, targets) = FORMS[values.family], pairs.lengths.T
-    if pairs.n_labels:
-        return np.asarray(np.minimum(sources, label_room(values)))
     # A source is cut in the same way for all its targets: it leaves room for the longest.
     targets = targets.reshape(-1, pairs.per_source).max(axis=1).repeat(pairs.per_source)
     taken = form.n_special + targets if form.is_one_sequence else 0
     return np.asarray(np.minimum(sources, values.block_size - taken))
-
-
-def share_cut(pairs: Pairs, values: Hyperparameters) -> float:
-    """Return the share of pairs of which the source, or with scores one of the two texts, is cut."""
-    if pairs.kind == "scores":
-        kept = sum(lengths_of_both(pairs, values))
-        return float((kept < pairs.lengths.sum(axis=1) - SCORE_SIZE).mean())
-    return float((source_lengths(pairs, values) < pairs.lengths[:, 0]).mean())
 
 
 class PairsObjective(Objective):
@@ -93,13 +82,24 @@ class PairsObjective(Objective):
         return block_size, 0 if FORMS[values.family].is_one_sequence else block_size
 
     @classmethod
+    def n_targets(cls, split: Pairs) -> int:
+        """Return the number of tokens of all targets, each with its end."""
+        return int(split.lengths[:, 1].sum()) + split.n_pairs
+
+    @classmethod
+    def share_cut(cls, split: Pairs, values: Hyperparameters) -> float:
+        """Return the share of pairs of which the source is cut."""
+        return float((source_lengths(split, values) < split.lengths[:, 0]).mean())
+
+    @classmethod
     def check(cls, name: str, split: Pairs, values: Hyperparameters) -> None:
         """Refuse a block_size with no room for the longest target and one token of its source."""
         form, block_size = FORMS[values.family], values.block_size
         longest = int(split.lengths[:, 1].max())
         needed = longest + form.n_special + form.is_one_sequence
         if block_size < needed:
-            what = f"block_size {block_size} is too short for the {name} split's longest target: {longest} tokens"
+            target = f"the {name} split's longest target: {several(longest, 'token')}"
+            what = f"block_size {block_size} is too short for {target}"
             raise BadInput(Problem(what, allowed=f"at least {needed}"))
 
     @classmethod
@@ -114,8 +114,14 @@ class PairsObjective(Objective):
         if not form.is_causal and (not after or any(map(len, after))):
             needed = f"end the prompt with one {HOLE} for each of its tokens"
             raise BadInput(f"an encoder of pairs needs the length of the target: {needed}")
-        target = [] if form.is_causal else [special[MASK]] * (len(after) + 1)
-        before = [*(source if form.is_one_sequence else ()), special[BOS]]
+        before, room = [special[BOS]], None
+        if form.is_one_sequence:
+            before = [*source, *before]
+        target: list[int] = []
+        if form.is_causal:
+            room = values.block_size + 1 - len(before)
+        else:
+            target = [special[MASK]] * (len(after) + 1)
         check_room(source, values, more=len(target) + form.is_one_sequence)
         return Prompt(
             start=[*before, *target],
@@ -123,7 +129,7 @@ class PairsObjective(Objective):
             source=None if form.is_one_sequence else source,
             markers=[special[EOS]],
             end=special[EOS],
-            room=values.block_size + 1 - len(before) if form.is_causal else None,
+            room=room,
         )
 
     def example(self) -> Sequence[Sequence[int]]:
@@ -180,29 +186,3 @@ class PairsObjective(Objective):
         position = np.arange(width)
         tokens = self._tokens.take(starts[:, None] + position, mode="clip").astype(np.int64)
         return np.where(position < lengths[:, None], tokens, self.special[PAD])
-
-
-@final
-class Preference(PairsObjective):
-    """A trained model learns to prefer the chosen of two answers to a prompt to the rejected one.
-
-    Sequences are those of pairs; a batch has the chosen and the rejected answer of each prompt in turn. The loss is
-    that of direct preference optimization (`preference_losses` of the model).
-    """
-
-    name = "preference"
-    meaning = "Which of two answers to a prompt is chosen, by direct preference optimization (DPO)"
-    families = ("decoder", "encoder_decoder")
-    learns = "preferences"
-    unit = "nats/pair"
-    per_loss = 2
-    finds_whole = False
-
-    @classmethod
-    def task(cls, values: Hyperparameters) -> str:
-        """Describe the task."""
-        return "which of two answers to a prompt is chosen"
-
-    def _batch(self, items: Ids, random: RandomStream) -> Batch:
-        rows = (items[:, None] * self.per_loss + np.arange(self.per_loss)).ravel()
-        return super()._batch(rows, random)._replace(reference=rows)

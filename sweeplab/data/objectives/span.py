@@ -20,6 +20,7 @@ from sweeplab.data.generators import RandomStream
 from sweeplab.data.objectives.base import TextObjective, spread
 from sweeplab.data.prompts import BOS, EOS, HOLE, Prompt, SpecialTokens, check_room, cut, filled, sentinel
 from sweeplab.errors import BadInput, Problem
+from sweeplab.formatting import several
 from sweeplab.hyperparameters import Hyperparameters
 
 
@@ -53,9 +54,9 @@ class Corruption:
 def _longest(block_size: int, mask_share: float, span_length: float) -> Corruption:
     # Every token is in the source or in the target, so a window has at most 2 * block_size tokens.
     for window in range(2 * block_size, 1, -1):
-        found = Corruption.of(window, mask_share, span_length)
-        if max(found.source_length, found.target_length) <= block_size:
-            return found
+        corruption = Corruption.of(window, mask_share, span_length)
+        if max(corruption.source_length, corruption.target_length) <= block_size:
+            return corruption
     raise ValueError(f"block_size {block_size} is too small for spans: at least {Span.shortest_block}")
 
 
@@ -106,7 +107,7 @@ class Span(TextObjective):
         pieces = pieces if len(pieces) > 1 else [*pieces, []]
         counts, n_holes = corruption(values), len(pieces) - 1
         if n_holes > counts.n_spans:
-            what = f"the prompt has {HOLE} {n_holes} times"
+            what = f"the prompt has {HOLE} {several(n_holes, 'time')}"
             raise BadInput(Problem(what, f"at most {counts.n_spans}, as in training"))
         sentinels = [special[sentinel(index)] for index in range(counts.n_spans)]
         source = [*filled(pieces, sentinels[:n_holes]), special[EOS]]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
 import numpy as np
 
 from sweeplab.data.batches import NO_TARGET, Batch, Ids
 from sweeplab.data.generators import RandomStream, generator_key
-from sweeplab.data.objectives.base import TextObjective, spread
+from sweeplab.data.objectives.base import TextObjective, rows_together, spread
 from sweeplab.data.prompts import HOLE, MASK, Prompt, SpecialTokens, check_room, cut, filled
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import Hyperparameters
@@ -41,6 +41,16 @@ class NextToken(TextObjective):
         """Return the first half of the first window."""
         (text,) = self._texts(np.array([0]))
         return [text[: len(text) // 2].tolist()]
+
+    @classmethod
+    def likelihood(
+        cls, tokens: Ids, values: Hyperparameters, own_special: Mapping[str, int] | None = None
+    ) -> Iterator[Batch]:
+        """Predict every token but the first, in windows of block_size as an evaluation has."""
+        if len(tokens) < 2:
+            raise BadInput("the text is one token, and no token is before it to predict it from")
+        block_size = min(values.block_size, len(tokens) - 1)
+        return cls(tokens, values.replace(block_size=block_size), own_special).evaluation()
 
     def _batch_of_texts(self, texts: Ids, random: RandomStream) -> Batch:
         return Batch(texts[:, :-1], texts[:, 1:])
@@ -95,6 +105,19 @@ class Masked(TextObjective):
         shown = np.where(draw < HIDDEN + REPLACED, others, inputs[chosen])
         inputs[chosen] = np.where(draw < HIDDEN, self.special[MASK], shown)
         return Batch(inputs, targets)
+
+    @classmethod
+    def likelihood(
+        cls, tokens: Ids, values: Hyperparameters, own_special: Mapping[str, int] | None = None
+    ) -> Iterator[Batch]:
+        """Mask each token in turn: the pseudo-likelihood of Salazar et al. (2020), in windows of block_size."""
+        mask = SpecialTokens(values.vocab_size, cls.special_names(values), own_special)[MASK]
+        for start in range(0, len(tokens), values.block_size):
+            window = tokens[start : start + values.block_size].astype(np.int64)
+            n_rows = rows_together(len(window))
+            for first in range(0, len(window), n_rows):
+                is_masked = np.eye(len(window), dtype=bool)[first : first + n_rows]
+                yield Batch(np.where(is_masked, mask, window), np.where(is_masked, window, NO_TARGET))
 
     def alone(self, n_sequences: int) -> Iterator[Batch]:
         """Mask one token of each window, at a random position, for the pseudo-likelihood of Salazar et al. (2020).

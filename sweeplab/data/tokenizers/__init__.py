@@ -9,7 +9,6 @@ from sweeplab.data.tokenizers.base import ByteTokenizer as ByteTokenizer
 from sweeplab.data.tokenizers.base import CharTokenizer as CharTokenizer
 from sweeplab.data.tokenizers.base import IdsTokenizer as IdsTokenizer
 from sweeplab.data.tokenizers.base import Tokenizer as Tokenizer
-from sweeplab.data.tokenizers.base import word_encoder as word_encoder
 from sweeplab.data.tokenizers.learned import BpeTokenizer as BpeTokenizer
 from sweeplab.data.tokenizers.learned import LearnedTokenizer as LearnedTokenizer
 from sweeplab.data.tokenizers.learned import LibraryTokenizer as LibraryTokenizer

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, ClassVar, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sweeplab.formatting import several
 
 Ids = NDArray[np.uint16]
 LARGEST_VOCABULARY = 2**16  # token files hold 16-bit numbers
@@ -157,7 +159,7 @@ class CharTokenizer(FieldsTokenizer):
             raise ValueError("a char tokenizer has one character or more, all distinct, in code point order")
         if len(self.characters) > LARGEST_VOCABULARY:
             raise ValueError(
-                f"the text has {len(self.characters):,} distinct characters, and a char tokenizer "
+                f"the text has {several(len(self.characters), 'distinct character')}, and a char tokenizer "
                 f"at most {LARGEST_VOCABULARY:,}; the byte tokenizer takes any text"
             )
 
@@ -228,31 +230,3 @@ class IdsTokenizer(FieldsTokenizer):
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
         """Return the ids, separated by spaces."""
         return self.blank.join(map(str, self._known(ids).tolist()))
-
-
-def word_encoder(tokenizer: Tokenizer) -> Callable[[Sequence[str]], tuple[NDArray[np.int64], list[int]]]:
-    """Return a function that encodes words separated by spaces: it returns their tokens, and each word's first index.
-
-    Each word is encoded alone, so its tokens do not depend on its neighbors; only the first word of a text has no space
-    before it. The function raises ValueError if a character, or a whole word, has no token.
-    """
-
-    @cache
-    def encode_word(word: str, is_first: bool) -> tuple[NDArray[np.int64], int]:
-        own = np.asarray(tokenizer.encode(word)).astype(np.int64)
-        if not len(own):
-            raise ValueError(f"{word!r} has no token")
-        if is_first:
-            return own, 0
-        # If the space before a word has tokens of its own, the word starts after them.
-        space = np.asarray(tokenizer.encode(" ")).astype(np.int64)
-        whole = np.asarray(tokenizer.encode(f" {word}")).astype(np.int64)
-        return whole, len(space) if np.array_equal(whole, np.append(space, own)) else 0
-
-    def encode(words: Sequence[str]) -> tuple[NDArray[np.int64], list[int]]:
-        parts = [encode_word(word, at == 0) for at, word in enumerate(words)]
-        starts = np.cumsum([0, *(len(tokens) for tokens, _ in parts)])[:-1]
-        first = [int(start) + n_before for start, (_, n_before) in zip(starts, parts, strict=True)]
-        return np.concatenate([np.empty(0, np.int64), *(tokens for tokens, _ in parts)]), first
-
-    return encode

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.data.tokenizers.base import LARGEST_VOCABULARY, N_BYTES, FieldsTokenizer, Ids, Tokenizer, utf8
+from sweeplab.formatting import several
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
@@ -39,16 +40,16 @@ class LearnedTokenizer(Tokenizer):
             return cls._learned(text, cls.default_size)
         if not N_BYTES <= vocab_size <= LARGEST_VOCABULARY:
             raise ValueError(
-                f"the {cls.name} tokenizer cannot have {vocab_size:,} tokens; allowed: {N_BYTES} (the bytes) "
+                f"the {cls.name} tokenizer cannot have {several(vocab_size, 'token')}; allowed: {N_BYTES} (the bytes) "
                 f"to {LARGEST_VOCABULARY:,}"
             )
-        found = cls._learned(text, vocab_size)
-        if found.vocab_size < vocab_size:
+        tokenizer = cls._learned(text, vocab_size)
+        if tokenizer.vocab_size < vocab_size:
             raise ValueError(
-                f"the {cls.name} tokenizer finds only {found.vocab_size:,} tokens in the training split, "
+                f"the {cls.name} tokenizer finds only {several(tokenizer.vocab_size, 'token')} in the training split, "
                 f"not {vocab_size:,}"
             )
-        return found
+        return tokenizer
 
     @classmethod
     @abstractmethod
@@ -95,8 +96,8 @@ class LibraryTokenizer(LearnedTokenizer):
     @property
     def end_of_text(self) -> int | None:
         """Return the id of GPT-2's end-of-text token, which an imported tokenizer may have."""
-        found = self._library.token_to_id(END_OF_TEXT)
-        return None if found is None else int(found)
+        token = self._library.token_to_id(END_OF_TEXT)
+        return None if token is None else int(token)
 
     @classmethod
     def _learned(cls, text: str, vocab_size: int) -> Self:
@@ -128,17 +129,14 @@ class LibraryTokenizer(LearnedTokenizer):
         from tokenizers import pre_tokenizers
 
         letters = set(pre_tokenizers.ByteLevel.alphabet())
-        is_bytes = self._decoder == "ByteLevel"
+        decoder = json.loads(self.definition).get("decoder")
+        is_bytes = isinstance(decoder, dict) and decoder.get("type") == "ByteLevel"
         written = [str(self._library.id_to_token(token)) for token in range(self.vocab_size)]
         if not is_bytes:  # BERT's mark of a continued word, and SentencePiece's mark of a space
             written = [each.removeprefix("##").replace("\u2581", " ") for each in written]
+            written = ["\0" if re.fullmatch("<0x[0-9A-F]{2}>", each) else each for each in written]  # a byte
         spelled = (each if is_bytes and letters.issuperset(each) else utf8(each) for each in written)
         return np.array([*map(len, spelled)])
-
-    @property
-    def _decoder(self) -> str | None:
-        found = json.loads(self.definition).get("decoder")
-        return found.get("type") if isinstance(found, dict) else None
 
     def to_json(self) -> dict[str, Any]:
         """Return the name and the library's definition."""
@@ -184,27 +182,27 @@ class UnigramTokenizer(LibraryTokenizer):
     @classmethod
     def _learned(cls, text: str, vocab_size: int) -> Self:
         """Learn pieces, and give all missing bytes the same score."""
-        found = json.loads(super()._learned(text, vocab_size).definition)
+        definition = json.loads(super()._learned(text, vocab_size).definition)
         # Of a text of one repeated character the library learns no score: JSON has null for its NaN.
-        scores = {token: round(score or 0.0, 9) for token, score in found["model"]["vocab"]}
+        scores = {token: round(score or 0.0, 9) for token, score in definition["model"]["vocab"]}
         ranked = sorted(scores, key=lambda token: (-scores[token], token))
         longer = [token for token in ranked if len(token) > 1]
         least = scores[longer[-1]] if longer else 0.0
         letters = {
-            each: scores[each] if scores[each] > least + TOLERANCE else round(least - BYTE_GAP, 9)
-            for each in sorted(scores.keys() - {*longer})
+            letter: scores[letter] if scores[letter] > least + TOLERANCE else round(least - BYTE_GAP, 9)
+            for letter in sorted(scores.keys() - {*longer})
         }
         kept = letters | {token: scores[token] for token in longer[: vocab_size - len(letters)]}
-        found["model"]["vocab"] = [[token, score] for token, score in kept.items()]
-        return cls.from_json({"definition": found})
+        definition["model"]["vocab"] = [[token, score] for token, score in kept.items()]
+        return cls.from_json({"definition": definition})
 
 
 def _pieces(text: str) -> Iterator[str]:
     """Yield a text in pieces, cut between a word and the space after it, where GPT-2's pattern splits too."""
     start = 0
-    while found := BEFORE_SPACE.search(text, start + PIECE):
-        yield text[start : found.start()]
-        start = found.start()
+    while space := BEFORE_SPACE.search(text, start + PIECE):
+        yield text[start : space.start()]
+        start = space.start()
     if start < len(text):
         yield text[start:]
 
@@ -250,14 +248,14 @@ class WordTokenizer(LearnedTokenizer, FieldsTokenizer):
     def encode(self, text: str) -> Ids:
         """Return the ids of a text's words, or of their bytes."""
         utf8(text)
-        found: list[int] = []
+        ids: list[int] = []
         for word in WORD.findall(text):
             known = self._ids.get(word)
             if known is None:
-                found.extend(word.encode())
+                ids.extend(word.encode())
             else:
-                found.append(known)
-        return np.array(found, np.uint16)
+                ids.append(known)
+        return np.array(ids, np.uint16)
 
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
         """Return the text of the words and bytes."""

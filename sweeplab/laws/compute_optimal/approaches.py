@@ -21,9 +21,9 @@ from sweeplab.laws.assessment import Assessment, Estimate, assess, checked_budge
 from sweeplab.laws.compute_optimal.envelope import Curves, Envelope, curves_of_points, envelope
 from sweeplab.laws.compute_optimal.isoflop import IsoFlop, check, isoflop
 from sweeplab.laws.compute_optimal.lines import N_AT, Number, RowNoise, no_optimum, optimum_at
-from sweeplab.laws.estimation.fitting import Fit
-from sweeplab.laws.estimation.forms import D_OPT, N_OPT, RATIO
-from sweeplab.laws.estimation.intervals import LEVEL, inverse_curvature
+from sweeplab.laws.fitting import Fit
+from sweeplab.laws.forms import D_OPT, N_OPT, RATIO
+from sweeplab.laws.intervals import LEVEL, inverse_curvature
 from sweeplab.laws.points import Points
 
 ISOFLOP, ENVELOPE, PARAMETRIC = "isoflop", "envelope", "parametric"
@@ -52,16 +52,18 @@ class Discrepancy:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        ends: tuple[float, ...] = (self.value, self.low, self.high)
+        ends = {"difference": self.value, "low": self.low, "high": self.high}
         if self.is_ratio:
-            ends = tuple(math.exp(min(max(each, -700.0), 700.0)) for each in ends)
-        names = ("ratio" if self.is_ratio else "difference", "low", "high", "more_than_noise")
-        return dict(zip(names, (*ends, self.more_than_noise), strict=True))
+            values = (math.exp(min(max(end, -700.0), 700.0)) for end in ends.values())
+            ends = dict(zip(("ratio", "low", "high"), values, strict=True))
+        return ends | {"more_than_noise": self.more_than_noise}
 
     def __str__(self) -> str:
-        said = self.as_dict()
-        first = f"a factor {said['ratio']:.3g}" if self.is_ratio else f"{said['difference']:+.3f}"
-        return f"{first} (90% interval {said['low']:.3g} to {said['high']:.3g})"
+        shown = self.as_dict()
+        first = f"{self.value:+.3f}"
+        if self.is_ratio:
+            first = f"a factor {shown['ratio']:.3g}"
+        return f"{first} (90% interval {shown['low']:.3g} to {shown['high']:.3g})"
 
 
 @dataclass(frozen=True)
@@ -137,76 +139,73 @@ def approaches(
     law: str = "chinchilla",
     asked: int | tuple[float, ...] | None = None,
     budget: float | None = None,
-    found: Assessment | None = None,
+    assessment: Assessment | None = None,
 ) -> Approaches:
     """Return the three approaches for a table; `curves` are a study's, or the table's own groups when None.
 
     `asked` is the result of `parse_budgets`; `budget` is the compute at which to give N_opt (the largest of the table
-    when None); `found` is an assessment made before, whose budget and law are then used.
-
-    Raises:
-        BadInput: no such law, one without N and D, a column that is missing, fewer than three sizes.
+    when None); `assessment` is one made before, whose budget and law are then used.
     """
     check(points)
     if not {"params", "tokens"} <= set(find_law(law).columns):
         raise BadInput(f"{law} has no compute-optimal size; use a law of N and D, such as chinchilla")
-    at, why = checked_budget(budget, points), ""
-    if found is None:
+    at, why, shared = checked_budget(budget, points), "", None
+    if assessment is None:
         try:
-            found = assess(points, find_law(law), budget=budget)
+            assessment = assess(points, find_law(law), budget=budget)
         except BadInput as refused:
             why = "; ".join(problem.what for problem in refused.problems)
-    at = found.budget if found else at
-    parabolas = isoflop(points, asked, at, found.shared if found else None)
-    lowest = envelope(curves_of_points(points) if curves is None else curves, at)
-    parametric = _parametric(points, found) if found else no_optimum(why, math.log(at))
+    parametric, warnings = no_optimum(why, math.log(at)), tuple[str, ...]()
+    if assessment:
+        law, at, shared = assessment.fit.law.name, assessment.budget, assessment.shared
+        parametric, warnings = _parametric(points, assessment), assessment.warnings
+    if curves is None:
+        curves = curves_of_points(points)
+    parabolas, lowest = isoflop(points, asked, at, shared), envelope(curves, at)
     numbers = {ISOFLOP: parabolas.numbers, ENVELOPE: lowest.numbers, PARAMETRIC: parametric}
-    said = {
-        ISOFLOP: parabolas.warnings,
-        ENVELOPE: lowest.warnings,
-        PARAMETRIC: found.warnings if found else (),
-    }
+    by_name = {ISOFLOP: parabolas.warnings, ENVELOPE: lowest.warnings, PARAMETRIC: warnings}
     pairs = combinations((PARAMETRIC, ISOFLOP, ENVELOPE), 2)
     return Approaches(
         points=points,
         budget=at,
         isoflop=parabolas,
         envelope=lowest,
-        parametric=found,
-        law=found.fit.law.name if found else law,
+        parametric=assessment,
+        law=law,
         why_none=why,
         numbers=numbers,
         disagreements=tuple(_disagreement(pair, numbers, parabolas.noise) for pair in pairs),
-        warnings=tuple(f"{name}: {each}" for name, warnings in said.items() for each in warnings),
+        warnings=tuple(f"{name}: {warning}" for name, those in by_name.items() for warning in those),
     )
 
 
-def _parametric(points: Points, found: Assessment) -> dict[str, Number]:
-    """Return the numbers of a fit; N_opt follows from its tokens per parameter and the budget."""
-    by_name = {each.quantity.name: _number(found.fit, each) for each in found.estimates}
+def _parametric(points: Points, assessment: Assessment) -> dict[str, Number]:
+    """The numbers of a fit; N_opt follows from its tokens per parameter and the budget."""
+    by_name = {each.quantity.name: _number(assessment.fit, each) for each in assessment.estimates}
     numbers = {name: by_name[name] for name in (N_OPT, D_OPT) if name in by_name}
-    ratio, at = by_name[RATIO], math.log(found.budget)
-    total = math.log(found.budget / points.flops_per_param_token)
+    ratio, at = by_name[RATIO], math.log(assessment.budget)
+    total = math.log(assessment.budget / points.flops_per_param_token)
     value, low, high = ((total - each) / 2 for each in (ratio.value, ratio.high, ratio.low))
-    influence = None if ratio.influence is None else -ratio.influence / 2
-    said = replace(optimum_at(at)[N_AT], value=value, low=low, high=high)
-    return numbers | {N_AT: replace(said, verdict=ratio.verdict, influence=influence)}
+    optimum = replace(optimum_at(at)[N_AT], value=value, low=low, high=high, verdict=ratio.verdict)
+    if ratio.influence is not None:
+        optimum = replace(optimum, influence=-ratio.influence / 2)
+    return numbers | {N_AT: optimum}
 
 
-def _number(fit: Fit, each: Estimate) -> Number:
-    quantity, interval = each.quantity, each.interval
+def _number(fit: Fit, estimate: Estimate) -> Number:
+    quantity, interval = estimate.quantity, estimate.interval
     slope = quantity.measure(fit.theta[None])[1][0]
     # The Huber loss bounds the influence of outliers: only the share of errors within delta moves a number.
     inside = float((np.abs(fit.residuals()) < fit.rows.delta).mean())
     influence = inside * slope @ inverse_curvature(fit) @ (fit.jacobian * fit.rows.weights)
     words = (quantity.name, quantity.meaning, quantity.kind, quantity.is_log)
-    own = _lost(fit.rows.delta / fit.sigma if fit.sigma > 0 else math.inf)
+    lost = _lost(fit.rows.delta / fit.sigma if fit.sigma > 0 else math.inf)
     ends = (interval.value, interval.low, interval.high)
-    return Number(*words, *ends, each.verdict, np.asarray(influence, float), own)
+    return Number(*words, *ends, estimate.verdict, np.asarray(influence, float), lost)
 
 
 def _lost(k: float) -> float:
-    """Return by what share a Huber fit varies more than least squares under normal errors; delta is k sigmas.
+    """By what share a Huber fit varies more than least squares under normal errors; delta is k sigmas.
 
     Huber 1964: E[psi^2] / E[psi']^2 - 1. This part of the error is not shared with a least-squares approach.
     """
@@ -229,7 +228,7 @@ def _disagreement(
     if differences:
         return Disagreement(between, differences)
     lacking = [name for name in between if not any(each.identified for each in numbers[name].values())]
-    who = f"{' and '.join(lacking)} {'has' if len(lacking) == 1 else 'have'}" if lacking else "they share"
+    who = ("they share", f"{' and '.join(lacking)} has", f"{' and '.join(lacking)} have")[len(lacking)]
     return Disagreement(between, {}, f"{' and '.join(between)} cannot be compared: {who} no number")
 
 
@@ -237,7 +236,7 @@ def _difference(first: Number, second: Number, noise: RowNoise | None) -> Discre
     value = second.value - first.value
     if noise and first.influence is not None and second.influence is not None:
         variance = noise.of(second.influence - first.influence)
-        variance += first.own * noise.of(first.influence) + second.own * noise.of(second.influence)
+        variance += first.alone * noise.of(first.influence) + second.alone * noise.of(second.influence)
         below = above = noise.quantile() * math.sqrt(variance)
     else:
         below = math.hypot(second.value - second.low, first.high - first.value)

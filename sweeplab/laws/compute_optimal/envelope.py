@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sweeplab.formatting import several
 from sweeplab.laws.compute_optimal import lines
 from sweeplab.laws.compute_optimal.lines import FEWEST, N_AT, Number
-from sweeplab.laws.estimation.forms import D_OPT, N_OPT, Array
-from sweeplab.laws.estimation.intervals import LEVEL
-from sweeplab.laws.estimation.verdicts import DECADES
+from sweeplab.laws.forms import D_OPT, N_OPT, Array
+from sweeplab.laws.intervals import LEVEL
 from sweeplab.laws.points import Points
 
 if TYPE_CHECKING:
@@ -74,20 +74,22 @@ def curves_of_points(points: Points) -> Curves:
         return Curves((), "unknown", none)
     names = np.asarray(points.groups, object)
     log_n, log_c = np.log(points.columns["params"]), np.log(points.columns["flops"])
-    found = []
+    curves = []
     for name in dict.fromkeys(points.groups):
         rows = np.flatnonzero(names == name)
         rows = rows[np.argsort(log_c[rows], kind="stable")]
         rows = rows[np.diff(log_c[rows], prepend=-np.inf) > 0]
         if len(rows) >= FEWEST_POINTS and lines.n_sizes(log_n[rows]) == 1:
             size = float(points.columns["params"][rows].mean())
-            found.append(Curve(name, size, log_c[rows], np.log(points.columns["loss"][rows])))
-    none = f"no curves: no group has {FEWEST_POINTS} rows of one size at different FLOPs"
-    return Curves(tuple(found), "unknown", "" if found else none)
+            curves.append(Curve(name, size, log_c[rows], np.log(points.columns["loss"][rows])))
+    if not curves:
+        none = f"no curves: no group has {FEWEST_POINTS} rows of one size at different FLOPs"
+        return Curves((), "unknown", none)
+    return Curves(tuple(curves), "unknown")
 
 
 def _sizes_of(curves: Sequence[Curve]) -> tuple[Array, Array]:
-    """Return log N of the sizes, increasing, [sizes], and the curves of each, [sizes, curves] of 0 and 1."""
+    """Log N of the sizes, increasing, [sizes], and the curves of each, [sizes, curves] of 0 and 1."""
     log_n = np.log([curve.params for curve in curves])
     order = np.argsort(log_n, kind="stable")
     place = np.empty(len(log_n), int)
@@ -118,29 +120,31 @@ class Envelope:
         return vars(self) | {"numbers": numbers} | lists
 
 
-def envelope(curves: Curves, budget: float, n_draws: int = N_DRAWS, seed: int = 0) -> Envelope:
+def envelope(curves: Curves, budget: float) -> Envelope:
     """Return the envelope of training curves, its exponents, and N_opt at a budget in FLOPs."""
-    log_n, belongs = _sizes_of(curves.runs) if curves.runs else (np.empty(0), np.empty(0))
+    log_n, belongs = np.empty(0), np.empty(0)
+    if curves.runs:
+        log_n, belongs = _sizes_of(curves.runs)
     about = (len(curves.runs), len(log_n), curves.schedule)
     why = curves.why_none
     if not why and len(log_n) <= FEWEST:
-        why = f"the curves are of {len(log_n)} sizes; {FEWEST + 1} or more are needed"
+        why = f"the curves are of {several(len(log_n), 'size')}; {FEWEST + 1} or more are needed"
     if why:
         nothing: dict[str, list[float]] = {"flops": [], "loss": [], "params": []}
         return Envelope(*about, lines.no_optimum(why, math.log(budget)), nothing)
-    begin = min(each.log_flops[0] for each in curves.runs)
-    log_c = np.linspace(begin, max(each.log_flops[-1] for each in curves.runs), N_COMPUTES)
+    begin = min(curve.log_flops[0] for curve in curves.runs)
+    log_c = np.linspace(begin, max(curve.log_flops[-1] for curve in curves.runs), N_COMPUTES)
     losses = np.stack([np.interp(log_c, each.log_flops, each.log_loss, _FAR, _FAR) for each in curves.runs])
-    own = _lowest(losses, belongs, np.ones((1, len(losses)), bool))
-    path = _path(own)[0]
-    lowest = own[0, path, np.arange(N_COMPUTES)]
+    by_size = _lowest(losses, belongs, np.ones((1, len(losses)), bool))
+    path = _path(by_size)[0]
+    lowest = by_size[0, path, np.arange(N_COMPUTES)]
     held = lowest < _FAR
-    changes = _changes(own[0], path, log_c, log_n)
-    random = np.random.default_rng(seed)
-    drawn = random.multinomial(len(losses), np.full(len(losses), 1 / len(losses)), size=n_draws) > 0
-    own = _lowest(losses, belongs, drawn)
-    moved = [_changes(each, best, log_c, log_n) for each, best in zip(own, _path(own), strict=True)]
-    redrawn = np.array([_line(each) if len(each) >= 2 else (math.nan, math.nan) for each in moved])
+    changes = _changes(by_size[0], path, log_c, log_n)
+    random = np.random.default_rng(0)
+    drawn = random.multinomial(len(losses), np.full(len(losses), 1 / len(losses)), size=N_DRAWS) > 0
+    by_size = _lowest(losses, belongs, drawn)
+    moved = [_changes(table, best, log_c, log_n) for table, best in zip(by_size, _path(by_size), strict=True)]
+    redrawn = np.array([_line(table) for table in moved])
     caution = SCHEDULES[curves.schedule]
     numbers = _numbers(changes, redrawn, math.log(budget), caution)
     drawn_as = {"flops": log_c[held], "loss": lowest[held], "params": log_n[path][held]}
@@ -154,20 +158,20 @@ def envelope(curves: Curves, budget: float, n_draws: int = N_DRAWS, seed: int = 
 
 
 def _lowest(losses: Array, belongs: Array, present: NDArray[np.bool_]) -> Array:
-    """Return the lowest log loss among the present curves of each size, [B, S, T]."""
-    own = belongs.astype(bool)
-    return np.stack([np.where(present[:, of, None], losses[of], _FAR).min(1) for of in own], axis=1)
+    """The lowest log loss among the present curves of each size, [B, S, T]."""
+    members = belongs.astype(bool)
+    return np.stack([np.where(present[:, of, None], losses[of], _FAR).min(1) for of in members], axis=1)
 
 
 def _path(losses: Array) -> NDArray[np.intp]:
-    """Return the non-decreasing path of sizes with the lowest summed log loss over T: [B, T]."""
+    """The non-decreasing path of sizes with the lowest summed log loss over T: [B, T]."""
     n_draws, n_sizes, n_computes = losses.shape
     total = losses[:, :, 0]
     previous = np.zeros((n_computes, n_draws, n_sizes), int)
-    each = np.arange(n_sizes)
+    sizes = np.arange(n_sizes)
     for at in range(1, n_computes):
         best = np.minimum.accumulate(total, axis=1)
-        previous[at] = np.maximum.accumulate(np.where(total <= best, each, 0), axis=1)
+        previous[at] = np.maximum.accumulate(np.where(total <= best, sizes, 0), axis=1)
         total = best + losses[:, :, at]
     path = np.empty((n_draws, n_computes), int)
     path[:, -1] = total.argmin(1)
@@ -177,7 +181,7 @@ def _path(losses: Array) -> NDArray[np.intp]:
 
 
 def _changes(losses: Array, path: NDArray[np.intp], log_c: Array, log_n: Array) -> Array:
-    """Return log C and log N of each change between two sizes with curves on both sides, [changes, 2]."""
+    """Log C and log N of each change between two sizes with curves on both sides, [changes, 2]."""
     at = np.flatnonzero(np.diff(path))
     old, new = path[at], path[at + 1]
     both = (losses[old, at + 1] < _FAR) & (losses[new, at] < _FAR)
@@ -186,18 +190,18 @@ def _changes(losses: Array, path: NDArray[np.intp], log_c: Array, log_n: Array) 
 
 
 def _line(changes: Array) -> tuple[float, float]:
-    """Return the slope of the line through the changes, and its log N at log C = 0."""
+    if len(changes) < 2:
+        return math.nan, math.nan
     slope, at = np.polyfit(changes[:, 0], changes[:, 1], 1)
     return float(slope), float(at)
 
 
 def _numbers(changes: Array, draws: Array, at: float, caution: str) -> dict[str, Number]:
     if len(changes) < FEWEST:
-        why = f"the best size changes {len(changes)} times between sizes that both have curves; a line needs {FEWEST}"
+        why = f"the best size changes {several(len(changes), 'time')} between sizes that both have curves"
+        why += f"; a line needs {FEWEST}"
         return lines.no_optimum(why, at)
-    lacking = []
-    if (decades := float(np.ptp(changes[:, 0])) / math.log(10)) < DECADES["flops"]:
-        lacking = [f"the changes span {decades:.2f} decades of FLOPs and {DECADES['flops']} are needed"]
+    lacking = lines.short_span("changes", changes[:, 0])
     held = draws[np.isfinite(draws[:, 0])]
     if len(held) < (1 - _MOST_LOST) * len(draws):
         lacking.append("too few bootstrap tables have a line: the runs give it no bounds")

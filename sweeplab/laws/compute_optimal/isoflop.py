@@ -3,12 +3,24 @@
 Hoffmann et al. 2022, Training compute-optimal large language models, approach 2. Departures: a minimum counts only
 if the parabola is convex, and falls and rises again between the smallest and the largest size of its budget, by more
 than the noise; the noise is one share of the loss, pooled over all budgets; the line is fitted to the rows of all
-budgets at once (`valley`), which allows for skewed minima. A minimum's interval is Fieller's (1954), for the ratio of
-two coefficients: for a parabola it equals the profile interval, and is unbounded exactly where the rows give no bound.
+budgets at once, which allows for skewed minima. A minimum's interval is Fieller's (1954), for the ratio of two
+coefficients: for a parabola it equals the profile interval, and is unbounded exactly where the rows give no bound.
 
 Rows share a budget if their FLOPs agree, or by bins that the user asks for. Rows of one budget are shifted to the same
 FLOPs before a parabola is fitted to them: along their own tokens per parameter, and along the line of the lowest
 losses. The shift matters in wide bins and hardly elsewhere.
+
+A line through separately fitted minima is biased if the sizes drift from one side of the optimum to the other: a
+minimum near the edge counts only if noise moved it inward, and has the largest weight if noise made its parabola
+steep; both turn the line towards the middle of the sizes. Nor is the loss a parabola in log N: it is skewed, more so
+further from the minimum. So the line (`valley`) is fitted to the rows themselves (nonlinear least squares):
+
+    loss_i / level_b = a_b + k_b (u^2 / 2 + skew u^3 / 6),  u = log N_i - at - slope x_b,  log k_b = bend + growth x_b
+
+with x_b = log C_b - center. All budgets share one skew, as in Hoffmann et al. 2022, equation 2, where it is
+beta - alpha at every C; each budget has its own level a_b.
+
+Legend: n rows of the table, m rows that are used, B budgets.
 """
 
 from __future__ import annotations
@@ -19,23 +31,205 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sweeplab.errors import BadInput, Problem
+from sweeplab.formatting import several
 from sweeplab.laws.compute_optimal import lines
 from sweeplab.laws.compute_optimal.lines import N_AT, Line, Number, RowNoise, n_sizes
-from sweeplab.laws.compute_optimal.parabolas import (
-    SIZES,
-    IsoflopBudget,
-    Parabola,
-    Rows,
-    parabola,
-    tokens_of,
-)
-from sweeplab.laws.compute_optimal.valley import valley
-from sweeplab.laws.estimation.forms import D_OPT, N_OPT, Array
-from sweeplab.laws.estimation.intervals import Shared, student
-from sweeplab.laws.estimation.verdicts import DECADES
+from sweeplab.laws.forms import D_OPT, N_OPT, Array
+from sweeplab.laws.intervals import Shared, student
 from sweeplab.laws.points import Points
+
+Rows = NDArray[np.intp]
+SIZES = 3  # that a parabola needs
+
+
+@dataclass(frozen=True)
+class IsoflopBudget:
+    """Rows of one budget: its FLOPs, the rows' indices, and their log N and log loss shifted to the budget."""
+
+    flops: float
+    rows: Rows
+    log_n: Array
+    log_loss: Array
+
+
+@dataclass(frozen=True)
+class Parabola:
+    """loss = level * (c_0 + c_1 z + c_2 z^2), z = log N - center, through the used rows of one budget.
+
+    `inverse` [3, 3] is the inverse of the normal matrix; `residuals` [m] are those of the losses divided by the level,
+    times the root of the row's weight.
+    """
+
+    budget: IsoflopBudget
+    used: NDArray[np.bool_]
+    center: float
+    level: float
+    coefficients: Array
+    inverse: Array
+    residuals: Array
+
+    @property
+    def freedom(self) -> int:
+        """Return the residual degrees of freedom."""
+        return len(self.residuals) - 3
+
+    @property
+    def squares(self) -> float:
+        """Return the sum of the squares of the residuals."""
+        return float(self.residuals @ self.residuals)
+
+    def loss(self, log_n: Array) -> Array:
+        """Return the parabola's loss, [m]."""
+        return np.asarray(self.level * np.polyval(self.coefficients[::-1], log_n - self.center))
+
+    def vertex(self, sigma: float, quantile: float) -> tuple[float, float, float] | None:
+        """Return log N of the minimum and its interval; None if the curvature is not above the noise."""
+        _, slope, bend = map(float, self.coefficients)
+        ends = lines.turning_point(slope, bend, sigma**2 * self.inverse[1:, 1:], quantile)
+        return ends and (self.center - slope / (2 * bend), self.center + ends[0], self.center + ends[1])
+
+
+def parabola(points: Points, budget: IsoflopBudget, factor: float) -> Parabola:
+    """Return the parabola of a budget's rows within a factor of the best size, or of its five nearest sizes."""
+    away = np.abs(budget.log_n - budget.log_n[budget.log_loss.argmin()])
+    used = away <= math.log(factor)
+    if n_sizes(budget.log_n[used]) <= SIZES:  # the five sizes that are nearest, or all
+        used = away <= np.sort(away)[min(SIZES + 1, len(away) - 1)]
+    log_n, loss = budget.log_n[used], np.exp(budget.log_loss[used])
+    weights = points.weights[budget.rows[used]]
+    center, level = float(log_n.mean()), float(loss.mean())
+    powers = np.vander(log_n - center, 3, increasing=True)
+    inverse = np.linalg.inv((powers.T * weights) @ powers)
+    coefficients = inverse @ (powers.T * weights) @ (loss / level)
+    residuals = np.sqrt(weights) * (loss / level - powers @ coefficients)
+    return Parabola(budget, used, center, level, coefficients, inverse, residuals)
+
+
+def tokens_of(points: Points, curve: Parabola) -> tuple[float, float]:
+    """Return d log D / d log N among the rows of a budget, and log D at the parabola's center."""
+    budget = curve.budget
+    away = np.log(points.columns["flops"][budget.rows]) - math.log(budget.flops)
+    log_d = (np.log(points.columns["tokens"][budget.rows]) - away / 2)[curve.used]
+    slope, at = np.polyfit(budget.log_n[curve.used] - curve.center, log_d, 1)
+    return float(slope), float(at)
+
+
+_AT, _SLOPE, _BEND, _GROWTH, _SKEW = range(5)
+_MOST_SKEW = 1.0  # exponents are smaller
+_LACK_OF_FIT = 0.95  # the quantile of F above which a line does not fit
+_STEPS = 200
+_TOLERANCE = 1e-10  # the share of the squares that a step has to gain
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of all budgets, [m]; `x` is the centered log budget of each row and `place` its budget."""
+
+    log_n: Array
+    loss: Array
+    x: Array
+    place: NDArray[np.intp]
+    where: NDArray[np.intp]
+    weights: Array
+
+    def centered(self, values: Array) -> Array:
+        """Return columns minus their weighted means in each budget, times the roots of the weights: [m] or [m, p]."""
+        total = np.bincount(self.place, self.weights)
+        columns = values.reshape(len(self.place), -1).T
+        means = np.stack([np.bincount(self.place, self.weights * one) / total for one in columns])
+        centered = (columns - means[:, self.place]) * np.sqrt(self.weights)
+        return np.asarray(centered.T.reshape(values.shape))
+
+    def model(self, theta: Array) -> tuple[Array, Array]:
+        """Return the valley's loss, [m], and its derivatives, [m, 5]."""
+        at, slope, bend, growth, skew = theta
+        u = self.log_n - at - slope * self.x
+        k = np.exp(np.clip(bend + growth * self.x, -30, 10))
+        loss = k * (u**2 / 2 + skew * u**3 / 6)
+        moved = -k * (u + skew * u**2 / 2)
+        return loss, np.stack([moved, moved * self.x, loss, loss * self.x, k * u**3 / 6], 1)
+
+
+def valley(parabolas: Sequence[Parabola], weights: Array, begin: Array, shared: Shared | None) -> Line | None:
+    """Return the line through the minima of some budgets; None if too few rows are left to estimate the noise.
+
+    `begin` [B] are log N of the starting minima; `weights` [n] those of the table's rows. The line's `variance_ratio`
+    is from a score test in which each minimum may leave the line.
+    """
+    log_c = np.array([math.log(each.budget.flops) for each in parabolas])
+    center = float(log_c.mean())
+    rows = _rows(parabolas, log_c - center, weights)
+    freedom = len(rows.log_n) - len(parabolas) - 5
+    if freedom < 1:
+        return None
+    slope, at = np.polyfit(log_c - center, begin, 1)
+    bends = [max(2 * float(each.coefficients[2]), 1e-9) for each in parabolas]
+    theta, residual, jacobian = _solve(rows, np.array([at, slope, math.log(np.median(bends)), 0.0, 0.0]))
+    squares = float(residual @ residual)
+    influences = np.zeros((2, len(weights)))
+    influences[:, rows.where] = np.linalg.pinv(jacobian)[[_AT, _SLOPE]] * np.sqrt(rows.weights) * rows.loss
+    noise = RowNoise(squares / freedom / weights, freedom, shared)
+    ratio = _variance_ratio(rows, theta, residual, jacobian, freedom)
+    quantile = noise.quantile(len(parabolas) - 2 if ratio > 1 else None)
+    return Line(center, float(theta[_AT]), float(theta[_SLOPE]), influences, noise, ratio, quantile)
+
+
+def _rows(parabolas: Sequence[Parabola], x: Array, weights: Array) -> _Rows:
+    where = [each.budget.rows[each.used] for each in parabolas]
+    place = np.repeat(np.arange(len(where)), [len(each) for each in where])
+    loss = np.concatenate([np.exp(each.budget.log_loss[each.used]) / each.level for each in parabolas])
+    log_n = np.concatenate([each.budget.log_n[each.used] for each in parabolas])
+    rows = np.concatenate(where)
+    return _Rows(log_n, loss, x[place], place, rows, weights[rows])
+
+
+def _solve(rows: _Rows, theta: Array) -> tuple[Array, Array, Array]:
+    """The least-squares vector by Levenberg-Marquardt, its residuals [m] and their derivatives [m, 5]."""
+
+    def evaluate(at: Array) -> tuple[Array, Array]:
+        value, slopes = rows.model(at)
+        return rows.centered(rows.loss - value), rows.centered(slopes)
+
+    # scipy.optimize.least_squares, which has the bound too, takes two to three times as long.
+    (residual, jacobian), damping = evaluate(theta), 1e-3
+    for _ in range(_STEPS):
+        curvature, squares = jacobian.T @ jacobian, float(residual @ residual)
+        damped = curvature + np.diag(damping * np.diag(curvature) + 1e-14)
+        new = theta + np.linalg.solve(damped, jacobian.T @ residual)
+        new[_SKEW] = np.clip(new[_SKEW], -_MOST_SKEW, _MOST_SKEW)
+        there, slopes = evaluate(new)
+        gained = squares - float(there @ there)
+        if gained < 0 or not math.isfinite(gained):
+            damping *= 5
+            if damping > 1e12:
+                break
+            continue
+        theta, residual, jacobian, damping = new, there, slopes, max(damping / 5, 1e-12)
+        if gained <= _TOLERANCE * squares:
+            break
+    return theta, residual, jacobian
+
+
+def _variance_ratio(rows: _Rows, theta: Array, residual: Array, jacobian: Array, freedom: int) -> float:
+    """The variance of the minima about the line over that of noise; 1 if the test does not reject."""
+    from scipy.special import fdtri
+
+    n_budgets = int(rows.place.max()) + 1
+    of_line, of_rest = n_budgets - 2, freedom - (n_budgets - 2)  # degrees of freedom
+    if of_line < 1 or of_rest < 1:
+        return 1.0
+    moved = rows.model(theta)[1][:, _AT]
+    by_budget = rows.centered(moved[:, None] * (rows.place[:, None] == np.arange(n_budgets)))
+    base = np.linalg.qr(jacobian)[0]
+    free, sizes, _ = np.linalg.svd(by_budget - base @ (base.T @ by_budget), full_matrices=False)
+    free = free[:, sizes > 1e-9 * max(float(sizes.max()), 1e-300)]
+    gained = float(((residual @ free) ** 2).sum())
+    ratio = gained / of_line / max((float(residual @ residual) - gained) / of_rest, 1e-300)
+    return ratio if ratio > fdtri(of_line, of_rest, _LACK_OF_FIT) else 1.0
+
 
 SAME = 1.10  # rows whose FLOPs follow each other within this factor have one budget
 WIDEST = 1.25  # the largest factor between the FLOPs of one budget
@@ -45,22 +239,18 @@ _ROUNDS = 6
 
 
 def parse_budgets(text: str) -> int | tuple[float, ...]:
-    """Return a number of bins, or budgets in FLOPs: 8, or 1e17,3e17,1e18.
-
-    Raises:
-        BadInput: neither.
-    """
+    """Return a number of bins, or budgets in FLOPs: 8, or 1e17,3e17,1e18."""
     parts = [part.strip() for part in text.split(",")]
     if len(parts) == 1 and parts[0].isdecimal() and 1 <= int(parts[0]) <= _MOST_BINS:
         return int(parts[0])
     try:
-        found = tuple(sorted({float(part) for part in parts}))
+        budgets = tuple(sorted({float(part) for part in parts}))
     except ValueError:
-        found = (math.nan,)
-    if not all(_MOST_BINS < each < math.inf for each in found):
+        budgets = (math.nan,)
+    if not all(_MOST_BINS < budget < math.inf for budget in budgets):
         allowed = "a number of bins, such as 8, or FLOPs: 1e17,3e17,1e18"
         raise BadInput(Problem(f"--budgets {text!r}", allowed))
-    return found
+    return budgets
 
 
 def budgets_of(
@@ -73,15 +263,19 @@ def budgets_of(
     elif isinstance(asked, int):
         bins = np.array_split(np.argsort(log_c), asked)
         groups = [(float(log_c[rows].mean()), rows) for rows in bins if rows.size]
-        how = f"the rows are binned by their FLOPs into {asked} budgets, as --budgets asks"
+        how = f"the rows are binned by their FLOPs into {several(asked, 'budget')}, as --budgets asks"
     else:
         at = np.log(np.array(asked))
         nearest = np.abs(log_c[:, None] - at).argmin(1)
         near = np.abs(log_c - at[nearest]) <= math.log(_FAR)
         groups = [(float(each), np.flatnonzero((nearest == k) & near)) for k, each in enumerate(at)]
         how = "each row belongs to the nearest budget that --budgets names"
-    found = _shifted_to_budgets([(at, rows) for at, rows in groups if n_sizes(log_n[rows]) >= SIZES], points)
-    return found, how if found or how.startswith("no ") else f"no budget has rows of {SIZES} sizes"
+    budgets = _shifted_to_budgets(
+        [(at, rows) for at, rows in groups if n_sizes(log_n[rows]) >= SIZES], points
+    )
+    if not budgets and not how.startswith("no "):
+        how = f"no budget has rows of {SIZES} sizes"
+    return budgets, how
 
 
 def _shared(log_c: Array, log_n: Array) -> tuple[list[tuple[float, Rows]], str]:
@@ -92,12 +286,13 @@ def _shared(log_c: Array, log_n: Array) -> tuple[list[tuple[float, Rows]], str]:
     held = sum(map(len, groups))
     if 2 * held < len(log_c):
         return [], (
-            f"no budgets: only {held} of {len(log_c)} rows share their FLOPs with rows of {SIZES - 1} other sizes "
-            f"(within {SAME - 1:.0%} from one to the next); --budgets 8 would bin them"
+            f"no budgets: only {held} of {several(len(log_c), 'row')} share their FLOPs "
+            f"with rows of {SIZES - 1} other sizes (within {SAME - 1:.0%} from one to the "
+            "next); --budgets 8 would bin them"
         )
     how = f"rows within {SAME - 1:.0%} of each other in FLOPs are one budget"
-    if outside := len(log_c) - held:
-        how += f"; {outside} rows belong to no budget of {SIZES} sizes"
+    if held < len(log_c):
+        how += f"; {several(len(log_c) - held, 'row')} in no budget of {SIZES} sizes"
     return [(float(log_c[rows].mean()), rows) for rows in groups], how
 
 
@@ -106,18 +301,18 @@ def _shifted_to_budgets(groups: Sequence[tuple[float, Rows]], points: Points) ->
     if not groups:
         return []
     log_c, log_n, log_loss = (np.log(points.columns[name]) for name in ("flops", "params", "loss"))
-    at = np.array([each for each, _ in groups])
+    at = np.array([log_budget for log_budget, _ in groups])
     lowest = np.array([log_loss[rows].min() for _, rows in groups])
     falls = np.zeros(len(groups))
     if len(groups) > 1:
         fall = np.polyfit(at - at.mean(), lowest, 2 if len(groups) > 4 else 1)
         falls = np.polyval(np.polyder(fall), at - at.mean())
-    found = []
+    budgets = []
     for (budget, rows), slope in zip(groups, falls, strict=True):
         away = log_c[rows] - budget
         shifted = IsoflopBudget(math.exp(budget), rows, log_n[rows] - away / 2, log_loss[rows] - slope * away)
-        found += [shifted] if n_sizes(shifted.log_n) >= SIZES else []
-    return found
+        budgets.append(shifted)
+    return [budget for budget in budgets if n_sizes(budget.log_n) >= SIZES]
 
 
 # Rows whose N differs by more than this factor from that of the lowest loss are left out, because the loss is
@@ -144,16 +339,16 @@ class Minimum:
         curve, budget = self.parabola, self.parabola.budget
         inside = budget.log_n[curve.used]
         n = np.linspace(inside.min(), inside.max(), _BETWEEN)
-        said: dict[str, Any] = {
+        shown: dict[str, Any] = {
             "flops": budget.flops,
             "n_rows": len(budget.rows),
             "n_used": int(curve.used.sum()),
         }
-        for name, found in (("n_opt", self.log_n), ("d_opt", self.log_d)):
+        for name, ends in (("n_opt", self.log_n), ("d_opt", self.log_d)):
             names = (name, f"{name}_low", f"{name}_high")
-            said |= dict(zip(names, map(math.exp, found), strict=True) if found else dict.fromkeys(names))
+            shown |= dict(zip(names, map(math.exp, ends), strict=True) if ends else dict.fromkeys(names))
         drawn = {role: points.columns[role][budget.rows].tolist() for role in ("params", "loss")}
-        return said | {
+        return shown | {
             "loss": float(curve.loss(np.array([self.log_n[0]]))[0]) if self.log_n else None,
             "why_none": self.why_none,
             "rows": drawn | {"used": curve.used.tolist()},
@@ -199,9 +394,6 @@ def isoflop(
 
     `asked` is the result of `parse_budgets`; when None, rows with equal FLOPs form budgets. `budget` is the compute at
     which to give N_opt (the largest of the table when None); `shared` are the errors shared within groups of rows.
-
-    Raises:
-        BadInput: a column that is missing, fewer than three sizes.
     """
     check(points)
     groups, how = budgets_of(points, asked)
@@ -210,11 +402,14 @@ def isoflop(
     skewed = False
     for factor in FACTORS:  # until the rows near the minimum follow a parabola
         parabolas = [parabola(points, each, factor) for each in groups]
-        if not (skewed := _is_skewed(points, parabolas)):
+        skewed = _is_skewed(points, parabolas)
+        if not skewed:
             break
     freedom = sum(each.freedom for each in parabolas)
     if not parabolas or freedom < 1:
-        why = how if not parabolas else f"no budget has more than {SIZES} rows: the noise cannot be estimated"
+        why = how
+        if parabolas:
+            why = f"no budget has more than {SIZES} rows: the noise cannot be estimated"
         minima = tuple(Minimum(each, why_none=why) for each in parabolas)
         return IsoFlop(points, how, minima, math.nan, lines.no_optimum(why, at), None, ())
     sigma = math.sqrt(sum(each.squares for each in parabolas) / freedom)
@@ -229,33 +424,28 @@ def isoflop(
 
 
 def check(points: Points) -> None:
-    """Refuse a table without N and C, or with too few sizes.
-
-    Raises:
-        BadInput: one line per fault.
-    """
+    """Refuse a table without N and C, or with too few sizes."""
     missing = [name for name in ("params", "flops", "loss") if name not in points.columns]
     if missing:
         raise BadInput(*(points.lacks("the compute-optimal size", name) for name in missing))
-    found = n_sizes(np.log(points.columns["params"]))
-    if found < SIZES:
-        sizes = "size" if found == 1 else "sizes"
-        raise BadInput(f"the table has {found} {sizes}; the best size needs {SIZES}")
+    count = n_sizes(np.log(points.columns["params"]))
+    if count < SIZES:
+        raise BadInput(f"the table has {several(count, 'size')}; the best size needs {SIZES}")
 
 
 def _is_skewed(points: Points, parabolas: Sequence[Parabola]) -> bool:
-    """Return whether a cubic in each budget fits better by more than noise: minima are then skewed."""
+    """Whether a cubic in each budget fits better by more than noise: minima are then skewed."""
     from scipy.special import fdtri
 
-    long = [each for each in parabolas if each.freedom >= 2]
-    left = sum(each.squares for each in parabolas)
+    long = [curve for curve in parabolas if curve.freedom >= 2]
+    left = sum(curve.squares for curve in parabolas)
     gained = 0.0
-    for each in long:
-        z = each.budget.log_n[each.used] - each.center
-        powers = np.vander(z, 4) * np.sqrt(points.weights[each.budget.rows[each.used]])[:, None]
-        rest = each.residuals - powers @ np.linalg.lstsq(powers, each.residuals, rcond=None)[0]
-        gained += each.squares - float(rest @ rest)
-    freedom = sum(each.freedom for each in parabolas) - len(long)
+    for curve in long:
+        z = curve.budget.log_n[curve.used] - curve.center
+        powers = np.vander(z, 4) * np.sqrt(points.weights[curve.budget.rows[curve.used]])[:, None]
+        rest = curve.residuals - powers @ np.linalg.lstsq(powers, curve.residuals, rcond=None)[0]
+        gained += curve.squares - float(rest @ rest)
+    freedom = sum(curve.freedom for curve in parabolas) - len(long)
     if not long or freedom < 1 or left <= gained:
         return False
     ratio = gained / len(long) / ((left - gained) / freedom)
@@ -287,24 +477,23 @@ def _minimum(points: Points, curve: Parabola, sigma: float, quantile: float) -> 
 def _numbers(
     points: Points, minima: Sequence[Minimum], wide: Sequence[Parabola], shared: Shared | None, at: float
 ) -> tuple[Line | None, dict[str, Number], list[str]]:
-    """Return the line through the minima, its numbers, and warnings.
+    """The line through the minima, its numbers, and warnings.
 
     `wide` are the parabolas of all budgets within the first of FACTORS; the line allows for their skew.
     """
-    found, warnings = [each.log_n is not None for each in minima], list[str]()
-    if (n := sum(found)) < len(minima):
-        warnings.append(f"{len(minima) - n} of {len(minima)} budgets have no minimum")
+    has_minimum, warnings = [minimum.log_n is not None for minimum in minima], list[str]()
+    n = sum(has_minimum)
+    if n < len(minima):
+        warnings.append(f"{len(minima) - n} of {several(len(minima), 'budget')} have no minimum")
     if n < lines.FEWEST:
-        why = f"{n} of {len(minima)} budgets have a minimum; a line needs {lines.FEWEST}"
+        why = f"{n} of {several(len(minima), 'budget')} have a minimum; a line needs {lines.FEWEST}"
         return None, lines.no_optimum(why, at), warnings
     line, used = _line(points, minima, wide, shared)
     if line is None:
-        why = f"the {n} budgets with a minimum do not determine a line"
+        why = f"the {several(n, 'budget')} with a minimum do not determine a line"
         return None, lines.no_optimum(why, at), warnings
-    log_c = np.array([math.log(wide[each].budget.flops) for each in used])
-    lacking = []
-    if (decades := float(np.ptp(log_c)) / math.log(10)) < DECADES["flops"]:
-        lacking = [f"the minima span {decades:.2f} decades of FLOPs and {DECADES['flops']} are needed"]
+    log_c = np.array([math.log(wide[minimum].budget.flops) for minimum in used])
+    lacking = lines.short_span("minima", log_c)
     blank = lines.optimum_at(at)
 
     def number(name: str, value: float, half: float, influence: Array) -> Number:
@@ -314,7 +503,7 @@ def _numbers(
         warnings.append("the minima do not lie on a line: they deviate from it by more than noise")
     numbers = {N_OPT: number(N_OPT, line.slope, line.half(line.influences[1]), line.influences[1])}
     if "tokens" in points.columns:
-        x, slopes = log_c - line.center, [tokens_of(points, wide[each]) for each in used]
+        x, slopes = log_c - line.center, [tokens_of(points, wide[minimum]) for minimum in used]
         log_d = [
             d + slope * (line.value(c)[0] - wide[k].center)
             for c, k, (slope, d) in zip(log_c, used, slopes, strict=True)
@@ -329,22 +518,23 @@ def _numbers(
 def _line(
     points: Points, minima: Sequence[Minimum], wide: Sequence[Parabola], shared: Shared | None
 ) -> tuple[Line | None, list[int]]:
-    """Return the line and the budgets it is fitted to: those within whose sizes it passes.
+    """The line and the budgets it is fitted to: those within whose sizes it passes.
 
     The common line decides which budgets are in, not the noisy minimum of each.
     """
     sizes = [each.budget.log_n[each.used] for each in wide]
     log_c = np.array([math.log(each.budget.flops) for each in wide])
-    own = {k: each.log_n[0] for k, each in enumerate(minima) if each.log_n}
-    used, line = list(own), None
+    minima_at = {k: each.log_n[0] for k, each in enumerate(minima) if each.log_n}
+    used, line = list(minima_at), None
     for _ in range(_ROUNDS):
         begin = [
-            own.get(k, float(np.median(sizes[k]))) if line is None else line.value(log_c[k])[0] for k in used
+            minima_at.get(k, float(np.median(sizes[k]))) if line is None else line.value(log_c[k])[0]
+            for k in used
         ]
-        found = valley([wide[k] for k in used], points.weights, np.array(begin), shared)
-        if found is None:
+        fitted = valley([wide[k] for k in used], points.weights, np.array(begin), shared)
+        if fitted is None:
             break
-        line, before = found, used
+        line, before = fitted, used
         through = [line.value(each)[0] for each in log_c]
         used = [k for k, at in enumerate(through) if sizes[k].min() < at < sizes[k].max()]
         if len(used) < lines.FEWEST:

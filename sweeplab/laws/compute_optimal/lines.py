@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from sweeplab.laws.estimation.forms import MEANINGS, Array
-from sweeplab.laws.estimation.intervals import Shared, student
-from sweeplab.laws.estimation.verdicts import NOT_IDENTIFIED, WEAK, Verdict, by_width
+from sweeplab.laws.assessment import NOT_IDENTIFIED, WEAK, Verdict, by_width
+from sweeplab.laws.forms import MEANINGS, Array
+from sweeplab.laws.intervals import Shared, student
+from sweeplab.laws.points import DECADES
 
 N_AT = "N_opt"
 SAME_SIZE = 0.01  # sizes closer than this in log N are one
@@ -33,13 +34,15 @@ class RowNoise:
 
     def of(self, influence: Array) -> float:
         """Return the variance of a number with this influence."""
-        own = float(influence**2 @ self.variance)
-        return own * self.shared.inflation(influence) if self.shared else own
+        variance = float(influence**2 @ self.variance)
+        return variance * self.shared.inflation(influence) if self.shared else variance
 
     def quantile(self, freedom: int | None = None) -> float:
         """Return the half width of an interval in standard deviations."""
-        grouped = self.shared.n_groups - 1 if self.shared and self.shared.shared > 0 else self.freedom
-        return student(max(1, freedom or min(self.freedom, grouped)))
+        most = self.freedom
+        if self.shared and self.shared.shared > 0:
+            most = min(most, self.shared.n_groups - 1)
+        return student(max(1, freedom or most))
 
 
 @dataclass(frozen=True)
@@ -99,8 +102,8 @@ def turning_point(slope: float, bend: float, covariance: Array, t: float) -> tup
 class Number:
     """A number of an approach with its interval and verdict; value and ends are logs if `is_log`.
 
-    `influence` is None if the number comes from other rows than the table's. `own` is its additional variance, which no
-    other number shares, as a share of the variance by its influence.
+    `influence` is None if the number comes from other rows than the table's. `alone` is its additional variance, which
+    no other number shares, as a share of the variance by its influence.
     """
 
     name: str
@@ -112,7 +115,7 @@ class Number:
     high: float = math.nan
     verdict: Verdict = _UNSAID
     influence: Array | None = None
-    own: float = 0.0
+    alone: float = 0.0
 
     @property
     def identified(self) -> bool:
@@ -133,12 +136,13 @@ class Number:
         verdict = by_width(self.kind, value, low, high)
         if lacking:
             verdict = Verdict(NOT_IDENTIFIED, "; ".join(lacking))
-        found = replace(self, value=value, low=low, high=high, verdict=verdict)
-        return found.at_most_weak(at_most) if at_most else found
+        return replace(self, value=value, low=low, high=high, verdict=verdict).at_most_weak(at_most)
 
     def at_most_weak(self, why: str) -> Number:
-        """Return it as weak for this reason, if it is identified."""
-        return replace(self, verdict=Verdict(WEAK, why)) if self.identified else self
+        """Return it as weak for this reason, if there is one and it is identified."""
+        if not why or not self.identified:
+            return self
+        return replace(self, verdict=Verdict(WEAK, why))
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values, named as in `Estimate`; null if there is no number."""
@@ -158,9 +162,17 @@ def no_optimum(why: str, log_flops: float) -> dict[str, Number]:
     return {name: each.none(why) for name, each in optimum_at(log_flops).items()}
 
 
+def short_span(what: str, log_flops: Array) -> list[str]:
+    """Say that minima or changes span too little compute; empty if they span enough."""
+    decades, needed = float(np.ptp(log_flops)) / math.log(10), DECADES["flops"]
+    if decades >= needed:
+        return []
+    return [f"the {what} span {decades:.2f} decades of FLOPs and {needed} are needed"]
+
+
 def n_sizes(log_n: Array) -> int:
     """Return the number of sizes; those within 1% of each other count as one."""
-    return int((np.diff(np.sort(log_n)) > SAME_SIZE).sum()) + 1 if log_n.size else 0
+    return int((np.diff(np.sort(log_n), prepend=-np.inf) > SAME_SIZE).sum())
 
 
 def _shown(measured: float, is_log: bool) -> float | None:

@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 from pandas import DataFrame
 
 from sweeplab.errors import BadInput
-from sweeplab.report.options import (
-    PanelOption,
-    PanelSpec,
-    check_items,
-    default_dashboard,
-    listed,
-    read_checked,
-)
+from sweeplab.report.options import PanelOption, PanelSpec, check_items, default_dashboard, read_checked
 from sweeplab.report.style import FONT, Axis, Figure
 from sweeplab.study.problems import Problems, SourceMap
 
@@ -47,7 +40,7 @@ class Panel:
     """The fields of every panel; `missing` says why there is nothing to draw, and is empty otherwise.
 
     Subclasses are abstract or final, and become dataclasses like this one. A dashboard can list a subclass that has a
-    `name`: `of` makes the panel from the report's data and from its options, the keywords of `of` that are annotated
+    `name`: `of` makes the panel from the report's data and from its options, the keywords of `_of` that are annotated
     with a `PanelOption`. `source` says which data it needs; `heading` is the title of a panel without its own.
 
     `data` has one row per mark that is drawn, and is what a reader can download. `shown` is the table on the page; a
@@ -81,22 +74,31 @@ class Panel:
         cls.source = source or cls.source
         if name:
             PANELS[name] = cls
-            hints = typing.get_type_hints(cls.of, include_extras=True)
-            own = {key: hint for key, hint in hints.items() if typing.get_origin(hint) is Annotated}
-            cls.options = {key: hint.__metadata__[0] for key, hint in own.items()}
+            hints = typing.get_type_hints(cls._of, include_extras=True)
+            options = {key: hint for key, hint in hints.items() if typing.get_origin(hint) is Annotated}
+            cls.options = {key: hint.__metadata__[0] for key, hint in options.items()}
 
     @classmethod
-    def of(cls, report: ReportData, *args: Any, **options: Any) -> Panel:
-        """Make the panel from the report's data."""
+    def of(cls, report: ReportData, **options: Any) -> Panel:
+        """Make the panel from the report's data and from its options."""
+        return cls._of(report, **options)
+
+    @classmethod
+    def _of(cls, report: ReportData, *args: Any, **options: Any) -> Panel:
         raise NotImplementedError
 
     def _draw(self, figure: Figure) -> None:
         """Draw the data on an empty figure, which has the default height and legend."""
         raise NotImplementedError
 
+    @property
+    def is_drawn(self) -> bool:
+        """Return whether there is something to draw."""
+        return not self.missing
+
     def figure(self) -> Figure | None:
         """Return the figure in the common style; None if there is nothing to draw."""
-        if self.missing:
+        if not self.is_drawn:
             return None
         import plotly.graph_objects as go
 
@@ -106,25 +108,26 @@ class Panel:
             paper_bgcolor="rgba(0,0,0,0)",
             plot_bgcolor="rgba(0,0,0,0)",
             margin={"l": 64, "r": 16, "t": 12, "b": 52},
-            height=380 if self.width == "half" else 440,
             hoverlabel={"font": {"family": FONT, "size": 12}},
-            legend=_LEGENDS[self.width],
+            **_BY_WIDTH[self.width],
         )
         self._draw(figure)
         return figure
 
 
-_LEGENDS = {
-    "full": {"x": 1.01, "y": 1, "font": {"size": 12}},
-    "half": {"x": 0, "y": 1.02, "yanchor": "bottom", "orientation": "h", "font": {"size": 12}},
+_BY_WIDTH: dict[str, dict[str, Any]] = {
+    "full": {"height": 440, "legend": {"x": 1.01, "y": 1, "font": {"size": 12}}},
+    "half": {
+        "height": 380,
+        "legend": {"x": 0, "y": 1.02, "yanchor": "bottom", "orientation": "h", "font": {"size": 12}},
+    },
 }
 
 
 class TablePanel(Panel):
-    """A table that a reader can sort."""
+    """A table that a reader can sort, or a text."""
 
-    def figure(self) -> None:
-        """Return no figure: the page shows the table or the text itself."""
+    is_drawn = False
 
 
 class MissingPanel(TablePanel):
@@ -135,10 +138,10 @@ def make_panel(asked: PanelSpec, report: ReportData) -> Panel:
     """Return the panel that a dashboard asks for, or one that says why it cannot be made."""
     kind = PANELS[asked.panel]
     try:
-        found = kind.of(report, **asked.options)
+        panel = kind.of(report, **asked.options)
     except BadInput as refused:
-        found = MissingPanel(missing="; ".join(problem.what for problem in refused.problems))
-    return replace(found, title=asked.title or found.title or kind.heading, width=asked.width)
+        panel = MissingPanel(missing="; ".join(problem.what for problem in refused.problems))
+    return replace(panel, title=asked.title or panel.title or kind.heading, width=asked.width)
 
 
 class Dashboard(NamedTuple):
@@ -164,9 +167,9 @@ def read_dashboard(path: Path | None = None, page: str = "scaling") -> Dashboard
     def check(document: Mapping[str, Any], problems: Problems) -> None:
         panels = document.get("panels")
         if isinstance(panels, list) and panels:
-            for each in panels:
-                if isinstance(each, dict) and str(each.get("panel")) in _RENAMED:
-                    each["panel"] = _RENAMED[each["panel"]]
+            for item in panels:
+                if isinstance(item, dict) and str(item.get("panel")) in _RENAMED:
+                    item["panel"] = _RENAMED[item["panel"]]
             check_items(panels, "panel", kinds, problems)
         else:
             problems.add(("panels",), "there is no list of panels", "- panel: " + " | ".join(kinds))
@@ -193,5 +196,6 @@ def panel_spec(panel: str, options: Mapping[str, Any]) -> PanelSpec:
 def _spec(
     known: Mapping[str, PanelOption], panel: str, title: object = "", width: str = "full", **options: Any
 ) -> PanelSpec:
-    own = {name: listed(value) if known[name].many else value for name, value in options.items()}
-    return PanelSpec(panel, own, str(title), width)
+    many = {name: known[name].values(value) for name, value in options.items() if known[name].many}
+    chosen = dict(options) | many
+    return PanelSpec(panel, chosen, str(title), width)

@@ -1,4 +1,4 @@
-"""Significant differences: between studies, and between the cells of one study."""
+"""Significant differences between studies and between the cells of one study, and the cells that were confirmed."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any
 
 from pandas import DataFrame
 
-from sweeplab.analysis.sweep import differences as losses
-from sweeplab.analysis.sweep.costs import saved
-from sweeplab.analysis.sweep.differences import ALL_CELLS, LossDifference, Ranking
-from sweeplab.analysis.sweep.trials import Sweep
+from sweeplab.analysis import differences as losses
+from sweeplab.analysis.costs import saved
+from sweeplab.analysis.differences import ALL_CELLS, CellConfirmed, LossDifference, Ranking
+from sweeplab.analysis.sweep import Sweep
 from sweeplab.errors import BadInput
-from sweeplab.formatting import listed, sentence, several, short
+from sweeplab.formatting import listed, measured, sentence, several, several_named, short
 from sweeplab.laws.comparing import FALSE_ALARM, PRIOR
 from sweeplab.laws.evidence import DIFFERENT, UNKNOWN
+from sweeplab.laws.intervals import LEVEL
 from sweeplab.records.runs import MEASURED_ON
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel, TablePanel
-from sweeplab.report.style import BAD, GREY, Axis, Figure, Look, bars, cut, name_rows, spaced
+from sweeplab.report.style import BAD, GREY, MIDDLE, Axis, Figure, Look, bars, cut, name_rows, spaced
 from sweeplab.study.space import BASE
 
 _MOST_NAMED = 6
@@ -61,8 +62,7 @@ class StudiesPanel(TablePanel, name="studies", source="studies"):
     """The cost of each study, its best loss, and the spread of its seeds."""
 
     @classmethod
-    def of(cls, report: ReportData) -> Panel:
-        """List the studies."""
+    def _of(cls, report: ReportData) -> Panel:
         rows = [_study(sweep, report.objective) for sweep in report.sweeps]
         return cls(
             data=DataFrame(rows),
@@ -77,10 +77,10 @@ class IntervalsPanel(Panel):
     `data`: a, b, cell, loss_a, loss_b, difference, low, high, n, verdict, why, and the name of its line.
     """
 
-    def figure(self) -> Figure | None:
-        """Return the figure; None if nothing is compared, as the table says."""
-        is_drawn = "line" in self.data and self.data["difference"].notna().any()
-        return super().figure() if is_drawn else None
+    @property
+    def is_drawn(self) -> bool:
+        """Return whether something is compared; else the table says that nothing is."""
+        return "line" in self.data and bool(self.data["difference"].notna().any())
 
     def _draw(self, figure: Figure) -> None:
         data = self.data[self.data["difference"].notna()].reset_index(drop=True)
@@ -104,16 +104,17 @@ class DifferencesPanel(IntervalsPanel, name="differences", source="studies"):
     """Differences between the best losses of studies, over all shared cells and in each cell."""
 
     @classmethod
-    def of(cls, report: ReportData) -> Panel:
-        """Compare each pair of studies."""
-        found = losses.differences(report.sweeps, report.objective)
-        first = {(each.a, each.b): each for each in reversed(found)}  # of each pair, that over all cells
-        lines = [(_pair(each) if len(first) > 1 else "") + spaced(each.cell) for each in found]
-        rows = [_row(each) for each in found]
-        untold = {each.evidence.why for each in found if each.verdict == UNKNOWN and each.cell != ALL_CELLS}
-        shown = DataFrame([_shown_difference(each, len(untold) > 1) for each in found])
+    def _of(cls, report: ReportData) -> Panel:
+        differences = losses.differences(report.sweeps, report.objective)
+        # Of each pair, the difference over all cells.
+        first = {(one.a, one.b): one for one in reversed(differences)}
+        lines = [_pair(each) * (len(first) > 1) + spaced(each.cell) for each in differences]
+        rows = [_row(each) for each in differences]
+        unknown = [each for each in differences if each.verdict == UNKNOWN and each.cell != ALL_CELLS]
+        untold = {each.evidence.why for each in unknown}
+        shown = DataFrame([_shown_difference(each, len(untold) > 1) for each in differences])
         if len(first) == 1:  # both are named once, at the head
-            named = {"reference loss": f"loss of {found[0].a}", "loss": f"loss of {found[0].b}"}
+            named = {"reference loss": f"loss of {differences[0].a}", "loss": f"loss of {differences[0].b}"}
             shown = shown.drop(columns="studies").rename(columns=named)
         return cls(
             data=DataFrame(rows).drop(columns="evidence").assign(line=lines),
@@ -122,7 +123,7 @@ class DifferencesPanel(IntervalsPanel, name="differences", source="studies"):
                 *(_in_words(each, report.loss_unit) for each in reversed(first.values())),
                 *(f"For single cells it {UNKNOWN}: {why}." for why in untold if why and len(untold) == 1),
             ),
-            method=_DIFFERENCES | {"Level": _LEVEL.format(found[0].level)},
+            method=_DIFFERENCES | {"Level": _LEVEL.format(differences[0].level)},
             result={"differences": rows},
             x=Axis("difference", f"difference ({report.loss_unit})"),
         )
@@ -135,30 +136,33 @@ class ChoicesPanel(IntervalsPanel, name="choices", heading="Cells ranked by loss
     """
 
     @classmethod
-    def of(cls, report: ReportData) -> Panel:
-        """Rank the cells of a study by their losses, task by task."""
-        found = [
-            (sweep.name, each) for sweep in report.sweeps for each in losses.rankings(sweep, report.objective)
-        ]
-        tasks = [ranking for _, ranking in found]
+    def _of(cls, report: ReportData) -> Panel:
+        at = report.objective
+        rankings = [(sweep.name, each) for sweep in report.sweeps for each in losses.rankings(sweep, at)]
+        tasks = [ranking for _, ranking in rankings]
         if sum(len(each.cells) for each in tasks) < 2:
             raise BadInput("a ranking needs two cells or more with a trial that ended")
         of_studies, of_tasks = len(report.sweeps) > 1, len({each.task for each in tasks}) > 1
         varying = ["study"] * of_studies + ["task"] * of_tasks
-        rows = [_choice(study, each, ranking, report) for study, ranking in found for each in ranking.cells]
+        rows = [_choice(study, cell, of, report) for study, of in rankings for cell in of.cells]
         lines = [
-            {"study": study, "task": ranking.task, **_row(each)}
-            | {"line": _cut(each.b) + (f" ({study})" if of_studies else "")}
-            for study, ranking in found
-            for each in _from_reference(ranking)
+            {"study": study, "task": ranking.task, **_row(other)}
+            | {"line": cut(spaced(other.b), _LONGEST) + f" ({study})" * of_studies}
+            for study, ranking in rankings
+            for other in _from_reference(ranking)
         ]
         reference, *others = {_reference(each) for each in tasks}
-        of = "the cell it is compared with" if others or len(reference) > _SHORT else spaced(reference)
+        of = spaced(reference)
+        if others or len(reference) > _SHORT:
+            of = "the cell it is compared with"
+        shown = DataFrame([_shown_choice(row, varying) for row in rows])
+        if shown["verdict"].isin(["", UNKNOWN]).all():  # the notes say once why there is no verdict
+            shown = shown.drop(columns=["interval", "verdict", "group"])
         return cls(
             data=DataFrame(lines or rows).drop(columns="evidence", errors="ignore"),
-            shown=_told(DataFrame([_shown_choice(row, varying) for row in rows])),
-            notes=tuple(note for study, ranking in found for note in _ranked(study, ranking, varying)),
-            warnings=(_unlike_tasks(tasks),) if of_tasks else (),
+            shown=shown,
+            notes=tuple(note for study, ranking in rankings for note in _ranked(study, ranking, varying)),
+            warnings=(_unlike_tasks(tasks),) * of_tasks,
             method=_CHOICES,
             result={
                 "choices": rows,
@@ -172,14 +176,16 @@ class ChoicesPanel(IntervalsPanel, name="choices", heading="Cells ranked by loss
 def _study(sweep: Sweep, at: str) -> dict[str, Any]:
     ended, cells = sweep.ended, saved(sweep)
     flops, rest = (sum(getattr(each, name) for each in cells) for name in ("flops_spent", "flops_saved"))
-    best = ended.nsmallest(1, "loss").iloc[0] if len(ended) else None
+    best: dict[Any, Any] = next(
+        iter(ended.nsmallest(1, "loss").to_dict("records")), {"loss": None, "cell": ""}
+    )
     return {
         "study": sweep.name,
         "cells": len(sweep.cells),
         "trials": f"{len(sweep.trials)}\n{states_in_words(sweep.trials['state'])}",
         "seeds": int(sweep.trials["seeds"].max()),
-        "lowest value": None if best is None else float(best["loss"]),
-        "in cell": "" if best is None else str(best["cell"]),
+        "lowest value": best["loss"],
+        "in cell": str(best["cell"]),
         "seed spread (loss)": losses.seed_spread(sweep, at).sd,
         "FLOPs": float(flops),
         "run seconds": round(float(sum(each.seconds_spent for each in cells)), 1),
@@ -187,40 +193,52 @@ def _study(sweep: Sweep, at: str) -> dict[str, Any]:
     }
 
 
-def _pair(found: LossDifference) -> str:
-    return f"{found.b} against {found.a}: "
+def _pair(difference: LossDifference) -> str:
+    return f"{difference.b} against {difference.a}: "
 
 
-def _row(found: LossDifference) -> dict[str, Any]:
-    said = {"verdict": found.verdict, "why": found.evidence.why}
-    return asdict(found) | {"difference": found.difference} | said
+def _row(difference: LossDifference) -> dict[str, Any]:
+    texts = {"verdict": difference.verdict, "why": difference.evidence.why}
+    return asdict(difference) | {"difference": difference.difference} | texts
 
 
-def _shown_difference(found: LossDifference, says_why: bool) -> dict[str, Any]:
-    """Return a row of the shown table; a reason shared by all single cells stands beside the table, once."""
-    known = found.verdict != UNKNOWN
-    why = found.evidence.why if says_why or found.cell == ALL_CELLS else ""
+def _shown_difference(difference: LossDifference, says_why: bool) -> dict[str, Any]:
+    """Make a row of the shown table; a reason shared by all single cells stands beside the table, once."""
+    over_all = difference.cell == ALL_CELLS
+    verdict, cell = difference.verdict, difference.cell
+    if difference.evidence.why and (says_why or over_all):
+        verdict += f"\n{difference.evidence.why}"
+    if over_all:
+        cell += f"\n{several(difference.n, 'cell')}"
     return {
-        "studies": f"{found.b} against {found.a}",
-        "cell": f"{found.cell}\n{found.n} cells" if found.cell == ALL_CELLS else found.cell,
-        "reference loss": found.loss_a,
-        "loss": found.loss_b,
-        "difference": "–" if math.isnan(found.difference) else f"{found.difference:+.4f}",
-        "interval": f"{found.low:+.4f} to {found.high:+.4f}" if known else "–",
-        "verdict": found.verdict + (f"\n{why}" if why else ""),
+        "studies": f"{difference.b} against {difference.a}",
+        "cell": cell,
+        "reference loss": difference.loss_a,
+        "loss": difference.loss_b,
+        "difference": measured(difference.difference, "+.4f"),
+        "interval": _interval(difference.verdict, difference.low, difference.high),
+        "verdict": verdict,
     }
 
 
-def _in_words(found: LossDifference, unit: str) -> str:
-    if found.verdict == UNKNOWN:
-        return f"{_pair(found)}{found.evidence.in_words()}."
-    over = f"over {found.n} shared cells" if found.cell == ALL_CELLS else f"in {found.cell}"
-    interval = f"{found.difference:+.4f} {unit} ({found.low:+.4f} to {found.high:+.4f}) {over}"
-    return f"{_pair(found)}{found.verdict}, {interval}; {found.evidence.basis}."
+def _interval(verdict: str, low: float, high: float) -> str:
+    return "–" if verdict in ("", UNKNOWN) else f"{low:+.4f} to {high:+.4f}"
+
+
+def _in_words(difference: LossDifference, unit: str) -> str:
+    if difference.verdict == UNKNOWN:
+        return f"{_pair(difference)}{difference.evidence.in_words()}."
+    over = (
+        f"over {several(difference.n, 'shared cell')}"
+        if difference.cell == ALL_CELLS
+        else f"in {difference.cell}"
+    )
+    interval = f"{difference.difference:+.4f} {unit} ({difference.low:+.4f} to {difference.high:+.4f}) {over}"
+    return f"{_pair(difference)}{difference.verdict}, {interval}; {difference.evidence.basis}."
 
 
 def _reference(ranking: Ranking) -> str:
-    """Return the cell that others are compared with: the base, or else the best."""
+    """Name the cell that others are compared with: the base, or else the best."""
     cells = [each.cell for each in ranking.cells]
     return BASE if BASE in cells else cells[0]
 
@@ -234,8 +252,8 @@ def _choice(study: str, choice: losses.RankedCell, ranking: Ranking, report: Rep
     reference = _reference(ranking)
     compared: dict[str, Any] = {"difference": 0.0, "low": math.nan, "high": math.nan, "verdict": ""}
     if choice.cell != reference:
-        found = ranking.between(reference, choice.cell)
-        compared = {name: getattr(found, name) for name in compared}
+        difference = ranking.between(reference, choice.cell)
+        compared = {name: getattr(difference, name) for name in compared}
     return {
         "study": study,
         "task": ranking.task,
@@ -255,18 +273,22 @@ def _choice(study: str, choice: losses.RankedCell, ranking: Ranking, report: Rep
 
 
 def _shown_choice(row: dict[str, Any], varying: Sequence[str]) -> dict[str, Any]:
-    """Return a row of the shown table: the result first, its evidence last; a second line is set in small type."""
-    own, known = row["choice"] == row["against"], row["verdict"] not in ("", UNKNOWN)
+    """Make a row of the shown table: the result first, its evidence last; a second line is set in small type."""
+    difference, seeds = "–", str(row["seeds"])
+    if row["choice"] != row["against"]:
+        difference = f"{row['difference']:+.4f}"
+    if not math.isnan(row["seed_sd"]):
+        seeds += f"\nspread {row['seed_sd']:.4f}"
     shown = {
         **{name: row[name] for name in varying},
         "rank": row["rank"],
         "cell": spaced(row["choice"]),
         "loss": row["loss"],
-        "difference": "–" if own else f"{row['difference']:+.4f}",
-        "interval": f"{row['low']:+.4f} to {row['high']:+.4f}" if known else "–",
+        "difference": difference,
+        "interval": _interval(row["verdict"], row["low"], row["high"]),
         "verdict": row["verdict"],
         "group": row["groups"],
-        "seeds": f"{row['seeds']}" + ("" if math.isnan(row["seed_sd"]) else f"\nspread {row['seed_sd']:.4f}"),
+        "seeds": seeds,
         "parameters": short(row["n_params"]),
     }
     if row["n_params_active"] < row["n_params"]:
@@ -276,13 +298,6 @@ def _shown_choice(row: dict[str, Any], varying: Sequence[str]) -> dict[str, Any]
     if not math.isnan(row["n_grams"]):
         shown["n-grams"] = f"{row['n_grams']:.4f}\n{row['loss'] / row['n_grams'] - 1:+.1%}"
     return shown
-
-
-def _told(shown: DataFrame) -> DataFrame:
-    """Return the table without columns that are empty in all rows: the notes say once why there is no verdict."""
-    if not shown["verdict"].isin(["", UNKNOWN]).all():
-        return shown
-    return shown.drop(columns=["interval", "verdict", "group"])
 
 
 def _ranked(study: str, ranking: Ranking, varying: Sequence[str]) -> list[str]:
@@ -298,43 +313,124 @@ def _ranked(study: str, ranking: Ranking, varying: Sequence[str]) -> list[str]:
         return [f"{of}{first} has the lowest loss; whether by more than chance, {evidence}."]
     best, *alike = [each.cell for each in ranking.cells if 0 in each.group]
     if len(alike) + 1 == len(cells):
-        said = f"{'no' if of else 'No'} two of the {len(cells)} cells differ significantly."
+        text = f"no two of the {several(len(cells), 'cell')} differ significantly."
+        if not of:
+            text = sentence(text)
     elif alike:
-        said = f"{_names([best, *alike])} are best and do not differ significantly from each other."
+        text = f"{_names([best, *alike])} are best and do not differ significantly from each other."
     else:
-        said = f"{spaced(best)} is best, and differs significantly from the next."
-    return [
-        of + said,
-        *([] if cells[0] == _reference(ranking) else _against_base(ranking)),
-        sentence(evidence),
-    ]
+        text = f"{spaced(best)} is best, and differs significantly from the next."
+    return [of + text, *_against_base(ranking), sentence(evidence)]
 
 
 def _against_base(ranking: Ranking) -> list[str]:
+    if ranking.cells[0].cell == _reference(ranking):
+        return []
     sides: dict[str, list[str]] = {"better": [], "worse": [], "no significant difference": []}
-    for each in _from_reference(ranking):
-        real = each.verdict == DIFFERENT
-        side = "no significant difference" if not real else "better" if each.difference < 0 else "worse"
-        sides[side].append(each.b)
+    for difference in _from_reference(ranking):
+        side = "better" if difference.difference < 0 else "worse"
+        if difference.verdict != DIFFERENT:
+            side = "no significant difference"
+        sides[side].append(difference.b)
     parts = [f"{side}: {_names(cells)}" for side, cells in sides.items() if cells]
     return [f"Against {BASE}, {'; '.join(parts)}."]
 
 
-def _unlike_tasks(found: Sequence[Ranking]) -> str:
-    tasks = "; ".join(f"{each.task} ({several(len(each.cells), 'cell')})" for each in found)
+def _unlike_tasks(rankings: Sequence[Ranking]) -> str:
+    tasks = "; ".join(f"{each.task} ({several(len(each.cells), 'cell')})" for each in rankings)
     return (
-        f"Losses of {len(found)} tasks, ranked separately: {tasks}. Losses of different tasks cannot be compared, not "
-        "even in bits per byte: they score different tokens, predicted from different context. The loss of a masked "
-        "token with known surroundings says nothing about the loss of a text. Compare each with its own n-gram baseline"
+        f"Losses of {several(len(rankings), 'task')}, ranked separately: {tasks}. Losses of different tasks cannot be "
+        "compared, not even in bits per byte: they score different tokens, predicted from different context. "
+        "The loss of a masked token with known surroundings says nothing about the loss of a text. Compare each with "
+        "its own n-gram baseline"
     )
 
 
 def _names(cells: Sequence[str]) -> str:
-    named = [spaced(each) for each in cells[:_MOST_NAMED]]
-    more = len(cells) - _MOST_NAMED
-    return f"{', '.join(named)} and {more} more" if more > 0 else listed(named)
+    named = [spaced(each) for each in cells]
+    return listed(named) if len(named) <= _MOST_NAMED else several_named(named, _MOST_NAMED)
 
 
-def _cut(cell: str) -> str:
-    """Return a cell's name, shortened so that the figure keeps its width."""
-    return cut(spaced(cell), _LONGEST)
+_CONFIRMED = {
+    "Confirmed": "The best trials of each cell are trained with fresh seeds: two each, then more while their order is "
+    "undecided. The winner is trained again with other seeds and evaluated once on the test split, unused before.",
+    "Intervals": f"Student's t at {LEVEL:.0%} of the mean over these seeds, whose losses did not choose the winner.",
+    "Search": f"The loss of the search's own trial {MEASURED_ON['whole_val_loss']}; trials were chosen by their loss "
+    f"{MEASURED_ON['val_loss']}. Optimism is the test loss minus the search's; selection bias is the part of it that "
+    "fresh seeds show on the same split.",
+    "Differences": "From the cell that was best in the search, paired by seed. The verdicts of all cells share one "
+    "false-alarm rate.",
+}
+
+
+class ConfirmedPanel(Panel, name="confirmed", heading="Confirmed on fresh seeds", source="sweeps"):
+    """Each cell's winner by its test loss, beside the loss that the search found."""
+
+    @classmethod
+    def _of(cls, report: ReportData) -> Panel:
+        confirmed = report.confirmed
+        if not confirmed:
+            raise BadInput(
+                "nothing is confirmed yet: `sweeplab study confirm NAME` trains the best with fresh seeds"
+            )
+        of_studies = len({study for study, _ in confirmed}) > 1
+        rows = [_confirmed(study, cell) for study, cell in confirmed]
+        lines = [spaced(row["cell"]) + f" ({row['study']})" * of_studies for row in rows]
+        verdicts = [cell.evidence for _, cell in confirmed if cell.evidence]
+        n = sum(evidence.verdict == DIFFERENT for evidence in verdicts)
+        others = f"{n} of {several(len(verdicts), 'other cell')}"
+        do = "differs" if len(verdicts) == 1 else "differ"
+        notes = [f"{each.basis}: {others} {do} from the search's best cell" for each in verdicts[:1]]
+        return cls(
+            data=DataFrame(rows).assign(line=lines),
+            notes=tuple(map(sentence, notes)),
+            method=_CONFIRMED,
+            result={"cells": [{"study": study, **cell.as_dict()} for study, cell in confirmed]},
+            x=Axis("test", f"loss ({report.loss_unit})"),
+        )
+
+    @property
+    def is_drawn(self) -> bool:
+        """Return whether some winner has a loss; else the table shows that all diverged on a fresh seed."""
+        return bool(self.data["test"].notna().any())
+
+    def _draw(self, figure: Figure) -> None:
+        data = self.data[self.data["test"].notna()].reset_index(drop=True)
+        hover = "%{cell}, trial %{trial}<br>test %{test:.4f}<br>search %{searched:.4f}"
+        ends = data.assign(**{end: data[end].fillna(data["test"]) for end in ("low", "high")})
+        Look(f"fresh seeds, {MEASURED_ON['test_loss']}", MIDDLE).points(
+            figure, data, "test", data.index, hover, error_x=bars(ends, "test")
+        )
+        Look(f"search, {MEASURED_ON['whole_val_loss']}", GREY, "circle-open").points(
+            figure, data, "searched", data.index, hover
+        )
+        name_rows(figure, data["line"].tolist())
+        figure.update_layout(
+            xaxis=self.x.around(data[["low", "high", "test", "searched"]]),
+            height=max(150, 110 + 26 * len(data)),
+            showlegend=True,
+        )
+
+
+def _confirmed(study: str, cell: CellConfirmed) -> dict[str, Any]:
+    row = {
+        "study": study,
+        "cell": cell.cell,
+        "trial": cell.trial,
+        "raced": cell.n_raced,
+        "searched": cell.searched,
+        "validation": cell.validation,
+        **dict.fromkeys(("test", "low", "high")),
+        "optimism": cell.optimism,
+        "selection_bias": cell.selection_bias,
+        **dict.fromkeys(("difference", "difference_low", "difference_high")),
+        "verdict": "",
+    }
+    if cell.test:
+        row |= {"test": cell.test.value, "low": cell.test.low, "high": cell.test.high}
+    if cell.apart:
+        ends = {"difference_low": cell.apart.low, "difference_high": cell.apart.high}
+        row |= {"difference": cell.apart.value, **ends}
+    if cell.evidence:
+        row["verdict"] = cell.evidence.verdict
+    return row

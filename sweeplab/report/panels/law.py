@@ -1,39 +1,319 @@
-"""A law over one of its columns: the measured points, the fitted line with its band, and where the line ends."""
+"""A law: its estimates with verdicts, its residuals, the test of its form, its back-test, its line over a column."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pandas import DataFrame, concat
 
 from sweeplab.errors import BadInput
-from sweeplab.formatting import listed, short
+from sweeplab.formatting import counts, measured, rounded, sentence, several, short, span, written
 from sweeplab.hyperparameters import AUTO
-from sweeplab.laws.assessment import Assessment
-from sweeplab.laws.estimation.forms import Array, Quantity, loss_at, optimum_of
-from sweeplab.laws.estimation.intervals import LEVEL, Interval, profiles
-from sweeplab.laws.estimation.verdicts import NOT_IDENTIFIED, gate, judge
+from sweeplab.laws.assessment import DELTAS, IDENTIFIED, Assessment
+from sweeplab.laws.backtest import SHARE_ABOVE, SHARE_BELOW, Comparison, compare, suited
+from sweeplab.laws.columns import SHAPE
+from sweeplab.laws.forms import LAWS
+from sweeplab.laws.intervals import LEVEL, correlations
 from sweeplab.report.data import ROLES, ReportData
-from sweeplab.report.panels.base import Panel
-from sweeplab.report.panels.fit import Delta, Law, Size, about_fit
-from sweeplab.report.style import GREY, SHADE, Axis, Figure, Look, looks
+from sweeplab.report.options import PanelOption
+from sweeplab.report.panels.base import Panel, TablePanel
+from sweeplab.report.panels.lines import at_lines, columns_of, ended, lines_by, lines_of
+from sweeplab.report.style import GREY, SHADE, SYMBOLS, Axis, Figure, Look, by_look, looks, ticks_of
 
-BEYOND = 10.0  # a line is extended beyond the points by at most this factor, while it is identified
-MOST_LINES = 7
-_SOME_LINES = 4  # if no column has few values
-_OTHER = {"params": "tokens", "tokens": "params"}
-_OPTIMAL = "compute-optimal"
-_KNOTS = 4  # where the band is computed within the points; its width is interpolated in between
-_MORE_KNOTS = 3
-_STEPS = 8  # points of the line from one knot to the next
+Law = Annotated[str, PanelOption((AUTO, *LAWS))]
+Delta = Annotated[str, PanelOption(tuple(DELTAS))]
+ROLES_OF_SIZE = ("params", "tokens", "flops")
+Size = Annotated[str, PanelOption((*ROLES_OF_SIZE, *SHAPE))]
+_Sizes = Annotated[Sequence[str], PanelOption(ROLES_OF_SIZE, many=True)]
+_Laws = Annotated[Sequence[str], PanelOption(tuple(LAWS), many=True)]
+Entries = Mapping[str, Mapping[str, Any]]
+
+_FEW_TICKS = 3  # of a figure a third as wide
+_MOST_COLORS = 12
+_ERROR = "error (%)"
+_TEST = {
+    "Test": "Rao's score test in many directions. A direction is what a departure from the law's form leaves in the "
+    "residuals after the law's own gradient is projected out. The largest score is compared with those of simulated "
+    "noise alone (Davies 1987).",
+    "Power": "The share of simulated tables that would be flagged if the departure were present, at a size that makes "
+    "the law's forecast at ten times the compute 5% wrong. If the power is low, the absence of a flag says nothing.",
+}
+_BACKTEST = {
+    "Back-test": f"A law is fitted to the rows below a compute cut (at least {SHARE_BELOW:.0%} of all rows) and "
+    f"predicts the rows above it (at least {SHARE_ABOVE:.0%}), for several cuts. Laws are compared by these prediction "
+    "errors, not by their goodness of fit.",
+    "Lead": "How much smaller a challenger's errors are than the first law's. It counts only if it is larger than on "
+    "tables simulated from the first law's fit with its noise; below it: the share of tables with a lead as large.",
+}
 
 
-class LawPanel(Panel, name="law", heading="Scaling law", source="points"):
+class VerdictsPanel(TablePanel, name="verdicts", source="points"):
+    """Every estimate of a law: its value, or a dash if the points do not identify it."""
+
+    @classmethod
+    def _of(cls, report: ReportData, law: Law = AUTO, delta: Delta = AUTO) -> Panel:
+        assessment = report.assessment(law, delta)
+        plain = assessment.as_dict()
+        entries = plain["parameters"] | plain["derived"]
+        objectives = "The last columns show the fit under the other objectives."
+        if not any(each.identified for each in assessment.estimates):
+            objectives = "These rows identify none of its numbers."
+        return cls(
+            title=f"{plain['law']}: estimates and verdicts",
+            data=data_of(entries),
+            shown=shown_of(entries),
+            notes=(f"{plain['formula']}, fitted to {several(plain['n_points'], 'row')}. {objectives}",),
+            warnings=assessment.warnings,
+            method=about_fit(assessment),
+            result=plain,
+        )
+
+
+class ResidualsPanel(Panel, name="residuals", source="points"):
+    """Residuals over each of `axes`. `data`: the columns that the table has, loss, fitted, residual.
+
+    A residual is 100 log(loss / fitted), in percent; `sigma` is their robust scale, in percent too.
+    """
+
+    axes: tuple[Axis, ...]
+    sigma: float
+
+    @classmethod
+    def _of(
+        cls, report: ReportData, law: Law = AUTO, delta: Delta = AUTO, against: _Sizes = ROLES_OF_SIZE
+    ) -> Panel:
+        assessment = report.assessment(law, delta)
+        columns, fit = assessment.points.columns, assessment.fit
+        shown = [name for name in against if name in columns and np.ptp(np.log(columns[name])) > 1e-9]
+        if not shown:
+            raise BadInput(f"none of {', '.join(against)} varies in the table")
+        residuals = fit.residuals()
+        data = DataFrame({name: columns[name] for name in (*ROLES_OF_SIZE, "loss") if name in columns})
+        data = data.assign(fitted=columns["loss"] / np.exp(residuals), residual=100 * residuals)
+        scale = f"log(loss / law) in percent; shaded: within twice their robust scale, {fit.sigma:.2%}."
+        return cls(
+            title=f"{fit.law.name}: residuals",
+            data=data,
+            notes=(f"{scale} A law of the right form leaves no pattern.",),
+            method=about_fit(assessment),
+            axes=tuple(Axis(name, ROLES[name], True) for name in shown),
+            sigma=100 * fit.sigma,
+        )
+
+    def _draw(self, figure: Figure) -> None:
+        data = self.data
+        figure.set_subplots(1, len(self.axes), shared_yaxes=True, horizontal_spacing=0.03)
+        reach = 1.1 * max(float(data["residual"].abs().max()), 2 * self.sigma)
+        # One color per size if there are few, so that a pattern of one size shows in every plot.
+        sizes = set(data.get("params", ()))
+        groups = [(f"params {short(size)}", data[data["params"] == size]) for size in sorted(sizes)]
+        if not 1 < len(groups) <= _MOST_COLORS:
+            groups = [("", data)]
+        size = {"size": 7 if len(data) < 200 else 5}
+        names = [name for name, _ in groups]
+        for at, axis in enumerate(self.axes, start=1):
+            place = {"row": 1, "col": at}
+            hover = f"{axis.column} %{{x:.4s}}<br>loss %{{loss:.4f}}, law %{{fitted:.4f}}: %{{y:.2f}}%"
+            for look, (_, rows) in zip(looks(names), groups, strict=True):
+                group = {"legendgroup": look.name, "showlegend": at == 1 and len(groups) > 1, **place}
+                look.points(figure, rows, axis.column, "residual", hover, marker=size, **group)
+            settings = axis.around(data[axis.column])
+            step = max(1, round(len(settings["tickvals"]) / _FEW_TICKS))
+            settings |= {each: settings[each][::step] for each in ("tickvals", "ticktext")}
+            figure.update_xaxes(**settings, **place)
+            ends = {"y0": -2 * self.sigma, "y1": 2 * self.sigma}
+            figure.add_hrect(**ends, fillcolor=SHADE, line_width=0, layer="below", **place)
+            figure.add_hline(y=0, line={"color": GREY, "width": 1}, **place)
+        ticks = ticks_of(-reach, reach, False)
+        marks = {"tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
+        figure.update_yaxes(range=[-reach, reach], zeroline=False, **marks)
+        figure.update_yaxes(title={"text": "residual (%)"}, row=1, col=1)
+
+
+def data_of(entries: Entries) -> DataFrame:
+    """Return one row per number with all its fields; null where a value is missing.
+
+    An entry is from `as_dict` of an estimate or of an approach: value, low, high, verdict, why and meaning, and for
+    an estimate also the bootstrap interval and the value under each objective.
+    """
+    rows = []
+    for name, entry in entries.items():
+        low, high = entry.get("bootstrap") or (None, None)
+        by_delta = entry.get("by_delta", {})
+        row = {"quantity": name} | {each: entry[each] for each in ("value", "low", "high", "verdict", "why")}
+        row |= {"bootstrap low": low, "bootstrap high": high}
+        row |= {f"delta {delta}": by_delta.get(delta) for delta in DELTAS}
+        rows.append(row | {"meaning": entry["meaning"]})
+    return DataFrame(rows)
+
+
+def shown_of(entries: Entries) -> DataFrame:
+    """Return one row per number of the shown table: a dash for a number that is not identified.
+
+    The second line of a table cell is set in small type.
+    """
+    rows = []
+    for name, entry in entries.items():
+        value, verdict = "–", entry["verdict"]
+        if entry["value"] is not None:
+            value = rounded(entry["value"])
+        if verdict != IDENTIFIED:
+            verdict += f"\n{entry['why']}"
+        row = {
+            "quantity": f"{name}\n{entry['meaning']}",
+            "value": value,
+            f"{LEVEL:.0%} interval": span(entry["low"], entry["high"]),
+            "verdict": verdict,
+        }
+        if "bootstrap" in entry:
+            row["bootstrap"] = span(*entry["bootstrap"])
+        others = {key: each for key, each in entry.get("by_delta", {}).items() if each != entry["value"]}
+        rows.append(row | {f"delta {delta}": rounded(each) for delta, each in others.items()})
+    return DataFrame(rows).fillna("")
+
+
+def about_fit(assessment: Assessment) -> dict[str, str]:
+    """Return how a law was fitted: formula, source, objective, conventions, rows left out."""
+    fit, law, points = assessment.fit, assessment.fit.law, assessment.points
+    delta = f"delta {written(fit.rows.delta)} in log units"
+    if math.isinf(fit.rows.delta):
+        delta = "least squares"
+    if assessment.delta == "auto":
+        delta += " (auto)"
+    reached = f"{fit.n_reached} of {several(fit.n_starts, 'start')} reached this optimum"
+    shared = "Rows are treated as independent."
+    if assessment.shared is not None:
+        groups = f"{assessment.grouped_by}; {several(assessment.shared.n_groups, 'group')}"
+        shared = f"Rows of one group ({groups}) share {assessment.shared.share:.0%} of the error variance."
+    matrix, names = np.tril(correlations(fit), -1), law.parameters
+    row, column = np.unravel_index(np.abs(matrix).argmax(), matrix.shape)
+    pair = f"{names[column]} and {names[row]}"
+    paragraphs = {
+        "Law": f"{law.name}: {law.formula}",
+        "Source": f"{law.source}. Departures: {law.departures}.",
+        "Objective": "The estimates minimize the sum of Huber losses of the log residuals (log-sum-exp form, analytic "
+        "derivatives, Levenberg-Marquardt), as in Hoffmann et al. 2022, who use delta 1e-3. Here: "
+        f"{delta}, sum {written(fit.objective)}; residuals of {fit.sigma:.2%}; {reached}.",
+        "Intervals": f"{LEVEL:.0%} profile intervals: the values at which the law, refitted with the number fixed, "
+        "fits not much worse. The threshold is from the F distribution; chi-squared is too narrow for few rows. "
+        "Noise may differ from row to row: it is estimated by a variance function of the columns and from the "
+        f"residuals of the rows that decide the number, and the wider interval counts. {shared}",
+        "Verdicts": "A number is identified if the design can determine it (decades of N and D, spread of D/N, points "
+        "near the optimum) and its interval is narrow. If the form does not fit, no number is better than weak. A "
+        "number that is not identified is not shown.",
+        "Correlation": f"the most correlated pair of parameters is {pair}, at {matrix[row, column]:.2f}",
+        "Conventions": "; ".join(f"{name}: {what}" for name, what in points.conventions.items()),
+        "Rows": f"{fit.n_points:,} fitted; left out: {counts(points.dropped) or 'none'}",
+    }
+    return {name: words for name, words in paragraphs.items() if words}
+
+
+class MisfitPanel(TablePanel, name="misfit", source="points"):
+    """Possible departures from a law's form: whether each is flagged, and the power to see it."""
+
+    @classmethod
+    def _of(cls, report: ReportData, law: Law = AUTO, delta: Delta = AUTO) -> Panel:
+        misfit = report.assessment(law, delta).misfit.as_dict()
+        table = DataFrame(misfit["kinds"])
+        shown = {
+            "departure": table["kind"],
+            "verdict": table["status"],
+            "power": table["power"].map("{:.0%}".format),
+            "share of squared residuals": table["share"].map("{:.0%}".format),
+            "strongest direction": table["strongest"],
+        }
+        return cls(
+            title=f"{misfit['law']}: is the form right?",
+            data=table,
+            shown=DataFrame(shown),
+            notes=tuple(map(sentence, misfit["sentences"])),
+            method=_TEST,
+            result=misfit,
+        )
+
+
+class BacktestPanel(Panel, name="backtest", heading="Back-test", source="points"):
+    """Errors of laws above cuts. `data`: law, cut (its compute), x's column, error (%), held.
+
+    An error above zero is a prediction that was too high.
+    """
+
+    laws: tuple[str, ...]
+    cuts: tuple[float, ...]
+
+    @classmethod
+    def _of(cls, report: ReportData, law: Law = AUTO, delta: Delta = AUTO, laws: _Laws = ()) -> Panel:
+        comparison = _comparison(report, law, delta, laws)
+        if not comparison.cuts.cuts:
+            raise BadInput(comparison.cuts.why)
+        by = comparison.cuts.by
+        column = report.points.columns[by]
+        plain = comparison.as_dict()
+        rows = [
+            {"law": scores["law"], "cut": cut["at"], by: column[row], _ERROR: 100 * error, "held": held}
+            for scores in plain["laws"]
+            for cut in scores["backtest"].get("by_cut", ())
+            for row, error, held in zip(cut["rows"], cut["errors"], cut["held"], strict=True)
+        ]
+        if not rows:
+            raise BadInput(plain["laws"][0]["backtest"]["why_none"])
+        return cls(
+            title="Back-test: fitted to smaller runs, tested on larger ones",
+            data=DataFrame(rows),
+            shown=DataFrame(map(_predictions, plain["laws"])),
+            notes=(sentence(plain["sentences"][0]),),
+            method=_BACKTEST,
+            result=plain,
+            x=Axis(by, ROLES[by], True),
+            y=Axis(_ERROR, "prediction above the measured loss (%)"),
+            laws=tuple(each["law"] for each in plain["laws"]),
+            cuts=tuple(each.at for each in comparison.cuts.cuts),
+        )
+
+    def _draw(self, figure: Figure) -> None:
+        data, x = self.data, self.x.column
+        symbols = dict(zip(self.cuts, cycle(SYMBOLS), strict=False))
+        for look, rows in by_look(data, "law"):
+            hover = f"{look.name}, fitted up to %{{cut:.3s}}<br>{x} %{{x:.4s}}: %{{y:+.2f}}%"
+            marker = {"symbol": [symbols[cut] for cut in rows["cut"]]}
+            look.points(figure, rows, x, self.y.column, hover, marker=marker)
+        figure.add_hline(y=0, line={"color": GREY, "width": 1})
+        for cut in self.cuts:
+            figure.add_vline(x=cut, line={"color": GREY, "width": 1, "dash": "2px 3px"}, layer="below")
+        axes = {"xaxis": self.x.around(data[x], *self.cuts), "yaxis": self.y.around(data[_ERROR], 0.0)}
+        figure.update_layout(**axes, showlegend=True)
+
+
+def _comparison(report: ReportData, name: str, delta: str, others: Sequence[str]) -> Comparison:
+    law = report.law(name)
+    laws = tuple(dict.fromkeys((law.name, *(others or (each.name for each in suited(report.points))))))
+    report.assessment(name, delta)  # raises the same error as elsewhere on the page if no law can be fitted
+    return report.once(("compare", laws), lambda: compare(report.points, [LAWS[each] for each in laws]))
+
+
+def _predictions(scores: Mapping[str, Any]) -> dict[str, str]:
+    test, lead = scores["backtest"], scores["lead"]
+    gained = ""
+    if lead is not None:
+        gained = f"{lead['value']:+.2%}"
+        if lead["chance"] is not None:
+            gained += f"\nby chance: {lead['chance']:.1%}"
+    return {
+        "law": scores["law"],
+        "error on larger runs": measured(test.get("error"), ".2%"),
+        "bias": measured(test.get("bias"), "+.2%"),
+        f"inside {LEVEL:.0%} intervals": measured(test.get("coverage"), ".0%"),
+        "residuals, all rows": f"{scores['in_sample']:.2%}",
+        "form": scores["misfit"]["status"],
+        "lead": gained,
+    }
+
+
+class LinesPanel(Panel):
     """A law over a column. `data`: what (measured, law, beyond), line, x, loss, low, high, measured loss.
 
     Each line holds the other column, or the tokens per parameter, fixed; over FLOPs it follows the compute-optimal
@@ -46,16 +326,13 @@ class LawPanel(Panel, name="law", heading="Scaling law", source="points"):
     edge: float
 
     @classmethod
-    def of(cls, report: ReportData, law: Law = AUTO, delta: Delta = AUTO, x: Size = "params") -> Panel:
-        """Draw a law with its band over N, D or C."""
-        report.check_differs("params" if x == "params" else "tokens")
-        found = report.assessment(law, delta)
-        columns = found.points.columns
+    def _over(cls, report: ReportData, assessment: Assessment, x: str, **more: Any) -> Panel:
+        columns = columns_of(assessment.points)
         if x not in columns:
             raise BadInput(f"the table has no {x}")
-        groups = _lines(found, x)
+        groups = lines_by(assessment, x)
         edge = float(columns[x].max())
-        bands = lines_of(report, found, x)
+        bands = lines_of(report, assessment, x)
         lines = [
             rows.rename(columns={"x": x, "value": "loss"}).assign(line=name)
             for name, (rows, _) in bands.items()
@@ -65,28 +342,33 @@ class LawPanel(Panel, name="law", heading="Scaling law", source="points"):
                 "what": "measured",
                 "line": [groups.names[at] for at in groups.belongs],
                 x: columns[x],
-                "loss": _at_lines(found, groups, x) if groups.moved else columns["loss"],
+                "loss": at_lines(assessment, groups, x),
                 "measured loss": columns["loss"],
             }
         ).sort_values([x, "loss"])
-        notes = [f"Lines: {found.fit.law.formula}. Band: the pointwise {LEVEL:.0%} interval of the loss."]
+        notes = [
+            f"Lines: {assessment.fit.law.formula}. Band: the pointwise {LEVEL:.0%} interval of the loss."
+        ]
         if groups.moved:
             notes.append("The law moves each point to the value that its line holds, with its residual.")
+        settings: dict[str, Any] = {
+            "title": f"{assessment.fit.law.name}: loss against {ROLES[x]}",
+            "method": about_fit(assessment),
+            "y": Axis("loss", report.law_loss_title, True),
+        }
         return cls(
-            title=f"{found.fit.law.name}: loss against {ROLES[x]}",
             data=concat([measured, *lines], ignore_index=True),
-            notes=(*notes, *_ended(bands, x)),
-            method=about_fit(found),
+            notes=(*notes, *ended(bands, x)),
             x=Axis(x, ROLES[x], True),
-            y=Axis("loss", ROLES["loss"], True),
             lines=tuple(groups.names),
             edge=edge,
+            **settings | more,
         )
 
     def _draw(self, figure: Figure) -> None:
         data, x = self.data, self.x.column
-        own = [name for name in dict.fromkeys(data["line"]) if name not in self.lines]
-        for look in [*looks(self.lines), *(Look(name, GREY) for name in own)]:
+        lines_alone = [name for name in dict.fromkeys(data["line"]) if name not in self.lines]
+        for look in [*looks(self.lines), *(Look(name, GREY) for name in lines_alone)]:
             rows, group = data[data["line"] == look.name], {"legendgroup": look.name}
             line, points = rows[rows["what"] != "measured"], rows[rows["what"] == "measured"]
             if len(line):
@@ -98,7 +380,7 @@ class LawPanel(Panel, name="law", heading="Scaling law", source="points"):
                     part = line.loc[[part.index[0] - 1, *part.index]]
                 if len(part) > 1:
                     ends = f"{hover} (%{{low:.4f}} to %{{high:.4f}})"
-                    is_named = what == "law" and look.name in own
+                    is_named = what == "law" and look.name in lines_alone
                     named = {**group, "showlegend": is_named, "line": {"dash": dash}}
                     look.line(figure, part, x, "loss", ends, **named)
             if len(points):
@@ -111,154 +393,13 @@ class LawPanel(Panel, name="law", heading="Scaling law", source="points"):
             at = {"x": high, "xanchor": "right", "y": 1, "yref": "paper", "yanchor": "top"}
             figure.add_annotation(text="beyond the points", font={"size": 12}, showarrow=False, **at)
         figure.update_layout(xaxis=settings, yaxis=self.y.around(data[["loss", "low", "high"]]), height=470)
-        figure.update_layout(showlegend=len(self.lines) + len(own) > 1)
+        figure.update_layout(showlegend=len(self.lines) + len(lines_alone) > 1)
 
 
-def lines_of(report: ReportData, found: Assessment, x: str) -> dict[str, tuple[DataFrame, str]]:
-    """Return a law's lines over a column by their names, each as `band` returns it."""
+class LawPanel(LinesPanel, name="law", heading="Scaling law", source="points"):
+    """A law over a size."""
 
-    def work() -> dict[str, tuple[DataFrame, str]]:
-        limit = BEYOND * float(found.points.columns[x].max())
-        return {name: band(found, at, low, high, limit) for name, low, high, at in _lines(found, x).lines}
-
-    return report.once(("lines", found.fit.law.name, found.delta, x), work)
-
-
-class _Lines(NamedTuple):
-    """The points' groups by name, the group of each point, and the lines: name, lowest and highest x, the loss.
-
-    `moved` says that points have to be moved to the value that their line holds fixed.
-    """
-
-    names: Sequence[str]
-    belongs: NDArray[np.intp]
-    lines: Sequence[tuple[str, float, float, Callable[[float], Quantity]]]
-    moved: bool = False
-
-
-def _lines(found: Assessment, x: str) -> _Lines:
-    """Return how the points and the lines of a law are grouped over one column."""
-    columns, law, center = found.points.columns, found.fit.law, found.fit.center
-    ends = (float(columns[x].min()), float(columns[x].max()))
-    if x == "flops" and {"params", "tokens"} <= set(law.columns):
-        per_param_token = found.points.flops_per_param_token
-        names, belongs, _ = _groups("params", columns["params"])
-        line = (_OPTIMAL, *ends, lambda at: optimum_of(law, center, at, per_param_token)[-1])
-        return _Lines(names, belongs, [line])
-    if x not in law.columns:
-        raise BadInput(f"{law.name} does not use {x}")
-    if law.columns == (x,):
-        line = (law.name, *ends, lambda at: loss_at(law, center, {x: at}))
-        return _Lines(["measured"], np.zeros(found.points.n, np.intp), [line])
-    label, values, other_at = _held(columns, x)
-    names, belongs, levels = _groups(label, values)
-    lines = []
-    for group, (name, level) in enumerate(zip(names, levels, strict=True)):
-        own = columns[x][belongs == group]
-
-        def at(value: float, level: float = level) -> Quantity:
-            return loss_at(law, center, {x: value, _OTHER[x]: other_at(value, level)})
-
-        lines.append((name, float(own.min()), float(own.max()), at))
-    return _Lines(names, belongs, lines, moved=len(levels) < len(_distinct(values)))
-
-
-def _at_lines(found: Assessment, groups: _Lines, x: str) -> Array:
-    """Return the loss of each point at the value that its line holds fixed, [n]."""
-    fit, column = found.fit, found.points.columns[x]
-    at_line = [
-        groups.lines[group][3](float(value)).measure(fit.theta[None])[0][0]
-        for group, value in zip(groups.belongs, column, strict=True)
-    ]
-    return np.asarray(np.exp(at_line + fit.residuals()))
-
-
-def _held(columns: Mapping[str, Array], x: str) -> tuple[str, Array, Callable[[float, float], float]]:
-    """Return what a line holds fixed: the other column, or tokens per parameter if that has fewer values."""
-    other = columns[_OTHER[x]]
-    ratio = columns["tokens"] / columns["params"]
-    if len(_distinct(ratio)) < len(_distinct(other)):
-        sign = 1.0 if x == "params" else -1.0
-        return "tokens per parameter", ratio, lambda value, level: value * level**sign
-    return _OTHER[x], other, lambda value, level: level
-
-
-def _groups(label: str, values: Array) -> tuple[list[str], NDArray[np.intp], list[float]]:
-    """Return groups of near values: their names, the group of each value, and the value of each group."""
-    levels = _distinct(values)
-    about = ""
-    if len(levels) > MOST_LINES:
-        inner = (np.arange(_SOME_LINES) + 0.5) / _SOME_LINES
-        levels, about = np.exp(np.quantile(np.log(values), inner)), "about "
-    belongs = np.abs(np.log(values)[:, None] - np.log(levels)).argmin(1)
-    names = [f"{label} {about}{short(level)}" for level in levels]
-    return names, belongs, [float(level) for level in levels]
-
-
-def _distinct(values: Array) -> Array:
-    return np.asarray(np.unique([float(f"{value:.3g}") for value in values]))
-
-
-def _ended(bands: Mapping[str, tuple[DataFrame, str]], x: str) -> list[str]:
-    """Say which lines end early and where; lines that end at one place get the reason of the first."""
-    places: dict[str, list[str]] = {}
-    for name, (line, ends) in bands.items():
-        if ends:
-            last = line.iloc[-1]
-            reached = float(f"{last['x']:.2g}")
-            at = f"{x} {short(reached)}" if last["what"] == "beyond" else "the points"
-            places.setdefault(f"beyond {at}", []).append(name)
-    return [
-        f"{'No line' if len(names) == len(bands) else f'No line at {listed(names)}'} goes {far}: "
-        f"the loss is not identified there ({bands[names[0]][1]})."
-        for far, names in places.items()
-    ]
-
-
-def band(
-    found: Assessment, at: Callable[[float], Quantity], low: float, high: float, limit: float
-) -> tuple[DataFrame, str]:
-    """Return the line of a loss, or of another log quantity, from `low` to `high`, the points' range, up to `limit`.
-
-    The columns are what (law, beyond), x, value, low and high: the pointwise profile interval. If the design does not
-    identify the loss, the band is from the bootstrap and the line does not leave the points' range. The text says why
-    the line stops before `limit`; it is empty if it does not.
-    """
-    fit = found.fit
-    lacking = gate(at(high), found.points, fit)
-    inside = np.geomspace(low, high, _KNOTS) if high > low * (1 + 1e-9) else np.array([high])
-    outside = np.geomspace(high, limit, _MORE_KNOTS + 1)[1:] if limit > high and not lacking else np.array([])
-    of = {x: at(x) for x in map(float, np.concatenate([inside, outside]))}
-    profiled: dict[float, Interval] = {}
-    if not lacking:
-        intervals = zip(of.values(), profiles(fit, [*of.values()], found.shared, found.noise), strict=True)
-        widened = (found.form_error.widened(fit, *each) for each in intervals)
-        profiled = dict(zip(of, widened, strict=True))
-    knots = [(x, *_sides(found, of[x], profiled.get(x))) for x in map(float, inside)]
-    ends = "; ".join(lacking)
-    for x in map(float, outside):
-        interval = profiled[x]
-        verdict = judge(of[x], interval, fit, ())
-        if verdict.verdict == NOT_IDENTIFIED:
-            ends = verdict.reason
-            break
-        knots.append((x, interval.value - interval.low, interval.high - interval.value))
-    known, below, above = np.array(knots).T
-    steps = [np.linspace(start, end, _STEPS + 1) for start, end in pairwise(np.log(known))]
-    log_x = np.unique(np.concatenate(steps or [np.log(known)]))
-    log_value = np.array([at(math.exp(x)).measure(fit.theta[None])[0][0] for x in log_x])
-    below, above = (np.interp(log_x, np.log(known), side) for side in (below, above))
-    what = np.where(log_x > math.log(high) + 1e-9, "beyond", "law")
-    logs = {"x": log_x, "value": log_value, "low": log_value - below, "high": log_value + above}
-    return DataFrame({"what": what} | {name: np.exp(each) for name, each in logs.items()}), ends
-
-
-def _sides(found: Assessment, quantity: Quantity, interval: Interval | None) -> tuple[float, float]:
-    """Return the distances below and above the log value; an unbounded interval is replaced by the bootstrap's."""
-    if interval and not interval.open_ends:
-        return interval.value - interval.low, interval.high - interval.value
-    if found.refits is None:
-        return 0.0, 0.0
-    value = float(quantity.measure(found.fit.theta[None])[0][0])
-    low, high = found.refits.interval(quantity)
-    return max(value - low, 0.0), max(high - value, 0.0)
+    @classmethod
+    def _of(cls, report: ReportData, law: Law = AUTO, delta: Delta = AUTO, x: Size = "params") -> Panel:
+        report.check_differs({"tokens": "tokens", "flops": "tokens"}.get(x, "params"))
+        return cls._over(report, report.assessment(law, delta), x)

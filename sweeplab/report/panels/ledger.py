@@ -9,12 +9,12 @@ from typing import Any
 
 from pandas import DataFrame
 
-from sweeplab.analysis.audit.checks import audit
-from sweeplab.analysis.audit.evidence import FOUND, AuditTable, gather
-from sweeplab.analysis.ledger.chain import FILE_NAME, read_chain
-from sweeplab.analysis.ledger.outcomes import REFUSED, SCORED, VOID, Outcome, calibrate, of_study, outcomes
+from sweeplab.analysis.audit import CLEAR, FOUND, audit, gather
+from sweeplab.analysis.causes import time_of
+from sweeplab.analysis.ledger import FILE_NAME, read_chain
+from sweeplab.analysis.scoring import REFUSED, SCORED, VOID, Outcome, calibrate, of_study, outcomes
 from sweeplab.errors import BadInput
-from sweeplab.formatting import counts, rounded, sentence, several, several_named, span
+from sweeplab.formatting import counts, listed, rounded, sentence, several, several_named, span
 from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import Panel, TablePanel
 from sweeplab.report.style import BAD, FAINT, GOOD, GREY, Axis, Figure, Look, bars
@@ -36,16 +36,15 @@ class LedgerPanel(Panel, name="ledger", heading="Forecasts"):
     """Forecasts with their intervals. `data`: number, what, loss, low, high, outcome, state, error (%), why, sealed."""
 
     @classmethod
-    def of(cls, report: ReportData) -> Panel:
-        """Show each forecast about the study with its outcome."""
-        found = _outcomes(report)
-        states = counts(Counter(_state(each) for each in found))
-        out = [each for each in found if each.state in (REFUSED, VOID)]
+    def _of(cls, report: ReportData) -> Panel:
+        forecasts = _outcomes(report)
+        states = counts(Counter(_state(each) for each in forecasts))
+        out = [each for each in forecasts if each.state in (REFUSED, VOID)]
         bars_are = "Bars: 90% intervals; diamonds: the measured losses."
         return cls(
             title="Forecasts, sealed before their runs",
-            data=DataFrame([_row(each) for each in found]),
-            notes=(f"{several(len(found), 'forecast')}: {states}. {bars_are}",),
+            data=DataFrame([_row(each) for each in forecasts]),
+            notes=(f"{several(len(forecasts), 'forecast')}: {states}. {bars_are}",),
             warnings=tuple(f"forecast {each.entry.number} does not count: {each.why}" for each in out),
             method=_METHOD,
             x=Axis("loss", "loss", True),
@@ -60,7 +59,8 @@ class LedgerPanel(Panel, name="ledger", heading="Forecasts"):
         hover = "%{y}<br>%{x:.4f}"
         Look("forecast", GREY).points(figure, drawn, "loss", "line", hover, marker=tick, error_x=interval)
         for state, look in _LOOKS.items():
-            if len(rows := data[data["state"] == state]):
+            rows = data[data["state"] == state]
+            if len(rows):
                 look.points(figure, rows, "outcome", "line", hover, marker={"size": 10})
         y = {"autorange": "reversed", "type": "category", "automargin": True}
         x = self.x.around(data[["low", "high", "outcome"]])
@@ -71,22 +71,21 @@ class CalibrationPanel(Panel, name="calibration"):
     """The coverage of the forecast intervals. `data`: level, covered, n, share, low, high."""
 
     @classmethod
-    def of(cls, report: ReportData) -> Panel:
-        """Show the share of scored forecasts whose interval contained the outcome, at each level, over the study."""
-        found = calibrate(_outcomes(report))
-        if not found.n:
+    def _of(cls, report: ReportData) -> Panel:
+        calibration = calibrate(_outcomes(report))
+        if not calibration.n:
             raise BadInput("no forecast of the study has been scored yet")
-        said = asdict(found)
-        scored, of = several(found.n_forecasts, "scored forecast"), several(found.n, "run")
-        ratios = {name: each.ratio for name, each in found.crps.items() if each.ratio is not None}
+        plain = asdict(calibration)
+        scored, of = several(calibration.n_forecasts, "scored forecast"), several(calibration.n, "run")
+        ratios = {name: each.ratio for name, each in calibration.crps.items() if each.ratio is not None}
         skill = [f"CRPS {ratio:.2f} times that of the {name}." for name, ratio in ratios.items()]
-        many = f"{scored} of {of} (of each the first) from {several(found.n_fits, 'fit')}"
+        many = f"{scored} of {of} (of each the first) from {several(calibration.n_fits, 'fit')}"
         return cls(
             title="Calibration of the forecasts",
-            data=DataFrame(said["coverage"])[["level", "covered", "n", "share", "low", "high"]],
+            data=DataFrame(plain["coverage"])[["level", "covered", "n", "share", "low", "high"]],
             notes=(f"{many}; bars: 90% intervals of the share.", *skill),
             method=_METHOD,
-            result=said,
+            result=plain,
             x=Axis("level", "nominal level of the interval"),
             y=Axis("share", "share of outcomes inside the interval"),
         )
@@ -115,17 +114,18 @@ def _outcomes(report: ReportData) -> Sequence[Outcome]:
 
 
 def _row(outcome: Outcome) -> dict[str, Any]:
-    said = outcome.as_dict()
-    forecast, score = said["forecast"], said["score"] or {}
+    plain = outcome.as_dict()
+    forecast, score = plain["forecast"], plain["score"] or {"error_log": None}
+    error = score["error_log"]
     return {
-        "number": said["number"],
+        "number": plain["number"],
         "what": ", ".join(f"{role} {rounded(at)}" for role, at in forecast["at"].items() if role != "flops"),
         **{name: forecast["predicted"][name] for name in ("loss", "low", "high")},
         "outcome": score.get("outcome"),
         "state": _state(outcome),
-        "error (%)": 100 * score["error_log"] if score and score["error_log"] is not None else None,
-        "why": said["why"],
-        "sealed": said["sealed"],
+        "error (%)": None if error is None else 100 * error,
+        "why": plain["why"],
+        "sealed": plain["sealed"],
     }
 
 
@@ -136,31 +136,51 @@ def _state(outcome: Outcome) -> str:
 
 
 class AuditPanel(TablePanel, name="audit"):
-    """The finding of each check of the conventions, and its effect on the exponents."""
+    """The causes in the law's residual with their cures, and the settings that may shift its exponents."""
 
     @classmethod
-    def of(cls, report: ReportData) -> Panel:
-        """List the checks, those that found something first."""
-        found = report.once("audit", lambda: audit(_evidence(report)))
-        rows = sorted(found["findings"], key=lambda each: bool(each["state"] != FOUND))
-        states = counts(Counter(each["state"] for each in rows))
-        law = f"Exponents of {found['law']}." if found["law"] else "No law can be fitted to the points."
+    def _of(cls, report: ReportData) -> Panel:
+        audited = report.once("audit", lambda: _audited(report))
+        settings = [each for each in audited["findings"] if each["state"] != CLEAR]
+        settings.sort(key=lambda finding: bool(finding["state"] != FOUND))
+        clear = [each["name"] for each in audited["findings"] if each["state"] == CLEAR]
+        causes = [_cause(each) | {"points": ""} for each in audited["causes"]]
         return cls(
-            title="Audit of the conventions",
-            data=DataFrame([_finding(each) | {"points": "; ".join(each["points"])} for each in rows]),
-            shown=DataFrame([_finding(each) | {"points": several_named(each["points"], 4)} for each in rows]),
-            notes=(f"{states}. {law}",),
-            method=found["conventions"],
-            result=found,
+            title="What keeps the law from being identified",
+            data=DataFrame(
+                [*causes, *(_finding(each) | {"points": "; ".join(each["points"])} for each in settings)]
+            ),
+            shown=DataFrame(
+                [
+                    *causes,
+                    *(_finding(each) | {"points": several_named(each["points"], 4)} for each in settings),
+                ]
+            ),
+            notes=(
+                sentence(audited["sentence"]),
+                *([f"Settings that are clear: {listed(clear)}."] if clear else ()),
+            ),
+            method=audited["conventions"],
+            result=audited,
         )
 
 
-def _evidence(report: ReportData) -> AuditTable:
+def _audited(report: ReportData) -> dict[str, Any]:
     report.check_runs()
     if report.studied is None:
-        return gather(report.runs)
+        return audit(gather(report.runs))
     studied, conventions = report.studied, report.studied.settled()
-    return gather(studied.runs, studied.designs, conventions)
+    return audit(gather(studied.runs, studied.designs, conventions), studied)
+
+
+def _cause(cause: Mapping[str, Any]) -> dict[str, str]:
+    what, cure = cause["why"], cause["cure"]
+    if cause["share"] is not None:
+        what = f"{cause['share']:.0%} of the residual ({cause['low']:.0%} to {cause['high']:.0%})"
+    effect = ""
+    if cure:
+        effect = "; ".join(filter(None, [f"{cure['words']}: {time_of(cure)}", cure.get("command")]))
+    return {"check": cause["name"], "finding": cause["state"], "what": sentence(what), "effect": effect}
 
 
 def _finding(finding: Mapping[str, Any]) -> dict[str, str]:

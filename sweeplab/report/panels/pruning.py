@@ -9,7 +9,7 @@ from typing import Any
 
 from pandas import DataFrame, Series, concat
 
-from sweeplab.analysis.sweep.costs import (
+from sweeplab.analysis.costs import (
     ALPHA,
     FOUND,
     PHASES,
@@ -22,8 +22,8 @@ from sweeplab.analysis.sweep.costs import (
     spent,
 )
 from sweeplab.errors import BadInput
-from sweeplab.formatting import several, short, written
-from sweeplab.laws.estimation.intervals import LEVEL
+from sweeplab.formatting import duration, several, short, written
+from sweeplab.laws.intervals import LEVEL
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel, TablePanel
 from sweeplab.report.style import BAD, FAINT, GOOD, GREY, MIDDLE, Axis, Figure, hovering, name_rows, spaced
@@ -66,25 +66,26 @@ class PruningPanel(Panel, name="pruning", heading="What pruning saved", source="
     """
 
     @classmethod
-    def of(cls, report: ReportData) -> Panel:
-        """Show what pruning saved in each cell, and what it cost according to the audited trials."""
+    def _of(cls, report: ReportData) -> Panel:
         sweeps = report.sweeps
-        by_study = [cells for sweep in sweeps if (cells := saved(sweep))]
-        found = [each for cells in by_study for each in cells]
-        if not any(each.n_pruned for each in found):
-            raise BadInput("no trial was pruned" + ("" if found else " yet"))
-        costs = [cost(sweep, audited) for sweep in sweeps if (audited := report.audited(sweep.name))]
+        by_study = [cells for cells in map(saved, sweeps) if cells]
+        every = [cell for cells in by_study for cell in cells]
+        if not any(cell.n_pruned for cell in every):
+            raise BadInput("no trial was pruned" + " yet" * (not every))
+        costs = [cost(sweep, report.audited(sweep.name)) for sweep in sweeps if report.audited(sweep.name)]
         totals = [_total(cells) for cells in by_study]
         rows = totals
         if len(sweeps) == 1:
-            rows = [asdict(each) | {"share": each.share, "line": each.cell} for each in found]
-        said = [_saved_in_words(each) for each in totals] + [_cost_in_words(each) for each in costs]
+            rows = [asdict(cell) | {"share": cell.share, "line": cell.cell} for cell in every]
+        sentences = [_saved_in_words(each) for each in totals] + (
+            [_cost_in_words(each) for each in costs] or [_NO_AUDIT]
+        )
         return cls(
             data=DataFrame(rows),
             shown=_audited(costs) if costs else None,
-            notes=(*said, *(() if costs else (_NO_AUDIT,))),
+            notes=tuple(sentences),
             method=_METHOD,
-            result={"saved": totals, "cost": [_cost(each) for each in costs]},
+            result={"saved": totals, "cost": [_plain(each) for each in costs]},
             x=Axis("flops", "training FLOPs"),
         )
 
@@ -93,9 +94,9 @@ class PruningPanel(Panel, name="pruning", heading="What pruning saved", source="
         about = "%{n_pruned} of %{n_trials} trials pruned, %{share:.0%} saved"
         looks = {"flops_spent": ("trained", GOOD), "flops_saved": ("saved by pruning", FAINT)}
         for column, (name, color) in looks.items():
-            said = hovering(f"%{{line}}: {name} %{{x:.3s}} FLOPs<br>{about}", data)
+            hover = hovering(f"%{{line}}: {name} %{{x:.3s}} FLOPs<br>{about}", data)
             marker = {"color": color}
-            figure.add_bar(x=data[column], y=data.index, orientation="h", name=name, marker=marker, **said)
+            figure.add_bar(x=data[column], y=data.index, orientation="h", name=name, marker=marker, **hover)
         most = float((data["flops_spent"] + data["flops_saved"]).max())
         name_rows(figure, [spaced(line) for line in data["line"]])
         x, height = self.x.over(0.0, 1.02 * most), 110 + 26 * len(data)
@@ -106,12 +107,10 @@ class ComputePanel(Panel, name="compute", heading="Where compute and time went",
     """Shares of compute and time. `data`: study, state, phase, n_runs, flops, seconds, the shares of these."""
 
     @classmethod
-    def of(cls, report: ReportData) -> Panel:
-        """Show on which runs, and in which phase, FLOPs and seconds were spent."""
-        data = report.studied.data if report.studied else {}
+    def _of(cls, report: ReportData) -> Panel:
         rows: list[dict[str, Any]] = []
         for sweep in report.sweeps:
-            val_tokens = data.get(sweep.name, {}).get("val_tokens")
+            val_tokens = report.studies.data.get(sweep.name, {}).get("val_tokens")
             speeds = report.curves("tokens_per_second", sweep.name)
             rows += [asdict(each) for each in spent(sweep, speeds, val_tokens)]
         table = DataFrame(rows)
@@ -121,12 +120,13 @@ class ComputePanel(Panel, name="compute", heading="Where compute and time went",
             raise BadInput("no run has trained a step yet")
         states = report.runs.groupby("study")["state"]
         notes = [
-            f"{study}: {short(float(row['flops']))} FLOPs, {written(round(float(row['seconds']), 1))} s of run time "
+            f"{study}: {short(float(row['flops']))} FLOPs, {duration(float(row['seconds']))} of run time "
             f"({states_in_words(states.get_group(study))})."
             for study, row in table.groupby("study", sort=False)[["flops", "seconds"]].sum().iterrows()
         ]
         for sweep in report.sweeps:
-            if (share := occupancy(sweep)) is not None:
+            share = occupancy(sweep)
+            if share is not None:
                 notes.append(
                     f"{sweep.name}: {share:.0%} of its stacks' slots were occupied, averaged over all steps."
                 )
@@ -144,17 +144,18 @@ class ComputePanel(Panel, name="compute", heading="Where compute and time went",
             rows = data[(data["state"] == state) & (data["phase"] == phase)].set_index("study")
             if len(rows):
                 shares = rows[["share of flops", "share of seconds"]].reindex(studies).fillna(0.0)
-                hatch = {"shape": "/" if phase == PHASES[1] else "", "fillmode": "overlay"}
+                name, shape = {PHASES[1]: (f"{state}, evaluation", "/")}.get(phase, (state, ""))
+                hatch = {"shape": shape, "fillmode": "overlay", "fgcolor": "white", "size": 5}
                 figure.add_bar(
                     x=shares.to_numpy(float).ravel(),
                     y=list(range(shares.size)),
                     orientation="h",
-                    name=state if phase == PHASES[0] else f"{state}, evaluation",
-                    marker={"color": color, "pattern": {**hatch, "fgcolor": "white", "size": 5}},
+                    name=name,
+                    marker={"color": color, "pattern": hatch},
                     hovertemplate=f"{state}, {phase}: %{{x:.1%}}<extra></extra>",
                 )
-        of = [f"{study}, " if len(studies) > 1 else "" for study in studies]
-        name_rows(figure, [f"{study}{what}" for study in of for what in ("FLOPs", "run time")])
+        heads = [f"{study}, " * (len(studies) > 1) for study in studies]
+        name_rows(figure, [f"{head}{what}" for head in heads for what in ("FLOPs", "run time")])
         x, height = self.x.over(0.0, 1.0) | {"tickformat": ".0%"}, 130 + 60 * len(studies)
         figure.update_layout(xaxis=x, barmode="stack", height=height, showlegend=True)
 
@@ -163,26 +164,25 @@ class RegionsPanel(TablePanel, name="regions", heading="Where trials diverged or
     """The ranges in which trials diverged or failed more often than elsewhere."""
 
     @classmethod
-    def of(cls, report: ReportData) -> Panel:
-        """List the ranges, one per hyperparameter and state."""
+    def _of(cls, report: ReportData) -> Panel:
         sweeps = report.sweeps
-        found = [each for sweep in sweeps for each in regions(sweep)]
-        if not found:
+        ranges = [each for sweep in sweeps for each in regions(sweep)]
+        if not ranges:
             ended = sum(len(sweep.ended) for sweep in sweeps)
-            raise BadInput("no trial diverged or failed" + ("" if ended else " yet"))
-        n_found = sum(each.verdict == FOUND for each in found)
-        names = [*(["study"] if len(sweeps) > 1 else []), "state", "hyperparameter", "range"]
+            raise BadInput("no trial diverged or failed" + " yet" * (not ended))
+        n_found = sum(each.verdict == FOUND for each in ranges)
+        names = [*["study"] * (len(sweeps) > 1), "state", "hyperparameter", "range"]
         shown = [
-            {name: getattr(each, name) for name in names}
-            | {"inside": f"{each.inside} of {each.n_inside}"}
-            | {"outside": f"{each.outside} of {each.n_outside}"}
-            | {"p": written(each.p), "verdict": each.verdict}
-            for each in found
+            {name: getattr(region, name) for name in names}
+            | {"inside": f"{region.inside} of {region.n_inside}"}
+            | {"outside": f"{region.outside} of {region.n_outside}"}
+            | {"p": written(region.p), "verdict": region.verdict}
+            for region in ranges
         ]
         return cls(
-            data=DataFrame([asdict(each) | {"verdict": each.verdict} for each in found]),
+            data=DataFrame([asdict(each) | {"verdict": each.verdict} for each in ranges]),
             shown=DataFrame(shown),
-            notes=(f"{n_found or 'None'} of {len(found)} hyperparameters predict where trials go wrong.",),
+            notes=(f"{n_found or 'None'} of {len(ranges)} hyperparameters predict where trials go wrong.",),
             method=_TEST,
         )
 
@@ -195,31 +195,31 @@ def _total(cells: Sequence[Saved]) -> dict[str, Any]:
 
 def _saved_in_words(total: Mapping[str, Any]) -> str:
     trials = f"{total['n_pruned']} of {several(total['n_trials'], 'trial')}"
-    seconds = written(round(total["seconds_saved"], 1))
     return (
         f"{total['study']}: {trials} pruned, which saved {total['share']:.0%} of the training: "
-        f"{short(total['flops_saved'])} FLOPs, {seconds} s of run time."
+        f"{short(total['flops_saved'])} FLOPs, {duration(total['seconds_saved'])} of run time."
     )
 
 
-def _cost_in_words(found: Cost) -> str:
-    n, cells = len(found.audited), "its cell" if found.n_better == 1 else "their cells"
+def _cost_in_words(cost: Cost) -> str:
+    n, cells = len(cost.audited), "its cell" if cost.n_better == 1 else "their cells"
     return (
-        f"{found.study}: of {several(n, 'pruned trial')} trained to the end, {found.n_better} would have become the "
-        f"best of {cells}; among all {found.n_pruned} pruned trials this share is {found.low:.0%} to {found.high:.0%}."
+        f"{cost.study}: of {several(n, 'pruned trial')} trained to the end, {cost.n_better} would have become the "
+        f"best of {cells}; among all {several(cost.n_pruned, 'pruned trial')} this share is "
+        f"{cost.low:.0%} to {cost.high:.0%}."
     )
 
 
 def _audited(costs: Sequence[Cost]) -> DataFrame:
     table = concat([found.audited.assign(study=found.study) for found in costs], ignore_index=True)
     lost = table["value"].isna()
-    names = (["study"] if len(costs) > 1 else []) + list(_AUDITED)
+    names = [*["study"] * (len(costs) > 1), *_AUDITED]
     ending = Series("not the best", index=table.index).mask(lost, "diverged")
     would_be = ending.mask(table["is_better"].astype(bool), "the best")
     return table[names].rename(columns=_AUDITED).assign(**{"would be": would_be})
 
 
-def _cost(found: Cost) -> dict[str, object]:
-    said = {"study": found.study, "audited": len(found.audited), "would_be_best": found.n_better}
-    share = {"share_low": found.low, "share_high": found.high, "pruned": found.n_pruned}
-    return {**said, **share, "trials": found.audited.to_dict("records")}
+def _plain(cost: Cost) -> dict[str, object]:
+    counted = {"study": cost.study, "audited": len(cost.audited), "would_be_best": cost.n_better}
+    share = {"share_low": cost.low, "share_high": cost.high, "pruned": cost.n_pruned}
+    return {**counted, **share, "trials": cost.audited.to_dict("records")}

@@ -1,4 +1,4 @@
-"""The runs of a study: learning curves, a table of runs, a sample of the best one, and losses over sizes."""
+"""The runs of a study: learning curves, a table, a sample of the best one, losses over sizes, gradients by layer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import cycle
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -27,15 +28,16 @@ from sweeplab.analysis.trials import (
 )
 from sweeplab.data.prompts import HOLE
 from sweeplab.errors import BadInput
-from sweeplab.formatting import rounded, several, written
+from sweeplab.formatting import rounded, several, short, written
 from sweeplab.hyperparameters import AUTO, TABLE
-from sweeplab.laws.points import DEPTH_AND_WIDTH
+from sweeplab.laws.columns import SHAPE
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import read_gradients
 from sweeplab.report import style
 from sweeplab.report.data import CURVES, FACTS, LOSSES, PROGRESS, ReportData, states_in_words, title_of
 from sweeplab.report.options import Log, PanelOption, Params
 from sweeplab.report.panels.base import Panel, TablePanel
-from sweeplab.report.panels.law import lines_of
+from sweeplab.report.panels.lines import lines_of
 from sweeplab.report.style import (
     DASHES,
     GREY,
@@ -50,6 +52,7 @@ from sweeplab.report.style import (
     marked,
     padded,
     spaced,
+    ticks_of,
 )
 from sweeplab.runs.generating import read_samples
 
@@ -61,7 +64,7 @@ _Progress = Annotated[str, PanelOption(tuple(PROGRESS))]
 _Curve = Annotated[str, PanelOption(tuple(CURVES))]
 _Any = Annotated[str, PanelOption((*FACTS, *TABLE), needed=f"any hyperparameter, {', '.join(FACTS)}")]
 _Size = Annotated[str, PanelOption(tuple(TABLE))]
-_Metric = Annotated[str, PanelOption(tuple(LOSSES))]
+_Metric = Annotated[str, PanelOption((AUTO, *LOSSES))]
 
 
 class CurvesPanel(Panel, name="learning_curves"):
@@ -76,10 +79,9 @@ class CurvesPanel(Panel, name="learning_curves"):
     view: tuple[float, float] | None = None
 
     @classmethod
-    def of(
+    def _of(
         cls, report: ReportData, x: _Progress = "train_tokens", metric: _Curve = "val_loss", log: Log = ()
     ) -> Panel:
-        """Plot a metric of every run over its training."""
         runs = report.runs
         kept = runs[~runs["state"].isin(LOST)]
         drawn = report.curves(metric).merge(kept[_RUN], on=_RUN)
@@ -90,14 +92,21 @@ class CurvesPanel(Panel, name="learning_curves"):
         drawn = drawn.sort_values(["n_params", *_RUN, "x"], ignore_index=True)
         left_out = states_in_words(runs.loc[~runs.index.isin(kept.index), "state"])
         if drawn.empty:
-            raise BadInput(f"no run has a {metric} yet" + (f" ({left_out})" if left_out else ""))
+            raise BadInput(f"no run has a {metric} yet ({left_out})".removesuffix(" ()"))
         by_x = drawn[drawn["best"]].groupby([*TRIAL, "n_params", "x"], sort=False)
-        note = "Bold: the best trial; colored: the best of each cell, mean of its seeds; faint: every run, pruned too."
-        view = _after_the_start(drawn) if metric.endswith("loss") and "y" not in log else None
-        above = ("The start of the runs is above the view; double-click to see all.",) if view else ()
+        notes = [
+            "Bold: the best trial; colored: the best of each cell, mean of its seeds; faint: every run, pruned too."
+        ]
+        view = None
+        if metric.endswith("loss") and "y" not in log:
+            view = _after_the_start(drawn)
+        if view:
+            notes.append("The start of the runs is above the view; double-click to see all.")
+        if left_out:
+            notes.append(f"Not drawn: {left_out}.")
         return cls(
             data=drawn[[*_RUN, "x", "value", "best"]],
-            notes=(note, *above, *((f"Not drawn: {left_out}.",) if left_out else ())),
+            notes=tuple(notes),
             view=view,
             x=Axis(x, PROGRESS[x], "x" in log),
             y=Axis(metric, report.measure_title(metric), "y" in log),
@@ -106,7 +115,9 @@ class CurvesPanel(Panel, name="learning_curves"):
         )
 
     def _draw(self, figure: Figure) -> None:
-        kind = "scattergl" if len(self.data) > MANY else "scatter"
+        kind, of_run = "scatter", "%{cell}, trial %{trial}, seed %{seed}<br>%{x:.4s}: %{y:.4f}"
+        if len(self.data) > MANY:
+            kind, of_run = "scattergl", ""
         ends = self.data.drop_duplicates(_RUN, keep="last").assign(x=np.nan, value=np.nan)
         joined = concat([self.data, ends]).sort_index(kind="stable")  # with a gap after each run
         every, faint = Look("every run", GREY), {"width": 1}
@@ -115,39 +126,33 @@ class CurvesPanel(Panel, name="learning_curves"):
         ends_of = self.best.groupby("cell", sort=False)["value"].min()
         # There is none if the study was stopped at once.
         winner = ends_of.idxmin() if len(ends_of) else None
-        of_run = (
-            "%{cell}, trial %{trial}, seed %{seed}<br>%{x:.4s}: %{y:.4f}" if len(self.data) <= MANY else ""
-        )
         every.line(figure, joined, "x", "value", of_run, type=kind, line=faint, opacity=0.35)
-        size = 5 if len(self.best) <= 40 * self.best["cell"].nunique() else 0
+        size = 5 * (len(self.best) <= 40 * self.best["cell"].nunique())
         for look, rows in by_look(self.best, "cell"):
             hover, named = f"{look.name}, trial %{{trial}}<br>%{{x:.4s}}: %{{y:.4f}}", spaced(look.name)
-            is_best = look.name == winner
-            line = {"width": 3.5 if is_best else 1 if many else 1.5}
-            own = {"opacity": 0.4, "showlegend": False} if many and not is_best else {}
-            looked = replace(look, name=f"{named} (best)" if is_best else named)
-            looked.line(figure, rows, "x", "value", hover, size=size, type=kind, line=line, **own)
+            settings: dict[str, Any] = {"line": {"width": 1 if many else 1.5}}
+            if look.name == winner:
+                named, settings = f"{named} (best)", {"line": {"width": 3.5}}
+            elif many:
+                settings |= {"opacity": 0.4, "showlegend": False}
+            looked = replace(look, name=named)
+            looked.line(figure, rows, "x", "value", hover, size=size, type=kind, **settings)
         # The run under the cursor is drawn here again, over all others.
         front = {"width": 3, "color": style.FRONT}
-        Look("", GREY).line(
-            figure,
-            DataFrame({"x": [], "y": []}),
-            "x",
-            "y",
-            line=front,
-            showlegend=False,
-            meta={"front": True},
-        )
+        nothing, meta = DataFrame({"x": [], "y": []}), {"front": True}
+        Look("", GREY).line(figure, nothing, "x", "y", line=front, showlegend=False, meta=meta)
         for loss in self.baselines:
             figure.add_hline(y=loss, **marked(f"n-grams {loss:.3f}"))
-        y = self.y.over(*self.view) if self.view else self.y.around(self.data["value"], *self.baselines)
+        y = self.y.around(self.data["value"], *self.baselines)
+        if self.view:
+            y = self.y.over(*self.view)
         # A run begins at 0: a single evaluation is drawn where it lies after that.
         begin = () if self.x.log else (0.0, 1.0)
         figure.update_layout(xaxis=self.x.around(self.data["x"], *begin), yaxis=y)
 
 
 def _after_the_start(drawn: DataFrame) -> tuple[float, float] | None:
-    """Return the range of losses without each run's first and a few of the worst; None if that is the whole range."""
+    """Find the range of losses without each run's first and a few of the worst; None if that is the whole range."""
     later = drawn[drawn["x"] > drawn.groupby(_RUN)["x"].transform("min")]
     if later.empty:
         return None
@@ -160,8 +165,7 @@ class RunsPanel(TablePanel, name="table", heading="Runs"):
     """Every run with the columns that vary among runs, the best first."""
 
     @classmethod
-    def of(cls, report: ReportData) -> Panel:
-        """List the runs with the columns that vary among them."""
+    def _of(cls, report: ReportData) -> Panel:
         report.check_runs()
         runs, grid = report.runs, grid_of(report.runs, report.design)
         tuned = [name for name in searched_of(runs, report.design) if name not in grid]
@@ -174,22 +178,21 @@ class SamplePanel(TablePanel, name="sample", heading="What the best run writes")
     """A generated text: its parts in order, each with a flag that is true where the model wrote it."""
 
     @classmethod
-    def of(cls, report: ReportData) -> Panel:
-        """Show the best run's text, with prompt and generated parts told apart."""
+    def _of(cls, report: ReportData) -> Panel:
         study = report.study
         samples = read_samples(StudyFolder(report.lab, study)) if report.lab else []
         if not samples:
             raise BadInput("no run with a saved checkpoint has generated a text")
-        text: list[tuple[bool, str]] = []
+        texts: list[list[tuple[bool, str]]] = []
         notes: list[str] = []
         where = "prompted with the beginning of the validation split"
-        for said in samples:
-            asked = {name: said[name] for name in ("temperature", "top_k", "top_p", "seed")}
+        for sample in samples:
+            asked = {name: sample[name] for name in ("temperature", "top_k", "top_p", "seed")}
             how = ", ".join(f"{name} {rounded(each)}" for name, each in asked.items() if each is not None)
-            notes.append(f"Run {said['run']}, {where}: generated text is dark, with {how}.")
-            text += [(False, "\n\n\n")] if text else []
-            text += [(False, f"{said['run']}\n\n")] if len(samples) > 1 else []
-            text += parts(said["prompt"], said["text"])
+            notes.append(f"Run {sample['run']}, {where}: generated text is dark, with {how}.")
+            head = [(False, f"{sample['run']}\n\n")] * (len(samples) > 1)
+            texts.append([*head, *parts(sample["prompt"], sample["text"])])
+        text = [*texts[0], *(piece for pieces in texts[1:] for piece in [(False, "\n\n\n"), *pieces])]
         return cls(data=DataFrame(samples), notes=tuple(notes), text=tuple(text))
 
 
@@ -198,27 +201,27 @@ def parts(prompt: str, text: str) -> tuple[tuple[bool, str], ...]:
 
     A text that is no continuation of the prompt stands behind it.
     """
-    found: list[tuple[bool, str]] = []
+    pieces: list[tuple[bool, str]] = []
     at = 0
     for index, piece in enumerate(prompt.split(HOLE)):
         place = text.find(piece, at)
         if place < 0 or (index == 0 and place > 0):
             return (False, f"{prompt}\n"), (True, text)
-        found += [(True, text[at:place]), (False, piece)]
+        pieces += [(True, text[at:place]), (False, piece)]
         at = place + len(piece)
-    return tuple(each for each in (*found, (True, text[at:])) if each[1])
+    return tuple(each for each in (*pieces, (True, text[at:])) if each[1])
 
 
 def _positive(data: DataFrame, log: Sequence[str], y: str) -> DataFrame:
-    """Return the rows that logarithmic axes can show."""
+    """Keep the rows that logarithmic axes can show."""
     return data[(data[[{"x": "x", "y": y}[axis] for axis in log]] > 0).all(axis=1)]
 
 
 def _baselines(report: ReportData) -> tuple[float, ...]:
-    """Return the different losses of n-grams, lowest first; none if there are too many to distinguish."""
+    """List the different losses of n-grams, lowest first; none if there are too many to distinguish."""
     # Rounded as in their labels, so that no label is drawn twice.
-    found = sorted({round(each["loss"], 3) for each in report.baselines.values()})
-    return tuple(found) if len(found) <= _MOST_BASELINES else ()
+    losses = sorted({round(each["loss"], 3) for each in report.baselines.values()})
+    return tuple(losses) if len(losses) <= _MOST_BASELINES else ()
 
 
 class LossPanel(Panel, name="loss"):
@@ -226,8 +229,8 @@ class LossPanel(Panel, name="loss"):
 
     `view` is the range of losses shown at first if far worse trials would squeeze the others. `lines` are the columns
     whose combinations are drawn as lines: the first column sets the color, the second the dash, a third has a selector.
-    `joined` says that one size alone changes along each line. `law` is the line of the law of N alone, if that is the
-    study's law: x, value, low, high.
+    `joined` says that one size alone changes along each line. `law` has the lines of
+    the study's law, if that is one of sizes of the model: law, line, x, value, low, high.
     """
 
     lines: tuple[str, ...] = ()
@@ -236,11 +239,11 @@ class LossPanel(Panel, name="loss"):
     view: tuple[float, float] | None = None
 
     @classmethod
-    def of(
-        cls, report: ReportData, x: _Any, lines: Params = (), metric: _Metric = "best_val_loss", log: Log = ()
+    def _of(
+        cls, report: ReportData, x: _Any, lines: Params = (), metric: _Metric = AUTO, log: Log = ()
     ) -> Panel:
-        """Compare the trials' losses over one column, such as a size."""
-        runs = report.runs
+        runs, metric = report.runs, report.loss_metric(metric)
+        x = {"n_params": report.params_column}.get(x, x)
         trials = trials_table(runs, metric)
         shown = trials[trials["state"].isin((*VALUED, "pruned")) & trials["loss"].notna()].copy()
         shown["x"] = finite(shown, x)
@@ -263,56 +266,50 @@ class LossPanel(Panel, name="loss"):
             lines=tuple(lines),
             joined=joined,
             view=view,
-            law=_law_of_size(report)
-            if x == "n_params" and metric == f"{report.objective}_val_loss"
-            else None,
+            law=_law_of_size(report, x, metric),
         )
 
     def _draw(self, figure: Figure) -> None:
         hover = f"%{{cell}}<br>trial %{{trial}}, %{{state}}<br>{self.x.column} %{{x}}<br>loss %{{y:.4f}}"
         # Many trials are drawn faintly, so that the best ones stand out.
         crowd = max(0.3, min(1.0, (200 / len(self.data)) ** 0.5))
-        for look, dash, rows, own in self._combinations():
+        for look, dash, rows, settings in self._combinations():
             others = rows[~rows["best"]]
             pruned = others["state"] == "pruned"
             for shown, is_open, opacity in ((others[~pruned], "", 0.4), (others[pruned], "-open", 0.65)):
                 if len(shown):
                     marker = {"symbol": f"{look.symbol}{is_open}", "opacity": opacity * crowd}
                     look.points(
-                        figure, shown, "x", "loss", hover, marker=marker, **own | {"showlegend": False}
+                        figure, shown, "x", "loss", hover, marker=marker, **settings | {"showlegend": False}
                     )
             best = rows[rows["best"]]
             spread = bars(best, "loss", "loss_low", "loss_high", thickness=1.2)
             spread["visible"] = bool((best["seeds"] > 1).any())
             if self.joined:
                 look.line(
-                    figure, best, "x", "loss", hover, size=9, line={"dash": dash}, error_y=spread, **own
+                    figure, best, "x", "loss", hover, size=9, line={"dash": dash}, error_y=spread, **settings
                 )
             else:
-                look.points(figure, best, "x", "loss", hover, marker={"size": 9}, error_y=spread, **own)
+                look.points(figure, best, "x", "loss", hover, marker={"size": 9}, error_y=spread, **settings)
         if len(self.lines) > 1:
             self._legend(figure)
         if self.law is not None:
-            look = Look("power-n, with its 90% band", GREY)
-            look.band(figure, self.law, "x")
-            look.line(
-                figure, self.law, "x", "value", line={"width": 1.5, "dash": "4px 4px"}, legendgroup=look.name
-            )
+            lines, dashed = self.law.groupby("line"), {"width": 1.5, "dash": "4px 4px"}
+            look = Look(f"{self.law['law'].iloc[0]}, with its 90% band", GREY)
+            for at, (_, rows) in enumerate(lines):
+                look.band(figure, rows, "x")
+                group: dict[str, Any] = {"legendgroup": look.name, "showlegend": at == 0}
+                look.line(figure, rows, "x", "value", line=dashed, **group)
         losses = self.data[["loss", "loss_low", "loss_high"]]
         y = self.y.over(*self.view) if self.view else self.y.around(losses)
         named = self.data["line"].nunique() > 1 or self.law is not None
         figure.update_layout(xaxis=self.x.around(self.data["x"]), yaxis=y, showlegend=named)
 
-    def _encoded(self) -> list[dict[str, Any]]:
-        """Return the encoding of the values of the first two columns: a look each, then a dash and symbol each."""
-        values = [sorted(set(self.data[name]), key=_order) for name in self.lines[:2]]
-        first = dict(zip(values[0], looks(values[0]), strict=True)) if values else {}
-        second = (
-            dict(zip(values[1], cycle(zip(DASHES, SYMBOLS, strict=False)), strict=False))
-            if values[1:]
-            else {}
-        )
-        return [first, second]
+    def _encoded(self) -> tuple[dict[Any, Look], dict[Any, tuple[str, str]]]:
+        """Encode the values of the first two columns: a look each, then a dash and symbol each."""
+        first, second = (sorted(set(self.data[name]), key=_order) for name in self.lines[:2])
+        marks = cycle(zip(DASHES, SYMBOLS, strict=False))
+        return dict(zip(first, looks(first), strict=True)), dict(zip(second, marks, strict=False))
 
     def _combinations(self) -> Iterator[tuple[Look, str, DataFrame, dict[str, Any]]]:
         """Yield each line's look, dash, rows and settings of its traces."""
@@ -325,15 +322,14 @@ class LossPanel(Panel, name="loss"):
             of = {each: str(rows[each].iloc[0]) for each in self.lines}
             color = first[rows[self.lines[0]].iloc[0]].color
             dash, symbol = second[rows[self.lines[1]].iloc[0]]
-            own = {"legendgroup": of[self.lines[0]], "showlegend": False, "meta": {"of_line": of}}
+            settings = {"legendgroup": of[self.lines[0]], "showlegend": False, "meta": {"of_line": of}}
             if any(of[each] != value for each, value in self._shown().items()):
-                own["visible"] = False
-            yield Look(str(name), color, symbol), dash, rows, own
+                settings["visible"] = False
+            yield Look(str(name), color, symbol), dash, rows, settings
 
     def _shown(self) -> dict[str, str]:
-        """Return the first values of the selectors, for columns shown by neither color nor dash: the best trial's."""
-        ended = self.data[self.data["best"]]
-        best = ended.nsmallest(1, "loss").iloc[0]
+        """Choose the first values of the selectors, for columns shown by neither color nor dash: the best trial's."""
+        best = self.data[self.data["best"]].nsmallest(1, "loss").iloc[0]
         return {name: str(best[name]) for name in self.lines[2:]}
 
     def _legend(self, figure: Figure) -> None:
@@ -353,13 +349,16 @@ class LossPanel(Panel, name="loss"):
         figure.update_layout(meta={"select": select})
 
 
-def _law_of_size(report: ReportData) -> DataFrame | None:
-    """Return the line of the law of N alone over the study's sizes; None if its points allow no such law."""
-    with suppress(BadInput):
-        found = report.assessment(AUTO)
-        if found.fit.law.columns == ("params",):
-            ((line, _),) = lines_of(report, found, "params").values()
-            return line[line["what"] == "law"]
+def _law_of_size(report: ReportData, x: str, metric: str) -> DataFrame | None:
+    """The lines of the study's law over a size of the model: law, line, x, value, low, high; None without one."""
+    role = {report.params_column: "params"}.get(x, x)
+    if role in ("params", *SHAPE) and metric == report.law_metric:
+        with suppress(BadInput):
+            law = (assessment := report.assessment(AUTO)).fit.law
+            if not {"tokens", "flops"} & {*law.columns} and (law.reads_shape or role == "params"):
+                lines = lines_of(report, assessment, role).items()
+                drawn = concat([rows.assign(line=name) for name, (rows, _) in lines], ignore_index=True)
+                return drawn[drawn["what"] == "law"].assign(law=law.name)
     return None
 
 
@@ -368,7 +367,7 @@ class LossMap(Panel):
 
     @classmethod
     def _over(cls, x: str, y: str, data: DataFrame, note: str, **more: Any) -> Panel:
-        """Return the map over two sizes, each axis with every value of its size."""
+        """Draw the map over two sizes, each axis with every value of its size."""
         axes = (Axis(size, title_of(size), marks=marks_of(data[size], most=None)) for size in (x, y))
         return cls(data=data, notes=(note,), x=next(axes), y=next(axes), **more)
 
@@ -399,25 +398,24 @@ class HeatMapPanel(LossMap, name="heat_map", heading="Best loss of each cell"):
     """The best loss of each cell over two sizes of the grid. `data`: y, x, loss, cell, trial."""
 
     @classmethod
-    def of(cls, report: ReportData, x: _Size = "", y: _Size = "", metric: _Metric = "best_val_loss") -> Panel:
-        """Give the lowest loss at each pair of two sizes."""
-        runs = report.runs
+    def _of(cls, report: ReportData, x: _Size = "", y: _Size = "", metric: _Metric = AUTO) -> Panel:
+        runs, metric = report.runs, report.loss_metric(metric)
         grid = [name for name in grid_of(runs, report.design) if finite(runs, name).nunique() > 1]
-        free = [name for name in grid if name not in (x, y)]
-        y = y or (free.pop(0) if free else "")
-        x = x or (free.pop(0) if free else "")
+        others = iter([name for name in grid if name not in (x, y)])
+        y = y or next(others, "")
+        x = x or next(others, "")
         trials = trials_table(runs, metric)
         ended = trials[trials["state"].isin(VALUED) & trials["loss"].notna()]
         check_one_task(ended)
         if len(runs) and not (x and y):
-            only = grid[0] if grid else "none"
+            only = [*grid, "none"][0]
             raise BadInput(f"a heat map needs two sizes that vary in the grid; varying here: {only}")
         for name in (x, y):
             _check_comparable(name, runs, ended, metric)
         best = ended.loc[are_best(ended, [x, y]), [y, x, "loss", "cell", "trial"]].reset_index(drop=True)
-        others = ", ".join(name for name in grid if name not in (x, y))
-        note = f"The {report.measure_title(metric)} of the best trial{f', over {others}' if others else ''}."
-        return cls._over(x, y, best, note)
+        rest = ", ".join(name for name in grid if name not in (x, y))
+        note = f"The {report.measure_title(metric)} of the best trial, over {rest}".removesuffix(", over ")
+        return cls._over(x, y, best, f"{note}.")
 
 
 def _check_comparable(column: str, runs: DataFrame, shown: DataFrame, metric: str) -> None:
@@ -441,12 +439,13 @@ def _notes(trials: DataFrame, shown: DataFrame) -> Iterator[str]:
         yield "Hollow: pruned trials, at the best loss they reached."
     if (shown["seeds"] > 1).any():
         yield "A trial is the mean of its seeds; bars span their losses."
-    if left_out := states_in_words(trials.loc[~trials.index.isin(shown.index), "state"]):
+    left_out = states_in_words(trials.loc[~trials.index.isin(shown.index), "state"])
+    if left_out:
         yield f"Not drawn: {left_out}."
 
 
 def _view(shown: DataFrame) -> tuple[tuple[float, float] | None, list[str]]:
-    """Return the range of losses that shows the best trials well, and a note on trials outside of it."""
+    """Find the range of losses that shows the best trials well, and a note on trials outside of it."""
     best = shown[shown["best"]]
     low, high = best["loss"].min(), best["loss"].max()
     top = high + max(1.5 * (high - low), 0.15 * abs(high))
@@ -454,14 +453,14 @@ def _view(shown: DataFrame) -> tuple[tuple[float, float] | None, list[str]]:
     if not above:
         return None, []
     low = min(shown["loss"].min(), best["loss_low"].min())
-    said = f"Above the view: {several(above, 'trial')}; double-click to see all."
-    return (low - 0.04 * (top - low), top), [said]
+    note = f"Above the view: {several(above, 'trial')}; double-click to see all."
+    return (low - 0.04 * (top - low), top), [note]
 
 
 def _lines_over(
     x: str, asked: Sequence[str], grid: Sequence[str], shown: DataFrame
 ) -> tuple[list[str], bool]:
-    """Return the columns that distinguish lines, those asked for first, and whether one size alone changes along each.
+    """Choose the columns that distinguish lines, those asked for first, and whether one size alone changes along each.
 
     Over a size of the grid these are all other columns of the grid; over a fact such as n_params, all but the last
     column that changes it. So each line has one cell at each x, however many dimensions the grid has.
@@ -469,7 +468,7 @@ def _lines_over(
     # Sizes first: readers look for them, and they get the colors.
     free = sorted(
         (name for name in grid if name != x and name not in asked),
-        key=lambda name: name not in DEPTH_AND_WIDTH,
+        key=lambda name: name not in SHAPE,
     )
     if x in grid:
         return [*asked, *free], True
@@ -478,15 +477,16 @@ def _lines_over(
 
     def moves(along: str) -> bool:
         rest = [*asked, *(name for name in free if name != along)]
-        groups = shown.groupby(rest, dropna=False)["x"].nunique() if rest else Series([shown["x"].nunique()])
-        return bool((groups > 1).any())
+        if not rest:
+            return bool(shown["x"].nunique() > 1)
+        return bool((shown.groupby(rest, dropna=False)["x"].nunique() > 1).any())
 
     along = next(filter(moves, reversed(free)), None)
     return [*asked, *(name for name in free if name != along)], along is not None
 
 
 def _order(value: Any) -> tuple[Any, ...]:
-    """Return a sort key: numbers by value, everything else by its text."""
+    """Make a sort key: numbers by value, everything else by its text."""
     return (0, value) if isinstance(value, int | float) else (1, str(value))
 
 
@@ -503,3 +503,98 @@ def _natural(column: Series) -> Series:
     keys = [tuple(map(float, re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", str(label)))) for label in column]
     ranks = {key: rank for rank, key in enumerate(sorted(set(keys)))}
     return Series([ranks[key] for key in keys], index=column.index)
+
+
+_SHOWN = {"gradient": "gradient norm", "relative_update": "update / weights"}
+# In pixels: a layer's row, and the scale of colors above each of the two maps.
+_ROW, _SCALE = 24, 72
+_METHOD = (
+    "At each point of the curve: the norm of a layer's gradient in that step, before clipping; and the norm of the "
+    "step's weight update, divided by the norm of the weights before it. If the first blocks have much smaller "
+    "gradients than the last, gradients vanish on the way back; updates of about a thousandth of the weights are usual."
+)
+
+
+class GradientFlowPanel(Panel, name="gradient_flow", heading="Gradient flow by layer"):
+    """The norms of gradients, and of updates over weights, by layer and iteration, of the best run of each cell.
+
+    `data`: cell, trial, seed, iteration, layer, gradient, update, weights, relative_update.
+    """
+
+    @classmethod
+    def _of(cls, report: ReportData) -> Panel:
+        study, lab = report.study, report.lab or Path()
+        trials = trials_table(report.runs).sort_values("best", ascending=False, kind="stable")
+        best = trials.drop_duplicates("cell").sort_values("loss")[["cell", "trial", "seed"]]
+        rows = []
+        for cell, trial, seed in best.values.tolist() if report.lab else ():
+            run = {"cell": cell, "trial": trial, "seed": seed}
+            folder = StudyFolder(lab, study).run(cell, trial, seed)
+            for point in read_gradients(folder):
+                for layer, (gradient, update, weights) in point.layers.items():
+                    norms = {"gradient": gradient, "update": update, "weights": weights}
+                    rows.append({**run, "iteration": point.iteration, "layer": layer, **norms})
+        if not rows:
+            raise BadInput(
+                "no run has recorded the norms of its layers; track: {gradients: true} in the study records them"
+            )
+        data = DataFrame(rows).astype({"gradient": float, "update": float, "weights": float})
+        data["relative_update"] = data["update"] / data["weights"].where(data["weights"] > 0)
+        return cls(
+            data=data,
+            notes=("The best run of each cell; the first layer is on top. The color scale is logarithmic.",),
+            method={"Gradient flow": _METHOD},
+            x=Axis("iteration", PROGRESS["iteration"]),
+        )
+
+    def _draw(self, figure: Figure) -> None:
+        cells = list(dict.fromkeys(self.data["cell"]))
+        rows_high = _ROW * max(4, self.data["layer"].nunique())
+        height = 2 * (rows_high + _SCALE)
+        tops = {"y": 1 - _SCALE / height, "y2": 0.5 - _SCALE / height}  # of the maps, in shares of the figure
+        for cell, rows in self.data.groupby("cell", sort=False):
+            layers = list(dict.fromkeys(rows["layer"]))
+            for (column, title), (axis, top) in zip(_SHOWN.items(), tops.items(), strict=True):
+                table = rows.pivot(index="layer", columns="iteration", values=column).loc[layers]
+                known = self.data[column][self.data[column] > 0]  # one color scale for all cells
+                low, high = map(float, known.agg(["min", "max"]).fillna(1.0))
+                ticks = ticks_of(low, high, log=True) if high > low else [low]
+                figure.add_heatmap(
+                    x=table.columns,
+                    y=layers,
+                    z=np.log10(table.where(table > 0).to_numpy()),
+                    zmin=np.log10(low),
+                    zmax=np.log10(high),
+                    customdata=[[f"{each:.3g}" for each in row] for row in table.to_numpy()],
+                    colorscale="Cividis",
+                    colorbar={
+                        "title": {"text": title, "side": "top"},
+                        "orientation": "h",
+                        "thickness": 10,
+                        "outlinewidth": 0,
+                        "y": top,
+                        "yanchor": "bottom",
+                        "tickvals": [float(np.log10(tick)) for tick in ticks],
+                        "ticktext": [short(tick) for tick in ticks],
+                    },
+                    yaxis=axis,
+                    visible=cell == cells[0],
+                    meta={"of_line": {"cell": cell}},
+                    hovertemplate=f"%{{y}}, iteration %{{x}}<br>{title} %{{customdata}}<extra>{cell}</extra>",
+                )
+        x_axis: dict[str, Any] = {"title": {"text": self.x.title}, "anchor": "y2"}
+        x_axis |= {"showgrid": False, "zeroline": False}
+        iterations = self.data["iteration"].unique()
+        if len(iterations) == 1:  # an axis of numbers would mark others beside it, by halves
+            x_axis["tickvals"] = [*iterations]
+        plain = {"type": "category", "autorange": "reversed", "showgrid": False, "automargin": True}
+        figure.update_layout(
+            xaxis=x_axis,
+            yaxis={**plain, "domain": [tops["y"] - rows_high / height, tops["y"]]},
+            yaxis2={**plain, "domain": [tops["y2"] - rows_high / height, tops["y2"]]},
+            height=height + 64,  # with the margins
+        )
+        if len(cells) > 1:
+            figure.update_layout(
+                meta={"select": {"cell": {"values": cells, "shown": cells[0], "single": True}}}
+            )

@@ -15,12 +15,12 @@ import numpy as np
 import pandas as pd
 from pandas import DataFrame, Series
 
-from sweeplab.analysis.sweep import importance
-from sweeplab.analysis.sweep.importance import EVALUATORS, FEWEST_TRIALS, LEVEL, OVER_ALL, WITHIN, Evaluator
-from sweeplab.analysis.sweep.trials import FEW, Dimension, Sweep, has_ended, merged
+from sweeplab.analysis import importance
+from sweeplab.analysis.importance import EVALUATORS, FEWEST_TRIALS, LEVEL, OVER_ALL, WITHIN, Evaluator
+from sweeplab.analysis.sweep import FEW, Dimension, Sweep, has_ended, merged
 from sweeplab.analysis.trials import LOST
 from sweeplab.errors import BadInput
-from sweeplab.formatting import listed, several, short
+from sweeplab.formatting import listed, rounded, sentence, several, short
 from sweeplab.report import style
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import PanelOption, Params
@@ -32,11 +32,13 @@ from sweeplab.report.style import (
     Look,
     by_look,
     looks,
+    marked,
     name_rows,
     padded,
     spaced,
     ticks_of,
 )
+from sweeplab.study.stability import Unstable
 
 # A page draws at most this many trials: half are the best, the rest is evenly chosen. The CSV has all.
 MOST_DRAWN = 800
@@ -61,8 +63,7 @@ class HistoryPanel(Panel, name="optimization_history", source="sweeps"):
     """The best loss so far over the trials. `data`: study, cell, trial, state, loss, best, line."""
 
     @classmethod
-    def of(cls, report: ReportData) -> Panel:
-        """Plot the best loss so far: of each cell, or for several studies the mean over their shared cells."""
+    def _of(cls, report: ReportData) -> Panel:
         tables = [_history(sweep) for sweep in report.sweeps]
         note, where = "One line per cell; dots are trials that ended.", ""
         if len(tables) > 1:
@@ -83,13 +84,16 @@ class HistoryPanel(Panel, name="optimization_history", source="sweeps"):
             ended, hover = rows[rows["loss"].notna()], f"{look.name}<br>trial %{{x}}: %{{y:.4f}}"
             group = {"legendgroup": look.name, "marker": {"size": 5, "opacity": 0.45}, "showlegend": False}
             look.points(figure, ended, "trial", "loss", hover, **group)
-            hover = f"{look.name}<br>best of %{{x}} trials: %{{y:.4f}}"
-            is_best = look.name == winner
-            own: dict[str, Any] = {"legendgroup": look.name}
-            own |= {"opacity": 0.4, "showlegend": False} if many and not is_best else {}
-            named = Look(spaced(look.name) + (" (best)" if many else ""), look.color)
-            line = {"shape": "hv", "width": 3 if many and is_best else 2}
-            named.line(figure, rows, "trial", "best", hover, line=line, **own)
+            hover = f"{look.name}<br>best up to trial %{{x}}: %{{y:.4f}}"
+            settings: dict[str, Any] = {"legendgroup": look.name}
+            width, named = 2, Look(spaced(look.name), look.color)
+            if many and look.name == winner:
+                width = 3
+            elif many:
+                settings |= {"opacity": 0.4, "showlegend": False}
+            if many:
+                named = replace(named, name=f"{named.name} (best)")
+            named.line(figure, rows, "trial", "best", hover, line={"shape": "hv", "width": width}, **settings)
         # The first trials of a sweep may be far worse than the rest.
         worst = float(max(best.max(), data["loss"].max()))
         top = min(float(best.max()) + 0.5 * float(best.max() - best.min()), worst)
@@ -104,8 +108,7 @@ class EdfPanel(Panel, name="edf", heading="Empirical distribution function", sou
     """The share of trials with a loss no higher than x. `data`: study, cell, trial, loss, share."""
 
     @classmethod
-    def of(cls, report: ReportData) -> Panel:
-        """Show the distribution of the losses of all counted trials; those without a final loss never reach one."""
+    def _of(cls, report: ReportData) -> Panel:
         trials = _trials(report)
         trials = trials[trials["standing"].notna()]
         x = _loss_axis(report, trials)
@@ -143,25 +146,26 @@ class ImportancePanel(
     scopes: Mapping[tuple[str, str], str]
 
     @classmethod
-    def of(cls, report: ReportData, evaluator: _Evaluator = "ped-anova") -> Panel:
-        """Rank the hyperparameters of each study by importance."""
+    def _of(cls, report: ReportData, evaluator: _Evaluator = "ped-anova") -> Panel:
         sweeps = report.sweeps
-        found = [each for sweep in sweeps for each in report.importances(sweep, evaluator)]
-        if not found:
+        shares = [each for sweep in sweeps for each in report.importances(sweep, evaluator)]
+        if not shares:
             raise BadInput(f"importances need {FEWEST_TRIALS} or more trials with different searched values")
-        data = DataFrame([asdict(each) | {"verdict": each.verdict} for each in found])
-        known = {(each.study, each.scope) for each in found}
+        data = DataFrame([asdict(each) | {"verdict": each.verdict} for each in shares])
+        known = {(each.study, each.scope) for each in shares}
         in_front = {key: name for sweep in sweeps for key, name in _scopes(sweep, len(sweeps) > 1).items()}
         # Of a scope with too few trials there are no importances.
         scopes = {key: name for key, name in in_front.items() if key in known}
         notes = [
             f"Bars: {LEVEL:.0%} intervals. Ticks: exceeded by {1 - importance.CHANCE:.0%} of shuffles of the losses."
         ]
-        if len(sweeps) == 1 and (n_cells := len(known - scopes.keys())):
+        n_cells = len(known - scopes.keys())
+        if len(sweeps) == 1 and n_cells:
             notes.append(f"Faint: {several(n_cells, 'cell')} with {FEWEST_TRIALS} trials or more.")
         for key, name in scopes.items():
-            own = [each for each in found if (each.study, each.scope) == key]
-            if chance := [each.hyperparameter for each in own if each.verdict == importance.WITHIN_CHANCE]:
+            within = [each for each in shares if (each.study, each.scope) == key]
+            chance = [each.hyperparameter for each in within if each.verdict == importance.WITHIN_CHANCE]
+            if chance:
                 notes.append(f"Not distinguishable from chance, {name}: {listed(chance)}.")
         return cls(
             data=data,
@@ -203,29 +207,29 @@ class SpacePanel(Panel, source="sweeps"):
 
     @classmethod
     def _by_rank(cls, trials: tuple[DataFrame, Axis], dimensions: Sequence[Dimension], note: str) -> Panel:
-        """Return the panel of all counted trials, in fifths by their rank."""
+        """Show all counted trials, in fifths by their rank."""
         data, y = trials
-        said = (f"Colored by a trial's rank in its cell; {note}", *_thinned(data))
-        return cls(data=data[data["standing"].notna()], notes=said, dimensions=tuple(dimensions), y=y)
+        notes = (f"Colored by a trial's rank in its cell; {note}", *_thinned(data))
+        return cls(data=data[data["standing"].notna()], notes=notes, dimensions=tuple(dimensions), y=y)
 
     def _grid(self, figure: Figure, count: int, share_y: bool) -> list[dict[str, int]]:
         """Lay out a number of small figures, and return the place of each."""
         n_rows, n_columns = math.ceil(count / _COLUMNS), min(_COLUMNS, count)
-        spacing = {"horizontal_spacing": (0.03 if share_y else 0.27) / n_columns}
-        spacing["vertical_spacing"] = 0.36 / max(2, n_rows)
+        gap, height = (0.03, 230) if share_y else (0.27, 250)
+        spacing = {"horizontal_spacing": gap / n_columns, "vertical_spacing": 0.36 / max(2, n_rows)}
         figure.set_subplots(n_rows, n_columns, shared_yaxes=share_y, **spacing)
-        figure.update_layout(height=70 + (230 if share_y else 250) * n_rows)
+        figure.update_layout(height=70 + height * n_rows)
         return [{"row": at // n_columns + 1, "col": at % n_columns + 1} for at in range(count)]
 
 
 class SlicePanel(SpacePanel, name="slice"):
-    """Loss over each hyperparameter in turn; `top` is the highest loss shown."""
+    """Loss over each hyperparameter in turn; `top` is the highest loss shown, `unstable` are ranges that are marked."""
 
     top: float
+    unstable: tuple[Unstable, ...] = ()
 
     @classmethod
-    def of(cls, report: ReportData, params: Params = ()) -> Panel:
-        """Show the trials' losses over each hyperparameter."""
+    def _of(cls, report: ReportData, params: Params = ()) -> Panel:
         dimensions = _dimensions(params, report.sweeps)
         data, y = _drawn_trials(report)
         ended = data.loc[has_ended(data), y.column]
@@ -237,8 +241,23 @@ class SlicePanel(SpacePanel, name="slice"):
             f"Crosses at the top: {several(cut_short, 'trial')} that diverged or failed.": cut_short,
             "Pruned trials are left out: their losses were measured earlier in training.": pruned,
         }
-        said = (*(note for note, holds in notes.items() if holds), *_thinned(data))
-        return cls(data=data, notes=said, dimensions=tuple(dimensions), y=y, top=top)
+        unstable = tuple(
+            zone
+            for ranking in report.ranked.values()
+            for zone in ranking.unstable
+            if zone.name in {dimension.name for dimension in dimensions}
+        )
+        notes |= {sentence(zone.in_words()): True for zone in unstable}
+        shown = (*(note for note, holds in notes.items() if holds), *_thinned(data))
+        return cls(
+            data=data,
+            notes=shown,
+            result={"unstable": [zone.as_dict() for zone in unstable]},
+            dimensions=tuple(dimensions),
+            y=y,
+            top=top,
+            unstable=unstable,
+        )
 
     def _draw(self, figure: Figure) -> None:
         places = self._grid(figure, len(self.dimensions), share_y=True)
@@ -261,6 +280,10 @@ class SlicePanel(SpacePanel, name="slice"):
                 cross = Look("", GREY if len(studies) == 1 else look.color, "x-thin-open")
                 group = {"marker": {"size": 6}, "showlegend": False, "cliponaxis": False, **place}
                 cross.points(figure, words[here], x[here], [top] * here.sum(), hover, **group)
+            for zone in self.unstable:
+                if zone.name == dimension.name:
+                    edge = float(dimension.coordinates(Series([zone.edge])).iloc[0])
+                    figure.add_vline(x=edge, **marked(f"unstable {zone.side} {rounded(zone.edge)}"), **place)
             figure.update_xaxes(**_axis(dimension), **place)
             figure.update_yaxes(**self.y.over(bottom, top) | {"title": {}}, **place)
         figure.update_yaxes(title={"text": self.y.title}, row=places[-1]["row"] // 2 + 1, col=1)
@@ -271,15 +294,17 @@ class ParallelPanel(SpacePanel, name="parallel_coordinate", heading="Parallel co
     """Each trial as a line through its values."""
 
     @classmethod
-    def of(cls, report: ReportData, params: Params = ()) -> Panel:
-        """Draw a line through the hyperparameters of every trial that ended, the best in front."""
+    def _of(cls, report: ReportData, params: Params = ()) -> Panel:
         sweep = _only(report, "parallel coordinates")
         data, y = _drawn_trials(report)
         ended = data[has_ended(data)]
-        dimensions = [*(() if params else sweep.grid), *_dimensions(params, [sweep])]
+        dimensions, note = _dimensions(params, [sweep]), "drag along an axis to select."
+        if not params:
+            dimensions = [*sweep.grid, *dimensions]
         left = len(data) - len(ended)
-        out = f" Left out: {several(left, 'trial')} without a final loss." if left else ""
-        return cls._by_rank((ended, y), dimensions, f"drag along an axis to select.{out}")
+        if left:
+            note += f" Left out: {several(left, 'trial')} without a final loss."
+        return cls._by_rank((ended, y), dimensions, note)
 
     def _draw(self, figure: Figure) -> None:
         # Plotly's own parallel coordinates let the reader brush a range on each axis.
@@ -287,30 +312,21 @@ class ParallelPanel(SpacePanel, name="parallel_coordinate", heading="Parallel co
         axes = [{"label": each.name, **_scale(each, data[each.name])} for each in self.dimensions]
         loss = data[self.y.column]
         ticks = ticks_of(*padded(float(loss.min()), float(loss.max()), False), False)
-        axes.append(
-            {
-                "label": self.y.column if self.y.column == "loss" else "above best",
-                "values": loss,
-                "tickvals": ticks,
-            }
-        )
+        label = {"loss": "loss"}.get(self.y.column, "above best")
+        axes.append({"label": label, "values": loss, "tickvals": ticks})
         scale = [[at / (len(_FIFTHS) - 1), look.color] for at, look in enumerate(looks(_FIFTHS))]
         # The best last, so that they are drawn over the others.
         order = np.argsort(-data["standing"].to_numpy(float), kind="stable")
         for axis in axes:
             axis["values"] = np.asarray(axis["values"], float)[order].round(6)
-        line = {
-            "color": data["standing"].to_numpy(float)[order].round(4),
-            "colorscale": scale,
-            "cmin": 0,
-            "cmax": 1,
-        }
+        color = data["standing"].to_numpy(float)[order].round(4)
+        line = {"color": color, "colorscale": scale, "cmin": 0, "cmax": 1}
         figure.add_parcoords(dimensions=axes, line=line, labelfont={"size": 13}, tickfont={"size": 12})
         figure.update_layout(margin={"l": 70, "r": 50, "t": 50, "b": 24})
 
 
 def _scale(dimension: Dimension, column: Series) -> dict[str, Any]:
-    """Return an axis of parallel coordinates from 0 to 1, marked at its values if they are few."""
+    """Make an axis of parallel coordinates from 0 to 1, marked at its values if they are few."""
     labels = dict(_ticks(dimension))
     if not dimension.choices and column.nunique() <= FEW:
         known = column.dropna().drop_duplicates()
@@ -326,18 +342,17 @@ class RankPanel(SpacePanel, name="rank", heading="Rank of the trials over pairs 
     """Trials over each pair of hyperparameters, colored by their rank."""
 
     @classmethod
-    def of(cls, report: ReportData, params: Params = ()) -> Panel:
-        """Show the trials over pairs of hyperparameters, those that matter most first."""
+    def _of(cls, report: ReportData, params: Params = ()) -> Panel:
         sweep = _only(report, "ranks")
         dimensions = _dimensions(params, [sweep])
         if len(dimensions) < 2:
             only = dimensions[0].name
             raise BadInput(f"pairs need two searched hyperparameters; here only {only} was searched")
         if not params:
-            scope = WITHIN if len(sweep.cells) > 1 else sweep.cells[0]
-            own = [each for each in report.importances(sweep) if each.scope == scope]
-            shares = {each.hyperparameter: each.importance for each in own}
-            dimensions.sort(key=lambda each: -shares.get(each.name, 0.0))
+            scope = main_scope(sweep)
+            within = [each for each in report.importances(sweep) if each.scope == scope]
+            shares = {each.hyperparameter: each.importance for each in within}
+            dimensions.sort(key=lambda dimension: -shares.get(dimension.name, 0.0))
             dimensions = dimensions[:MOST_PAIRED]
         return cls._by_rank(
             _drawn_trials(report), dimensions, "trials that were pruned, diverged or failed rank last."
@@ -360,14 +375,14 @@ class RankPanel(SpacePanel, name="rank", heading="Rank of the trials over pairs 
 
 
 def _trials(report: ReportData) -> DataFrame:
-    """Return the trials of all studies, each with its study and how far it lies `above` the best of its cell."""
+    """Gather the trials of all studies, each with its study and how far it lies `above` the best of its cell."""
     data = pd.concat([each.trials.assign(study=each.name) for each in report.sweeps], ignore_index=True)
     ended = data["loss"].where(has_ended(data))
     return data.assign(above=data["loss"] - ended.groupby(data["cell"]).transform("min"))
 
 
 def _loss_axis(report: ReportData, trials: DataFrame) -> Axis:
-    """Return the axis of losses; for several cells it is the distance above the best loss of the cell."""
+    """Make the axis of losses; for several cells it is the distance above the best loss of the cell."""
     if trials["cell"].nunique() == 1:
         return Axis("loss", report.loss_title)
     return Axis("above", f"{report.loss_title.partition(' ')[0]} above the cell's best")
@@ -385,12 +400,11 @@ def _history(sweep: Sweep) -> DataFrame:
 
 
 def _mean_history(table: DataFrame) -> DataFrame:
-    """Return the mean of the best so far, from where every cell has one."""
+    """Average the best so far, from where every cell has one."""
     by_trial = table.pivot_table(index="trial", columns="cell", values="best").ffill().dropna()
-    study = table["study"].iloc[0] if len(table) else ""
-    best = by_trial.mean(axis=1).to_numpy(float)
-    own = {"study": study, "cell": "mean", "trial": by_trial.index, "state": "", "loss": np.nan}
-    return DataFrame({**own, "best": best, "line": study})
+    study = next(iter(table["study"]), "")
+    columns = {"study": study, "cell": "mean", "trial": by_trial.index, "state": "", "loss": np.nan}
+    return DataFrame({**columns, "best": by_trial.mean(axis=1).to_numpy(float), "line": study})
 
 
 def _only(report: ReportData, what: str) -> Sweep:
@@ -401,19 +415,20 @@ def _only(report: ReportData, what: str) -> Sweep:
 
 
 def _dimensions(params: Sequence[str], sweeps: Sequence[Sweep]) -> list[Dimension]:
-    """Return the dimensions asked for, else all that were searched, each once."""
+    """Find the dimensions asked for, else all that were searched, each once."""
     known = merged(each for sweep in sweeps for each in (*sweep.grid, *sweep.dimensions))
-    if missing := [name for name in params if name not in known]:
+    missing = [name for name in params if name not in known]
+    if missing:
         raise BadInput(f"{missing[0]} does not vary")
     searched = dict.fromkeys(each.name for sweep in sweeps for each in sweep.dimensions)
-    found = [known[name] for name in params or searched]
-    if not found:
+    dimensions = [known[name] for name in params or searched]
+    if not dimensions:
         raise BadInput("no searched hyperparameter has different values in the trials")
-    return found
+    return dimensions
 
 
 def _drawn_trials(report: ReportData) -> tuple[DataFrame, Axis]:
-    """Return the trials and the axis of their losses; `drawn` marks all, or the best and an even choice of the rest."""
+    """Gather the trials and the axis of their losses; `drawn` marks all, or the best and an even choice of the rest."""
     data = _trials(report)
     if not has_ended(data).any():
         raise BadInput("no trial has ended with a value yet")
@@ -426,25 +441,30 @@ def _drawn_trials(report: ReportData) -> tuple[DataFrame, Axis]:
 
 
 def _by_importance(data: DataFrame) -> list[str]:
-    """Return the hyperparameters in descending order of importance in the first scope that has them."""
+    """Order the hyperparameters by importance in the first scope that has them, the first one first."""
     first = data.assign(order=data.groupby("scope", sort=False).ngroup()).drop_duplicates("hyperparameter")
     return list(first.sort_values(["order", "importance"], ascending=[True, False])["hyperparameter"])
 
 
+def main_scope(sweep: Sweep) -> str:
+    """Return the scope of the importances that count: the only cell, or the trials of all within their cells."""
+    return sweep.cells[0] if len(sweep.cells) == 1 else WITHIN
+
+
 def _scopes(sweep: Sweep, with_others: bool) -> dict[tuple[str, str], str]:
-    """Return the scopes of a study that are drawn in front; with other studies only the one within cells."""
-    own = sweep.cells[0] if len(sweep.cells) == 1 else WITHIN
+    """Name the scopes of a study that are drawn in front; with other studies only the one within cells."""
+    scope = main_scope(sweep)
     if with_others:
-        return {(sweep.name, own): sweep.name}
-    shown = [own, OVER_ALL] if own == WITHIN else [own]
-    return {(sweep.name, scope): scope for scope in shown}
+        return {(sweep.name, scope): sweep.name}
+    shown = dict.fromkeys([scope, OVER_ALL][: len(sweep.cells)])
+    return {(sweep.name, name): name for name in shown}
 
 
 def _thinned(data: DataFrame) -> tuple[str, ...]:
     drawn = int(data["drawn"].sum())
     if drawn == len(data):
         return ()
-    return (f"Drawn: {drawn:,} of {len(data):,} trials, the best and an even choice of the others.",)
+    return (f"Drawn: {drawn:,} of {several(len(data), 'trial')}, the best and an even choice of the others.",)
 
 
 def _fifths(data: DataFrame) -> Iterator[tuple[Look, Series]]:

@@ -13,9 +13,10 @@ from pydantic import BaseModel, ValidationError
 
 from sweeplab.errors import BadInput, nearest
 from sweeplab.expressions import Expression
+from sweeplab.formatting import several
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.study.algorithms import read_algorithm
-from sweeplab.study.file.entries import EVALUATED, Written, expression, is_searched
+from sweeplab.study.file.entries import EVALUATED, Written, expression, is_searched, share_of
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, dotted, shown
 from sweeplab.study.rules import FACTS, UNSEEN, Rule
 from sweeplab.study.search import Derived, Divisors, Range, SearchSpec, needs
@@ -61,8 +62,8 @@ def study_from(document: Any, problems: Problems) -> StudySpec:
     before = len(problems.found)
     # Checked first, because each entry takes work.
     for key, most in (("cells", MOST_CELLS), ("constraints", MOST_CONSTRAINTS)):
-        if isinstance(given := document.get(key), list) and len(given) > most:
-            problems.add((key,), f"{key} has {len(given):,} entries", f"at most {most:,}")
+        if isinstance(entries := document.get(key), list) and len(entries) > most:
+            problems.add((key,), f"{key} has {several(len(entries), 'entry')}", f"at most {most:,}")
     if len(problems.found) > before:
         raise BadInput(*problems.found)
     parts = _hyperparameters(document, problems)
@@ -77,8 +78,8 @@ def study_from(document: Any, problems: Problems) -> StudySpec:
     try:
         spec = StudySpec.model_validate(study)
     except ValidationError as error:
-        for each in error.errors():
-            _retell(each, problems)
+        for problem in error.errors():
+            _retell(problem, problems)
     # Check the space even if another part is wrong, so that all problems are reported at once.
     draft = spec or StudySpec.model_construct(**parts, sampler=study.get("sampler", Sampler()))
     draft._source_map = problems.source
@@ -88,12 +89,11 @@ def study_from(document: Any, problems: Problems) -> StudySpec:
     if sound:
         _check_space(draft, problems)
     if spec is None or problems.found:
-        raise BadInput(*sorted(problems.found, key=lambda each: (each.line or 0, each.column or 0)))
+        raise BadInput(*sorted(problems.found, key=lambda problem: (problem.line or 0, problem.column or 0)))
     return spec
 
 
 def _retell(error: Any, problems: Problems) -> None:
-    """Translate one of pydantic's errors into a problem."""
     path = tuple(part for part in error["loc"] if part not in SEED_FORMS)
     kind, value = error["type"], error["input"]
     refusal = error.get("ctx", {}).get("error")
@@ -106,8 +106,8 @@ def _retell(error: Any, problems: Problems) -> None:
             path, list(next(_models(part)).model_fields), "key", _places() if path[:-1] == () else ()
         )
     elif isinstance(refusal, Refusal):
-        told = "" if refusal.is_secret else f": {shown(value)}"
-        problems.add(path, f"{dotted(path)} {refusal.what}{told}", refusal.allowed, refusal.nearest)
+        more = "" if refusal.is_secret else f": {shown(value)}"
+        problems.add(path, f"{dotted(path)} {refusal.what}{more}", refusal.allowed, refusal.nearest)
     elif kind == "literal_error":
         choices = re.findall(r"'(.*?)'", error["ctx"]["expected"])
         near = nearest(value, choices) if isinstance(value, str) else ""
@@ -122,7 +122,6 @@ def _retell(error: Any, problems: Problems) -> None:
 
 @cache
 def _places() -> list[str]:
-    """Return the keys below a study's own, and the hyperparameters, as places: `objective.goal`, `fixed.dropout`."""
     parts = ((key, next(_models(field.annotation), None)) for key, field in StudySpec.model_fields.items())
     places = [f"{key}.{name}" for key, part in parts if part for name in part.model_fields]
     return places + [f"fixed.{name}" for name in TABLE if name != "seed"]
@@ -132,8 +131,8 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
     """Yield the parts of a study that an annotation such as `list[Plugin]` names."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    for each in get_args(annotation):
-        yield from _models(each)
+    for argument in get_args(annotation):
+        yield from _models(argument)
 
 
 def _hyperparameters(document: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
@@ -148,61 +147,63 @@ def _hyperparameters(document: Mapping[str, Any], problems: Problems) -> dict[st
         name, (section, index, *_) = written.row.name, written.path
         if name in LENGTHS:
             lengths.setdefault(name, written.path)
-        if section == "grid":
+        share = share_of(written.row, written.value)
+        if share and section in ("fixed", "search"):
+            search[name] = Derived(Expression(share["expr"]))
+        elif section == "grid":
             grid[name] = list(written.literals())
         elif section == "search":
-            search |= {name: entry} if (entry := written.entry()) else {}
+            if entry := written.entry():
+                search[name] = entry
         else:
             held = fixed if section == "fixed" else cells[int(index)]
-            for value in written.literal():
-                held[name] = value
-    if len(lengths) == len(LENGTHS) and fixed.get("epochs", 0) is not None:
-        what = f"{' and '.join(LENGTHS)} both set how long runs train"
-        problems.add(lengths["epochs"], what, "only one of them", at_key=True)
+            held.update((name, value) for value in written.literal())
+    rivals = [lengths[name] for name in LENGTHS if name in lengths and fixed.get(name, 0) is not None]
+    if len(rivals) > 1:
+        problems.conflict(*rivals[:2])
     read: dict[Location, Expression | None] = {}
-    for index, each in enumerate(_listed(document, "constraints", "a list of expressions", problems)):
-        read["constraints", index] = expression(each, ("constraints", index), problems)
-    constraints = [found.text for found in read.values() if found]
+    for index, text in enumerate(_listed(document, "constraints", "a list of expressions", problems)):
+        read["constraints", index] = expression(text, ("constraints", index), problems)
+    constraints = [constraint.text for constraint in read.values() if constraint]
     for name, entry in search.items():
         if isinstance(entry, Derived):
             read["search", name, "expr"] = entry.expr
         else:
             read["search", name, "when"] = entry.when
-    for place, found in read.items():
-        if found:
-            _check_names(found, place, problems)
+    for place, condition in read.items():
+        if condition:
+            _check_names(condition, place, problems)
     _check_cycles(search, problems)
-    whole = [{**fixed, **each} for each in cells]
-    for index, each in enumerate(whole):
-        if (first := whole.index(each)) < index and not problems.found:
+    whole = [{**fixed, **cell} for cell in cells]
+    for index, cell in enumerate(whole):
+        if (first := whole.index(cell)) < index and not problems.found:
             problems.add(("cells", index), f"cells[{index}] is the same as cells[{first}]")
     return {"fixed": fixed, "grid": grid, "cells": cells, "search": search, "constraints": constraints}
 
 
 def _first_trial(held: Any, search: Mapping[str, SearchSpec], problems: Problems) -> dict[str, Any]:
-    """Return the values of the first trial typed and checked; names that are not searched are left out."""
-    found: dict[str, Any] = {}
+    first: dict[str, Any] = {}
     if not isinstance(held, Mapping):
         problems.add(("first_trial",), f"first_trial is {shown(held)}", "a mapping of names to values")
-        return found
+        return first
     for name, value in held.items():
         path, entry = ("first_trial", name), search.get(name)
         if name not in TABLE:
             problems.unknown(path, list(TABLE), "hyperparameter")
         if entry is None or isinstance(entry, Derived):
             continue
-        for each in Written(TABLE[name], value, path, problems).literal():
+        for typed in Written(TABLE[name], value, path, problems).literal():
             try:
                 if not isinstance(entry, Divisors):
-                    entry.stored(each)
-                found[name] = each
+                    entry.stored(typed)
+                first[name] = typed
             except (ValueError, TypeError) as error:
                 problems.add(
                     path,
                     f"first_trial.{name} is {shown(value)}, which the search does not contain",
                     str(error),
                 )
-    return found
+    return first
 
 
 def _listed(document: Mapping[str, Any], key: str, allowed: str, problems: Problems) -> list[Any]:
@@ -215,7 +216,6 @@ def _listed(document: Mapping[str, Any], key: str, allowed: str, problems: Probl
 
 
 def _written(document: Mapping[str, Any], changes: Sequence[Any], problems: Problems) -> Iterator[Written]:
-    """Yield the entry of every hyperparameter that is allowed at its place."""
     places: list[tuple[Location, Any]] = [((section,), document.get(section)) for section in SECTIONS]
     places += [(("cells", index), each) for index, each in enumerate(changes)]
     seen: dict[str, str] = {}
@@ -228,14 +228,16 @@ def _written(document: Mapping[str, Any], changes: Sequence[Any], problems: Prob
             problems.add(place, f"{dotted(place)} is {shown(held)}", f"a mapping{held_there}")
             continue
         for name, value in held.items():
-            path, first = (*place, name), seen.setdefault(name, section)
+            path = (*place, name)
+            if name in RATIOS and isinstance(value, int | float) and not isinstance(value, bool):
+                name, value = "warmup_iters", f"{value * 100:g}%"
+            first = seen.setdefault(name, section)
             if name not in TABLE:
                 problems.unknown(path, list(TABLE), "hyperparameter")
             elif name == "seed":
                 problems.add(path, "seed is set by the key seeds, such as `seeds: [0, 1]`", at_key=True)
             elif first != section and (first, section) != ("fixed", "cells"):
-                what = f"{name} is set both in {first} and in {section}"
-                problems.add(path, what, "only one of them", at_key=True)
+                problems.conflict((first, name), path)
             elif name in EVALUATED and section != "fixed":
                 what = f"{name} must be the same in the whole study, so that losses are comparable"
                 problems.add(path, what, "under fixed", at_key=True)
@@ -246,19 +248,22 @@ def _written(document: Mapping[str, Any], changes: Sequence[Any], problems: Prob
                 yield Written(TABLE[name], value, path, problems)
 
 
-def _check_names(found: Expression, path: Location, problems: Problems) -> None:
+# Names elsewhere for the share of a run's steps that the warm-up takes.
+RATIOS = ("warmup_ratio", "warmup_fraction", "warmup_share")
+
+
+def _check_names(expression: Expression, path: Location, problems: Problems) -> None:
     known = [*TABLE, *FACTS]
-    for name in sorted(found.names):
+    for name in sorted(expression.names):
         if name in UNSEEN:
-            what = f"{found.text!r} uses {name}, which may differ between the runs of a trial"
+            what = f"{expression.text!r} uses {name}, which may differ between the runs of a trial"
             problems.add(path, what)
         elif name not in known:
             near = nearest(name, [*known, "True", "False", "None"])
-            problems.add(path, f"{found.text!r} uses the unknown name {name!r}", "", near)
+            problems.add(path, f"{expression.text!r} uses the unknown name {name!r}", "", near)
 
 
 def _check_cycles(search: Mapping[str, SearchSpec], problems: Problems) -> None:
-    """Report each cycle of entries that depend on each other."""
     graph = {name: sorted(needs(entry)) for name, entry in search.items()}
     graph |= {name: sorted(behind) for name, behind in FACTS.items()}
     while True:
@@ -276,11 +281,10 @@ def _check_cycles(search: Mapping[str, SearchSpec], problems: Problems) -> None:
 
 
 def _check_space(spec: StudySpec, problems: Problems) -> None:
-    """Report why a study cannot be trained: too many cells, no cell, or no trial that meets the rules."""
     before = len(problems.found)
     n_cells = math.prod(map(len, spec.grid.values())) * max(1, len(spec.cells))
     if n_cells > MOST_CELLS:
-        problems.add(("grid",), f"the grid has {n_cells:,} cells", f"at most {MOST_CELLS:,}")
+        problems.add(("grid",), f"the grid has {several(n_cells, 'cell')}", f"at most {MOST_CELLS:,}")
     for name, entry in spec.search.items():
         if not isinstance(entry, Divisors):
             continue
@@ -290,7 +294,7 @@ def _check_space(spec: StudySpec, problems: Problems) -> None:
             what = f"{name} divides {entry.of}, which is derived by an expression"
             problems.add(path, what, "a hyperparameter that is sampled or fixed")
         elif isinstance(of, Range) and (count := of.count or 0) > MOST_DIVIDED:
-            what = f"{name} divides {entry.of}, which has {count:,} values"
+            what = f"{name} divides {entry.of}, which has {several(count, 'value')}"
             problems.add(path, what, f"at most {MOST_DIVIDED}: give {entry.of} a list or a step")
     if len(problems.found) > before:
         return
@@ -335,4 +339,6 @@ def _check_grid_sampler(space: Space, problems: Problems) -> None:
         what = "the grid sampler needs every parameter in every trial, but some have conditions"
         problems.add(("sampler",), what, "a search without `when` and `divides`, or another sampler")
     elif (space.n_points or 0) > LARGEST_GRID:
-        problems.add(("sampler",), f"the grid has {space.n_points:,} points", f"at most {LARGEST_GRID:,}")
+        problems.add(
+            ("sampler",), f"the grid has {several(space.n_points or 0, 'point')}", f"at most {LARGEST_GRID:,}"
+        )

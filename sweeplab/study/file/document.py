@@ -1,4 +1,4 @@
-"""Read YAML 1.2 into plain values, with the line and column of every key and value, and edit values in YAML text.
+"""Read YAML 1.2 into plain values, with the line and column of every key and value.
 
 A study may come from anyone: nothing in it may run code, expand without limit, or silently replace something else.
 So tags, aliases and duplicate keys are refused, and depth and number of values are limited.
@@ -6,20 +6,19 @@ So tags, aliases and duplicate keys are refused, and depth and number of values 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.composer import Composer, ComposerError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import AliasEvent
-from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.formatting import yaml_text
-from sweeplab.hyperparameters import canonical
+from sweeplab.files import opened
+from sweeplab.formatting import several
 from sweeplab.study.problems import Location, Mark, Problems, shown
 
 MAX_DEPTH = 20
@@ -29,8 +28,6 @@ _TAG = "tag:yaml.org,2002:"
 # Dates and merge keys are read as strings.
 _TEXTS = {_TAG + name for name in ("str", "timestamp", "merge")}
 _CONSTRUCTED = {_TAG + name for name in ("int", "float", "bool", "null")}
-# Given in place of a value: remove the key.
-REMOVED: Final = object()
 
 _Entry = tuple[Node, Node]
 
@@ -42,10 +39,12 @@ def file_text(path: Path, most_bytes: int) -> str:
         BadInput: it cannot be read, is too large, or is not UTF-8.
     """
     try:
-        with path.open("rb") as file:
+        with opened(path, "rb") as file:
             content = file.read(most_bytes + 1)
         if len(content) > most_bytes:
-            raise BadInput(Problem("the file is too large", f"at most {most_bytes:,} bytes", file=path))
+            raise BadInput(
+                Problem("the file is too large", f"at most {several(most_bytes, 'byte')}", file=path)
+            )
         return content.decode("utf-8-sig")
     except FileNotFoundError as error:
         suffixes = {path.suffix, ".yaml"}
@@ -89,8 +88,8 @@ def _problem(error: YAMLError, text: str, problems: Problems) -> Problem:
         mark, what = _position(text, int(error.position)), f"character {error.character!r} is not allowed"
     elif isinstance(error, MarkedYAMLError):
         what = " ".join(filter(None, (error.context, error.problem)))
-        if found := error.problem_mark or error.context_mark:
-            mark = found.line + 1, found.column + 1
+        if place := error.problem_mark or error.context_mark:
+            mark = place.line + 1, place.column + 1
     if "'\\t'" in what:
         what, allowed = "a tab character", "spaces, with which YAML indents"
     elif what.startswith("maximum depth"):
@@ -150,7 +149,7 @@ class _Reader:
         self.failed = True
 
     def _mapping(self, node: MappingNode, path: Location) -> dict[str, Any]:
-        source, found = self._problems.source, dict[str, Any]()
+        source, mapping = self._problems.source, dict[str, Any]()
         for key_node, value_node in node.value:
             if not isinstance(key_node, ScalarNode):
                 self._fail(path, "a key that is not a string")
@@ -162,83 +161,9 @@ class _Reader:
             if first:
                 what = f"{shown(key)} is given twice, first on line {first[0]}"
                 self._problems.add(below, what, at_key=True)
-            found[key] = self.plain(value_node, below)
-        return found
+            mapping[key] = self.plain(value_node, below)
+        return mapping
 
 
 def _start(node: Node) -> Mark:
     return node.start_mark.line + 1, node.start_mark.column + 1
-
-
-# ------------------------------------------------------------------ edits of a text
-
-
-def edited(text: str, changes: Mapping[Location, Any]) -> str:
-    """Return a study file's text with values set, or removed where they are REMOVED; all other text stays as it is.
-
-    Paths have one or two keys; the value of the first key of two is a mapping.
-    """
-    for path, value in changes.items():
-        text = _edited(text, YAML(typ="safe", pure=True).compose(text), path, value)
-    return text
-
-
-def _edited(text: str, holder: MappingNode, path: Location, value: Any) -> str:
-    key, *below = path
-    names = [(entry, entry[0].value) for entry in holder.value]
-    entry = next((entry for entry, name in names if key in (name, canonical(name))), None)
-    inner = entry[1] if entry else None
-    if below and isinstance(inner, MappingNode):
-        if value is not REMOVED or [canonical(each.value) for each, _ in inner.value] != below:
-            return _edited(text, inner, tuple(below), value)
-        value = {}
-    elif below and value is not REMOVED:  # the section is missing or, as in `search:`, empty
-        value = {below[0]: value}
-    elif below:
-        return text
-    if value is REMOVED:
-        return _without(text, holder, entry) if entry else text
-    return _replaced(text, entry, value) if entry else _inserted(text, holder, key, value)
-
-
-def _replaced(text: str, entry: _Entry, value: Any) -> str:
-    node = entry[1]
-    start, end = node.start_mark.index, _end(text, node)
-    if start == end or (isinstance(node, CollectionNode) and not node.flow_style):
-        # No value, or a block that begins on the next line: the comment on the key's line stays.
-        colon = text.index(":", entry[0].end_mark.index) + 1
-        line_end = text.find("\n", colon)
-        kept = text[colon:line_end] if start < end else text[colon:]
-        return f"{text[:colon]} {yaml_text(value)}{kept}{text[end:] if start < end else ''}"
-    return f"{text[:start]}{yaml_text(value)}{text[end:]}"
-
-
-def _inserted(text: str, holder: MappingNode, key: Any, value: Any) -> str:
-    added = f"{key}: {yaml_text(value)}"
-    if holder.flow_style:
-        at = _end(text, holder.value[-1][1]) if holder.value else holder.end_mark.index - 1
-        return f"{text[:at]}{', ' if holder.value else ''}{added}{text[at:]}"
-    at = text.find("\n", _end(text, holder.value[-1][1]))
-    at = len(text) if at < 0 else at
-    return f"{text[:at]}\n{' ' * holder.value[0][0].start_mark.column}{added}{text[at:]}"
-
-
-def _without(text: str, holder: MappingNode, entry: _Entry) -> str:
-    place = [each[0] for each in holder.value].index(entry[0])
-    start, end = entry[0].start_mark.index, _end(text, entry[1])
-    if not holder.flow_style:
-        after = text.find("\n", end)
-        return text[: text.rfind("\n", 0, start) + 1] + ("" if after < 0 else text[after + 1 :])
-    if place + 1 < len(holder.value):
-        end = holder.value[place + 1][0].start_mark.index
-    elif place:
-        start = _end(text, holder.value[place - 1][1])
-    return text[:start] + text[end:]
-
-
-def _end(text: str, node: Node) -> int:
-    """Return where a value ends; YAML's own end mark of a block comes after the comments that follow it."""
-    if isinstance(node, CollectionNode) and not node.flow_style:
-        last = node.value[-1]
-        return _end(text, last[1] if isinstance(node, MappingNode) else last)
-    return len(text[: node.end_mark.index].rstrip()) if node.value else int(node.end_mark.index)

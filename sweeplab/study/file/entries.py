@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from typing import Any
 from sweeplab.errors import nearest
 from sweeplab.expressions import ALLOWED, Expression, in_table_names
 from sweeplab.hyperparameters import TABLE, Hyperparameter, canonical
-from sweeplab.study.problems import Location, Problems, dotted, shown
+from sweeplab.study.problems import LENGTHS, Location, Problems, dotted, shown
 from sweeplab.study.search import Choices, Derived, Divisors, Range, SearchSpec
 
 SUGGESTED = "suggested"
@@ -33,6 +34,34 @@ _FORMS_IN_WORDS = "{min, max, log, step, when} | [a, list] | {choices, when} | {
 MOST_STEPS = 2**53
 # All runs of a study are evaluated on the same targets, because their losses are compared.
 EVALUATED = ("eval_tokens", "eval_iters", "eval_full", "eval_train")
+
+
+# A share of a run's length, or of the learning rate: "5%", "10% of all training steps".
+_SHARE = re.compile(
+    r"([\d.]{1,12})\s*%(?:\s+of)?(?:\s+(?:the|all|total|training))*(?:\s+(?:steps|iterations|iters|training|learning_rate))?"
+)
+
+
+def takes_share(row: Hyperparameter) -> bool:
+    """Return whether a hyperparameter may be a share: of the learning rate, or of a run's iterations."""
+    return row.name == "min_lr" or (row.unit == "iterations" and row.name not in LENGTHS)
+
+
+def share_of(row: Hyperparameter, written: Any) -> dict[str, str] | None:
+    """Return the expression that a share stands for: 5% of max_iters, or of learning_rate for min_lr; else None."""
+    whole = "learning_rate" if row.name == "min_lr" else "max_iters"
+    share = _SHARE.fullmatch(written.strip()) if isinstance(written, str) and len(written) < 100 else None
+    if share is None or not takes_share(row) or not 0 <= (percent := _percent(share[1])) <= 100:
+        return None
+    expression = f"{whole} * {percent:g} / 100" if row.name == "min_lr" else f"{whole} * {percent:g} // 100"
+    return {"expr": f"max({row.low:g}, {expression})" if row.low and row.kind == "int" else expression}
+
+
+def _percent(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def is_searched(row: Hyperparameter) -> bool:
@@ -86,10 +115,10 @@ class Written:
             self.wrong(f"a list of one or more of: {self.row.allowed}")
             return ()
         values: list[Any] = []
-        for each in map(self._at, range(len(self.value))):
-            for value in each.literal():
+        for item in map(self._at, range(len(self.value))):
+            for value in item.literal():
                 if value in values:
-                    each.wrong("", what=f"{self} has {shown(value)} twice")
+                    item.wrong("", what=f"{self} has {shown(value)} twice")
                 else:
                     values.append(value)
         return tuple(values)
@@ -147,7 +176,7 @@ class Written:
         of, row = self._at("divides"), self.row
         of = replace(of, value=canonical(of.value) if isinstance(of.value, str) else of.value)
         whole = [
-            name for name, each in TABLE.items() if each.kind == "int" and name not in (row.name, "seed")
+            name for name, other in TABLE.items() if other.kind == "int" and name not in (row.name, "seed")
         ]
         if row.kind != "int":
             of.wrong(row.allowed, what=f"{row.name} is not a whole number, so it divides nothing")
@@ -181,7 +210,6 @@ class Written:
         return Range(low, high, log is True, step, when, self.row.kind == "int")
 
     def _ends(self) -> list[float]:
-        """Return min and max, or nothing where they are wrong."""
         ends: list[float] = []
         for key in ("min", "max"):
             if key not in self.value:
@@ -196,7 +224,6 @@ class Written:
         return []
 
     def _step(self, low: float, high: float, log: bool) -> float | None:
-        """Return the step in the row's own type, or None where it is wrong."""
         step, whole = self.value, self.row.kind == "int"
         number = isinstance(step, int | float) and not isinstance(step, bool) and 0 < step < math.inf
         if not number or (whole and step != int(step)):
@@ -204,11 +231,11 @@ class Written:
         elif log:
             what = f"{dotted(self.path[:-1])} is logarithmic and has a step"
             self.wrong("either log or step", what=what)
-        elif (span := Fraction(str(high)) - Fraction(str(low))) / (exact := Fraction(str(step))) > MOST_STEPS:
+        elif (steps := (Fraction(str(high)) - Fraction(str(low))) / Fraction(str(step))) > MOST_STEPS:
             self.wrong(f"a step that divides the range into at most {MOST_STEPS:,} steps, or no step")
-        elif span % exact:
-            steps = span // exact
-            ends = [Fraction(str(low)) + count * exact for count in (steps, steps + 1) if count]
+        elif steps % 1:
+            counts = filter(None, (int(steps), int(steps) + 1))
+            ends = [Fraction(str(low)) + count * Fraction(str(step)) for count in counts]
             near = " or ".join(f"{float(each):g}" for each in ends if each <= sys.float_info.max)
             what = f"{self}: max {high:g} is not a whole number of steps above min {low:g}"
             self.wrong(f"such as max {near}" if near else "no step, or one that ends at max", what=what)

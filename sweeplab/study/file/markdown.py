@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.errors import BadInput, Problem, conflict, nearest
 from sweeplab.hyperparameters import AUTO, TABLE, canonical
 from sweeplab.study.file.document import file_text
 from sweeplab.study.file.reading import read_text
@@ -50,14 +50,16 @@ class MarkdownTables:
 
     def for_any_machine(self) -> MarkdownTables:
         """Return the tables with machine-dependent hyperparameters set to auto, and a notice for each."""
-        own = {
+        replaced = {
             name: value
             for name, value in self.values.items()
             if TABLE[name].category == "precision" and value != AUTO
         }
         best = f"the study file has {AUTO} instead, the best for the machine that trains"
-        said = [f"line {self.lines[name]}: {name} is {value}; {best}" for name, value in own.items()]
-        return replace(self, values=self.values | dict.fromkeys(own, AUTO), notices=[*self.notices, *said])
+        notes = [f"line {self.lines[name]}: {name} is {value}; {best}" for name, value in replaced.items()]
+        return replace(
+            self, values=self.values | dict.fromkeys(replaced, AUTO), notices=[*self.notices, *notes]
+        )
 
     def study(self, write: Callable[[MarkdownTables], str]) -> tuple[str, list[str]]:
         """Return the text of a study file that `write` makes of the tables, and what is left out of it.
@@ -82,11 +84,12 @@ class MarkdownTables:
             if name in tables.ranges and name not in spec.search and name not in spec.grid:
                 notices.append(f"line {line}: the range of {name} is not searched: --search names others")
             if name in tables.values and name not in {*spec.fixed, *spec.search, *spec.grid, "seed"}:
-                notices.append(f"line {line}: {name} is left out: {' and '.join(LENGTHS)} exclude each other")
+                notices.append(
+                    f"line {line}: {name} is left out: {conflict(', '.join(LENGTHS[:-1]), LENGTHS[-1]).what}"
+                )
         return text, notices
 
     def _without(self, problem: Problem, text: str) -> MarkdownTables:
-        """Return the tables without the row that a problem with their study is about."""
         there = text.splitlines()[problem.line - 1] if problem.line else ""
         named = [
             name
@@ -128,7 +131,8 @@ def parse_tables(text: str) -> MarkdownTables:
             notices = _add(tables, key, line, written, searched)
         else:
             notices = [f"unknown hyperparameter {plain(name)!r} ({plain(written) or 'no value'})"]
-            notices[0] += f"; did you mean {near!r}?" if (near := nearest(key, TABLE)) else ""
+            if near := nearest(key, TABLE):
+                notices[0] += f"; did you mean {near!r}?"
         tables.notices.extend(_printable(f"line {line}: {notice}") for notice in notices)
     return tables
 
@@ -163,7 +167,6 @@ def _add(tables: MarkdownTables, name: str, line: int, written: str, searched: s
 
 
 def _printable(text: str) -> str:
-    """Return a text that fits into a line of a comment."""
     shown = "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in text)
     return shown if len(shown) <= MOST_SAID else f"{shown[: MOST_SAID - 1]}…"
 
@@ -194,7 +197,6 @@ def _cells(line: str) -> list[str]:
 
 
 def _columns(header: Sequence[str]) -> tuple[int, int, int | None] | None:
-    """Return the indices of the columns of names, values and ranges; None where they are missing."""
     headings = [NOTE.sub("", plain(cell)).lower() for cell in header]
     names, *values = (
         [index for index, heading in enumerate(headings) if pattern.fullmatch(heading)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -10,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.errors import BadInput, Problem, conflict, nearest
 from sweeplab.formatting import without_passwords
 from sweeplab.hyperparameters import TABLE, canonical
 from sweeplab.study.file.checks import study_from
@@ -18,7 +19,7 @@ from sweeplab.study.file.document import file_text, parse
 from sweeplab.study.file.values import overrides_of
 from sweeplab.study.plugins import import_plugins
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, SourceMap, dotted
-from sweeplab.study.spec import ENGINE_KEYS, PRESETS, StudySpec, beside, preset_names
+from sweeplab.study.spec import DATA_FILES, ENGINE_KEYS, PRESETS, StudySpec, beside, preset_names
 
 MAX_BYTES = 1_000_000
 # Keys whose value may be just the name of the type.
@@ -81,9 +82,16 @@ def said_name(path: Path) -> str:
     return name
 
 
-def read_plain(document: dict[str, Any], overrides: Sequence[str] = ()) -> StudySpec:
+def read_plain(
+    document: Mapping[str, Any], overrides: Sequence[str] = (), allow_plugins: bool = False
+) -> StudySpec:
     """Read a study from plain values instead of a file, as `read_study` does."""
-    return _read(document, Problems(SourceMap()), overrides, None, False)
+    plain = json.loads(json.dumps(document, default=_plain))  # as in a file: tuples are lists, paths texts
+    return _read(plain, Problems(SourceMap()), overrides, None, allow_plugins)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else str(value)  # NumPy's numbers; paths
 
 
 def _read(
@@ -100,6 +108,7 @@ def _read(
         if document.get("preset") in preset_names():
             _lay_under("preset", preset(document["preset"]).values, document, problems.source)
         _lay_start_under(document, problems.source)
+        _lay_data_under(document, problems.source)
     return study_from(document, problems)
 
 
@@ -115,8 +124,7 @@ def _rename(document: dict[str, Any], problems: Problems) -> None:
         for name in [*held]:
             known = canonical(name)
             if first.setdefault(known, name) != name:
-                what = f"{known} is given twice, as {first[known]} and as {name}"
-                problems.add((*place, name), what, "only one of them", at_key=True)
+                problems.conflict((*place, first[known]), (*place, name))
         written = dict(held)
         held.clear()
         for known, name in first.items():
@@ -170,7 +178,29 @@ def _lay_start_under(document: dict[str, Any], source: SourceMap) -> None:
 
     with suppress(*NO_CHECKPOINT):  # reported when the study is planned
         start = open_start(beside(source.file, document["init_from"]))
+        if isinstance(document.get("data"), dict):
+            document["data"].setdefault("tokenizer", start.tokenizer.name)
         _lay_under("init_from", start.model_values, document, source)
+
+
+def _lay_data_under(document: dict[str, Any], source: SourceMap) -> None:
+    """Add to `data` the corpus and the tokenizer that suit its files, except those that the document sets itself."""
+    data = document.get("data")
+    if not isinstance(data, dict) or {"corpus", "tokenizer"} <= data.keys() or {"corpus"} == data.keys():
+        return
+    named = {key: data[key] for key in DATA_FILES if isinstance(data.get(key), str)}
+    if not named:
+        return
+    from sweeplab.data.readers.guess import guessed
+    from sweeplab.data.readers.source import Source
+
+    field, format = data.get("field"), data.get("format")
+    fields = tuple(map(str, field)) if isinstance(field, list) else (str(field),) * bool(field)
+    places = {key: str(beside(source.file, place)) for key, place in named.items()}
+    corpus, tokenizer = guessed(
+        Source(**places, fields=fields, format=format if isinstance(format, str) else "")
+    )
+    document["data"] = {"corpus": corpus, "tokenizer": tokenizer, **data}
 
 
 def _lay_under(key: str, values: Mapping[str, Any], document: dict[str, Any], source: SourceMap) -> None:
@@ -179,12 +209,12 @@ def _lay_under(key: str, values: Mapping[str, Any], document: dict[str, Any], so
     if not isinstance(fixed, dict):
         return
     sections = (document.get(section) for section in SECTIONS)
-    given = {each for section in sections if isinstance(section, dict) for each in section}
-    if given & {*LENGTHS}:
-        given |= {*LENGTHS}
-    laid = {each: value for each, value in values.items() if each not in given}
+    held = {name for section in sections if isinstance(section, dict) for name in section}
+    if held & {*LENGTHS}:
+        held |= {*LENGTHS}
+    laid = {name: value for name, value in values.items() if name not in held}
     document["fixed"] = {**laid, **fixed}
-    paths: list[Location] = [("fixed", each) for each in laid]
+    paths: list[Location] = [("fixed", name) for name in laid]
     if (key,) in source.values:
         source.values |= dict.fromkeys(paths, source.values[key,])
     if (key,) in source.overrides:
@@ -203,15 +233,21 @@ def _lay_all_over(document: dict[str, Any], options: Sequence[str], problems: Pr
             path = _lay_over(document, override, problems, without_passwords(words))
             lost = [place for place, (_, value) in laid.items() if not _holds(document, place, value)]
             for before, _ in map(laid.pop, lost):
-                what = without_passwords(f"{before} and {words} exclude each other")
-                problems.found.append(Problem(what, "one of them"))
+                problems.found.append(conflict(before, without_passwords(words)))
+            if path and ("cells",) in laid and not _holds(document, path, _at(document, path)):
+                problems.found.append(conflict(laid["cells",][0], without_passwords(words)))
             if path:
-                laid[path] = words, deepcopy(_at(document, path))
+                laid[path] = without_passwords(words), deepcopy(_at(document, path))
 
 
 def _holds(document: dict[str, Any], path: Location, value: Any) -> bool:
     """Return whether the document still has a value that was laid over it, alone or with more keys beside it."""
-    held = _at(document, path)
+    held, cells = _at(document, path), document.get("cells")
+    changes = cells if path[0] == "fixed" and isinstance(cells, list) else []
+    names = path[1:2] or (tuple(value) if isinstance(value, dict) else ())
+    of_cells = [change if isinstance(change, dict) else {} for change in changes]
+    if of_cells and any(all(name in change for change in of_cells) for name in names):
+        return False  # every cell changes it
     if isinstance(held, dict):
         part = value if isinstance(value, dict) else {"type": value}
         return part.items() <= held.items()
@@ -219,7 +255,6 @@ def _holds(document: dict[str, Any], path: Location, value: Any) -> bool:
 
 
 def _at(document: Any, path: Location) -> Any:
-    """Return the value at a place of a document, or None if it has none."""
     for part in path:
         document = document.get(part) if isinstance(document, dict) else None
     return document
@@ -228,38 +263,38 @@ def _at(document: Any, path: Location) -> Any:
 def _lay_over(document: dict[str, Any], override: str, problems: Problems, words: str) -> Location | None:
     """Apply `name=value` to the document, and record that the value came from these words, if any; return its place."""
     name, equals, text = override.partition("=")
-    path, own = _place(name.strip()), Problems(SourceMap())
-    value = parse(text, own)
+    path, mistakes = _place(name.strip()), Problems(SourceMap())
+    value = parse(text, mistakes)
     allowed = "a hyperparameter, or a place such as budget.time"
     if not equals:
-        own.add((), "no value is given", "name=value")
+        mistakes.add((), "no value is given", "name=value")
     elif path is None:
-        own.add((), f"{name!r} is unknown", allowed, nearest(name, [*TABLE, *StudySpec.model_fields]))
+        mistakes.add((), f"{name!r} is unknown", allowed, nearest(name, [*TABLE, *StudySpec.model_fields]))
     elif not all(str(part).strip() for part in path):
-        own.add((), f"{name!r} has an empty part", allowed)
-    elif not own.found:
+        mistakes.add((), f"{name!r} has an empty part", allowed)
+    elif not mistakes.found:
         if path in (("engine",), ("engine", "type")) and isinstance(value, str):
             path = ("engine", "type")
             _drop_keys_of_others(document, value)
-        _set(document, path, value, own)
+        _set(document, path, value, mistakes)
         problems.source.forget(path)
         if words:
             problems.source.overrides[path] = words
-    for each in own.found:
-        problems.found.append(Problem(f"{words or override}: {each.what}", each.allowed, each.nearest))
-    return None if own.found else path
+    for problem in mistakes.found:
+        problems.found.append(
+            Problem(f"{words or override}: {problem.what}", problem.allowed, problem.nearest)
+        )
+    return None if mistakes.found else path
 
 
 def _drop_keys_of_others(document: dict[str, Any], engine: str) -> None:
-    """Remove from a document the keys that this engine does not have."""
     written = document.get("engine")
     if isinstance(written, dict):
-        for name in [each for each, engines in ENGINE_KEYS.items() if engine not in engines]:
+        for name in [key for key, engines in ENGINE_KEYS.items() if engine not in engines]:
             written.pop(name, None)
 
 
 def _place(name: str) -> Location | None:
-    """Return the location that an override sets: a bare hyperparameter is set under `fixed`."""
     first, *below = name.split(".")
     if below:
         is_of_hyperparameters = first in (*SECTIONS, "first_trial")

@@ -7,7 +7,7 @@ from typing import Any
 
 from sweeplab.hyperparameters import AUTO, CATEGORIES, TABLE, Hyperparameter
 from sweeplab.study.algorithms import OTHER_NAMES, PRUNERS, SAMPLERS, WORDS, AlgorithmRow, Option
-from sweeplab.study.file.entries import EVALUATED, FORMS, SUGGESTED, is_searched
+from sweeplab.study.file.entries import EVALUATED, FORMS, SUGGESTED, is_searched, takes_share
 from sweeplab.study.file.reading import preset
 from sweeplab.study.problems import shown
 from sweeplab.study.spec import StudySpec, preset_names
@@ -30,8 +30,12 @@ def study_schema() -> Schema:
     sections = schema["properties"]
     data = sections["data"]["properties"]
     data["corpus"] = _one_of({name: corpus.meaning for name, corpus in CORPORA.items()})
-    told = {name: str(kind.__doc__).partition("\n")[0] for name, kind in TOKENIZERS.items()}
-    data["tokenizer"] = _one_of(told)
+    sentences = {name: str(kind.__doc__).partition("\n")[0] for name, kind in TOKENIZERS.items()}
+    data["tokenizer"] = {
+        "anyOf": [*_one_of(sentences)["anyOf"], {"type": "string", "pattern": "[.](json|model)$"}]
+    }
+    files = [{"required": [name]} for name in ("path", "train", "tokens")]
+    sections["data"] |= {"required": [], "anyOf": [{"required": ["corpus", "tokenizer"]}, *files]}
     sections["preset"] = _one_of({name: preset(name).meaning for name in preset_names()})
     sections["objective"]["properties"]["metric"]["enum"] = list(METRICS)
     rows = [row for row in TABLE.values() if row.name != "seed"]
@@ -50,7 +54,6 @@ def study_schema() -> Schema:
 
 
 def _rows(rows: Iterable[Hyperparameter], write: Callable[[Hyperparameter], Schema]) -> Schema:
-    """Return the schema of a section of hyperparameters; `write` gives the schema of each."""
     written = {}
     for row in rows:
         unit = f" [{row.unit}]" if row.unit else ""
@@ -83,8 +86,9 @@ def _value(row: Hyperparameter) -> Schema:
         schema = {"type": WORDS[row.kind][2]}
     else:
         schema = _number(row)
-    others = ([{"const": AUTO}] if row.automatic else []) + ([{"type": "null"}] if row.optional else [])
-    return {"anyOf": [schema, *others]} if others else schema
+    shares = [{"type": "string", "pattern": r"^[\d.]+ *%"}] * takes_share(row)
+    forms = [schema] + shares + [{"const": AUTO}] * row.automatic + [{"type": "null"}] * row.optional
+    return {"anyOf": forms} if len(forms) > 1 else schema
 
 
 def _values(row: Hyperparameter) -> Schema:
@@ -92,7 +96,6 @@ def _values(row: Hyperparameter) -> Schema:
 
 
 def _search(row: Hyperparameter) -> Schema:
-    """Return the schema of all forms that a row may have under `search`."""
     keys: dict[str, Schema] = {
         "expr": _EXPRESSION,
         "when": {**_EXPRESSION, "description": "Sampled only where this holds; else the default is used"},
@@ -104,15 +107,16 @@ def _search(row: Hyperparameter) -> Schema:
         "divides": {"type": "string", "description": "Sample a divisor of this hyperparameter"},
     }
     forms: dict[str, tuple[str, ...]] = {"expr": ("expr",), "choices": ("choices",)}
-    forms |= {"min": ("min", "max")} if row.kind in ("int", "float") else {}
-    forms |= {"divides": ("divides",)} if row.kind == "int" else {}
-    allowed: list[Schema] = [{"const": SUGGESTED}] if row.suggested is not None else []
+    if row.kind in ("int", "float"):
+        forms["min"] = ("min", "max")
+    if row.kind == "int":
+        forms["divides"] = ("divides",)
+    allowed: list[Schema] = [{"const": SUGGESTED}] * (row.suggested is not None)
     mappings = (_keys({key: keys[key] for key in FORMS[form]}, needed) for form, needed in forms.items())
     return {"anyOf": [*allowed, _values(row), *mappings]}
 
 
 def _algorithms(rows: Mapping[str, AlgorithmRow]) -> Schema:
-    """Return the schema of a sampler or pruner: a name, or a type with its options beside it."""
     meanings = {name: row.meaning for name, row in rows.items()}
     meanings |= {other: rows[name].meaning for other, name in OTHER_NAMES.items() if name in rows}
     forms = []

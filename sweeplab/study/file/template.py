@@ -11,7 +11,7 @@ from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import yaml_text
 from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
 from sweeplab.study.file.entries import SUGGESTED, Written
-from sweeplab.study.problems import Problems, SourceMap
+from sweeplab.study.problems import LENGTHS, Problems, SourceMap
 from sweeplab.study.search import Derived, Divisors
 
 SEARCHED = ("learning_rate", "weight_decay", "dropout", "warmup_iters")
@@ -48,20 +48,24 @@ def study_text(
     from sweeplab.data.tokenizers import TOKENIZERS
     from sweeplab.study.algorithms import PRUNERS, SAMPLERS
 
-    given = {} if values is None else dict(values)
+    known = dict(values or {})
     ranges, grid = ranges or {}, grid or {}
     if search is None:
         search = list(ranges) or [row for row in SEARCHED if not minimal or row in MINIMAL]
     search = [row for row in search if row not in grid]
     _check(search, ranges)
-    effective = _consistent(given, [*search, *grid])
+    effective = _consistent(known, [*search, *grid])
     varied = {*search, *grid}
     derived = {"n_head"} if "n_embd" in varied and "n_head" not in varied else set()
+    if "n_head" in known and not any(n % known["n_head"] for n in _widths(grid.get("n_embd"), ranges)):
+        derived = set()
     changed = {row for row, value in effective.items() if value != TABLE[row].default}
-    kept = {*MINIMAL, *given, *search, *changed} if minimal else {*TABLE}
+    kept = {*MINIMAL, *known, *search, *changed} if minimal else {*TABLE}
     # Keep only the one that sets the length of training.
-    kept -= {"max_iters"} if {*search, *grid} & {"epochs"} or effective["epochs"] is not None else set()
-    kept -= {"epochs"} if {*search, *grid} & {"max_iters"} else set()
+    lengths = [name for name in LENGTHS if name in varied]
+    lengths += [name for name in LENGTHS[1:] if effective[name] is not None]
+    if lengths:
+        kept -= {*LENGTHS} - {lengths[0]}
     tuned = [TABLE[row] for row in TABLE if row in kept & {*search, *derived}]
     fixed = [row for row in TABLE.values() if row.name in kept - {"seed", *grid} and row not in tuned]
     unit = loss_unit([effective["objective"]])
@@ -72,13 +76,13 @@ name: {yaml_text(name)}
 data:
   corpus: python-docs  # {" | ".join(CORPORA)}; text and pairs need a path
   tokenizer: char  # {" | ".join(TOKENIZERS)}
-{_fixed(fixed, effective)}{_searched(tuned, derived, given, ranges)}
+{_fixed(fixed, effective)}{_searched(tuned, derived, known, ranges)}
 {_grid(grid)}# cells: [{{}}, {{norm: rmsnorm}}, {{positions: rotary}}]  # or: each cell changes these values of fixed
 
 {_first(tuned, derived, effective, ranges)}\
 objective: {{metric: val_loss, goal: minimize}}  # {unit}; value of the best evaluation, with at: final of the last
 budget: {{trials_per_cell: 20}}  # a total: running again adds nothing; also possible: time: 30m, flops: 1e15
-sampler: tpe  # {" | ".join(SAMPLERS)}
+sampler: auto  # {" | ".join(SAMPLERS)}
 pruner: {{type: asha, min_iters: {effective["eval_interval"]}, factor: 3}}  # {" | ".join(PRUNERS)}
 seeds: {yaml_text([effective["seed"]])}  # a trial is trained once per seed; its value is the mean
 engine: {{type: local, workers: auto}}  # worker processes; auto: one per GPU, or one per core
@@ -124,22 +128,31 @@ def _check(search: Sequence[str], ranges: Mapping[str, Any]) -> None:
         raise BadInput(*problems)
 
 
-def _consistent(given: Mapping[str, Any], search: Sequence[str]) -> dict[str, Any]:
-    """Return every hyperparameter, with defaults that are consistent with the given values."""
-    values = {row.name: given.get(row.name, row.default) for row in TABLE.values()}
+def _consistent(known: Mapping[str, Any], search: Sequence[str]) -> dict[str, Any]:
+    values = {row.name: known.get(row.name, row.default) for row in TABLE.values()}
     n_embd, n_head = values["n_embd"], values["n_head"]
     if n_embd % n_head and not {"n_embd", "n_head"} & set(search):
         divisors = [each for each in range(1, n_embd + 1) if n_embd % each == 0]
-        if {"n_embd", "n_head"} <= set(given):
+        if {"n_embd", "n_head"} <= set(known):
             fitting = ", ".join(str(each) for each in divisors)
             raise BadInput(Problem(f"n_head {n_head} does not divide n_embd {n_embd}", fitting))
-        if "n_head" in given:
+        if "n_head" in known:
             values["n_embd"] = max(n_embd // n_head, 1) * n_head
         else:
             values["n_head"] = max(each for each in divisors if each <= n_head)
-    if "warmup_iters" not in given and values["warmup_iters"] >= values["max_iters"]:
+    if "warmup_iters" not in known and values["warmup_iters"] >= values["max_iters"]:
         values["warmup_iters"] = values["max_iters"] // 10
     return values
+
+
+def _widths(grid: Sequence[int] | None, ranges: Mapping[str, Any]) -> Sequence[int]:
+    """Return numbers that n_head has to divide in order to divide every n_embd of a grid or a range."""
+    widths: Any = grid or ranges.get("n_embd", SUGGESTED)
+    if widths == SUGGESTED:
+        widths = TABLE["n_embd"].suggested
+    if isinstance(widths, Mapping):
+        return widths["min"], widths.get("step", 1)
+    return [*widths]
 
 
 def _fixed(rows: Sequence[Hyperparameter], values: Mapping[str, Any]) -> str:
@@ -147,7 +160,8 @@ def _fixed(rows: Sequence[Hyperparameter], values: Mapping[str, Any]) -> str:
     for category, title in CATEGORIES.items():
         members = [row for row in rows if row.category == category]
         lines = [(f"{row.name}: {yaml_text(values[row.name])}", _meaning(row)) for row in members]
-        text += f"  # {title}\n{_aligned(lines)}" if lines else ""
+        if lines:
+            text += f"  # {title}\n{_aligned(lines)}"
     return text
 
 
@@ -162,8 +176,7 @@ def _grid(grid: Mapping[str, Sequence[Any]]) -> str:
 def _first(
     rows: Sequence[Hyperparameter], derived: Set[str], values: Mapping[str, Any], ranges: Mapping[str, Any]
 ) -> str:
-    """Return the line of the first trial: the values without a search, for those in range."""
-    found = {}
+    first = {}
     for row in rows:
         written = Written(
             row, ranges.get(row.name, row.suggested), ("search", row.name), Problems(SourceMap())
@@ -172,21 +185,21 @@ def _first(
             continue
         with suppress(ValueError, TypeError):  # out of range, or null or auto
             entry.stored(values[row.name])
-            found[row.name] = values[row.name]
-    return f"first_trial: {yaml_text(found)}  # of each cell; the sampler chooses the rest\n" if found else ""
+            first[row.name] = values[row.name]
+    return f"first_trial: {yaml_text(first)}  # of each cell; the sampler chooses the rest\n" if first else ""
 
 
 def _searched(
-    rows: Sequence[Hyperparameter], derived: Set[str], given: Mapping[str, Any], ranges: Mapping[str, Any]
+    rows: Sequence[Hyperparameter], derived: Set[str], known: Mapping[str, Any], ranges: Mapping[str, Any]
 ) -> str:
     lines = []
     for row in rows:
-        own = ranges.get(row.name, SUGGESTED)
-        entry, words = yaml_text(own), range_in_words(row.suggested if own == SUGGESTED else own)
+        entered = ranges.get(row.name, SUGGESTED)
+        entry, words = yaml_text(entered), range_in_words(row.suggested if entered == SUGGESTED else entered)
         if row.name in derived:
             entry, words = f"{{expr: n_embd // {HEAD_DIM}}}", "derived"
-        said = f" (given: {yaml_text(given[row.name])})" if row.name in given else ""
-        lines.append((f"{row.name}: {entry}", f"{words}{said}; {_meaning(row)}"))
+        origin = f" (given: {yaml_text(known[row.name])})" if row.name in known else ""
+        lines.append((f"{row.name}: {entry}", f"{words}{origin}; {_meaning(row)}"))
     return f"\nsearch:\n{_aligned(lines)}" if lines else ""
 
 

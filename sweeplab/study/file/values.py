@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sweeplab.errors import BadInput, Problem, nearest, synonym
+from sweeplab.errors import BadInput, Problem, conflict, nearest, synonym
 from sweeplab.formatting import yaml_text
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter, canonical
-from sweeplab.study.file.entries import SUGGESTED, Written, is_searched
-from sweeplab.study.problems import LENGTHS, Problems, SourceMap
+from sweeplab.study.file.entries import SUGGESTED, Written, is_searched, share_of
+from sweeplab.study.problems import Problems, SourceMap
 
 RANGES = "1e-4 to 1e-2, log; 0 to 0.4, step 0.1; {64, 128, 256}; [0.0, 0.3]"
 # Some patterns look at every pair of places in a text, so no longer text is matched.
@@ -32,9 +32,6 @@ _UNITS = {
     "tokens": "tokens?",
     "sequences": "sequences|samples|examples",
 }
-_SHARE = re.compile(
-    r"([\d.]+\s*%)(?:\s+of)?(?:\s+(?:the|all|total|training))*(?:\s+(?:steps|iterations|iters|training))?"
-)
 _NUMBER = re.compile(r"[+-]?(?:[1-9]\d{0,2}(?:[,_ ]\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _POWER_OF_TEN = re.compile(r"(?:([+-]?\d+(?:\.\d+)?)\s*[x×·*]\s*)?10\^\{?([+-]?\d+)\}?")
 _SUPERSCRIPT = re.compile(r"[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
@@ -121,20 +118,13 @@ def read_range(row: Hyperparameter, text: str) -> Any:
         return None
     text = plain(text)
     try:
-        entry = SUGGESTED if text.lower() == SUGGESTED else _share(row, text) or _entry(row, text)
+        share = share_of(row, NOTE.sub("", text))
+        entry = SUGGESTED if text.lower() == SUGGESTED else share or _entry(row, text)
     except ValueError:
         return None
     problems = Problems(SourceMap())
     is_sound = entry is not None and Written(row, entry, ("search", row.name), problems).entry() is not None
     return entry if is_sound and not problems.found else None
-
-
-def _share(row: Hyperparameter, text: str) -> Any:
-    """Return the entry of a number of iterations that is a share of all: "5% of steps"."""
-    share = _SHARE.fullmatch(NOTE.sub("", text))
-    if share is None or row.unit != "iterations" or row.name in LENGTHS:
-        return None
-    return {"expr": f"max_iters * {_number(share[1]) * 100:g} // 100"}
 
 
 def _entry(row: Hyperparameter, text: str) -> Any:
@@ -182,7 +172,12 @@ def read_search(words: Sequence[str]) -> dict[str, Any]:
     Raises:
         BadInput: a hyperparameter is unknown, does not accept such a range, or is given two.
     """
-    found = dict[str, Any]()
+    return {name: entry for name, (entry, _) in _searched(words).items()}
+
+
+def _searched(words: Sequence[str]) -> dict[str, tuple[Any, str]]:
+    """Parse options `--search` as `read_search` does; return each entry with its option."""
+    entered = dict[str, tuple[Any, str]]()
     for word in words:
         names, equals, written = word.partition("=")
         rows = [_row(each, f"--search {word}") for each in names.split(",") if each.strip()]
@@ -192,20 +187,20 @@ def read_search(words: Sequence[str]) -> dict[str, Any]:
             if len(rows) > 1 or (entry := read_range(row, written)) is None:
                 raise BadInput(Problem(f"--search {word} is not a range of {row.name}", RANGES))
             entries = {row.name: entry}
-        _add(found, entries, f"--search {word}")
-    return found
+        _add(entered, entries, f"--search {word}")
+    return entered
 
 
 def read_grid(
-    words: Sequence[str], ranges: Mapping[str, Any], searched: Mapping[str, Any] | None = None
+    words: Sequence[str], ranges: Mapping[str, Any], search: Sequence[str] = ()
 ) -> dict[str, list[Any]]:
     """Parse the options `--grid n_layer=1,2,4` into a grid; a name alone gets the values of its range.
 
     Raises:
         BadInput: a hyperparameter is unknown, does not accept a value, has no list of values, is given two lists, or
-            is `searched`.
+            is in one of the options `search` too.
     """
-    grid: dict[str, list[Any]] = {}
+    grid, searched = dict[str, tuple[Any, str]](), _searched(search)
     for word in words:
         name, equals, written = word.partition("=")
         row = _row(name, f"--grid {word}")
@@ -215,23 +210,25 @@ def read_grid(
             raise BadInput(Problem(f"--grid {word}: {error}", row.allowed)) from None
         if not isinstance(values, list | tuple) or not values:
             raise BadInput(Problem(f"--grid {row.name} has no list of values", f"{row.name}=A,B,C"))
-        if row.name in (searched or {}):
-            raise BadInput(Problem(f"--grid {word}: {row.name} is in --search too", "one of them"))
+        if row.name in searched:
+            raise BadInput(conflict(f"--grid {word}", searched[row.name][1]))
         _add(grid, {row.name: list(dict.fromkeys(values))}, f"--grid {word}")
-    return grid
+    return {name: values for name, (values, _) in grid.items()}
 
 
-def _add(found: dict[str, Any], entries: Mapping[str, Any], option: str) -> None:
+def _add(entered: dict[str, tuple[Any, str]], entries: Mapping[str, Any], option: str) -> None:
     """Add the entries of one more option, none of which may have been given differently before."""
     for name, entry in entries.items():
-        if found.setdefault(name, entry) != entry:
-            raise BadInput(Problem(f"{option}: {name} is given twice", "one of them"))
+        before, first = entered.setdefault(name, (entry, option))
+        if before != entry:
+            raise BadInput(conflict(first, option))
 
 
 def overrides_of(option: str) -> list[str]:
     """Return the overrides of a study file that an option of the command line stands for.
 
-    The option is `--grid WORD`, `--search WORD`, one of `_PLACES` with its value, or an override itself.
+    The option is `--grid WORD`, `--search WORD`, `--at NAME=VALUE`, one of `_PLACES` with its value, or an override
+    itself.
 
     Raises:
         BadInput: as `read_grid` and `read_search` do.
@@ -239,6 +236,8 @@ def overrides_of(option: str) -> list[str]:
     kind, _, word = option.partition(" ")
     if kind in _PLACES:
         return [f"{_PLACES[kind]}={yaml_text(word)}"]
+    if kind == "--at":
+        return [word]
     if kind not in ("--grid", "--search"):
         return [option]
     section, (name, _, text) = kind[2:], word.partition("=")
@@ -249,7 +248,6 @@ def overrides_of(option: str) -> list[str]:
 
 
 def _row(name: str, word: str) -> Hyperparameter:
-    """Return the row with this name or alias."""
     known = canonical(name.strip())
     if known not in TABLE:
         raise BadInput(Problem(f"{word}: unknown hyperparameter {name!r}", "", nearest(known, TABLE)))

@@ -15,7 +15,7 @@ from sweeplab.files import GrowingFile
 from sweeplab.formatting import several_named, yaml_text
 from sweeplab.lab.events import Event, EventStream, OnLook, StudyNotice, Tick, TrialClaimed, TrialEnded
 from sweeplab.lab.identity import version_differences, versions
-from sweeplab.lab.listing import find_metric, study_state
+from sweeplab.lab.listing import find_metric, read_spec, study_state
 from sweeplab.lab.storage import open_database
 from sweeplab.records.folders import StudyFolder, WorkerPlace
 from sweeplab.study.plan import Plan, WorkerResources
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from sweeplab.sweep.trials.store import Store
 
 LOOK_SECONDS = 0.5
+# How often Slurm is asked whether the job that is to run a study has started.
+QUEUE_LOOK_SECONDS = 1.0
 # How often a joined worker looks whether the study is still run by somebody.
 JOINED_LOOK_SECONDS = 2.0
 # Phases that have another name in the log.
@@ -81,6 +83,26 @@ class Watched:
         self._has_begun = True
 
 
+def wait_for_job(folder: StudyFolder, say: Callable[[str], None]) -> None:
+    """Wait while a job that is to run a study is in its cluster's queue; `say` gets what the queue says of it."""
+    if read_spec(folder).engine.type != "slurm":
+        return
+    from sweeplab.sweep.engines.slurm import SlurmFailure, heads_in_queue
+
+    before = ""
+    while not folder.is_run:
+        try:
+            words = heads_in_queue().get(folder.name, "")
+        except SlurmFailure:
+            words = before  # a busy cluster may answer later; one that never did has no job to wait for
+        if not words:
+            return
+        if words != before:
+            say(f"{folder.name} waits: {words}")
+        before = words
+        time.sleep(QUEUE_LOOK_SECONDS)
+
+
 def watch_study(folder: StudyFolder, listen: Callable[[Event, StudyProgress], None]) -> str | None:
     """Follow a study until it ends; `listen` gets every event, and a `Tick` twice a second.
 
@@ -114,29 +136,27 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
 
     With `follow`, continue until nobody runs the study.
     """
-    stream, commands = (
-        EventStream(folder),
-        Commands(open_database(folder.storage_url), Availability(folder.name)),
-    )
+    stream = EventStream(folder)
+    commands = Commands(open_database(folder.storage_url), Availability(folder.name))
     started: set[tuple[str, int]] = set()  # a trial starts with the first of its runs
     logs: dict[Path, GrowingFile] = {}
     places: dict[int, str] = {}
     events, is_last, metric = stream.past(), not follow, find_metric(folder)
     while True:
-        known = [(each.given, "study", _in_words(each)) for each in commands.read()]
+        known = [(command.given, "study", _in_words(command)) for command in commands.read()]
         for event in events:
             if isinstance(event, TrialClaimed) and event.place not in started:
                 started.add(event.place)
                 known.append((event.started, "trial", f"{event.cell} trial {event.trial} started"))
             elif isinstance(event, TrialEnded):
-                known.append(
-                    (event.ended, "trial", f"{event.cell} trial {event.trial} {_ended(event, metric)}")
-                )
-        for at, source, text in sorted(known, key=lambda each: each[0]):
+                text = f"{event.cell} trial {event.trial} {_ended(event, metric)}"
+                known.append((event.ended, "trial", text))
+        for at, source, text in sorted(known, key=lambda line: line[0]):
             yield LogLine(time=at, source=source, text=text)
-        now = {each.worker: _where(each) for each in folder.workers}
-        for worker in [each for each in now if now[each] != places.get(each)]:
-            yield LogLine(time=None, source=f"worker-{worker}", text=now[worker])
+        now = {place.worker: _where(place) for place in folder.workers}
+        for worker, where in now.items():
+            if where != places.get(worker):
+                yield LogLine(time=None, source=f"worker-{worker}", text=where)
         places = now
         for file in sorted(folder.path.glob("worker-*.log")):
             added = logs.setdefault(file, GrowingFile(file)).new_lines()
@@ -157,8 +177,8 @@ def _ended(event: TrialEnded, metric: str) -> str:
 
 
 def _where(place: WorkerPlace) -> str:
-    at = f" on {place.node}" if place.node else ""
-    return f"{place.state}{at}, {place.process}{f', {place.why}' if place.why else ''}"
+    state = f"{place.state} on {place.node}" if place.node else place.state
+    return ", ".join(filter(None, (state, place.process, place.why)))
 
 
 def _in_words(command: Command) -> str:
@@ -171,14 +191,14 @@ def _in_words(command: Command) -> str:
         case "wanted":
             return str(PHASES.get(value, value))
         case "budget":
-            given = ", ".join(f"{name} {each:g}" for name, each in value.items() if each is not None)
-            return f"extend: {given}"
+            limits = ", ".join(f"{name} {each:g}" for name, each in value.items() if each is not None)
+            return f"extend: {limits}"
         case "stop trial" | "withdraw" | "reopen":
             return f"{command.kind.split()[0]} trial {value['trial']} in cell {value['cell']}"
         case "enqueue" | "retry":
             values = ", ".join(f"{name} {yaml_text(each)}" for name, each in value.get("values", {}).items())
             trials = several_named([f"trial {number} in cell {cell}" for cell, number in value["trials"]])
-            return f"{command.kind} {trials}{f', with {values}' if values else ''}"
+            return ", with ".join(filter(None, (f"{command.kind} {trials}", values)))
     return f"{command.kind} {yaml_text(value)}"
 
 
@@ -206,7 +226,8 @@ def join_study(
     like = read_plan(folder).workers[0]
     resources = WorkerResources(like.threads, None if like.gpu is None else 0)
     name = f"worker-{platform.node()}-{os.getpid()}"
-    pool = WorkerPool(LocalEngine(folder, Engine(), [resources], name, force), store, listen)
+    engine = LocalEngine(folder, Engine(), [resources], name, force)
+    pool = WorkerPool(engine, store, listen)
     store.availability.limit = OUTAGE_SECONDS
     store.availability.say = lambda message: listen(StudyNotice(message=message))
     looked = time.monotonic()
@@ -217,17 +238,18 @@ def join_study(
             store.poll_commands()
             if pool.has_new_command and not interrupts():
                 pool.start()
-            if times := interrupts():
-                pool.stop() if times == 1 else pool.kill()
+            times = interrupts()
+            if times:
+                {1: engine.stop}.get(times, engine.kill)()
             if time.monotonic() - looked > JOINED_LOOK_SECONDS:
                 looked = time.monotonic()
                 if not folder.is_run:
-                    pool.stop()
+                    engine.stop()
     except StorageUnavailable:
         pool.leave()
         raise
     finally:
-        pool.kill()
+        engine.kill()
     return pool.failures
 
 

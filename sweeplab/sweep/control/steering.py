@@ -10,6 +10,7 @@ import json
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -17,13 +18,16 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.files import opened, write_whole
-from sweeplab.formatting import several
+from sweeplab.errors import BadInput, Problem, conflict, nearest
+from sweeplab.files import make_folder, opened, read_bytes, write_whole
+from sweeplab.formatting import duration, several, written
 from sweeplab.hyperparameters import TABLE, canonical
+from sweeplab.lab.chosen import StudyTrials
+from sweeplab.lab.findings import find_limits, widened
+from sweeplab.lab.identity import write_orders
 from sweeplab.lab.listing import find_trial, read_spec
 from sweeplab.lab.moving import Done
-from sweeplab.lab.orders import write_orders
+from sweeplab.lab.storage import SEED_OFFSET
 from sweeplab.processes import python, python_environment
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
@@ -67,7 +71,7 @@ def detach(
 
         return submit_study(spec, lab, partial(submit_head, spec, command, log), say)
     engine_class(spec.engine.type).check(spec.engine)
-    log.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(log.parent)
     with opened(log, "ab") as output:
         process = subprocess.Popen(
             command,
@@ -83,9 +87,9 @@ def detach(
         if folder.is_run and folder.canonical_file.exists():
             return f"process {process.pid}, log {log}"
         time.sleep(LOOK_SECONDS)
-    said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    lines = read_bytes(log).decode("utf-8", "replace").strip().splitlines() or [f"see {log}"]
     if process.returncode:
-        raise BadInput(said[-1].removeprefix("error: ") if said else f"see {log}")
+        raise BadInput(lines[-1].removeprefix("error: "))
     return f"it has ended already, log {log}"
 
 
@@ -125,50 +129,70 @@ def pause(folder: StudyFolder) -> Done:
     return Done(what, [folder.command("study resume")])
 
 
-def resume(folder: StudyFolder) -> Done | None:
+def resume(folder: StudyFolder, failed: bool = False) -> Done | None:
     """Continue a study that was paused, or is about to stop; return None if nobody runs it: it has to be run again.
 
+    With `failed` its failed trials are enqueued again first, also while it is running.
+
     Raises:
-        BadInput: it is running, or its supervisor is just ending.
+        BadInput: it is running, its supervisor is just ending, or no trial has failed that is not tried again already.
     """
     commands = Commands.open(folder)
     if not folder.is_run:
+        if failed:
+            _retry(folder)
         return None
     if commands.state.phase in ("run", "over"):
+        if failed:
+            return _retry(folder)
         raise BadInput(f"study {folder.name} is running and not paused")
     if not is_running(folder, commands):
         raise BadInput(f"study {folder.name} is just ending; give the same command again in a moment")
-    undo = folder.command(f"study {commands.state.phase}")
+    done = Done(f"{folder.name} continues", [folder.command(f"study {commands.state.phase}")])
+    if failed:
+        retried = _retry(folder)
+        what = f"{done.what}, and tries {several(len(retried.trials), 'failed trial')} again"
+        done = replace(done, what=what, undo=[*done.undo, *retried.undo], trials=retried.trials)
     commands.set_phase("run")
-    return Done(f"{folder.name} continues", [undo])
+    return done
 
 
-def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -> Done:
+def extend(
+    folder: StudyFolder, trials_per_cell: int | str | None, time: str | None, widen: str | None = None
+) -> Done:
     """Change a study's budget; values are totals, as in its file, and "none" removes a limit.
 
+    `widen` names a searched range that grows, at the ends where the best values lie, or at both if they lie at none.
+
     Raises:
-        BadInput: nothing is given, or a value is not a valid budget.
+        BadInput: nothing is given, a value is not a valid budget, or the range cannot be widened.
     """
     options = {"trials_per_cell": trials_per_cell, "time": time}
-    given = {name: "null" if text == "none" else text for name, text in options.items() if text is not None}
-    if not given:
-        raise BadInput(Problem("nothing to extend by", "--trials-per-cell N, --time such as 2h"))
+    limits = {
+        name: {"none": "null"}.get(str(text), str(text)) for name, text in options.items() if text is not None
+    }
+    if widen is not None:
+        return _widen(folder, widen, trials_per_cell, time)
+    if not limits:
+        raise BadInput(
+            Problem("nothing to extend by", "--trials-per-cell N, --time such as 2h, --widen HYPERPARAMETER")
+        )
     store = open_store(folder)
     with store.storage.transaction() as connection:  # another such command may change another part of it
         before = read_spec(folder).budget.model_dump()
         try:
-            asked = [f"budget.{name}={text}" for name, text in given.items()]
+            asked = [f"budget.{name}={text}" for name, text in limits.items()]
             spec = read_study(folder.canonical_file, asked)
         except BadInput as error:
             raise BadInput(*map(_by_option, error.problems)) from error
         check_grid_sampler(spec, store.spaces)
         after = spec.budget.model_dump()
-        write_orders(folder, spec, {f"budget.{name}": "study extend" for name in given})
+        write_orders(folder, spec, {f"budget.{name}": "study extend" for name in limits})
         write_whole(folder.canonical_file, json.dumps(spec.as_written(), indent=1).encode())
         store.commands.add_in(connection, "budget", after)
     store.poll_commands()
-    changes = ", ".join(f"{name} {_said(after[name])} (was {_said(before[name])})" for name in given)
-    back = [word for name in given for word in (_option(name), _said(before[name]))]
+    changes = ", ".join(f"{name} {_said(after[name])} (was {_said(before[name])})" for name in limits)
+    back = [word for name in limits for word in (_option(name), _said(before[name]))]
     what, undo = f"{folder.name} has {changes}", [folder.command("study extend", *back)]
     if spec.budget.trials_per_cell is not None:
         to_go = sum(max(0, int(store.limit(each.cell)) - each.counted) for each in store.counts())
@@ -176,6 +200,49 @@ def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -
         if not to_go and not folder.is_run:
             return Done(what, undo)
     return Done(f"{what}; {_when(folder, store)}", undo)
+
+
+def _widen(folder: StudyFolder, name: str, trials_per_cell: int | str | None, time: str | None) -> Done:
+    study = folder.read(folder.canonical_file)
+    search = study["search"]
+    ranges = [key for key, entry in search.items() if "min" in entry and "divides" not in entry]
+    if name not in ranges:
+        what = f"study {folder.name} searches no range of {name}"
+        if name in search:
+            what = f"{name} has no ends in study {folder.name}: only a range is widened"
+        raise BadInput(Problem(f"--widen: {what}", ", ".join(ranges) or "none", nearest(name, ranges)))
+    if folder.is_run:
+        stop = folder.command("study stop")
+        raise BadInput(
+            f"study {folder.name} is running, and its workers know its range; {stop} stops it first"
+        )
+    entry, trials = search[name], StudyTrials(folder)
+    limits = [each for each in find_limits(trials) if each.kind == "end of range" and each.name == name]
+    near = [end for end in ("min", "max") if any(f"{end} to take" in each.numbers for each in limits)]
+    ends = {end: widened(name, entry, end) for end in near or ("min", "max")}
+    ends = {end: value for end, value in ends.items() if value != entry[end]}
+    if not ends:
+        raise BadInput(
+            f"--widen: {name} has its widest range already, {written(entry['min'])} to {written(entry['max'])}"
+        )
+    with open_store(folder).storage.transaction():
+        spec = read_study(
+            folder.canonical_file, [f"search.{name}.{end}={value}" for end, value in ends.items()]
+        )
+        write_orders(folder, spec, {f"search.{name}.{end}": "study extend" for end in ends})
+        write_whole(folder.canonical_file, json.dumps(spec.as_written(), indent=1).encode())
+    new = {**entry, **ends}
+    n_ended = sum(1 for trial in trials.all if trial.ending and trial.ending.outcome.counts_towards_budget)
+    now, was = (f"{written(each['min'])} to {written(each['max'])}" for each in (new, entry))
+    what = (
+        f"{folder.name} searches {name} from {now} (was {was}); its {several(n_ended, 'trial')} stay and count towards "
+        "trials_per_cell"
+    )
+    if trials_per_cell is None and time is None:
+        more = folder.command("study extend", "--trials-per-cell", "N")
+        return Done(f"{what}, {more} gives it more; {_when(folder, open_store(folder))}", [])
+    extended = extend(folder, trials_per_cell, time)
+    return replace(extended, what=f"{what}; {extended.what}")
 
 
 def _commands_of_running(folder: StudyFolder) -> Commands:
@@ -206,7 +273,9 @@ def _by_option(problem: Problem) -> Problem:
 
 
 def _said(value: Any) -> str:
-    return "none" if value is None else f"{int(value)}s" if isinstance(value, float) else str(value)
+    if value is None:
+        return "none"
+    return duration(value) if isinstance(value, float) else str(value)
 
 
 def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
@@ -218,38 +287,39 @@ def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
         BadInput: a name is neither searched nor in the grid, or the study does not allow a value.
     """
     store = open_store(folder)
-    given = _read(words, store.spec)
+    values = _read(words, store.spec)
     apart = {**store.spec.grid, **store.spec.changed}  # the hyperparameters in which cells differ
     chosen = [
         space
         for space in store.spaces
-        if all(space.given[name] == value for name, value in given.items() if name in apart)
+        if all(space.given[name] == value for name, value in values.items() if name in apart)
     ]
     if not chosen:
         raise BadInput(f"no cell of study {folder.name} has {', '.join(words)}: its constraints exclude it")
-    searched = {name: value for name, value in given.items() if name in store.spec.search}
+    searched = {name: value for name, value in values.items() if name in store.spec.search}
     points = [(space.cell, _point(space, searched)) for space in chosen]
     with store.storage.transaction():
-        added = [_enqueue(store, cell, point, {"enqueued": given}) for cell, point in points]
-    store.commands.add("enqueue", {"trials": added, "values": given})
+        added = [_enqueue(store, cell, point, {"enqueued": values}) for cell, point in points]
+    store.commands.add("enqueue", {"trials": added, "values": values})
     return _asked(folder, store, f"enqueued: {_listed(added)}", added)
 
 
-def retry(folder: StudyFolder) -> Done:
-    """Enqueue every failed trial again with the same values, as a new trial; failed trials never count.
-
-    Raises:
-        BadInput: no trial has failed, or all failed trials are already retried.
-    """
+def _retry(folder: StudyFolder) -> Done:
+    """Enqueue every failed trial again with the same values, as a new trial."""
     store = open_store(folder)
     with store.storage.transaction():
         failed = [(cell, trial) for cell in store.cells for trial in store.tally(cell).failed()]
-        added = [_enqueue(store, cell, each.params, {"retries": each.number}) for cell, each in failed]
+        added = [_enqueue(store, cell, each.params, _retrying(each)) for cell, each in failed]
     if not added:
         raise BadInput(f"study {folder.name} has no failed trial that is not already being retried")
     store.commands.add("retry", {"trials": added})
     places = [(cell.key, trial.number) for cell, trial in failed]
     return _asked(folder, store, f"tried again: {_listed(places)}", added)
+
+
+def _retrying(trial: FrozenTrial) -> dict[str, Any]:
+    kept = {name: value for name, value in trial.user_attrs.items() if name == SEED_OFFSET}
+    return {"retries": trial.number, **kept}
 
 
 def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Done:
@@ -260,17 +330,18 @@ def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Don
     """
     store = open_store(folder)
     with store.storage.transaction():
-        key, trial = _find(store, number, cell)
+        of, trial = _find(store, number, cell)
         if trial.state == TrialState.WAITING:
-            store.storage.set_trial_user_attr(trial._trial_id, "withdrawn", True)
-            store.storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
-    place = {"cell": key, "trial": number}
-    values = next(each.values for each in store.cells if each.key == key)
+            trial_id = store.trial_id(of, number)
+            store.storage.set_trial_user_attr(trial_id, "withdrawn", True)
+            store.storage.set_trial_state_values(trial_id, TrialState.FAIL)
+    key, values, place = of.key, of.values, {"cell": of.key, "trial": number}
     if trial.state == TrialState.WAITING:
         store.commands.add("withdraw", place)
         what = f"trial {number} in cell {key} is withdrawn: it had not started"
-        given = trial.user_attrs.get("enqueued")
-        again = folder.command("study retry") if given is None else _again(folder, {**given, **values})
+        again = folder.command("study resume", "--failed")
+        if "enqueued" in trial.user_attrs:
+            again = _again(folder, trial.user_attrs["enqueued"] | values)
         return Done(what, [again], [(key, number)])
     if trial.state != TrialState.RUNNING:
         how = trial.user_attrs.get("outcome", trial.state.name.lower())
@@ -279,8 +350,7 @@ def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Don
     what = f"trial {number} in cell {key} ends as stopped at its next evaluation, with its best value so far"
     if not is_running(folder, store.commands):
         what += f"; {_when(folder, store)}"
-    run = folder.run(key, number, store.spec.first_seed)
-    sampled = run.read_start().sampled if run.has_started else {}
+    sampled = next((run.read_start().sampled for run in folder.runs_of(key, number) if run.has_started), {})
     again = _again(folder, {**sampled, **values})
     return Done(f"{what}; this cannot be undone, but {again} tries its values again", [], [(key, number)])
 
@@ -293,10 +363,9 @@ def resume_trial(folder: StudyFolder, number: int, cell: str | None = None) -> D
     """
     store = open_store(folder)
     with store.storage.transaction() as connection:
-        key, trial = _find(store, number, cell)
-        own = next(each for each in store.cells if each.key == key)
-        how = trial.user_attrs.get("outcome", trial.state.name.lower())
-        if how != RunState.PRUNED or not store.reopening.promote(connection, own, trial):
+        of, trial = _find(store, number, cell)
+        key, how = of.key, trial.user_attrs.get("outcome", trial.state.name.lower())
+        if how != RunState.PRUNED or not store.reopening.promote(connection, of, trial):
             raise BadInput(f"trial {number} in cell {key} was not pruned: {how}")
     store.poll_commands()
     for run in folder.runs_of(key, number):  # if this process dies first, the trial's next worker does this
@@ -306,45 +375,44 @@ def resume_trial(folder: StudyFolder, number: int, cell: str | None = None) -> D
     return Done(f"{what}; {_when(folder, store)}; {stop} stops it earlier", [], [(key, number)])
 
 
-def _find(store: Store, number: int, cell: str | None) -> tuple[str, FrozenTrial]:
-    """Return the key of a trial's cell, and the trial."""
+def _find(store: Store, number: int, cell: str | None) -> tuple[Cell, FrozenTrial]:
     trials = {each.key: {trial.number: trial for trial in store.trials(each)} for each in store.cells}
     key = find_trial(store.spec.name, trials, number, cell)
-    return key, trials[key][number]
+    return next(each for each in store.cells if each.key == key), trials[key][number]
 
 
 def _read(words: Sequence[str], spec: StudySpec) -> dict[str, Any]:
     """Parse `name=value` words into values of the study's grid and search, each of its hyperparameter's type."""
     problems: list[Problem] = []
-    given: dict[str, Any] = {}
+    values, words_of = dict[str, Any](), dict[str, str]()
     for word in words:
         name, equals, text = word.partition("=")
         name = canonical(name)
-        found = Problems(SourceMap())
-        value = parse(text, found)
-        if not equals or found.found:
+        errors = Problems(SourceMap())
+        value = parse(text, errors)
+        if not equals or errors.found:
             problems.append(Problem(f"{word!r} lacks a value", "name=value, such as learning_rate=1e-3"))
-        elif name in given:
-            problems.append(Problem(f"{name} is given twice"))
         elif problem := _refused(name, spec):
             problems.append(problem)
         else:
             try:
-                given[name] = TABLE[name].check(value)
+                value = TABLE[name].check(value)
             except (ValueError, OverflowError):
                 problems.append(Problem(f"{name} is {shown(value)}", TABLE[name].allowed))
                 continue
+            first = words_of.setdefault(name, word)
+            if values.setdefault(name, value) != value:
+                problems.append(conflict(first, word))
             known = {**spec.grid, **spec.changed}.get(name)
-            if known and given[name] not in known:
+            if known and value not in known:
                 allowed = " | ".join(map(shown, known))
                 problems.append(Problem(f"{name} is {shown(value)}, which no cell of the study has", allowed))
     if problems:
         raise BadInput(*problems)
-    return given
+    return values
 
 
 def _refused(name: str, spec: StudySpec) -> Problem | None:
-    """Return why a hyperparameter cannot be given a value in this study, or None if it can."""
     entry = spec.search.get(name)
     sampled = [each for each, how in spec.search.items() if not isinstance(how, Derived)]
     known = [*spec.grid, *spec.changed, *sampled]

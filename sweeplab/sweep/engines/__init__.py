@@ -12,6 +12,6 @@ ENGINES = {"local": "local:LocalEngine", "slurm": "slurm:SlurmEngine", "ray": "r
 
 def engine_class(name: str) -> type[WorkerEngine]:
     """Return the class of an engine type; it is imported only here, as its libraries may not be installed."""
-    module, _, own = ENGINES[name].partition(":")
-    found: type[WorkerEngine] = getattr(import_module(f"sweeplab.sweep.engines.{module}"), own)
-    return found
+    module, _, class_name = ENGINES[name].partition(":")
+    engine: type[WorkerEngine] = getattr(import_module(f"sweeplab.sweep.engines.{module}"), class_name)
+    return engine

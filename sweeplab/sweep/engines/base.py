@@ -16,24 +16,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from sweeplab.files import read_bytes
 from sweeplab.lab.events import Event
 from sweeplab.processes import python_environment
-from sweeplab.records.folders import StudyFolder, WorkerPlace
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.folders import WorkerPlace as WorkerPlace
 from sweeplab.study.plan import WorkerResources
 from sweeplab.study.spec import Engine
-
-__all__ = [
-    "BEGIN",
-    "HEAD",
-    "LEAVE",
-    "LEFT",
-    "NO_REVISION",
-    "REFUSED",
-    "SETTINGS",
-    "UNSEEN",
-    "WorkerEngine",
-    "WorkerPlace",
-]
 
 WORKER = "sweeplab.sweep.work.worker"
 # The revision of the study's commands that a stopped or dead worker is said to know: any command restarts it.
@@ -128,15 +117,21 @@ class WorkerEngine(ABC):
     def last_words(self, index: int) -> str:
         """Return the last line of a worker's log."""
         try:
-            lines = self.log(index).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            text = read_bytes(self.log(index)).decode("utf-8", "replace").strip()
         except OSError as error:
             return f"its log cannot be read: {error.strerror}"
-        return lines[-1] if lines else "its log is empty"
+        return (text or "its log is empty").splitlines()[-1]
+
+    def unseen_from(self, node: str | None) -> str:
+        """Return that a node does not see the lab, and what helps."""
+        cure = "several nodes need a lab on a disk that all of them share (--lab, SWEEPLAB_LAB)"
+        return f"{node} does not see {self.folder.lab}: {cure}"
 
     def command(self, index: int, since: float | None = None) -> list[str]:
         """Return the arguments for Python that start a worker; with `since`, a worker without pipes."""
-        options = ["--force"] if self.force else []
-        options += [] if since is None else [f"--engine={self.spec.type}", f"--since={since!r}"]
+        options = ["--force"] * self.force
+        if since is not None:
+            options += [f"--engine={self.spec.type}", f"--since={since!r}"]
         threads = str(self.resources[index].threads)
         return ["-m", WORKER, *options, "--", str(self.folder.lab), self.folder.name, threads]
 
@@ -146,8 +141,6 @@ class WorkerEngine(ABC):
         threads = str(resources.threads)
         variables = python_environment(base, **SETTINGS, OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
         if resources.gpu is not None:
-            visible = [
-                each.strip() for each in base.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()
-            ]
+            visible = [gpu.strip() for gpu in base.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu.strip()]
             variables["CUDA_VISIBLE_DEVICES"] = visible[resources.gpu] if visible else str(resources.gpu)
         return variables

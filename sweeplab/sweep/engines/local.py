@@ -92,12 +92,14 @@ class LocalEngine(WorkerEngine):
 
     def places(self) -> list[WorkerPlace]:
         """Return the processes; `why` says of one that a signal has stopped how to continue it."""
-        found = []
+        places = []
         for index, process in sorted(self._processes.copy().items()):
             why = ""
             with suppress(psutil.Error):
                 if psutil.Process(process.pid).status() == psutil.STATUS_STOPPED:
                     why = f"stopped by a signal: kill -CONT {process.pid} continues it"
             name = f"process {process.pid}"
-            found.append(WorkerPlace(index, "running", socket.gethostname(), name, str(self.log(index)), why))
-        return found
+            places.append(
+                WorkerPlace(index, "running", socket.gethostname(), name, str(self.log(index)), why)
+            )
+        return places

@@ -7,10 +7,8 @@ The actor holds the worker's input open: when the actor is gone, or this process
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,7 +17,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, suppress
 from pathlib import Path
@@ -27,18 +25,15 @@ from typing import IO, Any
 
 from packaging.version import Version
 
-from sweeplab.errors import BadInput, DamagedFile, Problem
-from sweeplab.files import cache_folder, opened, write_whole
+from sweeplab.errors import BadInput, Problem
+from sweeplab.files import opened, read_bytes, read_own, write_whole
 from sweeplab.hyperparameters import AUTO
 from sweeplab.lab.events import StudyNotice, WorkerExited, read_event
-from sweeplab.lab.listing import read_spec
-from sweeplab.permissions import RAY, check_address
+from sweeplab.permissions import RAY, check_address, name_address
 from sweeplab.processes import python, python_environment
-from sweeplab.records.folders import StudyFolder
-from sweeplab.study.inputs import cached_data
 from sweeplab.study.spec import Engine
 from sweeplab.sweep.engines.base import BEGIN, LEAVE, LEFT, UNSEEN, WorkerEngine, WorkerPlace
-from sweeplab.sweep.engines.copies import REQUEST, answer
+from sweeplab.sweep.engines.private import adds_no_nodes, keep_quiet, open_question
 
 INSTALL = "pip install 'sweeplab[ray]'"
 OLDEST = "2.59"  # the first that starts its clusters with a token by default
@@ -49,12 +44,8 @@ TOKEN = (
     "set RAY_AUTH_MODE=token, its token in RAY_AUTH_TOKEN or ~/.ray/auth_token, and use its version of Ray"
 )
 ANSWER_SECONDS = 5.0
-# Asks a cluster without a token, in a process of its own: Ray reads the mode once.
-ASK_OPENLY = "import sys, ray._raylet; ray._raylet.GcsClient(address=sys.argv[1])"
 # How long killed processes may take to end before their actors are killed.
 END_SECONDS = 5.0
-# libpq's option for the certificate file by which it verifies a server.
-CERTIFICATE = "sslrootcert"
 # The exit code given to a worker that Ray could not start.
 FAILED = 1
 
@@ -74,13 +65,12 @@ def connect(address: str) -> Any:
         raise BadInput(f"the engine ray: Ray {ray.__version__} is older than {OLDEST}: {INSTALL}")
     if ray.is_initialized():
         return ray
-    at, cure = os.environ.get("RAY_ADDRESS", address) if address == AUTO else address, STARTS
-    if address != AUTO:
-        check_address(RAY, address)
+    at, cure = _running() if address == AUTO else address, STARTS
+    check_address(RAY, at)
     if at.startswith("ray://"):
         allowed = "HOST:PORT of the cluster's head, auto"
         raise BadInput(Problem(f"engine.address {at}: the engine does not use Ray Client", allowed))
-    with _restored() as said:
+    with _restored() as stderr:
         try:
             host, _, port = at.rpartition(":")
             if port.isdecimal():  # Ray itself takes minutes to find out
@@ -88,15 +78,36 @@ def connect(address: str) -> Any:
                 cure = TOKEN
             quiet = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.CRITICAL}
             with chdir("/"):  # actors would look for modules in the working folder
-                ray.init(address, namespace="sweeplab", **quiet)
+                ray.init(at, namespace="sweeplab", **quiet)
         except (ConnectionError, ValueError, RuntimeError, OSError, ray.exceptions.RayError) as error:
-            said.seek(0)
-            told = said.read().decode(errors="replace").strip().rpartition("RPC error: ")
-            why = told[2] if told[1] else str(error).strip().partition("\n")[0].partition(". ")[0]
+            stderr.seek(0)
+            _, marker, why = stderr.read().decode(errors="replace").strip().rpartition("RPC error: ")
+            if not marker:
+                why = str(error).strip().partition("\n")[0].partition(". ")[0]
             raise BadInput(f"the engine ray: no cluster answers at {at}: {why}; {cure}") from error
-    # Ray prints what happens to nodes on standard output, which commands use for their results.
-    ray._private.worker.print_to_stdstream = lambda *_, **__: None
+    keep_quiet(ray)
     return ray
+
+
+def _running() -> str:
+    """Return the address of the cluster that RAY_ADDRESS names, else of the one that this user has started here.
+
+    `ray start` writes it into a folder in which other users may write. Ray itself would read any file there, and take
+    the address from the arguments of any process that is called as a cluster's.
+
+    Raises:
+        BadInput: there is none, or another user has written it.
+    """
+    if os.environ.get("RAY_ADDRESS", AUTO) != AUTO:
+        return os.environ["RAY_ADDRESS"]
+    temporary = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    try:
+        at = read_own(Path(temporary) / "ray" / "ray_current_cluster").strip()
+    except OSError as error:
+        what = f"no cluster of yours is known here: {error.filename}: {error.strerror}"
+        raise BadInput(f"the engine ray: {what}; {STARTS}") from error
+    name_address(at)
+    return at
 
 
 def exposure(ray: Any) -> str:
@@ -105,7 +116,7 @@ def exposure(ray: Any) -> str:
     Raises:
         BadInput: it asks for none, and this process does: then no worker can report to it.
     """
-    words = python("-c", ASK_OPENLY, ray.get_runtime_context().gcs_address)
+    words = python("-c", open_question(), ray.get_runtime_context().gcs_address)
     openly = python_environment(RAY_AUTH_MODE="disabled")
     asked = subprocess.run(words, env=openly, capture_output=True, text=True, check=False)
     if "AuthenticationError" in asked.stderr:
@@ -123,8 +134,6 @@ def shortage(ray: Any, spec: Engine) -> str:
     Raises:
         BadInput: none can, and the cluster adds no nodes by itself.
     """
-    from ray.experimental.internal_kv import _internal_kv_get
-
     asked = {"CPU": 1 if spec.threads == AUTO else float(spec.threads), "GPU": spec.gpus_per_worker}
     nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
     if any(all(node.get(what, 0) >= count for what, count in asked.items()) for node in nodes):
@@ -133,10 +142,7 @@ def shortage(ray: Any, spec: Engine) -> str:
     have = "; ".join(f"{count} with {what}" for what, count in has.items())
     takes = ", ".join(f"{what}: {count:g}" for what, count in asked.items())
     what = f"no node has what a worker takes, {takes} (nodes: {have})"
-    # A cluster that adds no nodes names their types after their ids. Before its first report it may be of either kind.
-    report = json.loads(_internal_kv_get("__autoscaling_status") or "{}").get("autoscaler_report") or {}
-    types = report.get("node_type_mapping") or {}
-    if types and all(name == f"node_{node}" for node, name in types.items()):
+    if adds_no_nodes():
         raise BadInput(f"the engine ray: {what}; set engine.threads, engine.gpus_per_worker, or add a node")
     return f"{what}; workers wait for a node that the cluster adds"
 
@@ -169,14 +175,14 @@ def _restored() -> Iterator[IO[bytes]]:
     """Undo what Ray does to this process (signal handlers, lines on standard error); yield the file of those lines."""
     handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     sys.stderr.flush()
-    with tempfile.TemporaryFile() as said:
-        error = os.dup(2)
-        os.dup2(said.fileno(), 2)
+    with tempfile.TemporaryFile() as lines:
+        stderr = os.dup(2)
+        os.dup2(lines.fileno(), 2)
         try:
-            yield said
+            yield lines
         finally:
-            os.dup2(error, 2)
-            os.close(error)
+            os.dup2(stderr, 2)
+            os.close(stderr)
             if threading.current_thread() is threading.main_thread():
                 for number, handler in handlers.items():
                     signal.signal(number, handler)
@@ -188,47 +194,20 @@ class _Host:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
         self._is_over, self._turn = False, threading.Lock()
-        self._lab, self._n_logged = "", 0
 
     def node(self) -> str:
         """Return the name of the node."""
         return socket.gethostname()
 
-    def sees(self, file: str, said: str) -> bool:
+    def sees(self, file: str, content: str) -> bool:
         """Return whether a file is on the node and has this content."""
         try:
-            return Path(file).read_text(encoding="utf-8") == said
+            return read_bytes(Path(file)) == content.encode()
         except OSError:
             return False
 
-    def lacks(self, names: Sequence[str]) -> list[str]:
-        """Return which files the cache of the node lacks."""
-        return [name for name in names if not (cache_folder() / name).exists()]
-
-    def make_lab(self) -> str:
-        """Create a private folder of this actor, and return it."""
-        labs = cache_folder() / "labs"
-        labs.mkdir(parents=True, exist_ok=True)
-        for left in labs.iterdir():  # by actors that were killed
-            if not Path("/proc", left.name.partition("-")[0]).exists():
-                shutil.rmtree(left, ignore_errors=True)
-        self._lab = tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=labs)
-        return self._lab
-
-    def put(self, study: str, files: Mapping[str, bytes], cached: Mapping[str, bytes]) -> None:
-        """Write a study's `files` into that folder, and the `cached` ones into the cache."""
-        for folder, found in ((StudyFolder(Path(self._lab), study).path, files), (cache_folder(), cached)):
-            folder.mkdir(parents=True, exist_ok=True)
-            for name, content in found.items():
-                write_whole(folder / name, content)
-
-    def run(
-        self, words: Sequence[str], environment: Mapping[str, str], log: str
-    ) -> Iterator[str | bytes | int]:
-        """Start the worker; yield the lines that it prints, and then its exit code.
-
-        Where it has a folder of its own, also yield what is new in its log, and remove the folder at the end.
-        """
+    def run(self, words: Sequence[str], environment: Mapping[str, str], log: str) -> Iterator[str | int]:
+        """Start the worker; yield the lines that it prints, and then its exit code."""
         with self._turn:
             if self._is_over:
                 yield 0
@@ -243,26 +222,12 @@ class _Host:
                     env={**os.environ, **environment},
                 )
         assert process.stdout
-        self.answer(BEGIN)
-        for line in process.stdout:
-            yield from self._new_lines(log)
+        self._write(BEGIN)
+        for line in process.stdout:  # noqa: UP028 - Ray calls `send`, which a file lacks
             yield line
-        code = process.wait()
-        yield from self._new_lines(log)
-        if self._lab:
-            shutil.rmtree(self._lab, ignore_errors=True)
-        yield code
+        yield process.wait()
 
-    def _new_lines(self, log: str) -> Iterator[bytes]:
-        if self._lab and Path(log).stat().st_size > self._n_logged:
-            with Path(log).open("rb") as file:
-                file.seek(self._n_logged)
-                lines = file.read()
-            self._n_logged += len(lines)
-            yield lines
-
-    def answer(self, line: str) -> None:
-        """Write a line to the worker's input."""
+    def _write(self, line: str) -> None:
         assert self._process and self._process.stdin
         with suppress(OSError, ValueError):  # it has ended
             self._process.stdin.write(line)
@@ -275,14 +240,17 @@ class _Host:
             if self._process and at_once:
                 self._process.kill()
             elif self._process:
-                self.answer(LEAVE)
+                self._write(LEAVE)
 
 
 class _Actor:
-    """An actor as this process knows it: `node` is the name of its node, None while it waits for one."""
+    """An actor as this process knows it, by the name that `ray list actors` shows.
 
-    def __init__(self, handle: Any) -> None:
-        self.handle, self.is_ended = handle, False
+    `node` is the name of its node, None while it waits for one.
+    """
+
+    def __init__(self, name: str, handle: Any) -> None:
+        self.name, self.handle, self.is_ended = name, handle, False
         self.node: str | None = None
         self.thread: threading.Thread
 
@@ -293,15 +261,13 @@ class RayEngine(WorkerEngine):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._ray = connect(self.spec.address)
-        if is_open := exposure(self._ray):
-            self.events.put(StudyNotice(message=f"{is_open}; {CLOSES}"))
-        if waits := shortage(self._ray, self.spec):
-            self.events.put(StudyNotice(message=waits))
+        is_open, lacking = exposure(self._ray), shortage(self._ray, self.spec)
+        for notice in filter(None, (is_open and f"{is_open}; {CLOSES}", lacking)):
+            self.events.put(StudyNotice(message=notice))
         # Another machine may have a folder of the same name, or one left by an earlier run.
         self._seen = uuid.uuid4().hex
         write_whole(self.folder.seen_file, self._seen.encode())
         self._actors: dict[int, _Actor] = {}
-        self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by the name of the node
         self._words: dict[int, str] = {}  # Ray's last message about a worker, as opposed to the worker's own
 
     @classmethod
@@ -320,7 +286,8 @@ class RayEngine(WorkerEngine):
                 "max_concurrency": 2,  # so that `end` is answered while `run` is under way
                 "scheduling_strategy": "SPREAD",
             }
-            actor = _Actor(self._ray.remote(_Host).options(**options).remote())
+            name = f"{self.folder.name}-{index}-{uuid.uuid4().hex[:8]}"
+            actor = _Actor(name, self._ray.remote(_Host).options(name=name, **options).remote())
             self._actors[index] = actor
             actor.thread = threading.Thread(target=self._read, args=(index, actor), daemon=True)
             actor.thread.start()
@@ -329,69 +296,26 @@ class RayEngine(WorkerEngine):
         get, code = self._ray.get, FAILED
         try:
             actor.node = get(actor.handle.node.remote())
-            words, log = self._words_for(index, actor)
+            if not get(actor.handle.sees.remote(str(self.folder.seen_file), self._seen)):
+                code, self._words[index] = UNSEEN, self.unseen_from(actor.node)
+                return
             run = actor.handle.run.options(num_returns="streaming")
-            for said in map(get, run.remote(words, self._environment(index), str(log))):
-                if isinstance(said, int):
-                    code = said
-                elif isinstance(said, bytes):
-                    with opened(self.log(index), "ab") as file:
-                        file.write(said)
-                elif said.startswith(f'{{"{REQUEST}"'):
-                    actor.handle.answer.remote(f"{answer(self.folder, said)}\n")
+            words, log = self.command(index), str(self.log(index))
+            for line in map(get, run.remote(words, self._environment(index), log)):
+                if isinstance(line, int):
+                    code = line
                 else:
                     with suppress(ValueError):  # a line that a kill has torn
-                        self.events.put(read_event(said, index))
-        except BadInput as error:
-            code = FAILED if isinstance(error, DamagedFile) else UNSEEN
-            self._words[index] = str(error)
+                        self.events.put(read_event(line, index))
         except self._ray.exceptions.RayError as error:
             code = self._code_of_loss(actor, error)
             is_raised = isinstance(error, self._ray.exceptions.RayTaskError)
             self._words[index] = str(error).splitlines()[-1] if is_raised else type(error).__name__
-        with suppress(self._ray.exceptions.RayError):
-            self._ray.kill(actor.handle)  # frees its place for another actor
-        del self._actors[index]
-        self.events.put(WorkerExited(worker=index, code=code))
-
-    def _words_for(self, index: int, actor: _Actor) -> tuple[list[str], Path]:
-        """Return the arguments that start a worker on the actor's node, and its log file there.
-
-        If the node does not see the lab, the worker gets a folder of its own there with the study's files.
-
-        Raises:
-            BadInput: the study needs more files than these.
-        """
-        from sqlalchemy import make_url  # slow to import
-
-        words, log, get, host = self.command(index), self.log(index), self._ray.get, actor.handle
-        if get(host.sees.remote(str(self.folder.seen_file), self._seen)):
-            return words, log
-        spec = read_spec(self.folder, allow_plugins=True)
-        if spec.plugins or spec.init_from:
-            what = "the study's plugins" if spec.plugins else "the run that the study starts from"
-            cure = "--lab or SWEEPLAB_LAB name a folder on a disk that all nodes share"
-            raise BadInput(f"node {actor.node} does not see {self.folder.path}, nor {what}: {cure}")
-        base = cached_data(self.folder, spec)
-        names = [file.name for file in base.parent.glob(f"{base.name}.*") if file.suffix != ".tmp"]
-        sent = (self.folder.canonical_file, self.folder.data_file, self.folder.plan_file)
-        files = {file.name: file.read_bytes() for file in sent if file.exists()}
-        lab = Path(get(host.make_lab.remote()))
-        opened(log, "ab").close()  # the log's lines from the node are appended to it
-        url = make_url(self.folder.storage_url)
-        if certificate := url.query.get(CERTIFICATE):
-            file = Path(str(certificate))
-            files[file.name] = file.read_bytes()
-            url = url.update_query_dict(
-                {CERTIFICATE: str(StudyFolder(lab, self.folder.name).path / file.name)}
-            )
-        files[self.folder.storage_file.name] = url.render_as_string(hide_password=False).encode()
-        with self._turns[str(actor.node)]:  # actors that start together on a node send it the tokens once
-            cached = {name: (base.parent / name).read_bytes() for name in get(host.lacks.remote(names))}
-            get(host.put.remote(self.folder.name, files, cached))
-        here, there = str(self.folder.lab), str(lab)
-        words = [there if each == here else each for each in words]
-        return [*words[:2], "--apart", *words[2:]], lab / log.name
+        finally:
+            with suppress(self._ray.exceptions.RayError):
+                self._ray.kill(actor.handle)  # frees its place for another actor
+            del self._actors[index]
+            self.events.put(WorkerExited(worker=index, code=code))
 
     def _code_of_loss(self, actor: _Actor, error: Exception) -> int:
         """Return the exit code of a worker whose actor is gone: 0 if we canceled the actor, LEFT if it was lost.
@@ -405,7 +329,6 @@ class RayEngine(WorkerEngine):
         return LEFT if is_lost and not getattr(error, "actor_init_failed", False) else FAILED
 
     def _environment(self, index: int) -> dict[str, str]:
-        """Return the worker's additions to its actor's environment, in which Ray sets the GPU."""
         hidden = {} if self.spec.gpus_per_worker else {"CUDA_VISIBLE_DEVICES": ""}
         return {**self.environment(index, base={}), **hidden}
 
@@ -427,14 +350,14 @@ class RayEngine(WorkerEngine):
 
     def places(self) -> list[WorkerPlace]:
         """Return the actors; those that wait for room on a node are queued."""
-        found = []
+        places = []
         for index, actor in sorted(self._actors.copy().items()):
-            name, log = f"actor {actor.handle._actor_id.hex()[:12]}", str(self.log(index))
+            name, log = f"actor {actor.name}", str(self.log(index))
             if actor.node:
-                found.append(WorkerPlace(index, "running", actor.node, name, log))
+                places.append(WorkerPlace(index, "running", actor.node, name, log))
             else:
-                found.append(WorkerPlace(index, "queued", "", name, log, "waits for room on a node"))
-        return found
+                places.append(WorkerPlace(index, "queued", "", name, log, "waits for room on a node"))
+        return places
 
     def last_words(self, index: int) -> str:
         """Return what Ray said of a worker's actor, else the last line of the worker's log."""

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.files import make_folder, opened
 from sweeplab.lab.events import WorkerExited, WorkerReady
 from sweeplab.processes import python
 from sweeplab.study.spec import LEAVE_BEFORE, Engine, StudySpec
@@ -90,11 +91,10 @@ def ask(*words: str, script: str | None = None, environment: dict[str, str] | No
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoCluster(f"{words[0]} does not answer: {error}") from error
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"{words[0]} failed"]
-        first, last = (
-            re.sub(r"^(\w+: (error|fatal)|allocation failure): ", "", said[each]) for each in (0, -1)
-        )
-        if ": fatal: " in said[-1] or "Unable to contact" in last:
+        lines = done.stderr.strip().splitlines() or [f"{words[0]} failed"]
+        kind = re.compile(r"^(\w+: (error|fatal)|allocation failure): ")
+        first, last = kind.sub("", lines[0]), kind.sub("", lines[-1])
+        if ": fatal: " in lines[-1] or "Unable to contact" in last:
             raise NoCluster(last)
         raise SlurmFailure(first)
     return done.stdout.strip()
@@ -114,7 +114,8 @@ def submit_head(spec: StudySpec, command: Sequence[str], log: Path) -> str:
     Raises:
         BadInput: Slurm rejects it; with Slurm's message.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(log.parent)
+    opened(log, "ab").close()  # the shell would follow a link
     script = f"#!/bin/sh\nexport {HEAD}=1\nexec {shlex.join(command)} >>{shlex.quote(str(log))} 2>&1\n"
     words = ("sbatch", "--parsable", f"--job-name=sweeplab-{spec.name}", *job_options(spec.engine, 1))
     try:
@@ -123,14 +124,29 @@ def submit_head(spec: StudySpec, command: Sequence[str], log: Path) -> str:
         raise BadInput(f"the engine slurm: {error}") from error
 
 
+def heads_in_queue() -> dict[str, str]:
+    """Describe the jobs that are to run studies and are in Slurm's queue, by study.
+
+    Raises:
+        SlurmFailure: Slurm does not answer.
+    """
+    heads = {}
+    for line in ask("squeue", "--noheader", "--me", "--format=%j|%i|%T|%r").splitlines():
+        name, job, state, reason = line.rsplit("|", 3)
+        if name.startswith("sweeplab-") and "_" not in job:  # that of a worker is one of an array
+            heads[name.removeprefix("sweeplab-")] = f"job {job} is {state.lower()} ({reason})".removesuffix(
+                " (None)"
+            )
+    return heads
+
+
 def place_options(spec: Engine) -> list[str]:
     """Return the options by which Slurm's commands choose where the engine's jobs run."""
     return [f"--partition={spec.partition}"] if spec.partition else []
 
 
-def _with_cure(said: str, spec: Engine) -> Problem:
-    """Return the problem of a job that Slurm refuses, with what the cluster offers instead."""
-    problem = f"the engine slurm: {said}"
+def _with_cure(message: str, spec: Engine) -> Problem:
+    problem = f"the engine slurm: {message}"
     try:
         table = ask("sinfo", "--noheader", "--Node", "--format=%P|%c|%G|%T")
     except SlurmFailure:
@@ -139,15 +155,16 @@ def _with_cure(said: str, spec: Engine) -> Problem:
     default = ",".join({row[0] for row in rows if row[0].endswith("*")})
     asked = (spec.partition or os.environ.get("SBATCH_PARTITION") or default).replace("*", "").split(",")
     partitions = sorted({row[0].rstrip("*") for row in rows})
-    if unknown := [each for each in asked if each not in ("", *partitions)]:
+    unknown = [name for name in asked if name not in ("", *partitions)]
+    if unknown:
         return Problem(problem, f"partition {' | '.join(partitions)}", nearest(unknown[0], partitions))
-    if not re.search("gres|node configuration", said):
+    if not re.search("gres|node configuration", message):
         return Problem(problem)
-    own = [row for row in rows if row[0].rstrip("*") in asked and row[3].startswith(IN_SERVICE)]
-    if not own:
+    in_service = [row for row in rows if row[0].rstrip("*") in asked and row[3].startswith(IN_SERVICE)]
+    if not in_service:
         return Problem(f"{problem}: no node of partition {','.join(asked)} is in service; sinfo shows why")
-    gpus = sorted({gres for _, _, gres, _ in own} - {"(null)"})
-    offers = f"threads up to {max(int(cpus) for _, cpus, _, _ in own)}"
+    gpus = sorted({gres for _, _, gres, _ in in_service} - {"(null)"})
+    offers = f"threads up to {max(int(cpus) for _, cpus, _, _ in in_service)}"
     return Problem(problem, f"{offers}, gpus_per_worker {'of ' + ', '.join(gpus) if gpus else '0'}")
 
 
@@ -200,14 +217,15 @@ class SlurmEngine(WorkerEngine):
         if not indices:
             return
         command = shlex.join(python(*self.command(indices[0], since)))
+        for index in indices:
+            opened(self.log(index), "ab").close()  # the shell would follow a link
         log = shlex.quote(str(self.folder.path / self.name))
         options = job_options(self.spec, self.resources[indices[0]].threads)
         tasks = ",".join(map(str, indices))
         environment = self.environment(indices[0])
         if not self.spec.gpus_per_worker:
-            environment["CUDA_VISIBLE_DEVICES"] = (
-                ""  # all train on the same kind of device, wherever they run
-            )
+            # All train on the same kind of device, wherever they run.
+            environment["CUDA_VISIBLE_DEVICES"] = ""
         name = f"--job-name=sweeplab-{self.folder.name}"
         words = ("sbatch", "--parsable", name, f"--array={tasks}", *options, *self._gpus(self.spec))
         script = SCRIPT.format(log=log, unseen=UNSEEN, command=command)
@@ -235,18 +253,17 @@ class SlurmEngine(WorkerEngine):
             if not jobs:
                 continue
             try:
-                found = self._queue(jobs.values())
+                tasks = self._queue(jobs.values())
             except SlurmFailure:  # it is asked again
                 continue
             for index, job in jobs.items():
                 # squeue lists tasks that were canceled before they began as one row, not by number.
-                self._take_in(index, job, found.get((job, index), _Task("CANCELLED", "", "", 0)))
+                self._take_in(index, job, tasks.get((job, index), _Task("CANCELLED", "", "", 0)))
             if self._is_stopping:
                 self._tell_to_stop()
 
     def _queue(self, jobs: Iterable[str]) -> dict[tuple[str, int], _Task]:
-        """Return all tasks of these arrays that Slurm knows, by job and index."""
-        columns = ",".join(f"{each}:|" for each in COLUMNS)
+        columns = ",".join(f"{column}:|" for column in COLUMNS)
         words = ("squeue", "--noheader", "--array", "--states=all", f"--jobs={','.join({*jobs})}")
         try:
             rows = ask(*words, f"--Format={columns}").splitlines()
@@ -254,13 +271,13 @@ class SlurmEngine(WorkerEngine):
             if "Invalid job id" not in str(error):
                 raise
             rows = []  # it has forgotten them
-        found = {}
+        tasks = {}
         for row in rows:
             job, task, state, node, reason, status = row.split("|")[: len(COLUMNS)]
             if task.isdecimal():
                 code = os.waitstatus_to_exitcode(int(status))
-                found[job, int(task)] = _Task(state, node, reason.strip("()"), code)
-        return found
+                tasks[job, int(task)] = _Task(state, node, reason.strip("()"), code)
+        return tasks
 
     def _take_in(self, index: int, job: str, task: _Task) -> None:
         with self._lock:
@@ -273,10 +290,10 @@ class SlurmEngine(WorkerEngine):
         if has_ended:
             code, self._ends[index] = task.code, ""
             if code == UNSEEN:
-                shared = "the lab has to lie on a disk that all nodes share (--lab, SWEEPLAB_LAB)"
-                self._ends[index] = f"{task.node} does not see {self.folder.lab}: {shared}"
+                self._ends[index] = self.unseen_from(task.node)
             elif task.state not in ("COMPLETED", "FAILED"):
-                self._ends[index] = f"Slurm says {task.state}{f' on {task.node}' if task.node else ''}"
+                where = f" on {task.node}" if task.node else ""
+                self._ends[index] = f"Slurm says {task.state}{where}"
                 code = code or -signal.SIGKILL
             self.events.put(WorkerExited(worker=index, code=code))
         elif task.state == "RUNNING" != before.state:
@@ -314,15 +331,17 @@ class SlurmEngine(WorkerEngine):
 
     def places(self) -> list[WorkerPlace]:
         """Return the tasks that are queued or running."""
-        found = []
+        places = []
         with self._lock:
             for index, job in sorted(self._jobs.items()):
-                task = self._tasks[index]
-                is_queued = task.state in QUEUED
-                why = task.reason if is_queued else "" if task.state == "RUNNING" else task.state.lower()
+                task, why = self._tasks[index], ""
+                if task.state in QUEUED:
+                    why = task.reason
+                elif task.state != "RUNNING":
+                    why = task.state.lower()
                 where = (task.node, f"job {job}_{index}", str(self.log(index)), why)
-                found.append(WorkerPlace(index, "queued" if is_queued else "running", *where))
-        return found
+                places.append(WorkerPlace(index, "queued" if task.state in QUEUED else "running", *where))
+        return places
 
     def last_words(self, index: int) -> str:
         """Return how Slurm ended a worker, or the last line of its log."""

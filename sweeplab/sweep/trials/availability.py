@@ -15,6 +15,7 @@ from typing import TypeVar
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from sweeplab.errors import StorageUnavailable
+from sweeplab.formatting import duration
 from sweeplab.lab.storage import reason_of
 
 T = TypeVar("T")
@@ -65,17 +66,15 @@ class Availability:
             StorageUnavailable: it has not answered for longer than the limit, or `stopping` returns True.
         """
         now = time.monotonic()
-        said = (isinstance(error, OSError) and error.strerror) or reason_of(error)
-        if "disk is full" in said:  # SQLite's words for it
-            said = os.strerror(errno.ENOSPC)
-        reason = f"the storage of study {self.name} does not answer: {said}"
+        why = (isinstance(error, OSError) and error.strerror) or reason_of(error)
+        if "disk is full" in why:  # SQLite's words for it
+            why = os.strerror(errno.ENOSPC)
+        reason = f"the storage of study {self.name} does not answer: {why}"
         self._lost.add(of)
         if self._lost_since is None:
             self._lost_since = now
             if self.limit:
-                self.say(
-                    f"{reason}; training continues, and sweeplab retries for {self.limit / 60:.0f} minutes"
-                )
+                self.say(f"{reason}; training continues, and sweeplab retries for {duration(self.limit)}")
         if now - self._lost_since >= self.limit or self.stopping():
             raise StorageUnavailable(reason) from error
 
@@ -84,4 +83,4 @@ class Availability:
         self._lost.discard(of)
         if self._lost_since is not None and not self._lost:
             lost, self._lost_since = time.monotonic() - self._lost_since, None
-            self.say(f"the storage of study {self.name} answers again, after {lost:.0f} s")
+            self.say(f"the storage of study {self.name} answers again, after {duration(lost)}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,12 +16,12 @@ from optuna.trial import FrozenTrial, TrialState
 from sweeplab.lab.storage import REPEATS, VOID
 from sweeplab.records.runs import RunState
 from sweeplab.study.space import Cell
-from sweeplab.sweep.trials.halving import Rungs
-from sweeplab.sweep.trials.storage import CellTrials
-from sweeplab.sweep.trials.tpe import Observations
+from sweeplab.sweep.trials.shared import CachedTrials
 
 # The attribute of a pruned trial that continues to its end; its value is the iteration at which it was pruned.
 PROMOTED = "promoted"
+# How many of the newest and of the best ended trials of a cell TPE models.
+NEWEST, BEST = 1_000, 1_000
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,36 @@ def _hash(parameters: Mapping[str, Any]) -> int:
     return hash(frozenset(parameters.items()))
 
 
+class History:
+    """The newest and the best trials of a cell, updated as trials end."""
+
+    def __init__(self, trials: CachedTrials) -> None:
+        self._trials, self._n_seen = trials, 0
+        self._newest: deque[FrozenTrial] = deque(maxlen=NEWEST)
+        self._best: list[tuple[float, int]] = []  # value and number
+        self._ended: list[FrozenTrial] = []
+
+    def ended(self) -> list[FrozenTrial]:
+        """Return the complete and pruned trials of the history by number."""
+        new = self._trials.ended[self._n_seen :]
+        self._n_seen += len(new)
+        for trial in new:
+            if trial.state not in (TrialState.COMPLETE, TrialState.PRUNED):
+                continue
+            self._newest.append(trial)
+            if trial.value is not None and trial.state == TrialState.COMPLETE:
+                bisect.insort(self._best, (trial.value, trial.number))
+        if new:
+            del self._best[BEST:]
+            numbers = {trial.number for trial in self._newest} | {number for _, number in self._best}
+            self._ended = [self._trials.trials[number] for number in sorted(numbers)]
+        return self._ended
+
+    def unended(self) -> list[FrozenTrial]:
+        """Return the running and waiting trials."""
+        return [*self._trials.unended.values()]
+
+
 @dataclass
 class CellTally:
     """The sums over a cell's trials; `modelled` counts the trials that a sampler learns from, warm starts included.
@@ -51,7 +83,7 @@ class CellTally:
     and `n_promoted` counts the promoted trials that have ended.
     """
 
-    trials: CellTrials
+    trials: CachedTrials
     counted: int = 0
     modelled: int = 0
     train_flops: float = 0.0
@@ -66,14 +98,9 @@ class CellTally:
     _counted: int = 0
 
     @cached_property
-    def observations(self) -> Observations:
-        """Return the cell's trials as TPE models them."""
-        return Observations(self.trials)
-
-    @cached_property
-    def rungs(self) -> Rungs:
-        """Return the values that the cell's trials reported at the rungs of successive halving."""
-        return Rungs(self.trials)
+    def history(self) -> History:
+        """Return the cell's trials that TPE models."""
+        return History(self.trials)
 
     def update(self) -> None:
         """Count the trials that have ended since the last time."""
@@ -96,11 +123,11 @@ class CellTally:
             point = _hash(trial.params)
             self._points[point] = min(trial.number, self._points.get(point, trial.number))
             if trial.state == TrialState.COMPLETE and trial.value is not None:
-                better = self.best is None or (trial.value, trial.number) < (
-                    self.best.value,
-                    self.best.number,
-                )
-                self.best = trial if better else self.best
+                self.best = min(filter(None, (self.best, trial)), key=lambda best: (best.value, best.number))
+
+    def ended(self) -> list[FrozenTrial]:
+        """Return the trials that have ended, in any state."""
+        return self.trials.ended
 
     def running(self) -> list[FrozenTrial]:
         """Return the trials that have started and not ended."""
@@ -118,9 +145,11 @@ class CellTally:
     def twin(self, parameters: Mapping[str, Any], number: int) -> int | None:
         """Return the number of the first trial before this one with the same parameters that has not failed."""
         ended = self._points.get(_hash(parameters))
-        others = self.running() if ended is None else [*self.running(), self.trials.trials[ended]]
-        found = [other.number for other in others if other.number < number and other.params == parameters]
-        return min(found, default=None)
+        others = self.running()
+        if ended is not None:
+            others.append(self.trials.trials[ended])
+        twins = [other.number for other in others if other.number < number and other.params == parameters]
+        return min(twins, default=None)
 
     def best_pruned(self, n: int) -> list[FrozenTrial]:
         """Return the best `n` pruned trials, the best first: by furthest last step, then by lowest value."""
@@ -138,10 +167,9 @@ class CellTally:
 
     def counts(self, cell: Cell) -> CellCounts:
         """Return the cell's counts."""
-        if self._counts and self._counted == self.trials.version:
-            return self._counts
-        best = self.best.value if self.best else None
-        n_running, n_waiting = len(self.running()), len(self.waiting())
-        self._counts = CellCounts(cell, self.counted, n_running, n_waiting, len(self.failed()), best)
-        self._counted = self.trials.version
+        if self._counts is None or self._counted != self.trials.version:
+            n_running, n_waiting, n_failed = map(len, (self.running(), self.waiting(), self.failed()))
+            best = self.best.value if self.best else None
+            self._counts = CellCounts(cell, self.counted, n_running, n_waiting, n_failed, best)
+            self._counted = self.trials.version
         return self._counts

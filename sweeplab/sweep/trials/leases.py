@@ -1,4 +1,4 @@
-"""Leases: which process may change which trial, in an own table beside Optuna's.
+"""Leases: which process may change which trial, in an own table beside Optuna's; and the trials that it has claimed.
 
 A lease belongs to a process and lasts LEASE_SECONDS by the database's clock, so the machines' clocks do not matter; a
 thread of the holder renews it. The death of a process is noticed immediately on its own machine, elsewhere when its
@@ -12,9 +12,9 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 import sqlalchemy as sql
@@ -22,6 +22,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.compiler import compiles
 
 from sweeplab.files import process_space
+
+if TYPE_CHECKING:
+    import optuna
+
+    from sweeplab.study.space import Cell
 
 LEASE_SECONDS = 15.0
 RENEW_SECONDS = 4.0
@@ -174,8 +179,8 @@ class Leases:
             return 1
         held = self._held(lease.trial_id, lease.holder, lease.attempt)
         taken = {"owner": str(self.owner), "attempt": lease.attempt + 1, "expires": now() + LEASE_SECONDS}
-        found = connection.execute(sql.update(_LEASES).where(held).values(**taken)).rowcount
-        return lease.attempt + 1 if found else None
+        n_taken = connection.execute(sql.update(_LEASES).where(held).values(**taken)).rowcount
+        return lease.attempt + 1 if n_taken else None
 
     def held(self, connection: sql.Connection, attempts: Mapping[int, int]) -> set[int]:
         """Return which trials, given with their attempts, this owner holds, and lock them for the transaction."""
@@ -231,3 +236,44 @@ class Renewal:
                 wait = RENEW_SECONDS
             except SQLAlchemyError:  # when the database is back, this has to precede another worker's claim
                 wait = RETRY_SECONDS
+
+
+class LeaseLost(Exception):  # noqa: N818 - a state of the world, not a failure
+    """Another worker holds the trial by now: this one may write nothing of it."""
+
+
+@dataclass
+class Claim:
+    """A trial held by this worker; `attempt` counts the workers that have held it, this one included.
+
+    `reported` has the iterations already reported to Optuna: they are not reported twice. `asked` has what a person
+    asked for: the values that were `enqueued`, or the trial that it `retries`. `promoted` is the iteration at which the
+    trial was pruned before it was promoted; it is not pruned again. `seed_offset` is added to each
+    seed of the study.
+    """
+
+    cell: Cell
+    number: int
+    trial_id: int
+    sampled: dict[str, Any]
+    attempt: int
+    trial: optuna.Trial = field(repr=False)
+    reported: set[int]
+    asked: dict[str, Any]
+    promoted: int | None = None
+    seed_offset: int = 0
+
+
+class Report(NamedTuple):
+    """A trial's value at an iteration."""
+
+    claim: Claim
+    iteration: int
+    value: float
+
+
+class Verdicts(NamedTuple):
+    """The outcome of reports, as trial ids: trials to be pruned (`behind`), and trials that others hold by now."""
+
+    behind: set[int]
+    lost: set[int]

@@ -7,23 +7,29 @@ same values would be counted, modeled and compared at rungs twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sql
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from sweeplab.study.space import Cell
+from sweeplab.hyperparameters import TABLE
+from sweeplab.records.runs import RunStart
+from sweeplab.study.space import Cell, Space
 from sweeplab.sweep.trials.commands import Command, Commands
 from sweeplab.sweep.trials.counting import PROMOTED
-from sweeplab.sweep.trials.storage import TrialStorage
+
+if TYPE_CHECKING:
+    from sweeplab.sweep.trials.public import SharedStorage
 
 
 class Reopening:
     """Reopens trials, always within a transaction of the caller's."""
 
-    def __init__(self, storage: TrialStorage, commands: Commands) -> None:
-        self._storage, self._commands = storage, commands
+    def __init__(
+        self, storage: SharedStorage, commands: Commands, trial_id: Callable[[Cell, int], int]
+    ) -> None:
+        self._storage, self._commands, self._trial_id = storage, commands, trial_id
         self._heard: set[int] = set()  # reopened trials that this process has not read again yet
 
     def hear(self, command: Command) -> None:
@@ -41,9 +47,10 @@ class Reopening:
 
         With `anew` its parameters, reports and attributes are removed.
         """
-        if not self._storage.reopen(trial._trial_id, anew):
+        trial_id = self._trial_id(cell, trial.number)
+        if not self._storage.reopen(trial_id, anew):
             return False
-        place = {"cell": cell.key, "trial": trial.number, "trial_id": trial._trial_id, "anew": anew}
+        place = {"cell": cell.key, "trial": trial.number, "trial_id": trial_id, "anew": anew}
         self._commands.add_in(connection, "reopen", place)
         return True
 
@@ -51,34 +58,45 @@ class Reopening:
         """Let a pruned trial continue to its end; return False if another process was faster."""
         if not self.reopen(connection, cell, pruned):
             return False
-        self._storage.set_trial_user_attr(pruned._trial_id, PROMOTED, pruned.last_step or 0)
+        trial_id = self._trial_id(cell, pruned.number)
+        self._storage.set_trial_user_attr(trial_id, PROMOTED, pruned.last_step or 0)
         return True
 
-    def restore(
-        self,
-        connection: sql.Connection,
-        cell: Cell,
-        study_id: int,
-        number: int,
-        point: Mapping[str, Any],
-        asked: Mapping[str, Any],
-    ) -> None:
-        """Set a trial with these parameters to running, in place of the one that the storage has under its number.
+    def restore(self, connection: sql.Connection, space: Space, study_id: int, start: RunStart) -> None:
+        """Set the trial of a run to running, as its record has it, in place of the one of this number in the storage.
 
         Missing numbers before it are filled with trials marked infeasible.
+
+        Raises:
+            ValueError: a searched value is outside of its range.
         """
-        given = {"fixed_params": dict(point)}
-        marks = {name: value for name, value in asked.items() if value is not None}
+        point, number = {"fixed_params": stored_point(space, start)}, start.trial
+        marks = {name: getattr(start, name) for name in ("enqueued", "retries")}
+        marks = {name: value for name, value in marks.items() if value is not None}
         while (n_known := len(self._storage.cell(study_id).trials)) < number:
             void = create_trial(state=TrialState.FAIL, user_attrs={"infeasible": True})
             self._storage.create_new_trial(study_id, void)
         if n_known == number:
-            new = create_trial(state=TrialState.RUNNING, system_attrs=given, user_attrs=marks)
+            new = create_trial(state=TrialState.RUNNING, system_attrs=point, user_attrs=marks)
             self._storage.create_new_trial(study_id, new)
             return
         old = self._storage.cell(study_id).trials[number]
-        marks |= {PROMOTED: old.user_attrs[PROMOTED]} if PROMOTED in old.user_attrs else {}
-        self.reopen(connection, cell, old, anew=True)
-        self._storage.set_trial_system_attr(old._trial_id, "fixed_params", dict(point))
+        if PROMOTED in old.user_attrs:
+            marks[PROMOTED] = old.user_attrs[PROMOTED]
+        self.reopen(connection, space.cell, old, anew=True)
+        trial_id = self._trial_id(space.cell, number)
+        self._storage.set_trial_system_attr(trial_id, *point.popitem())
         for name, value in marks.items():
-            self._storage.set_trial_user_attr(old._trial_id, name, value)
+            self._storage.set_trial_user_attr(trial_id, name, value)
+
+
+def stored_point(space: Space, start: RunStart) -> dict[str, Any]:
+    """Return a run's searched values as Optuna stores them.
+
+    Raises:
+        ValueError: one is outside of its search range.
+    """
+    point: dict[str, Any] = {}
+    for name, value in start.sampled.items():
+        point |= space.stored(name, TABLE[name].check(value))
+    return point

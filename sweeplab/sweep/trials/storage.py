@@ -14,7 +14,6 @@ import sys
 import threading
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
@@ -29,16 +28,15 @@ from optuna.distributions import (
 )
 from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, RDBStorage
-from optuna.storages._rdb import models
 from optuna.study import StudyDirection
-from optuna.study._frozen import FrozenStudy
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from sweeplab.errors import BadInput
-from sweeplab.lab.storage import READS, engine_arguments, is_read_only, open_database
+from sweeplab.lab.storage import READ_ONLY, READS, engine_arguments, is_read_only, open_database
 from sweeplab.permissions import signed, without_unsigned
 from sweeplab.sweep.trials import tables
+from sweeplab.sweep.trials.shared import TAKE_TURN, CachedTrials, forwards
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -47,30 +45,21 @@ _NOTHING: dict[str, Any] = {}
 _SPECIAL = {"INF_POS": float("inf"), "INF_NEG": float("-inf"), "NAN": float("nan")}
 
 
-@dataclass
-class CellTrials:
-    """The trials of one Optuna study by number, the unended ones by id, and the ended ones in the order of their ends.
-
-    `version` grows when a trial starts or ends.
-    """
-
-    trials: list[FrozenTrial] = field(default_factory=list)
-    unended: dict[int, FrozenTrial] = field(default_factory=dict)
-    ended: list[FrozenTrial] = field(default_factory=list)
-    version: int = 0
-
-
+@forwards
 class TrialStorage(BaseStorage):
     """The trials of one database.
 
-    All calls inside `transaction` form one database transaction; outside of it each call is one.
+    All calls inside `transaction` form one database transaction; outside of it each call is one. Studies are created
+    and described by Optuna's own storage, not inside a transaction.
     """
+
+    can_reopen = True
 
     def __init__(self, url: str) -> None:
         self.url, self.engine = url, open_database(url)
         if not self._is_of_this_optuna():
             try:
-                _ = self._rdb  # creates the tables, or refuses those of another Optuna version
+                _ = self.inner  # creates the tables, or refuses those of another Optuna version
             except StorageInternalError as error:  # how Optuna reports a lost database
                 raise error.__cause__ or error from None
         self._reading = self.engine.execution_options(**READS)
@@ -82,7 +71,7 @@ class TrialStorage(BaseStorage):
         self._forget()
 
     @cached_property
-    def _rdb(self) -> RDBStorage:
+    def inner(self) -> RDBStorage:
         """Return Optuna's own storage; opening it takes longer than the rest of a command."""
         rdb = RDBStorage(self.url, engine_kwargs=engine_arguments(self.url))
         rdb.remove_session()
@@ -92,8 +81,7 @@ class TrialStorage(BaseStorage):
         return rdb
 
     def _is_of_this_optuna(self) -> bool:
-        """Return whether the tables exist and were created or upgraded by this version of Optuna."""
-        made_by = sql.select(models.VersionInfoModel.library_version)
+        made_by = sql.select(tables.VERSION.c.library_version)
         try:
             with self.engine.execution_options(**READS).connect() as connection:
                 return connection.scalar(made_by) == optuna.__version__
@@ -108,7 +96,7 @@ class TrialStorage(BaseStorage):
 
     def _forget(self) -> None:
         """Drop the cached trials; the next transaction reads them again."""
-        self._cells: dict[int, CellTrials] = {}
+        self._cells: dict[int, CachedTrials] = {}
         self._by_id: dict[int, tuple[int, FrozenTrial]] = {}
         self.unended: dict[int, int] = {}  # ids of trials and of their studies
         self._started_or_ended = {*self._studies}
@@ -131,7 +119,7 @@ class TrialStorage(BaseStorage):
             BadInput: this process may only read the database.
         """
         if is_read_only(self.engine):
-            raise BadInput("the storage may only be read: its folder or its file cannot be written")
+            raise BadInput(READ_ONLY)
         with self._thread:
             if self._connection is not None:
                 yield self._connection
@@ -140,7 +128,7 @@ class TrialStorage(BaseStorage):
                 with self.engine.begin() as self._connection:
                     if in_turn and self.engine.dialect.name == "postgresql":
                         self._read_changes()  # most of it, before the lock is held
-                        self._connection.execute(tables.TAKE_TURN)
+                        self._connection.execute(TAKE_TURN)
                     if reads or not self._by_id:
                         self._read_changes()
                     yield self._connection
@@ -179,7 +167,7 @@ class TrialStorage(BaseStorage):
         ids: dict[str, list[int]] = {TrialState.RUNNING.name: [], TrialState.WAITING.name: []}
         for trial_id in self.unended:
             ids[self._by_id[trial_id][1].state.name].append(trial_id)
-        listed = {state: tables.listed(each) for state, each in ids.items()}
+        listed = {state: tables.listed(of_state) for state, of_state in ids.items()}
         rows = self._run(tables.CHANGES, last=self._last, **listed)
         changed = sorted(rows, key=lambda row: row.trial_id)
         if not changed:
@@ -196,7 +184,7 @@ class TrialStorage(BaseStorage):
         self._write()  # so that the transaction's own changes are read, too
         contents = self._contents(trial_ids, None)
         for trial_id in trial_ids:
-            self._fill(self._own(trial_id), contents.get(trial_id, []))
+            self._fill(trial_id, self._own(trial_id), contents.get(trial_id, []))
 
     def reopen(self, trial_id: int, anew: bool = False) -> bool:
         """Set an ended trial to running, inside a transaction; return False if another process was faster.
@@ -209,7 +197,7 @@ class TrialStorage(BaseStorage):
             self.read_again([trial_id])
             return False
         self._forget_ends([trial_id])
-        for statement in (*tables.FORGET_ENDING, *(tables.FORGET_CONTENT if anew else ())):
+        for statement in tables.FORGET_ENDING + tables.FORGET_CONTENT * anew:
             self._run(statement, id=trial_id)
         self.refresh([trial_id])
         trial = self._own(trial_id)
@@ -229,48 +217,47 @@ class TrialStorage(BaseStorage):
                 continue
             study_id, trial = self._by_id[trial_id]
             known = self._cells[study_id]
-            ended = [each for each in known.ended if each is not trial]
+            ended = [other for other in known.ended if other is not trial]
             # A new object, so that tallies of ended trials are counted again from the first one.
-            self._cells[study_id] = CellTrials(known.trials, known.unended, ended, known.version)
-            own = self._own(trial_id)
-            own.state = TrialState.WAITING  # differs from any state that is read
-            self._file(study_id, own)
+            self._cells[study_id] = CachedTrials(known.trials, known.ids, known.unended, ended, known.version)
+            copied = self._own(trial_id)
+            copied.state = TrialState.WAITING  # differs from any state that is read
+            self._file(study_id, trial_id, copied)
 
     def refresh_system_attrs(self, study_ids: Container[int]) -> None:
         """Read the system attributes of these studies' unended trials again, where halving keeps its rungs."""
-        ids = [each for of, cell in self._cells.items() if of in study_ids for each in cell.unended]
-        for trial_id in ids:
-            self._own(trial_id)._system_attrs = {}
+        ids = [each for study, cell in self._cells.items() if study in study_ids for each in cell.unended]
+        attributes: dict[int, dict[str, Any]] = {trial_id: {} for trial_id in ids}
         for row in self._run(tables.SYSTEM_OF, ids=tables.listed(ids)) if ids else ():
-            self._by_id[row.trial_id][1]._system_attrs[row.key] = json.loads(row.value_json)
-        for each in ids:
-            trial = self._by_id[each][1]
-            trial._system_attrs = without_unsigned(each, trial._system_attrs)
+            attributes[row.trial_id][row.key] = json.loads(row.value_json)
+        for trial_id, values in attributes.items():
+            self._own(trial_id).system_attrs = without_unsigned(trial_id, values)
 
     def _contents(self, ids: Sequence[int], first: int | None) -> dict[int, list[Any]]:
-        """Return the rows of all tables by trial, for the trials with these ids and for all ids from `first` on."""
-        found: dict[int, list[Any]] = {}
-        given = {"ids": tables.listed(ids), "first": tables.NO_ID if first is None else first}
-        for row in self._run(tables.CONTENTS, **given).all():
-            found.setdefault(row.trial_id, []).append(row)
-        return found
+        # Of the trials with these ids, and of all from `first` on.
+        contents: dict[int, list[Any]] = {}
+        since = tables.NO_ID if first is None else first
+        for row in self._run(tables.CONTENTS, ids=tables.listed(ids), first=since).all():
+            contents.setdefault(row.trial_id, []).append(row)
+        return contents
 
     def _put(self, row: sql.Row[Any], contents: list[Any]) -> None:
-        cell = self._cells.setdefault(row.study_id, CellTrials())
+        cell = self._cells.setdefault(row.study_id, CachedTrials())
         if row.trial_id in self._by_id:
             trial = self._own(row.trial_id)
         else:
             trial = _empty_trial(row.trial_id, row.number, row.state)
             self._by_id[row.trial_id] = (row.study_id, trial)
             cell.trials.append(trial)
+            cell.ids.append(row.trial_id)
         trial.state = row.state
         trial.datetime_start, trial.datetime_complete = map(
             _local, (row.datetime_start, row.datetime_complete)
         )
-        self._fill(trial, contents)
-        self._file(row.study_id, trial)
+        self._fill(row.trial_id, trial, contents)
+        self._file(row.study_id, row.trial_id, trial)
 
-    def _fill(self, trial: FrozenTrial, contents: list[Any]) -> None:
+    def _fill(self, trial_id: int, trial: FrozenTrial, contents: list[Any]) -> None:
         parts: dict[str, list[Any]] = {}
         for row in sorted(contents, key=lambda row: row.rank):
             parts.setdefault(row.kind, []).append(row)
@@ -278,47 +265,46 @@ class TrialStorage(BaseStorage):
         names = tuple(sys.intern(row.key) for row in parts.get("param", ()))  # one string for all trials
         distributions = [self._distribution(text) for text in texts]
         # One dictionary for all trials with the same parameters: else it would be most of a trial's memory.
-        trial._distributions = self._sets.setdefault(
+        trial.distributions = self._sets.setdefault(
             names + texts, dict(zip(names, distributions, strict=True))
         )
-        trial._params = {
+        trial.params = {
             name: distribution.to_external_repr(row.number)
             for name, row, distribution in zip(names, parts.get("param", ()), distributions, strict=True)
         }
-        trial._user_attrs = {sys.intern(row.key): json.loads(row.text) for row in parts.get("user", ())}
+        trial.user_attrs = {sys.intern(row.key): json.loads(row.text) for row in parts.get("user", ())}
         system = {row.key: json.loads(row.text) for row in parts.get("system", ())}
-        trial._system_attrs = without_unsigned(trial._trial_id, system) or _NOTHING
+        trial.system_attrs = without_unsigned(trial_id, system) or _NOTHING
         reports = parts.get("report", ())
         trial.intermediate_values = {int(row.key): _SPECIAL.get(row.text, row.number) for row in reports}
         values = sorted(parts.get("value", ()), key=lambda row: int(row.key))
-        trial._values = [_SPECIAL.get(row.text, row.number) for row in values] or None
+        trial.values = [_SPECIAL.get(row.text, row.number) for row in values] or None
 
     def _distribution(self, text: str) -> BaseDistribution:
         if text not in self._distributions:
             self._distributions[text] = json_to_distribution(text)
         return self._distributions[text]
 
-    def _file(self, study_id: int, trial: FrozenTrial) -> None:
+    def _file(self, study_id: int, trial_id: int, trial: FrozenTrial) -> None:
         """Move a trial to the unended or the ended trials, by its state."""
         cell = self.cell(study_id)
         cell.version += 1
         self._started_or_ended.add(study_id)
         if not trial.state.is_finished():
-            cell.unended[trial._trial_id] = trial
-            self.unended[trial._trial_id] = study_id
+            cell.unended[trial_id] = trial
+            self.unended[trial_id] = study_id
             return
-        cell.unended.pop(trial._trial_id, None)
-        self.unended.pop(trial._trial_id, None)
+        cell.unended.pop(trial_id, None)
+        self.unended.pop(trial_id, None)
         cell.ended.append(trial)
 
     def _own(self, trial_id: int) -> FrozenTrial:
         """Replace a cached trial by a copy and return the copy, which may be changed: callers may hold the old one."""
         study_id, trial = self._by_id[trial_id]
-        own = copy.copy(trial)
-        cell = self._cells[study_id]
-        cell.trials[own.number] = cell.unended[trial_id] = own
-        self._by_id[trial_id] = (study_id, own)
-        return own
+        cell, copied = self._cells[study_id], copy.copy(trial)
+        cell.trials[copied.number] = cell.unended[trial_id] = copied
+        self._by_id[trial_id] = (study_id, copied)
+        return copied
 
     def _run(self, statement: sql.Executable, **values: Any) -> sql.CursorResult[Any]:
         assert self._connection is not None
@@ -335,23 +321,15 @@ class TrialStorage(BaseStorage):
             self._connection.execute(tables.upsert(table, self.engine.dialect.name), [*rows.values()])
         self._writes = {}
         if self._changed:
-            changes = [
-                {
-                    "id": trial_id,
-                    "state": trial.state,
-                    "datetime_start": _utc(trial.datetime_start),
-                    "datetime_complete": _utc(trial.datetime_complete),
-                }
-                for trial_id, trial in self._changed.items()
-            ]
+            changes = [{"id": trial_id, **_row_of(trial)} for trial_id, trial in self._changed.items()]
             self._connection.execute(tables.SET_STATE, changes)
             self._changed = {}
 
     # ------------------------------------------------------------------ trials
 
-    def cell(self, study_id: int) -> CellTrials:
+    def cell(self, study_id: int) -> CachedTrials:
         """Return a study's trials as of the last reading."""
-        return self._cells.setdefault(study_id, CellTrials())
+        return self._cells.setdefault(study_id, CachedTrials())
 
     def take_changed(self) -> set[int]:
         """Return the ids of studies in which a trial has started or ended since the last call."""
@@ -364,27 +342,23 @@ class TrialStorage(BaseStorage):
             self._study(study_id)
             cell = self.cell(study_id)
             number, now = len(cell.trials), datetime.now()
-            trial = copy.deepcopy(template_trial) or _empty_trial(0, number, TrialState.RUNNING, now)
-            trial.number = number
-            row = {"number": number, "study_id": study_id, "state": trial.state}
-            times = {
-                "datetime_start": _utc(trial.datetime_start),
-                "datetime_complete": _utc(trial.datetime_complete),
-            }
+            template = template_trial or _empty_trial(0, number, TrialState.RUNNING, now)
+            row = {"number": number, "study_id": study_id, **_row_of(template)}
             self._is_dirty = True
-            trial_id: int = self._run(tables.NEW, **row, **times).scalar_one()
-            trial._trial_id, self._last = trial_id, max(self._last, trial_id)
+            trial_id: int = self._run(tables.NEW, **row).scalar_one()
+            trial, self._last = _copied(template, trial_id, number), max(self._last, trial_id)
             self._by_id[trial_id] = (study_id, trial)
             cell.trials.append(trial)
-            self._file(study_id, trial)
-            for objective, value in enumerate(trial._values or ()):
+            cell.ids.append(trial_id)
+            self._file(study_id, trial_id, trial)
+            for objective, value in enumerate(trial.values or ()):
                 self._add_value(trial_id, objective, value)
             for name, value in trial.params.items():
                 distribution = trial.distributions[name]
                 self._add_param(trial_id, name, distribution.to_internal_repr(value), distribution)
             for table, attributes in ((tables.USER, trial.user_attrs), (tables.SYSTEM, trial.system_attrs)):
-                for key, each in attributes.items():
-                    self._add(table, trial_id=trial_id, key=key, value_json=json.dumps(each))
+                for key, attribute in attributes.items():
+                    self._add(table, trial_id=trial_id, key=key, value_json=json.dumps(attribute))
             for step, value in trial.intermediate_values.items():
                 self._add_report(trial_id, step, value)
             return trial_id
@@ -395,11 +369,11 @@ class TrialStorage(BaseStorage):
         self._add(tables.PARAMS, trial_id=trial_id, **row)
 
     def _add_value(self, trial_id: int, objective: int, value: float) -> None:
-        number, kind = models.TrialValueModel.value_to_stored_repr(value)
+        number, kind = tables.stored_value(value)
         self._add(tables.VALUES, trial_id=trial_id, objective=objective, value=number, value_type=kind)
 
     def _add_report(self, trial_id: int, step: int, value: float) -> None:
-        number, kind = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr(value)
+        number, kind = tables.stored_report(value)
         row = {"intermediate_value": number, "intermediate_value_type": kind}
         self._add(tables.REPORTS, trial_id=trial_id, step=step, **row)
 
@@ -425,8 +399,8 @@ class TrialStorage(BaseStorage):
                     check_distribution_compatibility(other.distributions[param_name], distribution)
                     break
             value = distribution.to_external_repr(param_value_internal)
-            trial._params = {**trial.params, param_name: value}
-            trial._distributions = {**trial.distributions, param_name: distribution}
+            trial.params = {**trial.params, param_name: value}
+            trial.distributions = {**trial.distributions, param_name: distribution}
             self._add_param(trial_id, param_name, param_value_internal, distribution)
 
     def set_trial_state_values(
@@ -446,7 +420,7 @@ class TrialStorage(BaseStorage):
             if state.is_finished():
                 trial.datetime_complete = datetime.now()
             self._is_dirty, self._changed[trial_id] = True, trial
-            self._file(study_id, trial)
+            self._file(study_id, trial_id, trial)
             return True
 
     def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
@@ -458,22 +432,22 @@ class TrialStorage(BaseStorage):
     def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
         """Set a user attribute."""
         with self._changing(trial_id) as (_, trial):
-            trial._user_attrs = {**trial.user_attrs, key: value}
+            trial.user_attrs = {**trial.user_attrs, key: value}
             self._add(tables.USER, trial_id=trial_id, key=key, value_json=json.dumps(value))
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
         """Set a system attribute; one that Optuna will unpickle is signed."""
         attributes = signed(trial_id, key, value)
         with self._changing(trial_id) as (_, trial):
-            trial._system_attrs = {**trial.system_attrs, **attributes}
-            for name, each in attributes.items():
-                self._add(tables.SYSTEM, trial_id=trial_id, key=name, value_json=json.dumps(each))
+            trial.system_attrs = {**trial.system_attrs, **attributes}
+            for name, attribute in attributes.items():
+                self._add(tables.SYSTEM, trial_id=trial_id, key=name, value_json=json.dumps(attribute))
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
         """Return a copy of a trial."""
         with self.reading():
             trial = copy.copy(self._found(trial_id)[1])
-        for name in ("_params", "_distributions", "_user_attrs", "_system_attrs", "intermediate_values"):
+        for name in ("params", "distributions", "user_attrs", "system_attrs", "intermediate_values"):
             setattr(trial, name, dict(getattr(trial, name)))
         return trial
 
@@ -484,30 +458,20 @@ class TrialStorage(BaseStorage):
         with self.reading():
             self._study(study_id)
             cell = self.cell(study_id)
-            if states is None:
-                trials = cell.trials.copy()
-            elif not any(state in states for state in TrialState if state.is_finished()):
-                found = sorted(cell.unended.values(), key=lambda trial: trial.number)
-                trials = [trial for trial in found if trial.state in states]
-            else:
-                trials = [trial for trial in cell.trials if trial.state in states]
+            trials = cell.trials.copy()
+            if states is not None:
+                if not any(state in states for state in TrialState if state.is_finished()):
+                    trials = sorted(cell.unended.values(), key=lambda trial: trial.number)
+                trials = [trial for trial in trials if trial.state in states]
             return copy.deepcopy(trials) if deepcopy else trials
 
     # ------------------------------------------------------------------ studies
 
-    def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
-        """Add a study; not inside a transaction."""
-        return self._rdb.create_new_study(directions, study_name)
-
     def delete_study(self, study_id: int) -> None:
         """Delete a study with its trials; not inside a transaction."""
-        self._rdb.delete_study(study_id)
+        self.inner.delete_study(study_id)
         self._studies = {}
         self._forget()
-
-    def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
-        """Set a study's user attribute; not inside a transaction."""
-        self._rdb.set_study_user_attr(study_id, key, value)
 
     def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
         """Set a study's system attribute."""
@@ -522,14 +486,10 @@ class TrialStorage(BaseStorage):
             rows = self._run(
                 sql.select(tables.STUDY_SYSTEM).where(tables.STUDY_SYSTEM.c.study_id == study_id)
             )
-            found = {row.key: row.value_json for row in rows}
+            texts = {row.key: row.value_json for row in rows}
             written = self._writes.get(tables.STUDY_SYSTEM, {}).items()
-            found |= {key: row["value_json"] for (of, key), row in written if of == study_id}
-        return {key: json.loads(text) for key, text in found.items()}
-
-    def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
-        """Return a study's user attributes."""
-        return self._rdb.get_study_user_attrs(study_id)
+            texts |= {key: row["value_json"] for (of, key), row in written if of == study_id}
+        return {key: json.loads(text) for key, text in texts.items()}
 
     def get_study_id_from_name(self, study_name: str) -> int:
         """Return a study's id."""
@@ -564,32 +524,34 @@ class TrialStorage(BaseStorage):
                 directions.setdefault(row.study_id, []).append(row.direction)
         self._studies = {row.study_id: (row.study_name, directions.get(row.study_id, [])) for row in names}
 
-    def get_all_studies(self) -> list[FrozenStudy]:
-        """Return all studies."""
-        return self._rdb.get_all_studies()
-
     def remove_session(self) -> None:
         """Close this thread's connection."""
-        if "_rdb" in vars(self):
-            self._rdb.remove_session()
+        if "inner" in vars(self):
+            self.inner.remove_session()
+
+
+def _row_of(trial: FrozenTrial) -> dict[str, Any]:
+    times = {name: _utc(getattr(trial, name)) for name in ("datetime_start", "datetime_complete")}
+    return {"state": trial.state, **times}
+
+
+def _copied(trial: FrozenTrial, trial_id: int, number: int) -> FrozenTrial:
+    parts = (
+        *("params", "distributions", "user_attrs", "system_attrs", "intermediate_values", "values"),
+        *("state", "datetime_start", "datetime_complete"),
+    )
+    contents: dict[str, Any] = {name: copy.deepcopy(getattr(trial, name)) for name in parts}
+    return FrozenTrial(number=number, trial_id=trial_id, value=None, **contents)
 
 
 def _empty_trial(
     trial_id: int, number: int, state: TrialState, started: datetime | None = None
 ) -> FrozenTrial:
-    return FrozenTrial(
-        number=number,
-        state=state,
-        value=None,
-        datetime_start=started,
-        datetime_complete=None,
-        params={},
-        distributions={},
-        user_attrs={},
-        system_attrs={},
-        intermediate_values={},
-        trial_id=trial_id,
-    )
+    empty: dict[str, Any] = {
+        name: {} for name in ("params", "distributions", "user_attrs", "system_attrs", "intermediate_values")
+    }
+    empty |= {"datetime_start": started, "datetime_complete": None}
+    return FrozenTrial(number=number, state=state, value=None, trial_id=trial_id, **empty)
 
 
 def _utc(local: datetime | None) -> datetime | None:

@@ -7,13 +7,12 @@ claim takes a running trial without a valid lease.
 
 from __future__ import annotations
 
-import functools
 import math
 import warnings
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import optuna
 import sqlalchemy as sql
@@ -21,21 +20,20 @@ from optuna.trial import FrozenTrial, TrialState
 
 from sweeplab.data.task import Sizes
 from sweeplab.lab.listing import read_spec
-from sweeplab.lab.storage import REPEATS
+from sweeplab.lab.storage import REPEATS, SEED_OFFSET
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.algorithms import make_pruner, n_startup_trials, promotes, settled_pruner
 from sweeplab.study.rules import facts
-from sweeplab.study.space import Cell, cells, spaces_of
+from sweeplab.study.space import Cell, cells, nearest_cells, spaces_of
 from sweeplab.study.spec import StudySpec
-from sweeplab.sweep.trials.asking import ask, nearest, seed_sampler
+from sweeplab.sweep.trials.asking import Asker
 from sweeplab.sweep.trials.availability import FAILURES, Availability
 from sweeplab.sweep.trials.commands import Command, Commands
 from sweeplab.sweep.trials.counting import PROMOTED, CellCounts, CellTally, is_own
-from sweeplab.sweep.trials.halving import with_rungs
-from sweeplab.sweep.trials.leases import TABLES, Lease, Leases
+from sweeplab.sweep.trials.leases import TABLES, Claim, Lease, LeaseLost, Leases, Report, Verdicts
+from sweeplab.sweep.trials.public import open_storage
 from sweeplab.sweep.trials.reopening import Reopening
-from sweeplab.sweep.trials.storage import TrialStorage
 
 OPTUNA_STATES = {
     RunState.COMPLETE: TrialState.COMPLETE,
@@ -49,45 +47,6 @@ MOST_DRAWS = 100
 MOST_ATTEMPTS = 10
 # After this many failed trials of a cell a worker starts no more there.
 MOST_FAILURES = 3
-
-
-class LeaseLost(Exception):  # noqa: N818 - a state of the world, not a failure
-    """Another worker holds the trial by now: this one may write nothing of it."""
-
-
-@dataclass
-class Claim:
-    """A trial held by this worker; `attempt` counts the workers that have held it, this one included.
-
-    `reported` has the iterations already reported to Optuna: they are not reported twice. `asked` has what a person
-    asked for: the values that were `enqueued`, or the trial that it `retries`. `promoted` is the iteration at which the
-    trial was pruned before it was promoted; it is not pruned again.
-    """
-
-    cell: Cell
-    number: int
-    trial_id: int
-    sampled: dict[str, Any]
-    attempt: int
-    trial: optuna.Trial = field(repr=False)
-    reported: set[int]
-    asked: dict[str, Any]
-    promoted: int | None = None
-
-
-class Report(NamedTuple):
-    """A trial's value at an iteration."""
-
-    claim: Claim
-    iteration: int
-    value: float
-
-
-class Verdicts(NamedTuple):
-    """The outcome of reports, as trial ids: trials to be pruned (`behind`), and trials that others hold by now."""
-
-    behind: set[int]
-    lost: set[int]
 
 
 @dataclass(frozen=True)
@@ -120,10 +79,17 @@ class Store:
         self.cells = list(cells)
         self.spaces = spaces_of(spec, cells, sizes)
         self.availability = wait or Availability(spec.name)
-        self.storage = self.availability.retry(lambda: TrialStorage(url))
+        self.storage = self.availability.retry(lambda: open_storage(url))
         self.leases = Leases(self.storage.engine)
         self.commands = Commands(self.storage.engine, self.availability)
-        self.reopening = Reopening(self.storage, self.commands)
+        self.reopening = Reopening(self.storage, self.commands, self.trial_id)
+        self.asker = Asker(
+            spec,
+            self.spaces,
+            self.storage,
+            lambda index: self.tally(self.cells[index]),
+            self._best_of_nearest_finished,
+        )
         self._held: set[int] = set()  # trials that this worker holds
         self._unsent: list[Report] = []  # reports kept while the database does not answer
         self.budget = spec.budget
@@ -147,8 +113,8 @@ class Store:
         store = cls(spec, cells, sizes, url)
         TABLES.create_all(store.storage.engine)
         known = set(optuna.get_all_study_names(store.storage))
-        for cell in cells:
-            if (name := f"{spec.name}/{cell.key}") not in known:
+        for name in (f"{spec.name}/{cell.key}" for cell in cells):
+            if name not in known:
                 store.storage.create_new_study([optuna.study.StudyDirection.MINIMIZE], name)
         return store
 
@@ -157,7 +123,6 @@ class Store:
         if cell.index not in self._studies:
             values = self.spaces[cell.index].typical
             pruner = make_pruner(settled_pruner(self.spec.pruner, values.eval_interval, values.max_iters))
-            pruner = with_rungs(pruner, lambda: self.tally(cell).rungs)
             name = f"{self.spec.name}/{cell.key}"
             self._studies[cell.index] = optuna.Study(name, self.storage, pruner=pruner)
         return self._studies[cell.index]
@@ -169,6 +134,14 @@ class Store:
             self._study_ids[cell.index] = self.storage.get_study_id_from_name(name)
         return self._study_ids[cell.index]
 
+    def trial_id(self, cell: Cell, number: int) -> int:
+        """Return the id of a trial, as far as the storage has read them."""
+        return self.storage.cell(self.study_id(cell)).ids[number]
+
+    def seeds(self, cell: Cell, trial: FrozenTrial) -> list[int]:
+        """Return the seeds that a trial is trained with."""
+        return [seed + trial.user_attrs.get(SEED_OFFSET, 0) for seed in self.spaces[cell.index].seeds]
+
     def trials(self, cell: Cell) -> list[FrozenTrial]:
         """Return a cell's own trials, without those that violate a constraint, repeat another or were withdrawn."""
         return [trial for trial in self.study(cell).get_trials(deepcopy=False) if is_own(trial)]
@@ -176,11 +149,11 @@ class Store:
     def tally(self, cell: Cell) -> CellTally:
         """Return the sums over a cell's trials, as far as the storage has read them."""
         trials = self.storage.cell(self.study_id(cell))
-        found = self._tallies.get(cell.index)
-        if found is None or found.trials is not trials:  # the storage has dropped its cached trials
-            found = self._tallies[cell.index] = CellTally(trials)
-        found.update()
-        return found
+        tally = self._tallies.get(cell.index)
+        if tally is None or tally.trials is not trials:  # the storage has dropped its cached trials
+            tally = self._tallies[cell.index] = CellTally(trials)
+        tally.update()
+        return tally
 
     def poll_commands(self) -> list[Command]:
         """Read and apply the commands that are new since the last time; none while the database does not answer."""
@@ -221,15 +194,11 @@ class Store:
         def take() -> list[Claim]:
             with self.storage.transaction() as connection:
                 leases = self.leases.all(connection)
-                held = {trial_id for trial_id, lease in leases.items() if not lease.is_dead}
-                free = [
-                    each for each in self._running_without(held) if (each[0].key, each[1].number) in trials
-                ]
-                return [
-                    claim
-                    for cell, frozen in free
-                    for claim in self._take_over(connection, cell, frozen, leases.get(frozen._trial_id))
-                ]
+                claims: list[Claim] = []
+                for cell, trial in self._running_without(self._live(leases)):
+                    if (cell.key, trial.number) in trials:
+                        claims += self._take_over(connection, cell, trial, leases)
+                return claims
 
         claims = self.availability.retry(take)
         self._held |= {claim.trial_id for claim in claims}
@@ -254,10 +223,10 @@ class Store:
             fitting = [cell for cell in self.cells if fits(cell)]
             leases = self.leases.all(connection)
             # This worker's own trials count as held, even if it has lost their leases: its next report finds out.
-            held = self._held | {trial_id for trial_id, lease in leases.items() if not lease.is_dead}
+            held = self._held | self._live(leases)
             for cell, frozen in self._running_without(held):
                 if len(claims) < n_trials and fits(cell):
-                    claims += self._take_over(connection, cell, frozen, leases.get(frozen._trial_id))
+                    claims += self._take_over(connection, cell, frozen, leases)
             asked: list[int] = []
             while len(claims) < n_trials and (claim := self._ask_where_there_is_room(fitting)):
                 claims.append(claim)
@@ -266,32 +235,37 @@ class Store:
                 self.leases.take(connection, asked)
             while len(claims) < n_trials and (best := self._next_to_promote(fitting)):
                 if self.reopening.promote(connection, *best):
-                    claims += self._take_over(connection, *best, None)
+                    claims += self._take_over(connection, *best, {})
             self.n_holders = len({lease.holder for lease in leases.values()} | {str(self.leases.owner)})
         return claims
 
+    @staticmethod
+    def _live(leases: Mapping[int, Lease]) -> set[int]:
+        return {trial_id for trial_id, lease in leases.items() if not lease.is_dead}
+
     def _is_asked_for_elsewhere(self, fits: Callable[[Cell], bool]) -> bool:
-        """Return whether an enqueued trial waits in a cell that does not fit: this worker's stack has to end first."""
+        # Where an enqueued trial waits in a cell that does not fit, this worker's stack has to end first.
         asked = [cell for cell in self.cells if cell.key in self._asked]
         waiting = [cell for cell in asked if self.tally(cell).waiting()]
         self._asked = {cell.key for cell in waiting}
         return not all(map(fits, waiting))
 
     def _take_over(
-        self, connection: sql.Connection, cell: Cell, frozen: FrozenTrial, lease: Lease | None
+        self, connection: sql.Connection, cell: Cell, frozen: FrozenTrial, leases: Mapping[int, Lease]
     ) -> list[Claim]:
         """Claim a trial that runs without a valid lease; return no claim if another worker was faster."""
-        trial_id = frozen._trial_id
-        if (attempt := self.leases.take_over(connection, trial_id, lease)) is None:
+        trial_id = self.trial_id(cell, frozen.number)
+        attempt = self.leases.take_over(connection, trial_id, leases.get(trial_id))
+        if attempt is None:
             return []
         self.storage.refresh([trial_id])
         study = self.study(cell)
-        space, tally = self.spaces[cell.index], self.tally(cell)
-        seed_sampler(study, self.spec, space, tally, frozen.number, self._n_startup)
+        self.asker.seed_sampler(study, cell, frozen.number, self._n_startup)
         with warnings.catch_warnings(action="ignore"):
             trial = optuna.Trial(study, trial_id)
-        reported = set(trial._cached_frozen_trial.intermediate_values)
-        if claim := self._claimed(cell, trial, attempt, reported):
+        reported = set(self.storage.get_trial(trial_id).intermediate_values)
+        claim = self._claimed(cell, trial, attempt, reported)
+        if claim:
             return [claim]
         self.leases.drop(connection, trial_id, attempt)
         return []
@@ -299,14 +273,14 @@ class Store:
     @property
     def _may_promote(self) -> bool:
         has_more = self.budget.time is not None or self.budget.flops is not None
-        return promotes(self.spec.pruner) and has_more and not self._is_spent()
+        can_promote = promotes(self.spec.pruner) and self.storage.can_reopen
+        return can_promote and has_more and not self._is_spent()
 
     def _next_to_promote(self, fitting: Sequence[Cell]) -> tuple[Cell, FrozenTrial] | None:
-        """Return the best pruned trial of the cell with the fewest promoted; None while others run or may start."""
         if not self._may_promote:
             return None
         running = [trial for cell in self.cells for trial in self.tally(cell).running()]
-        if any(map(self._room, self.cells)) or not all(PROMOTED in each.user_attrs for each in running):
+        if any(map(self._room, self.cells)) or not all(PROMOTED in trial.user_attrs for trial in running):
             self.awaits_results = True
             return None
 
@@ -316,40 +290,38 @@ class Store:
         for cell in sorted(fitting, key=n_promoted):
             # Not one that this worker still trains, unaware that it lost the lease and others have pruned the trial.
             for trial in self.tally(cell).best_pruned(1):
-                return None if trial._trial_id in self._held else (cell, trial)
+                return None if self.trial_id(cell, trial.number) in self._held else (cell, trial)
         return None
 
     def _running_without(self, held: Container[int]) -> list[tuple[Cell, FrozenTrial]]:
-        """Return the running trials that are not held, each with its cell, in order."""
-        free = [each for each in self.storage.unended.items() if each[0] not in held]
+        free = [ids for ids in self.storage.unended.items() if ids[0] not in held]
         cells = {self.study_id(cell): cell for cell in self.cells} if free else {}
-        found = [
-            (cells[study_id], self.storage.cell(study_id).unended[trial_id])
-            for trial_id, study_id in free
-            if study_id in cells
-        ]
-        running = [(cell, trial) for cell, trial in found if trial.state == TrialState.RUNNING]
-        return sorted(running, key=lambda each: (each[0].index, each[1].number))
+        running = []
+        for trial_id, study_id in free:
+            if cell := cells.get(study_id):
+                trial = self.storage.cell(study_id).unended[trial_id]
+                running += [(cell, trial)] * (trial.state == TrialState.RUNNING)
+        return sorted(running, key=lambda pair: (pair[0].index, pair[1].number))
 
     def _ask_where_there_is_room(self, fitting: Sequence[Cell]) -> Claim | None:
         is_spent = self._is_spent()
         while True:
             for study_id in self.storage.take_changed():
                 self._rooms.pop(study_id, None)
-            rooms = [room for cell in fitting if (room := self._room(cell))]
-            rooms = [room for room in rooms if room.waits or not is_spent]
-            self.awaits_results = not all(room.is_open for room in rooms)
-            if not (open_rooms := [room for room in rooms if room.is_open]):
+            rooms = [room for room in map(self._room, fitting) if room and (room.waits or not is_spent)]
+            open_rooms = [room for room in rooms if room.is_open]
+            self.awaits_results = len(open_rooms) < len(rooms)
+            if not open_rooms:
                 return None
             cell = min(open_rooms, key=lambda room: room.place).cell
-            if claim := self._ask(cell):
+            claim = self._ask(cell)
+            if claim:
                 return claim
             self._finished.add(cell.index)
             self._rooms[self.study_id(cell)] = None
             self._notices.append(f"cell {cell.key}: found no new point that meets the constraints")
 
     def _room(self, cell: Cell) -> _Room | None:
-        """Return a cell's room for another trial, None if it has none; cached until one of its trials changes."""
         study_id = self.study_id(cell)
         if study_id not in self._rooms:
             self._rooms[study_id] = self._find_room(cell)
@@ -361,7 +333,7 @@ class Store:
             self._finished.add(cell.index)
         if cell.index in self._finished:
             return None
-        order = (counts.running, 0 if self.budget.trials_per_cell else counts.counted)
+        order = (counts.running, counts.counted * (self.budget.trials_per_cell is None))
         if counts.waiting:
             return _Room(cell, *order, waits=True)
         failed_before = self._failed_before.setdefault(cell.index, counts.failed)
@@ -369,16 +341,21 @@ class Store:
         if is_full or counts.failed - failed_before >= MOST_FAILURES:
             return None
         awaits = modelled < n_startup <= modelled + counts.running
+        # A repetition follows from all other trials.
+        awaits |= counts.running > 0 and self._n_left(counts) <= self.budget.repeats
         return _Room(cell, *order, is_open=not awaits)
 
     def limit(self, cell: Cell) -> float:
-        """Return how many trials a cell may have: the budget's, but at most the number of its points."""
-        given = (self.budget.trials_per_cell, self.spaces[cell.index].n_points)
-        return min((each for each in given if each is not None), default=math.inf)
+        """Return how many trials a cell may have: the budget's, but at most its points and repetitions."""
+        n_points = self.spaces[cell.index].n_points or math.inf
+        return min(self.budget.trials_per_cell or math.inf, n_points + self.budget.repeats)
 
     @property
     def _n_startup(self) -> int:
-        return n_startup_trials(self.spec.sampler, self.budget.trials_per_cell)
+        return n_startup_trials(self.spec, self.budget.trials_per_cell)
+
+    def _n_left(self, counts: CellCounts) -> float:
+        return self.limit(counts.cell) - counts.counted - counts.running
 
     def take_notices(self) -> list[str]:
         """Return new messages for the user, each once."""
@@ -386,31 +363,30 @@ class Store:
         return notices
 
     def _is_spent(self) -> bool:
-        """Return whether ended and running trials together use up the budget of FLOPs."""
         if self.budget.flops is None:
             return False
         tallies = [self.tally(cell) for cell in self.cells]
-        spent = sum(each.train_flops for each in tallies)
-        running = [trial for each in tallies for trial in each.running()]
+        spent = sum(tally.train_flops for tally in tallies)
+        running = [trial for tally in tallies for trial in tally.running()]
         planned = sum(trial.user_attrs.get("planned_flops", 0) for trial in running)
         return bool(spent + planned >= self.budget.flops)
 
     def _ask(self, cell: Cell) -> Claim | None:
         """Ask for a new trial; None if no new point is found that meets the cell's constraints."""
-        study, space = self.study(cell), self.spaces[cell.index]
+        study = self.study(cell)
         for left in reversed(range(MOST_DRAWS)):
             with warnings.catch_warnings(action="ignore"):
-                tally = self.tally(cell)
-                nearby = functools.partial(self._best_of_nearest_finished, cell)
-                trial = ask(study, self.spec, space, tally, self._n_startup, nearby)
+                n_left = self._n_left(self._count(cell))
+                trial = self.asker.ask(study, cell, self._n_startup, n_left, self.budget.repeats)
             if trial is None:
                 return None
-            if claim := self._claimed(cell, trial):
+            claim = self._claimed(cell, trial)
+            if claim:
                 return claim
-            # Draw again the values that an enqueued trial leaves to the sampler.
-            if left and (asked := _asked(trial)):
-                given = self.storage.get_trial_system_attrs(trial._trial_id)["fixed_params"]
-                study.enqueue_trial(given, asked)
+            asked = _asked(trial)
+            if left and asked:  # draw again the values that an enqueued trial leaves to the sampler
+                trial_id = self.trial_id(cell, trial.number)
+                study.enqueue_trial(self.storage.get_trial_system_attrs(trial_id)["fixed_params"], asked)
         return None
 
     def _claimed(
@@ -426,7 +402,8 @@ class Store:
         values = space.resolve(sampled, self.spec.first_seed)
         asked, twin = _asked(trial), self.tally(cell).twin(trial.params, trial.number)
         void: dict[str, Any] = {"infeasible": True} if space.broken(values) else {}
-        if not asked and twin is not None:
+        offset = trial.user_attrs.get(SEED_OFFSET, 0)
+        if not (asked or offset) and twin is not None:
             void[REPEATS] = twin
         if void:
             for name, value in void.items():
@@ -434,14 +411,15 @@ class Store:
             self.study(cell).tell(trial, state=TrialState.FAIL)
             return None
         trial.set_user_attr("planned_flops", float(facts(values).train_flops * len(space.seeds)))
-        promoted = trial.user_attrs.get(PROMOTED)
-        known = set(reported)
-        return Claim(cell, trial.number, trial._trial_id, sampled, attempt, trial, known, asked, promoted)
+        promoted, trial_id = trial.user_attrs.get(PROMOTED), self.trial_id(cell, trial.number)
+        return Claim(
+            cell, trial.number, trial_id, sampled, attempt, trial, {*reported}, asked, promoted, offset
+        )
 
     def _best_of_nearest_finished(self, cell: Cell) -> FrozenTrial | None:
-        for other in nearest(cell, self.cells):
-            is_finished = other.index in self._finished or self._is_full(self._count(other))
-            if is_finished and (best := self.tally(other).best):
+        for other in nearest_cells(cell, self.cells):
+            best = self.tally(other).best
+            if best and (other.index in self._finished or self._is_full(self._count(other))):
                 return best
         return None
 
@@ -467,32 +445,33 @@ class Store:
         return verdicts
 
     def _report(self, reports: Sequence[Report]) -> Verdicts:
-        attempts = {each.claim.trial_id: each.claim.attempt for each in reports}
+        attempts = {report.claim.trial_id: report.claim.attempt for report in reports}
         prunes = self.spec.pruner.type != "none"
         new: list[Report] = []
         try:
             with self.storage.transaction(in_turn=False, reads=prunes) as connection:
                 held = self.leases.held(connection, attempts)
                 if prunes:
-                    studies = {self.study_id(each.claim.cell) for each in reports}
+                    studies = {self.study_id(report.claim.cell) for report in reports}
                     self.storage.refresh_system_attrs(studies)
                 behind = set()
                 for claim, iteration, value in reports:
                     if claim.trial_id not in held:
                         continue
                     if math.isfinite(value) and iteration not in claim.reported:
-                        claim.trial.report(value, iteration)
+                        self.storage.set_trial_intermediate_value(claim.trial_id, iteration, value)
                         claim.reported.add(iteration)
                         new.append(Report(claim, iteration, value))
                     # A report before the last one repeats a killed worker's, which was judged then.
                     is_last = iteration >= max(claim.reported, default=0)
-                    # A promoted trial is judged only so that others can be compared with it.
-                    if prunes and is_last and claim.trial.should_prune() and claim.promoted is None:
-                        behind.add(claim.trial_id)
+                    if prunes and is_last:
+                        study, trial = self.study(claim.cell), self.storage.get_trial(claim.trial_id)
+                        # A promoted trial is judged only so that others can be compared with it.
+                        if study.pruner.prune(study, trial) and claim.promoted is None:
+                            behind.add(claim.trial_id)
         except BaseException:
             for claim, iteration, _ in new:  # nothing was written
                 claim.reported.discard(iteration)
-                claim.trial._cached_frozen_trial.intermediate_values.pop(iteration, None)
             raise
         return Verdicts(behind, attempts.keys() - held)
 
@@ -505,9 +484,9 @@ class Store:
             LeaseLost: another worker holds the trial by now.
             StorageUnavailable: the database has not answered for too long.
         """
-        told = {"outcome": str(outcome), **totals}
+        attributes = {"outcome": str(outcome), **totals}
         try:
-            self.availability.retry(lambda: self._tell(claim, outcome, value, told))
+            self.availability.retry(lambda: self._tell(claim, outcome, value, attributes))
         finally:
             self._held.discard(claim.trial_id)
 
@@ -527,13 +506,12 @@ class Store:
                 self.storage.set_trial_user_attr(claim.trial_id, name, attribute)
             if outcome == RunState.DIVERGED:
                 # Samplers prefer pruned trials with a later last step: mark a diverged one as infeasible instead.
-                with warnings.catch_warnings(
-                    action="ignore"
-                ):  # a worker that died here may have set it already
+                # A worker that died here may have set it already.
+                with warnings.catch_warnings(action="ignore"):
                     claim.trial.set_constraint("diverged", 1.0)
             state = OPTUNA_STATES[outcome]
-            told = value if state == TrialState.COMPLETE else None
-            self.study(claim.cell).tell(claim.number, told, state=state)
+            values = value if state == TrialState.COMPLETE else None
+            self.study(claim.cell).tell(claim.number, values, state=state)
 
     def requeue(self, claims: Iterable[Claim]) -> None:
         """Give back the leases of trials that have not ended, so that the next claims can take them."""
@@ -571,19 +549,19 @@ class Store:
     def share_left(self) -> float:
         """Return how many trials each worker may still start, as of the last claim."""
         counts = [self._count(cell) for cell in self.cells]
-        left = sum(max(0, self.limit(each.cell) - each.counted - each.running) for each in counts)
+        left = sum(max(0, self.limit(of.cell) - of.counted - of.running) for of in counts)
         return left / self.n_holders
 
     def n_running(self) -> int:
         """Return how many trials have started and not ended."""
-        return sum(each.running for each in self.counts())
+        return sum(counts.running for counts in self.counts())
 
     def n_held(self) -> int:
         """Return how many trials are held by some process, here or elsewhere."""
 
         def read() -> int:
             with self.storage.reading() as connection:
-                return sum(not lease.is_dead for lease in self.leases.all(connection).values())
+                return len(self._live(self.leases.all(connection)))
 
         return self.availability.retry(read)
 

@@ -1,4 +1,7 @@
-"""SQL statements that read and write Optuna's tables in bulk, for SQLite and PostgreSQL, each built once."""
+"""SQL statements that read and write Optuna's tables in bulk, for SQLite and PostgreSQL, each built once.
+
+The tables are private parts of Optuna, which `public.py` compares with those that are known here.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,16 @@ SYSTEM = models.TrialSystemAttributeModel.__table__
 STUDIES = models.StudyModel.__table__
 DIRECTIONS = models.StudyDirectionModel.__table__
 STUDY_SYSTEM = models.StudySystemAttributeModel.__table__
+# The columns that these statements know of the tables that they write.
+COLUMNS = {
+    TRIALS: "trial_id number study_id state datetime_start datetime_complete",
+    PARAMS: "param_id trial_id param_name param_value distribution_json",
+    VALUES: "trial_value_id trial_id objective value value_type",
+    REPORTS: "trial_intermediate_value_id trial_id step intermediate_value intermediate_value_type",
+    USER: "trial_user_attribute_id trial_id key value_json",
+    SYSTEM: "trial_system_attribute_id trial_id key value_json",
+    STUDY_SYSTEM: "study_system_attribute_id study_id key value_json",
+}
 # The unique columns of each table; the other columns of a row may be overwritten.
 KEYS = {
     PARAMS: ("trial_id", "param_name"),
@@ -32,8 +45,10 @@ KEYS = {
     STUDY_SYSTEM: ("study_id", "key"),
 }
 
-# One lock per schema of a PostgreSQL database: each study has its own schema.
-TAKE_TURN = sql.text("SELECT pg_advisory_xact_lock(hashtext('sweeplab ' || current_schema()))")
+VERSION = models.VersionInfoModel.__table__
+stored_value = models.TrialValueModel.value_to_stored_repr
+stored_report = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr
+
 TIMES = (TRIALS.c["datetime_start"], TRIALS.c["datetime_complete"])
 # Of each table with rows per trial: the columns of a row's order, name, number and text.
 PARTS = {
@@ -104,7 +119,8 @@ FORGET_ENDING = (
 )
 # What it also loses if it is restored from its records.
 FORGET_CONTENT = tuple(
-    sql.delete(each).where(each.c.trial_id == sql.bindparam("id")) for each in (PARAMS, REPORTS, USER, SYSTEM)
+    sql.delete(table).where(table.c.trial_id == sql.bindparam("id"))
+    for table in (PARAMS, REPORTS, USER, SYSTEM)
 )
 SET_STATE = (
     sql.update(TRIALS)
@@ -130,15 +146,15 @@ def _rows_of(kind: str) -> sql.Select[Any]:
 def upsert(table: sql.Table, dialect: str) -> Any:
     """Return the statement that inserts rows into a table and overwrites existing ones."""
     key = KEYS[table]
-    given = [column.name for column in table.columns if not column.primary_key]
+    names = [column.name for column in table.columns if not column.primary_key]
     # Import only one: PostgreSQL's takes as long as SQLAlchemy's core.
     insert = (
         import_module(f"sqlalchemy.dialects.{dialect}")
         .insert(table)
-        .values({name: sql.bindparam(name) for name in given})
+        .values({name: sql.bindparam(name) for name in names})
     )
     return insert.on_conflict_do_update(
-        index_elements=key, set_={name: insert.excluded[name] for name in given if name not in key}
+        index_elements=key, set_={name: insert.excluded[name] for name in names if name not in key}
     )
 
 

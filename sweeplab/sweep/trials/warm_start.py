@@ -11,6 +11,7 @@ storage a completed trial has no curve, and a pruned one only its last value, by
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import re
@@ -18,10 +19,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.files import write_whole
+from sweeplab.files import read_bytes, write_whole
 from sweeplab.hyperparameters import TABLE, Hyperparameter
 from sweeplab.lab.listing import find_study, read_spec
 from sweeplab.lab.storage import WARM_START
@@ -83,9 +84,9 @@ def read_warm_starts(
     Raises:
         BadInput: a source cannot be read, is of other data, or has no fitting trial; with the trials and reasons.
     """
-    recorded = folder.read(folder.warm_start_file) if folder.warm_start_file.exists() else {}
-    known = {source for sources in recorded.values() for source in sources}
-    found: list[WarmStartSource] = []
+    recorded = folder.read_if_written(folder.warm_start_file)
+    known = {name for counts in recorded.values() for name in counts}
+    sources: list[WarmStartSource] = []
     problems: list[Problem] = []
     for index, name in enumerate(spec.warm_starts):
         if name.endswith(TABLE_SUFFIX):
@@ -93,14 +94,14 @@ def read_warm_starts(
         else:
             trials = _study_trials(spec, folder.lab, name, data)
         try:
-            found.append(_fitted(name, trials, spaces))
+            sources.append(_fitted(name, trials, spaces))
         except BadInput as error:
             if not (isinstance(error, _Missing) and name in known):
                 place = ("warm_start", index)
                 problems += [spec.problem(place, x.what, x.allowed, x.nearest) for x in error.problems]
     if problems:
         raise BadInput(*problems)
-    return found
+    return sources
 
 
 class _Missing(BadInput):
@@ -135,25 +136,30 @@ def _fit(trial: FinishedTrial, spaces: Sequence[Space]) -> tuple[Space, dict[str
     """
     if trial.outcome not in LEARNABLE:
         raise ValueError(f"not finished (state {trial.outcome})")
-    if RunState(trial.outcome).has_value and (trial.value is None or not math.isfinite(trial.value)):
+    if RunState(trial.outcome).has_value and not _is_finite(trial.value):
         raise ValueError("no finite value")
     grid = [name for name in spaces[0].cell.values if all(name in each.cell.values for each in spaces)]
-    if missing := [name for name in grid if name not in trial.values]:
+    missing = [name for name in grid if name not in trial.values]
+    if missing:
         raise ValueError(f"lacks {missing[0]}, which is in the grid")
     agreeing = [space for space in spaces if _agrees(trial.values, space.cell.values)]
     if not agreeing:
         raise ValueError(f"no cell has {', '.join(f'{name}={shown(trial.values[name])}' for name in grid)}")
-    space = max(
-        agreeing, key=lambda each: len(each.cell.values)
-    )  # a cell without changes agrees with all trials
+    # A cell without changes agrees with all trials.
+    space = max(agreeing, key=lambda space: len(space.cell.values))
     parameters, ours = space.fitted(trial.values)
     settled = settle_devices(ours)
     for name, value in settled.applicable().items():
         if name in trial.values and name not in _IDLE and not _same(trial.values[name], value):
             raise ValueError(f"{name} is {shown(trial.values[name])} there and {shown(value)} here")
-    if rule := space.broken(ours):
+    rule = space.broken(ours)
+    if rule:
         raise ValueError(f"breaks {rule}")
     return space, parameters
+
+
+def _is_finite(value: float | None) -> TypeGuard[float]:
+    return value is not None and math.isfinite(value)
 
 
 def _agrees(values: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
@@ -163,8 +169,9 @@ def _agrees(values: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 def _same(one: Any, other: Any) -> bool:
     if isinstance(one, tuple | list) and isinstance(other, tuple | list):
         return len(one) == len(other) and all(map(_same, one, other))
-    numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in (one, other))
-    return math.isclose(one, other, rel_tol=_CLOSE) if numbers else bool(one == other)
+    if all(isinstance(each, int | float) and not isinstance(each, bool) for each in (one, other)):
+        return math.isclose(one, other, rel_tol=_CLOSE)
+    return bool(one == other)
 
 
 def _study_trials(spec: StudySpec, lab: Path, name: str, data: DataDescription) -> Iterator[FinishedTrial]:
@@ -189,8 +196,10 @@ def _study_trials(spec: StudySpec, lab: Path, name: str, data: DataDescription) 
         first.setdefault(f"{run.cell}/{run.trial}", run)
     for place, run in first.items():
         values, end = run.read_start().values.as_dict(), run.read_end()
-        outcome, value = (end.ending.outcome, end.value) if end else (folder.unfinished, None)
-        yield FinishedTrial(place, values, outcome, value, end.iteration if end else None)
+        if end:
+            yield FinishedTrial(place, values, end.ending.outcome, end.value, end.iteration)
+        else:
+            yield FinishedTrial(place, values, folder.unfinished, None)
 
 
 def _table_trials(file: Path, objective: ObjectiveSpec) -> Iterator[FinishedTrial]:
@@ -199,14 +208,14 @@ def _table_trials(file: Path, objective: ObjectiveSpec) -> Iterator[FinishedTria
     If it has one row per run, the first row of each trial.
     """
     try:
-        with file.open(encoding="utf-8-sig", newline="") as lines:
-            reader = csv.DictReader(lines)
-            known = list(reader.fieldnames or ())
-            rows = [(reader.line_num, row) for row in reader]
+        reader = csv.DictReader(io.StringIO(read_bytes(file).decode("utf-8-sig"), newline=""))
+        known = list(reader.fieldnames or ())
+        rows = [(reader.line_num, row) for row in reader]
     except FileNotFoundError:
         raise _Missing(f"no such file: {file}") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadInput(f"{file} cannot be read as a table: {error}") from error
+        reason = getattr(error, "strerror", error)
+        raise BadInput(f"{file} cannot be read as a table: {reason}") from error
     losses = ("val_loss", f"{objective.at}_val_loss") if objective.metric == "val_loss" else ()
     columns = ("value", *losses)  # the first that exists gives a trial's value
     column = next((name for name in columns if name in known), None)
@@ -214,13 +223,14 @@ def _table_trials(file: Path, objective: ObjectiveSpec) -> Iterator[FinishedTria
         raise BadInput(Problem(f"{file} has no column with the values of its trials", " | ".join(columns)))
     seen = set()
     for line, row in rows:
-        if (trial := tuple(row.get(name) for name in ("study", "cell", "trial"))) != (None, None, None):
-            if trial in seen:
-                continue
+        trial = tuple(row.get(name) for name in ("study", "cell", "trial"))
+        if trial in seen:
+            continue
+        if any(part is not None for part in trial):
             seen.add(trial)
         texts = {name: text for name, text in row.items() if name in TABLE and text is not None}
         values = {
-            name: _read(TABLE[name], each) for name, each in texts.items() if each or TABLE[name].optional
+            name: _read(TABLE[name], text) for name, text in texts.items() if text or TABLE[name].optional
         }
         iteration = _number(row.get("iterations") or "")
         ended = int(iteration) if iteration is not None and math.isfinite(iteration) else None
@@ -271,8 +281,8 @@ def _add_to_cell(store: Store, cell: Cell, sources: Sequence[WarmStartSource]) -
     if all(WARM_START in trial.user_attrs for trial in there):  # else the cell has started
         known = {_content(trial) for trial in there}
         for trial in [trial for source in sources for index, trial in source.fitting if index == cell.index]:
-            if (content := _content(trial)) not in known:
-                known.add(content)
+            if _content(trial) not in known:
+                known.add(_content(trial))
                 study.add_trial(trial)
     marks = [trial.user_attrs.get(WARM_START) for trial in study.get_trials(deepcopy=False)]
     counts = Counter(mark["from"] for mark in marks if mark)
@@ -286,13 +296,15 @@ def _optuna_trial(
 
     distributions = space.distributions()
     outcome, last = RunState(trial.outcome), dict[int, float]()
-    is_valued = outcome.has_value
+    state, value = TrialState.PRUNED, None
+    if outcome.has_value:
+        state, value = TrialState.COMPLETE, trial.value
     # Samplers prefer pruned trials with a later last step: a diverged one gets no step.
-    if outcome == RunState.PRUNED and trial.iteration is not None and trial.value is not None:
-        last = {trial.iteration: trial.value} if math.isfinite(trial.value) else {}
+    elif outcome == RunState.PRUNED and trial.iteration is not None and _is_finite(trial.value):
+        last = {trial.iteration: trial.value}
     return create_trial(
-        state=TrialState.COMPLETE if is_valued else TrialState.PRUNED,
-        value=trial.value if is_valued else None,
+        state=state,
+        value=value,
         params=dict(parameters),
         distributions={name: distributions[name] for name in parameters},
         user_attrs={WARM_START: {"from": source, "place": trial.place}, "outcome": str(trial.outcome)},
@@ -301,6 +313,5 @@ def _optuna_trial(
 
 
 def _content(trial: FrozenTrial) -> str:
-    """Return a text that is equal for equal trials, whatever their source."""
     parameters, reported = sorted(trial.params.items()), sorted(trial.intermediate_values.items())
     return json.dumps([parameters, trial.state.name, trial.values, reported])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sweeplab.errors import BadInput
 from sweeplab.lab.events import Event, TrialEnded, WorkerDone, WorkerExited
 from sweeplab.records.runs import RunState
-from sweeplab.sweep.engines.base import LEFT, NO_REVISION, REFUSED, UNSEEN, WorkerEngine, WorkerPlace
+from sweeplab.sweep.engines.base import LEFT, NO_REVISION, REFUSED, UNSEEN, WorkerEngine
 from sweeplab.train.devices import n_out_of_memory
 
 if TYPE_CHECKING:
@@ -54,18 +54,10 @@ class WorkerPool:
         state = self._store.commands.state
         return state.phase == "run" and any(known < state.revision for known in self._exited.values())
 
-    def prepare(self) -> None:
-        """Let all workers get ready to start."""
-        self._engine.prepare([*self._exited])
-
     def start(self) -> None:
         """Start the exited workers that do not know the latest command."""
         revision = self._store.commands.state.revision
         self._start([index for index, known in self._exited.items() if known < revision])
-
-    def forget_revisions(self) -> None:
-        """Let the next `start` start every worker that has exited."""
-        self._exited = dict.fromkeys(self._exited, NO_REVISION)
 
     def _start(self, indices: Sequence[int]) -> None:
         state = self._store.commands.state
@@ -73,6 +65,10 @@ class WorkerPool:
             self._exited.pop(index, None)
             self._known[index] = state.revision
         self._engine.start(indices, state.start.given)
+
+    def forget_revisions(self) -> None:
+        """Let the next `start` start every worker that has exited."""
+        self._exited = dict.fromkeys(self._exited, NO_REVISION)
 
     def listen(self, stopping: bool) -> None:
         """Handle the workers' events for POLL_SECONDS; replace a worker that dies, unless all are `stopping`."""
@@ -97,51 +93,24 @@ class WorkerPool:
     def _handle_exit(self, index: int, code: int, stopping: bool) -> None:
         known = self._known.pop(index)
         if code in (0, LEFT) or stopping:
-            self._exited[index] = known if code == 0 else NO_REVISION
+            self._exited[index] = {0: known}.get(code, NO_REVISION)
             return
         if code == UNSEEN and not self._known and not any(self._engine.folder.runs()):
             raise BadInput(self._engine.last_words(index))
         death = f"code {code}: {self._engine.last_words(index)}"
         if code == -signal.SIGKILL and (self._shortage or n_out_of_memory() > self._n_out_of_memory):
-            said = self._shortage or "the kernel has killed processes to free memory"
-            death = f"code {code}: probably out of memory: {said}"
+            why = self._shortage or "the kernel has killed processes to free memory"
+            death = f"code {code}: probably out of memory: {why}"
         self._deaths.append(death)
         if code not in (REFUSED, UNSEEN) and self._deaths.count(death) < MOST_ALIKE:
             self._start([index])
             return
-        n_alike = "" if code in (REFUSED, UNSEEN) else f"{MOST_ALIKE} workers in a row died the same way; "
+        n_alike = f"{MOST_ALIKE} workers in a row died the same way; " * (code not in (REFUSED, UNSEEN))
         self.failures.append(f"{n_alike}worker {index} ended with {death} (see {self._engine.log(index)})")
-
-    def places(self) -> list[WorkerPlace]:
-        """Return where each worker is."""
-        return self._engine.places()
-
-    @property
-    def is_queued(self) -> bool:
-        """Return whether all workers wait for a machine."""
-        places = self.places()
-        return bool(places) and all(each.state == "queued" for each in places)
-
-    @property
-    def waited_for(self) -> str:
-        """Name the workers that have not ended, and those of them that a signal has stopped."""
-        named = (
-            f"worker {each.worker} ({each.process})" + (each.why and f", {each.why}")
-            for each in self.places()
-        )
-        return "; ".join(named)
-
-    def stop(self) -> None:
-        """Ask every worker to save its runs at the next step and exit."""
-        self._engine.stop()
 
     def leave(self) -> None:
         """Let every worker save its runs and exit after the storage is lost, without reporting to it."""
-        self.stop()
+        self._engine.stop()
         ends = time.monotonic() + LEAVE_SECONDS
         while len(self) and time.monotonic() < ends:
             self.listen(stopping=True)
-
-    def kill(self) -> None:
-        """Kill every worker; their trials continue from the last checkpoint when the study is run again."""
-        self._engine.kill()

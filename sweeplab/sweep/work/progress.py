@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.formatting import counts
+from sweeplab.formatting import counts, duration
 from sweeplab.lab.describing import summarize
 from sweeplab.lab.events import Event, RunEvaluated, StudyError, TrialClaimed, TrialEnded, TrialEvent
 from sweeplab.lab.listing import StudyState, state_in_phase
@@ -121,7 +121,7 @@ class StudyProgress:
         cell = self.cells.setdefault(event.cell, CellProgress())  # one no longer in the grid has none
         cell.counted += 1
         if ending.outcome.has_value and ending.value is not None:
-            cell.best = ending.value if cell.best is None else min(cell.best, ending.value)
+            cell.best = min(value for value in (cell.best, ending.value) if value is not None)
 
     def reopen(self, cell: str) -> None:
         """Record that a pruned trial of a cell continues."""
@@ -132,7 +132,7 @@ class StudyProgress:
 
     def follow(self, state: ControlState) -> None:
         """Apply the phase and the budget that the study's commands have set."""
-        self.phase, self.state = state.phase, state_in_phase(state.phase)
+        self.phase, self.state = state.phase, state_in_phase(state.phase, self.places)
         if state.budget is not None:
             self.plan = self.remaining.plan = self.plan.with_budget(state.budget)
 
@@ -159,8 +159,8 @@ class Notifier:
         seconds = time.monotonic() - self._last_event
         if seconds > IDLE_SECONDS:
             self._last_event = math.inf
-            why = "" if phase == "run" else f"; {phase} was asked for"
-            self._notify("idle", f"nothing happened for {round(seconds / 60)} minutes{why}")
+            why = {"run": ""}.get(phase, f"; {phase} was asked for")
+            self._notify("idle", f"nothing happened for {duration(seconds)}{why}")
 
     def notify_end(self, folder: StudyFolder, status: str, errors: list[str]) -> None:
         """Notify how the study ended: its runs by state, its best value, and the first error."""
@@ -171,7 +171,8 @@ class Notifier:
         if summary["best_value"] is not None:
             lines.append(f"best {summary['metric']} {summary['best_value']:.4f} in {summary['best_run']}")
         lines += [f"error: {each}" for each in errors[:1]]
-        lines += [f"and {len(errors) - 1} more"] if len(errors) > 1 else []
+        if len(errors) > 1:
+            lines.append(f"and {len(errors) - 1} more")
         lines.append(f"show it: {folder.command('study show')}")
         self._notify(status, "\n".join(lines))
 

@@ -1,29 +1,31 @@
 """Audit pruning: train pruned trials to their end, to see what pruning cost.
 
 They are trained outside of the study: Optuna does not see them, no budget counts them, tracking does not have them.
-Their records are in `audit/` in the study's folder, in folders like those of its runs.
+Their records are in `audit/` in the study's folder, in folders like those of its runs. The study loop trains them as
+trials that wait to be continued, in a storage that lasts as long as the audit.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from sweeplab.data.generators import generator_key
 from sweeplab.errors import BadInput
+from sweeplab.files import database_url
+from sweeplab.lab.events import Event, TrialClaimed
 from sweeplab.lab.listing import read_spec
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import RunFolder, RunState
+from sweeplab.records.runs import Inside, RunEnd, RunState
 from sweeplab.study.plugins import check_imported
-from sweeplab.study.spec import StudySpec
-
-if TYPE_CHECKING:
-    from sweeplab.data.dataset import Dataset
+from sweeplab.study.spec import Budget, Pruner, Sampler, StudySpec
 
 AUDIT = "audit"
+Trial = tuple[str, int]  # its cell and number
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,10 @@ class Audited:
     value: float | None
 
 
-Trial = tuple[str, int]  # its cell and number
+class _AuditFolder(StudyFolder):
+    """The folder of a study, in which the audited runs take the place of its own."""
+
+    _runs = Inside(AUDIT)
 
 
 def audit_pruning(
@@ -69,65 +74,69 @@ def audit_pruning(
         raise BadInput(f"the pruning of study {folder.name} is being audited by another process") from None
     with lock:
         waiting = [trial for trial in chosen if not _audited(folder, trial)]
-        from sweeplab.study.inputs import recorded_dataset  # numpy with it: slow to import
-
-        dataset = recorded_dataset(folder, spec)
-        for at, trial in enumerate(waiting, start=1):
-            say(f"training trial {trial[1]} in cell {trial[0]} to its end ({at} of {len(waiting)})")
-            _train(folder, spec, dataset, trial)
+        if waiting:
+            _train(folder, spec, waiting, say)
     return audited_trials(folder)
 
 
 def audited_trials(folder: StudyFolder) -> list[Audited]:
     """Return the pruned trials that have been trained to their end."""
-    files = sorted((folder.path / AUDIT).glob("*/*/run.json"))
-    trials = dict.fromkeys((run.cell, run.trial) for run in (RunFolder(file.parent) for file in files))
-    return [found for trial in trials if (found := _audited(folder, trial))]
+    trials = dict.fromkeys((run.cell, run.trial) for run in _AuditFolder(folder.lab, folder.name).runs())
+    audited = [_audited(folder, trial) for trial in trials]
+    return [trial for trial in audited if trial]
 
 
-def _runs(folder: StudyFolder, trial: Trial) -> list[tuple[RunFolder, RunFolder]]:
-    """Return the runs of a trial, one per seed, and beside each the folder of its audit."""
-    audits = folder.path / AUDIT / trial[0]
-    return [(run, RunFolder(audits / run.path.name)) for run in folder.runs_of(*trial)]
+def _train(folder: StudyFolder, spec: StudySpec, trials: list[Trial], say: Callable[[str], None]) -> None:
+    """Train trials as the study would have without its pruner; an interrupted audit goes on from its snapshots."""
+    from sweeplab.study.inputs import recorded_dataset  # numpy with it: slow to import
+    from sweeplab.study.space import cells
+    from sweeplab.sweep.loop import Loop
+    from sweeplab.sweep.trials.store import Store
 
+    dataset, sizes = recorded_dataset(folder, spec), folder.data.sizes
+    audits, of_grid = _AuditFolder(folder.lab, folder.name), cells(spec, sizes)[0]
+    keys = {cell.key for cell in of_grid}
+    trials = sorted(trial for trial in trials if trial[0] in keys)  # a cell may have left the grid
+    unpruned = {
+        "pruner": Pruner(type="none"),
+        "sampler": Sampler(type="random"),
+        "budget": Budget(flops=1.0),  # the trials that wait use it up: there are no new ones
+        "track": spec.track.model_copy(update={"checkpoints": "none"}),
+    }
+    spec, begun = spec.model_copy(update=unpruned), set[Trial]()
 
-def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial) -> None:
-    """Train every seed of a trial from its start to its end, as the study would have without its pruner."""
-    from sweeplab.study.inputs import start_weights
-    from sweeplab.sweep.work.trial import TrialRuns, scored
-    from sweeplab.train.devices import settle_devices
-    from sweeplab.train.stack import Stack
+    def tell(event: Event) -> None:
+        if isinstance(event, TrialClaimed) and event.place not in begun:
+            begun.add(event.place)
+            nth = f"{len(begun)} of {len(trials)}"
+            say(f"training trial {event.trial} in cell {event.cell} to its end ({nth})")
 
-    starts = []
-    for run, audit in _runs(folder, trial):
-        for file in audit.path.glob("*"):
-            file.unlink()  # left by an interrupted audit
-        start = run.read_start()
-        starts.append((audit, replace(start, values=settle_devices(start.values))))
-    runs = TrialRuns(spec, dataset, starts)
-    values = starts[0][1].values
-    stack = Stack(values, dataset.training(values), dataset.val, len(starts))
-    weights = start_weights(spec)
-    for training in runs.trainings.values():
-        stack.admit(training.run, start=weights(training.run.values))
-    while len(stack):
-        records, whole = scored(stack, stack.advance(), spec.objective.at)
-        for record in records:
-            runs.take_in(record, whole.get(record.key))
-            runs.write_points()
-            if record.state != "running":
-                stack.release(record.key)
-    assert runs.outcome is not None
-    runs.write_ends(runs.ending(runs.outcome))
+    with tempfile.TemporaryDirectory() as place:
+        store = Store.create(spec, of_grid, sizes, database_url(Path(place) / "trials.db"))
+        spaces = {space.cell.key: space for space in store.spaces}
+        with store.storage.transaction() as connection:
+            for cell, number in trials:
+                run, *_ = folder.runs_of(cell, number)
+                space = spaces[cell]
+                store.reopening.restore(connection, space, store.study_id(space.cell), run.read_start())
+                for audit in audits.runs_of(cell, number):
+                    end = audit.read_end()
+                    if end and end.ending.outcome is RunState.FAILED:
+                        audit.end_file.unlink()
+        Loop(spec, store, dataset, audits, tell).run()
 
 
 def _audited(folder: StudyFolder, trial: Trial) -> Audited | None:
-    """Return the audit of a trial; None unless all of its seeds have been trained to their end."""
-    runs = _runs(folder, trial)
-    ends = [end for run, _ in runs if (end := run.read_end())]
-    audits = [end for _, audit in runs if (end := audit.read_end())]
+    def ends_in(there: StudyFolder) -> list[RunEnd]:
+        ends = [run.read_end() for run in there.runs_of(*trial)]
+        return [end for end in ends if end]
+
+    ends, audits = ends_in(folder), ends_in(_AuditFolder(folder.lab, folder.name))
     is_pruned = all(end.ending.outcome is RunState.PRUNED for end in ends)  # not if it was promoted since
-    if not is_pruned or not 0 < len(runs) == len(ends) <= len(audits):
+    if not is_pruned or not 0 < len([*folder.runs_of(*trial)]) == len(ends) <= len(audits):
         return None
-    value = audits[0].value if audits[0].ending.outcome.has_value else None
+    last = audits[0].ending
+    if last.outcome is RunState.FAILED:
+        return None
+    value = last.value if last.outcome.has_value else None
     return Audited(*trial, max(end.iteration for end in ends), ends[0].value, value)

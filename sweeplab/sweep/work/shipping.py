@@ -71,8 +71,8 @@ class Shipping:
                 self._ship(run)
             while not self._ending.wait(SEND_SECONDS):
                 self._ship_what_changed()
-            for each in self._trackers:
-                each.end_pause()
+            for tracker in self._trackers:
+                tracker.end_pause()
             self._ship_what_changed()
             self._refused.clear()
             for run in [*self._left]:
@@ -98,19 +98,19 @@ class Shipping:
             self._happened = again | self._happened
 
     def _runs_of(self, cell: str, trial: int) -> list[RunFolder]:
-        if (seeds := self._seeds.get(cell)) is None:  # a cell that is no longer in the grid
-            return [*self._folder.runs_of(cell, trial)]
-        found = [self._folder.run(cell, trial, seed) for seed in seeds]
-        return [run for run in found if run.has_started]
+        runs = [self._folder.run(cell, trial, seed) for seed in self._seeds.get(cell, ())]
+        started = [run for run in runs if run.has_started]
+        # In a cell that is no longer in the grid, and of a trial on other seeds, the folder tells.
+        return started or [*self._folder.runs_of(cell, trial)]
 
     def _ship(self, run: RunFolder) -> bool:
         """Bring every tracker up to date with a run; return whether all of them have the complete run."""
         if self._is_over:
             return False
         is_whole = True
-        for each in self._trackers:
+        for tracker in self._trackers:
             try:
-                is_whole &= each.ship(run.path)
+                is_whole &= tracker.ship(run.path)
             except TrackingUnavailable as error:
                 self._refused.append(str(error))
                 is_whole = False
@@ -121,6 +121,6 @@ class Shipping:
         return is_whole
 
     def _set_waiting(self, run: RunFolder) -> None:
-        for each in self._trackers:
+        for tracker in self._trackers:
             with suppress(TrackingUnavailable):
-                each.wait(run.path)
+                tracker.wait(run.path)

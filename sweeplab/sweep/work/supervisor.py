@@ -19,13 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, DamagedFile, StorageUnavailable, TrackingUnavailable
-from sweeplab.files import machine, write_whole
+from sweeplab.files import machine, make_folder, write_whole
 from sweeplab.lab import events
 from sweeplab.lab.describing import describe, summarize
-from sweeplab.lab.identity import check_same_study, code_versions, versions, write_study
+from sweeplab.lab.identity import check_same_study, code_versions, orders_in_words, versions, write_study
 from sweeplab.lab.listing import read_spec
-from sweeplab.lab.moving import finish_moving
-from sweeplab.lab.orders import orders_in_words
 from sweeplab.records.folders import StudyFolder, service_file
 from sweeplab.records.runs import DOES_NOT_FIT, RunState, TrialEnding
 from sweeplab.study.inputs import write_baselines
@@ -71,9 +69,9 @@ def run_study(
     Raises:
         BadInput: the study cannot start, or the lab has another study of its name.
     """
-    with _opened(spec, lab) as (plan, store, notifier, said):
+    with _opened(spec, lab) as (plan, store, notifier, notices):
         folder = StudyFolder(lab, spec.name)
-        return _Supervisor(folder, plan, store, notifier, listen, interrupts).run(said)
+        return _Supervisor(folder, plan, store, notifier, listen, interrupts).run(notices)
 
 
 def submit_study(spec: StudySpec, lab: Path, submit: Callable[[], str], say: Callable[[str], None]) -> str:
@@ -84,10 +82,10 @@ def submit_study(spec: StudySpec, lab: Path, submit: Callable[[], str], say: Cal
     Raises:
         BadInput: the study cannot start, or the lab has another study of its name, or `submit` is refused.
     """
-    with _opened(spec, lab) as (plan, _store, _notifier, said):
+    with _opened(spec, lab) as (plan, _store, _notifier, notices):
         tracker = open_tracker(lab, spec.name, spec.track.uri)
         _open_tracking([tracker], spec, StudyFolder(lab, spec.name), plan)
-        for notice in said:
+        for notice in notices:
             say(notice)
         return submit()
 
@@ -95,8 +93,6 @@ def submit_study(spec: StudySpec, lab: Path, submit: Callable[[], str], say: Cal
 @contextmanager
 def _opened(spec: StudySpec, lab: Path) -> Iterator[tuple[Plan, Store, Notifier, list[str]]]:
     """Check a study, write it to its lab and hold it; yield its parts, and notices for the user."""
-    if (begun := finish_moving(lab, spec.name)) and not StudyFolder(lab, spec.name).has_started:
-        raise BadInput(f"an interrupted command was finished first: {begun.what}")
     check_reach(spec, lab)
     notifier = Notifier(spec)
     engine = engine_class(spec.engine.type)
@@ -113,24 +109,29 @@ def _opened(spec: StudySpec, lab: Path) -> Iterator[tuple[Plan, Store, Notifier,
         from sweeplab.lab.storage import choose_storage
         from sweeplab.sweep.trials.store import Store
 
-        said = [choose_storage(folder, is_shared=not engine.is_here), *orders_in_words(folder, spec)]
-        # Said once; `study show` repeats them.
-        said += [plan.reach_in_words] if before.get("reaches") != plan.reaches else []
-        said += [plan.mirror] if before.get("mirror") != plan.mirror else []
+        notices = [choose_storage(folder, is_shared=not engine.is_here), *orders_in_words(folder, spec)]
+        # Said once, until it changes; `study show` or `study plan` repeats it.
+        if before.get("reaches") != plan.reaches:
+            notices.append(plan.reach_in_words)
+        if before.get("mirror") != plan.mirror:
+            notices.append(plan.mirror)
+        shortage = memory_shortage(plan.cells, plan.workers, plan.device) * engine.is_here
+        if not any(shortage in warning for warning in before.get("warnings", [])):
+            notices.append(shortage)
         create = partial(Store.create, spec, cells, plan.data.sizes, folder.storage_url)
         store = Availability(spec.name).retry(create)
         write_baselines(folder, store.spaces, dataset)
         write_study(spec, folder, plan.data)  # from here on the lab has the complete study
         if spec.warm_start:
             add_warm_starts(store, read_warm_starts(spec, folder, store.spaces, plan.data), folder)
-        yield plan, store, notifier, [*filter(None, said)]
+        yield plan, store, notifier, [*filter(None, notices)]
 
 
 def _open_tracking(trackers: Sequence[Mirror], spec: StudySpec, folder: StudyFolder, plan: Plan) -> None:
     description = describe(spec, folder, plan)
     try:
-        for each in trackers:
-            each.open(description)
+        for tracker in trackers:
+            tracker.open(description)
     except TrackingUnavailable as error:
         raise BadInput(f"{error}; set another track: {{uri: …}} or MLFLOW_TRACKING_URI") from error
 
@@ -161,8 +162,8 @@ class _Supervisor:
         self.progress = StudyProgress(plan, cells, elapsed_before=self.elapsed)
         self.progress.done_before = self.progress.counted
         self.engine = engine_class(self.spec.engine.type)(folder, self.spec.engine, plan.workers)
-        self.shortage = memory_shortage(plan.cells, plan.workers, plan.device) if self.engine.is_here else ""
-        self.pool = WorkerPool(self.engine, store, self._on_event, self.shortage)
+        shortage = memory_shortage(plan.cells, plan.workers, plan.device) * self.engine.is_here
+        self.pool = WorkerPool(self.engine, store, self._on_event, shortage)
         self._stream, self._noticed = events.EventStream(folder), ""
         self._failed_alike: list[str] = []  # error types of the last trials in a row that failed the same way
         self._ours: set[tuple[str, int]] = set()  # trials held by workers of this process
@@ -189,12 +190,10 @@ class _Supervisor:
             for notice in notices:
                 self._take_in(events.StudyNotice(message=notice))
             if self._has_work() and not self.interrupts():
-                self.pool.prepare()  # workers start while MLflow is imported here
+                self.engine.prepare(range(len(plan.workers)))  # workers start while MLflow is imported here
             _open_tracking(self.trackers, self.spec, self.folder, plan)
             self.progress.begin(plan, time.time(), [*self._stream.past()])
             self.progress.clear_live()
-            if self.shortage:
-                self._take_in(events.StudyNotice(message=self.shortage))
             self.shipping.start()
             self._poll_commands()
             self._supervise()
@@ -206,7 +205,7 @@ class _Supervisor:
             self.notifier.notify_end(self.folder, "failed", [f"{type(error).__name__}: {error}"])
             raise
         finally:
-            self.pool.kill()
+            self.engine.kill()
             self.engine.close()
             self.shipping.stop()  # before anyone else may ship the study
             self.commands.add("ended", status)
@@ -220,7 +219,9 @@ class _Supervisor:
         while self._goes_on():
             self.pool.listen(stopping=bool(self.interrupts()) or self._is_over_time)
             before, now = now, time.monotonic()
-            if self.pool.is_queued or (self.commands.state.phase == "pause" and not len(self.pool)):
+            self._note_places()
+            states = {place.state for place in self.progress.places}
+            if states == {"queued"} or (self.commands.state.phase == "pause" and not len(self.pool)):
                 self.progress.started += now - before  # such time does not count in the rate of trials
             else:
                 self.elapsed += now - before
@@ -230,12 +231,13 @@ class _Supervisor:
                 n_interrupts = self.interrupts()
                 if n_interrupts == 1:
                     self.commands.set_phase("stop")  # for workers elsewhere
-                self.pool.stop() if n_interrupts == 1 else self.pool.kill()
-            self._note_places()
+                {1: self.engine.stop}.get(n_interrupts, self.engine.kill)()
             if now - read > READ_SECONDS:
                 self.shipping.check()
                 self._read_feed()
-                before_that, waited_for = waited_for, self.pool.waited_for if n_interrupts else ""
+                places = self.progress.places * bool(n_interrupts)
+                words = [(f"worker {place.worker} ({place.process})", place.why) for place in places]
+                before_that, waited_for = waited_for, "; ".join(", ".join(filter(None, of)) for of in words)
                 if waited_for not in ("", before_that):
                     self._take_in(events.StudyNotice(message=f"still waiting for {waited_for}"))
                 self.notifier.notify_if_idle(self.commands.state.phase)
@@ -244,9 +246,10 @@ class _Supervisor:
         self._write_elapsed()
 
     def _note_places(self) -> None:
-        places = self.pool.places()
+        places = self.engine.places()
         if places != self.progress.places:
             self.progress.places = places
+            self.progress.follow(self.commands.state)
             with suppress(OSError):  # such as a full disk: others then see the places of before
                 self.folder.write_workers(places)
 
@@ -260,7 +263,7 @@ class _Supervisor:
             availability.note_answer("records")
 
     def _goes_on(self) -> bool:
-        """Return whether there are workers to listen to or to wait for; if not, set the phase to closing."""
+        """Set the phase to closing where there are no workers to listen to or to wait for; return whether there are."""
         if len(self.pool):
             return True
         state = self.commands.state
@@ -287,14 +290,15 @@ class _Supervisor:
         self._follow_commands()
         if self._is_over_time and self.commands.state.phase == "run":
             self.commands.set_phase("over")  # for workers elsewhere
-            self.pool.stop()
+            self.engine.stop()
         elif not self._is_over_time and self.commands.state.phase == "over":
             self.commands.set_phase("run")
         if self.pool.has_new_command and not self.interrupts() and self._has_work():
             self.pool.start()
 
     def _follow_commands(self) -> None:
-        if not (news := self.store.poll_commands()):
+        news = self.store.poll_commands()
+        if not news:
             return
         self.progress.follow(self.commands.state)
         kinds = [command.kind for command in news]
@@ -334,10 +338,10 @@ class _Supervisor:
             self._ended.add(event.place)
             self._note_failure(event.ending)
         if isinstance(event, events.StudyNotice):  # several workers may send the same notice, seconds apart
-            said = event.message.partition(", after ")[0]
-            if said == self._noticed:
+            message = event.message.partition(", after ")[0]
+            if message == self._noticed:
                 return
-            self._noticed = said
+            self._noticed = message
         self.notifier.note_event()
         self.progress.take_in(event)
         self.listen(event, self.progress)
@@ -348,32 +352,34 @@ class _Supervisor:
         kind, _, _ = how.partition(":")
         if kind == DOES_NOT_FIT:  # other trials may be smaller
             return
-        before = [each for each in self._failed_alike if each == kind]
+        before = [other for other in self._failed_alike if other == kind]
         self._failed_alike = [*before, kind] if ending.outcome is RunState.FAILED else []
         if len(self._failed_alike) == MOST_ALIKE:
             self.progress.errors.append(
                 f"{MOST_ALIKE} trials in a row failed the same way, and the study stops: {how}"
             )
             self.commands.set_phase("stop")
-            self.pool.stop()
+            self.engine.stop()
 
     def _finish(self) -> tuple[str, list[str]]:
         """Bring tracking up to date and close it; return the study's status and its errors."""
         for _ in range(2):  # the stream looks for the end of a run only after it has found the run
             self._read_feed()
         errors = [*self.progress.errors, *self.pool.failures]
-        if refused := self.shipping.finish():
+        refused = self.shipping.finish()
+        if refused:
             kept = f"what it lacks stays in {self.folder.path} and is sent when the study is run again"
             return "failed", [*errors, f"{refused[0]}; {kept}"]
         left = not self._is_over_time and self.store.n_running()
         was_stopped = self.interrupts() or self.commands.state.phase == "stop"
         cut_short = (left or was_stopped) and self._has_work()
-        has_failed = errors and (not cut_short or len(self._failed_alike) >= MOST_ALIKE)
-        status = "failed" if has_failed else "interrupted" if cut_short else "complete"
+        status = "interrupted" if cut_short else "complete"
+        if errors and (not cut_short or len(self._failed_alike) >= MOST_ALIKE):
+            status = "failed"
         summary = summarize(self.folder, status)
         try:
-            for each in self.trackers:
-                each.close(summary)
+            for tracker in self.trackers:
+                tracker.close(summary)
             if self.folder.sample.exists():
                 self.tracker.attach(self.folder.sample, "sample")
         except TrackingUnavailable as error:
@@ -384,9 +390,9 @@ class _Supervisor:
 @contextmanager
 def _held(folder: StudyFolder) -> Iterator[None]:
     """Create the study's folder and lock it; remove it if the study is refused, except for files of other processes."""
-    made = [each for each in (folder.path, *folder.path.parents) if not each.exists()]  # the innermost first
+    made = [path for path in (folder.path, *folder.path.parents) if not path.exists()]  # the innermost first
     try:
-        folder.path.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.path)
     except OSError as error:
         raise BadInput(f"cannot write {folder.path}: {error.strerror}; --lab names another folder") from error
     running = f"study {folder.name} is being run by another process; wait for it or give another --name"
@@ -401,7 +407,7 @@ def _held(folder: StudyFolder) -> Iterator[None]:
             has_server = service_file(folder.lab).exists()
             if folder.lab in made and not has_server and not any((folder.lab / "studies").iterdir()):
                 shutil.rmtree(folder.lab)
-            for each in made:
+            for path in made:
                 with suppress(OSError):
-                    each.rmdir()
+                    path.rmdir()
             raise

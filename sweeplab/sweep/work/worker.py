@@ -1,42 +1,179 @@
 """The program of one worker: open the study, train its trials, and leave when asked to.
 
-A worker is `python -m sweeplab.sweep.work.worker [--force] [--apart] [--engine TYPE --since TIME] LAB NAME THREADS`. It
+A worker is `python -m sweeplab.sweep.work.worker [--force] [--engine TYPE --since TIME] LAB NAME THREADS`. It
 prints one JSON object per line for the process that started it, begins when a line arrives on its standard input, and
 leaves when that is closed: it saves its runs at the next step and exits. One of LEAVING_SIGNALS has the same effect.
-With `--since` it has no pipes, and works for the supervisor that started at that time. With `--apart` LAB is a folder
-of the worker's own, whose files are sent to the lab. It refuses a study that others train with other code or data,
-except with `--force`.
+With `--since` it has no pipes, and works for the supervisor that started at that time. It refuses a study that others
+train with other code or data, except with `--force`.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+import threading
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sweeplab.errors import StorageUnavailable
 from sweeplab.hyperparameters import AUTO
-from sweeplab.lab.events import StudyNotice, WorkerDone, WorkerReady
+from sweeplab.lab.events import Event, StudyError, StudyNotice, WorkerDone, WorkerReady, event_line
 from sweeplab.permissions import work_for_parent
 from sweeplab.records.folders import StudyFolder
 from sweeplab.sweep.engines import engine_class
-from sweeplab.sweep.engines.base import LEFT, NO_REVISION, REFUSED
-from sweeplab.sweep.engines.copies import RunFiles, SentRunFiles
-from sweeplab.sweep.work.starter import Elsewhere, Pipes, Starter
+from sweeplab.sweep.engines.base import BEGIN, LEAVE, LEFT, NO_REVISION, REFUSED
+
+if TYPE_CHECKING:
+    from sweeplab.sweep.trials.commands import Commands
+
+# What a batch system sends before it ends a job or takes its machine away; SIGHUP comes when the terminal closes.
+LEAVING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+# How often a worker that waits to begin looks whether a signal asks it to leave.
+WAIT_SECONDS = 0.2
+# How often a worker without pipes checks that somebody runs the study; after TIMES_LOOKED negative checks it leaves.
+LOOK_SECONDS, TIMES_LOOKED = 2.0, 2
 
 
-def work(starter: Starter, folder: StudyFolder, threads: int, force: bool, is_apart: bool = False) -> int:
+def leaving_signals() -> list[signal.Signals]:
+    """Return the signals at which this process saves its runs and leaves, without those that nohup made it ignore."""
+    return [each for each in LEAVING_SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
+
+
+class Starter(ABC):
+    """The process that started this worker. Once `closed` is set the worker saves its runs and exits."""
+
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+        self.was_signaled = False
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles Ctrl-C, and closes our input
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        for number in leaving_signals():
+            signal.signal(number, self._hear)
+
+    def _hear(self, _number: int, _frame: object) -> None:
+        self.was_signaled = True
+        self.closed.set()
+
+    @abstractmethod
+    def emit(self, event: Event) -> None:
+        """Report an event."""
+
+    @abstractmethod
+    def follow(self, folder: StudyFolder, commands: Commands) -> None:
+        """Set `closed` when the process that started this worker wants it to leave, or is gone."""
+
+    def await_start(self) -> None:  # noqa: B027 - some workers begin at once
+        """Wait until the worker may begin, or has to leave."""
+
+    def exit_code(self, commands: Commands) -> int:
+        """Return the exit code of a worker that has done its work."""
+        return 0
+
+
+class Pipes(Starter):
+    """A process on this machine: it reads events from our output, and holds our input open as long as we may work.
+
+    It writes BEGIN and LEAVE to our input.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._may_begin = threading.Event()
+        threading.Thread(target=self._wait, daemon=True).start()
+        # Everything else that prints goes to the log: our output is for events alone.
+        self._events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)
+
+    def _wait(self) -> None:
+        for line in sys.stdin:
+            if line == BEGIN:
+                self._may_begin.set()
+            elif line == LEAVE:
+                self.closed.set()
+        self.closed.set()
+        self._may_begin.set()
+
+    def await_start(self) -> None:
+        """Wait until we may begin, or our input is closed, or a signal has come."""
+        while not (self.closed.is_set() or self._may_begin.wait(WAIT_SECONDS)):
+            pass
+
+    def _hear(self, number: int, frame: object) -> None:
+        if self.was_signaled:  # a second signal ends the worker at once
+            os._exit(1)
+        super()._hear(number, frame)
+
+    def emit(self, event: Event) -> None:
+        """Print an event as a line of JSON."""
+        try:
+            print(event_line(event), file=self._events, flush=True)
+        except BrokenPipeError:  # nobody listens any more: save the runs instead of failing them
+            self.closed.set()
+
+    def follow(self, folder: StudyFolder, commands: Commands) -> None:
+        """Do nothing: the end of our input sets `closed`."""
+
+
+class Elsewhere(Starter):
+    """A process on an unknown other machine; `since` is when it began to run the study.
+
+    It follows our trials in their run folders, and gives its commands through the study's storage. A batch system may
+    signal several times before it kills, so only SIGKILL ends the worker at once.
+    """
+
+    def __init__(self, since: float) -> None:
+        super().__init__()
+        self._since = since
+
+    def emit(self, event: Event) -> None:
+        """Write notices and errors, which a person should read, into the log."""
+        if isinstance(event, StudyNotice | StudyError):
+            print(event.message, file=sys.stderr, flush=True)
+
+    def follow(self, folder: StudyFolder, commands: Commands) -> None:
+        """Set `closed` when nobody runs the study any more, or another process does."""
+
+        def watch() -> None:
+            n_gone = 0
+            while n_gone < TIMES_LOOKED:
+                n_gone += 1
+                if self._is_run(folder, commands):
+                    n_gone = 0
+                time.sleep(LOOK_SECONDS)
+            self.closed.set()
+
+        self._folder = folder
+        threading.Thread(target=watch, daemon=True).start()
+
+    def _is_run(self, folder: StudyFolder, commands: Commands) -> bool:
+        try:
+            return folder.is_run and commands.state.start.given == self._since
+        except OSError:  # a disk that is unavailable for a while
+            return True
+
+    def exit_code(self, commands: Commands) -> int:
+        """Return LEFT if only the machine asked the worker to leave, and the study goes on; else 0."""
+        if not self.was_signaled:
+            return 0
+        with suppress(StorageUnavailable):
+            commands.read()
+        return LEFT if commands.state.phase == "run" and self._is_run(self._folder, commands) else 0
+
+
+def work(starter: Starter, folder: StudyFolder, threads: int, force: bool) -> int:
     """Work on a study until it has no more trials or the worker has to leave; return the exit code."""
-    from sweeplab.data.dataset import open_cached
     from sweeplab.lab.identity import version_differences, versions
     from sweeplab.runs.generating import keep_sample
-    from sweeplab.study.inputs import cached_data, study_dataset
+    from sweeplab.study.inputs import study_dataset
+    from sweeplab.sweep.loop import Loop
     from sweeplab.sweep.trials.availability import OUTAGE_SECONDS, Availability
     from sweeplab.sweep.trials.store import open_store
-    from sweeplab.sweep.work.runner import Runner
     from sweeplab.train.devices import cuda_count
 
     closed = starter.closed
@@ -54,10 +191,7 @@ def work(starter: Starter, folder: StudyFolder, threads: int, force: bool, is_ap
     import torch
 
     torch.set_num_threads(threads)
-    dataset = open_cached(cached_data(folder, store.spec)) if is_apart else study_dataset(store.spec)
-    if dataset is None:
-        print("the study's tokens on this machine are missing or incomplete", file=sys.stderr)
-        return 1
+    dataset = study_dataset(store.spec)
     theirs = store.commands.state.start.versions
     if not force and (different := version_differences(versions(dataset.token_digest), theirs)):
         others = "the study's other workers have another version of"
@@ -66,9 +200,8 @@ def work(starter: Starter, folder: StudyFolder, threads: int, force: bool, is_ap
     starter.await_start()
     starter.follow(folder, store.commands)
     starter.emit(WorkerReady())
-    files = SentRunFiles(starter.ask) if is_apart and isinstance(starter, Pipes) else RunFiles()
-    Runner(store.spec, store, dataset, folder, starter.emit, closed.is_set, files).work()
-    if not closed.is_set() and not is_apart:
+    Loop(store.spec, store, dataset, folder, starter.emit, closed.is_set).run()
+    if not closed.is_set():
         keep_sample(folder, dataset)
     starter.emit(WorkerDone(revision=NO_REVISION if closed.is_set() else store.commands.state.revision))
     return starter.exit_code(store.commands)
@@ -78,7 +211,6 @@ def main(words: Sequence[str]) -> int:
     """Run a worker with the options of its command line; return its exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--force", action="store_true")
-    parser.add_argument("--apart", action="store_true")
     parser.add_argument("--engine", default="local")
     parser.add_argument("--since", type=float)
     parser.add_argument("lab", type=Path)
@@ -88,7 +220,7 @@ def main(words: Sequence[str]) -> int:
     work_for_parent()
     starter = Pipes() if asked.since is None else Elsewhere(asked.since)
     try:
-        code = work(starter, StudyFolder(asked.lab, asked.name), asked.threads, asked.force, asked.apart)
+        code = work(starter, StudyFolder(asked.lab, asked.name), asked.threads, asked.force)
     except StorageUnavailable as error:
         code = REFUSED
         with suppress(OSError):  # on a full disk the log has no room either

@@ -36,7 +36,7 @@ from references import serial_loop
 from sweeplab.data.dataset import prepare
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.study.file.reading import read_study
-from sweeplab.sweep.measuring import BenchRow
+from sweeplab.sweep.choosing import BenchRow
 from sweeplab.sweep.planning import bench_study
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack

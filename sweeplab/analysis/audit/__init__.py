@@ -1,1 +1,0 @@
-"""The audit of a study: what may make its exponents wrong."""

@@ -1,1 +1,0 @@
-"""Forecasts that are sealed before their runs start, and scored once these have ended."""

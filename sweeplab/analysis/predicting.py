@@ -1,0 +1,168 @@
+"""What to train a size with that a study has not tried, and the loss to expect there."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sweeplab.analysis.sealing import Target, cell_targets
+from sweeplab.analysis.studies import Counting, Studies
+from sweeplab.analysis.trials import trials_table
+from sweeplab.analysis.tuning import tuned_runs
+from sweeplab.errors import BadInput, Problem
+from sweeplab.formatting import listed, several, yaml_text
+from sweeplab.hyperparameters import TABLE
+from sweeplab.lab.listing import read_spec
+from sweeplab.laws.assessment import Assessment, assess, law_for
+from sweeplab.laws.forecasts import Forecast, predict
+from sweeplab.laws.hyperparameters.assessment import assess_hyperparameters
+from sweeplab.laws.hyperparameters.prediction import with_prediction
+from sweeplab.laws.hyperparameters.runs import SIZES
+from sweeplab.laws.points import Points
+from sweeplab.study.file.reading import read_study
+from sweeplab.study.search import Choices, Derived, Divisors
+
+if TYPE_CHECKING:
+    from sweeplab.records.folders import StudyFolder
+    from sweeplab.study.spec import StudySpec
+
+# Of one trial, without what narrows or ends a search.
+_ONE_TRIAL = ("constraints=[]", "budget={trials_per_cell: 1}", "pruner=none", "sampler=auto", "warm_start=[]")
+
+
+@dataclass(frozen=True)
+class Value:
+    """A searched hyperparameter's value to train with, its 90% interval where a law gives one, and where it is from."""
+
+    value: Any
+    low: float | None = None
+    high: float | None = None
+    verdict: str = "no law"
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The study that trains a size, the values it takes, and the loss to expect, or why there is none.
+
+    `beyond` has the factors by which sizes lie outside of the study's; `regret` is what the errors of the laws' values
+    are expected to cost, as a share of the loss.
+    """
+
+    spec: StudySpec
+    target: Target
+    values: Mapping[str, Value]
+    beyond: Mapping[str, float]
+    regret: float | None
+    law: Assessment | None
+    loss: Forecast | None
+    why_none: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        loss: dict[str, Any] = {"value": None, "low": None, "high": None, "law": None, "why": self.why_none}
+        if self.loss and self.law:
+            shown = (self.loss.loss, self.loss.low, self.loss.high)
+            loss = self.loss.verdict.entry(shown, "the loss of a run") | {"law": self.law.fit.law.name}
+        return {
+            "name": self.spec.name,
+            "cell": self.target.words,
+            "at": dict(self.target.at),
+            "beyond": dict(self.beyond),
+            "values": {name: vars(value) for name, value in self.values.items()},
+            "regret": self.regret,
+            "loss": loss,
+        }
+
+
+def predict_size(
+    folder: StudyFolder, studies: Studies, points: Points, sizes: Sequence[str], counting: Counting
+) -> Prediction:
+    """Predict the best values and the loss of a size; `sizes` are written as `-o` takes them: n_embd=256.
+
+    A searched value follows its law over the sizes; without one it is that of the best trial of the nearest cell, and
+    a choice the most common of the cells' best trials. What `sizes` names is taken as named. The law of the loss is the
+    one that `laws fit` takes.
+
+    Raises:
+        BadInput: a name or a value that no study file has, a size of the grid that is not named, a size that breaks a
+            rule of the model, or a study without a trial that ended.
+    """
+    sized = _one_cell(folder, sizes)
+    targets, left_out = cell_targets(sized, folder.lab, counting)
+    if not targets:
+        raise BadInput(*(f"{sized.name}: {why}" for why in left_out.values()))
+    target = targets[0]
+    logs = {name: math.log(value) for name, value in (sized.fixed | dict(target.at)).items() if name in SIZES}
+    laws, why = dict[str, Any](), ""
+    try:
+        runs = tuned_runs(studies.runs, folder.name, studies.design, counting.conventions)
+        at = {name: math.exp(log) for name, log in logs.items() if name in runs.sizes}
+        laws = dict(with_prediction(assess_hyperparameters(runs), at).prediction)
+    except BadInput as refused:
+        why = refused.problems[0].what
+    trials = trials_table(studies.runs, "best_val_loss")
+    best = trials[trials["best"]].to_dict("records")
+    if not best:
+        raise BadInput(f"no trial of {folder.name} has ended with a loss yet")
+    best.sort(key=lambda row: _distance(row, sized.fixed))
+    values = {}
+    for name, entry in sized.search.items():
+        known = [row[name] for row in best if row.get(name) is not None and row[name] == row[name]]
+        predicted = laws.get("best", {}).get(name)
+        if isinstance(entry, Derived) or not (known or predicted):
+            continue
+        if predicted and predicted["value"] is not None:
+            value, low, high = predicted["value"], predicted["low"], predicted["high"]
+            values[name] = Value(_rounded(name, value), low, high, predicted["verdict"], predicted["why"])
+        elif isinstance(entry, Choices) and not all(isinstance(each, int | float) for each in entry.values):
+            common, count = Counter(map(yaml_text, known)).most_common(1)[0]
+            value = next(each for each in known if yaml_text(each) == common)
+            values[name] = Value(value, why=f"best in {count} of {several(len(known), 'cell')}")
+        else:
+            value = known[0]
+            if isinstance(entry, Divisors):
+                value = math.gcd(int(value), int(sized.fixed[entry.of]))
+            reasons = [f"of the nearest cell, {best[0]['cell']}", predicted["why"] if predicted else why]
+            values[name] = Value(value, why=": ".join(filter(None, reasons)))
+    law, loss, why_none = None, None, ""
+    try:
+        law = assess(points, law_for(points, "auto"))
+        loss = predict(law, target.at, target.seeds)
+    except BadInput as refused:
+        why_none = refused.problems[0].what
+    spec = _one_cell(
+        folder, [*(f"{name}={yaml_text(value.value)}" for name, value in values.items()), *sizes]
+    )
+    beyond = {name: factor for name, factor in laws.get("beyond", {}).items() if factor > 1.001}
+    return Prediction(spec, target, values, beyond, laws.get("regret"), law, loss, why_none)
+
+
+def _one_cell(folder: StudyFolder, changes: Sequence[str]) -> StudySpec:
+    """Return the study with one cell and one trial, under a name that its sizes tell.
+
+    Raises:
+        BadInput: the changes are wrong, or leave more than one cell.
+    """
+    whole = read_spec(folder)
+    if len(whole.cells) > 1:
+        raise BadInput(f"{folder.name} has cells that differ in more than sizes: no size follows from them")
+    spec = read_study(folder.canonical_file, [*_ONE_TRIAL, *changes], folder.name)
+    if varied := [name for name, values in spec.grid.items() if len(values) > 1]:
+        example = ",".join(f"{name}={yaml_text(spec.grid[name][-1])}" for name in varied)
+        raise BadInput(Problem(f"--at lacks {listed(varied)}, which the grid of {folder.name} has", example))
+    words = "-".join(f"{name}{yaml_text(spec.fixed[name])}" for name in whole.grid if name in spec.fixed)
+    return spec.model_copy(update={"name": "-".join(filter(None, (folder.name, words)))})
+
+
+def _distance(row: Mapping[Any, Any], wanted: Mapping[str, Any]) -> float:
+    """Return how far a trial's sizes are from those wanted, in logs."""
+    sizes = [name for name in SIZES if name in wanted and row.get(name)]
+    return sum(abs(math.log(float(row[name]) / float(wanted[name]))) for name in sizes)
+
+
+def _rounded(name: str, value: float) -> float:
+    return round(value) if TABLE[name].kind == "int" else float(f"{value:.4g}")

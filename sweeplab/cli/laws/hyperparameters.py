@@ -1,0 +1,185 @@
+"""`sweeplab laws hyperparameters`: how the best learning rate, batch size … follow the size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from sweeplab.cli.laws.source import Count, Source, Where, is_file, studies_from
+from sweeplab.cli.options import Lab, option
+from sweeplab.cli.printing import Answer, cell_text, print_rows, say, say_warnings
+from sweeplab.formatting import several
+
+if TYPE_CHECKING:
+    from sweeplab.laws.hyperparameters.runs import Runs
+
+_MOST_CELLS = 40
+_SIZES: tuple[str, ...] = ("n_layer", "n_embd", "params", "tokens")
+
+
+def hyperparameter_laws(
+    source: Source,
+    columns: Annotated[
+        str | None,
+        option("NAME=COLUMN,…", "Columns for params, tokens, loss, learning_rate, batch_size, n_embd, …."),
+    ] = None,
+    at: Annotated[
+        str | None, option("SIZE=NUMBER,…", "Predict the best values at N=…,D=… or n_embd=…,n_layer=….")
+    ] = None,
+    timescale: Annotated[
+        bool, option("", "Fit weight decay as batch_size / (learning_rate weight_decay tokens).")
+    ] = False,
+    count: Count = None,
+    where: Where = None,
+    lab: Lab = None,
+) -> Answer:
+    """Fit how the best learning rate follows the size.
+
+    All sizes are fitted at once: the best values of each with intervals, their law with a verdict on every number, how
+    flat the optimum is, and whether one value does for all sizes. Best values at an end of those tried count as bounds.
+
+    \b
+    $ sweeplab laws hyperparameters small
+    $ sweeplab laws hyperparameters runs.csv --columns learning_rate=lr
+    $ sweeplab laws hyperparameters runs.csv --at N=1e9,D=2e10
+    $ sweeplab laws hyperparameters small --at n_embd=256,n_layer=6 --json
+    """
+    from sweeplab.laws.hyperparameters.assessment import assess_hyperparameters
+    from sweeplab.laws.hyperparameters.prediction import with_prediction
+    from sweeplab.laws.hyperparameters.runs import parse_at
+
+    target = parse_at(at) if at else None
+    laws = assess_hyperparameters(_read(source, columns, count, lab, where), timescale)
+    if target:
+        laws = with_prediction(laws, target)
+    return laws.as_dict(), _print_laws
+
+
+def _read(source: str, columns: str | None, count: str | None, lab: Path | None, where: str | None) -> Runs:
+    from sweeplab.analysis.tuning import file_runs, tuned_runs
+    from sweeplab.laws.columns import Conventions, parse_conventions
+    from sweeplab.laws.hyperparameters.runs import parse_searched
+
+    roles, named = parse_searched(columns) if columns else ({}, {})
+    conventions = parse_conventions(count) if count else Conventions()
+    if is_file(source):
+        return file_runs(Path(source), roles, named, where or "", conventions)
+    studies = studies_from(source, lab).only(where or "")
+    settled = studies.settled(conventions)
+    return tuned_runs(studies.runs, source, studies.design, settled, roles, named)
+
+
+def _print_laws(laws: dict[str, Any]) -> None:
+    say(
+        f"{several(laws['n_rows'], 'run')} in {several(laws['n_cells'], 'cell')}; "
+        f"{several(laws['n_used'], 'run')} within {laws['window']:.1%} of the optimum are fitted; "
+        f"noise of {laws['noise']:.2%}"
+    )
+    if dropped := laws["dropped"]:
+        say("left out: " + ", ".join(f"{n} {why}" for why, n in dropped.items() if n))
+    say("; ".join(f"{name}: {what}" for name, what in laws["conventions"].items()))
+    for name, searched in laws["searched"].items():
+        say(f"\n{name}", "bold")
+        _print_cells(name, laws["cells"])
+        _print_searched(name, searched)
+    if prediction := laws["prediction"]:
+        _print_prediction(prediction)
+    say_warnings(laws["warnings"])
+
+
+def _print_cells(name: str, cells: list[dict[str, Any]]) -> None:
+    rows: list[dict[str, Any]] = []
+    for cell in cells[:_MOST_CELLS]:
+        best = cell["best"][name]
+        alone = best["alone"] or {}
+        sizes = {size: cell_text(cell[size]) for size in _SIZES if size in cell}
+        rows.append(
+            {
+                **sizes,
+                "best": best["value"],
+                "low": cell_text(best["low"]),
+                "high": cell_text(best["high"]),
+                "alone": alone.get("value"),
+                "values": best["n_values"],
+                "edge": best["edge"] or None,
+                "tuned loss": cell["tuned_loss"],
+            }
+        )
+    print_rows(rows, text=("edge",))
+    if len(cells) > _MOST_CELLS:
+        say(f"… and {len(cells) - _MOST_CELLS} more; --json has all")
+    say()
+
+
+def _print_searched(name: str, searched: Mapping[str, Any]) -> None:
+    if searched["numbers"]:
+        rows = [
+            {
+                **{"quantity": quantity, "value": entry["value"]},
+                **{end: cell_text(entry[end]) for end in ("low", "high")},
+                **{"verdict": entry["verdict"], "meaning": entry["meaning"]},
+            }
+            for quantity, entry in searched["numbers"].items()
+        ]
+        print_rows(rows, text=("quantity", "verdict", "meaning"))
+        say()
+        reasons = {
+            f"{entry['verdict']}: {entry['why']}": quantity for quantity, entry in searched["numbers"].items()
+        }
+        for reason, quantity in reasons.items():
+            if not reason.startswith("identified"):
+                say(f"{quantity}: {reason}")
+    if searched["why_none"]:
+        say(f"no law: {searched['why_none']}")
+    if searched["factor_below"]:
+        say(
+            f"flat: the loss is 0.25% worse at {cell_text(searched['factor_below'])} and at "
+            f"{cell_text(searched['factor_above'])} times the best {name}"
+        )
+    for constant in searched["constant"]:
+        drift = "drifts" if constant["drifts"] else "no drift is seen"
+        say(
+            f"over {constant['over']}: {drift} (a factor {cell_text(constant['factor'])}, "
+            f"{cell_text(constant['low'])} to {cell_text(constant['high'])}, from the smallest to the largest); "
+            f"keeping the smallest's costs {constant['cost_low']:.2%} to {constant['cost_high']:.2%}: "
+            f"one {name} {constant['verdict']}"
+        )
+    for flag in searched["flags"]:
+        say(f"warning: {flag}", "yellow")
+
+
+def _print_prediction(prediction: Mapping[str, Any]) -> None:
+    asked = ", ".join(f"{name}={cell_text(value)}" for name, value in prediction["at"].items())
+    away = [
+        f"{factor:.3g} times outside of {name}"
+        for name, factor in prediction["beyond"].items()
+        if factor > 1.001
+    ]
+    say(f"\nat {asked}" + (f" ({', '.join(away)})" if away else ""), "bold")
+    rows = [
+        {
+            **{
+                "": name,
+                "best": entry["value"],
+                "low": cell_text(entry["low"]),
+                "high": cell_text(entry["high"]),
+            },
+            "within 0.1%": " to ".join(map(cell_text, entry["band"])) if "band" in entry else None,
+            **{"verdict": entry["verdict"], "why": entry["why"]},
+        }
+        for name, entry in prediction["best"].items()
+    ]
+    print_rows(rows, text=("", "verdict", "why"))
+    say(f"expected regret of these values: {prediction['regret']:.3%} of the loss")
+    loss = prediction["loss"]
+    if loss["value"] is None:
+        say(f"tuned loss: {loss['why']}")
+    else:
+        ends = f"{cell_text(loss['low'])} to {cell_text(loss['high'])}"
+        say(f"tuned loss: {cell_text(loss['value'])} ({ends}), {loss['verdict']}")
+    if asked_for := prediction["asked"]:
+        what = f"with the values named: {asked_for['excess']:.2%} above the tuned loss"
+        if asked_for["loss"] is not None:
+            what += f", {cell_text(asked_for['loss'])}"
+        say(what)

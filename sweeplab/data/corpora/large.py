@@ -1,0 +1,166 @@
+"""A corpus of the user's texts that may be larger than the memory: read several times, a document at a time.
+
+Near-duplicates, splits and overlaps are those of a small one, by a sample of windows; a document beyond 16 MiB counts
+as several. A tokenizer learns from a sample of the training split.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+from array import array
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeplab.data.corpora.base import AnyCorpus, Files
+from sweeplab.data.corpora.splits import BETWEEN_DOCUMENTS, TENTHS, dealt, kept_of, sampled, share_of
+from sweeplab.data.corpora.text import Corpus
+from sweeplab.data.readers.documents import Document, Reading, documents
+from sweeplab.data.readers.guess import size_of
+from sweeplab.data.tokenizers import Tokenizer
+from sweeplab.errors import BadInput
+from sweeplab.files import opened
+from sweeplab.formatting import duration
+
+# Files of more bytes are read in a stream; from how many characters a tokenizer learns.
+LARGE_BYTES, SAMPLE_CHARACTERS = 2**28, 2**25
+PIECE = 2**23  # tokens that are read back at once
+SHOWN_SECONDS = 0.5
+
+
+def is_large(corpus: AnyCorpus, files: Files) -> bool:
+    """Return whether files are read in a stream: texts without splits of their own."""
+    if not isinstance(corpus, Corpus) or corpus.read or isinstance(files, dict):
+        return False
+    return size_of([*files]) > LARGE_BYTES
+
+
+class Progress:
+    """A bar on a terminal's standard error; nothing elsewhere."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self.what, self.total, self.done = what, max(total, 1), 0
+        self.stream = getattr(
+            sys.stderr, "terminal", sys.stderr
+        )  # to which control characters may be written
+        self.started = self.shown = time.monotonic()
+
+    def add(self, count: int) -> None:
+        """Take in what was done, and show it every half second."""
+        self.done += count
+        now = time.monotonic()
+        if self.stream.isatty() and now - self.shown > SHOWN_SECONDS:
+            self.shown, share = now, min(1.0, self.done / self.total)
+            left = duration(round((now - self.started) * (1 - share) / share)) if share else "…"
+            filled = "#" * round(30 * share)
+            self.stream.write(f"\r{self.what} [{filled:<30}] {share:4.0%}, {left} left \x1b[K")
+
+    def end(self) -> None:
+        """Remove the bar."""
+        if self.stream.isatty():
+            self.stream.write("\r\x1b[K")
+
+
+class LargeText:
+    """The documents of files, without near-duplicates of longer ones."""
+
+    def __init__(self, files: Files, reading: Reading) -> None:
+        assert not isinstance(files, dict)
+        self._files, self._how = [*files], reading
+        self.n_bytes = sum(file.stat().st_size for file in self._files)  # by which windows are sampled
+        self._look()
+
+    def _documents(self, reading: Reading | None = None) -> Iterator[Document]:
+        how = self._how
+        again = reading or Reading(how.fields, how.format, how.encoding)
+        return (part for part in documents(self._files, again) if part.text.strip())
+
+    def _look(self) -> None:
+        """Read all documents: their sizes, the windows by which they are compared, the characters, the digest."""
+        lengths, names, windows = array("q"), array("Q"), []
+        digest, characters, progress = hashlib.sha256(), set[str](), Progress("reading", self.n_bytes)
+        for part in self._documents(self._how):
+            content = part.text.encode("utf-8", "surrogatepass")
+            digest.update(len(content).to_bytes(8, "little") + content)
+            names.append(int.from_bytes(hashlib.sha256(content).digest()[:8], "little"))
+            lengths.append(len(part.text))
+            windows.append(sampled(part.text, self.n_bytes))
+            characters.update(part.text)
+            progress.add(len(content))
+        progress.end()
+        if not lengths:
+            raise BadInput(f"there is no text in {self._files[0].parent}")
+        if len(lengths) > 1:
+            characters.update(BETWEEN_DOCUMENTS)
+        self.digest, self.characters = digest.hexdigest(), "".join(sorted(characters))
+        sizes = np.frombuffer(lengths, np.int64)
+        first = np.sort(np.unique(np.frombuffer(names, np.uint64), return_index=True)[1])
+        order = first[np.argsort(-sizes[first], kind="stable")]
+        self._kept = np.zeros(len(sizes), np.bool_)
+        self._kept[order[kept_of([windows[index] for index in order])]] = True
+        self.n_characters = int(sizes[self._kept].sum())
+        self.n_duplicates = int(len(sizes) - self._kept.sum())
+
+    def _dealt(self, what: str) -> Iterator[tuple[str, str]]:
+        progress = Progress(what, self.n_characters)
+        for split, section in dealt(self._numbered(), self.n_characters):
+            yield split, section
+            progress.add(len(section))
+        progress.end()
+
+    def _numbered(self) -> Iterator[tuple[int, str]]:
+        number = -1
+        for is_kept, part in zip(self._kept, self._documents(), strict=True):
+            number += not part.continues
+            if is_kept:
+                yield number, part.text
+
+    def sample(self) -> str:
+        """Return sections of the training split, evenly spread, from which a tokenizer learns."""
+        every = max(1, self.n_characters // SAMPLE_CHARACTERS)
+        train = (section for split, section in self._dealt("sampling") if split == "train")
+        return "\n".join(section for at, section in enumerate(train) if at % every == 0)
+
+    def encoded(
+        self, tokenizer: Tokenizer, folder: Path
+    ) -> tuple[list[Iterable[NDArray[np.uint16]]], dict[str, Any]]:
+        """Write the tokens of each split to a file of the folder; return them in pieces, and facts of the text."""
+        windows: dict[str, list[NDArray[np.uint64]]] = {split: [] for split in TENTHS}
+        val_bytes, files = 0, {split: opened(folder / split, "wb") for split in TENTHS}
+        try:
+            for split, section in self._dealt("tokenizing"):
+                files[split].write(np.asarray(tokenizer.encode(section)).astype("<u2").data)
+                windows[split].append(sampled(section, self.n_bytes))
+                val_bytes += len(section.encode()) if split == "val" else 0
+        finally:
+            for file in files.values():
+                file.close()
+        train, val, test = (
+            np.concatenate(held) if held else np.zeros(0, np.uint64) for held in windows.values()
+        )
+        train.sort()
+        facts = {
+            "text_digest": self.digest,
+            "n_characters": self.n_characters,
+            "val_bytes": val_bytes,
+            "val_overlap": share_of(val, train),
+            "test_overlap": share_of(test, train),
+            "n_documents": len(self._kept),
+            "n_duplicates": self.n_duplicates,
+            "notes": [
+                *self._how.notes,
+                "read in a stream, near-duplicates and overlap by a sample of windows",
+            ],
+        }
+        return [_pieces(folder / split) for split in TENTHS], facts
+
+
+def _pieces(file: Path) -> Iterator[NDArray[np.uint16]]:
+    with opened(file, "rb") as stream:
+        while len(piece := np.fromfile(stream, "<u2", PIECE)):
+            yield piece

@@ -1,0 +1,172 @@
+"""The content of a file: unpacked within bounds, and decoded. Nothing of it is executed, and no archive is opened."""
+
+from __future__ import annotations
+
+import codecs
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from sweeplab.errors import BadInput, Problem
+from sweeplab.files import opened
+from sweeplab.formatting import bytes_in_words
+
+PART_BYTES = 2**24
+# A file may unpack to so many times its size, and a small one to so many bytes: text rarely has a tenth of the ratio.
+MOST_RATIO, ALWAYS_BYTES = 200, 2**26
+LONGEST_LINE = 2**28
+COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+# The first bytes of files that are no text, whatever their names.
+NO_TEXTS = {
+    b"PAR1": "a Parquet file", b"ARROW1": "an Arrow file", b"PK\x03\x04": "a zip archive", b"%PDF": "a PDF",
+    b"\x7fELF": "a program", b"BZh": "a bzip2 file", b"\xfd7zXZ\0": "an xz file", b"7z\xbc\xaf": "a 7z archive",
+    b"SQLite format 3\0": "an SQLite database", b"\x89PNG": "a picture", b"\xff\xd8\xff": "a picture",
+    b"GIF8": "a picture", b"\x80\x02": "a pickle", b"\x80\x03": "a pickle", b"\x80\x04": "a pickle",
+    b"\x80\x05": "a pickle",
+}  # fmt: skip
+TAR, TAR_AT = b"ustar", 257
+# UTF-32's mark of little-endian begins with UTF-16's.
+MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
+}  # fmt: skip
+ENCODINGS = (
+    *(
+        "utf-8",
+        "utf-16",
+        "utf-16-le",
+        "utf-16-be",
+        "utf-32",
+        "latin-1",
+        "cp1252",
+        "cp1250",
+        "cp1251",
+        "cp1253",
+    ),
+    *("koi8-r", "iso-8859-2", "iso-8859-15", "shift_jis", "euc_jp", "euc_kr", "gb18030", "big5"),
+)
+
+
+class NoText(BadInput):
+    """A file is no text, of the `kind` that is said of skipped files."""
+
+    def __init__(self, kind: str, what: str, allowed: str = "", nearest: str = "") -> None:
+        self.kind = kind
+        super().__init__(Problem(what, allowed, nearest))
+
+
+def contents(file: Path) -> Iterator[bytes]:
+    """Yield a file's bytes in parts, unpacked if it is compressed by gzip or zstd.
+
+    Raises:
+        BadInput: it cannot be read, is damaged, or unpacks to far more than texts do.
+    """
+    try:
+        with opened(file, "rb") as stream:
+            # Only its current size: that of system files is 0, and reading some of them blocks.
+            size, head = os.fstat(stream.fileno()).st_size, stream.read(4)
+            stream.seek(0)
+            codec = next((codec for magic, codec in COMPRESSED.items() if head.startswith(magic)), None)
+            if codec:
+                yield from _unpacked(file, stream, size, codec)
+                return
+            while part := stream.read(min(size, PART_BYTES)):
+                size -= len(part)
+                yield part
+    except OSError as error:
+        raise BadInput(f"cannot read {file}: {error.strerror or error}") from error
+
+
+def _unpacked(file: Path, stream: IO[bytes], size: int, codec: str) -> Iterator[bytes]:
+    import pyarrow
+
+    most, n_bytes = max(ALWAYS_BYTES, MOST_RATIO * size), 0
+    try:
+        with pyarrow.CompressedInputStream(stream, codec) as unpacked:
+            while part := unpacked.read(PART_BYTES):
+                n_bytes += len(part)
+                if n_bytes > most:
+                    what = f"{file} unpacks to more than {bytes_in_words(most)}, as an attack would"
+                    raise BadInput(Problem(what, "the unpacked file, if you trust it"))
+                yield part
+    except (pyarrow.ArrowException, OSError, MemoryError) as error:
+        raise BadInput(f"{file} is damaged: {error}") from error
+
+
+def suffix_of(file: Path) -> str:
+    """Return a file's suffix in lower case, without that of a compression: .csv of a.csv.gz."""
+    name = file.name.lower().removesuffix(".gz").removesuffix(".zst")
+    return Path(name).suffix
+
+
+def text_parts(file: Path, encoding: str = "") -> Iterator[str]:
+    """Yield a file's text in parts, with its line ends; a byte order mark, by which UTF-16 is known, is dropped.
+
+    Raises:
+        NoText: it is no text in UTF-8, or in its encoding; with the first byte that shows it.
+        BadInput: as `contents` does.
+    """
+    decoder, n_before = None, 0
+    for part, is_last in _with_last(contents(file)):
+        if decoder is None:
+            _check_text(file, part)
+            marked = next((name for mark, name in MARKS.items() if part.startswith(mark)), "utf-8")
+            encoding = encoding or marked
+            decoder = codecs.getincrementaldecoder(encoding)()
+        # At once: a file with holes takes no room on the disk.
+        if b"\0" in part and not encoding.startswith(("utf-16", "utf-32")):
+            what = f"{file} is not a text: byte {n_before + part.index(0)} is 0"
+            raise NoText("binary", what, "UTF-8; data.encoding names another, such as utf-16-le")
+        waiting = len(decoder.getstate()[0])
+        try:
+            yield decoder.decode(part, is_last)
+        except UnicodeDecodeError as error:
+            name = {"utf-8-sig": "UTF-8"}.get(encoding, encoding.upper())
+            at = error.start
+            place = f"byte {n_before - waiting + at} is 0x{error.object[at]:02x}"
+            allowed = "UTF-8; data.encoding names another, such as latin-1"
+            raise NoText(f"not {name}", f"{file} is not {name}: {place}", allowed) from error
+        except UnicodeError as error:  # UTF-16 without a mark of its byte order
+            raise NoText(f"not {encoding}", f"{file} is not {encoding}: {error}") from error
+        n_before += len(part)
+
+
+def _with_last(parts: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
+    before = next(parts, b"")
+    for part in parts:
+        yield before, False
+        before = part
+    yield before, True
+
+
+def _check_text(file: Path, start: bytes) -> None:
+    kind = next((kind for magic, kind in NO_TEXTS.items() if start.startswith(magic)), "")
+    if start[TAR_AT:].startswith(TAR):
+        kind = "a tar archive"
+    if kind:
+        raise NoText("binary", f"{file} is not a text but {kind}", "text, or the files that it has")
+
+
+def document(file: Path, encoding: str = "") -> str:
+    """Read one file as `text_parts` does, as one text."""
+    return "".join(text_parts(file, encoding))
+
+
+def lines(file: Path, encoding: str = "") -> Iterator[str]:
+    """Yield the lines of a file's text, without their ends; splitlines would split at characters of texts too.
+
+    Raises:
+        BadInput: as `text_parts` does; or a line is too long for the memory.
+    """
+    rest: list[str] = []
+    for part in text_parts(file, encoding):
+        *whole, last = part.split("\n")
+        if whole:
+            yield "".join([*rest, whole[0]])
+            yield from whole[1:]
+            rest.clear()
+        rest.append(last)
+        if sum(map(len, rest)) > LONGEST_LINE:
+            raise BadInput(f"{file} has a line of more than {LONGEST_LINE:,} characters")
+    yield "".join(rest)

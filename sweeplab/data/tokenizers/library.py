@@ -1,0 +1,195 @@
+"""Write our tokenizers as tokenizer.json of the `tokenizers` library, and read one back if we have the same tokenizer.
+
+All but char work on bytes, each written as a printable character as in GPT-2 (Radford et al., 2019). WordPiece and
+Unigram are the library's own and used unchanged, including BERT's and T5's, which normalize texts before cutting them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from sweeplab.data.tokenizers import (
+    BpeTokenizer,
+    ByteTokenizer,
+    CharTokenizer,
+    LibraryTokenizer,
+    Tokenizer,
+    UnigramTokenizer,
+    WordPieceTokenizer,
+    WordTokenizer,
+)
+from sweeplab.data.tokenizers.base import LARGEST_VOCABULARY, N_BYTES, utf8
+from sweeplab.errors import BadInput
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Library
+
+Definition = dict[str, Any]
+
+ANY = r"[\s\S]"
+# The word tokenizer's pattern in the library's dialect, whose \w has combining accents and whose \s lacks separators.
+WORD, BLANK = r"\p{L}\p{N}_", r"\s\x1c-\x1f"
+WORDS = rf" ?[{WORD}]+| ?[^{WORD}{BLANK}]+|[{BLANK}]+"
+OURS = re.compile(r"<\|((pad|bos|eos|mask)|(sentinel|label|unused)_\d+)\|>")  # what `write_tokenizer` adds
+GPT2_WORDS = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+
+
+# The character that represents each byte: itself if printable, otherwise one from U+0100 on.
+PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+OTHERS = [byte for byte in range(N_BYTES) if byte not in PRINTABLE]
+ALPHABET = [chr(byte if byte in PRINTABLE else N_BYTES + OTHERS.index(byte)) for byte in range(N_BYTES)]
+BYTES = {character: byte for byte, character in enumerate(ALPHABET)}
+
+
+# The score of a Unigram token that represents no text, so that no text is cut into it.
+NEVER = -1e9
+# Our tokenizers that have another form in the library.
+REWRITTEN = (CharTokenizer, ByteTokenizer, WordTokenizer)
+# The library's own tokenizers, by the library's name of their model.
+LIBRARYS = {each.model: each for each in (BpeTokenizer, WordPieceTokenizer, UnigramTokenizer)}
+
+
+def _in_library(tokenizer: Tokenizer) -> Library:
+    """Return the library's form of one of REWRITTEN: whole characters, or bytes and words that are looked up whole."""
+    from tokenizers import Regex, decoders, models, pre_tokenizers
+    from tokenizers import Tokenizer as Library
+
+    if isinstance(tokenizer, CharTokenizer):
+        utf8(tokenizer.characters)  # the library's own error names neither character nor position
+        library = Library(models.WordLevel({each: rank for rank, each in enumerate(tokenizer.characters)}))
+        library.pre_tokenizer = pre_tokenizers.Split(Regex(ANY), "isolated")
+        library.decoder = decoders.Fuse()
+        return library
+    texts = tokenizer.words if isinstance(tokenizer, WordTokenizer) else ()
+    spelled = ("".join(ALPHABET[byte] for byte in word.encode()) for word in texts)
+    words = {word: number for number, word in enumerate(spelled, start=N_BYTES)}
+    library = Library(models.BPE({**BYTES, **words}, [], ignore_merges=bool(words)))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    if isinstance(tokenizer, WordTokenizer):
+        cut = pre_tokenizers.Split(Regex(WORDS), "isolated")
+        library.pre_tokenizer = pre_tokenizers.Sequence([cut, library.pre_tokenizer])
+    library.decoder = decoders.ByteLevel()
+    return library
+
+
+def _from_library(kind: type[Tokenizer], tokens: list[str]) -> Tokenizer:
+    if kind is CharTokenizer:
+        return CharTokenizer("".join(each for each in tokens if len(each) == 1))
+    if kind is ByteTokenizer:
+        return ByteTokenizer()
+    return WordTokenizer(tuple(bytes(BYTES[each] for each in token).decode() for token in tokens[N_BYTES:]))
+
+
+def write_tokenizer(tokenizer: Tokenizer, special: Mapping[str, int], vocab_size: int) -> Definition:
+    """Return tokenizer.json, which gives every text the same ids and has `vocab_size` ids in all.
+
+    A special token is written `<|name|>`, an unused id `<|unused_id|>`.
+
+    Raises:
+        BadInput: the library cannot express the tokenizer.
+    """
+    definition = _library_definition(tokenizer)
+    vocabulary, added = definition["model"]["vocab"], definition["added_tokens"]
+    is_scored = isinstance(vocabulary, list)  # Unigram's: tokens with scores, in the order of their ids
+    known = len(vocabulary)
+    if not is_scored:
+        vocabulary |= {each["content"]: each["id"] for each in added}
+        known = len(vocabulary)
+    elif added:
+        known = max(known, 1 + max(each["id"] for each in added))
+    names = {number: f"<|{name}|>" for name, number in special.items()}
+    for number in range(known, vocab_size):
+        content = names.get(number, f"<|unused_{number}|>")
+        if is_scored:
+            vocabulary.append([content, NEVER])
+        else:
+            vocabulary[content] = number
+        if number in names:
+            plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+            added.append({"id": number, "content": content, **plain, "special": True})
+    return definition
+
+
+def contents_of(definition: Definition) -> dict[int, str]:
+    """Return the tokens of a tokenizer.json by their ids."""
+    vocabulary = definition["model"]["vocab"]
+    if isinstance(vocabulary, list):
+        known = {number: token for number, (token, _) in enumerate(vocabulary)}
+    else:
+        known = {number: token for token, number in vocabulary.items()}
+    return known | {each["id"]: each["content"] for each in definition["added_tokens"]}
+
+
+def _library_definition(tokenizer: Tokenizer) -> Definition:
+    if isinstance(tokenizer, LibraryTokenizer):
+        definition: Definition = json.loads(tokenizer.definition)
+        return definition
+    if not isinstance(tokenizer, REWRITTEN):
+        known = ", ".join([*(each.name for each in REWRITTEN), *(each.name for each in LIBRARYS.values())])
+        raise BadInput(f"tokenizer {tokenizer.name} cannot be written as a tokenizer.json; {known} can")
+    try:
+        return dict(json.loads(_in_library(tokenizer).to_str()))
+    except ValueError as error:
+        raise BadInput(f"tokenizer {tokenizer.name}: {error}") from error
+
+
+def read_tokenizer(definition: Definition, is_ours: bool = True) -> Tokenizer:
+    """Return our tokenizer that gives the same ids as a tokenizer.json.
+
+    Unless `is_ours`, its BPE need not be one that encodes every text and decodes it as it was.
+
+    Raises:
+        ValueError: we have no such tokenizer; the message says why.
+    """
+    added = [each for each in definition.get("added_tokens") or [] if not OURS.fullmatch(each["content"])]
+    model = definition["model"]
+    vocabulary, kind = model.get("vocab", {}), LIBRARYS.get(str(model.get("type")))
+    if kind is UnigramTokenizer:
+        written: Any = [scored for scored in vocabulary if not OURS.fullmatch(scored[0])]
+        vocabulary = {token: number for number, (token, _) in enumerate(written)}
+    else:
+        written = {token: number for token, number in vocabulary.items() if not OURS.fullmatch(token)}
+        vocabulary = written
+    definition = {
+        **definition,
+        "added_tokens": added,
+        "model": {**model, "vocab": written},
+        **dict.fromkeys(("truncation", "padding", "post_processor")),
+    }
+    vocabulary = vocabulary | {each["content"]: each["id"] for each in added}
+    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+    if sorted(vocabulary.values()) != list(range(len(tokens))) or len(tokens) > LARGEST_VOCABULARY:
+        raise ValueError(f"its ids are not consecutive from 0, or more than {LARGEST_VOCABULARY:,}")
+    for ours in REWRITTEN:
+        try:
+            candidate = _from_library(ours, tokens)
+        except (KeyError, ValueError):
+            continue
+        if definition == _library_definition(candidate):
+            return candidate
+    if kind is None:
+        raise ValueError(f"its type is {model.get('type')}; supported are {', '.join(LIBRARYS)}")
+    if kind is not BpeTokenizer or not is_ours:
+        return kind.from_json({"definition": definition})
+    wrong = _no_bpe(definition)
+    if wrong:
+        raise ValueError(wrong)
+    return BpeTokenizer.from_json({"definition": definition})
+
+
+def _no_bpe(definition: Definition) -> str:
+    """Return why a definition is not a byte-level BPE that cuts words as GPT-2 does, or an empty string."""
+    model = definition["model"]
+    cut, decoder = (definition.get(part) or {} for part in ("pre_tokenizer", "decoder"))
+    if definition.get("normalizer") is not None:
+        return "it normalizes texts before it cuts them, so that decoding gives another text"
+    if {key: cut.get(key) for key in GPT2_WORDS} != GPT2_WORDS or decoder.get("type") != "ByteLevel":
+        return "it does not cut words as GPT-2 does"
+    odd = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
+    present = [key for key in odd if model.get(key)]
+    if not present and not BYTES.keys() <= model["vocab"].keys():
+        present = ["not all bytes"]
+    return f"its BPE has {', '.join(present)}" * bool(present)

@@ -1,0 +1,484 @@
+"""Compare laws by their predictions of larger runs, not by their goodness of fit.
+
+Goodness of fit measures how well a law follows the rows, but laws are used beyond them. So in a back-test each law
+predicts every row from rows of less compute only, for several cuts, and laws are compared by these errors.
+
+A challenger predicts better only if its lead over the first law is larger than noise explains. The lead is the mean
+reduction of the errors over all held-out rows. It is compared with the leads on tables that are simulated from the
+first law's fit, with noise (of the law that follows the rows best), and back-tested by both laws in the same way.
+Errors above one cut all come from one fit, and rows lie above several cuts, so a test that treated them as independent
+would prefer a challenger too often.
+
+Legend: k cuts, h rows above a cut, S drawn tables, n rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeplab.errors import BadInput
+from sweeplab.formatting import listed, several
+from sweeplab.laws.columns import SHAPE
+from sweeplab.laws.fitting import LEAST_SQUARES, Fit, Rows, fit, solve
+from sweeplab.laws.forms import LAWS, Array, Law, Quantity, log_compute
+from sweeplab.laws.intervals import (
+    LEVEL,
+    Interval,
+    allowed_rises,
+    inverse_curvature,
+    noise_of,
+    run_noise,
+    shared_errors,
+    shared_of,
+    student,
+)
+from sweeplab.laws.misfit import Misfit, misfit
+from sweeplab.laws.points import SPREAD, UNLIKE, Points, design, path_of
+
+N_CUTS = 4
+SPARE = 2  # more rows below a cut than the largest law has parameters
+FEWEST_ABOVE = 2
+# Shares of the rows: with fewer, the errors reflect noise more than the form.
+SHARE_BELOW, SHARE_ABOVE = 0.35, 0.1
+_BY = ("flops", "tokens", "params")
+N_TABLES = 200
+BY_CHANCE = 0.05  # over all challengers together
+_TOLERANCE = 1e-6
+_LEAST_GROWTH = 0.0055
+_GROWTHS = np.append(0.0, np.geomspace(1e-5, 0.3, 120))  # of a form's error, per unit of log compute
+_ROUNDING = 1e-16
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Rows with the column up to `at` and those above it, as row indices."""
+
+    at: float
+    below: NDArray[np.intp]
+    above: NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """The cuts of a table in the column `by`; `why` says why there are none."""
+
+    by: str
+    cuts: tuple[Cut, ...]
+    why: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        names = ("at", "rows_below", "rows_above")
+        sizes = [(each.at, len(each.below), len(each.above)) for each in self.cuts]
+        cuts = [dict(zip(names, each, strict=True)) for each in sizes]
+        return {"by": self.by, "cuts": cuts, "why_none": self.why}
+
+
+@dataclass(frozen=True)
+class Errors:
+    """A law's errors above one cut, log(predicted / loss) [h], and half of its prediction intervals in log loss [h]."""
+
+    cut: Cut
+    fit: Fit
+    errors: Array
+    half: Array
+
+    @property
+    def held(self) -> NDArray[np.bool_]:
+        """Return which losses lie inside the intervals."""
+        return np.abs(self.errors) <= self.half
+
+
+@dataclass(frozen=True)
+class Backtest:
+    """A law's errors above every cut; `why` says why it cannot be tested.
+
+    Means over cuts of the mean above a cut: `error`, the absolute errors in log loss; `bias`, the signed errors,
+    positive if predictions are too high; `coverage`, the share of losses inside the prediction intervals.
+    """
+
+    cuts: tuple[Errors, ...] = ()
+    why: str = ""
+    error: float = math.nan
+    bias: float = math.nan
+    coverage: float = math.nan
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values; only the reason if there are no errors."""
+        if self.why:
+            return {"why_none": self.why}
+        by_cut = [
+            {"at": errors.cut.at, "rows": errors.cut.above.tolist()}
+            | {"errors": errors.errors.tolist(), "held": errors.held.tolist()}
+            for errors in self.cuts
+        ]
+        means = {"error": self.error, "bias": self.bias, "coverage": self.coverage, "level": LEVEL}
+        return means | {"by_cut": by_cut, "why_none": ""}
+
+
+def cuts_of(points: Points, laws: Sequence[Law]) -> Cuts:
+    """Return up to N_CUTS cuts, evenly spaced in log compute, with enough rows below them for every law."""
+    by = next(name for name in _BY if name in points.columns)
+    logs = np.log(points.columns[by])
+    fewest = max(SPARE + max(len(law.parameters) for law in laws), math.ceil(SHARE_BELOW * points.n))
+    above = max(FEWEST_ABOVE, math.ceil(SHARE_ABOVE * points.n))
+    read = {name: max(law.fewest_values(name) for law in laws) for law in laws for name in law.columns}
+    enough: list[tuple[float, NDArray[np.intp]]] = []
+    for value in np.unique(logs.round(6)):
+        rows = np.flatnonzero(logs <= value + 1e-6)
+        # As many values of each column as a term has parameters.
+        varied = all(_distinct(points.sizes[name][rows]) >= fewest for name, fewest in read.items())
+        if len(rows) >= fewest and points.n - len(rows) >= above and varied:
+            enough.append((float(value), rows))
+    if not enough:
+        needed = f"{several(fewest, 'row')} of several sizes below it and {above} above, of {points.n}"
+        return Cuts(by, (), f"no cut in {by} leaves {needed}")
+    aims = np.linspace(enough[0][0], enough[-1][0], N_CUTS)
+    chosen = sorted({int(np.argmin([abs(value - aim) for value, _ in enough])) for aim in aims})
+    everything = np.arange(points.n)
+    cuts = ((math.exp(value), rows) for value, rows in (enough[at] for at in chosen))
+    return Cuts(by, tuple(Cut(at, rows, np.setdiff1d(everything, rows)) for at, rows in cuts))
+
+
+def _distinct(column: Array) -> int:
+    return len(np.unique(np.log(column).round(6)))
+
+
+def backtest(points: Points, law: Law, cuts: Cuts) -> Backtest:
+    """Return the errors above each cut of a law fitted to the rows below it."""
+    if not cuts.cuts:
+        return Backtest(why=cuts.why)
+    try:
+        by_cut = tuple(_above(points, law, cut) for cut in cuts.cuts)
+    except BadInput as problem:
+        return Backtest(why=_why(problem))
+    means = [(np.abs(each.errors).mean(), each.errors.mean(), each.held.mean()) for each in by_cut]
+    error, bias, coverage = (float(np.mean(column)) for column in zip(*means, strict=True))
+    return Backtest(by_cut, "", error, bias, coverage)
+
+
+def _why(refused: BadInput) -> str:
+    return "; ".join(map(str, refused.problems))
+
+
+def _above(points: Points, law: Law, cut: Cut) -> Errors:
+    below = points.only(cut.below)
+    fitted = fit(below, law)
+    columns = {name: points.sizes[name][cut.above] for name in law.columns}
+    errors = np.log(fitted.predict(columns) / points.columns["loss"][cut.above])
+    half = _half_intervals(below, fitted, columns, points.weights[cut.above])
+    return Errors(cut, fitted, errors, half)
+
+
+def _half_intervals(points: Points, fit: Fit, columns: dict[str, Array], weights: Array) -> Array:
+    """Half the width of each prediction interval, in log loss: of the law, to first order, and of a run."""
+    logs = fit.centered(columns)
+    slopes = fit.law.derivatives(fit.theta[None], logs)[1][0].T
+    spread = ((slopes @ inverse_curvature(fit)) * slopes).sum(1)
+    shared, noise = shared_of(points, fit), noise_of(fit)
+    sd, quantile = run_noise(fit, shared, noise, logs, weights)
+    return np.asarray(
+        np.sqrt(2 * allowed_rises(fit, slopes, shared, noise)[0] * spread + (quantile * sd) ** 2)
+    )
+
+
+@dataclass(frozen=True)
+class FormError:
+    """The error of a form beyond its table: in log loss, in proportion to the distance in log compute.
+
+    Errors of the back-test are modelled as normal, with the variance of the law, of noise, and of a growth times the
+    distance from the largest fitted row. The growth is its posterior median under a flat prior, so that growths which
+    the errors cannot rule out count too. It is at least 1.3% at ten times the compute, because a bend in one column
+    that a back-test cannot see is often as large.
+    """
+
+    points: Points
+    law: Law
+
+    @cached_property
+    def test(self) -> Backtest:
+        """Return the law's back-test."""
+        return backtest(self.points, self.law, cuts_of(self.points, [self.law]))
+
+    @cached_property
+    def growth(self) -> float:
+        """Return the sd of the error per unit of log compute; without a back-test, its minimum."""
+        if not self.test.cuts:
+            return _LEAST_GROWTH
+        sizes = log_compute({name: np.log(self.points.sizes[name]) for name in self.law.columns})
+        chances = np.zeros(len(_GROWTHS))
+        for errors in self.test.cuts:  # errors above one cut come from one fit: together they count as one
+            leads = np.maximum(sizes[errors.cut.above] - sizes[errors.cut.below].max(), 0.0)
+            variance = (
+                (errors.half / student(errors.fit.freedom)) ** 2
+                + (_GROWTHS[:, None] * leads) ** 2
+                + _ROUNDING
+            )
+            chances -= 0.5 * (np.log(variance) + errors.errors**2 / variance).mean(1)
+        density = np.exp(chances - chances.max())
+        steps = np.diff(_GROWTHS) * (density[1:] + density[:-1])
+        median = float(np.interp(0.5 * steps.sum(), np.append(0.0, steps.cumsum()), _GROWTHS))
+        return max(median, _LEAST_GROWTH)
+
+    def sd(self, fit: Fit, quantity: Quantity) -> float:
+        """Return the sd of the form's error in a quantity; nonzero only for losses of runs larger than the table's."""
+        if quantity.size is None:
+            return 0.0
+        lead = quantity.size - float(np.max(log_compute(fit.rows.logs)))
+        if lead <= 1e-9:
+            return 0.0
+        return self.growth * lead
+
+    def widened(self, fit: Fit, quantity: Quantity, interval: Interval) -> Interval:
+        """Return a quantity's interval with the form's error added in quadrature on each side."""
+        off = student(fit.freedom) * self.sd(fit, quantity)
+        if not off:
+            return interval
+        low, high = (math.hypot(end - interval.value, off) for end in (interval.low, interval.high))
+        return replace(interval, low=interval.value - low, high=interval.value + high)
+
+
+@dataclass(frozen=True)
+class Lead:
+    """How much smaller a challenger's errors are than the first law's, in log loss, and the effect of noise.
+
+    `chance` is the share of tables simulated from the first law with a lead as large, `spread_by_noise` the sd of their
+    leads; None if there is no lead.
+    """
+
+    value: float
+    spread_by_noise: float | None = None
+    chance: float | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A law's fit to all rows, whether its form is flagged, its back-test and its lead over the first law."""
+
+    fit: Fit
+    misfit: Misfit
+    backtest: Backtest
+    lead: Lead | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "law": self.fit.law.name,
+            "formula": self.fit.law.formula,
+            "in_sample": self.fit.sigma,
+            "backtest": self.backtest.as_dict(),
+            "misfit": self.misfit.as_dict(),
+            "lead": self.lead and asdict(self.lead),
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Laws side by side; `better` is the challenger that predicts better than the first by more than noise."""
+
+    n_points: int
+    rows: tuple[Row, ...]
+    left_out: dict[str, str]
+    cuts: Cuts
+    better: str | None
+    sentences: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "n_points": self.n_points,
+            "laws": [each.as_dict() for each in self.rows],
+            "left_out": self.left_out,
+            "cuts": self.cuts.as_dict(),
+            "better": self.better,
+            "sentences": list(self.sentences),
+        }
+
+
+def compare(
+    points: Points, laws: Sequence[Law] | None = None, say: Callable[[str], None] = lambda text: None
+) -> Comparison:
+    """Compare laws with the first one; without `laws`, all that suit the table.
+
+    `say` is called with each step that begins.
+    """
+    raced = race(points, laws or suited(points), say)
+    leads = raced.leads
+    say("testing the forms")
+    rows = tuple(
+        Row(fitted, misfit(points, fitted), raced.tests[name], leads.get(name))
+        for name, fitted in raced.fits.items()
+    )
+    chances = {name: lead.chance * len(leads) for name, lead in leads.items() if lead.chance is not None}
+    sure = [name for name, chance in chances.items() if chance <= BY_CHANCE]
+    better = max(sure, key=lambda name: leads[name].value, default=None)
+    sentences = tuple(_sentences(rows, raced.cuts, better))
+    return Comparison(points.n, rows, raced.left_out, raced.cuts, better, sentences)
+
+
+@dataclass(frozen=True)
+class Race:
+    """Laws by name, fitted and back-tested side by side, with the leads of all but the first over the first."""
+
+    fits: dict[str, Fit]
+    tests: dict[str, Backtest]
+    leads: dict[str, Lead]
+    cuts: Cuts
+    left_out: dict[str, str]
+
+    @property
+    def why(self) -> str:
+        """Return why the first law cannot be compared with others; empty if it can."""
+        return next(iter(self.tests.values())).why
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """Return the mean absolute errors in log loss on larger runs of the laws that have one."""
+        return {name: test.error for name, test in self.tests.items() if not test.why}
+
+
+def race(points: Points, laws: Sequence[Law], say: Callable[[str], None] = lambda text: None) -> Race:
+    """Fit laws, and back-test them; `say` is called with each step that begins.
+
+    Raises:
+        BadInput: none can be fitted.
+    """
+    fits: dict[str, Fit] = {}
+    left_out: dict[str, str] = {}
+    for law in laws:
+        say(f"fitting {law.name} to {several(points.n, 'row')}")
+        try:
+            fits[law.name] = fit(points, law)
+        except BadInput as problem:
+            left_out[law.name] = _why(problem)
+    if not fits:
+        raise BadInput(*dict.fromkeys(left_out.values()))
+    cuts = cuts_of(points, [fitted.law for fitted in fits.values()])
+    tests = {}
+    for name, fitted in fits.items():
+        say(f"back-testing {name}")
+        tests[name] = backtest(points, fitted.law, cuts)
+    raced = Race(fits, tests, {}, cuts, left_out)
+    if raced.why:
+        return raced
+    return replace(raced, leads=_leads(points, [*fits.values()], [*tests.values()], say))
+
+
+def suited(points: Points) -> list[Law]:
+    """Return the laws that use every column that varies in the table: not N alone if D varies too."""
+    there = {"params", "tokens", "flops"} & (points.varied or points.columns.keys())
+    both = {"params", "tokens"} <= there
+    suited = [law for law in LAWS.values() if set(law.columns) <= there]
+    suited = [law for law in suited if not both or law.columns[0] == "flops" or law.columns[1:]]
+    return [*suited, *of_shapes(points)]
+
+
+def of_shapes(points: Points) -> list[Law]:
+    """Return the laws of depth and width that suit a table; none unless its shapes are unlike."""
+    if points.n < 2 or not set(SHAPE) <= points.sizes.keys() or design(points, SHAPE)[UNLIKE] < SPREAD:
+        return []
+    tokens = {"tokens"} & points.varied if not path_of(points) else set[str]()
+    laws = [law for law in LAWS.values() if set(law.columns) == {*SHAPE, *tokens}]
+    return [
+        law for law in laws if all(_distinct(points.sizes[name]) >= law.fewest_values(name) for name in SHAPE)
+    ]
+
+
+def _leads(
+    points: Points, fits: Sequence[Fit], tests: Sequence[Backtest], say: Callable[[str], None]
+) -> dict[str, Lead]:
+    """Each challenger's lead over the first law; only positive leads are compared with noise."""
+    first, *others = zip(fits, tests, strict=True)
+    leads = {fit.law.name: Lead(first[1].error - test.error) for fit, test in others if not test.why}
+    ahead = [both for both in others if not both[1].why and leads[both[0].law.name].value > 0]
+    if not ahead:
+        return leads
+    # Outliers count as noise, so that they cannot favor a challenger.
+    drawn = _drawn(points, first[0], min(math.sqrt(each.variance) for each in fits))
+    back_testing = f"back-testing {{}} on {N_TABLES} drawn tables".format
+    say(back_testing(first[0].law.name))
+    by_first = _simulated(points, *first, drawn, first[0])
+    for challenger, test in ahead:
+        name = challenger.law.name
+        say(back_testing(name))
+        by_noise = by_first - _simulated(points, challenger, test, drawn, first[0])
+        chance = (1 + int((by_noise >= leads[name].value).sum())) / (1 + len(by_noise))
+        leads[name] = Lead(leads[name].value, float(by_noise.std()), chance)
+    return leads
+
+
+def _drawn(points: Points, first: Fit, noise: float, seed: int = 0) -> Array:
+    """Simulate log losses of tables for which the first law is right, [S, n], with noise shared in groups."""
+    random = np.random.default_rng(seed)
+    errors = random.standard_normal((N_TABLES, points.n))
+    if points.groups:
+        shared = shared_errors(first, points.groups)
+        errors = math.sqrt(1 - shared.share) * errors / np.sqrt(points.weights)
+        common = random.standard_normal((N_TABLES, shared.n_groups))[:, shared.place]
+        errors += math.sqrt(shared.share) * common
+    else:
+        errors /= np.sqrt(points.weights)
+    return np.asarray(np.log(first.predict(points.sizes)) + noise * noise_of(first).relative * errors)
+
+
+def fit_chance(points: Points, first: Fit, other: Fit) -> float:
+    """Return in what share of tables drawn from the first law the other fits so much better, in least squares."""
+    drawn = _drawn(points, first, math.sqrt(min(first.variance, other.variance)))
+    means, gains = first.predict(points.sizes), []
+    for tested in (first, other):
+        clean = replace(points, columns=points.columns | {"loss": np.exp(np.log(means))})
+        start = fit(clean, tested.law, LEAST_SQUARES).theta
+        weights = np.broadcast_to(points.weights, drawn.shape)
+        tables = Rows(tested.rows.logs, drawn, weights, LEAST_SQUARES)
+        refits = solve(tested.law, np.tile(start, (len(drawn), 1)), tables, tol=_TOLERANCE)
+        gains.append(np.append(refits.objective, fit(points, tested.law, LEAST_SQUARES).objective))
+    least = np.finfo(float).tiny  # of a table without noise
+    *by_noise, seen = np.log(np.maximum(gains[0], least) / np.maximum(gains[1], least))
+    return float((1 + (np.array(by_noise) >= seen).sum()) / (1 + len(by_noise)))
+
+
+def _simulated(points: Points, tested: Fit, test: Backtest, drawn: Array, truth: Fit) -> Array:
+    """`Backtest.error` of a law on each of the simulated tables, [S].
+
+    Each refit starts at the law's fit to the noise-free table.
+    """
+    law, means, sizes = tested.law, truth.predict(points.sizes), []
+    for errors in test.cuts:
+        below, above, rows = errors.cut.below, errors.cut.above, errors.fit.rows
+        clean = points.only(below)
+        # Through its log, around which tables are drawn.
+        clean = replace(clean, columns=clean.columns | {"loss": np.exp(np.log(means)[below])})
+        start = fit(clean, law, LEAST_SQUARES).theta
+        weights = np.broadcast_to(rows.weights, (len(drawn), len(below)))
+        tables = Rows(rows.logs, drawn[:, below], weights, rows.delta)
+        refits = solve(law, np.tile(start, (len(drawn), 1)), tables, tol=_TOLERANCE)
+        logs = errors.fit.centered({name: points.sizes[name][above] for name in law.columns})
+        sizes.append(np.abs(law.log_loss(refits.theta, logs) - drawn[:, above]).mean(1))
+    return np.asarray(np.mean(sizes, axis=0))
+
+
+def _sentences(rows: Sequence[Row], cuts: Cuts, better: str | None) -> list[str]:
+    first, *others = rows
+    name, why = first.fit.law.name, cuts.why or first.backtest.why
+    forms = [row.misfit.sentences[0] for row in rows]
+    if why:
+        return [f"laws cannot be compared by their predictions: {why}", *forms]
+    off = f"{name} is off by {first.backtest.error:.2%} of the loss on larger runs"
+    best = next((row for row in others if row.fit.law.name == better), None)
+    if best and best.lead:
+        off = (
+            f"{better} predicts larger runs better than {name}: it is off by {best.backtest.error:.2%} of the "
+            f"loss where {name} is off by {first.backtest.error:.2%}; if {name} were right, noise would give such a "
+            f"lead in {best.lead.chance:.1%} of tables"
+        )
+    elif others:
+        names = listed([row.fit.law.name for row in others])
+        off += f"; {names} {'do' if others[1:] else 'does'} not predict them better by more than noise"
+    return [off, *forms]

@@ -1,0 +1,1 @@
+"""How the best values of searched hyperparameters follow the size: optima of cells, their law, and predictions."""

@@ -1,0 +1,598 @@
+"""Test whether the form of a law fits: which departures the residuals follow, and the power to see them.
+
+Residuals are tested in directions in which a form may be wrong, to first order: the change of the log loss at the rows
+and beyond them by each departure. The power is for a departure that matters: one that makes the law's forecast at ten
+times the compute 5% wrong. A direction with a power under SEEN only raises the threshold for the others, and so do more
+directions than half of the residual degrees of freedom: these are tested for gross misfits only.
+
+- an interaction of N and D: x y, as it stands in log loss; a term between the two, sqrt(s_N s_D); their product,
+  s_N s_D L; terms that are joined by a power (the entropy of the shares, which is what `joint` adds).
+- a bend in one column, a broken power: x^2, and s_N log(1 + exp(2 (x - b))), an exponent that changes smoothly within
+  about a factor 3 of a break b, for breaks all over the column's range (Caballero et al. 2023, Broken neural scaling
+  laws, equation 1, to first order in the change of the exponent).
+- a bend in N and D together: both exponents change at one share of their ranges.
+- a trend with a column that the law does not use.
+
+A law of the right form leaves noise in all directions alike; a wrong form leaves the departure's direction z after
+projecting out the law's gradient. The score of a direction is the share of the squared residuals that lies in it,
+cos^2 = (z'r)^2 / (z'z r'r), a transform of F(1, n - p - 1) (Rao's score test). The test takes the largest score over
+all directions, because the place of a bend is unknown beforehand (Davies 1987), and compares it with simulated errors
+of the same unequal size, through the same projection, clipping and maximum. So the false-alarm rate holds for the whole
+test, however many directions there are. The power is the share of such simulations that are flagged with a departure.
+
+Departures from the textbook: residuals are clipped at Huber's delta as in the fit; errors that rows of a group share
+are simulated as shared; a parameter at its bound takes no direction away.
+
+`doubts` concern a fit of any form: large residuals, or residuals that correlate with a column it does not use.
+
+Legend: n rows, p parameters free to move, k directions, S draws; x and y centered log N and log D, s_N and s_D the
+shares of the loss that are N's and D's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from sweeplab.formatting import several
+from sweeplab.laws.columns import COUNTS, SHAPE, first_of
+from sweeplab.laws.fitting import Fit, fit
+from sweeplab.laws.forms import Array, log_optimum
+from sweeplab.laws.intervals import noise_of, shared_of
+from sweeplab.laws.points import SPREAD, STANDS, Points, design, path_of
+
+_PATTERN_ALARM = 0.05  # over all columns together
+LARGE = 0.03  # of the loss: tuned runs of one recipe on one text are within 1 or 2% of their law
+_FEWEST = 3
+_MOST_NAMED = 6
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """The pattern of residuals over a column: rank correlation, and the swing and bend of a fitted parabola.
+
+    `swing` is the difference of the residual between the column's high and low end, as a share of the loss; `bend` is
+    that between both ends and the middle. `p_value` is the chance of such a parabola under noise alone; None if the
+    column has too few values, or the law already contains such a parabola.
+    """
+
+    column: str
+    rank: float
+    swing: float
+    bend: float | None
+    p_value: float | None
+
+
+def doubts(points: Points, fit: Fit) -> list[str]:
+    """Return a warning for residuals above LARGE, and one for each column that they correlate with significantly."""
+    others = unused_columns(points)
+    tried = _patterns({name: others[name] for name in others if name not in fit.law.columns}, fit)
+    sure, names = significant(tried), [pattern.column for pattern in tried]
+    sentences = points.pooled_in_words()
+    if fit.sigma > LARGE:
+        tested = "the table has no other column that could explain it"
+        if names:
+            columns = f"{several(len(names), 'other column')} ({first_of(names, _MOST_NAMED)})"
+            tested = f"{len(sure)} of {columns} can be seen to correlate with it"
+        sentences.append(
+            f"residuals of {fit.sigma:.1%}: runs of one recipe rarely leave over {LARGE:.0%}, so more than "
+            f"{' and '.join(fit.law.columns)} affects the loss or the form is wrong: every number is in doubt; {tested}"
+        )
+    for pattern in sure:
+        tested = f"(p {pattern.p_value:.2g}, {several(len(names), 'column')} tested)"
+        swing = f"{pattern.swing:+.1%} of the loss from its low end to its high end {tested}"
+        sentences.append(
+            f"the residuals correlate with {pattern.column}, which the law does not use: {swing}"
+        )
+    return sentences
+
+
+def unused_columns(points: Points) -> dict[str, Array]:
+    """Return the columns that may be causes: the shape, the aspect ratio, other columns of the file."""
+    columns = {name: column for name, column in points.shape.items() if np.isfinite(column).all()}
+    if {"n_layer", "n_embd"} <= columns.keys():
+        columns["n_embd / n_layer"] = columns["n_embd"] / columns["n_layer"]
+    return columns | points.extra_columns
+
+
+def patterns(points: Points, fit: Fit) -> list[Pattern]:
+    """Return the pattern over each column that varies: params, tokens, flops, and all that the law does not use."""
+    columns = {name: points.columns[name] for name in COUNTS if name in points.columns}
+    return _patterns(columns | unused_columns(points), fit)
+
+
+def _patterns(columns: Mapping[str, Array], fit: Fit) -> list[Pattern]:
+    tried = [_pattern(name, column, fit) for name, column in columns.items()]
+    return [pattern for pattern in tried if pattern]
+
+
+def significant(tried: Sequence[Pattern]) -> list[Pattern]:
+    """Return the significant patterns, corrected for the number of columns tested (Holm 1979)."""
+    tested = [(each.p_value, each) for each in tried if each.p_value is not None]
+    tested.sort(key=lambda one: one[0])
+    too_large = (at for at, (p, _) in enumerate(tested) if p > _PATTERN_ALARM / (len(tested) - at))
+    return [each for _, each in tested[: next(too_large, len(tested))]]
+
+
+def _pattern(name: str, column: Array, fit: Fit) -> Pattern | None:
+    """The pattern over a column, for the rows that have it; over its log if all values are positive."""
+    from pandas import Series
+    from scipy.special import fdtrc
+
+    there = np.isfinite(column)
+    if there.sum() <= len(fit.theta) + _FEWEST:
+        return None
+    scale = column[there]
+    scale = np.log(scale) if (scale > 0).all() else scale
+    span = float(np.ptp(scale))
+    if span < 1e-9 * max(1.0, float(np.abs(scale).max())):
+        return None
+    residual, delta, jacobian = fit.residuals()[there], fit.rows.delta, fit.jacobian[:, there]
+    u = 2 * (scale - scale.min()) / span - 1
+    has_bend = len(np.unique(scale.round(9))) >= _FEWEST
+    root = np.sqrt(fit.rows.weights[there])[:, None]
+    curves = root * np.stack([u, u**2][: 1 + has_bend], 1)
+    clipped = root * np.clip(residual, -delta, delta)[:, None]
+    line = np.linalg.lstsq(np.column_stack([root, curves]), clipped, rcond=None)[0][:, 0]
+    # The law's own gradient is projected out of both, so that what it could fit is no pattern.
+    gradient = np.linalg.qr(root * jacobian.T)[0]
+    left = curves - gradient @ (gradient.T @ curves)
+    base, lengths, _ = np.linalg.svd(left, full_matrices=False)
+    base = base[:, lengths > _NOTHING * np.linalg.norm(curves)]
+    rest = (clipped - gradient @ (gradient.T @ clipped))[:, 0]
+    freedom = len(rest) - gradient.shape[1] - base.shape[1]
+    squares, inside = float(rest @ rest), float(((rest @ base) ** 2).sum())
+    p_value = None
+    if base.shape[1] and freedom > 0 and squares > 1e-24:
+        ratio = inside / base.shape[1] / max((squares - inside) / freedom, 1e-300)
+        p_value = float(fdtrc(base.shape[1], freedom, ratio))
+    # Spearman's correlation; equal values of a product, such as 6ND, may differ in their last bits.
+    ranks = [Series(each).rank() for each in (scale.round(9), residual.round(12))]
+    rank = ranks[0].corr(ranks[1]) if np.ptp(residual) else 0.0
+    bend = float(line[2]) if has_bend else None
+    return Pattern(name, rank, float(2 * line[1]), bend, p_value)
+
+
+N_DRAWS = 2000
+_BATCH = 250
+_SEVERAL = 5  # sizes
+_NOTHING = 1e-6  # the share of a direction left after projection below which the law contains it
+EXACT = 1e-9  # residuals of this size are rounding errors
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Residuals and directions after projecting out the law, in rows of equal weight.
+
+    `gradient` [n, p] is an orthonormal basis of the law's gradient; `directions` [n, k] have length 1, or 0 if nothing
+    is left; `gains` [k] are the changes of the forecast per unit length of a direction; `noise` is the errors' size.
+    `clip` is Huber's delta over the residuals' scale. `factor` [n, n] turns independent errors into the rows' errors;
+    None if these are independent. `root` are the roots of the weights.
+    """
+
+    gradient: Array
+    residual: Array
+    directions: Array
+    gains: Array
+    noise: float
+    clip: float
+    root: Array
+    factor: Array | None
+
+    @property
+    def freedom(self) -> int:
+        """Return the residual degrees of freedom."""
+        return len(self.residual) - int(self.gradient.shape[1])
+
+    def lengths(self) -> Array:
+        """Return the signed length of the residuals in each direction, [k]."""
+        return np.asarray(self.residual @ self.directions)
+
+    def shares(self) -> Array:
+        """Return the share of the squared residuals in each direction, [k]."""
+        return np.asarray(self.lengths() ** 2 / max(float(self.residual @ self.residual), 1e-300))
+
+    def left(self, rows: Array) -> Array:
+        """Project the law out of rows, [..., n]."""
+        return np.asarray(rows - (rows @ self.gradient) @ self.gradient.T)
+
+
+def space_of(
+    points: Points, fit: Fit, rows: Array, beyond: Array, slopes: Array, bend: Array | None = None
+) -> Projection:
+    """Return the space of changes `rows` [n, k], which are `beyond` [k] at a target where the law has `slopes` [p].
+
+    `bend` [n] is the one among them that errors shared by a size resemble.
+    """
+    bound = fit.at_bound()
+    free = [at for at, name in enumerate(fit.law.parameters) if name not in bound]
+    root = np.sqrt(fit.rows.weights)  # a row of weight w has 1/w of the variance
+    jacobian = fit.jacobian.T[:, free] * root[:, None]
+    changes = rows * root[:, None]
+    gradient, triangle = np.linalg.qr(jacobian)
+    absorbed = np.linalg.lstsq(triangle, gradient.T @ changes, rcond=1e-12)[0]
+    left = changes - gradient @ (gradient.T @ changes)
+    lengths = np.linalg.norm(left, axis=0)
+    lengths[lengths <= _NOTHING * np.linalg.norm(changes, axis=0)] = math.inf
+    raw = fit.residuals()
+    clipped = root * np.clip(raw, -fit.rows.delta, fit.rows.delta)
+    residual = clipped - gradient @ (gradient.T @ clipped)
+    inside = max(float((np.abs(raw) < fit.rows.delta).mean()), 1 / fit.n_points)
+    return Projection(
+        gradient=gradient,
+        residual=residual,
+        directions=left / lengths,
+        gains=(beyond - slopes[free] @ absorbed) / lengths,
+        noise=float(np.linalg.norm(residual)) / math.sqrt(max(fit.n_points - len(free), 1)) / inside,
+        clip=fit.rows.delta / max(fit.sigma, 1e-300),
+        root=root,
+        factor=_error_factor(points, fit, bend),
+    )
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Residuals simulated under the right form: their lengths in each direction [S, k], and squared norms [S]."""
+
+    lengths: Array
+    squares: Array
+
+    def threshold(self, chosen: Sequence[int], alarm: float) -> float:
+        """Return the share of the residuals that the strongest of some directions exceeds with chance `alarm`."""
+        return float(np.quantile(self._largest(chosen), 1 - alarm))
+
+    def p_value(self, chosen: Sequence[int], share: float) -> float:
+        """Return how often noise alone has a share this large in the strongest of some directions."""
+        return float((1 + (self._largest(chosen) >= share).sum()) / (1 + len(self.squares)))
+
+    def _largest(self, chosen: Sequence[int]) -> Array:
+        return np.asarray((self.lengths[:, list(chosen)] ** 2).max(1) / self.squares)
+
+
+def draw(space: Projection) -> Draws:
+    """Simulate residuals under noise alone: normal, projected and clipped like the real ones."""
+    random = np.random.default_rng(0)
+    n, n_params = space.gradient.shape
+    lengths, squares = [], []
+    for _ in range(0, N_DRAWS, _BATCH):
+        errors = random.standard_normal((_BATCH, n))
+        if space.factor is not None:
+            errors = errors @ space.factor.T
+        left = space.left(errors)
+        if math.isfinite(space.clip):
+            raw = left / space.root
+            scale = 1.4826 * np.median(np.sort(np.abs(raw), axis=1)[:, n_params:], axis=1)
+            limit = space.clip * scale[:, None]
+            left = space.left(space.root * np.clip(raw, -limit, limit))
+        lengths.append(left @ space.directions)
+        squares.append((left**2).sum(1))
+    both = np.concatenate(lengths), np.concatenate(squares)
+    unit = math.sqrt(space.freedom / max(float(both[1].mean()), 1e-300))
+    return Draws(both[0] * unit, both[1] * unit**2)
+
+
+def power(
+    space: Projection, draws: Draws, at: int, effect: float, chosen: Sequence[int], limit: float
+) -> float:
+    """Return how often a chosen direction exceeds the limit if direction `at` changes the forecast by `effect`."""
+    if not space.directions[:, at].any():
+        return 0.0
+    size = abs(effect) / max(abs(float(space.gains[at])), 1e-12) / max(space.noise, EXACT)
+    alike = space.directions.T @ space.directions[:, at]
+    lengths = draws.lengths[:, list(chosen)] + size * alike[list(chosen)]
+    squares = draws.squares + 2 * size * draws.lengths[:, at] + size**2
+    return float(((lengths**2).max(1) > limit * squares).mean())
+
+
+def _error_factor(points: Points, fit: Fit, bend: Array | None) -> Array | None:
+    """The matrix that turns independent errors into the rows' errors [n, n], up to a factor; None if not needed.
+
+    Without groups in the table, rows of one size may share an error. A bend in the size resembles that, so the shared
+    error is estimated without the bend. With few sizes the two cannot be separated.
+    """
+    if points.groups:
+        bend = None
+    shared, relative = shared_of(points, fit, bend), noise_of(fit).relative
+    if shared is None or shared.shared == 0 or not (points.groups or shared.n_groups >= _SEVERAL):
+        return np.diag(relative) if np.ptp(relative) else None
+    root = np.sqrt(fit.rows.weights)
+    together = (shared.place[:, None] == shared.place) * np.outer(root, root)
+    covariance = (1 - shared.share) * np.eye(fit.n_points) + shared.share * together
+    return relative[:, None] * np.linalg.cholesky(covariance + 1e-12 * np.eye(fit.n_points))
+
+
+BEYOND = 10.0  # times the largest compute: where the size of a departure is measured
+INTERACTION, TOGETHER = "interaction of params and tokens", "bend in params and tokens together"
+BEND = "bend in {}"
+# Shares of a column's log range; power is given for the first one.
+_BREAKS = (0.5, 0.2, 0.35, 0.65, 0.8)
+_SHARPNESS = 2.0
+_FOLLOWS = 1e-3
+_BOTH = {"params", "tokens"}
+
+FLAGGED, NOT_SEEN, UNSEEABLE = "flagged", "not seen", "cannot be seen"
+MATTERS = 0.05  # of the loss at BEYOND times the compute
+FALSE_ALARM = 0.07  # over all directions that are tested
+GROSS = 0.01  # over all directions, for gross misfits
+MOST_ROWS = 3000  # errors are drawn for each row thousands of times
+SEEN = 0.5  # the power above which a departure can be seen
+_EFFECT = math.log1p(MATTERS)
+_FORECAST = f"forecast at {BEYOND:g} times the compute"
+_MOST = 0.5  # of the loss: larger first-order effects are not reported
+
+
+@dataclass(frozen=True)
+class Departure:
+    """A direction of a kind: its changes of the log loss at the rows and, last, at the target, [n + 1]."""
+
+    kind: str
+    words: str
+    change: Array
+
+
+Departures = Iterator[Departure]
+
+
+def departures(points: Points, fit: Fit) -> tuple[list[Departure], dict[str, float], Array]:
+    """Return the directions, the typical one of each kind first, the target, and the law's gradient there [p].
+
+    The target is a point at BEYOND times the table's largest compute.
+    """
+    where = _target(points, fit)
+    logs = {
+        name: np.append(np.log(column), math.log(where[name])) - np.log(column).mean()
+        for name, column in points.sizes.items()
+        if name in where and np.ptp(np.log(column)) > 1e-9
+    }
+    value, jacobian = (each[0] for each in fit.law.derivatives(fit.theta[None], logs))
+    shares = {column: jacobian[fit.law.index(scale)] for column, scale in fit.law.scale_of.items()}
+    parts = [_interactions(fit, logs, shares, value), _bends(fit, logs, shares)]
+    # The first suspect for such a law is the column that it does not use; on a path no trend with it can be told.
+    if not set(fit.law.columns) >= _BOTH:
+        parts = [parts[1]] if path_of(points) else [_unused_columns(fit, logs), parts[1]]
+    if fit.law.reads_shape:
+        parts = [_bends(fit, logs, shares)]
+    return [departure for part in parts for departure in part], where, jacobian[:, -1]
+
+
+def _interactions(
+    fit: Fit, logs: Mapping[str, Array], shares: Mapping[str, Array], value: Array
+) -> Departures:
+    of_n, of_d = shares["params"], shares["tokens"]
+    named = partial(Departure, INTERACTION)
+    yield named("log params times log tokens", logs["params"] * logs["tokens"])
+    yield named("a term between those of params and tokens", np.sqrt(of_n * of_d))
+    yield named("the product of both terms", of_n * of_d * np.exp(value - value.mean()))
+    if not fit.law.power:
+        all_shares = np.array(list(shares.values()))
+        entropy = -(all_shares * np.log(np.maximum(all_shares, 1e-300))).sum(0)
+        yield named("terms that are joined by a power", entropy)
+
+
+def _bends(fit: Fit, logs: Mapping[str, Array], shares: Mapping[str, Array]) -> Departures:
+    bends: dict[str, list[Array]] = {}
+    for name in fit.law.columns:
+        x = logs[name]
+        bends[name] = [shares[name] * _bend(x, part) for part in _BREAKS]
+        for part, change in zip(_BREAKS, bends[name], strict=True):
+            words = f"an exponent that changes at {part:.0%} of the range of log {name}"
+            yield Departure(BEND.format(name), words, change)
+        yield Departure(BEND.format(name), f"the square of log {name}", x**2)
+    if bends.keys() >= _BOTH:
+        for part, one, other in zip(_BREAKS, bends["params"], bends["tokens"], strict=True):
+            yield Departure(TOGETHER, f"exponents that change at {part:.0%} of both ranges", one + other)
+
+
+def _bend(x: Array, part: float) -> Array:
+    low, high = float(x[:-1].min()), float(x[:-1].max())
+    return np.asarray(np.logaddexp(0.0, _SHARPNESS * (x - low - part * (high - low))) / _SHARPNESS)
+
+
+def _unused_columns(fit: Fit, logs: Mapping[str, Array]) -> Departures:
+    """Yield the columns that the law does not use, unless they follow from earlier ones, as 6ND does."""
+    known = [np.ones_like(next(iter(logs.values()))), *(logs[name] for name in fit.law.columns)]
+    for name, x in logs.items():
+        if name in fit.law.columns:
+            continue
+        base = np.stack(known, 1)[:-1]
+        rest = x[:-1] - base @ np.linalg.lstsq(base, x[:-1], rcond=None)[0]
+        if rest.std() > _FOLLOWS * x[:-1].std():
+            known.append(x)
+            yield Departure(f"trend with {name}", f"log {name}, which the law does not use", x)
+
+
+def _target(points: Points, fit: Fit) -> dict[str, float]:
+    columns = {name: column for name, column in points.sizes.items() if name != "loss"}
+    most = {name: float(column.max()) for name, column in columns.items()}
+    if not columns.keys() >= _BOTH or not set(fit.law.columns) >= _BOTH:
+        # Without both, tokens and parameters are assumed to grow alike: each as the square root of compute. N grows as
+        # n_embd^2 n_layer.
+        powers = dict.fromkeys(SHAPE, 1 / 6)
+        further = {name: value * BEYOND ** powers.get(name, 0.5) for name, value in most.items()}
+        return further | {name: most[name] * BEYOND for name in most if name == "flops"}
+    k = points.flops_per_param_token
+    budget = BEYOND * float(columns["flops"].max())
+    ratios = np.log(columns["tokens"] / columns["params"])
+    best = math.log(budget / k) - 2 * log_optimum(fit.law, fit.theta, fit.center, budget, k)
+    ratio = float(np.clip(best, ratios.min(), ratios.max()))
+    params = math.exp((math.log(budget / k) - ratio) / 2)
+    return {"params": params, "tokens": params * math.exp(ratio), "flops": budget}
+
+
+@dataclass(frozen=True)
+class DepartureKind:
+    """The result for one kind of departure.
+
+    `power` is how often one that matters would be flagged, for the kind's typical direction. `share` of the squared
+    residuals lies in the `strongest` direction; if that were the cause, the true loss at the target would be above the
+    law's by the share `effect`: None if the kind is not flagged.
+    """
+
+    kind: str
+    status: str
+    power: float
+    strongest: str
+    share: float
+    effect: float | None
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """Whether a law's form is flagged on its table; `p_value` is over all directions that were tested.
+
+    `doubts` concern fits of any form; they are among the `sentences` too.
+    """
+
+    law: str
+    status: str
+    p_value: float | None
+    target: dict[str, float]
+    kinds: tuple[DepartureKind, ...]
+    patterns: tuple[Pattern, ...]
+    sentences: tuple[str, ...]
+    doubts: tuple[str, ...]
+
+    @property
+    def flag(self) -> tuple[str, ...]:
+        """Return how the form does not fit, and the effect on a forecast; empty if it is not flagged."""
+        return _flag(self.law, self.kinds)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        lists = {name: list(rows) for name, rows in asdict(self).items() if isinstance(rows, tuple)}
+        return asdict(self) | lists | {"false_alarm": FALSE_ALARM + GROSS, "matters": MATTERS}
+
+
+def misfit(points: Points, fitted: Fit) -> Misfit:
+    """Return whether the form of a fitted law is flagged, and the power of the test on its table."""
+    if (
+        fitted.rows.delta < fitted.sigma
+    ):  # with so small a delta, clipped residuals are hardly more than signs
+        fitted = fit(points, fitted.law)
+    beside = doubts(points, fitted)
+    if points.n > MOST_ROWS:  # drawn at random, but the same every time; enough to show what matters
+        points = points.only(np.random.default_rng(0).choice(points.n, MOST_ROWS, replace=False))
+        fitted = fit(points, fitted.law, fitted.rows.delta)
+    directions, target, slopes = departures(points, fitted)
+    changes = np.stack([each.change for each in directions], 1)
+    bend = next((each.change[:-1] for each in directions if each.kind == BEND.format("params")), None)
+    space = space_of(points, fitted, changes[:-1], changes[-1], slopes, bend)
+    lacking, draws = _lacking(points, fitted, space), draw(space)
+    tested = [] if lacking else _tested(directions, space, draws)
+    everything = range(len(directions))
+    thresholds = np.full(len(directions), draws.threshold(everything, GROSS))
+    if tested:
+        thresholds[tested] = np.minimum(thresholds[tested], draws.threshold(tested, FALSE_ALARM))
+    kinds = _kinds(directions, space, draws, tested, thresholds)
+    there = {each.status for each in kinds}
+    # The status of the whole form: `not seen` needs a kind that could have been seen.
+    status = next((each for each in (FLAGGED, NOT_SEEN) if each in there), UNSEEABLE)
+    judged = [tested] * bool(tested) + [list(everything)] * (status == FLAGGED)
+    p_values = [draws.p_value(each, float(space.shares()[each].max())) for each in judged]
+    sentences = (*_sentences(fitted.law.name, kinds, lacking), *beside)
+    return Misfit(
+        law=fitted.law.name,
+        status=status,
+        p_value=min(p_values, default=None),
+        target=target,
+        kinds=kinds,
+        patterns=tuple(patterns(points, fitted)),
+        sentences=sentences,
+        doubts=tuple(beside),
+    )
+
+
+def _lacking(points: Points, fit: Fit, space: Projection) -> str:
+    """Why no misfit can be seen at all; empty if some can."""
+    seen = design(points, fit.law.columns)
+    spread = seen.get("sd across the line", math.inf)
+    if spread < SPREAD:
+        line = "one ray of tokens to params, or one line of their logs"
+        needed = f"(the sd across it is {spread:.2f}, {SPREAD} is needed)"
+        return f"all rows lie near {line} {needed}, where a wrong form bends its own terms until it fits"
+    if seen.get("sd across the line but for one row", math.inf) < STANDS * SPREAD:
+        return "but for one row all lie near one line of log tokens against log params, and that row decides"
+    if space.freedom < 2:
+        return (
+            f"{several(fit.n_points, 'row')} leave {fit.law.name} hardly anything that could differ from it"
+        )
+    return ""
+
+
+def _tested(directions: Sequence[Departure], space: Projection, draws: Draws) -> list[int]:
+    """The directions to try, the typical ones of each kind first: no more than half of what the law leaves.
+
+    The first is always tested: by a misfit in its own direction the noise seems larger, and its power smaller.
+    """
+    kinds = [each.kind for each in directions]
+    order = sorted(range(len(kinds)), key=lambda at: kinds[:at].count(kinds[at]))
+    there = [at for at in order if space.directions[:, at].any()]
+    seen = [at for at in there[1:] if _power(space, draws, at, [at]) >= SEEN]
+    return [*there[:1], *seen][: max(1, space.freedom // 2)]
+
+
+def _power(space: Projection, draws: Draws, at: int, tested: Sequence[int]) -> float:
+    share = min(float(space.shares()[at]), 1.0)
+    noise = space.noise * math.sqrt(max(1 - share, 0.0) * space.freedom / max(space.freedom - 1, 1))
+    threshold = draws.threshold(tested, FALSE_ALARM)
+    return power(replace(space, noise=noise), draws, at, _EFFECT, tested, threshold)
+
+
+def _kinds(
+    directions: Sequence[Departure], space: Projection, draws: Draws, tested: Sequence[int], thresholds: Array
+) -> tuple[DepartureKind, ...]:
+    shares, lengths, kinds = space.shares(), space.lengths(), []
+    for kind in dict.fromkeys(each.kind for each in directions):
+        places = [at for at, each in enumerate(directions) if each.kind == kind]
+        strongest = max(places, key=lambda at: shares[at] - thresholds[at])
+        flagged = bool(shares[strongest] > thresholds[strongest]) and space.noise >= EXACT
+        likely = _power(space, draws, places[0], tested) if tested else 0.0
+        status, effect = NOT_SEEN if likely >= SEEN else UNSEEABLE, None
+        if flagged:
+            status, size = FLAGGED, float(lengths[strongest] * space.gains[strongest])
+            effect = math.expm1(size) if abs(size) < _MOST else None
+        words, share = directions[strongest].words, float(shares[strongest])
+        kinds.append(DepartureKind(kind, status, likely, words, share, effect))
+    return tuple(kinds)
+
+
+def _flag(law: str, kinds: Sequence[DepartureKind]) -> tuple[str, ...]:
+    flagged = sorted((each for each in kinds if each.status == FLAGGED), key=lambda kind: -kind.share)
+    if not flagged:
+        return ()
+    first, *others = flagged
+    squares = f"{first.share:.0%} of its residuals' squares"
+    sentence = f"{law} does not fit: {squares} follow {_listed([first])} ({first.strongest})"
+    if others:
+        sentence += f"; {_listed(others)} would look alike, or is present too"
+    if first.effect is None:
+        return (sentence,)
+    off = f"{abs(first.effect):.1%} too {'low' if first.effect > 0 else 'high'}"
+    return sentence, f"if that is the cause, its {_FORECAST} is about {off}"
+
+
+def _sentences(law: str, kinds: Sequence[DepartureKind], lacking: str) -> list[str]:
+    sentences = [*_flag(law, kinds)]
+    if lacking and sentences:
+        return [*sentences, f"this design cannot show smaller misfits: {lacking}"]
+    if lacking:
+        return [f"this design cannot show a misfit: {lacking}; this is no evidence that {law} is right"]
+    power = f"one that makes the {_FORECAST} {MATTERS:.0%} wrong would be flagged in "
+    for status, words in ((NOT_SEEN, "is not seen"), (UNSEEABLE, "cannot be seen on this design")):
+        there = [each for each in kinds if each.status == status]
+        shares = ", ".join(f"{each.power:.0%}" for each in there) + " of such tables"
+        if there[1:]:
+            shares += ", in this order"
+        if there:
+            sentences.append(f"{_listed(there)} {words}: {power}{shares}")
+    return sentences
+
+
+def _listed(kinds: Sequence[DepartureKind]) -> str:
+    named = [f"a{'n' if each.kind[0] in 'aeiou' else ''} {each.kind}" for each in kinds]
+    return " or ".join([*filter(None, [", ".join(named[:-1])]), named[-1]])

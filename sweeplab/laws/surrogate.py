@@ -1,0 +1,264 @@
+"""A surrogate of the loss over searched values and sizes: one Gaussian process for all cells of a study.
+
+The log loss of a trial at the searched values z and the sizes s of its cell is
+
+    trend(s) + response(z, s) + departure(z, s) + noise
+
+- trend: a quadratic in s, with wide normal priors on its coefficients. It lets cells of unlike size be compared.
+- response: a quadratic in z whose linear term depends on s, so that an optimum may move with the size.
+- departure: a Matérn 5/2 process with a length scale for each column.
+- noise: normal, with a log standard deviation that is linear in z: losses scatter more above the best learning rate.
+
+The length scales, amplitudes and noise have normal priors on their logs and are fitted by maximum a posteriori
+probability (Rasmussen and Williams 2006, Gaussian processes for machine learning, sections 2.7 and 5.4, with the
+gradients of equation 5.9). Rows that lie far from what all others predict (leave-one-out, equation 5.12) count less.
+
+Legend: n rows, d columns, m points to predict.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+# A row's leave-one-out error may be this many standard deviations before the row counts less.
+FAR = 2.0
+# The hyperparameters of the process are fitted to at most this many rows: the fit takes O(n³).
+MOST_FITTED = 200
+# It is conditioned on at most this many rows.
+MOST_ROWS = 600
+_JITTER = 1e-8
+_MOST_STEPS = 40
+# Priors: the center of a log, and its standard deviation.
+_SEARCHED_SCALE, _SIZE_SCALE = (0.0, 0.5), (math.log(2.0), 0.7)
+_DEPARTURE, _RESPONSE = (math.log(0.05), 0.7), (math.log(0.1), 0.7)
+_NOISE, _NOISE_SLOPE = (math.log(0.008), 0.7), (0.7, 0.5)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the columns of a table of inputs are: searched or sizes, numbers or indicators (0 or 1) of a choice.
+
+    Searched numbers run from -1 to 1 over their range; sizes have mean 0 and standard deviation 1.
+    """
+
+    is_searched: NDArray[np.bool_]
+    is_number: NDArray[np.bool_]
+
+    @property
+    def numbers(self) -> NDArray[np.intp]:
+        """Return the searched columns that are numbers."""
+        return np.flatnonzero(self.is_searched & self.is_number)
+
+    def trend(self, x: Floats) -> Floats:
+        """Return the terms of the trend [n, …]: a quadratic in the sizes."""
+        sizes = x[:, ~self.is_searched]
+        smooth = x[:, ~self.is_searched & self.is_number]
+        return np.hstack([np.ones((len(x), 1)), sizes, _products(smooth, smooth)])
+
+    def response(self, x: Floats) -> Floats:
+        """Return the terms of the response [n, …]: a quadratic in searched numbers, and their products with sizes."""
+        z, sizes = x[:, self.numbers], x[:, ~self.is_searched]
+        moved = (z[:, :, None] * sizes[:, None, :]).reshape(len(x), -1)
+        return np.hstack([z, x[:, self.is_searched & ~self.is_number], _products(z, z), moved])
+
+
+def _products(one: Floats, other: Floats) -> Floats:
+    first, second = np.triu_indices(one.shape[1])
+    return np.asarray(one[:, first] * other[:, second])
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The log losses expected at some points [m], and their covariance [m, m] without the noise of a run."""
+
+    mean: Floats
+    covariance: Floats
+
+    @property
+    def sd(self) -> Floats:
+        """Return the standard deviation of each point."""
+        return np.sqrt(np.maximum(np.diag(self.covariance), _JITTER))
+
+
+@dataclass(frozen=True)
+class Scales:
+    """The hyperparameters of the process, as logs but for `noise_slope`."""
+
+    length: Floats
+    departure: float
+    response: float
+    noise: float
+    noise_slope: Floats
+
+    @classmethod
+    def of(cls, vector: Floats, n_columns: int) -> Scales:
+        """Return the hyperparameters that a vector holds."""
+        length, rest = vector[:n_columns], vector[n_columns:]
+        return cls(length, float(rest[0]), float(rest[1]), float(rest[2]), rest[3:])
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """A fitted process: predict the log loss at any point with `predict`."""
+
+    columns: Columns
+    scales: Scales
+    x: Floats
+    y: Floats
+    extra: Floats  # variance of each row besides the noise
+    center: float
+    _lower: Floats = field(repr=False)
+    _weights: Floats = field(repr=False)
+
+    def noise_sd(self, x: Floats) -> Floats:
+        """Return the standard deviation of a run's log loss about its mean at some points."""
+        slopes = x[:, self.columns.numbers] @ self.scales.noise_slope
+        return np.asarray(np.exp(self.scales.noise + slopes))
+
+    @property
+    def errors(self) -> Floats:
+        """Return each row's error if it is predicted from all others, in standard deviations [n]."""
+        return np.asarray(self._weights / np.sqrt(np.diag(_inverse(self._lower))))
+
+    def predict(self, x: Floats) -> Prediction:
+        """Return the expected log losses at points [m, d] and their covariance."""
+        mean, explained = self._explained(x)
+        return Prediction(mean, _covariance(self.columns, self.scales, x, x) - explained.T @ explained)
+
+    def marginal(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return the expected log losses at points [m, d] and the standard deviation of each [m]."""
+        mean, explained = self._explained(x)
+        variance = _variance(self.columns, self.scales, x) - (explained**2).sum(axis=0)
+        return mean, np.sqrt(np.maximum(variance, _JITTER))
+
+    def _explained(self, x: Floats) -> tuple[Floats, Floats]:
+        across = _covariance(self.columns, self.scales, x, self.x)
+        return across @ self._weights + self.center, _solved(self._lower, across.T)
+
+    def expecting(self, x: Floats) -> Surrogate:
+        """Return the surrogate if runs at these points ended with their expected losses (the kriging believer)."""
+        expected, _ = self.marginal(x)
+        y, extra = np.concatenate([self.y, expected]), np.concatenate([self.extra, np.zeros(len(x))])
+        return _conditioned(self.columns, self.scales, np.vstack([self.x, x]), y, extra, self.center)
+
+
+def fit_scales(columns: Columns, x: Floats, y: Floats, extra: Floats) -> Scales:
+    """Fit the hyperparameters of the process to rows: inputs [n, d], log losses [n], known variance of each row [n].
+
+    Beyond MOST_FITTED rows the last ones are used.
+    """
+    x, y, extra = x[-MOST_FITTED:], y[-MOST_FITTED:], extra[-MOST_FITTED:]
+    # A row that is far under the priors must not shorten the length scales, which would then explain it.
+    expected = Scales.of(_priors(columns)[0], len(columns.is_searched))
+    robust = condition(columns, expected, x, y, extra).extra
+    return _fitted_scales(columns, x, y - y.mean(), robust)
+
+
+def condition(columns: Columns, scales: Scales, x: Floats, y: Floats, extra: Floats) -> Surrogate:
+    """Return the process given rows as in `fit_scales`; rows far from what all others predict count less."""
+    center = float(y.mean())
+    surrogate = _conditioned(columns, scales, x, y, extra, center)
+    far = np.maximum((np.abs(surrogate.errors) / FAR) ** 2 - 1, 0)
+    if not far.any():
+        return surrogate
+    return _conditioned(columns, scales, x, y, extra + far * surrogate.noise_sd(x) ** 2, center)
+
+
+def _conditioned(
+    columns: Columns, scales: Scales, x: Floats, y: Floats, extra: Floats, center: float
+) -> Surrogate:
+    noise = np.exp(2 * (scales.noise + x[:, columns.numbers] @ scales.noise_slope))
+    covariance: Floats = _covariance(columns, scales, x, x) + np.diag(noise + extra + _JITTER)
+    lower = np.asarray(np.linalg.cholesky(covariance), dtype=np.float64)
+    weights = _solved(lower.T, _solved(lower, y - center), is_lower=False)
+    return Surrogate(columns, scales, x, y, extra, center, lower, weights)
+
+
+def _covariance(columns: Columns, scales: Scales, one: Floats, other: Floats) -> Floats:
+    length = np.exp(scales.length)
+    a, b = one / length, other / length
+    squared = np.maximum((a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * a @ b.T, 0)
+    root = np.sqrt(5 * squared)
+    departure = math.exp(2 * scales.departure) * ((1 + root + root**2 / 3) * np.exp(-root))
+    response = math.exp(2 * scales.response) * columns.response(one) @ columns.response(other).T
+    return np.asarray(columns.trend(one) @ columns.trend(other).T + response + departure)
+
+
+def _variance(columns: Columns, scales: Scales, x: Floats) -> Floats:
+    response = math.exp(2 * scales.response) * (columns.response(x) ** 2).sum(axis=1)
+    return np.asarray((columns.trend(x) ** 2).sum(axis=1) + response + math.exp(2 * scales.departure))
+
+
+def _fitted_scales(columns: Columns, x: Floats, y: Floats, extra: Floats) -> Scales:
+    from scipy.optimize import minimize  # slow to import
+
+    n_columns, (center, sd) = x.shape[1], _priors(columns)
+    z = x[:, columns.numbers]
+    apart = (x[:, None, :] - x[None, :, :]).transpose(2, 0, 1) ** 2
+    trend, terms = columns.trend(x), columns.response(x)
+    smooth, bent = trend @ trend.T, terms @ terms.T
+    rows = np.arange(len(y))
+
+    def loss(vector: Floats) -> tuple[float, Floats]:
+        scales = Scales.of(vector, n_columns)
+        scaled = apart * np.exp(-2 * scales.length)[:, None, None]
+        root = np.sqrt(5 * scaled.sum(axis=0))
+        decayed = math.exp(2 * scales.departure) * np.exp(-root)
+        departure = decayed * (1 + root + root**2 / 3)
+        response = math.exp(2 * scales.response) * bent
+        noise = np.exp(2 * (scales.noise + z @ scales.noise_slope))
+        covariance = smooth + response + departure
+        covariance[rows, rows] += noise + extra + _JITTER
+        try:
+            lower = np.linalg.cholesky(covariance)
+        except np.linalg.LinAlgError:
+            return math.inf, np.zeros_like(vector)
+        inverse = _inverse(lower)
+        weights = inverse @ y
+        outer = np.outer(weights, weights) - inverse  # twice the gradient by the covariance
+        by_length = np.tensordot(scaled, outer * decayed * (1 + root) * (5 / 3), axes=([1, 2], [0, 1]))
+        by_noise = 2 * noise * outer[rows, rows]
+        gradient = np.concatenate(
+            [
+                by_length,
+                [2 * (outer * departure).sum(), 2 * (outer * response).sum(), by_noise.sum()],
+                by_noise @ z,
+            ]
+        )
+        away = (vector - center) / sd
+        value = y @ weights / 2 + np.log(np.diag(lower)).sum() + away @ away / 2
+        return float(value), away / sd - gradient / 2
+
+    best = minimize(loss, center, jac=True, method="L-BFGS-B", options={"maxiter": _MOST_STEPS})
+    return Scales.of(best.x, n_columns)
+
+
+def _priors(columns: Columns) -> tuple[Floats, Floats]:
+    """The centers and standard deviations of the hyperparameters' priors, in the order of `Scales`."""
+    # Length scales grow with the number of searched values (Hvarfner, Hellsten and Nardi 2024).
+    wider = math.log(max(int(columns.is_searched.sum()), 1)) / 2
+    searched = (_SEARCHED_SCALE[0] + wider, _SEARCHED_SCALE[1])
+    priors = [searched if is_searched else _SIZE_SCALE for is_searched in columns.is_searched]
+    priors += [_DEPARTURE, _RESPONSE, _NOISE, *[_NOISE_SLOPE] * len(columns.numbers)]
+    center, sd = np.array(priors).T
+    return center, sd
+
+
+def _solved(triangle: Floats, right: Floats, is_lower: bool = True) -> Floats:
+    from scipy.linalg import solve_triangular
+
+    return np.asarray(solve_triangular(triangle, right, lower=is_lower, check_finite=False))
+
+
+def _inverse(lower: Floats) -> Floats:
+    from scipy.linalg import cho_solve
+
+    identity: Any = np.eye(len(lower))
+    return np.asarray(cho_solve((lower, True), identity, check_finite=False))

@@ -1,0 +1,597 @@
+"""Positional encodings and kinds of attention, by name in POSITIONS and ATTENTION. Imports torch only inside functions.
+
+Legend: K runs, B sequences, H query heads, G key-value heads, C n_embd, D head_dim, T queries, S keys, W width of the
+values, n K runs or 1. The batch dimension is K*B. A distance is query position minus key position.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from sweeplab.model.shape import GENERAL, ModelShape, Requirement, requirement
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+    Weights = Mapping[str, Tensor]
+    RunRows = Float[Tensor, "Kn *rest"]
+    Added = Float[Tensor, "n 1 T C"]
+    Distances = Int[Tensor, "*distances"]
+    Bias = Float[Tensor, "n H *distances"]
+    Query = Float[Tensor, "KB H T D"]
+    Key = Float[Tensor, "KB H S D"]
+    Value = Float[Tensor, "KB H S W"]
+    New = Float[Tensor, "KB G T D"]  # a key or value that is not cached yet
+    Out = Float[Tensor, "KB H T W"]
+    Blocks = Float[Tensor, "KB H n width D"]
+
+# The cache of a causal side's earlier positions, and the dropout of attention weights.
+Cached = tuple["Tensor", ...]
+Drop = Callable[["Tensor"], "Tensor"] | None
+
+SINUSOIDAL_BASE = 10_000.0
+CHUNK = 64
+# A multiple of the elements in one vector register of any CPU.
+LANES = 64
+
+
+def by_run(function: Callable[[Tensor], Tensor], x: RunRows, n_runs: int) -> RunRows:
+    """Apply an elementwise function to x [K * n, ...] so that the bits of a run do not depend on its row.
+
+    A kernel computes the elements after the last whole vector with other instructions: exp and erf then differ in the
+    last bit. So each run is padded to whole vectors.
+    """
+    missing = -(x.numel() // n_runs) % LANES
+    if not missing:
+        return function(x)
+    import torch
+
+    flat = torch.nn.functional.pad(x.reshape(n_runs, -1), (0, missing))
+    return function(flat)[:, :-missing].reshape(x.shape)
+
+
+# ------------------------------------------------------------------ positional encodings
+
+
+@dataclass(frozen=True)
+class PositionalEncoding:
+    """A positional encoding: it adds to the embeddings, rotates queries and keys, or adds a bias to attention scores.
+
+    table: each side's own weights: their component, and the hyperparameters with their numbers of rows and columns.
+    add(w, shape, prefix, positions, like): returns the vectors to add to embeddings like `like`, [n, 1, T, C].
+    rotation(shape, positions, like): returns a function that rotates queries or keys [..., T, D] like `like`.
+    bias(w, shape, prefix, causal, distances): returns the bias of scores [n, H, ...] for distances [...].
+    is_bounded: positions from block_size on have no encoding.
+    requires: conditions on the shape of every model, also of models with another encoding.
+    """
+
+    table: tuple[str, str, str] | None = None
+    add: Callable[[Weights, ModelShape, str, range, Tensor], Added] | None = None
+    rotation: Callable[[ModelShape, range, Tensor], Callable[[Tensor], Tensor]] | None = None
+    bias: Callable[[Weights, ModelShape, str, bool, Distances], Bias] | None = None
+    is_bounded: bool = False
+    requires: tuple[Requirement, ...] = ()
+
+
+def _learned(w: Weights, shape: ModelShape, prefix: str, positions: range, like: Tensor) -> Added:
+    return w[f"{prefix}position_embedding"][:, None, positions.start : positions.stop]
+
+
+def _sinusoidal(w: Weights, shape: ModelShape, prefix: str, positions: range, like: Tensor) -> Added:
+    import torch
+
+    column = torch.arange(shape.n_embd, device=like.device)
+    position = torch.arange(positions.start, positions.stop, device=like.device, dtype=torch.float64)
+    angles = position[:, None] * SINUSOIDAL_BASE ** (-(column - column % 2).double() / shape.n_embd)
+    return torch.where(column % 2 == 0, angles.sin(), angles.cos()).to(like.dtype)[None, None]
+
+
+def _rotation(shape: ModelShape, positions: range, like: Tensor) -> Callable[[Tensor], Tensor]:
+    import torch
+
+    half = shape.head_dim // 2
+    position = torch.arange(positions.start, positions.stop, device=like.device, dtype=torch.float64)
+    pair = torch.arange(half, device=like.device, dtype=torch.float64)
+    angles = position[:, None] * shape.rotary_base ** (-pair / half)
+    cos, sin = angles.cos().to(like.dtype), angles.sin().to(like.dtype)
+
+    def rotate(x: Float[Tensor, "... T D"]) -> Float[Tensor, "... T D"]:
+        first, second = x[..., :half], x[..., half:]
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+    return rotate
+
+
+def slopes(n_head: int) -> list[float]:
+    """Return each head's slope as published: a geometric sequence, or parts of two if n_head is no power of two."""
+    power = 2 ** math.floor(math.log2(n_head))
+    of_power = [2.0 ** (-8.0 * (head + 1) / power) for head in range(power)]
+    of_next_power = [2.0 ** (-4.0 * (head + 1) / power) for head in range(2 * power)]
+    return of_power + of_next_power[::2][: n_head - power]
+
+
+def _alibi(w: Weights, shape: ModelShape, prefix: str, causal: bool, distances: Distances) -> Bias:
+    like = w["token_embedding"]
+    slope = like.new_tensor(slopes(shape.n_head)).view(-1, *[1] * distances.ndim)
+    return (-slope * distances.abs())[None]
+
+
+def buckets(distances: Int[Tensor, "*n"], shape: ModelShape, causal: bool) -> Int[Tensor, "*n"]:
+    """Return T5's bucket of each distance."""
+    import torch
+
+    count, first = shape.relative_buckets, torch.zeros_like(distances)
+    if causal:
+        steps = distances.clamp(min=0)
+    else:
+        count //= 2
+        first, steps = count * (distances < 0), distances.abs()
+    exact = count // 2
+    # In float32 as in T5, because the boundaries of the buckets depend on the precision.
+    share = (steps.clamp(min=1).float() / exact).log() / math.log(shape.relative_max_distance / exact)
+    far = (exact + (share * (count - exact)).long()).clamp(max=count - 1)
+    return first + torch.where(steps < exact, steps, far)
+
+
+def _relative(w: Weights, shape: ModelShape, prefix: str, causal: bool, distances: Distances) -> Bias:
+    table = w[f"{prefix}relative_bias"]
+    rows = buckets(distances, shape, causal).flatten()
+    return table[:, rows].transpose(1, 2).reshape(len(table), shape.n_head, *distances.shape)
+
+
+_BUCKETS = requirement(
+    "relative positions need an even relative_buckets, and relative_max_distance above half of it",
+    "positions relative_buckets relative_max_distance",
+    lambda shape: (
+        shape.positions != "relative"
+        or (shape.relative_buckets % 2 == 0 and shape.relative_max_distance > shape.relative_buckets // 2)
+    ),
+)
+_SCORES_WITH_BIAS = requirement(
+    "relative and alibi positions add to attention scores, which linear attention does not have",
+    "attention positions",
+    lambda shape: shape.attention != "linear" or shape.positions not in ("relative", "alibi"),
+)
+_EVEN_HEADS = requirement(
+    "rotary positions rotate pairs of a head's columns: head_dim must be even",
+    "positions head_dim n_embd n_head",
+    lambda shape: shape.positions != "rotary" or shape.head_dim % 2 == 0,
+)
+# learned: an embedding for each position of the context, as in GPT-2 and BERT.
+# sinusoidal (Vaswani et al., 2017): sines in even columns, cosines in odd ones; nothing is learned.
+# relative (Raffel et al., "T5", 2020): each head learns a bias for each bucket of distances. Half of the buckets hold
+# one distance each. The others grow logarithmically up to relative_max_distance. An encoder has half of all buckets for
+# each direction. The layers of a side share one table.
+# rotary (Su et al., "RoFormer", 2021): rotates queries and keys by angles proportional to the position. A pair is a
+# column in the first half of a head and the same column in its second half, as in Llama.
+# alibi (Press et al., "Train short, test long", 2022): each head subtracts its own slope times the distance.
+POSITIONS: dict[str, PositionalEncoding] = {
+    "learned": PositionalEncoding(
+        table=("position_embedding", "block_size", "n_embd"), add=_learned, is_bounded=True
+    ),
+    "sinusoidal": PositionalEncoding(add=_sinusoidal),
+    "relative": PositionalEncoding(
+        table=("relative_bias", "relative_buckets", "n_head"), bias=_relative, requires=(_BUCKETS,)
+    ),
+    "rotary": PositionalEncoding(rotation=_rotation, requires=(_EVEN_HEADS,)),
+    "alibi": PositionalEncoding(bias=_alibi),
+    "none": PositionalEncoding(),
+}
+
+
+@dataclass
+class AttentionMask:
+    """The keys that the queries of one side may attend to, in every layer of each of n_runs runs.
+
+    present: [K*B, S], False on padding; None without padding.
+    bias: maps distances (query position minus key position) [...] to biases of the scores [K or 1, H, ...].
+    """
+
+    causal: bool
+    n_runs: int
+    present: Bool[Tensor, "KB S"] | None = None
+    bias: Callable[[Tensor], Tensor] | None = None
+    _biases: dict[str, Tensor] = field(default_factory=dict)
+    _additive_mask: Tensor | None = None
+
+    @property
+    def visible(self) -> Bool[Tensor, "KB S"] | None:
+        """Return `present`, or None for a causal side, where padding comes after all keys that a token attends to."""
+        return None if self.causal else self.present
+
+    def additive_mask(
+        self, n: int, distances: Int[Tensor, "T S"], hidden: Bool[Tensor, "T S"] | None
+    ) -> Float[Tensor, "n H T S"]:
+        """Return the biases of all scores [n, H, T, S], with -inf for hidden keys and padding; layers share them."""
+        if self._additive_mask is None:
+            assert self.bias is not None
+            bias = self.bias(distances)
+            if hidden is not None:
+                bias = bias.masked_fill(hidden, -math.inf)
+            mask = bias[:, None].expand(-1, n // len(bias), -1, -1, -1).flatten(0, 1)
+            if self.visible is not None:
+                mask = mask.masked_fill(~self.visible[:, None, None], -math.inf)
+            self._additive_mask = mask
+        return self._additive_mask
+
+    def add_bias(
+        self, scores: Float[Tensor, "KB H *blocks T S"], part: str, distances: Int[Tensor, "T S"]
+    ) -> Float[Tensor, "KB H *blocks T S"]:
+        """Add the bias of these distances, [K or 1, H, T, S], to scores; layers share the bias of each named part."""
+        if self.bias is None:
+            return scores
+        if part not in self._biases:
+            self._biases[part] = self.bias(distances)
+        bias = self._biases[part]
+        by_run = scores.view(len(bias), -1, *scores.shape[1:])
+        if scores.ndim > distances.ndim + 2:
+            bias = bias.unsqueeze(2)
+        return (by_run + bias[:, None]).flatten(0, 1)
+
+
+class AttentionKind(ABC):
+    """A kind of self-attention.
+
+    allows_cross: an encoder_decoder's cross-attention has this kind too; otherwise it is full.
+    has_scores: the weights are a softmax of scaled scores; muP changes their scale, and dropout applies to them.
+    requires: conditions on the shape of every model, also of models with another kind of attention.
+    """
+
+    allows_cross = False
+    has_scores = True
+    requires: tuple[Requirement, ...] = ()
+
+    @abstractmethod
+    def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Out:
+        """Return the sums of values, weighted by attention; `drop` is the dropout of the weights, or None."""
+
+    @abstractmethod
+    def n_weights(self, shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
+        """Return the number of attention weights per sequence and head that are in memory at once."""
+
+    def flops(self, shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
+        """Return the forward FLOPs of one layer's attention on one sequence: the products that are really computed."""
+        return 4 * self.n_weights(shape, n_queries, n_keys, causal) * shape.n_head * shape.head_dim
+
+    def window(self, shape: ModelShape) -> int | None:
+        """Return the distance from which no query attends to a key, so that no key is cached; None for no limit."""
+        return None
+
+    def attends_at(self, shape: ModelShape, distances: Int[Tensor, "T S"]) -> Bool[Tensor, "T S"] | None:
+        """Return at which distances (query minus key position) queries attend; None for all inside the window."""
+        return None
+
+    def attend_cached(
+        self, q: Query, k: New, v: New, shape: ModelShape, mask: AttentionMask, cached: Cached | None
+    ) -> tuple[Out, Cached]:
+        """Attend from new positions of a causal side; return the output and the new cache.
+
+        The output equals the last rows of `attend` on the whole sequence. Keys and values are cached before they are
+        repeated for the query heads.
+        """
+        import torch
+
+        if cached is None:
+            output = self.attend(q, repeat_kv(k, shape), repeat_kv(v, shape), shape, mask, None)
+        else:
+            k, v = (torch.cat(pair, dim=2) for pair in zip(cached, (k, v), strict=True))
+            output = self._last_rows(q, repeat_kv(k, shape), repeat_kv(v, shape), shape, mask)
+        width = self.window(shape)
+        if width is not None:
+            first = max(0, k.shape[2] - width + 1)
+            k, v = k[:, :, first:], v[:, :, first:]
+        return output, (k, v)
+
+    def _last_rows(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask) -> Out:
+        from torch.nn import functional as F
+
+        distances = distance_matrix(q, k)
+        hidden, allowed = None, self.attends_at(shape, distances)
+        if q.shape[2] > 1 or allowed is not None:  # else the query attends to all cached keys
+            hidden = (distances < 0) | (distances >= (self.window(shape) or k.shape[2]))
+            if allowed is not None:
+                hidden = hidden | ~allowed
+        if mask.bias:
+            return F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask.additive_mask(len(q), distances, hidden)
+            )
+        if hidden is not None:
+            hidden = ~hidden
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=hidden)
+
+
+def repeat_kv(x: Float[Tensor, "KB G *rest"], shape: ModelShape) -> Float[Tensor, "KB H *rest"]:
+    """Repeat each key or value head for all query heads that share it."""
+    if shape.n_head == shape.n_kv_head:
+        return x
+    return x.repeat_interleave(shape.n_head // shape.n_kv_head, dim=1)
+
+
+def distance_matrix(q: Float[Tensor, "KB H T D"], k: Float[Tensor, "KB H S D"]) -> Int[Tensor, "T S"]:
+    """Return each query position minus each key position; the last query has the position of the last key."""
+    import torch
+
+    n_queries, n_keys = q.shape[2], k.shape[2]
+    positions = torch.arange(n_keys, device=q.device)
+    return positions[n_keys - n_queries :, None] - positions
+
+
+def scores(q: Float[Tensor, "*n T D"], k: Float[Tensor, "*n S D"]) -> Float[Tensor, "*n T S"]:
+    """Return the products of queries and keys, divided by sqrt(D)."""
+    return q.matmul(k.transpose(-1, -2)).mul_(1.0 / math.sqrt(q.shape[-1]))
+
+
+def softmax_(scores: Float[Tensor, "*n T S"], hidden: Bool[Tensor, "..."]) -> Float[Tensor, "*n T S"]:
+    """Return the softmax over the scores that are not hidden; overwrites the scores.
+
+    Hidden scores become the smallest finite number: with -inf, rows in which padding hides all keys would be NaN.
+    """
+    import torch
+
+    return scores.masked_fill_(hidden, torch.finfo(scores.dtype).min).softmax(dim=-1)
+
+
+def in_blocks(x: Float[Tensor, "*n T D"], width: int) -> Float[Tensor, "*n blocks {width} D"]:
+    """Split sequences into blocks of `width` positions, with zeros after the end."""
+    from torch.nn import functional as F
+
+    padded = F.pad(x, (0, 0, 0, -x.shape[-2] % width))
+    return padded.view(*x.shape[:-2], -1, width, x.shape[-1])
+
+
+# ------------------------------------------------------------------ kinds of attention
+
+
+class _Full(AttentionKind):
+    """Full attention over the whole sequence, with torch's kernel where possible.
+
+    FLOPs count the whole square, although a causal mask hides half of it.
+    """
+
+    allows_cross = True
+
+    def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Out:
+        import torch
+
+        kernel = torch.nn.functional.scaled_dot_product_attention
+        visible = None if mask.visible is None else mask.visible[:, None, None]
+        if drop is None and mask.bias is None:
+            return kernel(q, k, v, attn_mask=visible, is_causal=mask.causal)
+        distances = distance_matrix(q, k)
+        hidden = distances < 0 if mask.causal else None
+        if mask.bias:
+            additive = mask.additive_mask(len(q), distances, hidden)
+            # The kernel is not faster with a mask that needs a gradient.
+            if drop is None and not additive.requires_grad:
+                return kernel(q, k, v, attn_mask=additive)
+            weights = (scores(q, k) + additive).softmax(dim=-1)
+        elif visible is not None:
+            weights = softmax_(scores(q, k), ~visible)
+        elif hidden is not None:
+            weights = softmax_(scores(q, k), hidden)
+        else:
+            weights = scores(q, k).softmax(dim=-1)
+        # The kernel cannot apply our dropout masks: it draws its own from one generator.
+        return torch.matmul(drop(weights) if drop else weights, v)
+
+    def n_weights(self, shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
+        return n_queries * n_keys
+
+
+class _Linear(AttentionKind):
+    """Linear attention (Katharopoulos et al., "Transformers are RNNs", 2020): elu + 1 replaces the softmax.
+
+    The products of keys and values are summed once, so the cost is O(T). With a causal mask they are running sums over
+    chunks, and the square is computed only inside each chunk. There are no weights to drop. A column of ones beside the
+    values gives the denominator.
+    """
+
+    allows_cross = True
+    has_scores = False
+    requires = (_SCORES_WITH_BIAS,)
+
+    def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Out:
+        q, k, v = _feature_maps(q, k, v, mask)
+        if mask.visible is not None:
+            k = k * mask.visible[:, None, :, None]
+        summed = _causal_sums(q, k, v) if mask.causal else q.matmul(k.transpose(2, 3).matmul(v))
+        return summed[..., :-1] / summed[..., -1:]
+
+    def attend_cached(
+        self, q: Query, k: New, v: New, shape: ModelShape, mask: AttentionMask, cached: Cached | None
+    ) -> tuple[Out, Cached]:
+        q, k, v = _feature_maps(q, k, v, mask)
+        summed = _causal_sums(q, repeat_kv(k, shape), repeat_kv(v, shape))
+        sums = k.transpose(2, 3).matmul(v)  # the cache needs only the sums over earlier keys
+        if cached is not None:
+            summed = summed + q.matmul(repeat_kv(cached[0], shape))
+            sums = sums + cached[0]
+        return summed[..., :-1] / summed[..., -1:], (sums,)
+
+    def n_weights(self, shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
+        chunk = min(CHUNK, n_queries)
+        return -(-n_queries // chunk) * chunk * chunk * causal
+
+    def flops(self, shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
+        width = shape.head_dim
+        sums = 2 * width * (width + 1)  # one key times its value, or one query times the sums
+        if not causal:
+            return (n_queries + n_keys) * shape.n_head * sums
+        inside = self.n_weights(shape, n_queries, n_keys, causal) * 2 * (2 * width + 1)
+        if n_queries > CHUNK:
+            inside += 2 * -(-n_queries // CHUNK) * CHUNK * sums
+        return shape.n_head * inside
+
+
+def _feature_maps(
+    q: Query, k: Float[Tensor, "KB G S D"], v: Float[Tensor, "KB G S W"], mask: AttentionMask
+) -> tuple[Query, Float[Tensor, "KB G S D"], Float[Tensor, "KB G S W+1"]]:
+    from torch.nn import functional as F
+
+    ones = F.pad(v, (0, 1), value=1.0)
+    return by_run(feature_map, q, mask.n_runs), by_run(feature_map, k, mask.n_runs), ones
+
+
+def feature_map(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    """Return elu(x) + 1, as exp(x) below zero: in float32, exp(x) - 1 + 1 is 0 below -17, which would give 0 / 0."""
+    positive = x.relu()
+    return (x - positive).exp() + positive
+
+
+def _causal_sums(q: Query, k: Query, v: Out) -> Out:
+    """Return, for each query, the sum of (q · k) v over the keys up to its own position."""
+    from torch.nn import functional as F
+
+    length = q.shape[2]
+    q, k, v = (in_blocks(heads, min(CHUNK, length)) for heads in (q, k, v))
+    output = q.matmul(k.transpose(3, 4)).tril().matmul(v)
+    if q.shape[2] > 1:
+        sums = k.transpose(3, 4).matmul(v).cumsum(dim=2)
+        output = output + q.matmul(F.pad(sums, (0, 0, 0, 0, 1, -1)))
+    return output.flatten(2, 3)[:, :, :length]
+
+
+@dataclass(frozen=True)
+class _Nearby(AttentionKind):
+    """Attention to positions less than a width away; with `has_column`, also to those at multiples of the width.
+
+    It is computed in blocks. local (sliding windows: Beltagy et al., "Longformer", 2020): a block is as wide as the
+    window. Its queries attend to the keys of their own block and of the block before it (and after it, without a causal
+    mask). The cost is O(T). strided (Child et al., "Sparse transformers", 2019): the width is the stride s, and the
+    cost is O(T (s + T/s)). Both parts share one softmax.
+    """
+
+    width: Callable[[ModelShape], int]
+    has_column: bool = False
+
+    def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Out:
+        import torch
+
+        length = q.shape[2]
+        width = min(self.width(shape), length)
+        q, k, v = (in_blocks(heads, width) for heads in (q, k, v))
+        near, hidden = _near_scores(q, k, length, width, mask)
+        n_near, has_column = near.shape[-1], self.has_column and length > width
+        if has_column:
+            far, far_hidden = _column_scores(q, k, length, width, mask)
+            near = torch.cat([near, far.transpose(-2, -3)], dim=-1)
+            hidden = torch.cat([hidden, far_hidden.transpose(-2, -3)], dim=-1)
+        weights = softmax_(near, hidden)
+        if drop:
+            weights = drop(weights)
+        output = weights[..., :n_near].matmul(_with_neighbors(v, mask.causal))
+        if has_column:
+            column = weights[..., n_near:].transpose(-2, -3).matmul(v.transpose(-2, -3))
+            output = output + column.transpose(-2, -3)
+        return output.flatten(2, 3)[:, :, :length]
+
+    def n_weights(self, shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
+        width = min(self.width(shape), n_queries)
+        n = -(-n_queries // width)
+        if n == 1:
+            return width * width
+        n_near = width * (3 - causal)
+        return n * width * (n_near + n * self.has_column)
+
+    def window(self, shape: ModelShape) -> int | None:
+        return None if self.has_column else self.width(shape)
+
+    def attends_at(self, shape: ModelShape, distances: Int[Tensor, "T S"]) -> Bool[Tensor, "T S"] | None:
+        if not self.has_column:
+            return None
+        return (distances < self.width(shape)) | (distances % self.width(shape) == 0)
+
+
+def _with_neighbors(x: Blocks, causal: bool) -> Float[Tensor, "KB H n near D"]:
+    """Join each block with the one before (and after) it: `near` is 2 or 3 times the width, or 1 time for one block."""
+    import torch
+    from torch.nn import functional as F
+
+    if x.shape[-3] == 1:
+        return x
+    blocks = [F.pad(x, (0, 0, 0, 0, 1, -1)), x]
+    if not causal:
+        blocks.append(F.pad(x, (0, 0, 0, 0, -1, 1)))
+    return torch.cat(blocks, dim=-2)
+
+
+def _near_scores(
+    q: Blocks, k: Blocks, n_keys: int, width: int, mask: AttentionMask
+) -> tuple[Float[Tensor, "KB H n {width} near"], Bool[Tensor, "..."]]:
+    import torch
+
+    n = q.shape[-3]
+    products = scores(q, _with_neighbors(k, mask.causal))
+    keys = torch.arange(products.shape[-1], device=q.device) - width * (n > 1)
+    distances = torch.arange(width, device=q.device)[:, None] - keys
+    positions = width * torch.arange(n, device=q.device)[:, None] + keys
+    absent = (positions < 0) | (positions >= n_keys)
+    hidden = (distances.abs() >= width) | absent[:, None]
+    if mask.causal:
+        hidden = hidden | (distances < 0)
+    if mask.visible is not None:
+        present = mask.visible[:, positions.clamp(0, n_keys - 1)]
+        hidden = hidden | ~present[:, None, :, None]
+    return mask.add_bias(products, "near", distances), hidden
+
+
+def _column_scores(
+    q: Blocks, k: Blocks, n_keys: int, stride: int, mask: AttentionMask
+) -> tuple[Float[Tensor, "KB H {stride} n n"], Bool[Tensor, "..."]]:
+    import torch
+
+    products = scores(q.transpose(-2, -3), k.transpose(-2, -3))
+    rows = torch.arange(q.shape[-3], device=q.device)
+    steps = rows[:, None] - rows
+    positions = torch.arange(stride, device=q.device)[:, None] + stride * rows
+    # A position's own key is hidden, because the near scores have it.
+    hidden = (steps <= 0 if mask.causal else steps == 0) | (positions >= n_keys)[:, None]
+    if mask.visible is not None:
+        present = mask.visible[:, positions.clamp(max=n_keys - 1)]
+        hidden = hidden | ~present[:, None, :, None]
+    return mask.add_bias(products, "far", steps * stride), hidden
+
+
+FULL = _Full()
+ATTENTION: dict[str, AttentionKind] = {
+    "full": FULL,
+    "local": _Nearby(lambda shape: shape.attention_window),
+    "strided": _Nearby(lambda shape: shape.attention_stride, has_column=True),
+    "linear": _Linear(),
+}
+
+
+def cross_kind(attention: str) -> AttentionKind:
+    """Return the kind of cross-attention for a kind of self-attention: full if the kind needs distances."""
+    kind = ATTENTION[attention]
+    return kind if kind.allows_cross else FULL
+
+
+def query_factor(shape: ModelShape) -> float:
+    """Return the factor of the queries; besides it, scores are divided by sqrt(head_dim).
+
+    With the factor, scores are divided by head_dim under muP, else by the root of what attention_scale names.
+    """
+    if shape.parametrization == "mup" and ATTENTION[shape.attention].has_scores:
+        return 1.0 / math.sqrt(shape.head_dim)
+    return math.sqrt(shape.head_dim / shape.n_embd) if shape.attention_scale == "n_embd" else 1.0
+
+
+@cache
+def requirements() -> tuple[Requirement, ...]:
+    """Return all requirements on a model's shape."""
+    of_positions = (part.requires for part in POSITIONS.values())
+    of_attention = (kind.requires for kind in ATTENTION.values())
+    return (*GENERAL, *chain(*of_positions, *of_attention))
+
+
+def why_not(shape: ModelShape) -> str | None:
+    """Return why a model of this shape is impossible, or None."""
+    return next((condition.text for condition in requirements() if not condition.holds(shape)), None)

@@ -1,0 +1,269 @@
+"""The choice among trials: by the loss that is expected of their searched values, not by the lowest that was seen.
+
+The loss of one seed is a draw: the lowest of many is low by luck. The surrogate of `laws/surrogate.py`, over the
+searched values and the sizes of all cells, gives the expected loss of each trial; each run is a row, so that trials
+with several seeds, and trials that repeat the values of another, count more. Too few trials for a surrogate are ranked
+by their values, the means over their seeds.
+
+A trial is not distinguishable from the chosen one if its expected loss is higher by less than the standard deviation of
+the chosen one's mean over its seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Self
+
+from sweeplab.formatting import rounded, several, several_named
+from sweeplab.hyperparameters import TABLE
+from sweeplab.study.problems import LENGTHS
+from sweeplab.study.stability import Unstable, unstable_ranges
+
+if TYPE_CHECKING:
+    from sweeplab.study.axes import Axes
+
+# The fewest runs, and the fewest for each column, for which the expected loss is nearer the truth than the value seen.
+FEWEST, FEWEST_A_COLUMN = 6, 2
+# The trials that are ranked by their expected losses, the lowest and some of the others, and the runs to which the
+# surrogate's scales are fitted: a fit to more would take seconds.
+MOST_TRIALS, MOST_FITTED = 300, 60
+LEVEL_90 = 1.645  # standard deviations of a normal 90% interval
+Values = Mapping[str, Any]
+Place = tuple[str, int]  # a trial's cell and number
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A trial that ended by itself: the values of its cell, its searched values, and the loss of each seed."""
+
+    cell: str
+    number: int
+    value: float
+    sizes: Values
+    searched: Values
+    losses: Sequence[float]
+    seeds: Sequence[int] = ()
+
+    @classmethod
+    def of(
+        cls, place: Place, value: float, sizes: Values, searched: Values, losses: Mapping[int, float | None]
+    ) -> Self:
+        """Return a trial with the losses by seed at the evaluation of its value, if they are known.
+
+        A plugin's metric is known as the mean over seeds only. Values of the cell that are tuned, such as the learning
+        rate, are searched ones like those of a search.
+        """
+        searched = {**searched, **{name: value for name, value in sizes.items() if is_tuned(name)}}
+        sizes = {name: value for name, value in sizes.items() if name not in searched}
+        known = [loss for loss in losses.values() if loss is not None and math.isfinite(loss)]
+        if len(known) < len(losses) or not known or not math.isclose(fmean(known), value, rel_tol=1e-6):
+            known = [value]
+        # JSON has lists for the pairs of a run's record.
+        values = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in searched.items()
+        }
+        return cls(*place, value, sizes, values, known, [*losses])
+
+    @property
+    def place(self) -> Place:
+        """Return its cell and number."""
+        return self.cell, self.number
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The expected loss of a trial's values, with its 90% interval, and the spread of one seed, relative."""
+
+    value: float
+    low: float
+    high: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The chosen trial of a cell, or of several.
+
+    `expected` is None if `why` says that the lowest value counts. `rivals` are the trials that cannot be distinguished
+    from it; `n_seeds` is the number of runs with its values. `unstable` are the unstable ranges in which its `searched`
+    values lie; it was chosen among `n_trials`.
+    """
+
+    place: Place
+    value: float
+    expected: Expected | None
+    n_seeds: int
+    rivals: tuple[Place, ...] = ()
+    why: str = ""
+    unstable: tuple[Unstable, ...] = ()
+    searched: Values = field(default_factory=dict)
+    n_trials: int = 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the value seen and the expected one as plain data, with what cannot be distinguished from it."""
+        rivals = [{"cell": cell, "trial": number} for cell, number in self.rivals]
+        expected = self.expected and asdict(self.expected)
+        return {"value": self.value, "expected": expected, "n_seeds": self.n_seeds} | {
+            "not_distinguishable": rivals,
+            "why_lowest": self.why,
+            "unstable": [zone.as_dict() for zone in self.unstable],
+        }
+
+    def in_words(self, command: str) -> list[str]:
+        """Say by what the trial was chosen, and what cannot be distinguished from it; `command` would."""
+        zones = [
+            f"{zone.in_words()}; {rounded(self.searched[zone.name])} lies there, and the nearest stable value is "
+            f"{rounded(zone.edge)}"
+            for zone in self.unstable
+        ]
+        if self.expected is None:
+            return [f"chosen by the lowest value seen: {self.why}"] * (self.n_trials > 1) + zones
+        one = self.expected
+        sentences = [f"chosen by the expected value, {one.value:.4f} ({one.low:.4f} to {one.high:.4f})"]
+        if self.rivals:
+            cells = {cell for cell, _ in (self.place, *self.rivals)}
+            names = [str(number) if len(cells) == 1 else f"{cell}/{number}" for cell, number in self.rivals]
+            sentences.append(
+                f"not distinguishable from trial {several_named(names)}: the spread between "
+                f"seeds is {one.spread:.1%}; {command} trains them on more seeds"
+            )
+        return [*sentences, *zones]
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The trials in order, the chosen one first, with the expected losses; none of them if `why` is said.
+
+    `unstable` are the ranges of searched values in which seeds lie far apart.
+    """
+
+    order: tuple[Tried, ...]
+    expected: Mapping[Place, Expected] = field(default_factory=dict)
+    why: str = ""
+    unstable: tuple[Unstable, ...] = ()
+
+    def choice(self, cell: str | None = None) -> Choice | None:
+        """Return the chosen trial, of a cell or of all; None if there is none."""
+        among = [trial for trial in self.order if cell in (None, trial.cell)]
+        if not among:
+            return None
+        best = among[0]
+        first = first_of_same(among)
+        same = [
+            trial for trial in among if (trial.cell, first[trial.place]) == (best.cell, first[best.place])
+        ]
+        n_seeds = sum(len(trial.losses) for trial in same)
+        expected = self.expected.get(best.place)
+        rivals: list[Place] = []
+        if expected:
+            reach = expected.value * math.exp(expected.spread / math.sqrt(n_seeds))
+            others = [trial for trial in among if trial not in same]
+            rivals = [trial.place for trial in others if self.expected[trial.place].value < reach]
+        zones = tuple(zone for zone in self.unstable if zone.holds(best.searched.get(zone.name)))
+        return Choice(
+            best.place,
+            best.value,
+            expected,
+            n_seeds,
+            tuple(rivals),
+            self.why,
+            zones,
+            best.searched,
+            len(among),
+        )
+
+
+def first_of_same(trials: Sequence[Tried]) -> dict[Place, int]:
+    """Return for each trial the number of the first one in its cell with its values, itself unless it repeats another.
+
+    Trials with a common seed differ, if only in values that are not known: nothing is trained twice.
+    """
+    firsts: dict[Any, tuple[int, set[int]]] = {}
+    numbers: dict[Place, int] = {}
+    for trial in sorted(trials, key=lambda trial: trial.number):
+        number, seeds = firsts.setdefault(
+            (trial.cell, *sorted(trial.searched.items())), (trial.number, set())
+        )
+        numbers[trial.place] = trial.number if seeds.intersection(trial.seeds) else number
+        seeds.update(trial.seeds)
+    return numbers
+
+
+def is_tuned(name: str) -> bool:
+    """Return whether a hyperparameter is tuned: it defines neither a model nor the length of its training."""
+    row = TABLE.get(name)
+    defines_model = row is not None and row.shape and row.category in ("data", "model")
+    return not defines_model and name not in LENGTHS
+
+
+def rank(trials: Sequence[Tried]) -> Ranking:
+    """Rank trials of one task by their expected losses; trials with the same values by the value seen."""
+    # NumPy and SciPy are slow to import.
+    import numpy as np
+
+    from sweeplab.laws.surrogate import condition, fit_scales
+    from sweeplab.study.axes import Axes
+
+    lowest_first = sorted(trials, key=lambda trial: (trial.value, *trial.place))
+    axes = Axes.of_trials([trial.sizes for trial in trials], [trial.searched for trial in trials])
+    why = _too_little(trials, axes)
+    if why:
+        return Ranking(tuple(lowest_first), {}, why, _unstable(trials))
+    kept = _thinned(lowest_first)
+    x = axes.rows([trial.sizes for trial in kept], [trial.searched for trial in kept])
+    runs = np.repeat(np.arange(len(kept)), [len(trial.losses) for trial in kept])
+    y = np.log([loss for trial in kept for loss in trial.losses])
+    fitted = np.random.default_rng(0).permutation(len(y))[:MOST_FITTED]
+    extra = np.zeros(len(y))
+    scales = fit_scales(axes.columns, x[runs][fitted], y[fitted], extra[fitted])
+    surrogate = condition(axes.columns, scales, x[runs], y, extra)
+    # Few rows shrink the noise towards its prior: the errors of rows predicted from all others tell by how much.
+    wider = max(1.0, float(np.sqrt(np.mean(surrogate.errors**2))))
+    mean, sd = surrogate.marginal(x)
+    sd, spread = wider * sd, wider * surrogate.noise_sd(x)
+    expected = {
+        trial.place: Expected(*_exponentials(mean[at], sd[at]), float(spread[at]))
+        for at, trial in enumerate(kept)
+    }
+    ordered = sorted(kept, key=lambda trial: (expected[trial.place].value, trial.value, *trial.place))
+    left = [trial for trial in lowest_first if trial.place not in expected]
+    return Ranking((*ordered, *left), expected, "", _unstable(trials))
+
+
+def _unstable(trials: Sequence[Tried]) -> tuple[Unstable, ...]:
+    first, same = first_of_same(trials), defaultdict[Place, list[Tried]](list)
+    for trial in trials:
+        same[trial.cell, first[trial.place]].append(trial)
+    alike = same.values()
+    return tuple(
+        unstable_ranges([(each[0].searched, [x for trial in each for x in trial.losses]) for each in alike])
+    )
+
+
+def _exponentials(mean: float, sd: float) -> tuple[float, float, float]:
+    low, high = mean - LEVEL_90 * sd, mean + LEVEL_90 * sd
+    return math.exp(mean), math.exp(low), math.exp(high)
+
+
+def _too_little(trials: Sequence[Tried], axes: Axes) -> str:
+    n_runs = sum(len(trial.losses) for trial in trials)
+    if any(loss <= 0 for trial in trials for loss in trial.losses):
+        return "values of 0 and below have no surrogate"
+    if not axes.columns.is_searched.any():
+        return "nothing searched varies"
+    needed = max(FEWEST, FEWEST_A_COLUMN * len(axes.columns.is_searched))
+    if n_runs < needed:
+        return f"{several(n_runs, 'run')} are too few for a surrogate, which needs {needed}"
+    return ""
+
+
+def _thinned(lowest_first: Sequence[Tried]) -> Sequence[Tried]:
+    if len(lowest_first) <= MOST_TRIALS:
+        return lowest_first
+    half = MOST_TRIALS // 2
+    rest = lowest_first[half:]
+    return [*lowest_first[:half], *rest[:: -(-len(rest) // half)]]

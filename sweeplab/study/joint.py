@@ -1,0 +1,367 @@
+"""Joint search: the next trial of a cell, chosen by one surrogate of all cells of a study.
+
+The surrogate is that of `laws/surrogate.py`, over the searched values and the values of the grid. A cell's next point
+is the one whose result is expected to lower the cell's lowest expected loss most (the knowledge gradient), among those
+of most expected improvement; the cell's last trial is the point of lowest expected loss. First trials are spread evenly
+over all cells together.
+
+Pruned trials enter with the loss that they would have reached if they had improved like the trials that ended, diverged
+ones as worse than all others, running ones with their expected losses.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+from optuna.samplers import RandomSampler
+from optuna.trial import FrozenTrial, TrialState
+
+from sweeplab.data.generators import generator_key
+from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.laws.surrogate import (
+    MOST_FITTED,
+    MOST_ROWS,
+    Floats,
+    Prediction,
+    Scales,
+    Surrogate,
+    condition,
+    fit_scales,
+)
+from sweeplab.study.axes import Axes, Axis, axes_of_values, size_axes
+from sweeplab.study.search import Choices, Range, Sampled, Scalar
+from sweeplab.study.space import Space, nearest_cells, spread
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.distributions import BaseDistribution
+
+# New points are chosen among this many spread over the space, and this many near the best of these.
+N_SPREAD, N_NEAR = 256, 128
+# Standard deviations of the points near the best ones, as shares of the range.
+NEAR = (0.15, 0.03)
+N_BEST = 4
+# The gain of a run is computed for the candidates of most expected improvement and of lowest expected loss, this many.
+N_COMPARED = 48
+N_RESULTS = 21
+# Its hyperparameters are fitted again when the number of trials has grown by this factor, beyond the first ones.
+GROWTH, ALWAYS_FITTED = 1.2, 40
+# The standard deviation of a diverged trial's log loss, which counts as this much worse than the worst other one.
+DIVERGED = 0.2
+# A pruned trial's extrapolation is at least this uncertain, in log loss.
+EXTRAPOLATED = 0.02
+_BELOW_1 = 1 - 1e-9
+
+
+class CellTrials(Protocol):
+    """The trials of a cell."""
+
+    def ended(self) -> Sequence[FrozenTrial]:
+        """Return the trials that have ended, in any state."""
+
+    def running(self) -> Sequence[FrozenTrial]:
+        """Return the trials that have started and not ended."""
+
+    def twin(self, parameters: Mapping[str, Any], number: int) -> int | None:
+        """Return the number of an earlier trial with these parameters."""
+
+
+class Inputs:
+    """The inputs of the surrogate: what varies within and between the cells of a study."""
+
+    def __init__(self, spaces: Sequence[Space]) -> None:
+        self._axes = Axes([*_searched_axes(spaces), *size_axes([space.cell.values for space in spaces])])
+        self.columns = self._axes.columns
+
+    def rows(self, space: Space, points: Sequence[Mapping[str, Any]]) -> Floats:
+        """Return points of a cell, given by what Optuna stores, as rows [n, d]."""
+        known = space.parameters
+        searched = [
+            {_searched(name): known[name].decoded(value) for name, value in point.items() if name in known}
+            for point in points
+        ]
+        return self._axes.rows([space.cell.values] * len(points), searched)
+
+
+def _searched(name: str) -> str:
+    """Return the column of a parameter: divisors of a varying value have one parameter for each value of it."""
+    return name.partition("@")[0]
+
+
+def _searched_axes(spaces: Sequence[Space]) -> Iterator[Axis]:
+    entries: dict[str, list[Sampled]] = {}
+    for space in spaces:
+        for name, entry in space.parameters.items():
+            entries.setdefault(_searched(name), []).append(entry)
+    for name, all_cells in entries.items():
+        ranges = [entry for entry in all_cells if isinstance(entry, Range)]
+        if ranges:
+            low, high = min(entry.min for entry in ranges), max(entry.max for entry in ranges)
+            yield Axis.of_numbers(name, low, high, True, all(entry.log for entry in ranges))
+        else:
+            lists = (entry.values for entry in all_cells if isinstance(entry, Choices))
+            yield from axes_of_values(name, [value for values in lists for value in values], True)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A trial that the surrogate learns from: its cell, its point, its log loss and the variance of that."""
+
+    cell: int
+    point: Mapping[str, Any]
+    loss: float
+    variance: float
+
+
+class _Candidate(NamedTuple):
+    """A point that may be proposed: its place in the unit cube, what Optuna stores, and all hyperparameters."""
+
+    shares: Floats
+    point: dict[str, Scalar]
+    values: Hyperparameters
+
+    @classmethod
+    def at(cls, space: Space, shares: Floats, fixed: Mapping[str, Any]) -> _Candidate:
+        return cls(shares, *space.point([float(share) for share in shares], fixed))
+
+
+@dataclass
+class JointModel:
+    """The surrogate of a study's trials, fitted again as trials end.
+
+    What it proposes depends on the trials alone, not on when or by whom it is asked.
+    """
+
+    spaces: Sequence[Space]
+    trials: Callable[[int], CellTrials]  # of the cell of an index
+    seed: int
+    _fitted: tuple[list[tuple[int, int]], Scales] | None = field(default=None, init=False)
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        """Return what the surrogate reads of a trial."""
+        return Inputs(self.spaces)
+
+    def surrogate(self, cell: int, but: int | None = None) -> Surrogate | None:
+        """Return the surrogate for a cell, None before two trials have ended.
+
+        It expects of running trials their expected losses, all `but` the one of this number in the cell.
+        """
+        trials = self._trials()
+        fitted = trials[: _last_fit(len(trials))][-MOST_FITTED:]
+        key = [(place, trial.number) for place, trial in fitted]
+        rows, near = _rows(fitted), _rows(self._nearest(cell, trials))
+        if min(len(rows), len(near)) < 2:
+            return None
+        if self._fitted is None or self._fitted[0] != key:
+            self._fitted = key, fit_scales(self.inputs.columns, *self._table(rows))
+        surrogate = condition(self.inputs.columns, self._fitted[1], *self._table(near))
+        pending = [
+            self.inputs.rows(space, [trial.params])
+            for index, space in enumerate(self.spaces)
+            for trial in self.trials(index).running()
+            if trial.params and (index, trial.number) != (cell, but)
+        ]
+        return surrogate.expecting(np.vstack(pending)) if pending else surrogate
+
+    def first(self, cell: int, number: int, fixed: Mapping[str, Any] | None = None) -> dict[str, Scalar]:
+        """Return the point of a trial before there is a surrogate: the points of all cells fill the space evenly."""
+        n_axes = len(self.spaces[cell].parameters)
+        offset = np.random.default_rng(generator_key(self.seed, "joint")).random(n_axes)
+        place = spread(number * len(self.spaces) + cell, n_axes)
+        return _Candidate.at(self.spaces[cell], (place + offset) % 1.0, fixed or {}).point
+
+    def best(self, cell: int) -> dict[str, Scalar]:
+        """Return the point of a cell of lowest expected loss, whether it was tried or not."""
+        return self._promising(cell, -1, {}, exploits=True)[0].point
+
+    def propose(
+        self, cell: int, number: int, fixed: Mapping[str, Any], exploits: bool = False
+    ) -> dict[str, Scalar]:
+        """Return the point of a cell's trial: the one that tells most, or of lowest expected loss if it `exploits`.
+
+        `fixed` has the parameters that are decided already. Without a new point that meets the rules, the best of all
+        is returned.
+        """
+        candidates = self._promising(cell, number, fixed, exploits)
+        space, trials = self.spaces[cell], self.trials(cell)
+
+        def is_new(candidate: _Candidate) -> bool:
+            return trials.twin(candidate.point, number) is None and space.broken(candidate.values) is None
+
+        return next(filter(is_new, candidates), candidates[0]).point
+
+    def _promising(
+        self, cell: int, number: int, fixed: Mapping[str, Any], exploits: bool
+    ) -> list[_Candidate]:
+        """Return points of a cell, the most promising first; in any order without a surrogate."""
+        space = self.spaces[cell]
+        draws = np.random.default_rng(generator_key(self.seed, f"joint/{space.cell.key}/{number}"))
+
+        def added(to: Sequence[_Candidate], places: Floats) -> list[_Candidate]:
+            new = [_Candidate.at(space, place, fixed) for place in places]
+            return list({frozenset(each.point.items()): each for each in (*to, *new)}.values())
+
+        candidates = added([], draws.random((N_SPREAD, len(space.parameters))))
+        surrogate = self.surrogate(cell, number)
+        if surrogate is None:
+            return candidates
+        for width in NEAR:
+            best = self._ranked(surrogate, space, candidates, exploits)[:N_BEST]
+            centers = [each.shares for each in itertools.islice(itertools.cycle(best), N_NEAR)]
+            places = np.array(centers) + width * draws.standard_normal((N_NEAR, len(space.parameters)))
+            candidates = added(candidates, np.clip(places, 0, _BELOW_1))
+        return self._ranked(surrogate, space, candidates, exploits)
+
+    def _ranked(
+        self, surrogate: Surrogate, space: Space, candidates: Sequence[_Candidate], exploits: bool
+    ) -> list[_Candidate]:
+        x = self.inputs.rows(space, [each.point for each in candidates])
+        mean, sd = surrogate.marginal(x)
+        if exploits:
+            return [candidates[index] for index in np.argsort(mean, kind="stable")]
+        by_improvement = np.argsort(-expected_improvement(mean, sd, float(mean.min())), kind="stable")
+        few = np.union1d(by_improvement[:N_COMPARED], np.argsort(mean, kind="stable")[:N_COMPARED])
+        gain = knowledge_gradient(surrogate.predict(x[few]), surrogate.noise_sd(x[few]))
+        first = few[np.argsort(-gain, kind="stable")]
+        rest = by_improvement[~np.isin(by_improvement, first)]
+        return [candidates[index] for index in (*first, *rest)]
+
+    def _trials(self) -> list[tuple[int, FrozenTrial]]:
+        """Return the ended trials that tell something, each with its cell, in the order of their numbers."""
+        trials = [
+            (cell, trial)
+            for cell in range(len(self.spaces))
+            for trial in self.trials(cell).ended()
+            if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and trial.params
+        ]
+        return sorted(trials, key=lambda place: (place[1].number, place[0]))
+
+    def _nearest(
+        self, cell: int, trials: Sequence[tuple[int, FrozenTrial]]
+    ) -> Sequence[tuple[int, FrozenTrial]]:
+        """Return at most MOST_ROWS trials: the cell's, then those of the most similar cells, the newest first."""
+        if len(trials) <= MOST_ROWS:
+            return trials
+        cells = [space.cell for space in self.spaces]
+        places = {other.index: place for place, other in enumerate(nearest_cells(cells[cell], cells))}
+        return sorted(trials, key=lambda trial: (places[cells[trial[0]].index], -trial[1].number))[:MOST_ROWS]
+
+    def _table(self, rows: Sequence[_Row]) -> tuple[Floats, Floats, Floats]:
+        x = np.vstack([self.inputs.rows(self.spaces[row.cell], [row.point]) for row in rows])
+        return x, np.array([row.loss for row in rows]), np.array([row.variance for row in rows])
+
+
+def _rows(trials: Sequence[tuple[int, FrozenTrial]]) -> list[_Row]:
+    gains = _Gains([(cell, trial) for cell, trial in trials if trial.state == TrialState.COMPLETE])
+    rows, diverged = [], []
+    for cell, trial in trials:
+        if is_diverged(trial):
+            diverged.append((cell, trial))
+        elif (expected := gains.final(cell, trial)) is not None:
+            rows.append(_Row(cell, trial.params, *expected))
+    for cell, trial in diverged if rows else ():
+        same = [row.loss for row in rows if row.cell == cell] or [row.loss for row in rows]
+        rows.append(_Row(cell, trial.params, max(same) + DIVERGED, DIVERGED**2))
+    return rows
+
+
+class _Gains:
+    """How much trials improved from an iteration to their end, in log loss: what pruned trials would have gained."""
+
+    def __init__(self, complete: Sequence[tuple[int, FrozenTrial]]) -> None:
+        self._by_step: dict[int, list[tuple[int, float]]] = {}
+        for cell, trial in complete:
+            for step, value in trial.intermediate_values.items():
+                if value > 0 and trial.value is not None and trial.value > 0:
+                    gain = math.log(trial.value / value)
+                    self._by_step.setdefault(step, []).append((cell, gain))
+
+    def final(self, cell: int, trial: FrozenTrial) -> tuple[float, float] | None:
+        """Return the log loss at a trial's end and its variance; None if nothing tells it."""
+        if trial.state == TrialState.COMPLETE:
+            is_loss = trial.value is not None and trial.value > 0
+            return (math.log(trial.value or 1.0), 0.0) if is_loss else None
+        if not trial.intermediate_values:
+            return None
+        step, value = max(trial.intermediate_values.items())
+        everywhere = self._by_step.get(step, [])
+        gains = [gain for other, gain in everywhere if other == cell]
+        if len(gains) < 2:
+            gains = [gain for _, gain in everywhere]
+        if len(gains) < 2 or not 0 < value < math.inf:
+            return None
+        return math.log(value) + float(np.median(gains)), EXTRAPOLATED**2 + float(np.var(gains))
+
+
+def is_diverged(trial: FrozenTrial) -> bool:
+    """Return whether a trial diverged."""
+    return any(broken > 0 for broken in trial.constraints.values())
+
+
+def _last_fit(n_rows: int) -> int:
+    if n_rows <= ALWAYS_FITTED:
+        return n_rows
+    steps = math.floor(math.log(n_rows / ALWAYS_FITTED) / math.log(GROWTH) + 1e-9)
+    return math.floor(ALWAYS_FITTED * GROWTH**steps)
+
+
+def expected_improvement(mean: Floats, sd: Floats, best: float) -> Floats:
+    """Return how much lower than `best` points are expected to be, counting higher ones as zero."""
+    from scipy.special import ndtr
+
+    z = (best - mean) / sd
+    return np.asarray((best - mean) * ndtr(z) + sd * np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi))
+
+
+def knowledge_gradient(points: Prediction, noise_sd: Floats) -> Floats:
+    """Return how much a run at each point is expected to lower the lowest expected loss of all points [m].
+
+    Frazier, Powell and Dayanik 2009 (The knowledge-gradient policy for correlated normal beliefs), with the expectation
+    over a run's result by a sum over N_RESULTS values. It counts a point's noise, as expected improvement does not.
+    """
+    results = np.linspace(-2.5, 2.5, N_RESULTS)
+    shares = np.exp(-0.5 * results**2)
+    shares /= shares.sum()
+    spread = np.sqrt(np.diag(points.covariance) + noise_sd**2)
+    moved = points.covariance / np.maximum(spread, 1e-12)  # column k: how all means move with a run at k
+    gains = [
+        points.mean.min() - shares @ (points.mean[:, None] + column[:, None] * results).min(axis=0)
+        for column in moved.T
+    ]
+    return np.array(gains)
+
+
+class JointSampler(RandomSampler):
+    """An Optuna sampler that takes a trial's parameters from a point; `propose` returns it when the first is asked for.
+
+    What the point lacks, and everything without `propose`, is drawn at random. `n_startup_trials` is the number of
+    points of each cell that are spread evenly before the first proposal.
+    """
+
+    def __init__(
+        self,
+        n_startup_trials: int = 1,
+        seed: int | None = None,
+        propose: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+    ) -> None:
+        super().__init__(seed)
+        self.n_startup_trials = n_startup_trials
+        self._propose = propose
+        self._point: Mapping[str, Any] | None = None
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """Return the point's value of a parameter."""
+        if self._point is None:
+            self._point = self._propose(trial.system_attrs.get("fixed_params", {}))
+        if param_name in self._point:
+            return self._point[param_name]
+        return super().sample_independent(study, trial, param_name, param_distribution)

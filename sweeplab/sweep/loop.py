@@ -1,0 +1,310 @@
+"""The study loop of one worker: ask for trials, train them in a stack, evaluate, report, prune, and tell their ends.
+
+A worker trains one stack at a time, and it alone decides which runs enter and leave: a free slot takes the next run of
+the same shape, which is claimed from the store if none waits here. The study's commands are followed after every
+evaluation. Beside the loop stand what it is made of: `trials/store.py` asks, reports and holds leases, `trial.py` has
+the runs of a trial and their records, `saving.py` writes snapshots and checkpoints, `recovery.py` handles errors.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from sweeplab.data.dataset import Dataset
+from sweeplab.errors import StorageUnavailable
+from sweeplab.formatting import several
+from sweeplab.hyperparameters import AUTO, SHAPE
+from sweeplab.lab import events
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunState, TrialEnding
+from sweeplab.study.inputs import start_weights
+from sweeplab.study.space import Cell
+from sweeplab.study.spec import StudySpec
+from sweeplab.sweep.recovery import Recovery
+from sweeplab.sweep.saving import Saving
+from sweeplab.sweep.trial import Held, Training, TrialRuns, scored
+from sweeplab.sweep.trials.leases import Claim, LeaseLost, Renewal, Report
+from sweeplab.sweep.trials.store import MOST_ATTEMPTS, Store
+from sweeplab.train.checkpoint import read_snapshot
+from sweeplab.train.devices import is_out_of_memory
+from sweeplab.train.member import Record
+from sweeplab.train.program import Paused
+from sweeplab.train.stack import Stack
+
+# How many stacks' worth of claimed runs may wait for a stack of their shape.
+STACKS_WAITING = 8
+# How often an idle worker checks whether other workers' trials, on which new ones depend, have ended.
+AWAIT_SECONDS = 0.5
+
+
+class Loop:
+    """Trains one worker's trials of a study; `stopping` is asked before every step, `emit` gets every event."""
+
+    def __init__(
+        self,
+        spec: StudySpec,
+        store: Store,
+        dataset: Dataset,
+        folder: StudyFolder,
+        emit: Callable[[events.Event], None] = lambda event: None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.spec, self.store, self.dataset, self.folder = spec, store, dataset, folder
+        self.emit, self.stopping = emit, stopping
+        self._held = Held()
+        self._saving = Saving(store, folder, dataset)
+        self._recovery = Recovery(self._held, emit)
+        self._start_weights = cache(lambda: start_weights(spec))  # read when the first run starts
+        # The part of a cell's shape that is known before a trial is sampled: cells that differ in it share no stack.
+        known = [name for name in SHAPE if name not in spec.search]
+        unsampled = [space.resolve({}, spec.first_seed) for space in store.spaces]
+        self._shape = [tuple(getattr(values, name) for name in known) for values in unsampled]
+
+    def run(self) -> None:
+        """Train trials until the store has no more, or the worker has to stop."""
+        self.store.poll_commands()
+        with Renewal(self.store.renew):
+            try:
+                while not self._is_leaving and (
+                    self._held.waiting or self._claim() or self.store.awaits_results
+                ):
+                    if self._held.waiting:
+                        self._train_stack(self._held.next_run())
+                    elif self.store.awaits_results:
+                        time.sleep(AWAIT_SECONDS)
+                for key, trial in self._held.trials.items():
+                    self._saving.wait(trial.trainings[key])
+            except StorageUnavailable:
+                self._held.trials.clear()  # they cannot be requeued without the storage: their leases expire
+                raise
+            finally:
+                for trial in self._requeue():
+                    self._emit(events.TrialRequeued, trial)
+
+    def tell_ends(self, trials: Container[tuple[str, int]]) -> None:
+        """Report to the storage the ends that unleased trials have in their folders."""
+        with Renewal(self.store.renew):
+            claims = self.store.take_up(trials)
+            try:
+                for claim in claims:
+                    self._take_up(claim)
+            finally:
+                self._requeue()
+
+    def _requeue(self) -> Collection[TrialRuns]:
+        self._saving.close()  # before another worker may take a trial up
+        trials = self._held.each_trial()
+        self.store.requeue(trial.claim for trial in trials)
+        return trials
+
+    @property
+    def _is_leaving(self) -> bool:
+        return self.stopping() or self.store.commands.state.phase != "run"
+
+    def _is_told_to_leave(self) -> bool:
+        self.store.poll_commands()
+        return self._is_leaving
+
+    # ------------------------------------------------------------------ ask
+
+    def _claim(self, n_trials: int = 1, fits: Callable[[Cell], bool] = lambda cell: True) -> bool:
+        """Claim trials and add their runs to the waiting ones; return whether there was any trial."""
+        claims = self.store.claim_many(n_trials, fits)
+        for message in self.store.take_notices():
+            self.emit(events.StudyError(message=message))
+        for claim in claims:
+            self._take_up(claim)
+        return bool(claims)
+
+    def _take_up(self, claim: Claim) -> None:
+        """Add the runs of a claimed trial to the waiting ones, or end the trial as an earlier worker did."""
+        space = self.store.spaces[claim.cell.index]
+        trial = self.store.availability.retry(
+            lambda: TrialRuns.of_claim(claim, space, self.spec, self.dataset, self.folder), of="records"
+        )
+        self._held.add(trial)
+        self._emit(events.TrialClaimed, trial, started=time.time())
+        ends, has_snapshot = trial.restore(self._recovery.parts)
+        # Report what an earlier worker could not, because the database was unavailable.
+        means = trial.curves.means.items()
+        self.store.report_many([Report(claim, *mean) for mean in means if mean[0] not in claim.reported])
+        if ends:  # an earlier worker has written it, perhaps without telling the storage
+            self._finish(trial, ends[0].ending)
+        elif claim.attempt > MOST_ATTEMPTS and not has_snapshot:
+            died = several(claim.attempt - 1, "worker")
+            trial.error = f"{died} in turn died training it, before its first snapshot"
+            self._finish(trial, trial.ending(RunState.FAILED))
+        else:
+            self._held.waiting += trial.trainings.values()
+
+    # ------------------------------------------------------------------ stack
+
+    def _train_stack(self, first: Training) -> None:
+        """Train a stack with the first run and all others that fit it, until it is empty."""
+        cell = self._held.trials[first.run.key].claim.cell
+        stack = self._new_stack(first, cell)
+        if stack is None:
+            return None
+        self._fill(stack, cell)
+        while len(stack):
+            n_live = len(stack)
+            try:
+                records = stack.advance(lambda: self.stopping() or not self._held.trials)
+            except Exception as error:  # whatever a model or a device may raise
+                if is_out_of_memory(error):
+                    self._saving.snapshot_in_tight_memory(stack, self._held.trials, error)
+                return self._recover(stack.keys, error, n_live == 1, stack.capacity)
+            try:
+                has_commands = self.store.poll_commands()
+                if not self._evaluate(stack, records):
+                    return None
+                # Otherwise nothing has changed since the last time, when there was nothing to claim.
+                if has_commands or len(stack) < n_live or self.store.awaits_results:
+                    self._fill(stack, cell)
+            except StorageUnavailable:
+                # Runs that have ended continue from their last snapshot later: their end was not reported.
+                ended = {record.key for record in records if record.state != "running"}
+                unended = [key for key in stack.keys if key in self._held.trials.keys() - ended]
+                self._saving.snapshot(stack, self._held.trials, unended)
+                raise
+        return None
+
+    def _new_stack(self, first: Training, cell: Cell) -> Stack | None:
+        values, wanted, capacity = first.run.values, self.spec.engine.stack, 1
+        if self._recovery.one_at_a_time:
+            wanted = 1
+        elif wanted == AUTO:
+            wanted = self.folder.decided(cell.key).get("stack", AUTO)
+        try:
+            n_seeds = len(self._held.trials[first.run.key].trainings)
+            capacity = self._recovery.capacity(wanted, values, n_seeds)
+            train, tracks = self.dataset.training(values), self.spec.track.gradients
+            return Stack(values, train, self.dataset.val, capacity, tracks, self._is_told_to_leave)
+        except Paused:
+            return None
+        except StorageUnavailable:
+            raise
+        except Exception as error:
+            self._recover([first.run.key], error, self._recovery.one_at_a_time, capacity)
+            return None
+
+    def _fill(self, stack: Stack, cell: Cell) -> None:
+        """Admit waiting runs that fit the stack, then runs of newly claimed trials of its shape."""
+
+        def fits(other: Cell) -> bool:
+            return self._shape[other.index] == self._shape[cell.index]
+
+        n_seeds = len(self.store.spaces[cell.index].seeds)
+        while len(stack) < stack.capacity:
+            if training := self._held.take(stack.key):
+                self._saving.wait(training)
+                start = self._start_weights()(training.run.values)
+                stack.admit(training.run, read_snapshot(training.folder.path), start)
+                continue
+            n_trials = math.ceil((stack.capacity - len(stack)) / n_seeds)
+            if self._recovery.one_at_a_time or not self._may_wait(n_trials * n_seeds, stack.capacity):
+                return
+            if not self._claim(n_trials, fits):
+                return
+
+    def _may_wait(self, n_runs: int, capacity: int) -> bool:
+        """Return whether `n_runs` more may be claimed, though some may not fit the stack and have to wait for another.
+
+        Not if other workers would lack them.
+        """
+        waiting, most = len(self._held.waiting), float(STACKS_WAITING * capacity)
+        if self.store.n_holders > 1:
+            most = min(most, self.store.share_left())
+        return not waiting or waiting + n_runs <= most
+
+    # ------------------------------------------------------------------ evaluate, report, prune
+
+    def _evaluate(self, stack: Stack, records: Sequence[Record]) -> bool:
+        """Record and report an evaluation, and finish trials that have ended; return whether the stack goes on."""
+        trials = self._held.trials
+        known = [self._as_commanded(record) for record in records if record.key in trials]
+        try:
+            known, whole_losses = scored(stack, known, self.spec.objective.at)
+        except Exception as error:  # such as out of memory
+            self._recover(stack.keys, error, len(stack) == 1, stack.capacity)
+            return False
+        behind = self._report(known, whole_losses)
+        known = [record for record in known if record.key in trials]
+        for record in known:
+            trial = trials[record.key]
+            measured = {"iteration": record.iteration, "val_loss": record.val_loss}
+            self._emit(events.RunEvaluated, trial, seed=trial.trainings[record.key].folder.seed, **measured)
+            self._saving.keep(stack, trial, record)
+            if RunState(record.state).has_value:
+                stack.release(record.key)
+        # Trials are judged once all records are taken in: a seed that ends may end its trial's other runs too.
+        for trial in dict.fromkeys(trials[record.key] for record in known):
+            outcome = trial.outcome
+            if outcome is None and trial in behind:
+                outcome = RunState.PRUNED
+            if outcome:
+                self._finish(trial, trial.ending(outcome))
+        for key in [key for key in stack.keys if key not in trials]:  # ended, or its lease was lost
+            stack.release(key)
+        if self._is_leaving:
+            self._saving.snapshot(stack, trials, stack.keys)
+            return False
+        return True
+
+    def _as_commanded(self, record: Record) -> Record:
+        trial = self._held.trials[record.key]
+        if record.state != "running" or trial.place not in self.store.commands.state.stopped:
+            return record
+        trial.is_stopped = True
+        return replace(record, state="stopped")
+
+    def _report(self, records: Sequence[Record], whole_losses: Mapping[str, float]) -> set[TrialRuns]:
+        """Write records and report the means that they complete; return the trials to be pruned.
+
+        Trials that another worker holds by now are dropped.
+        """
+        reports = []
+        for record in records:
+            trial = self._held.trials[record.key]
+            means = trial.take_in(record, whole_losses.get(record.key))
+            self._saving.write_points(trial)
+            reports += [Report(trial.claim, iteration, mean) for iteration, mean in means]
+        verdicts = self.store.report_many(reports)
+        trials = {trial.claim.trial_id: trial for trial in self._held.each_trial()}
+        for trial_id in verdicts.lost:
+            self._emit(events.TrialLost, trials[trial_id])
+            self._held.forget(trials[trial_id])
+        return {trials[trial_id] for trial_id in verdicts.behind}
+
+    # ------------------------------------------------------------------ tell
+
+    def _finish(self, trial: TrialRuns, ending: TrialEnding) -> None:
+        """Write an ending to the folders, then report it; if this worker dies in between, the next one reports it."""
+        self._saving.wait_before_removal(trial)
+        try:
+            ends = self.store.availability.retry(lambda: trial.write_ends(ending), of="records")
+            ending = ends[0].ending
+            flops, seconds = sum(end.train_flops for end in ends), sum(end.wall_seconds for end in ends)
+            totals = {"train_flops": flops, "wall_seconds": seconds}
+            self.store.finish(trial.claim, ending.outcome, ending.value, totals)
+        except LeaseLost:
+            self._emit(events.TrialLost, trial)
+        else:
+            self._emit(events.TrialEnded, trial, ending=ending, ended=time.time())
+            if ending.outcome is RunState.PRUNED:
+                self._saving.drop_snapshots(trial.claim.cell)
+        self._held.forget(trial)
+
+    def _recover(self, keys: Collection[str], error: Exception, is_alone: bool, capacity: int) -> None:
+        """Let the runs of a stack that raised an error wait for other stacks; fail those that no other one can help."""
+        for trial in self._recovery.failed(keys, error, is_alone, capacity):
+            self._finish(trial, trial.ending(RunState.FAILED))
+
+    def _emit(self, kind: type[events.TrialEvent], trial: TrialRuns, **more: Any) -> None:
+        cell, number = trial.place
+        self.emit(kind(cell=cell, trial=number, **more))

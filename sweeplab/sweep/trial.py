@@ -1,0 +1,390 @@
+"""The runs of one trial, one per seed: their records on disk, the trial's value, and how it ends."""
+
+from __future__ import annotations
+
+import math
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+
+from sweeplab.data.dataset import Dataset
+from sweeplab.data.objectives import wholly
+from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.records import runs
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import (
+    GradientPoint,
+    RunEnd,
+    RunFolder,
+    RunStart,
+    RunState,
+    TrialEnding,
+    append_gradients,
+)
+from sweeplab.study.rules import facts
+from sweeplab.study.space import Space
+from sweeplab.study.spec import StudySpec
+from sweeplab.sweep.trials.leases import Claim
+from sweeplab.train.checkpoint import read_snapshot, remove_snapshots
+from sweeplab.train.devices import settle_devices
+from sweeplab.train.member import Record
+from sweeplab.train.run import Run, ShapeKey, metric_value, shape_key, train_flops, train_tokens
+from sweeplab.train.stack import Stack
+
+WHOLE = ("whole_val_loss", "whole_bits_per_byte")
+
+
+class SeedCurves:
+    """The losses of a trial's runs; a run that has ended keeps its last loss in later means.
+
+    `worth` turns a mean loss and its iteration into the value that is reported.
+    """
+
+    def __init__(
+        self, seeds: Iterable[int], worth: Callable[[float, int], float] = lambda loss, iteration: loss
+    ) -> None:
+        self._worth = worth
+        self._losses: dict[int, dict[int, float]] = {seed: {} for seed in seeds}
+        self._ended: set[int] = set()
+        self.means: dict[int, float] = {}
+
+    def add(self, seed: int, iteration: int, loss: float, ended: bool = False) -> list[tuple[int, float]]:
+        """Add a loss; return the iterations whose mean it completes, each with its value, in order."""
+        self._losses[seed][iteration] = loss
+        if ended:
+            self._ended.add(seed)
+        new = []
+        for at in sorted({at for curve in self._losses.values() for at in curve} - set(self.means)):
+            so_far = [self._at(of, at) for of in self._losses]
+            losses = [loss for loss in so_far if loss is not None]
+            if len(losses) < len(self._losses):
+                break
+            self.means[at] = self._worth(sum(losses) / len(losses), at)
+            new.append((at, self.means[at]))
+        return new
+
+    def _at(self, seed: int, iteration: int) -> float | None:
+        losses = self._losses[seed]
+        if iteration in losses or seed not in self._ended:
+            return losses.get(iteration)
+        last = max(losses)
+        return losses[last] if last < iteration else None
+
+    def value(self, at: Literal["best", "final"]) -> float | None:
+        """Return the trial's value: its lowest mean, or the last one."""
+        return self.means.get(self._valued_at(at))
+
+    def valued(self, seed: int, at: Literal["best", "final"]) -> float | None:
+        """Return a run's loss at the iteration that gives the trial its value."""
+        return self._at(seed, self._valued_at(at))
+
+    def _valued_at(self, at: Literal["best", "final"]) -> int:
+        worth = {"best": lambda iteration: -self.means[iteration], "final": lambda iteration: iteration}
+        return max(self.means, key=worth[at], default=-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """One run of a trial, and the folder of its records."""
+
+    run: Run
+    folder: RunFolder
+
+
+class TrialRuns:
+    """The runs of one trial, by key; each run's start is written into its folder."""
+
+    claim: Claim  # of a trial that a worker trains
+    promoted: int | None = None  # the iteration from which a pruned trial continues
+
+    def __init__(
+        self, spec: StudySpec, dataset: Dataset, starts: Iterable[tuple[RunFolder, RunStart]]
+    ) -> None:
+        self.spec, self.dataset = spec, dataset
+        self.error: str | None = None  # a traceback, or another reason for the failure
+        self.is_stopped = False  # by the study's owner
+        self.states: dict[int, RunState] = {}  # of the runs that ended by themselves, by seed
+        self.trainings: dict[str, Training] = {}
+        self._unwritten: dict[RunFolder, list[runs.CurvePoint]] = {}  # points of the curves
+        self._unwritten_gradients: dict[RunFolder, list[GradientPoint]] = {}
+        for folder, start in starts:
+            folder.write_start(start)
+            self.trainings[start.key] = Training(Run(start.key, start.values), folder)
+        metric, values = spec.objective.metric, next(iter(self.trainings.values())).run.values
+        self._asked_parts = values.grad_accum
+        seeds = [training.folder.seed for training in self.trainings.values()]
+        self.curves = SeedCurves(seeds, lambda loss, iteration: metric_value(metric, loss, iteration, values))
+
+    @classmethod
+    def of_claim(
+        cls, claim: Claim, space: Space, spec: StudySpec, dataset: Dataset, folder: StudyFolder
+    ) -> TrialRuns:
+        """Return the runs of a trial that this worker has claimed, begun in their folders."""
+        starts, decided, started = [], folder.decided(claim.cell.key), time.time()
+        for seed in (each + claim.seed_offset for each in space.seeds):
+            values = settle_devices(space.resolve(claim.sampled, seed), decided=decided)
+            start = RunStart(
+                study=spec.name,
+                key=runs.run_key(claim.cell.key, claim.number, seed),
+                cell=claim.cell.key,
+                trial=claim.number,
+                seed=seed,
+                values=values,
+                grid=[*claim.cell.values],
+                sampled=claim.sampled,
+                **claim.asked,
+                facts=facts(values)._asdict(),
+                threads=torch.get_num_threads(),  # the last bits of a larger model depend on it
+                started=started,
+            )
+            starts.append((folder.run(claim.cell.key, claim.number, seed), start))
+        trial = cls(spec, dataset, starts)
+        trial.claim, trial.promoted = claim, claim.promoted
+        return trial
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Return the key of the trial's cell, and its number."""
+        return self.claim.cell.key, self.claim.number
+
+    def write_points(self) -> None:
+        """Append the points of the curves that are not written yet.
+
+        Raises:
+            OSError: they cannot be written; they are kept for the next call.
+        """
+        for folder in [*self._unwritten_gradients]:
+            append_gradients(folder, self._unwritten_gradients[folder])
+            del self._unwritten_gradients[folder]
+        for folder in [*self._unwritten]:
+            folder.append(self._unwritten[folder])
+            del self._unwritten[folder]
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Return whether points of the curves could not be written."""
+        return bool(self._unwritten)
+
+    def accumulate(self, key: str, n_parts: int) -> Training:
+        """Let a run compute its batches in `n_parts` parts from now on; return the changed run."""
+        training = self.trainings[key]
+        values = training.run.values.replace(grad_accum=n_parts)
+        self.trainings[key] = replace(training, run=Run(key, values))
+        return self.trainings[key]
+
+    @property
+    def outcome(self) -> RunState | None:
+        """Return the trial's outcome from the states of its runs; None while they train."""
+        states = self.states.values()
+        if self.error:
+            return RunState.FAILED
+        if RunState.DIVERGED in states:
+            return RunState.DIVERGED
+        if self.is_stopped:  # before all seeds have started there is no mean, and no value
+            return RunState.STOPPED if self.curves.means else RunState.PRUNED
+        if len(states) < len(self.trainings):
+            return None
+        return RunState.COMPLETE if RunState.COMPLETE in states else RunState.STOPPED
+
+    def take_in(self, record: Record, whole_loss: float | None = None) -> list[tuple[int, float]]:
+        """Add a record to its run's curve; return the iterations whose mean it completes, each with its value.
+
+        `whole_loss` is the loss on the whole validation split, given with a run's last record.
+        """
+        training = self.trainings[record.key]
+        values, seed = training.run.values, training.folder.seed
+        points: dict[int, dict[str, Any]] = {int(point["iteration"]): dict(point) for point in record.points}
+        flow = {at: point.pop("layers") for at, point in points.items() if "layers" in point}
+        if flow:
+            gradients = [GradientPoint(at, layers) for at, layers in flow.items()]
+            self._unwritten_gradients.setdefault(training.folder, []).extend(gradients)
+        points.setdefault(record.iteration, {"iteration": record.iteration}).update(
+            wall_seconds=record.wall_seconds,
+            eval_seconds=record.eval_seconds,
+            slot_steps=record.slot_steps,
+            val_loss=record.val_loss,
+            bits_per_byte=self.dataset.bits_per_byte(record.val_loss, values),
+            **record.measures,
+        )
+        if whole_loss is not None:
+            bits = self.dataset.bits_per_byte(whole_loss, wholly(values))
+            points[record.iteration].update(whole_val_loss=whole_loss, whole_bits_per_byte=bits)
+        new = [
+            runs.CurvePoint.from_json(point | {"train_tokens": train_tokens(values, iteration)})
+            for iteration, point in sorted(points.items())
+        ]
+        self._unwritten.setdefault(training.folder, []).extend(new)
+        has_ended = record.state != "running"
+        if has_ended:
+            self.states[seed] = RunState(record.state)
+        if record.state == "diverged":
+            return []
+        try:
+            return self.curves.add(seed, record.iteration, record.val_loss, has_ended)
+        except Exception as error:  # whatever a user's metric may raise
+            self.error = "".join(traceback.format_exception(error))
+            return []
+
+    def restore(self, parts: Callable[[Hyperparameters], int]) -> tuple[list[RunEnd], bool]:
+        """Go on where an earlier worker left the trial; return the ends that it wrote, and whether it left a snapshot.
+
+        `parts` returns the gradient accumulation with which a run fits the memory.
+        """
+        # The ends with which a promoted trial was pruned are removed.
+        written = [training.folder.take_back_end(self.promoted) for training in self.trainings.values()]
+        ends, has_snapshot = [end for end in written if end], False
+        # A failed trial has nothing left to report, and its metric may be what failed.
+        iterations = [end.iteration for end in ends if end.ending.outcome is not RunState.FAILED]
+        for key, training in [*self.trainings.items()]:
+            snapshot, known, n_parts = read_snapshot(training.folder.path), iterations.copy(), 1
+            if snapshot:
+                has_snapshot, n_parts = True, snapshot.numbers.get("grad_accum", 1)
+                known.append(snapshot.numbers["evaluated"])
+            self.accumulate(key, max(n_parts, parts(training.run.values)))
+            if known:
+                self.restore_curve(training, until=max(known))
+        return ends, has_snapshot
+
+    def restore_curve(self, training: Training, until: float = math.inf) -> None:
+        """Take in a run's losses up to an iteration that an earlier worker has written."""
+        for point in training.folder.points():
+            if point.iteration <= until and point.val_loss is not None:
+                self.curves.add(training.folder.seed, point.iteration, point.val_loss)
+
+    def ending(self, outcome: RunState) -> TrialEnding:
+        """Return the trial's ending: its outcome and value, and each seed's own state."""
+        cut_short = {RunState.DIVERGED: RunState.PRUNED}.get(outcome, outcome)
+        seeds = [training.folder.seed for training in self.trainings.values()]
+        states = {seed: self.states.get(seed, cut_short) for seed in seeds}
+        # Optuna uses the last report as the value of a pruned trial.
+        value = self.curves.value("final" if cut_short is RunState.PRUNED else self.spec.objective.at)
+        return TrialEnding(outcome, value, states, self.error)
+
+    def write_ends(self, ending: TrialEnding) -> list[RunEnd]:
+        """Write and return the end of every run; an ending that another worker wrote first holds for all."""
+        self.write_points()
+        ends: list[RunEnd] = []
+        for training in self.trainings.values():
+            written = training.folder.take_back_end(self.promoted)
+            end = written or self._end(training, ends[0].ending if ends else ending)
+            ends.append(training.folder.write_end(end, self.promoted))
+        for training in self.trainings.values():
+            remove_snapshots(training.folder.path, but_last=ends[0].ending.outcome is RunState.PRUNED)
+        return ends
+
+    def _end(self, training: Training, ending: TrialEnding) -> RunEnd:
+        points = training.folder.points()
+        nothing = runs.CurvePoint(iteration=0, train_tokens=0, wall_seconds=0.0)
+        evaluated = [point for point in points if point.val_loss is not None] or [nothing]
+        best = min(evaluated, key=lambda point: point.val_loss or 0.0)
+        last = points[-1] if points else nothing
+        state, n_parts = ending.states[training.folder.seed], training.run.values.grad_accum
+        return RunEnd(
+            state=state,
+            stop_reason=self._stop_reason(state, last.iteration),
+            is_asked_for=self.is_stopped,
+            ended=time.time(),
+            iteration=last.iteration,
+            best_val_loss=best.val_loss,
+            best=best.measures,
+            final_val_loss=evaluated[-1].val_loss,
+            valued_val_loss=self.curves.valued(training.folder.seed, self.spec.objective.at),
+            **{f"{self.spec.objective.at}_{name}": getattr(last, name) for name in WHOLE},
+            train_tokens=last.train_tokens,
+            train_flops=float(train_flops(training.run.values, last.iteration)),
+            wall_seconds=last.wall_seconds,
+            slot_steps=last.slot_steps,
+            grad_accum=n_parts if n_parts != self._asked_parts else None,
+            value=ending.value,
+            error=ending.error,
+            ending=ending,
+        )
+
+    def _stop_reason(self, state: RunState, iteration: int) -> str:
+        at = f"at iteration {iteration}"
+        why = "asked to stop" if self.is_stopped else "no improvement within its patience"
+        return {
+            RunState.COMPLETE: "reached max_iters",
+            RunState.STOPPED: f"{why}, {at}",
+            RunState.PRUNED: f"behind the other trials of its cell, or ended with another seed, {at}",
+            RunState.DIVERGED: f"loss not finite, or far above its start, {at}",
+            RunState.FAILED: f"an error after iteration {iteration}",
+        }[state]
+
+
+def scored(
+    stack: Stack, records: list[Record], at: Literal["best", "final"]
+) -> tuple[list[Record], dict[str, float]]:
+    """Score ended runs on the whole validation split; return the records with that time added, and the losses.
+
+    Pruning, checkpoints and values still use the sampled evaluations, by which every trial is judged.
+    """
+    ended = [record.key for record in records if RunState(record.state).has_value]
+    if not ended:
+        return records, {}
+    started = time.perf_counter()
+    losses = stack.whole_losses(ended, best=at == "best")
+    took = dict.fromkeys(ended, time.perf_counter() - started)
+    timed = []
+    for record in records:
+        seconds = took.get(record.key, 0.0)
+        timed.append(
+            replace(
+                record,
+                wall_seconds=record.wall_seconds + seconds,
+                eval_seconds=record.eval_seconds + seconds,
+            )
+        )
+    return timed, dict(zip(ended, losses, strict=True))
+
+
+class Held:
+    """The trials that this worker holds, by the key of each of their runs; runs that are in no stack are waiting."""
+
+    def __init__(self) -> None:
+        self.trials: dict[str, TrialRuns] = {}
+        self.waiting: list[Training] = []
+
+    def each_trial(self) -> Collection[TrialRuns]:
+        """Return every trial once."""
+        return dict.fromkeys(self.trials.values())
+
+    def add(self, trial: TrialRuns) -> None:
+        """Hold one more trial."""
+        self.trials |= dict.fromkeys(trial.trainings, trial)
+
+    def forget(self, trial: TrialRuns) -> None:
+        """Let go of a trial."""
+        for key in trial.trainings:
+            self.trials.pop(key, None)
+        self.waiting = [training for training in self.waiting if training.run.key in self.trials]
+
+    def let_wait(self, key: str) -> None:
+        """Let a run wait for a stack."""
+        training = self.trials[key].trainings[key]
+        if training not in self.waiting:
+            self.waiting.append(training)
+
+    def next_run(self) -> Training:
+        """Return the first waiting run of the most frequent shape: its stack fills best."""
+        shapes = Counter(shape_key(training.run.values) for training in self.waiting)
+        return max(self.waiting, key=lambda training: shapes[shape_key(training.run.values)])
+
+    def take(self, shape: ShapeKey) -> Training | None:
+        """Return the first waiting run of a shape, which waits no longer; None if there is none."""
+        for training in self.waiting:
+            if shape_key(training.run.values) == shape:
+                self.waiting.remove(training)
+                return training
+        return None
+
+    def accumulate(self, shape: ShapeKey, n_parts: int) -> None:
+        """Let the waiting runs of a shape compute their batches in `n_parts` parts from now on, after the others."""
+        alike = [training for training in self.waiting if shape_key(training.run.values) == shape]
+        smaller = [self.trials[each.run.key].accumulate(each.run.key, n_parts) for each in alike]
+        self.waiting = [training for training in self.waiting if training not in alike] + smaller

@@ -1,0 +1,125 @@
+"""The private parts of torch that training uses, each with a public way behind the same call.
+
+The compiler ahead of time makes one library of a whole step for all numbers of runs; publicly, `torch.compile` compiles
+the losses alone. The fused kernel of Adam is called directly; publicly, through torch.optim, to the same bits in twice
+the time of a small model's update.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweeplab.libraries import switched_off
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Program = Callable[[Sequence["Tensor"]], list["Tensor"]]
+
+# The number of runs in a traced stack. Models have no such size; it would be traced as the number of runs.
+N_TRACED = 5
+# The files of torch that compiling ahead of time needs, and the names in them.
+_COMPILER = {
+    "_dispatch/python.py": "enable_python_dispatcher",
+    "_dynamo/source.py": "ConstantSource",
+    "_inductor/compile_fx.py": "compile_fx_aot",
+    "_subclasses/fake_tensor.py": "FakeTensorMode",
+    "_C/_aoti.pyi": "AOTIModelContainerRunnerCpu",
+}
+
+
+_KERNEL = ("_C/_VariableFunctions.pyi", "_fused_adamw_")
+
+
+def why_no_programs() -> str:
+    """Return why no step is compiled ahead of time; empty where it can be."""
+    return switched_off() or _lacking(tuple(_COMPILER.items()))
+
+
+@cache
+def _lacking(parts: Sequence[tuple[str, str]]) -> str:
+    """Return which names of these files this torch lacks; importing it takes seconds."""
+    spec = find_spec("torch")
+    assert spec is not None and spec.origin is not None
+    folder = Path(spec.origin).parent
+    lacking = [
+        name
+        for file, name in parts
+        if not (folder / file).exists() or name not in (folder / file).read_text(encoding="utf-8")
+    ]
+    return f"this version of torch has no {', '.join(lacking)}" if lacking else ""
+
+
+def compile_ahead(function: Callable[..., Any], inputs: Sequence[Tensor], threads: int, math: bool) -> str:
+    """Compile a function, traced with the tensors of N_TRACED runs, and return the path of the library.
+
+    With `math`, attention is traced as products and a softmax (SDPBackend.MATH).
+    """
+    from torch._dispatch.python import enable_python_dispatcher
+    from torch._dynamo.source import ConstantSource
+    from torch._inductor.compile_fx import compile_fx_aot
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    assert len({*map(id, inputs)}) == len(inputs), "the same tensor twice would be traced as one input"
+    mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=False, allow_non_fake_inputs=True)
+
+    def fake(index: int, tensor: Tensor) -> Tensor:
+        """Return a fake tensor whose first size is symbolic if it is the number of runs."""
+        first = DimDynamic.DUCK if tensor.shape[0] == N_TRACED else DimDynamic.STATIC
+        sizes = [first] + [DimDynamic.STATIC] * (tensor.ndim - 1)
+        context: Any = StatelessSymbolicContext(dynamic_sizes=sizes)
+        return mode.from_tensor(tensor, symbolic_context=context, source=ConstantSource(f"given{index}"))
+
+    fakes = [fake(index, tensor) for index, tensor in enumerate(inputs)]
+    attention: Any = sdpa_kernel(SDPBackend.MATH) if math else nullcontext()
+    with mode, attention, enable_python_dispatcher():
+        traced = make_fx(function)(*fakes)
+    settings = {"aot_inductor.package": False, "cpp.threads": threads}
+    return str(compile_fx_aot(traced, [*fakes], config_patches=settings))
+
+
+def load_program(library: Path) -> Program:
+    """Return the function of a library that `compile_ahead` made."""
+    import torch
+
+    runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1)
+
+    def program(tensors: Sequence[Tensor]) -> list[Tensor]:
+        outputs: list[Tensor] = runner.run(list(tensors))
+        return outputs
+
+    return program
+
+
+def why_no_kernel() -> str:
+    """Return why the fused kernel of Adam is called through torch.optim; empty where it is called directly."""
+    return switched_off() or _lacking((_KERNEL,))
+
+
+def fused_adam_(
+    weights: Tensor, gradient: Tensor, first: Tensor, second: Tensor, step: float, **rates: float
+) -> None:
+    """Take Adam's step on a row of a CPU's memory, which the kernel reads once instead of eight times.
+
+    The rates are lr, beta1, beta2 and eps.
+    """
+    import torch
+
+    rows: Any = ([weights], [gradient], [first], [second], [])
+    settings: Any = {**rates, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
+    kernel: Any
+    if not why_no_kernel():
+        kernel = torch._fused_adamw_
+        kernel(*rows, [torch.tensor(float(step))], **settings)
+        return
+    kernel = importlib.import_module("torch.optim.adamw").adamw
+    kernel(*rows, [torch.tensor(float(step - 1))], fused=True, **settings)  # it counts the step itself

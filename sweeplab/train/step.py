@@ -1,0 +1,400 @@
+"""One training step of a stack: losses, gradients, clipping, the update, the moving average and the sums of the curve.
+
+`TrainStep` is the only code that takes a step. The ways to take it differ in where it runs: `EagerStep` calls it,
+`StagedStep` calls it on a GPU, and `program.py` compiles it. A way prepares a step from its inputs and returns the
+function that changes the runs' rows.
+
+Legend: K live runs, P the row size, B sequences, T positions, S sites of dropout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import accumulate, chain, islice, repeat
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from sweeplab.data.batches import Batch, changed
+from sweeplab.data.objectives.base import Objective
+from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.model.blocks import Dropout, MaskInputs
+from sweeplab.model.layout import BLOCK, Layout
+from sweeplab.train.optimizers import Optimizer, Rates, Rows
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+    from sweeplab.train.member import Point
+
+    Losses = Float[Tensor, "K"]
+    Scale = Float[Tensor, "K 2"]
+
+# The defaults of torch's GradScaler.
+INITIAL_SCALE, GROWTH_INTERVAL, GROWTH, BACKOFF = 2.0**16, 2000, 2.0, 0.5
+# Every part that is copied to a device starts at a multiple of this many bytes, so that it can be viewed as any dtype.
+ALIGNMENT = 16
+
+Columns = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """What a step reads, and the rows by name [K, …] that it changes in place.
+
+    numbers: [K, n] float64, the runs' hyperparameters for this step; `names` has the names of the columns.
+    masks: the inputs of each micro-batch's dropout masks at `sites`; `elements` are the hashes of a mask's elements.
+    """
+
+    rows: Mapping[str, Tensor]
+    batch: Batch
+    names: Sequence[str]
+    numbers: Float[Tensor, "K n"]
+    masks: Sequence[MaskInputs]
+    sites: Sequence[str]
+    elements: Tensor
+
+    @cached_property
+    def columns(self) -> dict[str, Tensor]:
+        """Return each hyperparameter of all runs [K] by its name."""
+        return dict(zip(self.names, self.numbers.unbind(1), strict=True))
+
+    @property
+    def parts(self) -> list[Tensor]:
+        """Return the tensors that differ from step to step [K, …]: the batch, the numbers and the mask inputs."""
+        return [*(part for part in self.batch if part is not None), self.numbers, *chain(*self.masks)]
+
+    def tensors(self) -> list[Tensor]:
+        """Return all tensors in the order that `with_tensors` takes them."""
+        return [*self.rows.values(), *self.parts, *[self.elements][: len(self.sites)]]
+
+    def with_tensors(self, tensors: Iterable[Tensor]) -> StepInputs:
+        """Return inputs of the same structure with other tensors."""
+        left = iter(tensors)
+        rows = dict(zip(self.rows, islice(left, len(self.rows)), strict=True))
+        batch, numbers = changed(self.batch, lambda _: next(left)), next(left)
+        masks = [MaskInputs(*islice(left, len(mask))) for mask in self.masks]
+        return StepInputs(rows, batch, self.names, numbers, masks, self.sites, next(left, self.elements))
+
+    def placed(self, device: torch.device) -> StepInputs:
+        """Return the inputs with all parts on a device."""
+        tensors = (tensor.to(device, non_blocking=True) for tensor in self.tensors())
+        return self.with_tensors(tensors)
+
+
+class TrainingLoss:
+    """Each run's training loss, with the arguments that these values need; `names` are the hyperparameters it takes.
+
+    `losses` computes a transformer's losses, and may be compiled.
+    """
+
+    def __init__(self, losses: Callable[..., Tensor], objective: Objective, like: Hyperparameters) -> None:
+        self.losses, self._objective = losses, objective
+        self._fixed = {
+            "dense": objective.dense,
+            "candidates": objective.n_candidates,
+            "loss": objective.own_loss,
+        }
+        self._arguments: dict[str, Callable[[Columns], Any]] = {
+            "hyperparameters": lambda columns: [columns[name] for name in objective.hyperparameters]
+        }
+        self.names = list(objective.hyperparameters)
+        if like.label_smoothing > 0:
+            self._arguments["smoothing"] = itemgetter("label_smoothing")
+            self.names.append("label_smoothing")
+        if like.n_expert > 1:
+            self._arguments["router"] = itemgetter("router_balance", "router_z")
+            self.names += ["router_balance", "router_z"]
+
+    def __call__(
+        self, weights: Mapping[str, Tensor], batch: Batch, dropout: Dropout | None, columns: Columns
+    ) -> Losses:
+        """Return the loss of each run on a batch."""
+        single = {name: columns[f"loss.{name}"].float() for name in self.names}
+        arguments = {name: argument(single) for name, argument in self._arguments.items()}
+        return self.losses(weights, batch, dropout, **arguments, **self._fixed)
+
+    def parts(self, batch: Batch, n_parts: int) -> Iterator[tuple[Batch, Tensor | None]]:
+        """Yield each micro-batch and its share of the batch's losses; a whole batch has no share."""
+        if n_parts == 1:
+            yield batch, None
+            return
+        n_losses = self._objective.n_losses(batch)
+        for index in range(n_parts):
+            part = changed(batch, lambda whole: whole.chunk(n_parts, dim=1)[index])  # noqa: B023
+            yield part, self._objective.n_losses(part) / n_losses
+
+
+class Precision:
+    """How a pass computes: in the precision of its tensors, or of `autocast`."""
+
+    def __init__(self, autocast: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
+        self.context = autocast
+
+    def rows(self) -> dict[str, Tensor]:
+        """Return the initial rows by name that a run needs besides those of its weights and optimizer."""
+        return {}
+
+    def scaled(self, losses: Losses, rows: Mapping[str, Tensor]) -> Losses:
+        """Return the losses as they are differentiated."""
+        return losses
+
+    def unscale_(self, gradient: Rows, rows: Mapping[str, Tensor]) -> None:
+        """Undo the scale of the losses in their gradient."""
+
+    def update_(self, gradient: Rows, rows: Mapping[str, Tensor], update: Callable[[], Losses]) -> Losses:
+        """Update the rows, and return the norms of the gradient, which `update` does."""
+        return update()
+
+
+class LossScaling(Precision):
+    """float16, in which small gradients would become zero: each run has its own loss scale, as in torch's GradScaler.
+
+    Micikevicius et al., "Mixed precision training" (2018): the loss is multiplied by the scale, and the gradient is
+    divided by it. If a gradient is not finite, the run's step is skipped and its scale is halved. After GROWTH_INTERVAL
+    finite steps in a row the scale is doubled. A run's row has the scale, and the steps since it changed.
+
+    Departure: a skipped step counts as an iteration, for schedules and for Adam's bias correction.
+    """
+
+    def rows(self) -> dict[str, Tensor]:
+        """Return the initial scale of a run."""
+        return {"scale": torch.tensor([INITIAL_SCALE, 0.0])}
+
+    def scaled(self, losses: Losses, rows: Mapping[str, Tensor]) -> Losses:
+        """Return the losses times the scales."""
+        return losses * rows["scale"][:, 0]
+
+    def unscale_(self, gradient: Rows, rows: Mapping[str, Tensor]) -> None:
+        """Divide each row of a gradient by its scale."""
+        gradient.div_(rows["scale"][:, :1])
+
+    def update_(self, gradient: Rows, rows: Mapping[str, Tensor], update: Callable[[], Losses]) -> Losses:
+        """Update the rows of runs with a finite gradient; the norms of the others are 0."""
+        finite = gradient.isfinite().all(dim=1)
+        before = {name: row.clone() for name, row in rows.items()}
+        norms = update()
+        for name, saved in before.items():
+            rows[name].copy_(torch.where(finite[:, None], rows[name], saved))
+        update_scale_(rows["scale"], finite)
+        return torch.where(finite, norms, 0.0)
+
+
+def precision_of(like: Hyperparameters) -> Precision:
+    """Return the precision of a run; on a CPU the transformer itself chooses the products in bfloat16."""
+    autocast = partial(torch.autocast, torch.device(like.device).type)
+    if like.dtype == "float16":
+        return LossScaling(partial(autocast, torch.float16))
+    if like.dtype == "bfloat16" and like.device != "cpu":
+        return Precision(partial(autocast, torch.bfloat16))
+    return Precision()
+
+
+@dataclass(frozen=True)
+class TrainStep:
+    """A training step of runs of one shape, in `n_parts` micro-batches."""
+
+    layout: Layout
+    optimizer: Optimizer
+    loss: TrainingLoss
+    precision: Precision
+    n_parts: int
+
+    def __call__(self, inputs: StepInputs) -> Losses:
+        """Take the step, and return the losses."""
+        losses, gradient = self.differentiate(inputs)
+        self.update_(inputs, losses, gradient)
+        return losses
+
+    def differentiate(
+        self, inputs: StepInputs, buffers: Iterable[Rows | None] = repeat(None)
+    ) -> tuple[Losses, Rows]:
+        """Return the losses and their gradient; the gradient of each micro-batch is written into its buffer.
+
+        The losses of micro-batches are weighted by their numbers of targets, so that their sum equals the loss of the
+        whole batch. Only the routers' balance loss differs: it is a product of means within each micro-batch.
+        """
+        passes = self._passes(inputs, buffers)
+        losses, gradient = next(passes)
+        for further_losses, further in passes:
+            losses, gradient = losses + further_losses, gradient.add_(further)
+        self.precision.unscale_(gradient, inputs.rows)
+        return losses, gradient
+
+    def _passes(self, inputs: StepInputs, buffers: Iterable[Rows | None]) -> Iterator[tuple[Losses, Rows]]:
+        views = self.layout.views(inputs.rows["weights"].detach())
+        leaves = {name: view.requires_grad_() for name, view in views.items()}
+        dropouts = [Dropout(mask, inputs.sites, inputs.elements) for mask in inputs.masks] or repeat(None)
+        parts, columns = self.loss.parts(inputs.batch, self.n_parts), inputs.columns
+        for (batch, share), dropout, buffer in zip(parts, dropouts, buffers, strict=False):
+            with self.precision.context():
+                losses = self.loss(leaves, batch, dropout, columns)
+            if share is not None:
+                losses = losses * share
+            total = self.precision.scaled(losses, inputs.rows).sum()
+            pieces = torch.autograd.grad(total, list(leaves.values()))
+            yield losses.detach(), self.layout.gather(pieces, buffer)
+
+    @torch.no_grad()
+    def update_(self, inputs: StepInputs, losses: Losses, gradient: Rows) -> None:
+        """Clip the gradient, update the weights and their average, and add to the sums of the curve."""
+        rows, columns = inputs.rows, inputs.columns
+
+        def update() -> Losses:
+            norms = gradient_norms(gradient)
+            clip_(gradient, norms, columns["limit"].float())
+            state = {name: rows[name] for name in self.optimizer.buffers()}
+            self.optimizer.update_(rows["weights"], gradient, state, Rates.of(columns))
+            if "mean" in rows:
+                average_(rows["mean"], rows["weights"], columns["decay"].float())
+            return norms
+
+        norms = self.precision.update_(gradient, rows, update)
+        rows["loss"].add_(losses[:, None])
+        rows["norm"].add_(norms[:, None])
+
+
+def gradient_norms(gradient: Rows) -> Losses:
+    """Return the norm of each row of a gradient, computed block by block.
+
+    Over a whole row, a float32 sum would lose several digits, and its bits would depend on the other rows.
+    """
+    blocks = torch.linalg.vector_norm(gradient.view(gradient.shape[0], -1, BLOCK), dim=2)
+    norms: Tensor = torch.linalg.vector_norm(blocks, dim=1)
+    return norms
+
+
+def clip_(gradient: Rows, norms: Losses, limits: Losses) -> None:
+    """Scale the rows whose norm is above their own limit down to it; an infinite limit leaves a row unchanged."""
+    factors = torch.where(limits.isinf(), 1.0, limits / (norms + 1e-6))
+    gradient.mul_(factors.clamp_(max=1.0)[:, None])
+
+
+def average_(mean: Rows, weights: Rows, decays: Losses) -> None:
+    """Update the moving average of the weights in place, each row with its own decay."""
+    kept = decays[:, None]
+    mean.mul_(kept).add_(weights * (1.0 - kept))
+
+
+def update_scale_(scale: Scale, finite: Bool[Tensor, "K"]) -> None:
+    """Update each run's loss scale after a step with a finite or non-finite gradient."""
+    steps = torch.where(finite, scale[:, 1] + 1, 0.0)
+    grows = steps >= GROWTH_INTERVAL
+    scale[:, 0] *= torch.where(finite, torch.where(grows, GROWTH, 1.0), BACKOFF)
+    scale[:, 1] = torch.where(grows, 0.0, steps)
+
+
+# ------------------------------------------------------------------ ways to take a step
+
+# Changes the rows of a prepared step; if it fails, they are no longer whole.
+Change = Callable[[], object]
+# Prepares a step from inputs on the host, without changing the rows.
+StepWay = Callable[[StepInputs], Change]
+
+
+class EagerStep:
+    """Operation by operation. Gradients are written into buffers, which is faster than into new memory."""
+
+    def __init__(self, step: TrainStep, rows: Mapping[str, Tensor]) -> None:
+        self._step, self._device = step, rows["weights"].device
+        self.buffers = [torch.zeros_like(rows["weights"]) for _ in range(min(step.n_parts, 2))]
+
+    def __call__(self, inputs: StepInputs) -> Change:
+        """Compute the gradient; what is left is the update."""
+        if self._device.type != "cpu":
+            inputs = inputs.placed(self._device)
+        live = [buffer[: len(inputs.numbers)] for buffer in self.buffers]
+        return partial(
+            self._step.update_, inputs, *self._step.differentiate(inputs, chain(live, repeat(live[-1])))
+        )
+
+
+class StagedStep:
+    """On a GPU, with one copy of all inputs to it, and without waiting for it.
+
+    A step computes a power of two of rows, its bucket. The rows after the live runs get the inputs of the first run.
+    Their results are never read, because a new run overwrites its whole row. So few shapes need buffers.
+    """
+
+    def __init__(self, step: TrainStep, rows: Mapping[str, Tensor], device: torch.device) -> None:
+        self._step, self._rows, self._device = step, rows, device
+        # By the shapes of the parts: a buffer for all parts, each part as a view of it, and their offsets.
+        self._buffers: dict[Any, tuple[Tensor, list[Tensor], list[int]]] = {}
+
+    def __call__(self, inputs: StepInputs) -> Change:
+        """Copy the inputs; what is left is the step."""
+        n_live = len(inputs.numbers)
+        n_rows = bucket(n_live, len(self._rows["weights"]))
+        padded = [
+            torch.cat([part, part[:1].expand(n_rows - n_live, *part.shape[1:])]) for part in inputs.parts
+        ]
+        buffer, placed, offsets = self._buffer(padded)
+        # A new pinned tensor each time: torch reuses its memory when the copy has finished.
+        host = torch.empty(len(buffer), dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+        for offset, part in zip(offsets, padded, strict=True):
+            as_bytes = part.contiguous().view(torch.uint8).view(-1)
+            host[offset : offset + len(as_bytes)] = as_bytes
+        buffer.copy_(host, non_blocking=True)
+        rows = (self._rows[name][:n_rows] for name in inputs.rows)
+        return partial(self._step, inputs.with_tensors([*rows, *placed, inputs.elements]))
+
+    def _buffer(self, padded: Sequence[Tensor]) -> tuple[Tensor, list[Tensor], list[int]]:
+        key = tuple((part.shape, part.dtype) for part in padded)
+        if key not in self._buffers:
+            ends = accumulate((-(-part.nbytes // ALIGNMENT) * ALIGNMENT for part in padded), initial=0)
+            *offsets, size = ends
+            buffer = torch.zeros(size, dtype=torch.uint8, device=self._device)
+            placed = [
+                buffer[offset : offset + part.nbytes].view(part.dtype).view(part.shape)
+                for offset, part in zip(offsets, padded, strict=True)
+            ]
+            self._buffers[key] = buffer, placed, offsets
+        return self._buffers[key]
+
+
+def bucket(n_live: int, capacity: int) -> int:
+    """Return the number of rows that a step of n_live runs computes: the next power of two, at most the capacity."""
+    return int(min(capacity, 1 << (n_live - 1).bit_length()))
+
+
+# ------------------------------------------------------------------ observers
+
+
+class Observer(Protocol):
+    """Watches the steps after which some runs get a point of their curve, and adds to the points."""
+
+    def before(self, inputs: StepInputs, rows: Sequence[int]) -> None:
+        """Look at a step before it is taken; `rows` are those of the runs that get a point."""
+
+    def after(self, points: Mapping[int, Point]) -> None:
+        """Add to the points of these rows after the step."""
+
+
+class LayerNorms:
+    """Adds the norms of each layer's gradient, update and weights to the points of the curve.
+
+    This takes a second backward pass, because a step clips and overwrites its gradient, and a program hides it.
+    """
+
+    def __init__(self, step: TrainStep, rows: Mapping[str, Tensor]) -> None:
+        self._step, self._weights = step, rows["weights"]
+        self._before: dict[int, tuple[dict[str, float], Tensor]] = {}
+
+    def before(self, inputs: StepInputs, rows: Sequence[int]) -> None:
+        """Keep the norms of the layers' gradients, and the weights."""
+        _, gradient = self._step.differentiate(inputs.placed(self._weights.device))
+        norms = self._step.layout.layer_norms
+        self._before = {row: (norms(gradient[row]), self._weights[row].clone()) for row in rows}
+
+    def after(self, points: Mapping[int, Point]) -> None:
+        """Compare the weights with those before."""
+        norms = self._step.layout.layer_norms
+        for row, point in points.items():
+            gradients, weights = self._before[row]
+            updates, sizes = norms(self._weights[row] - weights), norms(weights)
+            point["layers"] = {name: (size, updates[name], sizes[name]) for name, size in gradients.items()}

@@ -1,0 +1,246 @@
+"""Replay samplers on trainings that were all done before: how far the chosen values lie above each cell's best.
+
+Run: python tests/benchmarks/search.py [repeats]. Two tables of nine cells (n_layer 1, 2, 4 by n_embd 16, 32, 64) with
+four seeds at each of five or six learning rates: `unstable` (216 runs) and `stable` (180, with qk_norm and a longer
+warm-up). A trial gets the loss of one of the seeds, drawn without replacement. `random` and `tpe` (Optuna's, which
+models from the second trial on) search each cell alone and choose the lowest loss seen; `joint` searches all cells
+together and chooses the surrogate's minimum. A second table chooses among the trials of a joint search whose last one
+is the surrogate's minimum: by the lowest value seen, by the expected one (`study/choice.py`), and that with the last
+trial as a repetition of the choice on another seed (`budget: {repeats: 1}`). The excess is the mean loss of the seeds
+at the chosen learning rate above that at the cell's best one; the table has the mean over cells and repeats, its
+standard error, and the mean of the worst cell.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+import optuna
+from benchmarks.setting import print_table, setting
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from sweeplab.study.choice import Tried, rank
+from sweeplab.study.file.checks import study_from
+from sweeplab.study.joint import JointModel
+from sweeplab.study.problems import Problems, SourceMap
+from sweeplab.study.space import Space, cells, spaces_of
+
+TABLES = {"unstable": "sweep_small.csv", "stable": "sweep_stable.csv"}
+TRIALS = (2, 3, 4, 6, 8, 16)
+MOST_JOINT = 8
+CHOSEN = (4, 6)
+KINDS = {
+    "random": optuna.samplers.RandomSampler,
+    "tpe": functools.partial(optuna.samplers.TPESampler, n_startup_trials=1),
+}
+
+Losses = dict[tuple[int, int], dict[float, list[float]]]
+
+
+def losses_of(file: str) -> Losses:
+    """Return the losses of the seeds by n_layer and n_embd, and by learning rate."""
+    found: Losses = defaultdict(lambda: defaultdict(list))
+    with (Path(__file__).parent / "data" / file).open() as lines:
+        for row in csv.DictReader(lines):
+            size = int(row["n_layer"]), int(row["n_embd"])
+            found[size][float(row["learning_rate"])].append(float(row["best_val_loss"]))
+    return found
+
+
+@dataclass
+class Replay:
+    """One repeat: the losses left of each cell and learning rate, in random order."""
+
+    losses: Losses
+    draws: np.random.Generator
+    left: dict[tuple[tuple[int, int], float], list[float]] = field(default_factory=dict)
+
+    def loss(self, size: tuple[int, int], rate: float) -> float:
+        """Return the loss of one more seed."""
+        if not self.left.get((size, rate)):
+            self.left[size, rate] = list(self.draws.permutation(self.losses[size][rate]))
+        return self.left[size, rate].pop()
+
+    def excess(self, chosen: dict[tuple[int, int], float]) -> Any:
+        """Return the relative excess of the chosen learning rate of each cell, in percent."""
+        mean = {
+            size: {rate: np.mean(all_seeds) for rate, all_seeds in rates.items()}
+            for size, rates in self.losses.items()
+        }
+        return np.array(
+            [100 * (mean[size][rate] / min(mean[size].values()) - 1) for size, rate in chosen.items()]
+        )
+
+
+def alone(replay: Replay, sampler: Callable[..., optuna.samplers.BaseSampler], seed: int) -> dict[int, Any]:
+    """Search each cell alone; return the excess after each number of trials."""
+    chosen: dict[int, dict[tuple[int, int], float]] = {n: {} for n in TRIALS}
+    for size, rates in replay.losses.items():
+        study = optuna.create_study(sampler=sampler(seed=seed + hash(size) % 2**16))
+        known = sorted(rates)
+        for number in range(1, max(TRIALS) + 1):
+            trial = study.ask()
+            asked = trial.suggest_float("learning_rate", known[0], known[-1], log=True)
+            rate = min(known, key=lambda each: abs(np.log(each / asked)))
+            trial.set_user_attr("rate", rate)
+            study.tell(trial, replay.loss(size, rate))
+            if number in chosen:
+                chosen[number][size] = study.best_trial.user_attrs["rate"]
+    return {number: replay.excess(of_cells) for number, of_cells in chosen.items()}
+
+
+@dataclass
+class Trials:
+    """The trials of a cell in a replay, where a learning rate may come again with another seed."""
+
+    trials: list[FrozenTrial] = field(default_factory=list)
+
+    def ended(self) -> Sequence[FrozenTrial]:
+        """Return the ended trials."""
+        return self.trials
+
+    def running(self) -> Sequence[FrozenTrial]:
+        """Return no trial: each ends before the next begins."""
+        return ()
+
+    def twin(self, parameters: Any, number: int) -> None:
+        """Return None: every point is new."""
+
+
+def joint(replay: Replay, seed: int, seconds: list[float]) -> dict[int, Any]:
+    """Search all cells together, a trial of each cell after the other; return the excess after each number."""
+    spaces = spaces_by_size(replay.losses)
+    trials = [Trials() for _ in spaces]
+    model = JointModel([*spaces.values()], lambda cell: trials[cell], seed)
+    found = {}
+    for number in range(MOST_JOINT):
+        for cell in replay.draws.permutation(len(spaces)):
+            size = [*spaces][cell]
+            began = time.process_time()
+            if number == 0:
+                point: Any = model.first(int(cell), number)
+            else:
+                point = model.propose(int(cell), number, {})
+            seconds.append(time.process_time() - began)
+            value = replay.loss(size, point["learning_rate"])
+            kinds = {name: each for name, each in spaces[size].distributions().items() if name in point}
+            trial = create_trial(value=value, params=point, distributions=kinds, state=TrialState.COMPLETE)
+            trial.number = number
+            trials[cell].trials.append(trial)
+        if number + 1 in TRIALS:
+            chosen = {size: model.best(cell)["learning_rate"] for cell, size in enumerate(spaces)}
+            found[number + 1] = replay.excess(chosen)
+    return found
+
+
+def chosen_of(replay: Replay, seed: int, n_trials: int, repeats: int) -> dict[str, Any]:
+    """Search all cells together; return the excess of the lowest value seen and of the expected one."""
+    spaces = spaces_by_size(replay.losses)
+    trials = [Trials() for _ in spaces]
+    model = JointModel([*spaces.values()], lambda cell: trials[cell], seed)
+    tried: dict[tuple[int, int], list[Tried]] = defaultdict(list)
+
+    def best(by_value: bool = False) -> dict[tuple[int, int], float]:
+        ranked = rank([trial for of_cell in tried.values() for trial in of_cell])
+        order = sorted(ranked.order, key=lambda trial: trial.value) if by_value else ranked.order
+        first = {trial.cell: trial.searched["learning_rate"] for trial in reversed(order)}
+        return {size: first[str(size)] for size in tried}
+
+    for number in range(n_trials):
+        again = best() if number >= n_trials - repeats else {}
+        for cell in map(int, replay.draws.permutation(len(spaces))):
+            size = [*spaces][cell]
+            point: Any = {"learning_rate": again.get(size)}
+            if not again:
+                is_last = number == n_trials - repeats - 1
+                point = model.propose(cell, number, {}, is_last) if number else model.first(cell, number)
+            rate = point["learning_rate"]
+            value, kinds = replay.loss(size, rate), spaces[size].distributions()
+            trial = create_trial(value=value, params=point, distributions=kinds, state=TrialState.COMPLETE)
+            trial.number = number
+            trials[cell].trials.append(trial)
+            sizes = {"n_layer": size[0], "n_embd": size[1]}
+            tried[size].append(Tried.of((str(size), number), value, sizes, point, {number: value}))
+    return {"lowest": replay.excess(best(by_value=True)), "expected": replay.excess(best())}
+
+
+def spaces_by_size(losses: Losses) -> dict[tuple[int, int], Space]:
+    """Return the search space of each cell."""
+    (rates,) = {tuple(sorted(each)) for each in losses.values()}
+    written = {
+        "name": "replayed",
+        "data": {"corpus": "python-docs", "tokenizer": "char"},
+        "grid": {
+            "n_layer": sorted({size[0] for size in losses}),
+            "n_embd": sorted({size[1] for size in losses}),
+        },
+        "fixed": {"n_head": 2},
+        "search": {"learning_rate": list(rates)},
+    }
+    spec = study_from(written, Problems(SourceMap()))
+    kept, _ = cells(spec, 65)
+    found = spaces_of(spec, kept, 65)
+    return {(each.cell.values["n_layer"], each.cell.values["n_embd"]): each for each in found}
+
+
+def main(repeats: int) -> None:
+    """Print the excess of each sampler by the number of trials."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    print(setting(), end="\n\n")
+    rows, seconds = [], list[float]()
+    for table, file in TABLES.items():
+        losses = losses_of(file)
+        for name in (*KINDS, "joint"):
+            found: dict[int, list[Any]] = defaultdict(list)
+            for seed in range(repeats):
+                replay = Replay(losses, np.random.default_rng(seed))
+                if name == "joint":
+                    excess = joint(replay, seed, seconds)
+                else:
+                    kind = KINDS[name]
+                    excess = alone(replay, kind, 1000 * seed)
+                for number, of_cells in excess.items():
+                    found[number].append(of_cells)
+            rows.append([table, name, *(_in_words(found.get(number)) for number in TRIALS)])
+    print_table(["settings", "sampler", *(f"{number} trials a cell" for number in TRIALS)], rows)
+    kinds = {"lowest value seen": (0, "lowest"), "expected value": (0, "expected")}
+    kinds["expected value, one repetition"] = (1, "expected")
+    again = []
+    for table, file in TABLES.items():
+        losses = losses_of(file)
+        for n_trials in CHOSEN:
+            replays = {
+                n: [
+                    chosen_of(Replay(losses, np.random.default_rng(seed)), seed, n_trials, n)
+                    for seed in range(repeats)
+                ]
+                for n in (0, 1)
+            }
+            words = [_in_words([of[by] for of in replays[n]]) for n, by in kinds.values()]
+            again.append([table, n_trials, *words])
+            print(again[-1], flush=True)
+    print_table(["settings", "trials a cell", *kinds], again)
+    print(f"\njoint: {1000 * np.mean(seconds):.1f} ms of CPU a trial, {1000 * max(seconds):.0f} ms at most")
+
+
+def _in_words(found: Sequence[Any] | None) -> str:
+    if not found:
+        return ""
+    means = np.array([of_cells.mean() for of_cells in found])
+    worst = np.mean([of_cells.max() for of_cells in found])
+    return f"{means.mean():.2f}% ± {means.std(ddof=1) / np.sqrt(len(means)):.2f}, {worst:.1f}%"
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20)

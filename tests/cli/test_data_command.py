@@ -1,0 +1,88 @@
+"""`sweeplab data`, and a first study of data of one's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from data.brought import DOCUMENTS, ROWS, TEXT, meta
+from data.brought import IDS as TOKENS
+
+from sweeplab.study.file.reading import read_study
+from sweeplab.sweep.planning import check_reach
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").mkdir()
+    for number, text in enumerate(DOCUMENTS):
+        (tmp_path / f"notes/{number}.txt").write_text(text * 9)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    (tmp_path / "labels.csv").write_text("text,label\n" + "".join(f"film {n},{n % 2}\n" for n in range(90)))
+    (tmp_path / "bins").mkdir()
+    (tmp_path / "bins/train.bin").write_bytes(TOKENS.tobytes())
+    (tmp_path / "bins/meta.pkl").write_bytes(meta())
+    return tmp_path
+
+
+def test_data_are_shown_as_they_are_read(folder: Path, cli: Callable[..., Any]) -> None:
+    shown = cli("data", "rows.jsonl")
+    for line in (
+        "text: 60 documents, ",
+        "rows: content (1 file)",
+        "splits, in tokens of char: train ",
+        "Document 0 tells",
+    ):
+        assert line in shown.out, shown.out
+    read = json.loads(cli("data", "notes", "--json").out)
+    assert (read["corpus"], read["n_documents"], len(read["samples"])) == ("text", 60, 3)
+    assert [row["tokenizer"] for row in read["tokenizers"]] == ["char", "byte", "bpe"]
+    assert read["tokenizers"][0]["tokens"] == sum(read["splits"].values()) == read["n_characters"]
+    assert "film 0 → 0" in cli("data", "labels.csv", "--corpus", "labels").out
+    assert "vocabulary: meta.pkl" in cli("data", "bins").out
+    refused = cli("data", "rows.jsonl", "--field", "contnet")
+    assert refused.code == 2 and "did you mean 'content'?" in refused.err and refused.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("place", ["../notes/*.txt", "labels.csv"])
+def test_a_first_study_is_whole_and_says_its_time(folder: Path, cli: Callable[..., Any], place: str) -> None:
+    (folder / "studies").mkdir()
+    place = place.replace("..", str(folder))
+    said = cli("init", "mine", "--data", place).out
+    assert "wrote studies/mine.yaml" in said and "ends after 5m at the latest" in said
+    spec = read_study(folder / "studies/mine.yaml")
+    assert (spec.sampler.type, spec.budget.time) == ("joint", 300)
+    check_reach(spec, folder / "lab")  # the command line has named the files
+    planned = json.loads(cli("plan", "studies/mine.yaml", "--json").out)
+    assert planned["outlook"]["seconds"] <= 300 and len(planned["cells"]) == 3
+    assert cli("init", "mine", "--data", place).err.startswith("error: studies/mine.yaml: the file exists")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--data", "none.txt"], "there is no file"),
+        (["--data", "short.txt"], "too few for three splits"),
+        (["--data", "notes", "--minimal"], "--data chooses all values"),
+    ],
+)
+def test_a_first_study_is_refused_in_one_line(
+    folder: Path, cli: Callable[..., Any], words: list[str], says: str
+) -> None:
+    (folder / "short.txt").write_text("a short")
+    refused = cli("study", "init", "mine", *words)
+    assert refused.code == 2 and says in refused.err and refused.err.count("\n") == 1
+    assert not (folder / "mine.yaml").exists()
+
+
+def test_a_path_alone_is_a_study_s_data(folder: Path, cli: Callable[..., Any]) -> None:
+    (folder / "a.txt").write_text(TEXT)
+    (folder / "mine.yaml").write_text(
+        "name: mine\ndata: {path: a.txt}\nfixed: {max_iters: 50, n_embd: 16, n_head: 1}\n"
+    )
+    out = cli("plan", "mine.yaml", "-o", "dtype=float32").out
+    assert "mine  text/char: vocabulary of" in out and "\ntakes " in out

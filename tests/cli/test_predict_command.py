@@ -1,0 +1,120 @@
+"""`sweeplab predict` on a study of texts with labels, from its file to MLflow."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from trained import run_in
+
+from sweeplab.data.batches import DataKind
+from sweeplab.lab.listing import find_study
+from sweeplab.runs.opening import open_run
+from sweeplab.runs.run import Run
+from sweeplab.tracking.connection import tracking_uri
+from sweeplab.tracking.loading import load_checkpoint
+
+STUDY = """
+name: kinds
+data: {corpus: labels, tokenizer: char, path: kinds.jsonl}
+fixed: {family: encoder, block_size: 8, batch_size: 16, epochs: 10, n_layer: 1, n_head: 2, n_embd: 16, dropout: 0.0,
+  learning_rate: 0.01, warmup_iters: 5, eval_interval: 50, device: cpu}
+budget: {trials_per_cell: 1}
+engine: {workers: 1}
+"""
+
+
+@pytest.mark.usefixtures("workers_here")
+@pytest.mark.slow
+def test_a_study_of_labels_is_planned_run_evaluated_and_used(cli, folder: Path, monkeypatch) -> None:
+    rows = [{"text": f"{'ab'[at % 2]}{at}", "label": at % 2} for at in range(200)]
+    (folder / "kinds.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "kinds.yaml").write_text(STUDY)
+    planned = cli("plan", "kinds.yaml")
+    assert planned.code == 0 and "epochs 10: 100 iterations" in planned.out
+    assert cli("run", "kinds.yaml", "--quiet").code == 0
+    best = json.loads(cli("best", "kinds", "--json").out)
+    assert best["commands"]["generate"].startswith("sweeplab predict kinds TEXT")
+    found = json.loads(cli("evaluate", "kinds", "--json").out)["measures"]
+    assert found.keys() == {"val_loss", "accuracy", "f1"} and found["accuracy"] == found["f1"] == 1.0
+    (folder / "texts.txt").write_text("b7\n\n")
+    said = json.loads(cli("predict", "kinds", "a1", "--file", "texts.txt", "--json").out)
+    assert [(each["text"], each["label"]) for each in said["texts"]] == [("a1", "0"), ("b7", "1")]
+    for each in said["texts"]:
+        assert sum(each["probabilities"].values()) == pytest.approx(1.0)
+        assert [*each["probabilities"].values()] == sorted(each["probabilities"].values(), reverse=True)
+    head, row = cli("predict", "kinds", "a1").out.splitlines()
+    assert head.split() == ["label", "probability", "text"] and row.split()[::2] == ["0", "a1"]
+    for words, why in (
+        (("generate", "kinds", "--prompt", "a"), "`sweeplab predict RUN TEXT`"),
+        (("predict", "kinds"), "there is no text; allowed: RUN TEXT…, or --file FILE"),
+        (("predict", "kinds", "é"), "in the text, character 'é' at 0"),
+        (
+            ("plan", "kinds.yaml", "-o", "fixed.objective=pairs"),
+            "objective is classification, because",
+        ),
+    ):
+        refused = cli(*words)
+        assert refused.code == 2 and why in refused.err and len(refused.err.splitlines()) == 1
+    lab = folder / "lab"
+    assert find_study(lab, "kinds").data.labels == ["0", "1"]
+    import mlflow
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri(lab))
+    runs = mlflow.search_runs(search_all_experiments=True)
+    assert 1.0 in set(runs["metrics.accuracy"]) and 1.0 in set(runs["metrics.best_f1"])
+
+
+def test_a_language_model_says_how_probable_a_text_is(cli, finished) -> None:
+    run = open_run("tiny", finished.lab)
+    size, text = run.values.block_size, "the value of the expression"
+    for asked in (text[: size + 1], text):
+        (said,) = json.loads(cli("predict", "tiny", asked, "--json", "--lab", finished.lab).out)["texts"]
+        assert "".join(token["token"] for token in said["tokens"]) == asked[1:], "each but the first, once"
+        total = sum(token["log_probability"] for token in said["tokens"])
+        assert said["log_probability"] == pytest.approx(total)
+        assert said["bits_per_byte"] == pytest.approx(-total / math.log(2) / len(asked[1:]))
+        assert (
+            math.log(said["perplexity"])
+            == pytest.approx(said["loss"])
+            == pytest.approx(-total / len(asked[1:]))
+        )
+    ids = run.tokenizer.encode(text)[: size + 1].tolist()
+    wanted = run.logits(ids[:-1]).double().log_softmax(dim=-1)[range(size), ids[1:]]
+    (said,) = run.predict([text[: size + 1]])
+    assert [token["log_probability"] for token in said["tokens"]] == pytest.approx(wanted.tolist())
+    table = cli("predict", "tiny", "the", "of it", "--lab", finished.lab).out.splitlines()
+    assert table[0].split() == ["loss", "perplexity", "bits", "per", "byte", "log", "probability", "text"]
+    assert [line.split()[4:] for line in table[1:]] == [["the"], ["of", "it"]]
+    refused = cli("predict", "tiny", "t", "--lab", finished.lab)
+    assert refused.code == 2 and "no token is before it" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "family", "text", "n_tokens"),
+    [
+        ("text", "encoder", "abcdefghij", 10),
+        ("pairs", "decoder", "abc\tde", 3),
+        ("pairs", "encoder_decoder", "abc\tde", 3),
+    ],
+)
+def test_each_token_that_can_be_predicted_is_predicted_once(
+    kind: DataKind, family: str, text: str, n_tokens: int, tmp_path: Path
+) -> None:
+    run = Run.of(load_checkpoint(run_in(tmp_path / "run", kind=kind, family=family, block_size=8)))
+    (said,) = run.predict([text])
+    assert len(said["tokens"]) == n_tokens
+    if kind == "pairs":
+        assert [token["token"] for token in said["tokens"]] == ["d", "e", "<eos>"]
+        return
+    ids = run.tokenizer.encode(text)
+    for start in (0, 8):  # windows of block_size
+        for place in range(start, min(start + 8, len(ids))):
+            window = ids[start : start + 8].astype(int)
+            window[place - start] = run.special["mask"]
+            expected = (
+                run.logits(window.tolist())[place - start].double().log_softmax(dim=-1)[int(ids[place])]
+            )
+            assert said["tokens"][place]["log_probability"] == pytest.approx(float(expected))

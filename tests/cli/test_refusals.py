@@ -1,0 +1,242 @@
+"""What every command refuses, in which words: one line, exit 2, nothing printed beside it, and nothing changed."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli.conftest import STUDY, Finished, Said
+from hf.models import GPT2, run_of, small
+from trained import run_in
+
+from sweeplab.data.tokenizers import ByteTokenizer, IdsTokenizer
+from sweeplab.runs.opening import open_run
+from sweeplab.train.checkpoint import write_checkpoint
+
+COLUMNS = "--columns params=N,tokens=D,loss=val"
+NO_STUDY = "no study 'tny' in {lab}; allowed: tiny; did you mean 'tiny'?"
+NO_FILE = "No such file"
+LONG = "a" * 300
+# A command, and the beginning or a part of what it says, by the lab with the finished study `tiny`.
+REFUSED = [
+    ("studdy", "sweeplab has no command 'studdy'; did you mean 'sweeplab study'?"),
+    ("study pla tiny.yaml", "sweeplab study has no command 'pla'; did you mean 'sweeplab study plan'?"),
+    ("study run tiny.yaml --lap x", "No such option: --lap (Possible options: "),
+    *((f"study {name} tny", NO_STUDY) for name in ("show", "watch", "logs", "stop", "pause", "resume", "extend")),
+    *((f"study {name} tny", NO_STUDY) for name in ("work", "rm", "repair", "best", "confirm", "export", "publish")),
+    *((f"study {name}", NO_STUDY) for name in ("resume tny --failed", "enqueue tny learning_rate=1", "rename tny new")),
+    *((f"{words}", NO_STUDY) for words in ("study diff tiny tny", "report scaling tny", "report compare tiny tny")),
+    *((words, NO_STUDY) for words in ("evaluate tiny --study tny", "laws fit tiny,tny", "laws audit tny")),
+    ("dashboard tny", NO_STUDY),
+    *((words, "did you mean 'tiny'") for words in ("plan tny", "run tny", "ui tny", "doctor tny", "evaluate tny")),
+    *((words, "did you mean 'tiny'") for words in ("generate tny --prompt a", "model attention tny --prompt a")),
+    ("show fresh.yaml", "no study 'fresh' in {lab} yet; sweeplab study run fresh runs it"),
+    ("export fresh.yaml --output x.csv", "no study 'fresh' in {lab} yet; sweeplab study run fresh runs it"),
+    ("run nowhere.yaml", f"nowhere.yaml: {NO_FILE}"),
+    ("run tiny.yml", f"tiny.yml: {NO_FILE} or directory; did you mean 'tiny.yaml'?"),
+    ("run .", ".: is no file"),
+    ("run tiny.yaml --name a/b", "--name a/b: name is not a valid study name"),
+    ("study rename tiny tiny --yes", "a study 'tiny' exists in "),
+    ("study rename tiny a/b --yes", "--name a/b: name is not a valid study name"),
+    ("study rm tiny", "move tiny (runs: 4 complete) to the trash? --yes confirms it"),
+    # What a study that has ended is told.
+    ("study stop tiny", "study tiny is not running: it has all of its 4 trials; sweeplab study extend tiny"),
+    ("study pause tiny", "study tiny is not running: it has all of its 4 trials"),
+    ("study work tiny", "study tiny is not running; sweeplab study resume tiny runs it"),
+    ("study resume tiny --failed", "study tiny has no failed trial"),
+    ("study extend tiny", "nothing to extend by; allowed: --trials-per-cell N, --time such as 2h"),
+    ("study extend tiny --time soon", "--time soon: "),
+    ("study extend tiny --trials-per-cell 0", "--trials-per-cell 0: "),
+    ("study enqueue tiny learning_rate=fast", 'learning_rate is "fast"; allowed: a number above 0'),
+    ("trial stop tiny 0", "2 cells of study tiny have a trial 0; name one with --cell"),
+    ("trial stop tiny 0 --cell n_embd=9", "study tiny has no cell 'n_embd=9'; allowed: n_embd=8, n_embd=16"),
+    ("trial stop tiny 7 --cell n_embd=8", "cell n_embd=8 has no trial 7; allowed: 0 to 1"),
+    ("trial stop tiny 1 --cell n_embd=8", "trial 1 in cell n_embd=8 has ended: complete"),
+    ("trial resume tiny 1 --cell n_embd=8", "trial 1 in cell n_embd=8 was not pruned: complete"),
+    ("trial resume tiny 1", "2 cells of study tiny have a trial 1; name one with --cell"),
+    ("show tiny --trial 9", "study tiny has no trial 9; allowed: 0 to 1"),
+    ("show tiny --cell n_embd=9", "has no cell 'n_embd=9'"),
+    ("best tiny --cell n_embd=9", "study tiny has no runs in cell 'n_embd=9'; allowed: n_embd=16, n_embd=8"),
+    ("best tiny --trial 0", "2 cells of study tiny have a trial 0; name one with --cell"),
+    ("best tiny --trial 7 --cell n_embd=8", "cell n_embd=8 has no trial 7; allowed: 0 to 1"),
+    ("best tiny --output tiny.yaml", "tiny.yaml: the file exists already; allowed: --force"),
+    ("export tiny --output x.txt", "x.txt: no table has the suffix '.txt'; allowed:"),
+    ("export tiny --output no/x.csv", "no/x.csv: cannot be written: "),
+    # Pages.
+    ("report scaling tiny --dashboard no.yaml", f"no.yaml: {NO_FILE} or directory"),
+    ("report compare tiny", "two studies or more"),
+    ("report compare tiny tiny", "named twice"),
+    ("report sweep tiny --audit-pruning 2", "no pruned trial"),
+    ("report sweep tiny --audit-pruning 0", "--audit-pruning"),
+    ("ui tiny --dashboard mine.yaml", "mine.yaml:1:11: columns cannot be 'stat'"),
+    ("ui tiny --port 70000", "--port"),
+    # The table, and files made from it.
+    ("hyperparameters --category optimiser", "unknown category 'optimiser'; allowed: data, "),
+    ("init mine --table nowhere.md", f"nowhere.md: {NO_FILE}"),
+    ("init mine --search dropuot", "did you mean 'dropout'"),
+    ("init mine --search learning_rat=1..2", "--search learning_rat=1..2: unknown hyperparameter 'learning_rat'; did"),
+    ("init mine --search dropout=high..low", "--search dropout=high..low is not a range of dropout; allowed: 1e-4 to"),
+    ("init mine --grid n_layers_=1,2", "--grid n_layers_=1,2: unknown hyperparameter 'n_layers_'; did you mean 'n_l"),
+    ("init mine --grid n_layer=1,many", "--grid n_layer=1,many: n_layer is 'many'; allowed: a whole number from 1"),
+    ("init mine --grid max_iters", "--grid max_iters has no list of values; allowed: max_iters=A,B,C"),
+    ("plan tiny.yaml --grid layerz=1,2", "--grid layerz=1,2: unknown hyperparameter 'layerz'"),
+    ("plan tiny.yaml --search dropout=high..low", "--search dropout=high..low is not a range of dropout; allowed"),
+    ("init tiny --output tiny.yaml", "tiny.yaml: the file exists already; allowed: --force"),
+    ("init mine --output no/such.yaml", f"no/such.yaml: {NO_FILE} or directory"),
+    *((f"init {name}", "cannot be a study's name") for name in ("../mine", "'a b'", "''", ".hidden")),
+    # Models, and runs in use.
+    ("model params --preset gpt22", "did you mean 'gpt2'?"),
+    ("model params --cell n_embd=8", "FILE --cell CELL"),
+    ("model params tiny.yaml --cell n_embd=9", "allowed: n_embd=8 | n_embd=16"),
+    ("model params -o n_kv_head=4", "-o n_kv_head=4: no cell meets 'n_kv_head divides n_head"),
+    ("model params -o 'grid.n_layer=[1, 2]'", "these are 2 models"),
+    ("model trace --preset gpt2-xl -o n_layer=1024", "gpt2-xl needs "),
+    ("model trace --token 300", "token 300; allowed: 0 to 255"),
+    ("model trace --seed -1", "'--seed': Input should be greater than or equal to 0"),
+    ("model trace --prompt a", "allowed: RUN --prompt TEXT"),
+    ("model attention tiny --prompt a --output out", "out: is a folder; allowed: the name of a file"),
+    ("model coordinates tiny.yaml --widths 16,x", "--widths 16,x; allowed: whole numbers above 0"),
+    ("model coordinates tiny.yaml --widths 16", "one width, 16; allowed: two or more"),
+    ("model coordinates tiny.yaml --widths 15,30", "where n_embd is 15, n_head is 2"),
+    ("model coordinates tiny.yaml -o 'grid.n_layer=[1, 2]'", "2 cells besides its widths; allowed: --cell n_layer=1"),
+    ("model coordinates tiny.yaml --cell n_layer=3 -o 'grid.n_layer=[1, 2]'", "no cell 'n_layer=3'"),
+    ("evaluate tiny --lengths 1,x", "--lengths 1,x; allowed: whole numbers from 1 to 64"),
+    ("evaluate tiny --lengths 0", "--lengths 0; allowed"),
+    ("evaluate mine", "run mine is of no study in this lab: name one with --study, for its data"),
+    ("evaluate mine --study tiny", "run mine and study tiny have different tokenizers"),
+    ("evaluate paired --study tiny", "run paired was trained on pairs, but study tiny has text"),
+    ("evaluate long --study tiny", "block_size 1000000 is longer than the data: the validation split has "),
+    *((f"evaluate tiny --report {name}", "is a folder; allowed: the name of a file") for name in ("out", "out/", ".")),
+    ("predict tiny t", "no token is before it"),
+    ("predict tiny", "there is no text; allowed: RUN TEXT…, or --file FILE"),
+    ("generate masked --prompt a[MASK] --beams 2", "--beams needs a decoder"),
+    ("generate mine --prompt abÉd", "the prompt's character 'É' at 2 is unknown to the char tokenizer"),
+    ("generate masked --prompt a[MASK]bÉ", "the prompt's character 'É' at 8 is unknown to"),
+    ("model next mine --prompt 9", "the prompt's character '9' at 0 is unknown to"),
+    ("generate mine --prompt a --top-p 2", "--top-p is 2.0; allowed: a number from above 0 to 1"),
+    ("generate mine --prompt a --top-k 0", "--top-k is 0; allowed: a whole number, at least 1"),
+    ("generate mine --prompt a --temperature 0", "--temperature is 0.0; allowed: a number above 0"),
+    ("generate mine --prompt a --max-new-tokens 100000000000", "allowed: a whole number from 1 to 1,048,576"),
+    ("generate mine --prompt a --max-new-tokens 0", "--max-new-tokens is 0; allowed: a whole number"),
+    ("generate mine --prompt a --seed 9223372036854775808", "--seed"),
+    ("generate mine --prompt a --contrast bytes", "runs mine and bytes have different tokenizers"),
+    ("generate mine --prompt a --contrast pairs", "runs mine and pairs have different special tokens"),
+    ("generate mine --prompt a --contrast smaller --beams 2", "--contrast and --beams exclude each other"),
+    ("generate mine --prompt a --contrast mine", "--contrast mine has 1,296 parameters, and mine 1,296; allowed: a s"),
+    ("generate masked --prompt a[MASK] --contrast masked", "--contrast needs decoders, and masked is an encoder, whic"),
+    ("generate pairs --prompt abcdefghij --contrast shorter", "--contrast shorter: the prompt takes 10 tokens; "),
+    ("generate ids --prompt 99999", "in the prompt, '99999' at 0 is not a token id from 0 to 29: the run has no tok"),
+    ("generate masked --prompt abc", "the prompt has no [MASK]"),
+    ("generate mine --prompt=", "the prompt is empty"),
+    ("generate txt --prompt a", "no run 'txt'; allowed: a study's NAME, NAME/CELL or NAME/CELL/TRIAL-SEED"),
+    ("export-hf tny out/hf", "no run 'tny'; allowed: "),
+    ("export-hf far out/hf", "GPT2LMHeadModel cannot express positions alibi; allowed: positions learned"),
+    ("import-hf nowhere", f"nowhere/config.json: {NO_FILE} or directory"),
+    ("import-hf lab --name x", f"lab/config.json: {NO_FILE} or directory"),
+    # Laws.
+    ("laws fit runs.csv", "runs.csv: which column is the loss? name it with --columns loss=COLUMN; allowed: N, D, val"),
+    ("laws fit runs.csv --columns params=n,tokens=D,loss=val", "runs.csv: no column 'n'; allowed: N, D, val"),
+    ("laws fit runs.csv --columns parms=N", "--columns has no 'parms'"),
+    ("laws fit runs.csv --columns params=D,tokens=N*1e-9,loss=val", "are params and tokens swapped"),
+    (f"laws fit runs.csv {COLUMNS} --law kaplen", "there is no law 'kaplen'"),
+    (f"laws fit runs.csv {COLUMNS} --delta big", "--delta 'big'; allowed: auto, least-squares or"),
+    (f"laws fit runs.csv {COLUMNS} --flops -1", "--flops -1"),
+    (f"laws fit runs.csv {COLUMNS} --where 'n > 1e6'", "has no column 'n'; allowed: line, N, D, val; did you mean 'N'"),
+    (f"laws fit runs.csv {COLUMNS} --count params=with-head", "--count params=with-head needs a study's runs"),
+    ("laws fit tiny --count params=all", "--count params=all; allowed: total, active, non-embedding, with-head"),
+    ("laws fit tiny,runs.csv", "'runs.csv' is a file; allowed: studies, with commas between them"),
+    ("laws fit tiny --law power-n", "2 rows for the 3 parameters of power-n"),
+    ("laws isoflop tiny", "the table has 2 sizes; the best size needs 3"),
+    (f"laws fit negative.csv {COLUMNS}", "negative.csv: column 'N' (params): '-1.0' in line 2 is not positive"),
+    (f"laws fit none.csv {COLUMNS}", "none.csv: no row can be used: 2 not finite"),
+    (f"laws fit nothing.csv {COLUMNS}", f"nothing.csv: cannot be read: {NO_FILE} or directory"),
+    (f"laws fit runs.csv {COLUMNS} --report runs.csv/law.html", "cannot be written"),
+    (f"laws fit few.csv {COLUMNS}", "4 rows for the 5 parameters of chinchilla"),
+    (f"laws compare few.csv {COLUMNS} --laws chinchilla", "4 rows for the 5 parameters of chinchilla"),
+    (f"laws forecast few.csv {COLUMNS} --params 2e8 --tokens 4e9", "4 rows for the 5 parameters of chinchilla"),
+    (f"laws compare runs.csv {COLUMNS} --laws chinchila", "there is no law 'chinchila'; allowed: chinchilla, tied"),
+    (f"laws isoflop runs.csv {COLUMNS} --budgets some", "--budgets 'some'; allowed: a number of bins, such as 8, or"),
+    (f"laws isoflop runs.csv {COLUMNS} --law power-n", "power-n has no compute-optimal size"),
+    (f"laws isoflop runs.csv {COLUMNS} --flops -5", "--flops -5 is not a budget"),
+    ("laws shape runs.csv --columns tokens=N,loss=val", "the shape needs n_layer and n_embd and params, which"),
+    (f"laws next runs.csv {COLUMNS} --flops 4", "4 FLOPs are too few for any candidate"),
+    (f"laws next runs.csv {COLUMNS} --flops 1e18 --quantity bta", "did you mean 'beta'?"),
+    (f"laws next runs.csv {COLUMNS} --flops 1e18 --quantity loss-at", "--at with params and tokens"),
+    (f"laws next runs.csv {COLUMNS} --flops 1e18 --candidates n_embd=1:2:3", "no 'n_embd' for a table"),
+    (f"laws next runs.csv {COLUMNS} --flops 1e18 --output next.yaml", "a table's runs belong to no study"),
+    (f"laws forecast runs.csv {COLUMNS}", "which run? give --params and --tokens, or --study FILE"),
+    (f"laws forecast runs.csv {COLUMNS} --params -1", "--params -1 is not the size of a run; it must be positive"),
+    (f"laws forecast runs.csv {COLUMNS} --params 2e8", "params 2e+08: chinchilla needs tokens too: --tokens"),
+    (f"laws forecast runs.csv {COLUMNS} --study none.yaml", f"none.yaml: {NO_FILE}"),
+    *((f"laws {name} --ledger /dev/null", "/dev/null: is no file; allowed: ") for name in ("ledger", "verify")),
+    *((f"laws {name}", "no ledger at ") for name in ("ledger", "verify")),
+    # A name that is no file's, and a pipe, for whose writer nobody waits.
+    *((f"laws fit {name}", "File name too long") for name in (LONG, f"{LONG}.csv", f"{LONG},{LONG}")),
+    *((words, "File name too long") for words in (f"laws ledger --ledger {LONG}", f"study list --lab {LONG}")),
+    ("laws fit pipe.csv", "pipe.csv: is no file"),
+    ("import-hf pipe", "pipe/config.json: is no file"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a lab, a study file, runs and tables, which no command may change."""
+    place = tmp_path_factory.mktemp("refused")
+    shutil.copytree(finished.lab, place / "lab")
+    (place / "tiny.yaml").write_text(STUDY)
+    (place / "fresh.yaml").write_text(STUDY.replace("tiny", "fresh"))
+    (place / "mine.yaml").write_text("columns: [stat]\nsort: {by: best_val_loss}\n")
+    (place / "none.csv").write_text("N,D,val\n1e6,2e7,\n2e6,4e7,nan\n")
+    for name in ("out", "pipe"):
+        (place / name).mkdir()
+    os.mkfifo(place / "pipe" / "config.json")
+    os.mkfifo(place / "pipe.csv")
+    n = np.repeat(np.geomspace(1e6, 1e8, 6), 5)
+    d = n * np.tile((2, 6, 20, 60, 200), 6)
+    rows = np.c_[
+        n, d, (1.8 + 480 / n**0.35 + 2085 / d**0.37) * np.exp(np.random.default_rng(3).normal(0, 0.003, 30))
+    ]
+    tables = {"runs": rows, "few": rows[[0, 1, 5, 6]], "negative": np.r_[rows[:1] * [-1e-6, 1, 1], rows]}
+    for name, table in tables.items():
+        np.savetxt(place / f"{name}.csv", table, delimiter=",", header="N,D,val", comments="")
+    tokenizer = open_run("tiny", finished.lab).tokenizer
+    run_in(place / "mine")
+    run_in(place / "paired", tokenizer, kind="pairs")
+    run_in(place / "long", tokenizer, positions="rotary", block_size=1_000_000)
+    run_in(place / "masked", family="encoder")
+    run_in(place / "pairs", family="encoder_decoder", kind="pairs")
+    run_in(place / "shorter", family="encoder_decoder", kind="pairs", n_embd=4, block_size=8)
+    run_in(place / "bytes", tokenizer=ByteTokenizer())
+    run_in(place / "ids", tokenizer=IdsTokenizer(30))
+    run_in(place / "smaller", n_embd=4)
+    far = run_of(small(GPT2, positions="alibi"))
+    facts = {"values": far.values.as_dict(), "tokenizer": far.tokenizer.to_json()}
+    write_checkpoint(place / "far", "model", far.model.weights, facts)
+    return place
+
+
+def contents(place: Path) -> dict[Path, int]:
+    """Return every file with the time when it was written, but for locks and what SQLite has beside a database."""
+    passing = (".lock", ".db-shm", ".db-wal")
+    return {
+        file: file.stat().st_mtime_ns
+        for file in place.rglob("*")
+        if file.suffix not in passing and file.is_file()
+    }
+
+
+@pytest.mark.parametrize(("command", "message"), REFUSED, ids=[command[:60] for command, _ in REFUSED])
+def test_it_is_one_line_and_nothing_is_changed(
+    command: str, message: str, cli: Callable[..., Said], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    before = contents(place)
+    said = cli(*shlex.split(command))
+    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1), said
+    assert said.err.startswith("error: ") and message.format(lab=place / "lab") in said.err
+    assert contents(place) == before

@@ -1,0 +1,118 @@
+"""`sweeplab study predict`: the best values and the loss of a size that a study has not tried."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from analysis.planted_study import planted_run
+
+from sweeplab.analysis.predicting import Prediction, predict_size
+from sweeplab.analysis.studies import Counting, read_studies
+from sweeplab.analysis.table import validate
+from sweeplab.lab.listing import find_study
+from sweeplab.study.file.reading import read_study
+
+RATES = 1e-3 * 1.4 ** np.arange(-3, 4)
+
+
+def best_rate(width: int) -> float:
+    return 2e-3 * (width / 32) ** -0.7
+
+
+def loss_of(run: dict[str, float]) -> float:
+    return 1.2 + 40 / run["n_params"] ** 0.4
+
+
+@pytest.fixture
+def predict(finished):
+    """Return what is predicted for the finished study had it had eight widths, by losses of known laws."""
+    folder = find_study(finished.lab, "tiny")
+    random, rows = np.random.default_rng(5), []
+    for width in (8, 12, 16, 24, 32, 48, 64, 96):
+        for trial, rate in enumerate(best_rate(width) * RATES / 1e-3 * random.uniform(0.9, 1.1)):
+            values = {
+                "n_layer": 1,
+                "n_embd": width,
+                "n_head": 2,
+                "max_iters": 20,
+                "batch_size": 4,
+                "block_size": 16,
+            }
+            run = planted_run(values | {"learning_rate": rate}, ("n_embd",), trial)
+            away = np.log(rate / best_rate(width))
+            run["best_val_loss"] = loss_of(run) * np.exp(0.04 * away**2 + 0.001 * random.standard_normal())
+            rows.append(
+                run
+                | {
+                    "value": run["best_val_loss"],
+                    "final_val_loss": run["best_val_loss"],
+                    "seed": 0,
+                    "run_id": f"{width}/{trial}",
+                    "study": "tiny",
+                }
+            )
+    frame = pd.DataFrame(rows)
+    frame["betas"] = frame["betas"].map(str)
+    studies = replace(read_studies(finished.lab, ["tiny"]), runs=validate(frame))
+    counting = Counting(studies.settled())
+
+    def predicted(*sizes: str) -> Prediction:
+        points = studies.points(conventions=counting.conventions)
+        return predict_size(folder, studies, points, [f"--at {size}" for size in sizes], counting)
+
+    return predicted
+
+
+def test_values_and_loss_follow_their_laws(predict) -> None:
+    predicted = predict("n_embd=192")
+    rate = predicted.values["learning_rate"]
+    assert rate.verdict == "identified" and rate.low < best_rate(192) < rate.high
+    assert rate.value == pytest.approx(best_rate(192), rel=0.15)
+    assert predicted.beyond["n_embd"] == pytest.approx(2)
+    assert (
+        predicted.loss
+        and predicted.loss.low
+        < loss_of(predicted.target.at | {"n_params": predicted.target.at["params"]})
+        < predicted.loss.high
+    )
+    assert predicted.spec.name == "tiny-n_embd192" and predicted.spec.fixed["learning_rate"] == rate.value
+    assert predicted.spec.budget.trials_per_cell == 1 and not predicted.spec.grid
+
+
+def test_a_value_that_is_named_is_taken(predict) -> None:
+    predicted = predict("n_embd=192", "learning_rate=0.01")
+    assert "learning_rate" not in predicted.values and predicted.spec.fixed["learning_rate"] == 0.01
+
+
+def test_a_study_of_few_trials_gives_the_nearest_cell_s_values_and_a_file_that_runs(
+    cli, finished, folder
+) -> None:
+    asked = ("study", "predict", "tiny", "--lab", finished.lab, "--at", "n_embd=32")
+    found = json.loads(cli(*asked, "--write", "big.yaml", "--json").out)
+    rate = found["values"]["learning_rate"]
+    best = read_studies(finished.lab, ["tiny"]).runs.query("n_embd == 16").sort_values("value").iloc[0]
+    assert rate["value"] == best["learning_rate"] and rate["low"] is None and "n_embd=16" in rate["why"]
+    assert found["loss"]["value"] is None and found["loss"]["why"]
+    assert read_study(folder / "big.yaml").fixed["learning_rate"] == rate["value"]
+    said = cli(*asked, "--write", "big.yaml")
+    assert said.code == 2 and "the file exists already" in said.err
+    assert "of the nearest cell, n_embd=16" in cli(*asked).out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("n_layer=2",), "--at lacks n_embd, which the grid of tiny has; allowed: n_embd=16"),
+        (("n_ebd=2",), "--at n_ebd=2: 'n_ebd' is unknown"),
+        (("n_embd=33",), "no cell meets 'n_embd % n_head == 0' where n_embd is 33"),
+        (("n_embd=big",), "n_embd"),
+        (("n_embd=32", "--seal"), "there is no loss to seal"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(cli, finished, arguments: tuple[str, ...], message: str) -> None:
+    said = cli("study", "predict", "tiny", "--lab", finished.lab, "--at", *arguments)
+    assert said.code == 2 and message in said.err and said.err.count("\n") == 1

@@ -1,0 +1,115 @@
+"""Values that are not luck, as a person sees them: the expected value beside the one seen, repetitions, edges."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from cli.conftest import STUDY
+
+from sweeplab.analysis.studies import read_studies
+from sweeplab.lab.listing import read_trials
+from sweeplab.records.folders import StudyFolder
+
+
+def study(folder: Path, **changes: str) -> Path:
+    text = STUDY.replace("{trials_per_cell: 2}", changes.pop("budget", "{trials_per_cell: 4, repeats: 1}"))
+    for old, new in changes.items():
+        text = text.replace(f"{old}: {{", f"{old}: {{{new}, ", 1)
+    file = folder / "values.yaml"
+    file.write_text(text.replace("name: tiny", "name: values"))
+    return file
+
+
+def test_a_study_repeats_its_choice_and_gives_the_expected_value(
+    cli, folder: Path, workers_here: None
+) -> None:
+    assert cli("study", "run", study(folder)).code == 0
+    lab = folder / "lab"
+    trials = read_trials(StudyFolder(lab, "values"))
+    by_cell = {
+        trial.cell: {other.number: other for other in trials if other.cell == trial.cell} for trial in trials
+    }
+    assert {cell: sorted(of_cell) for cell, of_cell in by_cell.items()} == {
+        "n_embd=8": [0, 1, 2, 3],
+        "n_embd=16": [0, 1, 2, 3],
+    }
+    for of_cell in by_cell.values():
+        last = of_cell[3]
+        assert last.seeds == [1000] and all(of_cell[number].seeds == [0] for number in range(3))
+        assert last.start.sampled in [of_cell[number].start.sampled for number in range(3)]
+    best = json.loads(cli("study", "best", "values", "--json").out)
+    choice = best["choice"]
+    assert choice["value"] == best["value"] and choice["n_seeds"] in (1, 2)
+    assert choice["expected"]["low"] < choice["expected"]["value"] < choice["expected"]["high"]
+    said = cli("study", "best", "values").out
+    assert f"by the expected value, {choice['expected']['value']:.4f}" in said
+    shown = json.loads(cli("study", "show", "values", "--json").out)
+    assert shown["best"]["choice"] == choice and shown["best"]["key"].startswith(
+        f"{best['cell']}/{best['trial']}/"
+    )
+    assert "chosen by the expected value" in cli("study", "show", "values").out
+    # A rerun of the repetition trains with its seed, and the study is whole for the doctor.
+    cell = next(iter(by_cell))
+    assert "seeds: [1000]" in cli("study", "best", "values", "--cell", cell, "--trial", "3", "--yaml").out
+    assert cli("study", "run", folder / "values.yaml").code == 0
+    assert len(read_trials(StudyFolder(lab, "values"))) == len(trials), "totals: nothing is added"
+    points = read_studies(lab, ["values"]).points()
+    again = {cell: of_cell[3].start.sampled for cell, of_cell in by_cell.items()}
+    for name, weight in zip(points.names, points.weights, strict=True):
+        cell, number = name.rsplit("/", 1)
+        assert weight == 1 + (by_cell[cell][int(number)].start.sampled == again[cell]), (
+            "a repetition is a seed"
+        )
+
+
+def test_a_best_value_at_the_end_of_its_range_is_told_and_the_range_is_widened(
+    cli, folder: Path, workers_here: None
+) -> None:
+    # In 20 iterations with rates as low as these the largest rate is the best.
+    text = STUDY.replace("{min: 3e-4, max: 1e-2, log: true}", "{min: 1e-5, max: 1e-3, log: true}")
+    text = text.replace("{trials_per_cell: 2}", "{trials_per_cell: 5}").replace("name: tiny", "name: values")
+    file, lab = folder / "values.yaml", folder / "lab"
+    file.write_text(
+        text.replace("n_embd: [8, 16]", "n_embd: [16]").replace("fixed: {", "fixed: {min_lr: 0.0, ")
+        + "sampler: random\n"
+    )
+    assert cli("study", "run", file).code == 0
+    assert cli("study", "enqueue", "values", "learning_rate=0.001").code == 0
+    assert cli("study", "resume", "values").code == 0
+    before = read_trials(StudyFolder(lab, "values"))
+    for command in (("plan", file), ("show", "values"), ("best", "values")):
+        said = " ".join(cli("study", *command).out.split())
+        assert "learning_rate 1e-3 of the best trial is at the upper end of its range (1e-5 to 1e-3)" in said
+        assert (
+            "raise search.learning_rate.max to 1e-2: sweeplab study extend values --widen learning_rate"
+            in said
+        )
+    for wrong, why in (
+        ("learning_rat", "did you mean 'learning_rate'"),
+        ("n_embd", "searches no range of n_embd"),
+    ):
+        refused = cli("study", "extend", "values", "--widen", wrong)
+        assert refused.code == 2 and why in refused.err and len(refused.err.strip().splitlines()) == 1
+    done = cli(
+        "study", "extend", "values", "--widen", "learning_rate", "--trials-per-cell", str(len(before) + 2)
+    )
+    assert done.code == 0, done.err
+    words = " ".join(done.out.split())
+    assert "searches learning_rate from 1e-5 to 1e-2 (was 1e-5 to 1e-3)" in words
+    assert (
+        f"its {len(before)} trials stay and count towards trials_per_cell" in words
+        and "2 trials to go" in words
+    )
+    # The same file goes on with the wider range, and says by which command.
+    planned = cli("study", "plan", file)
+    assert planned.code == 0 and "search.learning_rate.max is 1e-2, by study extend" in " ".join(
+        planned.out.split()
+    )
+    assert cli("study", "run", file).code == 0
+    after = read_trials(StudyFolder(lab, "values"))
+    assert len(after) == len(before) + 2
+    assert [trial.start.sampled for trial in after][: len(before)] == [
+        trial.start.sampled for trial in before
+    ]
+    assert max(trial.start.sampled["learning_rate"] for trial in after) > 1e-3

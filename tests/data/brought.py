@@ -1,0 +1,113 @@
+"""Real files of every kind that a user brings, of the same documents; and how such a file is broken."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import pickle
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import ipc, parquet
+
+DOCUMENTS = [
+    f"Document {number} tells of {number * 7} cafés,\nand of “{number:x}” more.\n" for number in range(60)
+]
+TEXT = "\n\n".join(DOCUMENTS)
+ROWS = [{"id": number, "content": text} for number, text in enumerate(DOCUMENTS)]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+
+
+def table() -> bytes:
+    stream = io.StringIO(newline="")
+    writer = csv.DictWriter(stream, ["id", "content"])
+    writer.writeheader()
+    writer.writerows(ROWS)
+    return stream.getvalue().encode()
+
+
+def arrow(is_stream: bool) -> bytes:
+    sink, rows = io.BytesIO(), pa.Table.from_pylist(ROWS)
+    with (ipc.new_stream if is_stream else ipc.new_file)(sink, rows.schema) as writer:
+        writer.write_table(rows, 16)
+    return sink.getvalue()
+
+
+def of_parquet() -> bytes:
+    sink = io.BytesIO()
+    parquet.write_table(pa.Table.from_pylist(ROWS), sink, row_group_size=16)
+    return sink.getvalue()
+
+
+def zst(content: bytes) -> bytes:
+    return pa.compress(content, codec="zstd", asbytes=True)
+
+
+CHARACTERS = sorted({*TEXT})
+IDS = np.array([CHARACTERS.index(character) for character in TEXT], np.uint16)
+
+
+def meta(protocol: int = 4) -> bytes:
+    itos = dict(enumerate(CHARACTERS))
+    stoi = {character: number for number, character in itos.items()}
+    return pickle.dumps({"vocab_size": len(itos), "itos": itos, "stoi": stoi}, protocol)
+
+
+def npy() -> bytes:
+    sink = io.BytesIO()
+    np.save(sink, IDS.astype(np.int64))
+    return sink.getvalue()
+
+
+# By file name: the bytes of a file that has the rows above.
+TABLES: dict[str, Callable[[], bytes]] = {
+    "a.jsonl": lambda: LINES,
+    "a.json": lambda: json.dumps(ROWS).encode(),
+    "b.json": lambda: json.dumps({"version": 1, "data": ROWS}).encode(),
+    "a.csv": table,
+    "a.csv.gz": lambda: gzip.compress(table()),
+    "a.jsonl.zst": lambda: zst(LINES),
+    "a.jsonl.gz": lambda: gzip.compress(LINES),
+    "a.parquet": of_parquet,
+    "a.parquet.gz": lambda: gzip.compress(of_parquet()),
+    "a.arrow": lambda: arrow(is_stream=True),
+    "b.arrow": lambda: arrow(is_stream=False),
+    "named.bin": of_parquet,
+}
+TEXTS: dict[str, bytes] = {
+    "a.txt": TEXT.encode(),
+    "bom.txt": TEXT.encode("utf-8-sig"),
+    "utf16.txt": TEXT.encode("utf-16"),
+    "utf16be.txt": b"\xfe\xff" + TEXT.encode("utf-16-be"),
+    "utf32.txt": TEXT.encode("utf-32"),
+    "a.txt.gz": gzip.compress(TEXT.encode()),
+    "a.md.zst": zst(TEXT.encode()),
+}
+
+
+def broken(content: bytes, seed: int) -> bytes:
+    """Return a file with a few of its bytes changed, cut, repeated or put elsewhere; always the same for a seed."""
+    draw, made = random.Random(seed), bytearray(content)
+    for _ in range(draw.randint(1, 6)):
+        at = draw.randrange(len(made) or 1)
+        length = draw.choice([1, 1, 2, 8, 64, 1024])
+        match draw.randrange(6):
+            case 0:
+                made[at : at + 1] = bytes([draw.randrange(256)])
+            case 1:
+                del made[at : at + length]
+            case 2:
+                made[at:at] = made[at : at + length]
+            case 3:
+                del made[at:]
+            case 4:
+                made[at:at] = draw.randbytes(length)
+            case _:
+                made[at : at + 4] = draw.choice(
+                    [b"\0\0\0\0", b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", b'"', b"\n"]
+                )
+    return bytes(made)

@@ -1,0 +1,208 @@
+"""Our tokenizers in the library's own format: the same ids of the same text, and back."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Library
+
+from sweeplab.data.corpora import CORPORA
+from sweeplab.data.tokenizers import (
+    TOKENIZERS,
+    BpeTokenizer,
+    IdsTokenizer,
+    Tokenizer,
+    UnigramTokenizer,
+    WordPieceTokenizer,
+)
+from sweeplab.data.tokenizers.library import BYTES, WORDS, contents_of, read_tokenizer, write_tokenizer
+from sweeplab.errors import BadInput
+
+TEXT = (
+    "First Citizen:\r\n\tnaïve café, 中文 \U0001f600\u0000\ufeff\u2028 e\u0301\x1c\x85 ½ Ⅷ _a_ <mask> <|x|>\n"
+)
+# Every character that this Python knows, but for the last thousands of the common kinds.
+KNOWN = "".join(
+    character
+    for character in map(chr, range(0x30000))
+    if unicodedata.category(character) not in ("Cn", "Cs", "Co") and not 0x3500 < ord(character) < 0x9000
+)
+
+
+def in_library(definition: dict[str, Any]) -> Library:
+    return Library.from_str(json.dumps(definition))
+
+
+@pytest.fixture(scope="module")
+def docs() -> str:
+    texts = CORPORA["python-docs"].texts(CORPORA["python-docs"].files())
+    return "".join(texts.train)[:100_000] + TEXT
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS.values(), ids=TOKENIZERS)
+class TestEveryTokenizer:
+    def test_same_ids_of_real_text_and_back(self, kind: type[Tokenizer], docs: str) -> None:
+        tokenizer = kind.train(docs)
+        library = in_library(write_tokenizer(tokenizer, {}, tokenizer.vocab_size))
+        ids = tokenizer.encode(docs)
+        np.testing.assert_array_equal(library.encode(docs).ids, ids)
+        assert library.decode(ids.tolist(), skip_special_tokens=False) == docs
+        assert read_tokenizer(json.loads(library.to_str())) == tokenizer
+
+    @settings(max_examples=50)
+    @example(text="0" * 8)
+    @given(text=st.text(st.characters(exclude_categories=("Cs", "Cn")), min_size=1))
+    def test_same_ids_of_any_text(self, kind: type[Tokenizer], text: str) -> None:
+        tokenizer = kind.train(text)
+        library = in_library(write_tokenizer(tokenizer, {}, tokenizer.vocab_size))
+        assert library.encode(text).ids == tokenizer.encode(text).tolist()
+
+    def test_special_tokens_have_their_ids_and_text_keeps_its_own(self, kind: type[Tokenizer]) -> None:
+        tokenizer = kind.train(TEXT)
+        size = tokenizer.vocab_size + 6
+        special = {"mask": size - 1, "sentinel_0": size - 2}
+        definition = write_tokenizer(tokenizer, special, size)
+        library = in_library(definition)
+        assert library.get_vocab_size() == size
+        assert library.encode(TEXT).ids == tokenizer.encode(TEXT).tolist()
+        assert library.encode("a<|mask|>").ids == [*tokenizer.encode("a").tolist(), size - 1]
+        assert library.token_to_id("<|sentinel_0|>") == size - 2
+        assert read_tokenizer(json.loads(library.to_str())) == tokenizer
+
+
+def test_words_are_cut_at_every_character_as_here() -> None:
+    """The library's classes of characters are newer: what Python does not know yet may be cut otherwise."""
+    from sweeplab.data.tokenizers.learned import WORD
+
+    cut = pre_tokenizers.Split(Regex(WORDS), "isolated")
+    text = "".join(f"a{character}" for character in KNOWN)
+    assert [piece for piece, _ in cut.pre_tokenize_str(text)] == WORD.findall(text)
+    assert len(KNOWN) > 50_000
+
+
+def byte_level(**changed: Any) -> Library:
+    """Return a byte-level BPE as GPT-2's: an end of text among its tokens, and a post-processor."""
+    vocabulary = {**BYTES, "th": 256, "the": 257}
+    library = Library(models.BPE(vocabulary, [("t", "h"), ("th", "e")], **changed))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    library.post_processor = processors.ByteLevel(trim_offsets=False)
+    library.add_special_tokens([AddedToken("<|endoftext|>", normalized=False)])
+    return library
+
+
+def test_gpt2s_own_kind_comes_in_as_bpe() -> None:
+    library = byte_level()
+    found = read_tokenizer(json.loads(library.to_str()))
+    assert isinstance(found, BpeTokenizer) and found.vocab_size == 259
+    assert found.encode("the other<|endoftext|>").tolist() == library.encode("the other<|endoftext|>").ids
+    assert found.decode(found.encode(TEXT)) == TEXT
+    again = in_library(write_tokenizer(found, {"mask": 259}, 260))
+    assert again.token_to_id("<|endoftext|>") == 258 and again.token_to_id("<|mask|>") == 259
+
+
+def test_what_begins_every_text_there_does_not_here() -> None:
+    library = byte_level()
+    template = [("<|endoftext|>", 258)]
+    library.post_processor = processors.TemplateProcessing("<|endoftext|> $A", special_tokens=template)
+    assert library.encode("the").ids == [258, 257]
+    assert read_tokenizer(json.loads(library.to_str())).encode("the").tolist() == [257]
+
+
+def lower(library: Library) -> None:
+    library.normalizer = normalizers.Lowercase()
+
+
+def with_space(library: Library) -> None:
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+
+
+def by_blanks(library: Library) -> None:
+    library.pre_tokenizer = pre_tokenizers.Whitespace()
+
+
+def far(library: Library) -> None:
+    library.add_tokens([f"token {each}" for each in range(2**16)])
+
+
+@pytest.mark.parametrize(
+    ("library", "change", "said"),
+    [
+        (byte_level(), lower, "it normalizes texts before it cuts them"),
+        (byte_level(), with_space, "it does not cut words as GPT-2 does"),
+        (byte_level(), by_blanks, "it does not cut words as GPT-2 does"),
+        (byte_level(), far, "its ids are not consecutive from 0, or more than 65,536"),
+        (byte_level(dropout=0.1), lambda library: None, "its BPE has dropout"),
+        (Library(models.BPE({"a": 0}, [])), lambda library: None, "does not cut words"),
+        (Library(models.WordLevel({"a": 0, "b": 1})), lambda library: None, "its type is WordLevel; supported are BPE"),
+    ],
+)  # fmt: skip
+def test_what_none_of_ours_is(library: Library, change: Any, said: str) -> None:
+    change(library)
+    with pytest.raises(ValueError, match=said):
+        read_tokenizer(json.loads(library.to_str()))
+
+
+def berts() -> Library:
+    """Return a WordPiece as BERT's, which writes all in small letters."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "un", "##able", "##s", ",", "é"]
+    library = Library(models.WordPiece({each: at for at, each in enumerate(pieces)}, unk_token="[UNK]"))
+    library.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=False)
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library.decoder = decoders.WordPiece()
+    library.add_special_tokens(pieces[:5])
+    library.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return library
+
+
+def t5s() -> Library:
+    """Return a Unigram as T5's, with blanks written as SentencePiece does."""
+    pieces = [
+        ("<pad>", 0.0),
+        ("</s>", 0.0),
+        ("<unk>", 0.0),
+        ("▁the", -2.0),
+        ("▁cat", -3.0),
+        ("s", -4.0),
+        ("▁", -5.0),
+    ]
+    library = Library(models.Unigram([*pieces, ("<extra_id_0>", 0.0)], unk_id=2))
+    library.pre_tokenizer = pre_tokenizers.Metaspace()
+    library.decoder = decoders.Metaspace()
+    library.add_special_tokens(["<pad>", "</s>", "<unk>", "<extra_id_0>"])
+    return library
+
+
+@pytest.mark.parametrize(
+    ("library", "kind", "ids", "text", "n_bytes"),
+    [
+        (berts(), WordPieceTokenizer, [5, 6, 9, 10, 7, 8], "the cats, unable", 3 + 3 + 1 + 1 + 2 + 4),
+        (t5s(), UnigramTokenizer, [3, 4, 5, 6, 2], "the cats <unk>", 4 + 4 + 1 + 1 + 5),
+    ],
+)
+def test_berts_and_t5s_own_kinds_read_text(
+    library: Library, kind: type[Tokenizer], ids: list[int], text: str, n_bytes: int
+) -> None:
+    found = read_tokenizer(json.loads(library.to_str()))
+    given = "The cats, unable" if kind is WordPieceTokenizer else "the cats Q"
+    assert isinstance(found, kind) and found.vocab_size == library.get_vocab_size()
+    assert found.encode(given).tolist() == ids, "nothing of the model's own stands around it"
+    assert found.decode(ids) == text
+    assert found.byte_lengths()[ids].sum() == n_bytes
+    size = found.vocab_size + 2
+    again = in_library(written := write_tokenizer(found, {"mask": size - 1}, size))
+    assert again.encode(given, add_special_tokens=False).ids == ids
+    assert contents_of(written)[size - 1] == "<|mask|>" and again.token_to_id("<|mask|>") == size - 1
+    assert read_tokenizer(written).encode(given).tolist() == ids
+
+
+def test_ids_cannot_be_written() -> None:
+    with pytest.raises(BadInput, match=r"tokenizer ids cannot be written as a tokenizer.json; char, byte, "):
+        write_tokenizer(IdsTokenizer(5), {}, 5)

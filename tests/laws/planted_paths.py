@@ -1,0 +1,32 @@
+"""Runs along a path: tokens follow params, exactly or nearly."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from sweeplab.laws.columns import Conventions
+from sweeplab.laws.points import Points, points_of_frame
+
+RATIO, N_SEEDS, NOISE = 20.0, 4, 0.004
+
+
+def loss(params, truth: tuple[float, float, float]):
+    """The loss on the path: E + A / N^alpha."""
+    e, a, alpha = truth
+    return e + a * params**-alpha
+
+
+def plant_path(n_sizes: int, jitter: float, truth: tuple[float, float, float], random, slope=1.0) -> Points:
+    """Plant runs of sizes over 1.3 decades, with tokens of `jitter` (sd of logs) around the path."""
+    params = np.geomspace(8e3, 1.6e5, n_sizes)
+    tokens = (
+        RATIO * params[0] * (params / params[0]) ** slope * np.exp(jitter * random.standard_normal(n_sizes))
+    )
+    rows = [
+        (n, d, seed, loss(n, truth) * np.exp(NOISE * random.standard_normal()))
+        for n, d in zip(params, tokens, strict=True)
+        for seed in range(N_SEEDS)
+    ]
+    frame = pd.DataFrame(rows, columns=["params", "tokens", "seed", "loss"])
+    return points_of_frame(frame, "path.csv", {}, Conventions(), "")

@@ -1,0 +1,115 @@
+"""Planted tables of runs over searched values in cells of several sizes, with the optima known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+# log best = constant + exponents of N and D, as published for learning rates and batch sizes (arXiv 2503.04715).
+RATE, BATCH = (np.log(1.79), -0.713, 0.307), (np.log(0.58), 0.0, 0.571)
+BEND = np.array([[0.016, -0.004], [-0.004, 0.008]])
+SKEW = np.array(
+    [0.5, -0.3]
+)  # the loss rises faster above the best learning rate, and below the best batch size
+
+
+@dataclass(frozen=True)
+class World:
+    """How a table is made: `kind` is law, none, kink or bimodal; `edge` moves the grid's end below the optimum."""
+
+    n_params: int = 4
+    n_tokens: int = 3
+    kind: str = "law"
+    noise: float = 0.002
+    scatter: float = 0.1
+    searched: int = 2
+    step: float = np.log(2) / 2
+    around: int = 6  # grid values on each side
+    edge: float | None = None
+    random: int = 0  # trials per cell of a random search in place of a grid
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A table, and of its cells the sizes [C, 2] and the optima in logs [C, J]."""
+
+    frame: pd.DataFrame
+    sizes: Array
+    optima: Array
+    bend: Array
+
+    def regret(self, c: int, log_values: Array) -> float:
+        """Return the excess of log loss of values in a cell."""
+        return float(excess(np.atleast_2d(log_values) - self.optima[c], self.bend)[0])
+
+
+def law_at(sizes: Array, kind: str = "law") -> Array:
+    """Return the log of the best learning rate and batch size on the planted law, [C, 2]."""
+    logs = np.log(sizes)
+    if kind == "none":
+        logs = np.full_like(logs, np.log([2e8, 8e9]))
+    values = np.stack([a + n * logs[:, 0] + d * logs[:, 1] for a, n, d in (RATE, BATCH)], 1)
+    if kind == "kink":  # the learning rate stops falling at half of the largest sizes
+        middle = (logs[:, 0].min() + logs[:, 0].max()) / 2
+        values[:, 0] -= 0.8 * np.minimum(middle - logs[:, 0], 0)
+    return np.asarray(values)
+
+
+def excess(z: Array, bend: Array) -> Array:
+    """Return the excess of log loss at distances [n, J]: no polynomial, but 1/2 z'Hz and a skew near the optimum."""
+    skew, diagonal = SKEW[: z.shape[1]], np.diag(bend)
+    squares = np.einsum("ij,jk,ik->i", z, bend, z) / 2
+    bent = np.expm1(skew * z) - skew * z - (skew * z) ** 2 / 2
+    return np.asarray(squares + (bent * diagonal / skew**2).sum(axis=1))
+
+
+def planted(world: World, seed: int, sizes: Array | None = None) -> Planted:
+    """Return a table of the world; `sizes` [C, 2] replace its grid of N and D."""
+    rng = np.random.default_rng(seed)
+    if sizes is None:
+        n, d = np.geomspace(6e7, 1e9, world.n_params), np.geomspace(2e9, 4e10, world.n_tokens)
+        sizes = np.array([(one, other) for one in n for other in d])
+    j = world.searched
+    bend = BEND[:j, :j] * rng.uniform(0.7, 1.5)
+    optima = law_at(sizes, world.kind)[:, :j] + world.scatter * rng.normal(size=(len(sizes), j))
+    rows: list[Any] = []
+    for (n, d), optimum in zip(sizes, optima, strict=True):
+        loss = 1.69 + 406 / n**0.34 + 411 / d**0.28
+        if world.random:
+            x = optimum + rng.uniform(-2, 2, (world.random, j)) + rng.uniform(-0.5, 0.5, j)
+        else:
+            axes = []
+            for at in range(j):
+                center = np.round(optimum[at] / world.step + rng.uniform(-1.5, 1.5)) * world.step
+                axis = center + world.step * np.arange(-world.around, world.around + 1)
+                if world.edge is not None and at == 0:
+                    axis = axis[axis < optimum[at] - world.edge]
+                axes.append(axis)
+            x = np.stack([each.ravel() for each in np.meshgrid(*axes, indexing="ij")], 1)
+        y = np.log(loss) + excess(x - optimum, bend)
+        if world.kind == "bimodal":  # a second, shallower minimum above the best learning rate
+            away = x[:, 0] - optimum[0] - 2.5
+            y = np.minimum(y, np.log(loss) + 0.006 + 0.02 * away**2 + excess(x - optimum, bend) * 0.1)
+        # Losses scatter more above the best learning rate.
+        y += world.noise * rng.normal(size=len(y)) * np.exp(0.3 * np.clip(x[:, 0] - optimum[0], -1, 2))
+        rows += [(n, d, *np.exp(own), np.exp(value)) for own, value in zip(x, y, strict=True)]
+    names = ["N", "D", *["lr", "bs"][:j], "loss"]
+    return Planted(pd.DataFrame(rows, columns=names), sizes, optima, bend)
+
+
+def published_like(
+    seed: int, scatter: float = 0.1, noise: float = 0.0012
+) -> tuple[Planted, NDArray[np.bool_]]:
+    """Return a table like the published ones, and which cells are small: up to a tenth of the largest compute."""
+    n = np.array([6.0e7, 1.2e8, 2.15e8, 2.68e8, 4.29e8, 5.37e8, 1.07e9])
+    d = np.array([2e9, 4e9, 8e9, 2e10, 5e10, 1e11])
+    sizes = np.array([(one, other) for one in n for other in d if 10 <= other / one <= 400])
+    world = World(noise=noise, scatter=scatter, around=4)
+    compute = sizes.prod(axis=1)
+    return planted(world, seed, sizes), compute <= compute.max() / 10

@@ -1,0 +1,28 @@
+"""The plug-ins of studies/plugins, imported into this process and forgotten again."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import sweeplab
+from sweeplab import plugins
+
+FOLDER = Path(sweeplab.__file__).parents[1] / "studies" / "plugins"
+
+
+@contextmanager
+def imported() -> Iterator[dict[str, ModuleType]]:
+    """Import them all; yield the modules by name."""
+    before, modules = len(plugins.added), {}
+    for file in sorted(FOLDER.glob("*.py")):
+        spec = importlib.util.spec_from_file_location(f"plugged_{file.stem}", file)
+        modules[file.stem] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(modules[file.stem])
+    try:
+        yield modules
+    finally:
+        plugins.forget(before)

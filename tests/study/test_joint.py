@@ -1,0 +1,199 @@
+import numpy as np
+import pytest
+from optuna.trial import TrialState, create_trial
+
+from sweeplab.laws.surrogate import Prediction
+from sweeplab.study.file.checks import study_from
+from sweeplab.study.joint import Inputs, JointModel, knowledge_gradient
+from sweeplab.study.problems import Problems, SourceMap
+from sweeplab.study.space import cells, spaces_of
+
+SEARCH = {
+    "learning_rate": {"min": 1e-3, "max": 1e-1, "log": True},
+    "dropout": {"min": 0, "max": 0.4, "step": 0.1},
+    "activation": ["relu", "gelu", "swiglu"],
+    "lr_decay": [True, False],
+    "min_lr": {"min": 1e-6, "max": 1e-4, "log": True, "when": "lr_decay"},
+    "n_head": {"divides": "n_embd", "min": 2, "max": 8},
+    "batch_size": [8, 16, 32],
+}
+GRID = {"n_embd": [32, 64, 128], "norm": ["layernorm", "rmsnorm"]}
+
+
+def spaces(search=SEARCH, grid=GRID, **parts):
+    written = {
+        "name": "a",
+        "data": {"corpus": "python-docs", "tokenizer": "char"},
+        "search": search,
+        "grid": grid,
+    }
+    heads = {} if "n_head" in search else {"fixed": {"n_head": 2}}
+    spec = study_from(written | heads | parts, Problems(SourceMap()))
+    return spaces_of(spec, cells(spec, 65)[0], 65)
+
+
+class Trials:
+    def __init__(self):
+        self.trials, self.pending = [], []
+
+    def ended(self):
+        return self.trials
+
+    def running(self):
+        return self.pending
+
+    def twin(self, parameters, number):
+        same = [trial.number for trial in self.trials if trial.params == parameters]
+        return min(same, default=None)
+
+
+def trial_of(space, point, number, value=None, state=TrialState.COMPLETE, curve=(), diverged=False):
+    kinds = {name: each for name, each in space.distributions().items() if name in point}
+    trial = create_trial(
+        state=state,
+        value=value,
+        params=point,
+        distributions=kinds,
+        intermediate_values=dict(curve),
+        user_attrs={},
+        system_attrs={"constraints": [1.0]} if diverged else {},
+    )
+    trial.number = number
+    if diverged:
+        trial.constraints["diverged"] = 1.0
+    return trial
+
+
+def loss_of(values):
+    """The best learning rate falls with the width; relu is 3% worse."""
+    best = 0.02 * (values.n_embd / 32) ** -1
+    return (2.0 - 0.1 * np.log2(values.n_embd / 32)) * float(
+        np.exp(0.03 * np.log(values.learning_rate / best) ** 2 + 0.03 * (values.activation == "relu"))
+    )
+
+
+def searched(spaces, n_trials, seed=0):
+    """Search all cells in turn; return the model and the trials of each cell."""
+    trials = [Trials() for _ in spaces]
+    model = JointModel(spaces, lambda cell: trials[cell], seed)
+    for number in range(n_trials):
+        for cell, space in enumerate(spaces):
+            point = model.propose(cell, number, {}) if number else model.first(cell, number)
+            values = space.resolve({name: space.parameters[name].decoded(point[name]) for name in point}, 0)
+            trials[cell].trials.append(trial_of(space, point, number, loss_of(values)))
+    return model, trials
+
+
+def test_columns_are_numbers_between_minus_1_and_1_and_indicators():
+    all_spaces = spaces()
+    inputs = Inputs(all_spaces)
+    draws = np.random.default_rng(0)
+    rows = np.vstack(
+        [
+            inputs.rows(space, [space.point(list(draws.random(len(space.parameters))))[0]])
+            for space in all_spaces
+            for _ in range(40)
+        ]
+    )
+    numbers, indicators = rows[:, inputs.columns.is_number], rows[:, ~inputs.columns.is_number]
+    searched_numbers = rows[:, inputs.columns.numbers]
+    assert np.abs(searched_numbers).max() <= 1 + 1e-9
+    assert set(np.unique(indicators)) == {0.0, 1.0}
+    assert np.isfinite(numbers).all()
+    # learning_rate, dropout, min_lr, n_head, batch_size; width; activation 3, lr_decay 2, norm 2.
+    assert (searched_numbers.shape[1], numbers.shape[1], indicators.shape[1]) == (5, 6, 7)
+
+
+def test_what_does_not_vary_has_no_column():
+    one = spaces({"learning_rate": SEARCH["learning_rate"]}, {"n_embd": [32, 64], "n_layer": [2]})
+    assert len(Inputs(one).columns.is_number) == 2
+
+
+def test_proposals_are_points_of_their_cell_and_never_repeat():
+    all_spaces = spaces()
+    _, trials = searched(all_spaces, 3)
+    for space, of_cell in zip(all_spaces, trials, strict=True):
+        points = [trial.params for trial in of_cell.trials]
+        assert len({str(point) for point in points}) == 3
+        for point in points:
+            assert point.keys() <= space.parameters.keys()
+            assert ("min_lr" in point) == point["lr_decay"]
+
+
+def test_the_same_trials_give_the_same_proposal_whatever_was_asked_before():
+    search = {"learning_rate": SEARCH["learning_rate"], "activation": ["relu", "gelu"]}
+    all_spaces = spaces(search, {"n_embd": [32, 64, 128]})
+    model, trials = searched(all_spaces, 3)
+    again = JointModel(all_spaces, lambda cell: trials[cell], 0)
+    assert again.propose(2, 3, {}) == model.propose(2, 3, {})
+    assert JointModel(all_spaces, lambda cell: trials[cell], 1).propose(2, 3, {}) != model.propose(2, 3, {})
+
+
+def test_few_trials_a_cell_find_an_optimum_that_moves_with_the_size():
+    all_spaces = spaces(
+        {"learning_rate": SEARCH["learning_rate"], "activation": ["relu", "gelu"]},
+        {"n_embd": [32, 64, 128, 256]},
+    )
+    model, _ = searched(all_spaces, 4)
+    for cell, width in enumerate((32, 64, 128, 256)):
+        best = model.best(cell)
+        assert best["activation"] == "gelu"
+        assert best["learning_rate"] == pytest.approx(0.02 * 32 / width, rel=0.35)
+
+
+def test_values_decided_already_are_kept():
+    model, _ = searched(spaces(grid={"n_embd": [32, 64]}), 2)
+    assert model.propose(0, 2, {"dropout": 0.3})["dropout"] == 0.3
+
+
+def test_a_running_trial_is_not_proposed_again():
+    search = {"learning_rate": SEARCH["learning_rate"]}
+    all_spaces = spaces(search, {"n_embd": [32, 64]})
+    model, trials = searched(all_spaces, 2)
+    first = model.propose(1, 2, {})
+    trials[1].pending.append(trial_of(all_spaces[1], first, 2, state=TrialState.RUNNING))
+    second = model.propose(1, 3, {})
+    assert abs(np.log(second["learning_rate"] / first["learning_rate"])) > 0.03
+
+
+def test_the_last_trial_takes_the_lowest_expected_loss():
+    search = {"learning_rate": SEARCH["learning_rate"]}
+    all_spaces = spaces(search, {"n_embd": [32, 64, 128]})
+    model, _ = searched(all_spaces, 3)
+    last, best = model.propose(1, 3, {}, exploits=True), model.best(1)
+    assert last["learning_rate"] == pytest.approx(best["learning_rate"], rel=0.1)
+
+
+def test_pruned_and_diverged_trials_are_learned_from():
+    search = {"learning_rate": SEARCH["learning_rate"]}
+    all_spaces = spaces(search, {"n_embd": [32, 64, 128]})
+    model, trials = searched(all_spaces, 3)
+    curve = {100: 3.0}
+    for of_cell in trials:
+        for trial in of_cell.trials:
+            trial.intermediate_values = {100: 1.5 * trial.value}
+    before = model.surrogate(0)
+    space = all_spaces[0]
+    trials[0].trials += [
+        trial_of(space, {"learning_rate": 0.05}, 3, state=TrialState.PRUNED, curve=curve),
+        trial_of(space, {"learning_rate": 0.09}, 4, state=TrialState.PRUNED, curve={0: 4.0}, diverged=True),
+    ]
+    after = model.surrogate(0)
+    assert len(after.y) == len(before.y) + 2
+    x = model.inputs.rows(space, [{"learning_rate": 0.05}, {"learning_rate": 0.09}])
+    (pruned, diverged), _ = after.marginal(x)
+    assert pruned == pytest.approx(np.log(2.0), abs=0.1)
+    assert diverged > pruned
+
+
+def test_the_knowledge_gradient_is_the_expected_drop_of_the_lowest_mean():
+    draws = np.random.default_rng(0)
+    root = draws.standard_normal((4, 4)) * 0.1
+    points = Prediction(np.array([1.0, 1.02, 0.99, 1.1]), root @ root.T)
+    noise = np.full(4, 0.05)
+    gains = knowledge_gradient(points, noise)
+    for at in range(4):
+        moved = points.covariance[:, at] / np.sqrt(points.covariance[at, at] + noise[at] ** 2)
+        results = draws.standard_normal(200_000)
+        lowest = (points.mean[:, None] + moved[:, None] * results).min(axis=0)
+        assert gains[at] == pytest.approx(points.mean.min() - lowest.mean(), abs=0.003)

@@ -1,0 +1,90 @@
+"""Without private parts of libraries a study takes longer and comes to the same trials, bits and records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+
+from sweeplab.errors import BadInput
+from sweeplab.lab.storage import count_trials
+from sweeplab.libraries import VARIABLE
+from sweeplab.records.folders import StudyFolder
+from sweeplab.study.search import Range
+from sweeplab.study.space import cells
+from sweeplab.study.spec import Budget, Pruner, Sampler
+from sweeplab.sweep.loop import Loop
+from sweeplab.sweep.trials import public, tables
+from sweeplab.sweep.trials.public import PublicStorage, open_storage, why_public
+from sweeplab.sweep.trials.storage import TrialStorage
+from sweeplab.sweep.trials.store import Store
+from sweeplab.tracking import open_tracker
+from sweeplab.tracking.connection import tracking_uri
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SEARCH = {"learning_rate": Range(1e-4, 1e-1, log=True), "weight_decay": Range(0.0, 0.1)}
+HALVING = Pruner(type="asha", options={"min_resource": 10, "reduction_factor": 2})
+
+
+def result_of(spec, dataset, lab: Path) -> dict[str, Any]:
+    """Work on a study that is stopped twice, ship it, and return what it came to."""
+    folder, sizes = StudyFolder(lab, spec.name), dataset.tokenizer.vocab_size
+    for n_steps in (7, 31, None):
+        left = iter(range(n_steps or 1_000_000))
+        store = Store.create(spec, cells(spec, sizes)[0], sizes, folder.storage_url)
+        Loop(spec, store, dataset, folder, stopping=lambda left=left: next(left, None) is None).run()
+    tracker = open_tracker(lab, spec.name)
+    tracker.open({})
+    runs = [*folder.runs()]
+    assert all(tracker.ship(run.path) for run in runs)
+    client = MlflowClient(tracking_uri(lab))
+    shipped = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    trials = [trial for cell in store.cells for trial in store.trials(cell)]
+    counts = count_trials(folder)
+    return {
+        "storage": type(store.storage),
+        "trials": [
+            (each.number, each.state, each.params, each.value, each.intermediate_values) for each in trials
+        ],
+        "outcomes": [each.user_attrs["outcome"] for each in trials],
+        "losses": {run.read_start().key: [point.val_loss for point in run.points()] for run in runs},
+        "weights": {run.read_start().key: run.read_end().best_val_loss for run in runs},
+        "counts": {cell: (each.states, each.lowest) for cell, each in counts.items()},
+        "shipped": sorted(
+            (run.data.tags.get("mlflow.runName", ""), run.data.metrics.get("val_loss", 0.0))
+            for run in shipped
+        ),
+    }
+
+
+def test_a_study_comes_to_the_same_without_private_parts(
+    tiny, dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler = Sampler(type="tpe", options={"n_startup_trials": 3})
+    budget = Budget(trials_per_cell=6)
+    spec = tiny(
+        search=SEARCH, seeds=[0, 1], sampler=sampler, pruner=HALVING, budget=budget, grid={"n_embd": [16, 32]}
+    )
+    results = {}
+    for way in ("", "1"):
+        monkeypatch.setenv(VARIABLE, way)
+        results[way] = result_of(spec, dataset, tmp_path / f"lab{way}")
+    assert (results[""].pop("storage"), results["1"].pop("storage")) == (TrialStorage, PublicStorage)
+    assert results[""] == results["1"]
+    assert {*results["1"]["outcomes"]} == {"complete", "pruned"}
+    assert len(results["1"]["trials"]) == 12 and len(results["1"]["shipped"]) >= 24
+
+
+def test_tables_of_another_optuna_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert why_public() == ""
+    monkeypatch.setattr(tables, "COLUMNS", tables.COLUMNS | {tables.USER: "trial_id key value_json"})
+    public._unlike_tables.cache_clear()
+    assert why_public() == "Optuna has other columns in: trial_user_attributes"
+    storage = open_storage(f"sqlite:///{tmp_path}/trials.db")
+    assert isinstance(storage, PublicStorage)
+    public._unlike_tables.cache_clear()
+    with pytest.raises(BadInput, match="cannot reopen"):
+        storage.reopen(1)

@@ -1,0 +1,49 @@
+"""The public ways of torch come to what its private parts come to."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from train.test_stack import train_in_stacks_of
+
+from sweeplab.libraries import VARIABLE
+from sweeplab.train import private
+from sweeplab.train.program import compiles_whole
+from sweeplab.train.run import Run
+
+
+def test_adams_step_has_the_same_bits_through_torchs_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [torch.randn(1000).abs() for _ in range(4)]
+    results = []
+    for is_public in ("", "1"):
+        monkeypatch.setenv(VARIABLE, is_public)
+        assert (private.why_no_kernel() == "") == (is_public == "")
+        own = [row.clone() for row in rows]
+        for step in (1, 2, 30):
+            private.fused_adam_(*own, step, lr=1e-2, beta1=0.9, beta2=0.99, eps=1e-8)
+        results.append(own)
+    assert all(map(torch.equal, *results))
+    assert not torch.equal(results[0][0], rows[0])
+
+
+def test_a_compiler_that_lacks_a_part_is_not_used(unlike, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = unlike("P", compile=True, device="cpu")[0].values
+    assert compiles_whole(values) and private.why_no_programs() == ""
+    monkeypatch.setattr(private, "_COMPILER", {"_inductor/compile_fx.py": "compile_fx_ahead_of_all"})
+    private._lacking.cache_clear()
+    assert private.why_no_programs() == "this version of torch has no compile_fx_ahead_of_all"
+    assert not compiles_whole(values)
+    private._lacking.cache_clear()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
+@pytest.mark.timeout(1800)
+def test_without_programs_the_losses_are_compiled(unlike, tokens, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "1")
+    runs = unlike("P", compile=True, max_iters=24, eval_interval=12)
+    plain = [Run(run.key, run.values.replace(compile=False)) for run in runs]
+    curves, compiled = (train_in_stacks_of(4, each, tokens)[0] for each in (plain, runs))
+    for key, points in curves.items():
+        for (at, loss, _), (also_at, also, _) in zip(points, compiled[key], strict=True):
+            assert at == also_at and also == pytest.approx(loss, abs=1e-4)

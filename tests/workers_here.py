@@ -1,0 +1,93 @@
+"""Workers in threads of the test's own process, with the real store, runner, supervisor and tracking.
+
+A worker's process costs its imports, 2.4 seconds of a processor each: tests have processes where those are the subject.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from sweeplab.lab.events import Event, WorkerExited, event_line, read_event
+from sweeplab.records.folders import StudyFolder
+from sweeplab.sweep.engines import local
+from sweeplab.sweep.engines.base import WorkerEngine, WorkerPlace
+from sweeplab.sweep.trials.commands import Commands
+from sweeplab.sweep.work.worker import Starter, work
+
+
+class Here(Starter):
+    """This process: events pass as lines of JSON, as through a pipe, and no signal is heard."""
+
+    def __init__(self, engine: WorkerEngine, index: int) -> None:
+        self.closed, self.was_signaled = threading.Event(), False
+        self._engine, self._index = engine, index
+
+    def emit(self, event: Event) -> None:
+        self._engine.events.put(read_event(event_line(event), self._index))
+
+    def follow(self, folder: StudyFolder, commands: Commands) -> None:
+        pass
+
+
+class ThreadEngine(WorkerEngine):
+    """Runs each worker in a thread; who is killed is asked to leave."""
+
+    is_here = True
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._starters: dict[int, Here] = {}
+        self._threads: list[threading.Thread] = []
+
+    def start(self, indices: Sequence[int], since: float = 0.0) -> None:
+        for index in indices:
+            self._starters[index] = Here(self, index)
+            thread = threading.Thread(target=self._work, args=(index, self._starters[index]), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _work(self, index: int, starter: Here) -> None:
+        code = 1
+        with self.log(index).open("a") as log:
+            try:
+                code = work(starter, self.folder, self.resources[index].threads, self.force)
+            except Exception:
+                log.write(traceback.format_exc())
+        del self._starters[index]
+        self.events.put(WorkerExited(worker=index, code=code))
+
+    def stop(self) -> None:
+        for starter in [*self._starters.values()]:
+            starter.closed.set()
+
+    kill = stop
+
+    def close(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+    def places(self) -> list[WorkerPlace]:
+        host, name = socket.gethostname(), f"process {os.getpid()}"
+        return [
+            WorkerPlace(index, "running", host, name, str(self.log(index))) for index in [*self._starters]
+        ]
+
+
+@contextmanager
+def workers_here() -> Iterator[None]:
+    """Let studies of engine local have their workers in this process."""
+    import torch
+
+    n_threads = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "LocalEngine", ThreadEngine)
+        yield
+    torch.set_num_threads(n_threads)
