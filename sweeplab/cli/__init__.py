@@ -25,9 +25,10 @@ from sweeplab.cli.laws.ledger import forecast, ledger, verify
 from sweeplab.cli.laws.next import next_runs
 from sweeplab.cli.model import coordinates, params, trace
 from sweeplab.cli.options import AsJson
-from sweeplab.cli.printing import print_answer, show_control_characters
+from sweeplab.cli.printing import print_answer
 from sweeplab.cli.report import compare_studies, dashboard, scaling, sweep, ui
 from sweeplab.cli.storage import backup_storage, start_storage, stop_storage, storage_status
+from sweeplab.cli.streams import FULL, open_streams, outlive_readers
 from sweeplab.cli.study import control
 from sweeplab.cli.study.manage import init, rename, rm
 from sweeplab.cli.study.predict import predict as predict_size
@@ -227,9 +228,11 @@ def _whole() -> Callable[..., None]:
 
 def main() -> None:
     """Run the command line: 0 done, 1 failed, 2 bad input, 130 interrupted."""
-    show_control_characters()
+    open_streams()
     try:
-        sys.exit(_whole()(prog_name="sweeplab", standalone_mode=False))
+        code = _whole()(prog_name="sweeplab", standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(code)
     except UsageError as error:
         line = " ".join(error.format_message().split()).removesuffix(".")
         if error.ctx:
@@ -248,10 +251,11 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:  # the reader of the output is gone: `sweeplab … | head`
-        sys.stderr.close()
+        outlive_readers()
         sys.exit(EXIT_FAILED)
     except OSError as error:
-        if error.errno == errno.ENOSPC:
+        if error.errno in FULL:
+            outlive_readers()
             print(f"error: {error.filename or 'a disk'}: {error.strerror}", file=sys.stderr)
             sys.exit(EXIT_FAILED)
         if error.filename is None:

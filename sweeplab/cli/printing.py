@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from sweeplab.formatting import json_ready, on_one_line, several, visible
 
@@ -26,38 +26,6 @@ Answer = tuple[Any, str | Callable[[Any], None]]
 WIDE = 240
 # A column of text may be wrapped down to this width.
 TEXT_WIDTH = 20
-
-
-class VisibleStream:
-    """A stream of text on which nothing steers the terminal: what `print`, Typer, warnings and tracebacks write to.
-
-    Rich, which colors and redraws lines, writes to `terminal`; `console` escapes what it is given.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self.terminal = getattr(stream, "terminal", stream)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "buffer":  # Typer would write to it, past `write`, where the encoding is ASCII
-            raise AttributeError(name)
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        """Write a text with its control characters as escapes."""
-        return self._stream.write(visible(text))
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        """Write several texts."""
-        self._stream.writelines(map(visible, lines))
-
-
-def show_control_characters() -> None:
-    """Let this process print no control character but ends of lines and tabs: text may come from anyone."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is not None and not isinstance(stream, VisibleStream):
-            setattr(sys, name, VisibleStream(stream))
 
 
 def print_answer(answer: Answer, as_json: bool) -> None:

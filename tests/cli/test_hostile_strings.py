@@ -20,7 +20,8 @@ from trained import run_in
 from typer.main import get_command
 
 from sweeplab.cli import app
-from sweeplab.cli.printing import console, print_json, show_control_characters
+from sweeplab.cli.printing import console, print_json
+from sweeplab.cli.streams import open_streams
 from sweeplab.data.tokenizers import CharTokenizer
 from sweeplab.records.folders import StudyFolder
 
@@ -154,9 +155,7 @@ def test_generated_text_keeps_its_lines_and_tabs(cli, folder: Path) -> None:
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_no_encoding_of_a_stream_lets_them_through(encoding: str) -> None:
     """Typer writes to the bytes below a stream whose encoding is ASCII."""
-    program = (
-        "from sweeplab.cli.printing import show_control_characters; show_control_characters(); import typer; "
-    )
+    program = "from sweeplab.cli.streams import open_streams; open_streams(); import typer; "
     program += "typer.echo('a\\x1b]0;t\\x07b'); typer.echo('c\\x1b]d', err=True)"
     settings = {**os.environ, "PYTHONIOENCODING": encoding}
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, env=settings, check=True)
@@ -166,7 +165,7 @@ def test_no_encoding_of_a_stream_lets_them_through(encoding: str) -> None:
 def test_json_is_exact(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(sys, name, getattr(sys, name))
-    show_control_characters()
+    open_streams()
     print_json({TEXT: [TEXT]})
     assert json.loads(capsys.readouterr().out) == {TEXT: [TEXT]}
 
@@ -175,7 +174,7 @@ def test_texts_without_such_characters_stay_as_they_are(monkeypatch: pytest.Monk
     plain = "[a, b] {x} [0.9]  \tcafé – ✓ 東京 \\x1b \u200d"
     stream = StringIO()
     monkeypatch.setattr(sys, "stdout", stream)
-    show_control_characters()
+    open_streams()
     print(plain)
     console().print(plain, soft_wrap=True)
     assert stream.getvalue().replace("        ", "\t").count(plain.replace("\t", "")[:9]) == 2

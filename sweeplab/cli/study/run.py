@@ -266,7 +266,8 @@ def run(
     file = named_file(file, lab)
     study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
     say_start(f"reading the data of {file}", quiet)
-    from sweeplab.cli.study.view import run_with_view, write_line
+    from sweeplab.cli.streams import write_line
+    from sweeplab.cli.study.view import run_with_view
 
     if detach:
         from sweeplab.sweep.control.steering import detach as start
@@ -368,7 +369,8 @@ def work(
     """
     folder = find_study(lab, name)
     say_start(f"reading {name}", quiet)
-    from sweeplab.cli.study.view import counted_interrupts, write_line
+    from sweeplab.cli.streams import outlive_readers, write_line
+    from sweeplab.cli.study.view import counted_interrupts
     from sweeplab.lab.events import Event, StudyNotice, TrialClaimed, TrialEnded, TrialRequeued, WorkerReady
     from sweeplab.sweep.control.following import join_study
 
@@ -391,6 +393,7 @@ def work(
                 words += [f"{metric} {value:.4f}" for value in [event.ending.value] if value is not None]
                 write_line("  ".join(words))
 
+    outlive_readers(folder.log)
     with counted_interrupts(lambda text: None if quiet else write_line(text)) as interrupts:
         failures = join_study(folder, force, report, interrupts, allow_plugins)
     for failure in failures:

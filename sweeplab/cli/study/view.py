@@ -22,7 +22,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sweeplab.api import Study
-from sweeplab.cli.printing import console, print_json, say, show_control_characters, workers_in_words
+from sweeplab.cli.printing import console, print_json, say, workers_in_words
+from sweeplab.cli.streams import open_streams, outlive_readers, write_line
 from sweeplab.cli.study.show import print_confirmed, print_study
 from sweeplab.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from sweeplab.formatting import (
@@ -338,7 +339,7 @@ def _following(
         return
     view = View(name, interrupts)
     with Live(view, console=screen, refresh_per_second=4, transient=True):
-        show_control_characters()  # also in what others print, in which Rich looks for colors while it draws
+        open_streams()  # also in what others print, in which Rich looks for colors while it draws
         yield view.update
 
 
@@ -350,6 +351,7 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
     With `as_json` the progress is lines; with `quiet` only errors are printed. If this process is a job of a cluster
     that asked it to leave, it is queued again.
     """
+    outlive_readers(study.folder.log)
     screen = console(stderr=True, quiet=quiet)
     live = _is_live(screen) and not as_json
     # A signal may interrupt a print, so a view shows its message at the next drawing.
@@ -392,6 +394,7 @@ def confirm_with_view(study: Study, top: int | None, seeds: int | None, as_json:
     # Imported here because it imports torch, for which `study run` need not wait.
     from sweeplab.sweep.confirming import Interrupted
 
+    outlive_readers(study.folder.log)
     screen = console(stderr=True, quiet=quiet)
     live = _is_live(screen) and not as_json
     with counted_interrupts(lambda text: None if live or quiet else write_line(text)) as interrupts:
@@ -424,11 +427,6 @@ def watch_with_view(folder: StudyFolder) -> int:
         return 0
     _say_state(folder, study_state(folder))
     return EXIT_CODES.get(status or "failed", EXIT_FAILED)
-
-
-def write_line(text: str) -> None:
-    """Print a line on standard error; safe inside a signal handler."""
-    os.write(sys.stderr.fileno(), f"{visible(text)}\n".encode())
 
 
 def _say_state(folder: StudyFolder, status: str) -> None:

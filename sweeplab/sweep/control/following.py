@@ -158,7 +158,7 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
             if where != places.get(worker):
                 yield LogLine(time=None, source=f"worker-{worker}", text=where)
         places = now
-        for file in sorted(folder.path.glob("worker-*.log")):
+        for file in [folder.run_log, *sorted(folder.path.glob("worker-*.log"))]:
             added = logs.setdefault(file, GrowingFile(file)).new_lines()
             for text in added.decode("utf-8", "replace").splitlines():
                 yield LogLine(time=None, source=file.stem, text=text)

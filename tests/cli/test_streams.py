@@ -1,0 +1,64 @@
+"""What a command prints to may be closed, full, of any encoding, or without a reader."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli.conftest import STUDY, Finished
+
+SWEEPLAB = shlex.join([sys.executable, "-m", "sweeplab"])
+
+
+def shell(command: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    command = command.replace("sweeplab", SWEEPLAB)
+    return subprocess.run(
+        ["bash", "-c", command], capture_output=True, env={**os.environ, **settings}, text=True
+    )
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437"])
+@pytest.mark.parametrize("command", ["study run --help", "laws fit --help"])
+def test_any_encoding_prints(command: str, encoding: str) -> None:
+    ended = shell(f"sweeplab {command}", PYTHONIOENCODING=encoding)
+    assert ended.returncode == 0 and not ended.stderr and "\\u2026" in ended.stdout
+
+
+def test_yaml_with_an_ellipsis_prints_in_ascii(finished: Finished) -> None:
+    ended = shell(f"sweeplab best tiny --yaml --lab {finished.lab}", PYTHONIOENCODING="ascii")
+    assert ended.returncode == 0 and not ended.stderr and "seeds:" in ended.stdout
+
+
+@pytest.mark.parametrize("command", ["show tiny", "list", "doctor tiny", "best tiny --json"])
+def test_closed_streams_change_no_exit_code(command: str, finished: Finished) -> None:
+    command = f"sweeplab {command} --lab {finished.lab}"
+    code = shell(command).returncode
+    for closed in ("<&- >&- 2>&-", ">&-", "2>&-"):
+        ended = shell(f"{command} {closed}")
+        assert ended.returncode == code and "Traceback" not in ended.stderr, closed
+
+
+@pytest.mark.parametrize("command", ["show tiny", "list", "best tiny --json"])
+def test_a_full_output_is_one_line_that_names_it(command: str, finished: Finished) -> None:
+    command = f"sweeplab {command} --lab {finished.lab}"
+    ended = shell(f"{command} >/dev/full")
+    assert ended.returncode == 1 and ended.stderr == "error: standard output: No space left on device\n"
+    assert shell(f"{command} >/dev/full 2>/dev/full").returncode == 1
+
+
+def test_a_reader_that_leaves_ends_what_only_prints(finished: Finished) -> None:
+    ended = shell(f"sweeplab logs tiny --lab {finished.lab} | true; exit ${{PIPESTATUS[0]}}")
+    assert ended.returncode == 1 and not ended.stderr
+
+
+def test_what_trains_outlives_who_reads(folder: Path) -> None:
+    (folder / "tiny.yaml").write_text(STUDY)
+    ended = shell("sweeplab study run tiny.yaml 2>&1 | head -1; exit ${PIPESTATUS[0]}")
+    assert ended.returncode == 0 and ended.stdout.count("\n") == 1
+    logged = shell("sweeplab logs tiny; sweeplab list").stdout
+    assert "is dropped: Broken pipe" in logged and "4/4" in logged
+    assert shell("sweeplab study run tiny.yaml --name full >/dev/full 2>/dev/full").returncode == 0
