@@ -237,7 +237,7 @@ def test_a_published_model_is_a_function_of_text(result: StudyResult, tmp_path: 
         assert sweeplab.load_run(name, lab=lab).generate("import ", max_new_tokens=9) == text
     with pytest.raises(BadInput, match="no run models:/tiny/2 at sqlite:///"):
         sweeplab.load_run("models:/tiny/2", lab=lab)
-    with pytest.raises(BadInput, match="no runs in cell 'al'"):
+    with pytest.raises(BadInput, match="no cell 'al'"):
         publish(folder, "al")
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from functools import cached_property
 
 from sweeplab.data.task import task_of
-from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.listing import Trial, pick_trial, read_trials, tasks_may_differ
+from sweeplab.records.cells import named_cell, some_of
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.choice import Choice, Ranking, Tried, rank
 
@@ -51,6 +52,16 @@ class StudyTrials:
         choices = [choice for each in self._rankings if (choice := each.choice(cell))]
         return choices[0] if len(choices) == 1 else None
 
+    def cell_named(self, text: str | None) -> str | None:
+        """Return the cell with trials that a text names; None, for all cells, stays None.
+
+        Raises:
+            BadInput: there is none, or there are several.
+        """
+        if text is None:
+            return None
+        return named_cell(self.folder.name, sorted({trial.cell for trial in self.all}), text)
+
     def find(self, cell: str | None = None, number: int | None = None) -> Trial:
         """Return the chosen trial of a cell or of all; with `number` that trial, however it ended.
 
@@ -60,18 +71,14 @@ class StudyTrials:
         """
         if number is not None:
             return pick_trial(self.folder, self.all, number, cell)
-        name, keys = self.folder.name, sorted({trial.cell for trial in self.all})
-        if cell is not None and cell not in keys:
-            raise BadInput(
-                Problem(f"study {name} has no runs in cell {cell!r}", ", ".join(keys), nearest(cell, keys))
-            )
+        name, cell = self.folder.name, self.cell_named(cell)
         by_task = self.by_task(cell)
         if not by_task:
             where = name if cell is None else f"{name} in cell {cell}"
             raise BadInput(f"no trial of study {where} has been trained to its end yet")
         if len(by_task) > 1:
             what = f"the cells of study {name} learn different tasks: no trial is best of all; name a cell"
-            raise BadInput(Problem(what, ", ".join(keys)))
+            raise BadInput(Problem(what, some_of(sorted({trial.cell for trial in self.all}))))
         return by_task[0][0]
 
 

@@ -16,13 +16,13 @@ from sweeplab.data.task import TASK, have_one_task, loss_unit
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import shipped
 from sweeplab.formatting import several
+from sweeplab.records.cells import named_cell, some_of
 from sweeplab.records.folders import StudyFolder, WorkerPlace, is_name, lab_folder
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState, TrialEnding
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
 
-MOST_NAMED = 10
 # What follows the name of a study in those of the studies that confirm its best trials.
 CONFIRMING = ("race", "race2", "confirm")
 
@@ -133,7 +133,7 @@ def find_study(lab: str | Path | None, name: str) -> StudyFolder:
         if file_of(name).is_file():
             command = StudyFolder(folder, name).command("study run")
             raise BadInput(f"no study {name!r} in {folder} yet; {command} runs it")
-        raise BadInput(Problem(f"no study {name!r} in {folder}", _some(names), nearest(name, names)))
+        raise BadInput(Problem(f"no study {name!r} in {folder}", some_of(names), nearest(name, names)))
     return StudyFolder(folder, name)
 
 
@@ -199,7 +199,7 @@ def study_source(path: str | Path, lab: Path) -> Path:
         return file
     names = sorted({*study_names(lab), *(each.stem for each in Path().glob("studies/*.yaml"))})
     raise BadInput(
-        Problem(f"{name}: no study file, and no study in {lab}", _some(names), nearest(name, names))
+        Problem(f"{name}: no study file, and no study in {lab}", some_of(names), nearest(name, names))
     )
 
 
@@ -244,33 +244,19 @@ def find_trial(study: str, trials: Mapping[str, Collection[int]], number: int, c
         BadInput: there is no such cell or trial, or several cells have a trial of this number.
     """
     if cell is not None:
-        check_cell(study, trials, cell)
+        cell = named_cell(study, trials, cell)
     searched, where = trials, f"study {study}"
     if cell is not None:
         searched, where = {cell: trials[cell]}, f"cell {cell}"
     keys = [key for key, numbers in searched.items() if number in numbers]
     if len(keys) > 1:
         what = f"{several(len(keys), 'cell')} of study {study} have a trial {number}; name one with --cell"
-        raise BadInput(Problem(what, _some(keys)))
+        raise BadInput(Problem(what, some_of(keys)))
     if not keys:
         last = max((max(numbers) for numbers in searched.values() if numbers), default=None)
         allowed = "none yet" if last is None else f"0 to {last}"
         raise BadInput(Problem(f"{where} has no trial {number}", allowed))
     return keys[0]
-
-
-def check_cell(study: str, cells: Collection[str], cell: str) -> None:
-    """Make sure that a study has a cell.
-
-    Raises:
-        BadInput: it has none of this name; offers the nearest.
-    """
-    if cell not in cells:
-        raise BadInput(Problem(f"study {study} has no cell {cell!r}", _some(cells), nearest(cell, cells)))
-
-
-def _some(names: Collection[str]) -> str:
-    return ", ".join([*list(names)[:MOST_NAMED], *["…"] * (len(names) > MOST_NAMED)])
 
 
 @dataclass(frozen=True)

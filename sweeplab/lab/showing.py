@@ -21,7 +21,6 @@ from sweeplab.lab.listing import (
     StudyState,
     Trial,
     cell_limits,
-    check_cell,
     has_one_task,
     pick_trial,
     read_trials,
@@ -29,6 +28,7 @@ from sweeplab.lab.listing import (
 )
 from sweeplab.lab.storage import TrialCounts, count_trials
 from sweeplab.laws.evidence import Evidence, chosen_best
+from sweeplab.records.cells import named_cell
 from sweeplab.records.folders import StudyFolder, WorkerPlace
 from sweeplab.records.runs import (
     MEASURES,
@@ -126,7 +126,7 @@ def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> d
     counts, baselines = count_trials(folder), folder.baselines
     disagreement = _disagreement(folder, trials, counts, unfinished)
     if only is not None:
-        check_cell(folder.name, by_cell, only)
+        only = named_cell(folder.name, by_cell, only)
         by_cell, trials = {only: by_cell[only]}, by_cell[only]
         baselines = {cell: baseline for cell, baseline in baselines.items() if cell == only}
     # By cell, how many trials came from each source; no other number counts them.

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from sweeplab.data.task import DataSizes, Sizes
-from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.errors import BadInput, Problem
 from sweeplab.expressions import Expression
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameters, defaults
 from sweeplab.model.shape import settled
+from sweeplab.records.cells import named_cell
 from sweeplab.study.problems import shown
 from sweeplab.study.rules import (
     LENGTHS_OF,
@@ -462,11 +463,10 @@ def cells_named(spec: StudySpec, sizes: Sizes, key: str | None) -> list[Cell]:
         BadInput: the study has no such cell; suggests the nearest name.
     """
     every, _ = cells(spec, sizes)
-    keys = [cell.key for cell in every]
-    if key is not None and key not in keys:
-        few = " | ".join(keys) if len(keys) < FEW else ""
-        raise BadInput(Problem(f"{spec.name} has no cell {key!r}", few, nearest(key, keys)))
-    return [cell for cell in every if key in (None, cell.key)]
+    if key is None:
+        return every
+    key = named_cell(spec.name, [cell.key for cell in every], key)
+    return [cell for cell in every if cell.key == key]
 
 
 def unmet(

@@ -38,11 +38,11 @@ def test_every_name_of_a_run_opens_it(finished, folder: Path) -> None:
         ("tny", "no run 'tny'; allowed: a study's NAME, .*; did you mean 'tiny'?"),
         ("tiy/n_embd=8/0-0", "no run .*; did you mean 'tiny/n_embd=8/0-0'?"),
         ("tiny/n_embd=8/0-1", "no run 'n_embd=8/0-1' in study tiny; did you mean 'n_embd=8/0-0'?"),
-        ("tiny/n_embd=9", "study tiny has no runs in cell 'n_embd=9'.*; did you mean 'n_embd=8'?"),
+        ("tiny/n_embd=9", "study tiny has no cell 'n_embd=9'.*; did you mean 'n_embd=8'?"),
         ("0" * 32, "no run 0{32} at sqlite:"),
         ("no/folder", "no run 'no/folder'"),
         ("n" * 300, "no run 'n{300}'"),
-        ("tiny/" + "n" * 300 + "/0-0", "no run 'n{300}/0-0' in study tiny"),
+        ("tiny/" + "n" * 300 + "/0-0", "study tiny has no cell 'n{300}'"),
     ],
 )
 def test_what_is_no_run(text: str, said: str, finished) -> None:

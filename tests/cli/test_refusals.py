@@ -64,7 +64,7 @@ REFUSED = [
     ("trial resume tiny 1", "2 cells of study tiny have a trial 1; name one with --cell"),
     ("show tiny --trial 9", "study tiny has no trial 9; allowed: 0 to 1"),
     ("show tiny --cell n_embd=9", "has no cell 'n_embd=9'"),
-    ("best tiny --cell n_embd=9", "study tiny has no runs in cell 'n_embd=9'; allowed: n_embd=16, n_embd=8"),
+    ("best tiny --cell n_embd=9", "study tiny has no cell 'n_embd=9'; allowed: n_embd=16, n_embd=8; did you mean 'n_embd=8'?"),
     ("best tiny --trial 0", "2 cells of study tiny have a trial 0; name one with --cell"),
     ("best tiny --trial 7 --cell n_embd=8", "cell n_embd=8 has no trial 7; allowed: 0 to 1"),
     ("best tiny --output tiny.yaml", "tiny.yaml: the file exists already; allowed: --force"),
@@ -95,7 +95,7 @@ REFUSED = [
     # Models, and runs in use.
     ("model params --preset gpt22", "did you mean 'gpt2'?"),
     ("model params --cell n_embd=8", "FILE --cell CELL"),
-    ("model params tiny.yaml --cell n_embd=9", "allowed: n_embd=8 | n_embd=16"),
+    ("model params tiny.yaml --cell n_embd=9", "allowed: n_embd=8, n_embd=16"),
     ("model params -o n_kv_head=4", "-o n_kv_head=4: no cell meets 'n_kv_head divides n_head"),
     ("model params -o 'grid.n_layer=[1, 2]'", "these are 2 models"),
     ("model trace --preset gpt2-xl -o n_layer=1024", "gpt2-xl needs "),

@@ -308,6 +308,7 @@ def best(
 
     folder = named_study(name, lab)
     trials = StudyTrials(folder)
+    cell = trials.cell_named(cell)
     chosen = trials.find(cell, trial)
     if output:
         write_study(output, rerun_text(chosen), force, "run")
