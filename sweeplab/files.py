@@ -41,6 +41,11 @@ def keep_inside(lab: Path) -> None:
     _labs.add(lab.absolute())
 
 
+def labs_in_use() -> list[Path]:
+    """Return the labs that this process uses."""
+    return sorted(_labs)
+
+
 def make_folder(folder: Path, mode: int = 0o777) -> Path:
     """Make a folder, with those above it, unless it exists.
 

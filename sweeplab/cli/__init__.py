@@ -44,6 +44,7 @@ from sweeplab.errors import (
     nearest,
     synonym,
 )
+from sweeplab.files import labs_in_use
 from sweeplab.version import VERSION
 
 # A wrong option, a missing argument, one too many: the base of the only such error that Typer exports.
@@ -226,13 +227,26 @@ def _whole() -> Callable[..., None]:
     return get_command(app)
 
 
+def _ended() -> int | None:
+    try:
+        code = _whole()(prog_name="sweeplab", standalone_mode=False)
+        sys.stdout.flush()
+    except Exception as error:
+        from sweeplab.lab.disk import full_disk
+
+        message = full_disk(error, labs_in_use())
+        if message is None:
+            raise
+        print(f"error: {message}", file=sys.stderr)
+        return EXIT_FAILED
+    return code
+
+
 def main() -> None:
     """Run the command line: 0 done, 1 failed, 2 bad input, 130 interrupted."""
     open_streams()
     try:
-        code = _whole()(prog_name="sweeplab", standalone_mode=False)
-        sys.stdout.flush()
-        sys.exit(code)
+        sys.exit(_ended())
     except UsageError as error:
         line = " ".join(error.format_message().split()).removesuffix(".")
         if error.ctx:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from packaging.specifiers import SpecifierSet
 from sweeplab.doctor.findings import Check
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.formatting import several, without_password
+from sweeplab.lab.disk import existing, free_bytes, to_delete
 from sweeplab.libraries import VARIABLE, switched_off
 from sweeplab.tracking.connection import database_file, files_elsewhere, tracking_uri
 from sweeplab.tracking.environment import device
@@ -149,6 +149,8 @@ def lab_checks(lab: Path) -> Iterator[Check]:
     except OSError as error:
         cure = "name another folder by --lab or SWEEPLAB_LAB"
         yield Check("lab", str(lab), "bad", f"cannot be written: {error.strerror}", cure)
+        if free_bytes(lab) < BAD_BYTES:
+            yield disk_check(lab, free_bytes(lab))
         return
     system = file_system(place)
     if system in REMOTE:
@@ -157,15 +159,17 @@ def lab_checks(lab: Path) -> Iterator[Check]:
     else:
         state = {lab: "can be written"}.get(place, "will be created")
         yield Check("lab", str(lab), "ok", state)
-    yield disk_check(place, shutil.disk_usage(place).free)
+    yield disk_check(lab, free_bytes(lab))
 
 
-def disk_check(place: Path, free: int) -> Check:
-    """Check the free space."""
-    text, cure = f"{free / 2**30:.1f} GiB free", "free some space, or set track: {checkpoints: none}"
+def disk_check(lab: Path, free: int) -> Check:
+    """Check the free space of a lab's disk."""
+    place = str(existing(lab))
+    text = f"{free / 2**30:.1f} GiB free"
     if free >= WARN_BYTES:
-        return Check("disk", str(place), "ok", text)
-    return Check("disk", str(place), "bad" if free < BAD_BYTES else "warn", text, cure)
+        return Check("disk", place, "ok", text)
+    cure = f"{to_delete(lab)}; track: {{checkpoints: none}} needs less"
+    return Check("disk", place, "bad" if free < BAD_BYTES else "warn", text, cure)
 
 
 def file_system(place: Path) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import make_folder, sync_folder, write_whole
+from sweeplab.lab.disk import TRASH
 from sweeplab.lab.listing import check_free, read_spec, tracking_uri_of
 from sweeplab.lab.storage import open_database
 from sweeplab.records.folders import StudyFolder
@@ -33,7 +34,7 @@ def remove_study(folder: StudyFolder) -> Done:
         BadInput: the study is running.
         TrackingUnavailable: MLflow does not answer; the study stays.
     """
-    trash = folder.lab / "trash" / f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    trash = folder.lab / TRASH / f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     with folder.held(_in_use(folder)):
         delete_experiment(folder.lab, folder.name, tracking_uri_of(folder), trash.name)
         make_folder(trash.parent)
@@ -51,9 +52,9 @@ def restore_study(lab: Path, name: str) -> Done:
         TrackingUnavailable: MLflow does not answer.
     """
     pattern = re.compile(rf"{re.escape(name)}-\d{{8}}-\d{{6}}")
-    kept = sorted(each.name for each in (lab / "trash").glob("*/") if pattern.fullmatch(each.name))
+    kept = sorted(each.name for each in (lab / TRASH).glob("*/") if pattern.fullmatch(each.name))
     if not kept:
-        names = {each.name[:-16] for each in (lab / "trash").glob("*/")}
+        names = {each.name[:-16] for each in (lab / TRASH).glob("*/")}
         raise BadInput(Problem(f"the trash has no study {name!r}", ", ".join(names), nearest(name, names)))
     check_free(lab, name)
     folder, trash = StudyFolder(lab, name), StudyFolder(lab, f"../trash/{kept[-1]}")

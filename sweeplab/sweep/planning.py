@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import bytes_in_words, several, several_named, without_password, yaml_text
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.chosen import StudyTrials
+from sweeplab.lab.disk import existing, free_bytes, to_delete
 from sweeplab.lab.findings import find_limits
 from sweeplab.lab.listing import study_names
 from sweeplab.permissions import (
@@ -319,7 +319,7 @@ def look_ahead(spec: StudySpec, planned: plan.Plan, lab: Path) -> Outlook:
         low_seconds=left.low,
         high_seconds=left.high,
         timed_by=timed.timed_by,
-        free_bytes=shutil.disk_usage(_existing(folder.path)).free,
+        free_bytes=free_bytes(folder.path),
         to_change=[each.in_words() for each in find_limits(trials) if each.kind == "end of range"],
     )
 
@@ -436,7 +436,7 @@ def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
     except BadInput as error:
         problems += error.problems
     try:
-        tempfile.TemporaryFile(dir=_existing(folder.path)).close()  # leaves nothing behind
+        tempfile.TemporaryFile(dir=existing(folder.path)).close()  # leaves nothing behind
     except OSError as error:
         what = f"{folder.lab} cannot be written ({error.strerror or error})"
         problems.append(Problem(f"{what}; --lab or SWEEPLAB_LAB name another folder"))
@@ -480,16 +480,12 @@ def _checkpoint_bytes(
 
 def _check_disk(spec: StudySpec, folder: StudyFolder, needed: int, n_copies: int) -> None:
     kept = sum(file.stat().st_size for file in folder.path.glob("runs/*/*/*/*.safetensors"))
-    free, missing = shutil.disk_usage(_existing(folder.path)).free, needed - n_copies * kept
+    free, missing = free_bytes(folder.path), needed - n_copies * kept
     if free < missing:
         what = f"has {bytes_in_words(free)} of free space, checkpoints need {bytes_in_words(missing)}"
         keep = "" if spec.track.checkpoints == "none" else "track: {checkpoints: none} keeps none, "
-        cure = f"{keep}--lab or SWEEPLAB_LAB name another folder"
+        cure = f"{to_delete(folder.lab)}; {keep}--lab or SWEEPLAB_LAB name another folder"
         raise BadInput(f"{folder.lab} {what}; {cure}")
-
-
-def _existing(path: Path) -> Path:
-    return next(each for each in (path, *path.parents) if each.exists())
 
 
 def _in_words(algorithm: Algorithm) -> str:

@@ -31,7 +31,9 @@ def test_a_part_that_no_other_cell_has() -> None:
     cells = ["n_layer=1,n_embd=16", "n_layer=2,n_embd=16", "n_layer=2,n_embd=32"]
     assert named_cell("s", cells, "n_embd=32") == cells[2]
     assert named_cell("s", cells, "depth=1") == cells[0]  # by another common name
-    with pytest.raises(BadInput, match="2 cells of study s have n_embd=16; allowed: n_layer=1,n_embd=16, n_l"):
+    with pytest.raises(
+        BadInput, match="2 cells of study s have n_embd=16; allowed: n_layer=1,n_embd=16, n_l"
+    ):
         named_cell("s", cells, "n_embd=16")
 
 

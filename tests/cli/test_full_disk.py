@@ -1,0 +1,87 @@
+"""A lab on a disk without a byte left: it can be read, and what would write says so, with what may be deleted."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sweeplab.lab.disk import full_disk
+
+READING = (
+    "list",
+    "show tiny",
+    "best tiny",
+    "logs tiny",
+    "doctor tiny",
+    "diff tiny tiny",
+    "watch tiny",
+    "repair tiny",
+)
+WRITING = (
+    "extend tiny --trials-per-cell 4",
+    "enqueue tiny learning_rate=1e-3",
+    "run ../tiny.yaml --name new",
+)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """Yield a small disk of its own."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", place], capture_output=True, text=True
+    )
+    if made.returncode:
+        pytest.skip(f"no file system can be mounted: {made.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+@pytest.mark.slow
+def test_what_is_whole_is_read_and_nobody_is_told_to_move_it(cli, finished, disk: Path, folder: Path) -> None:
+    lab, filler = disk / "lab", disk / "filler"
+    shutil.copytree(finished.lab, lab)
+    shutil.copy(finished.file, folder / "tiny.yaml")
+    (lab / "trash" / "old").mkdir(parents=True)
+    (lab / "trash" / "old" / "big").write_bytes(bytes(2**20))
+    before = {command: cli(*command.split(), "--lab", str(lab)) for command in READING}
+    with filler.open("wb", buffering=0) as stream, pytest.raises(OSError, match="No space left"):
+        while True:
+            stream.write(bytes(4096))
+    for command in READING:
+        said = cli(*command.split(), "--lab", str(lab))
+        if command.startswith("doctor"):
+            assert "move" not in said.out and "may be deleted" in said.out, said
+        else:
+            assert (said.code, said.out) == (before[command].code, before[command].out), command
+    for command in WRITING:
+        said = cli(*command.replace("../", "").split(), "--lab", str(lab))
+        assert said.code in (1, 2) and said.err.count("\n") == 1, said
+        assert f"may be deleted: {lab / 'trash'} (1.0 MB)" in said.err and "move" not in said.err, said
+    filler.unlink()
+    assert cli("extend", "tiny", "--trials-per-cell", "4", "--lab", str(lab)).code == 0
+    assert cli("rm", "tiny", "--yes", "--lab", str(lab)).code == 0
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_the_disk_or_the_quota_is_named(number: int, tmp_path: Path) -> None:
+    try:
+        try:
+            raise OSError(number, "full", str(tmp_path / "file"))
+        except OSError as error:
+            raise RuntimeError("a library's words") from error
+    except RuntimeError as error:
+        message = full_disk(error, [tmp_path]) or ""
+    assert message.startswith(f"{tmp_path / 'file'}: ") and (
+        "may be deleted" in message or "free some" in message
+    )
+    assert ("your quota" in message) == (number == errno.EDQUOT)
+    assert full_disk(OSError(errno.EIO, "broken", "/file"), [tmp_path]) is None
