@@ -18,7 +18,8 @@ _SQLITE_FULL = "database or disk is full"  # in the message of any library above
 
 def existing(path: Path) -> Path:
     """Return a path, or the nearest folder above it that exists."""
-    return next(place for place in (path, *path.parents) if place.exists())
+    # Path.exists raises where a name is too long.
+    return next(place for place in (path, *path.parents) if os.path.exists(place))  # noqa: PTH110
 
 
 def free_bytes(path: Path) -> int:
