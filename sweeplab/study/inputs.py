@@ -157,6 +157,13 @@ def check_rows(spec: StudySpec, dataset: Dataset, trials: Iterable[Hyperparamete
 
 # ------------------------------------------------------------------ weights to start from
 
+# What a run that starts from another one takes over, unless the study sets it: the model, and the length of its rows.
+OF_RUNS = (
+    *(name for name, row in TABLE.items() if row.category == "model" and name != "init"),
+    "block_size",
+    "vocab_size",
+)
+
 
 @dataclass(frozen=True)
 class Start:
@@ -188,12 +195,12 @@ class Start:
 
     @property
     def model_values(self) -> dict[str, Any]:
-        """Return the values that a study has to set to have the run's model: those that are not its defaults."""
+        """Return the values that a study has to set to train the run on: those that are not its defaults."""
         theirs = vars(self.shape)
         auto = {name for name in SETTLED if follows(name, theirs)}
         values = {
             name: theirs[name]
-            for name in self.bound
+            for name in (*self.bound, "block_size")
             if name not in auto and theirs[name] != TABLE[name].default
         }
         ours = special_tokens(self.values)
@@ -252,14 +259,15 @@ def read_start(spec: StudySpec) -> Start | None:
     return start
 
 
-def check_start(spec: StudySpec, start: Start | None, trials: Iterable[Hyperparameters]) -> None:
-    """Check that every trial has the model of the run that it starts from.
+def check_start(spec: StudySpec, start: Start | None, trials: Iterable[Hyperparameters]) -> list[str]:
+    """Check that every trial has the model of the run that it starts from; return what else of it is not kept.
 
     Raises:
         BadInput: a trial's model differs; the message says in which values.
     """
     if start is None:
-        return
+        return []
+    unlike: dict[str, set[Any]] = {}
     theirs = vars(start.shape)
     for values in trials:
         ours = vars(ModelShape.of(values))
@@ -272,6 +280,16 @@ def check_start(spec: StudySpec, start: Start | None, trials: Iterable[Hyperpara
             what = f"init_from: the run in {start.folder} has {'; '.join(different.values())}"
             place = spec.place(*different, default=("init_from",))
             raise BadInput(spec.problem(place, what, "the run's values"))
+        for name in OF_RUNS:
+            was, is_now = getattr(start.values, name), getattr(values, name)
+            follows_dropout = name.endswith("_dropout") and (was, is_now) == (start.values.dropout, values.dropout)
+            if was != is_now and not follows_dropout:
+                unlike.setdefault(name, set()).add(is_now)
+    return [
+        f"{name} {shown(getattr(start.values, name))} of the run in init_from is not kept: it is "
+        + " or ".join(sorted(map(shown, held)))
+        for name, held in unlike.items()
+    ]
 
 
 # The weights with one row per token.

@@ -87,7 +87,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     samples = plan.sample_cells(spec, spaces)
     valid = [values for cell in samples for values in cell.valid]
     cut = check_rows(spec, dataset, valid)
-    check_start(spec, read_start(spec), valid)
+    unlike = check_start(spec, read_start(spec), valid)
     plan.check_memory(spec, samples)
     plans = [plan.plan_cell(spec, cell) for cell in samples]
     data = describe_data(spec, dataset)
@@ -109,6 +109,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
         warnings=[
             *plan.warnings(spec, samples),
             *cut,
+            *unlike,
             *(f"{text}: {SHORT_CURE}" for text in [shortage] if text),
             *overlap_warnings(data),
             *_warm_start_warnings(spec, sources, lab, dtype),

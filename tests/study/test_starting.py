@@ -289,3 +289,18 @@ def test_an_encoder_of_masked_text_goes_on_with_labels(is_imported: bool, tmp_pa
         torch.testing.assert_close(
             ended["token_embedding"][bos], theirs["token_embedding"][1], rtol=0, atol=1e-6
         )
+
+
+@pytest.mark.parametrize("positions", ["rotary", "relative", "sinusoidal", "learned"])
+def test_rows_stay_as_long_unless_the_study_says_so(positions: str, tmp_path: Path) -> None:
+    tokenizer = prepare("python-docs", "char").tokenizer
+    run_in(tmp_path / "run", tokenizer, positions=positions, block_size=24, dropout=0.1, embedding_dropout=0.1)
+    (tmp_path / "more.yaml").write_text(STUDY.replace(", tokenizer: char", ""))
+    spec = read_study(tmp_path / "more.yaml")
+    assert (spec.fixed["block_size"], spec.data.tokenizer) == (24, "char")
+    plan, *_ = make_plan(spec, tmp_path / "lab")
+    assert any("dropout 0.1 of the run in init_from is not kept: it is 0.2" in line for line in plan.warnings)
+    if positions != "learned":
+        spec = read_study(tmp_path / "more.yaml", overrides=["block_size=16"])
+        plan, *_ = make_plan(spec, tmp_path / "lab")
+        assert "block_size 24 of the run in init_from is not kept: it is 16" in plan.warnings
