@@ -1,4 +1,4 @@
-"""A disk, or a person's share of it, that has no byte left: how it is told, and what may be deleted."""
+"""A disk, or a person's share of it, without a byte left, and a working folder that is gone: how they are told."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from sweeplab.errors import TrackingUnavailable
 from sweeplab.files import cache_folder
 from sweeplab.formatting import bytes_in_words
 
@@ -40,6 +41,17 @@ def full_disk(error: BaseException, labs: Sequence[Path]) -> str | None:
         if number is not None and place.is_absolute():
             free = f", {bytes_in_words(free_bytes(place))} free" * (number == errno.ENOSPC)
             return f"{place}: {_FULL[number]}{free}; {to_delete(lab)}"
+    return None
+
+
+def folder_gone(error: BaseException) -> str | None:
+    """Say that the working folder was deleted, if an error may come from that."""
+    if not any(isinstance(cause, FileNotFoundError | TrackingUnavailable) for cause in _causes(error)):
+        return None
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return "the folder in which this command was started no longer exists; start it in another"
     return None
 
 

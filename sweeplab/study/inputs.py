@@ -282,7 +282,10 @@ def check_start(spec: StudySpec, start: Start | None, trials: Iterable[Hyperpara
             raise BadInput(spec.problem(place, what, "the run's values"))
         for name in OF_RUNS:
             was, is_now = getattr(start.values, name), getattr(values, name)
-            follows_dropout = name.endswith("_dropout") and (was, is_now) == (start.values.dropout, values.dropout)
+            follows_dropout = name.endswith("_dropout") and (was, is_now) == (
+                start.values.dropout,
+                values.dropout,
+            )
             if was != is_now and not follows_dropout:
                 unlike.setdefault(name, set()).add(is_now)
     return [

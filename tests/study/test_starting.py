@@ -294,7 +294,9 @@ def test_an_encoder_of_masked_text_goes_on_with_labels(is_imported: bool, tmp_pa
 @pytest.mark.parametrize("positions", ["rotary", "relative", "sinusoidal", "learned"])
 def test_rows_stay_as_long_unless_the_study_says_so(positions: str, tmp_path: Path) -> None:
     tokenizer = prepare("python-docs", "char").tokenizer
-    run_in(tmp_path / "run", tokenizer, positions=positions, block_size=24, dropout=0.1, embedding_dropout=0.1)
+    run_in(
+        tmp_path / "run", tokenizer, positions=positions, block_size=24, dropout=0.1, embedding_dropout=0.1
+    )
     (tmp_path / "more.yaml").write_text(STUDY.replace(", tokenizer: char", ""))
     spec = read_study(tmp_path / "more.yaml")
     assert (spec.fixed["block_size"], spec.data.tokenizer) == (24, "char")
