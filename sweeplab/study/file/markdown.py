@@ -13,7 +13,8 @@ from sweeplab.hyperparameters import AUTO, TABLE, canonical
 from sweeplab.study.file.document import file_text
 from sweeplab.study.file.reading import read_text
 from sweeplab.study.file.values import LONGEST, NOT_SAID, NOTE, RANGES, parse_value, plain, read_range
-from sweeplab.study.problems import LENGTHS
+from sweeplab.study.problems import LENGTHS, shown
+from sweeplab.study.search import Derived, SearchSpec
 
 MAX_BYTES = 2**20
 MOST_SAID = 300  # characters of a notice
@@ -83,6 +84,8 @@ class MarkdownTables:
         for name, line in tables.lines.items():
             if name in tables.ranges and name not in spec.search and name not in spec.grid:
                 notices.append(f"line {line}: the range of {name} is not searched: --search names others")
+            if name in tables.values and name in spec.search and name not in spec.first_trial:
+                notices.append(f"line {line}: {_untried(name, tables.values[name], spec.search[name])}")
             if name in tables.values and name not in {*spec.fixed, *spec.search, *spec.grid, "seed"}:
                 notices.append(
                     f"line {line}: {name} is left out: {conflict(', '.join(LENGTHS[:-1]), LENGTHS[-1]).what}"
@@ -104,6 +107,13 @@ class MarkdownTables:
         ranges.pop(name, None)
         lines = {key: line for key, line in self.lines.items() if key != name}
         return MarkdownTables(values, ranges, lines, [*self.notices, notice])
+
+
+def _untried(name: str, value: Any, entry: SearchSpec) -> str:
+    """Say why the first trial does not train a value that the tables have."""
+    if isinstance(entry, Derived):
+        return f"{name} is derived, not {shown(value)}, as it depends on what is searched"
+    return f"{name} {shown(value)} is not in its range: the first trial draws one"
 
 
 def read_tables(path: Path) -> MarkdownTables:

@@ -128,8 +128,10 @@ def read_range(row: Hyperparameter, text: str) -> Any:
 
 
 def _entry(row: Hyperparameter, text: str) -> Any:
-    bare, is_log = _LOG.subn("", text)
-    bare, is_linear = _LINEAR.subn("", bare)
+    bare, is_log, is_linear = text, 0, 0
+    if row.kind != "str":  # whose choices may be called linear
+        bare, is_log = _LOG.subn("", bare)
+        bare, is_linear = _LINEAR.subn("", bare)
     step = _STEP.search(bare)
     bare = (bare[: step.start()] if step else bare).strip()
     whole = _BRACKETED.fullmatch(bare)
