@@ -106,8 +106,17 @@ def describe_data(spec: StudySpec, dataset: Dataset) -> DataDescription:
         init_digest=start.digest if start else None,
         train_pairs=dataset.sizes.train_pairs,
         labels=list(dataset.labels) or None,
-        notes=list(dataset.notes) or None,
+        notes=[*dataset.notes, *_fewer_tokens(spec, dataset)] or None,
     )
+
+
+def _fewer_tokens(spec: StudySpec, dataset: Dataset) -> list[str]:
+    asked, learned = spec.data.vocab_size or 0, dataset.tokenizer.vocab_size
+    if learned >= asked:
+        return []
+    return [
+        f"the {spec.data.tokenizer} tokenizer finds {learned:,} tokens in the training split, not {asked:,}"
+    ]
 
 
 def overlap_warnings(data: DataDescription) -> list[str]:

@@ -153,8 +153,7 @@ class TestLearnedTokenizerContract:
     def test_learns_fewer_where_the_text_has_no_more(self, kind: type[LearnedTokenizer]) -> None:
         assert 256 < kind.train(ENGLISH).vocab_size < kind.default_size
         found = kind.train(ENGLISH).vocab_size
-        with pytest.raises(ValueError, match=f"finds only {found} tokens in the training split, not 5,000"):
-            kind.train(ENGLISH, 5000)
+        assert kind.train(ENGLISH, 5000).vocab_size == found
 
     @pytest.mark.parametrize("size", [0, 255, 65_537])
     def test_refuses_too_few_and_too_many(self, kind: type[LearnedTokenizer], size: int) -> None:
