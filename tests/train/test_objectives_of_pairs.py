@@ -248,7 +248,9 @@ def test_parts_of_a_batch_are_the_batch_at_once(data: dict[str, Dataset], name: 
         stack = Stack(values, data[name].train, data[name].val)
         stack.admit(Run("run", values), start=start_of(data[name], values))
         losses.append([stack.advance()[0].val_loss for _ in range(2)])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4) and losses[0][1] < losses[0][0]
+    # Labels' losses are near zero after some steps, where the order of sums shows.
+    rel = {"classification": 1e-4}.get(name, 1e-5)
+    assert losses[0] == pytest.approx(losses[1], rel=rel) and losses[0][1] < losses[0][0]
 
 
 BAD = [
