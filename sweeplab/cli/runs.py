@@ -318,7 +318,7 @@ def export_hf(
 ) -> Answer:
     """Export a run as a folder for Hugging Face transformers.
 
-    It is written for the class that can express it: GPT-2, Llama, BERT or T5.
+    It is written for the class that can express it: GPT-2, Llama, Mistral, BERT or T5.
 
     \b
     $ sweeplab export-hf small small-hf

@@ -7,7 +7,7 @@ written as a table.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ class Architecture:
     link(links, config): add all weights of a model with this config.
     computed(shape): keys of config.json computed from several hyperparameters. inferred(config): the inverse.
     beside: regular expressions of tensors that may be in a file but do not affect the logits.
+    attention: the kinds of attention that it has.
     """
 
     model_type: str
@@ -54,6 +55,7 @@ class Architecture:
     prefix: str = ""
     constants: Values = field(default_factory=dict)
     beside: Sequence[str] = ()
+    attention: str = "full"
 
     def links(self, shape: ModelShape, config: Values) -> Links:
         """Return the links between the weights and tensors of a model with this config."""
@@ -63,7 +65,10 @@ class Architecture:
 
     def unmet(self, shape: ModelShape) -> list[Requirement]:
         """Return the requirements of the class that a model of its family does not meet."""
-        return [condition for condition in (*self.requires, *mapping.COMMON) if not condition.holds(shape)]
+        seen = only("attention", self.attention, "because every position attends to all visible ones")
+        return [
+            condition for condition in (*self.requires, seen, *mapping.COMMON) if not condition.holds(shape)
+        ]
 
     def config(self, values: Hyperparameters) -> dict[str, Any]:
         """Return config.json for a run that the class can express, from its effective hyperparameters."""
@@ -232,6 +237,34 @@ LLAMA = Architecture(
     inferred=_inferred_for_llama,
 )
 
+# ------------------------------------------------------------------ Mistral
+
+
+def _computed_for_mistral(shape: ModelShape) -> dict[str, Any]:
+    rotary = {key: value for key, value in _computed_for_llama(shape).items() if "rope" in key}
+    return rotary | {"sliding_window": shape.attention_window if shape.attention == "local" else None}
+
+
+def _inferred_for_mistral(config: Values) -> dict[str, Any]:
+    window = config.get("sliding_window", 4096)
+    local = {} if window is None else {"attention": "local", "attention_window": window}
+    return {**_inferred_for_llama(config), **local, "bias": False}
+
+
+MISTRAL = replace(
+    LLAMA,
+    model_type="mistral",
+    class_name="MistralForCausalLM",
+    fields=[
+        replace(row, default={"num_key_value_heads": 8, "intermediate_size": 14336}.get(row.key, row.default))
+        for row in LLAMA.fields
+    ],
+    requires=(*LLAMA.requires, only("bias", "false", "because its linear layers have no biases")),
+    attention="full local",
+    computed=_computed_for_mistral,
+    inferred=_inferred_for_mistral,
+)
+
 # ------------------------------------------------------------------ BERT
 
 
@@ -242,30 +275,99 @@ def _inferred_for_bert(config: Values) -> dict[str, Any]:
     }
 
 
-def _link_bert(links: Links, config: Values) -> None:
-    shape = links.shape
-    embeddings, head = "bert.embeddings", "cls.predictions"
-    links.embeddings(("head.norm", f"{head}.transform.LayerNorm"))
-    links.places(f"{embeddings}.position_embeddings.weight")
-    types = f"{embeddings}.token_type_embeddings.weight"
-    if shape.n_token_types:
-        links.table("token_type_embedding", types)
-    else:
-        links.constant[types] = torch.zeros(1, shape.n_embd)
-    links.norm("embedding_norm", f"{embeddings}.LayerNorm")
-    for layer in range(shape.n_layer):
-        ours, theirs = f"blocks.{layer}", f"bert.encoder.layer.{layer}"
-        heads = (f"{theirs}.attention.self.{part}" for part in ("query", "key", "value"))
-        links.linear(f"{ours}.attention.qkv", *heads, columns=links.heads())
-        links.linear(f"{ours}.attention.out", f"{theirs}.attention.output.dense")
-        links.norm(f"{ours}.attention_norm", f"{theirs}.attention.output.LayerNorm")
-        links.linear(f"{ours}.feed_forward.up", f"{theirs}.intermediate.dense")
-        links.linear(f"{ours}.feed_forward.down", f"{theirs}.output.dense")
-        links.norm(f"{ours}.feed_forward_norm", f"{theirs}.output.LayerNorm")
-    links.linear("head.transform", f"{head}.transform.dense")
-    # An untied decoder has its own bias; the other one is unused.
-    copies = () if shape.tie_weights else (f"{head}.decoder.bias",)
-    links.bias("head.bias", f"{head}.bias", *copies)
+@dataclass(frozen=True)
+class _Encoder:
+    """The names of an encoder's tensors, those of a block after `block`; `offset`: rows before the first position."""
+
+    embeddings: str
+    block: str
+    heads: Sequence[str]
+    attention_out: str
+    attention_norm: str
+    up: str
+    down: str
+    feed_forward_norm: str
+    transform: str
+    head_norm: str
+    bias: str
+    decoder_bias: str
+    offset: Callable[[Values], int] = lambda _: 0
+    has_types: bool = True
+
+    def link(self, links: Links, config: Values) -> None:
+        """Link the weights."""
+        shape = links.shape
+        links.embeddings(("head.norm", self.head_norm))
+        links.places(f"{self.embeddings}.position_embeddings.weight", self.offset(config))
+        types = f"{self.embeddings}.token_type_embeddings.weight"
+        if shape.n_token_types:
+            links.table("token_type_embedding", types)
+        elif self.has_types:
+            links.constant[types] = torch.zeros(1, shape.n_embd)
+        links.norm("embedding_norm", f"{self.embeddings}.LayerNorm")
+        for layer in range(shape.n_layer):
+            ours, theirs = f"blocks.{layer}", f"{self.block}.{layer}"
+            heads = (f"{theirs}.{head}" for head in self.heads)
+            links.linear(f"{ours}.attention.qkv", *heads, columns=links.heads())
+            links.linear(f"{ours}.attention.out", f"{theirs}.{self.attention_out}")
+            links.norm(f"{ours}.attention_norm", f"{theirs}.{self.attention_norm}")
+            links.linear(f"{ours}.feed_forward.up", f"{theirs}.{self.up}")
+            links.linear(f"{ours}.feed_forward.down", f"{theirs}.{self.down}")
+            links.norm(f"{ours}.feed_forward_norm", f"{theirs}.{self.feed_forward_norm}")
+        links.linear("head.transform", self.transform)
+        # An untied decoder has its own bias; the other one is unused.
+        copies = () if shape.tie_weights or self.decoder_bias == self.bias else (self.decoder_bias,)
+        links.bias("head.bias", self.bias, *copies)
+
+
+_BERT_BLOCK: dict[str, Any] = {
+    "heads": [f"attention.self.{part}" for part in ("query", "key", "value")],
+    "attention_out": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "up": "intermediate.dense",
+    "down": "output.dense",
+    "feed_forward_norm": "output.LayerNorm",
+}
+_BERT = _Encoder(
+    embeddings="bert.embeddings",
+    block="bert.encoder.layer",
+    transform="cls.predictions.transform.dense",
+    head_norm="cls.predictions.transform.LayerNorm",
+    bias="cls.predictions.bias",
+    decoder_bias="cls.predictions.decoder.bias",
+    **_BERT_BLOCK,
+)
+_ROBERTA = _Encoder(
+    embeddings="roberta.embeddings",
+    block="roberta.encoder.layer",
+    transform="lm_head.dense",
+    head_norm="lm_head.layer_norm",
+    bias="lm_head.bias",
+    decoder_bias="lm_head.decoder.bias",
+    offset=lambda config: _places_before(config),
+    **_BERT_BLOCK,
+)
+_DISTILBERT = _Encoder(
+    embeddings="distilbert.embeddings",
+    block="distilbert.transformer.layer",
+    heads=[f"attention.{part}_lin" for part in "qkv"],
+    attention_out="attention.out_lin",
+    attention_norm="sa_layer_norm",
+    up="ffn.lin1",
+    down="ffn.lin2",
+    feed_forward_norm="output_layer_norm",
+    transform="vocab_transform",
+    head_norm="vocab_layer_norm",
+    bias="vocab_projector.bias",
+    decoder_bias="vocab_projector.bias",
+    has_types=False,
+)
+
+
+def _places_before(config: Values) -> int:
+    """Return the rows before that of the first position: those up to the padding token's number."""
+    pad = config.get("pad_token_id", 1)
+    return 0 if pad is None else pad + 1
 
 
 BERT = Architecture(
@@ -307,9 +409,59 @@ BERT = Architecture(
         r"bert\.embeddings\.position_ids",
         r"cls\.predictions\.decoder\.bias",
     ),
-    link=_link_bert,
+    link=_BERT.link,
     computed=lambda shape: {"type_vocab_size": max(shape.n_token_types, 1)},
     inferred=_inferred_for_bert,
+)
+
+ROBERTA = replace(
+    BERT,
+    model_type="roberta",
+    class_name="RobertaForMaskedLM",
+    embedding="roberta.embeddings.word_embeddings.weight",
+    head="lm_head.decoder.weight",
+    prefix="roberta.",
+    # The head has a GELU, whatever the blocks have; max_position_embeddings counts the rows before the first position.
+    fields=[
+        replace(
+            row, default={"vocab_size": 50265}.get(row.key, row.default), words=row.words and {"gelu": "gelu"}
+        )
+        for row in BERT.fields
+        if row.key != "max_position_embeddings"
+    ],
+    constants={"is_decoder": False, "add_cross_attention": False},
+    beside=(r"roberta\.pooler\..*", r"roberta\.embeddings\.position_ids", r"lm_head\.decoder\.bias"),
+    link=_ROBERTA.link,
+    inferred=lambda config: {
+        **_inferred_for_bert(config),
+        "block_size": config.get("max_position_embeddings", 512) - _places_before(config),
+    },
+)
+DISTILBERT = replace(
+    BERT,
+    model_type="distilbert",
+    class_name="DistilBertForMaskedLM",
+    embedding="distilbert.embeddings.word_embeddings.weight",
+    head="vocab_projector.weight",
+    prefix="distilbert.",
+    fixed={**BERT.fixed, "norm_eps": 1e-12, "n_token_types": 0},
+    fields=(
+        Field("vocab_size", "vocab_size", 30522),
+        Field("max_position_embeddings", "block_size", 512),
+        Field("dim", "n_embd", 768),
+        Field("n_layers", "n_layer", 6),
+        Field("n_heads", "n_head", 12),
+        Field("hidden_dim", "d_ff", 3072),
+        Field("activation", "activation", "gelu", mapping.PLAIN),
+        Field("tie_word_embeddings", "tie_weights", True),
+        Field("dropout", "residual_dropout", 0.1),
+        Field("attention_dropout", "attention_dropout", 0.1),
+    ),
+    constants={},
+    beside=(r"distilbert\.embeddings\.position_ids",),
+    link=_DISTILBERT.link,
+    computed=_nothing,
+    inferred=lambda config: {"embedding_dropout": config.get("dropout", 0.1)},
 )
 
 # ------------------------------------------------------------------ T5
@@ -432,4 +584,6 @@ T5 = Architecture(
     inferred=_inferred_for_t5,
 )
 
-ARCHITECTURES: dict[str, Architecture] = {each.model_type: each for each in (GPT2, LLAMA, BERT, T5)}
+ARCHITECTURES: dict[str, Architecture] = {
+    each.model_type: each for each in (GPT2, LLAMA, MISTRAL, BERT, ROBERTA, DISTILBERT, T5)
+}

@@ -75,7 +75,6 @@ def only(name: str, allowed: str, why: str) -> Requirement:
 
 # The requirements of all classes.
 COMMON = (
-    only("attention", "full", "because every position attends to all visible ones"),
     only("n_expert", "1", "because it has no experts"),
     only("qk_norm", "false", "because it does not normalize queries and keys"),
     only("parallel_block", "false", "because attention comes before feed-forward"),
@@ -119,7 +118,7 @@ Columns = Sequence[tuple[int, float]]
 class Link:
     """One of our weights and the `transformers` tensors that together hold its columns, each times its factor.
 
-    A weight without such a tensor, such as a bias, is zeros.
+    A weight without such a tensor, such as a bias, is zeros. Their tables begin with `offset` other rows.
     """
 
     ours: str
@@ -127,10 +126,13 @@ class Link:
     theirs: tuple[str, ...]
     columns: Columns
     transposed: bool = False
+    offset: int = 0
 
     def give(self, weight: Tensor) -> dict[str, Tensor]:
         """Return the tensors for `transformers`, by name."""
         weight = weight * self._factors
+        if self.offset:
+            weight = torch.cat([weight.new_zeros(self.offset, weight.shape[-1]), weight])
         widths = [width for width, _ in self.columns]
         parts = weight.split_with_sizes(widths, dim=-1) if len(self.theirs) > 1 else [weight]
         return {
@@ -146,7 +148,7 @@ class Link:
         """
         if not self.theirs:
             return torch.zeros(self.size)
-        parts = [tensors[name].float() for name in self.theirs]
+        parts = [tensors[name].float()[self.offset :] for name in self.theirs]
         if self.transposed:
             parts = [part.mT if part.dim() > 1 else part for part in parts]
         fit = {(part.dim(), *part.shape[:-1]) for part in parts} == {(len(self.size), *self.size[:-1])}
@@ -183,10 +185,10 @@ class Links:
         """Return the names of all `transformers` tensors."""
         return {name for link in self.links for name in link.theirs} | self.constant.keys()
 
-    def table(self, ours: str, theirs: str, factor: float = 1.0) -> None:
-        """Link a table of rows, such as an embedding."""
+    def table(self, ours: str, theirs: str, factor: float = 1.0, offset: int = 0) -> None:
+        """Link a table of rows, such as an embedding; theirs begins with `offset` other rows."""
         size = self._sizes[ours]
-        self.links.append(Link(ours, size, (theirs,), [(size[-1], factor)]))
+        self.links.append(Link(ours, size, (theirs,), [(size[-1], factor)], offset=offset))
 
     def norm(self, ours: str, theirs: str, factor: float = 1.0) -> None:
         """Link a norm's gain and bias."""
@@ -241,11 +243,14 @@ class Links:
         if not shape.tie_weights:
             self.table("head.weight", self.head, out)
 
-    def places(self, theirs: str) -> None:
-        """Link learned positions; other positions added to the embeddings are written as a constant table."""
+    def places(self, theirs: str, offset: int = 0) -> None:
+        """Link learned positions; other positions added to the embeddings are written as a constant table.
+
+        Their table has `offset` rows before that of the first position.
+        """
         size = (self.shape.block_size, self.shape.n_embd)
         if self.shape.positions == "learned":
-            self.table("position_embedding", theirs)
+            self.table("position_embedding", theirs, offset=offset)
             return
         add = POSITIONS[self.shape.positions].add
         table = add({}, self.shape, "", range(size[0]), torch.zeros(1))[0, 0] if add else torch.zeros(size)

@@ -38,6 +38,7 @@ EXPRESSIBLE = (
     (LLAMA, {}),
     (LLAMA, {"n_kv_head": 1, "head_dim": 6, "bias": False, "rotary_base": 500.0, "norm_eps": 1e-3}),
     (LLAMA, {"activation": "geglu", "qkv_bias": False, "tie_weights": False, "scale_embedding": True}),
+    (LLAMA, {"attention": "local", "attention_window": 3, "n_kv_head": 1, "bias": False}),  # Mistral
     (BERT, {}),
     (BERT, {"tie_weights": False, "n_token_types": 0, "activation": "relu2", "positions": "sinusoidal"}),
     (BERT, {"bias": False, "scale_embedding": True, "tie_scale": True, "norm_eps": 1e-2}),

@@ -63,8 +63,11 @@ def theirs(
 def check_same(run: LoadedRun, model: Any) -> None:
     """Compare logits to 1e-5, in parts of the largest where that is above one."""
     batch = tokens_of(run.model.shape)
-    ours = logits_of(run, *batch)
-    difference = (ours - theirs(model, *batch)).abs().max()
+    ours, places = logits_of(run, *batch), {}
+    if model.config.model_type == "roberta":  # else a padding token among the tokens has no position
+        first = model.config.pad_token_id + 1
+        places["position_ids"] = torch.arange(first, first + batch[0].shape[1])[None]
+    difference = (ours - theirs(model, *batch, **places)).abs().max()
     assert difference <= 1e-5 * max(1.0, float(ours.abs().max()))
     assert ours.std() > 0.01
 
@@ -102,6 +105,9 @@ SIZES = {
     "intermediate_size": 20,
 }
 BERT_SIZES = {**SIZES, "max_position_embeddings": 12}
+DISTILBERT_SIZES = {
+    "vocab_size": 50, "dim": 24, "n_layers": 2, "n_heads": 4, "hidden_dim": 20, "max_position_embeddings": 12,
+}  # fmt: skip
 T5_SIZES = {"vocab_size": 50, "d_model": 24, "d_kv": 5, "d_ff": 20, "num_layers": 2, "num_heads": 3}
 NO_IDS = {"bos_token_id": None, "eos_token_id": None}
 # Their defaults, but for what is said: eps, activations and head as their models were published with.
@@ -118,6 +124,14 @@ CONFIGS = {
     "bert": ("BertForMaskedLM", BERT_SIZES),
     "bert untied": ("BertForMaskedLM", {**BERT_SIZES, "tie_word_embeddings": False, "hidden_act": "relu"}),
     "bert sentences": ("BertForPreTraining", BERT_SIZES),
+    "mistral": ("MistralForCausalLM", {**SIZES, "num_key_value_heads": 2, "sliding_window": 4, "head_dim": 6}),
+    "mistral whole": ("MistralForCausalLM", {**SIZES, "num_key_value_heads": 4, "sliding_window": None, "head_dim": 8}),
+    "roberta": ("RobertaForMaskedLM", {**BERT_SIZES, "pad_token_id": 1, "type_vocab_size": 1, **NO_IDS}),
+    "roberta untied": ("RobertaForMaskedLM", {**BERT_SIZES, "pad_token_id": 3, "tie_word_embeddings": False, **NO_IDS}),
+    "distilbert": ("DistilBertForMaskedLM", DISTILBERT_SIZES),
+    "distilbert untied": ("DistilBertForMaskedLM", {
+        **DISTILBERT_SIZES, "activation": "relu", "tie_word_embeddings": False,
+    }),
     "t5": ("T5ForConditionalGeneration", T5_SIZES),
     "t5 1.1": ("T5ForConditionalGeneration", {
         **T5_SIZES, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "num_decoder_layers": 3,
