@@ -585,5 +585,5 @@ T5 = Architecture(
 )
 
 ARCHITECTURES: dict[str, Architecture] = {
-    each.model_type: each for each in (GPT2, LLAMA, MISTRAL, BERT, ROBERTA, DISTILBERT, T5)
+    kind.model_type: kind for kind in (GPT2, LLAMA, MISTRAL, BERT, ROBERTA, DISTILBERT, T5)
 }

@@ -276,9 +276,9 @@ def test_every_architecture_has_runs_here() -> None:
         ("bert", 109_514_298),
         ("distilbert", 66_985_530),
         ("t5", 60_506_624),
-    ],  # fmt: skip
+    ],
 )
 def test_a_config_that_says_nothing_is_the_published_model(model_type: str, count: int) -> None:
-    """GPT-2 small, Llama-2-7B, Mistral 7B, BERT-base and DistilBERT with their masked-LM heads, T5-small: what `transformers` takes by itself."""
+    """GPT-2 small, Llama-2-7B, Mistral 7B, BERT-base, DistilBERT, T5-small: what `transformers` takes by itself."""
     values = ARCHITECTURES[model_type].values({"model_type": model_type})
     assert n_params(ModelShape.named({"n_layer": 0, **values})) == count
