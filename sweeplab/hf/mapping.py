@@ -148,7 +148,9 @@ class Link:
         """
         if not self.theirs:
             return torch.zeros(self.size)
-        parts = [tensors[name].float()[self.offset :] for name in self.theirs]
+        parts = [tensors[name].float() for name in self.theirs]
+        if self.offset:
+            parts = [part[self.offset :] for part in parts]
         if self.transposed:
             parts = [part.mT if part.dim() > 1 else part for part in parts]
         fit = {(part.dim(), *part.shape[:-1]) for part in parts} == {(len(self.size), *self.size[:-1])}

@@ -38,7 +38,9 @@ def full_disk(error: BaseException, labs: Sequence[Path]) -> str | None:
         number = errno.ENOSPC if _SQLITE_FULL in str(cause) else None
         if isinstance(cause, OSError) and cause.errno in _FULL:
             number, place = cause.errno, Path(os.fsdecode(cause.filename or lab))
-        if number is not None and place.is_absolute():
+        if number is not None:
+            if not place.is_absolute():  # the name of a stream
+                return None
             free = f", {bytes_in_words(free_bytes(place))} free" * (number == errno.ENOSPC)
             return f"{place}: {_FULL[number]}{free}; {to_delete(lab)}"
     return None

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.formatting import several
 from sweeplab.hyperparameters import canonical
 
 MOST_NAMED = 10
@@ -32,7 +33,9 @@ def named_cell(study: str, cells: Collection[str], text: str) -> str:
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        raise BadInput(Problem(f"{len(fitting)} cells of study {study} have {text}", some_of(fitting)))
+        raise BadInput(
+            Problem(f"{several(len(fitting), 'cell')} of study {study} have {text}", some_of(fitting))
+        )
     near = nearest(text, cells)
     if asked and cells:
         closest = min(cells, key=lambda cell: _distance(asked, _values(cell)))

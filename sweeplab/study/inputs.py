@@ -20,6 +20,7 @@ from sweeplab.data.readers.source import Source
 from sweeplab.data.tokenizers import Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
+from sweeplab.formatting import several
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model.shape import FIELDS, SETTLED, ModelShape
 from sweeplab.records.folders import DataDescription, StudyFolder
@@ -115,7 +116,7 @@ def _fewer_tokens(spec: StudySpec, dataset: Dataset) -> list[str]:
     if learned >= asked:
         return []
     return [
-        f"the {spec.data.tokenizer} tokenizer finds {learned:,} tokens in the training split, not {asked:,}"
+        f"the {spec.data.tokenizer} tokenizer finds {several(learned, 'token')} in the training split, not {asked:,}"
     ]
 
 

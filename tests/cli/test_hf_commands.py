@@ -131,7 +131,7 @@ def test_out_and_in_again_it_names_labels_as_before(cli, folder: Path, family: d
     [
         (
             ["out", "--name", "../../esc"],
-            "'../../esc' cannot be a run's name; allowed: --name of letters, digits",
+            "'../../esc' cannot be a run's name; allowed: --name of a letter or digit, then letters, digits",
         ),
         (["out", "--name", ".."], "'..' cannot be a run's name"),
         (["out", "--name", "tiny"], "'tiny' is a study's name and opens its best run; allowed: --name with"),

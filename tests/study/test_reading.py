@@ -469,7 +469,8 @@ def test_settings_that_say_the_same_or_more_of_the_same_are_no_conflict(write):
 
 def test_a_wrong_name_from_the_command_line_is_named(problems):
     assert problems(SMALL, name="a b") == [
-        '--name a b: name is not a valid study name: "a b"; allowed: letters, digits, . _ and -, at most 100'
+        '--name a b: name is not a valid study name: "a b"; allowed: a letter or digit, then letters, digits, '
+        ". _ and -, at most 100"
     ]
 
 
