@@ -106,6 +106,11 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> 
     (noise,), quantile = run_noise(fit, shared, assessment.noise, logs, few)
     form = assessment.form_error.sd(fit, quantity)
     reached = assessment.form_error.widened(fit, quantity, interval)
+    of_tuning = ""
+    if assessment.what_if:
+        of_tuning = assessment.what_if.doubt(quantity, reached)
+    if assessment.noise:
+        reached = assessment.tuning.widened(fit, assessment.noise, quantity, reached)
     low = interval.value - math.hypot(interval.value - reached.low, quantile * noise)
     high = interval.value + math.hypot(reached.high - interval.value, quantile * noise)
     if not math.isfinite(low + high) or max(abs(low), abs(high)) > 700:
@@ -113,7 +118,7 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> 
     lacking, path = gate(quantity, points, fit), path_of(points)
     if path and len(fit.law.columns) == 1 and path.misses(at):
         lacking.append(f"the law holds along one path, {path.words}, and this run lies off it")
-    doubt = assessment.doubt or assessment.choice.doubt_of(fit.law)
+    doubt = assessment.doubt or assessment.choice.doubt_of(fit.law) or of_tuning
     verdict = judge(quantity, reached, fit, lacking, doubt)
     return Forecast(
         loss=math.exp(interval.value) if verdict.identified else None,

@@ -324,6 +324,7 @@ SEEN = 0.5  # the power above which a departure can be seen
 _EFFECT = math.log1p(MATTERS)
 _FORECAST = f"forecast at {BEYOND:g} times the compute"
 _MOST = 0.5  # of the loss: larger first-order effects are not reported
+_PRIOR, _NO_GAIN = 0.03, 1e-9  # of the loss
 
 
 @dataclass(frozen=True)
@@ -445,7 +446,8 @@ class DepartureKind:
 class Misfit:
     """Whether a law's form is flagged on its table; `p_value` is over all directions that were tested.
 
-    `doubts` concern fits of any form; they are among the `sentences` too.
+    `doubts` concern fits of any form; they are among the `sentences` too. `lean` is the change of the log loss at the
+    target for which the residuals speak, however weakly; 0 if no departure could be told from the law.
     """
 
     law: str
@@ -456,6 +458,7 @@ class Misfit:
     patterns: tuple[Pattern, ...]
     sentences: tuple[str, ...]
     doubts: tuple[str, ...]
+    lean: float = 0.0
 
     @property
     def flag(self) -> tuple[str, ...]:
@@ -504,7 +507,27 @@ def misfit(points: Points, fitted: Fit) -> Misfit:
         patterns=tuple(patterns(points, fitted)),
         sentences=sentences,
         doubts=tuple(beside),
+        lean=_lean(space),
     )
+
+
+def _lean(space: Projection) -> float:
+    """The expected change at the target over all directions, each as likely as the residuals make it.
+
+    In each direction the change is normal with the sd _PRIOR before the residuals are seen.
+    """
+    noise = max(space.noise, EXACT)
+    errors = (
+        np.abs(space.gains) * noise
+    )  # of the change at the target, as the residuals in a direction give it
+    seen = (errors > _NO_GAIN) & (errors < _MOST)
+    if not seen.any():
+        return 0.0
+    z, odds = space.lengths()[seen] / noise, (_PRIOR / errors[seen]) ** 2
+    kept = odds / (1 + odds)
+    logs = z**2 * kept / 2 - np.log1p(odds) / 2
+    weights = np.exp(logs - logs.max())
+    return float(weights @ (kept * z * space.gains[seen] * noise) / weights.sum())
 
 
 def _lacking(points: Points, fit: Fit, space: Projection) -> str:
