@@ -263,7 +263,7 @@ class Assessment:
             "bootstrap": refits and {"refits": len(refits.theta), "missed": refits.missed},
             "design": design(self.points, law.columns),
             "dropped": self.points.dropped,
-            "conventions": self.points.conventions,
+            "conventions": self.points.conventions | {"tuning": self.tuning.says},
             "warnings": list(self.warnings),
         }
 

@@ -237,7 +237,7 @@ class FormError:
     def sd(self, fit: Fit, quantity: Quantity) -> float:
         """Return the sd of the form's error in a quantity; nonzero only for losses of runs larger than the table's."""
         lead = self._lead(fit, quantity)
-        return max(self._growths[1] * lead, _LEAST_ERROR * (lead / math.log(10)) ** _POWER)
+        return max(self._growths[1] * lead, _LEAST_ERROR * math.pow(lead / math.log(10), _POWER))
 
     def _lead(self, fit: Fit, quantity: Quantity) -> float:
         """How far a run lies beyond the table's largest, in log compute; 0 for what is no loss of a larger run."""

@@ -5,8 +5,8 @@ as where one learning rate serves all sizes, every exponent is wrong, and nothin
 
 - Where the trials of the cells are known, draws of the excess of all points follow from them (`Points.record`). The law
   is fitted to the losses less the expected excess, and intervals contain the draws, to first order. A drift of the
-  excess with log N and log D that would move a number out of its interval makes it weak at best; one that may be as
-  large as the mistuning of an unknown table makes every number so.
+  excess with log N and log D that would move a number out of its interval makes it weak at best; one that may
+  be larger than _DRIFT makes every number so.
 - Where one setting served all sizes, or it is not known how points were tuned, numbers are compared with those of a
   table without a mistuning that grows from nothing at the smallest size to MISTUNED of the loss at the largest, with
   the square of the distance in log size: as the loss does around a best value that follows a power of the size.
@@ -33,6 +33,7 @@ from sweeplab.laws.points import EACH, SHARED, UNKNOWN, Points, TuningRecord
 # Of the loss at the largest size. A best learning rate that falls as N^-0.7 (arXiv 2503.04715) costs about the second
 # over two decades of N if it is kept.
 MISTUNED = {UNKNOWN: 0.01, SHARED: 0.03}
+_DRIFT = 0.005  # of the loss between two points: what trials must rule out
 _SIZES = ("params", "tokens", "flops")
 
 
@@ -59,12 +60,12 @@ class Tuning:
     def says(self) -> str:
         """Say how the points were tuned, and how large their excess is."""
         words = {EACH: "each point by itself", SHARED: "one setting for all sizes", UNKNOWN: "not known"}
-        known = words[self.how] + (f", {self.raw.tuned_why}" if self.raw.tuned_why else "")
+        known = ", ".join(filter(None, [words[self.how], self.raw.tuned_why]))
         if self.record is None:
-            return f"tuning: {known}; no tuning excess is known, and none is in the numbers"
+            return f"{known}; no tuning excess is known, and none is in the numbers"
         low, mean, high = (np.expm1(each) for each in self.ends)
         return (
-            f"tuning: {known}; the tuning excess of a point is {mean:.2%} of the loss ({low:.2%} to {high:.2%}): "
+            f"{known}; the tuning excess of a point is {mean:.2%} of the loss ({low:.2%} to {high:.2%}): "
             "the fit leaves it out, and the intervals contain its uncertainty"
         )
 
@@ -73,7 +74,7 @@ class Tuning:
         known = dict.fromkeys(("lowest", "mean", "largest"))
         if self.record:
             known = dict(zip(known, self.ends, strict=True))
-        return {"how": self.how, "why": self.raw.tuned_why, "excess": known, "says": self.says}
+        return {"how": self.how, "why": self.raw.tuned_why, "excess": known}
 
     @property
     def ends(self) -> tuple[float, float, float]:
@@ -155,10 +156,12 @@ class WhatIf:
         """
         moved = self.moves(quantity, interval)
         if self.tuning.how != EACH:
-            where = "outside" if moved else "still inside"
-            return f"{self._unless} it would be {quantity.shown(self.value(quantity)):.4g}, {where} of its interval"
+            effect = "leaves it inside of its interval, but more may not"
+            if moved:
+                effect = "moves it out of its interval"
+            return f"{self.tuning.doubt}: {MISTUNED[self.tuning.how]:.0%} of the loss too much at large sizes {effect}"
         most = self.tuning.largest_drift
-        if most > MISTUNED[UNKNOWN]:
+        if most > _DRIFT:
             return f"the tuning excess may drift with size, by up to {most:.1%} of the loss"
         if not moved:
             return ""
@@ -184,11 +187,9 @@ class WhatIf:
         if tuning.how == EACH:
             low, _, high = (math.expm1(end) for end in tuning.ends)
             cure = tuning.record.cure if tuning.record else ""
-            if tuning.largest_drift > MISTUNED[UNKNOWN]:
+            if tuning.largest_drift > _DRIFT:
                 most = f"from {low:.2%} to {high:.2%} of the loss, by up to {tuning.largest_drift:.1%}"
-                return [
-                    f"the tuning excess may drift with size, {most}: every number is weak at best; {cure}"
-                ]
+                return [f"the tuning excess may drift with size, {most}: all is weak at best; {cure}"]
             if not moved:
                 return []
             drift = f"from {low:.2%} to {high:.2%} of the loss, and moves {listed(moved)} out of the interval"
@@ -196,7 +197,9 @@ class WhatIf:
         if not numbers:
             return []
         values = [f"{quantity.name} {quantity.shown(self.value(quantity)):.4g}" for quantity, _ in numbers]
-        outside = f"outside of its interval: {listed(moved)}" if moved else "all inside of their intervals"
+        outside = "all inside of their intervals"
+        if moved:
+            outside = f"outside of its interval: {listed(moved)}"
         cure = {SHARED: "a search at each size would tell", UNKNOWN: "--tuned says how they were tuned"}[
             tuning.how
         ]

@@ -89,7 +89,7 @@ def _print_assessment(assessment: dict[str, Any]) -> None:
     if dropped := assessment["dropped"]:
         say("left out: " + ", ".join(f"{count} {reason}" for reason, count in dropped.items()))
     _say_conventions(assessment)
-    for sentence in (*assessment["choice"], assessment["tuning"]["says"]):
+    for sentence in assessment["choice"]:
         say(sentence)
     entries = assessment["parameters"] | assessment["derived"]
     print_rows([_row(name, entry) for name, entry in entries.items()], text=_TEXT)
