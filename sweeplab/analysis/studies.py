@@ -97,23 +97,25 @@ def with_tuning(
     design: StudyDesign | None = None,
 ) -> Points:
     """Return the points of runs with how they were tuned: what was searched at each size, and what is one for all."""
-    varied = [*searched_of(runs, design), *(grid_of(runs, design) if "cell" in runs else ())]
-    if design:
-        varied += [name for name, entry in design.search.items() if isinstance(entry, Derived)]
-    fixed = [name for name in FOLLOW_SIZE if name in runs and name not in varied]
+    fixed = [name for name in FOLLOW_SIZE if name in runs and _is_one_for_all(runs[name])]
     tokens = numbers(runs, "batch_size") * numbers(runs, "block_size")
     if "betas" in fixed and not (tokens < _SMALL_BATCH).any():
         fixed.remove("betas")
-    tuned, words = EACH, ["its trials say"]
-    if "learning_rate" in fixed:
-        is_mup = "parametrization" in runs and runs["parametrization"].eq("mup").all()
-        tuned, words = UNKNOWN if is_mup else SHARED, []
+    tuned, words = UNKNOWN, "no size tried two learning rates"
+    if "learning_rate" in (*searched_of(runs, design), *grid_of(runs, design)):
+        tuned, words = EACH, "as its trials say"
+    elif "learning_rate" in fixed and not (
+        "parametrization" in runs and runs["parametrization"].eq("mup").all()
+    ):
+        tuned = SHARED
     if fixed:
-        words.append(
-            f"{listed(fixed)} {'are' if fixed[1:] else 'is'} one for all sizes, and the best follow the size"
-        )
+        words += f"; {listed(fixed)} {('is', 'are')[len(fixed) > 1]} one for all sizes, and the best follow the size"
     record = record_of(lambda: tuned_runs(runs, "the study", design, conventions))
-    return replace(points, tuned=tuned, tuned_why="; ".join(words), record=record)
+    return replace(points, tuned=tuned, tuned_why=words, record=record)
+
+
+def _is_one_for_all(column: pd.Series[Any]) -> bool:
+    return bool(column.notna().all() and column.astype(str).nunique() == 1)
 
 
 def select_trials(

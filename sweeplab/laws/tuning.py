@@ -62,7 +62,7 @@ class Tuning:
         words = {EACH: "each point by itself", SHARED: "one setting for all sizes", UNKNOWN: "not known"}
         known = ", ".join(filter(None, [words[self.how], self.raw.tuned_why]))
         if self.record is None:
-            return f"{known}; no tuning excess is known, and none is in the numbers"
+            return f"{known}; their tuning excess is not known"
         low, mean, high = (np.expm1(each) for each in self.ends)
         return (
             f"{known}; the tuning excess of a point is {mean:.2%} of the loss ({low:.2%} to {high:.2%}): "
@@ -162,7 +162,7 @@ class WhatIf:
             return f"{self.tuning.doubt}: {MISTUNED[self.tuning.how]:.0%} of the loss too much at large sizes {effect}"
         most = self.tuning.largest_drift
         if most > _DRIFT:
-            return f"the tuning excess may drift with size, by up to {most:.1%} of the loss"
+            return f"the tuning excess may drift with size, by up to {most:.2%} of the loss"
         if not moved:
             return ""
         at = f"{quantity.shown(self.value(quantity)):.4g}, outside of its interval"
@@ -188,8 +188,10 @@ class WhatIf:
             low, _, high = (math.expm1(end) for end in tuning.ends)
             cure = tuning.record.cure if tuning.record else ""
             if tuning.largest_drift > _DRIFT:
-                most = f"from {low:.2%} to {high:.2%} of the loss, by up to {tuning.largest_drift:.1%}"
-                return [f"the tuning excess may drift with size, {most}: all is weak at best; {cure}"]
+                drift = f"by up to {tuning.largest_drift:.2%} of the loss (expected: {low:.2%} to {high:.2%})"
+                return [
+                    f"the tuning excess may drift with size, {drift}: every number is weak at best; {cure}"
+                ]
             if not moved:
                 return []
             drift = f"from {low:.2%} to {high:.2%} of the loss, and moves {listed(moved)} out of the interval"
