@@ -17,7 +17,7 @@ import numpy as np
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import listed, several, short
 from sweeplab.laws import forms, intervals, shape
-from sweeplab.laws.backtest import FormError
+from sweeplab.laws.backtest import FormError, lean_of
 from sweeplab.laws.choosing import Choice, along_family, choice_of
 from sweeplab.laws.columns import COUNTS, SHAPE, as_number, pairs_of
 from sweeplab.laws.evidence import Evidence
@@ -373,7 +373,7 @@ def assess(
         quantities.append(forms.loss_at(law, fitted.center, target))
     say("testing the form")
     form = misfit(points, fitted)
-    form_error = FormError(points, law, form.lean)
+    form_error = FormError(points, law, lean_of(points, fitted))
     doubt = _doubt(fitted, form)
     estimates, numbers = [], []
     say("computing the profile intervals, and back-testing")

@@ -39,7 +39,7 @@ from sweeplab.laws.intervals import (
     shared_of,
     student,
 )
-from sweeplab.laws.misfit import Misfit, misfit
+from sweeplab.laws.misfit import Misfit, misfit, projected
 from sweeplab.laws.points import SPREAD, UNLIKE, Points, design, path_of
 
 N_CUTS = 4
@@ -53,6 +53,7 @@ BY_CHANCE = 0.05  # over all challengers together
 _TOLERANCE = 1e-6
 # The least sd of a form's error at ten times the compute, and the power of log compute with which it grows.
 _LEAST_ERROR, _POWER = 0.016, 0.7
+_PRIOR = 0.03  # of the loss
 _SHOWN = 0.1  # the quantile of the growth that a back-test shows
 _GROWTHS = np.append(0.0, np.geomspace(1e-5, 0.3, 120))  # of a form's error, per unit of log compute
 _ROUNDING = 1e-16
@@ -199,7 +200,7 @@ class FormError:
     distance from the largest fitted row. The growth is its posterior median under a flat prior, so that growths which
     the errors cannot rule out count too. The error is at least 1.6% at ten times the compute, because a bend in one
     column that a back-test cannot see is often as large. That holds for the side to which the residuals `lean` (the
-    sign of `Misfit.lean`): on the other side only the growth counts that the back-test shows, its lower decile. So an
+    sign of `lean_of`): on the other side only the growth counts that the back-test shows, its lower decile. So an
     interval is as wide as a departure needs on the side where there may be one; a right form, whose residuals lean to
     either side by chance, is still missed on the other.
     """
@@ -256,6 +257,24 @@ class FormError:
         low = math.hypot(interval.low - interval.value, t * below)
         high = math.hypot(interval.high - interval.value, t * above)
         return replace(interval, low=interval.value - low, high=interval.value + high)
+
+
+def lean_of(points: Points, fit: Fit) -> float:
+    """Return the change of the log loss beyond the table for which the residuals speak, however weakly; 0 for none.
+
+    It is the mean over all directions of a departure, each as likely as the residuals make it. In each direction the
+    change is normal with the sd _PRIOR before the residuals are seen.
+    """
+    space = projected(points, fit)[2]
+    errors = np.abs(space.gains) * space.noise  # of the change, as the residuals in a direction give it
+    seen = (errors > _ROUNDING) & (errors < 1)
+    if not seen.any():
+        return 0.0
+    z, odds = space.lengths()[seen] / space.noise, (_PRIOR / errors[seen]) ** 2
+    kept = odds / (1 + odds)
+    logs = z**2 * kept / 2 - np.log1p(odds) / 2
+    weights = np.exp(logs - logs.max())
+    return float(weights @ (kept * z * space.gains[seen] * space.noise) / weights.sum())
 
 
 @dataclass(frozen=True)

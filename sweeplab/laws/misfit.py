@@ -48,8 +48,7 @@ from sweeplab.laws.points import SPREAD, STANDS, Points, design, path_of
 
 _PATTERN_ALARM = 0.05  # over all columns together
 LARGE = 0.03  # of the loss: tuned runs of one recipe on one text are within 1 or 2% of their law
-_FEWEST = 3
-_MOST_NAMED = 6
+_FEWEST, _MOST_NAMED = 3, 6
 
 
 @dataclass(frozen=True)
@@ -158,8 +157,7 @@ def _pattern(name: str, column: Array, fit: Fit) -> Pattern | None:
     return Pattern(name, rank, float(2 * line[1]), bend, p_value)
 
 
-N_DRAWS = 2000
-_BATCH = 250
+N_DRAWS, _BATCH = 2000, 250
 _SEVERAL = 5  # sizes
 _NOTHING = 1e-6  # the share of a direction left after projection below which the law contains it
 EXACT = 1e-9  # residuals of this size are rounding errors
@@ -324,7 +322,6 @@ SEEN = 0.5  # the power above which a departure can be seen
 _EFFECT = math.log1p(MATTERS)
 _FORECAST = f"forecast at {BEYOND:g} times the compute"
 _MOST = 0.5  # of the loss: larger first-order effects are not reported
-_PRIOR, _NO_GAIN = 0.03, 1e-9  # of the loss
 
 
 @dataclass(frozen=True)
@@ -446,8 +443,7 @@ class DepartureKind:
 class Misfit:
     """Whether a law's form is flagged on its table; `p_value` is over all directions that were tested.
 
-    `doubts` concern fits of any form; they are among the `sentences` too. `lean` is the change of the log loss at the
-    target for which the residuals speak, however weakly; 0 if no departure could be told from the law.
+    `doubts` concern fits of any form; they are among the `sentences` too.
     """
 
     law: str
@@ -458,7 +454,6 @@ class Misfit:
     patterns: tuple[Pattern, ...]
     sentences: tuple[str, ...]
     doubts: tuple[str, ...]
-    lean: float = 0.0
 
     @property
     def flag(self) -> tuple[str, ...]:
@@ -471,20 +466,23 @@ class Misfit:
         return asdict(self) | lists | {"false_alarm": FALSE_ALARM + GROSS, "matters": MATTERS}
 
 
+def projected(points: Points, fit: Fit) -> tuple[list[Departure], dict[str, float], Projection]:
+    """Return the directions, the target and the space of a fit's residuals."""
+    directions, target, slopes = departures(points, fit)
+    changes = np.stack([each.change for each in directions], 1)
+    bend = next((each.change[:-1] for each in directions if each.kind == BEND.format("params")), None)
+    return directions, target, space_of(points, fit, changes[:-1], changes[-1], slopes, bend)
+
+
 def misfit(points: Points, fitted: Fit) -> Misfit:
     """Return whether the form of a fitted law is flagged, and the power of the test on its table."""
-    if (
-        fitted.rows.delta < fitted.sigma
-    ):  # with so small a delta, clipped residuals are hardly more than signs
+    if fitted.rows.delta < fitted.sigma:  # clipped at so small a delta, residuals are hardly more than signs
         fitted = fit(points, fitted.law)
     beside = doubts(points, fitted)
     if points.n > MOST_ROWS:  # drawn at random, but the same every time; enough to show what matters
         points = points.only(np.random.default_rng(0).choice(points.n, MOST_ROWS, replace=False))
         fitted = fit(points, fitted.law, fitted.rows.delta)
-    directions, target, slopes = departures(points, fitted)
-    changes = np.stack([each.change for each in directions], 1)
-    bend = next((each.change[:-1] for each in directions if each.kind == BEND.format("params")), None)
-    space = space_of(points, fitted, changes[:-1], changes[-1], slopes, bend)
+    directions, target, space = projected(points, fitted)
     lacking, draws = _lacking(points, fitted, space), draw(space)
     tested = [] if lacking else _tested(directions, space, draws)
     everything = range(len(directions))
@@ -507,27 +505,7 @@ def misfit(points: Points, fitted: Fit) -> Misfit:
         patterns=tuple(patterns(points, fitted)),
         sentences=sentences,
         doubts=tuple(beside),
-        lean=_lean(space),
     )
-
-
-def _lean(space: Projection) -> float:
-    """The expected change at the target over all directions, each as likely as the residuals make it.
-
-    In each direction the change is normal with the sd _PRIOR before the residuals are seen.
-    """
-    noise = max(space.noise, EXACT)
-    errors = (
-        np.abs(space.gains) * noise
-    )  # of the change at the target, as the residuals in a direction give it
-    seen = (errors > _NO_GAIN) & (errors < _MOST)
-    if not seen.any():
-        return 0.0
-    z, odds = space.lengths()[seen] / noise, (_PRIOR / errors[seen]) ** 2
-    kept = odds / (1 + odds)
-    logs = z**2 * kept / 2 - np.log1p(odds) / 2
-    weights = np.exp(logs - logs.max())
-    return float(weights @ (kept * z * space.gains[seen] * noise) / weights.sum())
 
 
 def _lacking(points: Points, fit: Fit, space: Projection) -> str:
