@@ -67,12 +67,19 @@ STANDS = 2 / 3  # the share of these that must remain without any one row
 class TuningRecord:
     """What the trials of all cells say about the tuning of points.
 
-    `draws` [S, n] are of the excess: how far a point's log loss lies above what its best tuning would reach. `cure`
-    says which trials would make it smaller.
+    `draws` [S, n] are of the excess: how far the best value tried lies above the best there is, in log loss. `luck`
+    [S, n] is how far a point's loss lies below that of the best value tried because it is the lowest of several. `cure`
+    says which trials would make the excess smaller.
     """
 
     draws: Array
+    luck: Array
     cure: str
+
+    @property
+    def above(self) -> Array:
+        """Return how far the log loss of points lies above that of their best values, [S, n]."""
+        return self.draws - self.luck
 
 
 @dataclass(frozen=True, eq=False)

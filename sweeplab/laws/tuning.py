@@ -3,8 +3,9 @@
 A point's loss lies above the one that its best tuning would reach: by the tuning excess. If the excess grows with size,
 as where one learning rate serves all sizes, every exponent is wrong, and nothing in a table of N, D and loss shows it.
 
-- Where the trials of the cells are known, draws of the excess of all points follow from them (`Points.record`). The law
-  is fitted to the losses less the expected excess, and intervals contain the draws, to first order. A drift of the
+- Where the trials of the cells are known, draws of the excess of all points follow from them (`Points.record`), and of
+  how far they are too low because they are the lowest of several. The law is fitted to the losses without the expected
+  part of both, and intervals contain the draws, to first order. A drift of the
   excess with log N and log D that would move a number out of its interval makes it weak at best; one that may
   be larger than _DRIFT makes every number so.
 - Where one setting served all sizes, or it is not known how points were tuned, numbers are compared with those of a
@@ -65,8 +66,9 @@ class Tuning:
             return known + "; their tuning excess is not known" * (self.how == EACH)
         low, mean, high = (np.expm1(each) for each in self.ends)
         return (
-            f"{known}; the tuning excess of a point is {mean:.2%} of the loss ({low:.2%} to {high:.2%}): "
-            "the fit leaves it out, and the intervals contain its uncertainty"
+            f"{known}; the tuning excess of a point is {mean:.2%} of the loss ({low:.2%} to {high:.2%}), and as the "
+            f"lowest of several it is {self.record.luck.mean():.2%} too low by luck: the fit leaves both out, and the "
+            "intervals contain their uncertainty"
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -91,7 +93,7 @@ class Tuning:
     @cached_property
     def _lines(self) -> Array:
         """The line in the log sizes that each draw of the excess follows, 0 at its smallest, [S, n]."""
-        draws = self.record.draws if self.record else np.zeros((1, self.raw.n))
+        draws = self.record.above if self.record else np.zeros((1, self.raw.n))
         logs = [np.log(self.raw.columns[name]) for name in _SIZES[:2] if name in self.raw.varied]
         base = np.linalg.qr(np.stack([np.ones(self.raw.n), *logs], 1))[0]
         lines = (draws @ base) @ base.T
@@ -127,7 +129,7 @@ class Tuning:
         slopes = quantity.measure(fit.theta[None])[1]
         if self.record is None or not np.isfinite(slopes).all():
             return interval
-        draws = self.record.draws
+        draws = self.record.above
         moved = -(draws - draws.mean(0)) @ noise.modelled(slopes)[1][0]
         below, above = np.quantile(moved, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
         low, high = min(float(below), 0.0), max(float(above), 0.0)
@@ -217,5 +219,5 @@ def tuning_of(points: Points) -> Tuning:
             why = f"{several(points.n, 'point')} with too few trials to tell their tuning excess"
             points = replace(points, tuned=UNKNOWN, tuned_why=why)
         return Tuning(points, points, None)
-    losses = points.columns["loss"] * np.exp(-record.draws.mean(0))
+    losses = points.columns["loss"] * np.exp(-record.above.mean(0))
     return Tuning(points, replace(points, columns=points.columns | {"loss": losses}), record)

@@ -71,7 +71,7 @@ def test_the_fit_leaves_a_known_excess_out_and_its_interval_contains_what_is_not
     spoilt = replace(points, columns=points.columns | {"loss": losses})
 
     def record(of: Points) -> TuningRecord:
-        return TuningRecord(draws, "more trials")
+        return TuningRecord(draws, np.zeros_like(draws), "more trials")
 
     apart, known = (assess(each, chinchilla, others=()) for each in (points, replace(spoilt, record=record)))
     theta = vector(chinchilla, TRUTHS["steep"], known.fit.center)

@@ -10,6 +10,7 @@ Legend: C cells, J searched values, S draws, g values of a cell's grid.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -48,7 +49,8 @@ class Excess:
     """Draws of the excess of log loss of each cell, [S, C], of trials that searched `names`.
 
     `again` [S, C] is the excess after as many trials again, spread over the values tried and a little beyond.
-    `beyond` [J, 2] is how likely the best value of any cell lies below or above all values tried of its study, and
+    `level` [C] is the expected log loss of the best value tried, NaN if it is not known, and `n_trials` [C] the number
+    of values that compete for it. `beyond` [J, 2] is how likely the best value of any cell lies below or above all values tried of its study, and
     `tried` [J, 2] the lowest and highest of them.
     """
 
@@ -57,6 +59,8 @@ class Excess:
     again: Array
     beyond: Array
     tried: Array
+    level: Array
+    n_trials: Array
 
     @property
     def edge(self) -> tuple[int, int] | None:
@@ -102,9 +106,31 @@ def record_of(read: Callable[[], Runs]) -> Callable[[Points], TuningRecord | Non
         if both is None:
             return None
         runs, excess = both
-        return TuningRecord(excess.draws[:, cells_of(points, runs)], _cure(runs, excess))
+        cells = cells_of(points, runs)
+        luck = _luck(np.log(points.columns["loss"]), excess.level[cells], excess.n_trials[cells])
+        return TuningRecord(excess.draws[:, cells], luck, _cure(runs, excess))
 
     return record
+
+
+def _luck(losses: Array, levels: Array, n_trials: Array) -> Array:
+    """Draws of how far points lie below the expected loss of their best values, as the lowest of several, [S, n].
+
+    It is in proportion to the expected lowest of as many normal draws (Blom 1958), by one factor for all points: so it
+    does not follow their noise.
+    """
+    from scipy.special import ndtri
+
+    lowest = ndtri((n_trials - 0.375) / (n_trials + 0.25))
+    below = np.where(np.isfinite(levels), levels - losses, 0.0)
+    known = np.isfinite(levels) & (n_trials > 1) & (np.abs(below) < _NEAR)
+    if known.sum() < _FEWEST:
+        return np.zeros((N_DRAWS, len(losses)))
+    m, below = lowest[known], below[known]
+    factor = float(m @ below / (m @ m))
+    error = math.sqrt(float(((below - factor * m) ** 2).sum()) / (known.sum() - 1) / float(m @ m))
+    factors = np.maximum(factor + error * np.random.default_rng(0).standard_normal(N_DRAWS), 0.0)
+    return np.asarray(factors[:, None] * lowest)
 
 
 def searched_points(
@@ -150,16 +176,15 @@ def excess_of_many(runs: Runs) -> Excess | None:
     base = np.hstack([np.ones((runs.n_cells, 1)), logs, logs**2])
     between = base @ np.linalg.pinv(base[chosen])
     draws, again = (np.maximum(each @ between.T, 0.0) for each in (excess.draws, excess.again))
-    return replace(excess, draws=draws, again=again)
+    level = np.full(runs.n_cells, np.nan)
+    level[chosen] = excess.level
+    cell, _, y = _trials(runs)
+    return replace(excess, draws=draws, again=again, level=level, n_trials=_competing(cell, y, runs.n_cells))
 
 
 def excess_of(runs: Runs) -> Excess | None:
     """Return the tuning excess of each cell of a table of runs; None if its trials are too few to tell."""
-    keys = np.column_stack([runs.cell, runs.x.round(6)])
-    trials, place = np.unique(keys, axis=0, return_inverse=True)
-    counts = np.bincount(place.ravel())
-    y = np.bincount(place.ravel(), runs.y) / counts
-    cell, x = trials[:, 0].astype(np.intp), trials[:, 1:]
+    cell, x, y = _trials(runs)
     lowest = np.full(runs.n_cells, np.inf)
     np.minimum.at(lowest, cell, y)
     if len(y) < _FEWEST * runs.n_cells or runs.n_cells > _MOST_CELLS or not np.isfinite(lowest).all():
@@ -205,7 +230,30 @@ def excess_of(runs: Runs) -> Excess | None:
     n_more = max(1, round(len(y) / runs.n_cells))
     more = random.integers(most, per_cell, (N_DRAWS, runs.n_cells, n_more))
     after = np.minimum(np.take_along_axis(losses, more, 2).min(2), lowest_tried)
-    return Excess(runs.names, lowest_tried - least, after - least, edges, np.exp(np.stack([low, high], 1)))
+    return Excess(
+        names=runs.names,
+        draws=lowest_tried - least,
+        again=after - least,
+        beyond=edges,
+        tried=np.exp(np.stack([low, high], 1)),
+        level=lowest_tried.mean(0),
+        n_trials=_competing(cell, y, runs.n_cells),
+    )
+
+
+def _trials(runs: Runs) -> tuple[NDArray[np.intp], Array, Array]:
+    """The cell, the searched values and the log loss of each trial, the mean of its seeds."""
+    keys = np.column_stack([runs.cell, runs.x.round(6)])
+    trials, place = np.unique(keys, axis=0, return_inverse=True)
+    y = np.bincount(place.ravel(), runs.y) / np.bincount(place.ravel())
+    return trials[:, 0].astype(np.intp), trials[:, 1:], y
+
+
+def _competing(cell: NDArray[np.intp], y: Array, n_cells: int) -> Array:
+    """The number of trials of each cell that are near its best."""
+    lowest = np.full(n_cells, np.inf)
+    np.minimum.at(lowest, cell, y)
+    return np.bincount(cell[y < lowest[cell] + _NEAR], minlength=n_cells).astype(float)
 
 
 def _lowest(x: Array, y: Array) -> Array:
