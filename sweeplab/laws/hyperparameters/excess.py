@@ -50,8 +50,8 @@ class Excess:
 
     `again` [S, C] is the excess after as many trials again, spread over the values tried and a little beyond.
     `level` [C] is the expected log loss of the best value tried, NaN if it is not known, and `n_trials` [C] the number
-    of values that compete for it. `beyond` [J, 2] is how likely the best value of any cell lies below or above all values tried of its study, and
-    `tried` [J, 2] the lowest and highest of them.
+    of values that compete for it. `beyond` [J, 2] is how likely the best value of any cell lies below or above all
+    values tried of its study, and `tried` [J, 2] the lowest and highest of them.
     """
 
     names: tuple[str, ...]
