@@ -30,9 +30,11 @@ from sweeplab.analysis.studies import (
     STUDY_COLUMNS,
     Counting,
     Studies,
+    joined,
     points_of_trials,
     select_trials,
     study_points,
+    with_tuning,
 )
 from sweeplab.analysis.table import COLUMNS, validate
 from sweeplab.analysis.trials import COUNTED, POINT, Selection, StudyDesign, with_models
@@ -170,17 +172,20 @@ def gather(
     runs: pd.DataFrame,
     designs: Mapping[str, StudyDesign] | None = None,
     conventions: Conventions | None = None,
+    tuned: str = "",
 ) -> AuditTable:
     """Return the checks' input for runs as `runs_table` returns them: the points are those that a law is fitted to."""
     settled = conventions or Conventions()
     chosen, columns, meanings = select_trials(runs, None, settled)
+    design = joined(designs.values()) if designs else None
+    points = with_tuning(points_of_trials(chosen, columns, meanings), runs, settled, design).tuned_as(tuned)
     return AuditTable(
         runs=with_models(runs),
         chosen=chosen,
-        points=along_family(points_of_trials(chosen, columns, meanings)),
+        points=along_family(points),
         conventions=settled,
         designs=designs or {},
-        recount=lambda how: study_points(runs, None, how),
+        recount=lambda how: study_points(runs, None, how, design).tuned_as(tuned),
     )
 
 
@@ -473,4 +478,5 @@ def audit_file(path: Path, counting: Counting) -> dict[str, Any]:
     frame = read_frame(path)
     if counting.columns or not COLUMNS.keys() <= set(map(str, frame)):
         return file_causes(path, counting) | {"findings": []}
-    return audit(gather(validate(rows_where(frame, counting.where, str(path))), None, counting.conventions))
+    runs = validate(rows_where(frame, counting.where, str(path)))
+    return audit(gather(runs, None, counting.conventions, counting.tuned))

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeplab.analysis.studies import Counting, Studies, file_points
+from sweeplab.analysis.studies import Counting, Studies, file_runs, tuned_runs
 from sweeplab.analysis.trials import finite
-from sweeplab.analysis.tuning import file_runs, tuned_runs
 from sweeplab.errors import BadInput
 from sweeplab.formatting import duration
 from sweeplab.laws.causes import EPOCHS, NAMED, REST, SEEDS, SHAPE, TUNING, UNKNOWN
@@ -78,7 +77,7 @@ def study_causes(
 
 def file_causes(path: Path, counting: Counting) -> dict[str, Any]:
     """Return the causes in the residual of the law of a table's file, as plain values."""
-    points = along_family(file_points(path, counting.columns, counting.conventions, counting.where))
+    points = along_family(counting.of_file(path))
     trials = None
     with suppress(BadInput):  # a table of points, or nothing was searched
         trials = file_runs(path, counting.columns, {}, counting.where, counting.conventions)

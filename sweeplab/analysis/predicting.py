@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.analysis.sealing import Target, cell_targets
-from sweeplab.analysis.studies import Counting, Studies
+from sweeplab.analysis.studies import Counting, Studies, tuned_runs
 from sweeplab.analysis.trials import trials_table
-from sweeplab.analysis.tuning import tuned_runs
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed, several, yaml_text
 from sweeplab.hyperparameters import TABLE

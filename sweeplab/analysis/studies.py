@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap, Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sweeplab.analysis.table import COLUMNS, curves_table, points_table, runs_table, validate
-from sweeplab.analysis.trials import Selection, StudyDesign, grid_of, rankings, select, with_expected
+from sweeplab.analysis.trials import (
+    Selection,
+    StudyDesign,
+    grid_of,
+    rankings,
+    searched_of,
+    select,
+    with_expected,
+)
 from sweeplab.data.objectives import MOST_WHOLE
 from sweeplab.data.task import loss_unit
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.formatting import several
+from sweeplab.formatting import listed, several
 from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.listing import find_study, read_spec
 from sweeplab.laws.columns import (
@@ -29,7 +37,9 @@ from sweeplab.laws.columns import (
     rows_where,
 )
 from sweeplab.laws.compute_optimal.envelope import FEWEST_POINTS, Curve, Curves
-from sweeplab.laws.points import Points, nominal, points_of, points_of_frame
+from sweeplab.laws.hyperparameters.excess import record_of, searched_points
+from sweeplab.laws.hyperparameters.runs import Runs, runs_of_frame
+from sweeplab.laws.points import EACH, SHARED, UNKNOWN, Points, nominal, points_of
 from sweeplab.laws.reading import read_frame
 from sweeplab.records.runs import MEASURED_ON, RunState
 from sweeplab.study.choice import Ranking
@@ -55,6 +65,9 @@ PARAMS = {
     "non-embedding": "n_params_non_embedding",
     "with-head": "n_params_non_embedding",
 }
+# Settings whose best values follow the size of the model or the length of the run; betas where batches are small.
+FOLLOW_SIZE = ("learning_rate", "batch_size", "warmup_iters", "betas")
+_SMALL_BATCH = 2**18  # tokens of a step (Porian et al. 2024, arXiv 2406.19146)
 _HEADS = {"with-head": ("vocab_size", "n_embd", "tie_weights")}
 _LOSSES = {"best": STUDY_COLUMNS["loss"], "final": "final_val_loss"}
 # The loss of the same weights on the whole validation split: preferred if all runs that ended have it.
@@ -65,6 +78,7 @@ def study_points(
     runs: pd.DataFrame,
     columns: Mapping[str, str] | None = None,
     conventions: Conventions | None = None,
+    design: StudyDesign | None = None,
 ) -> Points:
     """Return the points of the runs of one study or several: the best trial of each model and token count.
 
@@ -72,7 +86,36 @@ def study_points(
     so the variance of the mean is a kth of it. Runs that did not end are left out, and counted. `columns` replace
     those of the conventions.
     """
-    return points_of_trials(*select_trials(runs, columns, conventions))
+    points = points_of_trials(*select_trials(runs, columns, conventions))
+    return with_tuning(points, runs, conventions, design)
+
+
+def with_tuning(
+    points: Points,
+    runs: pd.DataFrame,
+    conventions: Conventions | None = None,
+    design: StudyDesign | None = None,
+) -> Points:
+    """Return the points of runs with how they were tuned: what was searched at each size, and what is one for all."""
+    fixed = [name for name in FOLLOW_SIZE if name in runs and _is_one_for_all(runs[name])]
+    tokens = numbers(runs, "batch_size") * numbers(runs, "block_size")
+    if "betas" in fixed and not (tokens < _SMALL_BATCH).any():
+        fixed.remove("betas")
+    tuned, words = UNKNOWN, "no size tried two learning rates"
+    if "learning_rate" in (*searched_of(runs, design), *grid_of(runs, design)):
+        tuned, words = EACH, "as its trials say"
+    elif "learning_rate" in fixed and not (
+        "parametrization" in runs and runs["parametrization"].eq("mup").all()
+    ):
+        tuned = SHARED
+    if fixed:
+        words += f"; {listed(fixed)} {('is', 'are')[len(fixed) > 1]} one for all sizes, and the best follow the size"
+    record = record_of(lambda: tuned_runs(runs, "the study", design, conventions))
+    return replace(points, tuned=tuned, tuned_why=words, record=record)
+
+
+def _is_one_for_all(column: pd.Series[Any]) -> bool:
+    return bool(column.notna().all() and column.astype(str).nunique() == 1)
 
 
 def select_trials(
@@ -174,6 +217,28 @@ def counted(runs: pd.DataFrame, conventions: Conventions) -> tuple[pd.DataFrame,
     return runs.assign(**made), meanings | {"tokens": "read in training, with source and repeated tokens"}
 
 
+def tuned_runs(
+    runs: pd.DataFrame,
+    source: str,
+    design: StudyDesign | None = None,
+    conventions: Conventions | None = None,
+    columns: Mapping[str, str] | None = None,
+    named: Mapping[str, str] | None = None,
+) -> Runs:
+    """Return the runs of studies that ended, with the values that their files search; a row per seed.
+
+    Raises:
+        BadInput: the errors of `runs_of_frame`.
+    """
+    ended = runs[[RunState(state).has_value for state in runs["state"]]]
+    table, words_of = counted(ended, conventions or Conventions())
+    roles = {role: role for role in ("params", "tokens", "loss") if role in table} | dict(columns or {})
+    read = runs_of_frame(table, source, roles, named, only=searched_of(ended, design))
+    left = {"without an end": len(runs) - len(ended)}
+    meanings = {role: words for role, words in words_of.items() if role in read.said}
+    return replace(read, said={**read.said, **meanings}, dropped={**left, **read.dropped})
+
+
 def loss_column(runs: pd.DataFrame, at: str = "best") -> str:
     """Return the column of the loss that laws are fitted to: on the whole validation split if all that ended have it.
 
@@ -243,10 +308,34 @@ def table_points(
 ) -> Points:
     """Return the points of a table like `file_points` of the file `source`."""
     if columns or not COLUMNS.keys() <= set(map(str, frame)):
-        return points_of_frame(frame, source, columns, conventions, where)
+        return searched_points(frame, source, columns, conventions, where)
     kept = rows_where(frame, where, source)
     points = replace(study_points(validate(kept), {}, conventions), pooled=_pooled(kept))
     return points.left_out(f"not where {where}", len(frame) - len(kept))
+
+
+def file_runs(
+    path: Path,
+    columns: Mapping[str, str] | None = None,
+    named: Mapping[str, str] | None = None,
+    where: str = "",
+    conventions: Conventions | None = None,
+) -> Runs:
+    """Return the runs of a file; one that `study export` wrote holds runs of studies, unless `columns` are named.
+
+    Raises:
+        BadInput: the errors of `read_frame` and of `runs_of_frame`.
+    """
+    frame = read_frame(path)
+    if columns or not COLUMNS.keys() <= set(map(str, frame)):
+        return runs_of_frame(frame, str(path), columns, named, where)
+    return tuned_runs(validate(frame), str(path), None, conventions, columns, named)
+
+
+def joined(designs: Collection[StudyDesign]) -> StudyDesign:
+    """Return the union of the grids and search spaces of studies."""
+    grid = dict.fromkeys(name for design in designs for name in design.grid)
+    return StudyDesign(tuple(grid), dict(ChainMap(*(dict(design.search) for design in designs))))
 
 
 @dataclass(frozen=True)
@@ -274,16 +363,14 @@ class Studies:
     @property
     def design(self) -> StudyDesign:
         """Return the union of the studies' grids and search spaces."""
-        designs = self.designs.values()
-        grid = dict.fromkeys(name for each in designs for name in each.grid)
-        return StudyDesign(tuple(grid), dict(ChainMap(*(dict(each.search) for each in designs))))
+        return joined(self.designs.values())
 
     def points(
         self, columns: Mapping[str, str] | None = None, conventions: Conventions | None = None
     ) -> Points:
         """Return the points of all studies, counted by the conventions."""
         chosen = self.settled(conventions)
-        points = study_points(self.runs, columns, chosen)
+        points = study_points(self.runs, columns, chosen, self.design)
         return replace(points, is_searched=self.is_searched, pooled=_pooled(self.runs, self.design))
 
     def only(self, where: str) -> Studies:
@@ -398,11 +485,19 @@ def read_studies(lab: Path | None, names: Sequence[str]) -> Studies:
 
 @dataclass(frozen=True)
 class Counting:
-    """How a table is counted: its conventions, the columns named by the user, and the filter of rows."""
+    """How a table is counted: its conventions, the columns named by the user, and the filter of rows.
+
+    `tuned` is how its points were tuned, one of TUNED, if the user says so.
+    """
 
     conventions: Conventions = field(default_factory=Conventions)
     columns: Mapping[str, str] = field(default_factory=dict)
     where: str = ""
+    tuned: str = ""
+
+    def of_file(self, path: Path) -> Points:
+        """Return the points of a file, counted so."""
+        return file_points(path, self.columns, self.conventions, self.where).tuned_as(self.tuned)
 
 
 def sizes_of(runs: Sequence[Mapping[str, Any]], counting: Counting) -> list[dict[str, float]]:

@@ -112,15 +112,17 @@ def fit(
     where: str = "",
     delta: str = "auto",
     flops: float | None = None,
+    tuned: str | None = None,
 ) -> FittedLaw:
     """Fit a law to a DataFrame, or to a table's file; a `study export` holds runs.
 
     `columns` such as {"params": "N", "tokens": "D*1e9", …} is needed if names are not the usual ones; `count`, `where`,
     `delta` and `flops` are as on the command line: {"rows": "best"}, "epochs == 1", "auto", the budget of the optimum.
+    `tuned` says how the points were tuned: "each" by itself, all by one "shared" setting, or "unknown".
     """
     from sweeplab.laws.assessment import assess, law_for
     from sweeplab.laws.columns import ROLES, Conventions, parse_conventions
-    from sweeplab.laws.points import points_of_frame
+    from sweeplab.laws.hyperparameters.excess import searched_points as read
     from sweeplab.laws.reading import read_frame
 
     named = dict(columns or {})
@@ -135,8 +137,7 @@ def fit(
     source = "the table"
     if isinstance(table, str | Path):
         table, source = read_frame(Path(table)), str(table)
-    read = points_of_frame
     if not named and set(map(str, table)) >= _STUDY_KEYS:
         from sweeplab.analysis.studies import table_points as read
-    points = read(table, source, named, conventions, where)
+    points = read(table, source, named, conventions, where).tuned_as(tuned)
     return FittedLaw(assess(points, law_for(points, law), delta, flops), named)

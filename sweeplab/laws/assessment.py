@@ -17,7 +17,7 @@ import numpy as np
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import listed, several, short
 from sweeplab.laws import forms, intervals, shape
-from sweeplab.laws.backtest import FormError
+from sweeplab.laws.backtest import FormError, lean_of
 from sweeplab.laws.choosing import Choice, along_family, choice_of
 from sweeplab.laws.columns import COUNTS, SHAPE, as_number, pairs_of
 from sweeplab.laws.evidence import Evidence
@@ -26,6 +26,7 @@ from sweeplab.laws.forms import LAWS, Law, Quantity
 from sweeplab.laws.intervals import Interval, Noise, Refits, Shared, noise_of
 from sweeplab.laws.misfit import FLAGGED, Misfit, doubts, misfit
 from sweeplab.laws.points import DECADES, SPREAD, STANDS, UNLIKE, Points, design, path_of
+from sweeplab.laws.tuning import Tuning, WhatIf, tuning_of
 
 IDENTIFIED, WEAK, NOT_IDENTIFIED = "identified", "weak", "not identified"
 
@@ -167,7 +168,7 @@ _UNSEEN = {"power-n": "tokens", "power-d": "params"}  # the column that a law do
 class Estimate:
     """A quantity with its interval and verdict; `refits` is the bootstrap interval, if there is one.
 
-    `others` are the values under the other objectives.
+    `others` are the values under the other objectives, `mistuned` is the value if the points were tuned otherwise.
     """
 
     quantity: Quantity
@@ -175,6 +176,7 @@ class Estimate:
     verdict: Verdict
     others: Mapping[str, float]
     refits: tuple[float, float] | None = None
+    mistuned: float | None = None
 
     @property
     def identified(self) -> bool:
@@ -190,6 +192,8 @@ class Estimate:
         entry = self.verdict.entry((shown(ends.value), low, high), self.quantity.meaning)
         if not self.identified:
             return entry
+        if self.mistuned is not None:
+            entry["if_tuned_otherwise"] = shown(self.mistuned)
         if self.refits:
             entry["bootstrap"] = [shown(end) for end in self.refits]
         return entry | {"by_delta": {name: shown(value) for name, value in self.others.items()}}
@@ -216,6 +220,8 @@ class Assessment:
     form_error: FormError
     estimates: tuple[Estimate, ...]
     warnings: tuple[str, ...]
+    tuning: Tuning
+    what_if: WhatIf | None = None
     refits: Refits | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -246,6 +252,7 @@ class Assessment:
             "parameters": entries[False],
             "derived": entries[True],
             "budget_flops": self.budget,
+            "tuning": self.tuning.as_dict(),
             "misfit": self.misfit.as_dict(),
             "correlations": {"parameters": logs, "matrix": intervals.correlations(fit).tolist()},
             "groups": {
@@ -256,7 +263,7 @@ class Assessment:
             "bootstrap": refits and {"refits": len(refits.theta), "missed": refits.missed},
             "design": design(self.points, law.columns),
             "dropped": self.points.dropped,
-            "conventions": self.points.conventions,
+            "conventions": self.points.conventions | {"tuning": self.tuning.says},
             "warnings": list(self.warnings),
         }
 
@@ -337,7 +344,11 @@ def assess(
     if "params" in law.columns and not of_all_depths:
         points = along_family(points)
     say(f"fitting {law.name} to {several(points.n, 'row')}")
+    choice, raw = choice_of(points), points
+    tuning = tuning_of(raw)
+    points = tuning.points
     fitted = fit(points, law, parse_delta(delta))
+    what_if = tuning.what_if(law, parse_delta(delta))
     other_fits = {name: fit(points, law, DELTAS[name]) for name in others if name != delta}
     beside = dict.fromkeys(others, fitted) | other_fits
     budget = checked_budget(budget, points)
@@ -361,24 +372,32 @@ def assess(
             raise BadInput(f"the loss at a target needs {' and '.join(missing)} too; {law.name} uses it")
         quantities.append(forms.loss_at(law, fitted.center, target))
     say("testing the form")
-    form, form_error, choice = misfit(points, fitted), FormError(points, law), choice_of(points)
+    form = misfit(points, fitted)
+    form_error = FormError(points, law, lean_of(points, fitted))
     doubt = _doubt(fitted, form)
-    estimates = []
+    estimates, numbers = [], []
     say("computing the profile intervals, and back-testing")
     profiled = intervals.profiles(fitted, quantities, shared, noise)
     for quantity, interval in zip(quantities, profiled, strict=True):
         interval = form_error.widened(fitted, quantity, interval)
+        mistuned, of_tuning = None, ""
+        if what_if:
+            mistuned, of_tuning = what_if.value(quantity), what_if.doubt(quantity, interval)
+        ends = interval
+        interval = tuning.widened(fitted, noise, quantity, interval)
         lacking = gate(quantity, points, fitted, ratios.get(quantity.kind))
         of_shape = shape.doubt_of(evidence) if quantity.name in shape.AT_EQUAL_PARAMS else ""
         of_size = choice.doubt_of(law) if "params" in quantity.needs else ""
-        verdict = judge(quantity, interval, fitted, lacking, doubt or of_shape or of_size)
+        verdict = judge(quantity, interval, fitted, lacking, doubt or of_shape or of_size or of_tuning)
+        if verdict.identified:
+            numbers.append((quantity, ends))
         values = {name: float(quantity.measure(other.theta[None])[0][0]) for name, other in beside.items()}
-        estimate = Estimate(quantity, interval, verdict, values)
+        estimate = Estimate(quantity, interval, verdict, values, mistuned=mistuned)
         if refits:
             estimate = replace(estimate, refits=refits.interval(quantity))
         estimates.append(estimate)
     return Assessment(
-        points=points,
+        points=raw,
         fit=fitted,
         delta=delta,
         budget=budget,
@@ -394,8 +413,11 @@ def assess(
         warnings=(
             *form.flag,
             *filter(None, [choice.doubt_of(law)]),
+            *(what_if.warnings(numbers) if what_if else ()),
             *_warnings(points, fitted, estimates, shared, noise, refits),
         ),
+        tuning=tuning,
+        what_if=what_if,
         refits=refits,
     )
 

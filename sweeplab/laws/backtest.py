@@ -39,7 +39,7 @@ from sweeplab.laws.intervals import (
     shared_of,
     student,
 )
-from sweeplab.laws.misfit import Misfit, misfit
+from sweeplab.laws.misfit import Misfit, misfit, projected
 from sweeplab.laws.points import SPREAD, UNLIKE, Points, design, path_of
 
 N_CUTS = 4
@@ -51,7 +51,10 @@ _BY = ("flops", "tokens", "params")
 N_TABLES = 200
 BY_CHANCE = 0.05  # over all challengers together
 _TOLERANCE = 1e-6
-_LEAST_GROWTH = 0.0055
+# The least sd of a form's error at ten times the compute, and the power of log compute with which it grows.
+_LEAST_ERROR, _POWER = 0.016, 0.7
+_PRIOR = 0.03  # of the loss
+_SHOWN = 0.1  # the quantile of the growth that a back-test shows
 _GROWTHS = np.append(0.0, np.geomspace(1e-5, 0.3, 120))  # of a form's error, per unit of log compute
 _ROUNDING = 1e-16
 
@@ -191,16 +194,20 @@ def _half_intervals(points: Points, fit: Fit, columns: dict[str, Array], weights
 
 @dataclass(frozen=True)
 class FormError:
-    """The error of a form beyond its table: in log loss, in proportion to the distance in log compute.
+    """The error of a form beyond its table, in log loss.
 
     Errors of the back-test are modelled as normal, with the variance of the law, of noise, and of a growth times the
     distance from the largest fitted row. The growth is its posterior median under a flat prior, so that growths which
-    the errors cannot rule out count too. It is at least 1.3% at ten times the compute, because a bend in one column
-    that a back-test cannot see is often as large.
+    the errors cannot rule out count too. The error is at least 1.6% at ten times the compute, because a bend in one
+    column that a back-test cannot see is often as large. That holds for the side to which the residuals `lean` (the
+    sign of `lean_of`): on the other side only the growth counts that the back-test shows, its lower decile. So an
+    interval is as wide as a departure needs on the side where there may be one; a right form, whose residuals lean to
+    either side by chance, is still missed on the other.
     """
 
     points: Points
     law: Law
+    lean: float = 0.0
 
     @cached_property
     def test(self) -> Backtest:
@@ -208,10 +215,10 @@ class FormError:
         return backtest(self.points, self.law, cuts_of(self.points, [self.law]))
 
     @cached_property
-    def growth(self) -> float:
-        """Return the sd of the error per unit of log compute; without a back-test, its minimum."""
+    def _growths(self) -> tuple[float, float]:
+        """The lower decile and the median of the growth; without a back-test none is shown."""
         if not self.test.cuts:
-            return _LEAST_GROWTH
+            return 0.0, 0.0
         sizes = log_compute({name: np.log(self.points.sizes[name]) for name in self.law.columns})
         chances = np.zeros(len(_GROWTHS))
         for errors in self.test.cuts:  # errors above one cut come from one fit: together they count as one
@@ -224,25 +231,50 @@ class FormError:
             chances -= 0.5 * (np.log(variance) + errors.errors**2 / variance).mean(1)
         density = np.exp(chances - chances.max())
         steps = np.diff(_GROWTHS) * (density[1:] + density[:-1])
-        median = float(np.interp(0.5 * steps.sum(), np.append(0.0, steps.cumsum()), _GROWTHS))
-        return max(median, _LEAST_GROWTH)
+        shares = np.append(0.0, steps.cumsum()) / steps.sum()
+        low, median = np.interp([_SHOWN, 0.5], shares, _GROWTHS)
+        return float(low), float(median)
 
     def sd(self, fit: Fit, quantity: Quantity) -> float:
         """Return the sd of the form's error in a quantity; nonzero only for losses of runs larger than the table's."""
+        lead = self._lead(fit, quantity)
+        return max(self._growths[1] * lead, _LEAST_ERROR * math.pow(lead / math.log(10), _POWER))
+
+    def _lead(self, fit: Fit, quantity: Quantity) -> float:
+        """How far a run lies beyond the table's largest, in log compute; 0 for what is no loss of a larger run."""
         if quantity.size is None:
             return 0.0
-        lead = quantity.size - float(np.max(log_compute(fit.rows.logs)))
-        if lead <= 1e-9:
-            return 0.0
-        return self.growth * lead
+        return max(quantity.size - float(np.max(log_compute(fit.rows.logs))), 0.0)
 
     def widened(self, fit: Fit, quantity: Quantity, interval: Interval) -> Interval:
         """Return a quantity's interval with the form's error added in quadrature on each side."""
-        off = student(fit.freedom) * self.sd(fit, quantity)
-        if not off:
+        lead = self._lead(fit, quantity)
+        if not lead:
             return interval
-        low, high = (math.hypot(end - interval.value, off) for end in (interval.low, interval.high))
+        likely, shown = self.sd(fit, quantity), self._growths[0] * lead
+        below, above = {-1.0: (likely, shown), 1.0: (shown, likely)}.get(np.sign(self.lean), (likely, likely))
+        t = student(fit.freedom)
+        low = math.hypot(interval.low - interval.value, t * below)
+        high = math.hypot(interval.high - interval.value, t * above)
         return replace(interval, low=interval.value - low, high=interval.value + high)
+
+
+def lean_of(points: Points, fit: Fit) -> float:
+    """Return the change of the log loss beyond the table for which the residuals speak, however weakly; 0 for none.
+
+    It is the mean over all directions of a departure, each as likely as the residuals make it. In each direction the
+    change is normal with the sd _PRIOR before the residuals are seen.
+    """
+    space = projected(points, fit)[2]
+    errors = np.abs(space.gains) * space.noise  # of the change, as the residuals in a direction give it
+    seen = (errors > _ROUNDING) & (errors < 1)
+    if not seen.any():
+        return 0.0
+    z, odds = space.lengths()[seen] / space.noise, (_PRIOR / errors[seen]) ** 2
+    kept = odds / (1 + odds)
+    logs = z**2 * kept / 2 - np.log1p(odds) / 2
+    weights = np.exp(logs - logs.max())
+    return float(weights @ (kept * z * space.gains[seen] * space.noise) / weights.sum())
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from sweeplab.laws.choosing import law_of_counts
 from sweeplab.laws.columns import SHAPE as DEPTH_WIDTH
 from sweeplab.laws.fitting import Fit, fit
 from sweeplab.laws.forms import Array
-from sweeplab.laws.hyperparameters.excess import Excess, excess_of
+from sweeplab.laws.hyperparameters.excess import Excess, cells_of, excess_of
 from sweeplab.laws.hyperparameters.runs import Runs
 from sweeplab.laws.intervals import noise_of, profiles, shared_of
 from sweeplab.laws.next_runs import next_runs, of_axes
@@ -48,7 +48,6 @@ from sweeplab.laws.rules import Rules
 
 _SEEDS, _PARTS = (1, 2, 3, 5), (2 / 3, 1.0)  # more seeds of a cell, and shares of the cells
 _ENOUGH = 0.6  # of what the most seeds in all cells would gain
-_EDGE = 0.25  # how likely a best value lies beyond the values tried, before a wider range is the cure
 _FEWEST_SIZES, _FEWEST_FREE, _N_SIMULATED = 5, 3, 5
 _STEPS = (1.0, 2.0, 3.0, 5.0, 7.0, 10.0)
 _NEXT_SIZES, _NEXT_SHARE = 9, 0.5  # candidates of `laws next`, and its budget as a share of the table's FLOPs
@@ -234,11 +233,11 @@ class Clinic:
     def _tuning(self) -> Cure:
         flops, excess = float(self._flops.sum()) * self.runs_each, self.excess
         half = self._without(TUNING, None if excess is None else excess.again)
-        if excess is None or excess.beyond.max(initial=0.0) < _EDGE:
+        if excess is None or excess.edge is None:
             return Cure("twice the trials in every cell", flops, half, {"trials": 2})
-        j, side = np.unravel_index(int(excess.beyond.argmax()), excess.beyond.shape)
-        name, end = excess.names[int(j)], float(excess.tried[int(j), int(side)])
-        factor = (excess.tried[int(j), 1] / excess.tried[int(j), 0]) ** 0.25
+        j, side = excess.edge
+        name, end = excess.names[j], float(excess.tried[j, side])
+        factor = (excess.tried[j, 1] / excess.tried[j, 0]) ** 0.25
         to = _round_number(end * factor, up=True) if side else _round_number(end / factor, up=False)
         words = f"{name} {'up' if side else 'down'} to {written(to)}"
         return Cure(words, flops, half, {"name": name, ("max" if side else "min"): to})
@@ -361,23 +360,15 @@ def diagnose(
     Raises:
         BadInput: no law can be fitted.
     """
-    assessed = assess(points, law_of_counts(points), others=(), of_all_depths=True)
+    law = law_of_counts(points)
+    assessed, fitted = assess(points, law, others=(), of_all_depths=True), fit(points, law)
     excess = excess_of(trials) if trials else None
     if excess and trials:
-        place = _cells_of(points, trials)
+        place = cells_of(points, trials)
         excess = replace(excess, draws=excess.draws[:, place], again=excess.again[:, place])
     beside = Beside(None if excess is None else excess.draws, passes)
-    causes = split(points, assessed.fit, beside)
+    causes = split(points, fitted, beside)  # of the losses as they are, with their excess
     estimate, cures = widest(assessed.estimates), dict[str, Cure]()
     if estimate:
-        cures = Clinic(points, assessed.fit, estimate, causes, excess, passes, runs_each).cures()
-    return Diagnosis(assessed.fit.law.name, points.n, estimate, causes, cures)
-
-
-def _cells_of(points: Points, trials: Runs) -> NDArray[np.intp]:
-    """The cell of each point's trials, by its sizes, [n]."""
-    columns = points.columns | points.shape
-    names = [name for name in trials.sizes if name in columns]
-    theirs = np.stack([trials.log_of(name) for name in names], 1)
-    ours = np.stack([np.log(columns[name]) for name in names], 1)
-    return np.asarray(((ours[:, None] - theirs) ** 2).sum(2).argmin(1))
+        cures = Clinic(points, fitted, estimate, causes, excess, passes, runs_each).cures()
+    return Diagnosis(law.name, points.n, estimate, causes, cures)

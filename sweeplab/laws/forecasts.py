@@ -27,9 +27,10 @@ from sweeplab.laws.points import Points, path_of
 LAW, LAST_POINT, LOG_LINE = "law", "last point", "log-linear line"  # who forecasts
 METHOD = (
     "profile of the law (F quantile), a run's noise and the form's error in the back-test (t quantiles), "
-    "added in quadrature in log loss"
+    "added in quadrature in log loss; the form's error on the side to which the residuals lean"
 )
 _NORMAL_END = 1.6448536269514722  # of the standard normal distribution at 95%
+_AWAY = 0.86  # the level of the side away from the lean: 7% of the outcomes are left out there
 _FEWEST_FOR_A_LINE = 3
 _STANDARD = NormalDist()
 
@@ -106,14 +107,26 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> 
     (noise,), quantile = run_noise(fit, shared, assessment.noise, logs, few)
     form = assessment.form_error.sd(fit, quantity)
     reached = assessment.form_error.widened(fit, quantity, interval)
-    low = interval.value - math.hypot(interval.value - reached.low, quantile * noise)
-    high = interval.value + math.hypot(reached.high - interval.value, quantile * noise)
+    of_tuning = ""
+    if assessment.what_if:
+        of_tuning = assessment.what_if.doubt(quantity, reached)
+    if assessment.noise:
+        reached = assessment.tuning.widened(fit, assessment.noise, quantity, reached)
+    below = math.hypot(interval.value - reached.low, quantile * noise)
+    above = math.hypot(reached.high - interval.value, quantile * noise)
+    if form:  # the side to which the residuals lean is the wider one, and hardly ever missed
+        narrower = student(fit.freedom, _AWAY) / student(fit.freedom)
+        if assessment.form_error.lean > 0:
+            below *= narrower
+        elif assessment.form_error.lean < 0:
+            above *= narrower
+    low, high = interval.value - below, interval.value + above
     if not math.isfinite(low + high) or max(abs(low), abs(high)) > 700:
         raise BadInput(f"{quantity.meaning} cannot be forecast: its interval has no end that is a number")
     lacking, path = gate(quantity, points, fit), path_of(points)
     if path and len(fit.law.columns) == 1 and path.misses(at):
         lacking.append(f"the law holds along one path, {path.words}, and this run lies off it")
-    doubt = assessment.doubt or assessment.choice.doubt_of(fit.law)
+    doubt = assessment.doubt or assessment.choice.doubt_of(fit.law) or of_tuning
     verdict = judge(quantity, reached, fit, lacking, doubt)
     return Forecast(
         loss=math.exp(interval.value) if verdict.identified else None,

@@ -48,8 +48,7 @@ from sweeplab.laws.points import SPREAD, STANDS, Points, design, path_of
 
 _PATTERN_ALARM = 0.05  # over all columns together
 LARGE = 0.03  # of the loss: tuned runs of one recipe on one text are within 1 or 2% of their law
-_FEWEST = 3
-_MOST_NAMED = 6
+_FEWEST, _MOST_NAMED = 3, 6
 
 
 @dataclass(frozen=True)
@@ -158,8 +157,7 @@ def _pattern(name: str, column: Array, fit: Fit) -> Pattern | None:
     return Pattern(name, rank, float(2 * line[1]), bend, p_value)
 
 
-N_DRAWS = 2000
-_BATCH = 250
+N_DRAWS, _BATCH = 2000, 250
 _SEVERAL = 5  # sizes
 _NOTHING = 1e-6  # the share of a direction left after projection below which the law contains it
 EXACT = 1e-9  # residuals of this size are rounding errors
@@ -468,20 +466,23 @@ class Misfit:
         return asdict(self) | lists | {"false_alarm": FALSE_ALARM + GROSS, "matters": MATTERS}
 
 
+def projected(points: Points, fit: Fit) -> tuple[list[Departure], dict[str, float], Projection]:
+    """Return the directions, the target and the space of a fit's residuals."""
+    directions, target, slopes = departures(points, fit)
+    changes = np.stack([each.change for each in directions], 1)
+    bend = next((each.change[:-1] for each in directions if each.kind == BEND.format("params")), None)
+    return directions, target, space_of(points, fit, changes[:-1], changes[-1], slopes, bend)
+
+
 def misfit(points: Points, fitted: Fit) -> Misfit:
     """Return whether the form of a fitted law is flagged, and the power of the test on its table."""
-    if (
-        fitted.rows.delta < fitted.sigma
-    ):  # with so small a delta, clipped residuals are hardly more than signs
+    if fitted.rows.delta < fitted.sigma:  # clipped at so small a delta, residuals are hardly more than signs
         fitted = fit(points, fitted.law)
     beside = doubts(points, fitted)
     if points.n > MOST_ROWS:  # drawn at random, but the same every time; enough to show what matters
         points = points.only(np.random.default_rng(0).choice(points.n, MOST_ROWS, replace=False))
         fitted = fit(points, fitted.law, fitted.rows.delta)
-    directions, target, slopes = departures(points, fitted)
-    changes = np.stack([each.change for each in directions], 1)
-    bend = next((each.change[:-1] for each in directions if each.kind == BEND.format("params")), None)
-    space = space_of(points, fitted, changes[:-1], changes[-1], slopes, bend)
+    directions, target, space = projected(points, fitted)
     lacking, draws = _lacking(points, fitted, space), draw(space)
     tested = [] if lacking else _tested(directions, space, draws)
     everything = range(len(directions))

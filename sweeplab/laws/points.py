@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 
 BEST, MEAN, ALL = "best", "mean", "all"
+# How the points of a table were tuned: each by a search of its own, all by one setting, or it is not known.
+EACH, SHARED, UNKNOWN = TUNED = "each", "shared", "unknown"
 _MANY = 2  # rows per point, on average: then it is no accident
 _MOST_NAMED = 4
 _SEED = re.compile(r"(.*[^a-z])?(seed|seeds|replicate|repeat|repetition)([^a-z].*)?", re.IGNORECASE)
@@ -61,6 +63,25 @@ STRAIGHT = 0.05  # the largest difference of a path's slope from 1 that is not s
 STANDS = 2 / 3  # the share of these that must remain without any one row
 
 
+@dataclass(frozen=True)
+class TuningRecord:
+    """What the trials of all cells say about the tuning of points.
+
+    `draws` [S, n] are of the excess: how far the best value tried lies above the best there is, in log loss. `luck`
+    [S, n] is how far a point's loss lies below that of the best value tried because it is the lowest of several. `cure`
+    says which trials would make the excess smaller.
+    """
+
+    draws: Array
+    luck: Array
+    cure: str
+
+    @property
+    def above(self) -> Array:
+        """Return how far the log loss of points lies above that of their best values, [S, n]."""
+        return self.draws - self.luck
+
+
 @dataclass(frozen=True, eq=False)
 class Points:
     """The rows that a law is fitted to, with columns by role; `weights` is 1 or the number of seeds averaged.
@@ -72,7 +93,8 @@ class Points:
     can leave residuals smaller than seed_spread / sqrt(weight). `tried` are the trials from which each point is the
     best, and `is_searched` says whether these were drawn from a search; both are unknown for a table, of which `n_rows`
     is the number of rows that were combined into each point, [n]. `pooled` has the values of each setting without
-    numbers, such as a family, in which points differ.
+    numbers, such as a family, in which points differ. `tuned` is one of TUNED, for the reason `tuned_why`; `record`
+    returns what the trials say about the tuning of points, None if they are too few.
     """
 
     columns: dict[str, Array]
@@ -89,6 +111,9 @@ class Points:
     known: tuple[str, ...] = ()
     n_rows: Array | None = None
     pooled: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    tuned: str = UNKNOWN
+    tuned_why: str = ""
+    record: Callable[[Points], TuningRecord | None] | None = None
 
     @property
     def n(self) -> int:
@@ -133,6 +158,17 @@ class Points:
         what = f"{reader} needs {role!r}, which the table lacks{offered}; name its column with --columns"
         return Problem(what, ", ".join(self.known))
 
+    def tuned_as(self, how: str | None) -> Points:
+        """Return the points tuned as a person says by one of TUNED; as they are if nothing is said.
+
+        Raises:
+            BadInput: another word.
+        """
+        if not how:
+            return self
+        parse_tuned(how)
+        return replace(self, tuned=how, tuned_why="as --tuned says")
+
     def left_out(self, why: str, count: int) -> Points:
         """Return the points with a count of rows that were left out before, and why."""
         return replace(self, dropped=self.dropped | {why: count}) if count else self
@@ -149,6 +185,17 @@ class Points:
             return rows and tuple(rows[k] for k in at)
 
         return replace(self, **{name: picked(getattr(self, name)) for name in _BY_ROW})
+
+
+def parse_tuned(text: str) -> str:
+    """Return one of TUNED, or an empty text.
+
+    Raises:
+        BadInput: another word.
+    """
+    if text and text not in TUNED:
+        raise BadInput(Problem(f"--tuned {text!r}", ", ".join(TUNED), nearest(text, TUNED)))
+    return text
 
 
 def read_points(
@@ -320,8 +367,13 @@ def _combined(
     away_from_mean, spread = np.log(points.columns["loss"] / loss[run])[beside], None
     if beside.any():
         spread = math.sqrt(float(away_from_mean @ away_from_mean) / float((weights[chosen] - 1).sum()))
+    tuned, why = points.tuned, points.tuned_why
+    if how == BEST or (searched and how != MEAN):
+        tuned, why = EACH, "the best of several rows a point"
     combined = replace(
         kept,
+        tuned=tuned,
+        tuned_why=why,
         seed_spread=spread,
         columns=kept.columns | {"loss": loss[chosen]},
         weights=weights[chosen],

@@ -10,10 +10,12 @@ import pytest
 from analysis.planted_study import ITERATIONS, SIZES, plant
 
 from sweeplab.analysis.audit import CHECKS, CLEAR, FOUND, UNKNOWN, AuditTable, audit, gather
+from sweeplab.analysis.studies import study_points, with_tuning
 from sweeplab.analysis.table import COLUMNS
 from sweeplab.analysis.trials import StudyDesign
 from sweeplab.errors import BadInput
 from sweeplab.laws.columns import Conventions
+from sweeplab.laws.tuning import tuning_of
 from sweeplab.study.search import Choices, Range
 
 TEXT = 2_000_000  # tokens; the longest runs read 6.6 million
@@ -279,3 +281,16 @@ def test_plateau_does_not_say_where_it_ends() -> None:
 def test_a_study_without_an_end() -> None:
     with pytest.raises(BadInput, match="no run of the study has ended"):
         gather(clean().assign(state="failed"))
+
+
+def test_how_a_study_was_tuned_follows_from_what_its_trials_searched() -> None:
+    design = StudyDesign(GRID, TUNED, TEXT)
+    each = with_tuning(study_points(clean()), clean(), None, design)
+    assert each.tuned == "each" and "batch_size" not in each.tuned_why
+    assert tuning_of(each).record is not None
+    one = plant(rates=(1e-3,))
+    shared = with_tuning(study_points(one), one, None, StudyDesign(GRID, {}, TEXT))
+    assert shared.tuned == "shared" and tuning_of(shared).record is None
+    assert "learning_rate, batch_size and betas are one for all sizes" in shared.tuned_why
+    mup = one.assign(parametrization="mup")
+    assert with_tuning(study_points(one), mup, None, StudyDesign(GRID, {}, TEXT)).tuned == "unknown"

@@ -1,6 +1,7 @@
 """Measure coverage, verdicts, optima and times of scaling-law fits, on tables with planted laws.
 
-Run: python tests/benchmarks/laws.py [coverage noises forecasts halves near laws optimum refits time] [--tables 200]
+Run: python tests/benchmarks/laws.py [coverage noises forecasts tuned halves near laws optimum refits time]
+         [--tables 200]
          [--designs 12 30] [--processes 2] [--table ../shared/data/chinchilla.csv --columns params=N,tokens=D,loss=loss]
 """
 
@@ -39,8 +40,10 @@ from laws.planted_laws import (
     vector,
 )
 from laws.planted_misfit import WRONG, wrong_losses, wrong_table
+from laws.planted_mistuned import FEW, HIGH, RIGHT, mistuned_table
 from laws.random_tables import random_table, scipys_gain
 
+from sweeplab.laws import fit as fit_law
 from sweeplab.laws.assessment import IDENTIFIED, assess, gate, judge
 from sweeplab.laws.columns import parse_columns
 from sweeplab.laws.fitting import LEAST_SQUARES, LITERATURE, Penalty, fit, solve
@@ -64,6 +67,7 @@ NUMBERS = tuple(name for name in WATCHED if name != "gamma")  # of chinchilla
 FIRM = 1e4  # of the spring that holds a law to a value, against the profile's own curvature
 WRONG_BY = 0.02  # how far off the forecasts of wrong forms are
 BEYOND = 10  # the budget of the loss, over the largest of the table
+TIMES = (3, BEYOND)  # of forecasts
 OBJECTIVES = {"auto": None, "1e-3": LITERATURE, "least squares": LEAST_SQUARES}
 DESIGNS = GOOD | BAD | NEAR
 
@@ -215,28 +219,31 @@ def halves(pool, n_tables: int, table: Path | None = None, columns: str = "") ->
     print_table(["table", *NUMBERS, "mean"], rows)
 
 
-def one_forecast(case) -> tuple[bool, bool]:
-    """Return whether a forecast's interval holds a run of ten times the compute, and whether the form is flagged."""
+def one_forecast(case) -> tuple[float, ...]:
+    """Return if a forecast holds a run of each of TIMES the compute, its half width, and if the form is flagged."""
     truth, kind, size, design, noise, seed = case
     where, random = GOOD[design], np.random.default_rng([seed, 12])
     points = wrong_table(truth, kind, size, where, noise, random)
     found = assess(points, CHINCHILLA)
-    budget = BEYOND * float(points.columns["flops"].max())
-    n = np.array([math.exp(log_optimum(CHINCHILLA, found.fit.theta, found.fit.center, budget, 6.0))])
-    d = budget / 6 / n
-    said = predict(found, {"params": float(n[0]), "tokens": float(d[0])})
-    loss = wrong_losses(truth, kind, size, where)(n, d)[0] * math.exp(noise * random.standard_normal())
-    return said.low <= loss <= said.high, found.misfit.status == FLAGGED
+    told: list[float] = []
+    for times in TIMES:
+        budget = times * float(points.columns["flops"].max())
+        n = np.array([math.exp(log_optimum(CHINCHILLA, found.fit.theta, found.fit.center, budget, 6.0))])
+        d = budget / 6 / n
+        said = predict(found, {"params": float(n[0]), "tokens": float(d[0])})
+        loss = wrong_losses(truth, kind, size, where)(n, d)[0] * math.exp(noise * random.standard_normal())
+        told += [said.low <= loss <= said.high, math.log(said.high / said.low) / 2]
+    return (*told, found.misfit.status == FLAGGED)
 
 
 def forecasts(pool, n_tables: int) -> None:
     print(
-        f"\n{n_tables} tables a row, 0.5% noise: 90% forecast intervals at {BEYOND} times the compute that hold, where"
+        f"\n{n_tables} tables a row, 0.5% noise: 90% forecast intervals at {TIMES} times the compute that hold, and"
     )
     print(
-        "a fit without noise is 2% off there, and how often the form is flagged, in %; the best test that there is"
+        f"their half widths, where a fit without noise is 2% off at {BEYOND} times; how often the form is flagged; the"
     )
-    print("would flag the last column\n")
+    print("best test that there is would flag the last column; all in %\n")
     rows = []
     for design in ("30 points, 6 x 5", "245 scattered"):
         for kind in ("", *WRONG):
@@ -245,12 +252,54 @@ def forecasts(pool, n_tables: int) -> None:
             there = [each for each, size in sizes.items() if size is not None]
             chosen = [there[k % len(there)] for k in range(n_tables)]
             cases = [(t, kind or next(iter(WRONG)), sizes[t], design, 0.005, k) for k, t in enumerate(chosen)]
-            shares = 100 * np.mean(pool.map(one_forecast, cases, chunksize=2), axis=0)
+            shares = 100 * np.array(pool.map(one_forecast, cases, chunksize=2))
+            cells = [
+                text
+                for at in range(len(TIMES))
+                for text in (f"{shares[:, 2 * at].mean():.0f}", f"{np.median(shares[:, 2 * at + 1]):.1f}")
+            ]
             most = (
                 f"{100 * np.mean([bound(t, kind, design, 0.005, wanted) for t in there]):.0f}" if kind else ""
             )
-            rows.append([design, kind or "the form is right", *(f"{each:.0f}" for each in shares), most])
-    print_table(["design", "truth", "held", "flagged", "bound"], rows)
+            rows.append([design, kind or "the form is right", *cells, f"{shares[:, -1].mean():.0f}", most])
+    held = [text for times in TIMES for text in (f"held at {times}", "half width")]
+    print_table(["design", "truth", *held, "flagged", "bound"], rows)
+
+
+def one_tuned(case) -> dict[str, tuple[bool, bool]]:
+    """Return for every number whether it is identified, and whether its interval holds the truth."""
+    kind, design, is_recorded, seed = case
+    truth = [*TRUTHS][seed % 2]
+    frame = mistuned_table(kind, design, truth, np.random.default_rng([seed, zlib.crc32(kind.encode())]))
+    if not is_recorded:
+        frame = frame.loc[frame.groupby(["N", "D"])["loss"].idxmin()].drop(columns="lr")
+    found = fit_law(frame, "chinchilla").assessment
+    theta = vector(CHINCHILLA, TRUTHS[truth], found.fit.center)
+    return {
+        each.quantity.name: (
+            each.verdict.verdict == IDENTIFIED,
+            each.interval.low <= float(each.quantity.measure(theta[None])[0][0]) <= each.interval.high,
+        )
+        for each in found.estimates
+        if each.quantity.name in NUMBERS
+    }
+
+
+def tuned(pool, n_tables: int, designs: Sequence[str] = ("",)) -> None:
+    print(
+        f"\n{n_tables} tables a row, both truths in turn, 0.5% noise: identified / interval holds the truth, in %\n"
+    )
+    rows = []
+    for design in [each for each in ("30 points, 6 x 5", "245 scattered") if each.startswith(tuple(designs))]:
+        for is_recorded, words in ((True, "trials in the table"), (False, "the best of each point")):
+            for kind in (RIGHT, HIGH, FEW):
+                cases = [(kind, design, is_recorded, seed) for seed in range(n_tables)]
+                told = pool.map(one_tuned, cases, chunksize=1)
+                shares = {name: 100 * np.mean([one[name] for one in told], axis=0) for name in NUMBERS}
+                mean = f"{np.mean([share[0] for share in shares.values()]):.0f}"
+                cells = [f"{shares[name][0]:.0f} / {shares[name][1]:.0f}" for name in NUMBERS]
+                rows.append([design, words, kind, *cells, mean])
+    print_table(["design", "known", "world", *NUMBERS, "mean identified"], rows)
 
 
 def near(pool, n_tables: int) -> None:
@@ -351,12 +400,14 @@ def _median(work) -> float:
 
 def main() -> None:
     parts = {"coverage": coverage, "noises": noises, "forecasts": forecasts, "halves": halves}
-    parts |= {"near": near, "laws": laws, "optimum": optima, "refits": refits}
+    parts |= {"near": near, "laws": laws, "optimum": optima, "refits": refits, "tuned": tuned}
     parser = argparse.ArgumentParser()
     parser.add_argument("parts", nargs="*", default=[*parts, "time"])
     parser.add_argument("--tables", type=int, default=200)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--designs", nargs="+", default=[""], metavar="BEGINNING", help="those of noises")
+    parser.add_argument(
+        "--designs", nargs="+", default=[""], metavar="BEGINNING", help="those of noises and tuned"
+    )
     parser.add_argument("--table", type=Path, help="a table whose halves are compared too")
     parser.add_argument("--columns", default="params=N,tokens=D,loss=loss")
     asked = parser.parse_args()
@@ -364,6 +415,7 @@ def main() -> None:
     if "time" in asked.parts:
         times()
     parts["noises"] = partial(noises, designs=asked.designs)
+    parts["tuned"] = partial(tuned, designs=asked.designs)
     parts["halves"] = partial(halves, table=asked.table, columns=asked.columns)
     with Pool(asked.processes) as pool:
         for name, part in parts.items():

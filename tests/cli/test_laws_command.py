@@ -32,7 +32,7 @@ def ray(folder: Path) -> Path:
 
 
 def test_a_good_table(cli, good: Path) -> None:
-    said = cli("laws", "fit", good, *COLUMNS)
+    said = cli("laws", "fit", good, *COLUMNS, "--tuned", "each")
     assert (said.code, said.err) == (0, "")
     lines = said.out.splitlines()
     assert lines[0].startswith("chinchilla: L = E + A/N^alpha + B/D^beta  (Hoffmann et al. 2022")
@@ -41,6 +41,26 @@ def test_a_good_table(cli, good: Path) -> None:
     value, low, high = map(float, alpha[1:4])
     assert low < 0.35 < high and low < value < high and alpha[4] == "identified"
     assert "not identified" not in said.out
+
+
+def test_of_an_unknown_tuning_no_number_is_identified_and_one_line_says_what_it_would_do(
+    cli, good: Path
+) -> None:
+    for how, share in (("unknown", "1%"), ("shared", "3%")):
+        said = cli("laws", "fit", good, *COLUMNS, *(("--tuned", how) if how == "shared" else ()))
+        assert said.code == 0 and " identified  " not in said.out
+        (line,) = [line for line in said.out.splitlines() if "warning: " in line and "costs" in line]
+        assert f"costs {share} of the loss at the largest params" in line and "alpha 0.3" in line
+        forecast = ("--params", "2e8", "--tokens", "4e9", "--tuned", how, "--json")
+        (entry,) = json.loads(cli("laws", "forecast", good, *COLUMNS, *forecast, "--ledger", how).out)[
+            "sealed"
+        ]
+        assert entry["predicted"]["verdict"]["verdict"] == "weak"
+
+
+def test_a_wrong_word_for_the_tuning_is_refused(cli, good: Path) -> None:
+    said = cli("laws", "fit", good, *COLUMNS, "--tuned", "eech")
+    assert said.code == 2 and said.err.strip().endswith("did you mean 'each'?")
 
 
 def test_a_ray_gives_no_numbers_and_says_why(cli, ray: Path) -> None:
@@ -73,7 +93,7 @@ def test_a_wrong_form_is_said(cli, folder: Path) -> None:
 )
 def test_refits_stand_beside_the_numbers_that_are_identified(more: tuple[str, ...], cli, good: Path) -> None:
     """The first number is identified and the last is not: only some have refits."""
-    said = cli("laws", "fit", good, *COLUMNS, "--flops", "1e30", "--bootstrap", "5", *more)
+    said = cli("laws", "fit", good, *COLUMNS, "--flops", "1e30", "--bootstrap", "5", "--tuned", "each", *more)
     assert (said.code, said.err) == (0, "")
     rows = {line[:20].strip(): line for line in reversed(said.out.splitlines())}
     assert " identified " in rows["E"] and " to " in rows["E"]

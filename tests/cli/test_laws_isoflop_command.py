@@ -25,7 +25,7 @@ def table(folder: Path) -> Path:
 
 
 def test_the_three_approaches(cli, table: Path) -> None:
-    said = cli("laws", "isoflop", table, *COLUMNS)
+    said = cli("laws", "isoflop", table, *COLUMNS, "--tuned", "each")
     assert (said.code, said.err) == (0, "")
     (line,) = [
         each.split() for each in said.out.splitlines() if each.startswith("isoflop ") and "N_opt exp" in each

@@ -50,7 +50,7 @@ def near_tiny(folder: Path) -> Path:
 
 
 def test_a_table_is_forecast_grows_and_is_scored(cli, folder: Path, table: Path) -> None:
-    said = cli("laws", "forecast", table, *COLUMNS, *SMALL)
+    said = cli("laws", "forecast", table, *COLUMNS, *SMALL, "--tuned", "each")
     assert (said.code, said.err) == (0, "")
     assert "sealed in" in said.out and "runs.csv" in said.out.splitlines()[1]
     (entry,) = read_chain(folder / "lab" / "ledger.jsonl").entries

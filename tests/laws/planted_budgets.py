@@ -6,7 +6,7 @@ import numpy as np
 from laws.planted_laws import HELD_OUT, TRUTHS, losses
 
 from sweeplab.laws.compute_optimal.envelope import Curve, Curves
-from sweeplab.laws.points import Points
+from sweeplab.laws.points import EACH, Points
 
 
 def exponent(truth: str) -> float:
@@ -31,7 +31,7 @@ def plant_isoflop(truth: str, noise: float, random, budgets=None, n_sizes=7, dec
     flops = np.repeat(budgets, n_sizes)
     d = flops / (6 * n)
     loss = losses(TRUTHS[truth], n, d) * np.exp(noise * random.standard_normal(len(n)))
-    return Points({"params": n, "tokens": d, "flops": flops, "loss": loss}, np.ones(len(n)))
+    return Points({"params": n, "tokens": d, "flops": flops, "loss": loss}, np.ones(len(n)), tuned=EACH)
 
 
 def plant_curves(truth: str, noise: float, random, n_sizes=8, schedule="constant", n_points=40) -> Curves:
@@ -72,4 +72,6 @@ def drifting(truth: str, design: tuple[int, int, float, float, float], noise: fl
     n = (middles[:, None] * factor ** np.linspace(-0.5, 0.5, n_sizes)).ravel()
     flops = np.repeat(budgets, n_sizes)
     loss = losses(planted, n, flops / (6 * n)) * np.exp(noise * random.standard_normal(len(n)))
-    return Points({"params": n, "tokens": flops / (6 * n), "flops": flops, "loss": loss}, np.ones(len(n)))
+    return Points(
+        {"params": n, "tokens": flops / (6 * n), "flops": flops, "loss": loss}, np.ones(len(n)), tuned=EACH
+    )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from sweeplab.laws.forms import Law
-from sweeplab.laws.points import Points
+from sweeplab.laws.points import EACH, Points
 
 TRUTHS = {
     "hoffmann": {"E": 1.69, "A": 406.4, "alpha": 0.34, "B": 410.7, "beta": 0.28},
@@ -116,7 +116,7 @@ def spoilt(
         own *= np.exp(-0.25 * (np.log(d) - np.log(d).mean()))
     error = noise * (own + np.sqrt(shared) * random.standard_normal(len(sizes))[place])
     columns = {"params": n, "tokens": d, "flops": 6 * n * d, "loss": loss * np.exp(error)}
-    return Points(columns, np.ones(len(n)))
+    return Points(columns, np.ones(len(n)), tuned=EACH)
 
 
 def of_law(law: Law, truth: str) -> dict[str, float]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from laws.planted_laws import TRUTHS, losses
 
-from sweeplab.laws.points import Points
+from sweeplab.laws.points import EACH, Points
 
 Losses = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -48,4 +48,4 @@ def wrong_table(truth: str, kind: str, size: float, where, noise: float, random)
     """Return a table of such a truth with log-normal errors."""
     n, d = where
     loss = wrong_losses(truth, kind, size, where)(n, d) * np.exp(noise * random.standard_normal(len(n)))
-    return Points({"params": n, "tokens": d, "flops": 6 * n * d, "loss": loss}, np.ones(len(n)))
+    return Points({"params": n, "tokens": d, "flops": 6 * n * d, "loss": loss}, np.ones(len(n)), tuned=EACH)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sweeplab.laws.forms import LAWS
-from sweeplab.laws.points import Points
+from sweeplab.laws.points import EACH, Points
 
 # Near the fits to measured studies of one to four layers.
 TRUTHS = {
@@ -54,4 +54,4 @@ def plant_shapes(
     n = params_of(layer, embd)
     loss = loss_of(law, truth or TRUTHS[law], layer, embd) * np.exp(noise * random.standard_normal(len(n)))
     columns = {"params": n, "tokens": np.full(len(n), TOKENS), "flops": 6 * n * TOKENS, "loss": loss}
-    return Points(columns, np.ones(len(n)), shape={"n_layer": layer, "n_embd": embd})
+    return Points(columns, np.ones(len(n)), shape={"n_layer": layer, "n_embd": embd}, tuned=EACH)

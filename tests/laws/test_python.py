@@ -29,7 +29,7 @@ def frame() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def law(frame: pd.DataFrame) -> laws.FittedLaw:
-    return laws.fit(frame)
+    return laws.fit(frame, tuned="each")
 
 
 def test_numbers_and_verdicts(law: laws.FittedLaw) -> None:
@@ -45,9 +45,10 @@ def test_a_file_gives_what_the_command_line_prints(
     from sweeplab.cli import main
 
     frame.to_csv(tmp_path / "runs.tsv", sep="\t", index=False)
-    ours = laws.fit(tmp_path / "runs.tsv", where="source == 0", count={"flops": "6nd"}, delta="least-squares")
+    ours = laws.fit(tmp_path / "runs.tsv", where="source == 0", count={"flops": "6nd"}, delta="least-squares",
+        tuned="each")  # fmt: skip
     monkeypatch.setattr(sys, "argv", ["sweeplab", "laws", "fit", str(tmp_path / "runs.tsv"), "--json",
-        "--where", "source == 0", "--count", "flops=6nd", "--delta", "least-squares"])  # fmt: skip
+        "--where", "source == 0", "--count", "flops=6nd", "--delta", "least-squares", "--tuned", "each"])  # fmt: skip
     with pytest.raises(SystemExit):
         main()
     theirs = json.loads(capfd.readouterr().out)
@@ -104,7 +105,7 @@ def test_laws_need_neither_torch_nor_optuna_nor_mlflow(frame: pd.DataFrame, tmp_
     frame.to_csv(tmp_path / "runs.csv", index=False)
     program = (
         "import sys; sys.modules |= dict.fromkeys(['torch', 'optuna', 'mlflow', 'plotly', 'sqlalchemy'])\n"
-        "import sweeplab; law = sweeplab.laws.fit('runs.csv', where='source < 2')\n"
+        "import sweeplab; law = sweeplab.laws.fit('runs.csv', where='source < 2', tuned='each')\n"
         "rows = law.predict(__import__('pandas').DataFrame({'N': [2e8], 'D_B': [8.0]}))\n"
         "print(law.numbers['alpha']['verdict'], law.assessment.points.n, rows['verdict'][0])"
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sweeplab.cli.laws.source import Columns, Count, Source, Where, counting_of, is_file, studies_from
+from sweeplab.cli.laws.source import Columns, Count, Source, Tuned, Where, counting_of, is_file, studies_from
 from sweeplab.cli.options import Lab
 from sweeplab.cli.printing import Answer, cell_text, print_rows, say
 from sweeplab.formatting import listed, several, several_named
@@ -16,7 +16,12 @@ _TEXT = ("cause", "cure")
 
 
 def audit(
-    source: Source, columns: Columns = None, count: Count = None, where: Where = None, lab: Lab = None
+    source: Source,
+    columns: Columns = None,
+    count: Count = None,
+    where: Where = None,
+    tuned: Tuned = None,
+    lab: Lab = None,
 ) -> Answer:
     """Find what keeps a law's numbers from being identified.
 
@@ -31,11 +36,12 @@ def audit(
     from sweeplab.analysis.audit import audit as audit_study
     from sweeplab.analysis.audit import audit_file, gather
 
-    counting = counting_of(columns, count, where)
+    counting = counting_of(columns, count, where, tuned)
     if is_file(source):
         return audit_file(Path(source), counting), _print_audit
     studied = studies_from(source, lab).only(counting.where)
-    evidence = gather(studied.runs, studied.designs, studied.settled(counting.conventions))
+    settled = studied.settled(counting.conventions)
+    evidence = gather(studied.runs, studied.designs, settled, counting.tuned)
     return audit_study(evidence, studied), _print_audit
 
 

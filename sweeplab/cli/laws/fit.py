@@ -12,6 +12,7 @@ from sweeplab.cli.laws.source import (
     Count,
     Delta,
     Source,
+    Tuned,
     Where,
     names_in,
     read_source,
@@ -43,6 +44,7 @@ def fit(
     at: Annotated[
         str | None, option("ROLE=NUMBER,…", "Also give the loss at params=…,tokens=…,n_layer=…,n_embd=….")
     ] = None,
+    tuned: Tuned = None,
     bootstrap: Annotated[int, option("REFITS", "Number of bootstrap refits.", min=0)] = 0,
     report: Annotated[Path | None, option("PAGE.html", "Write a page of the law, with figures.")] = None,
     lab: Lab = None,
@@ -59,7 +61,7 @@ def fit(
     from sweeplab.laws.assessment import assess, law_for, parse_target
 
     target = parse_target(at) if at else None
-    points = read_source(source, columns, count, lab, where).points
+    points = read_source(source, columns, count, lab, where, tuned).points
     form = law_for(points, law)
     if report:
         from sweeplab.report.data import N_REFITS
@@ -175,6 +177,7 @@ def isoflop(
     ] = None,
     law: Annotated[str, option("LAW", "Law of N and D for the parametric approach.")] = "chinchilla",
     flops: Budget = None,
+    tuned: Tuned = None,
     lab: Lab = None,
 ) -> Answer:
     """Find the compute-optimal size, by three approaches.
@@ -190,7 +193,7 @@ def isoflop(
     from sweeplab.laws.compute_optimal.isoflop import parse_budgets
 
     asked = parse_budgets(budgets) if budgets else None
-    points, counting, studies = read_source(source, columns, count, lab, where)
+    points, counting, studies = read_source(source, columns, count, lab, where, tuned)
     # A file has its curves in its groups.
     curves = studies.loss_curves(lab_folder(lab), counting.conventions) if studies else None
     return approaches(points, curves, law, asked, flops).as_dict(), _print_approaches
@@ -228,6 +231,7 @@ def shape(
         float | None,
         option("N", "Size to give the best shape for.  [default: the middle of the table's]", min=1),
     ] = None,
+    tuned: Tuned = None,
     lab: Lab = None,
 ) -> Answer:
     """Find the best depth and width at a size.
@@ -241,7 +245,7 @@ def shape(
     """
     from sweeplab.laws.shapes import shapes_of
 
-    points = read_source(source, columns, count, lab, where).points
+    points = read_source(source, columns, count, lab, where, tuned).points
     with progress() as update:
         return shapes_of(points, params, update).as_dict(), _print_shape
 

@@ -57,7 +57,7 @@ def hyperparameter_laws(
 
 
 def _read(source: str, columns: str | None, count: str | None, lab: Path | None, where: str | None) -> Runs:
-    from sweeplab.analysis.tuning import file_runs, tuned_runs
+    from sweeplab.analysis.studies import file_runs, tuned_runs
     from sweeplab.laws.columns import Conventions, parse_conventions
     from sweeplab.laws.hyperparameters.runs import parse_searched
 

@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from sweeplab.analysis.ledger import FILE_NAME, Chain, read_chain
-from sweeplab.cli.laws.source import Columns, Count, Delta, Law, Source, Where, counting_of, read_source
+from sweeplab.cli.laws.source import (
+    Columns,
+    Count,
+    Delta,
+    Law,
+    Source,
+    Tuned,
+    Where,
+    counting_of,
+    read_source,
+)
 from sweeplab.cli.options import Lab, argument, option, studies
 from sweeplab.cli.printing import Answer, cell_text, print_rows, say
 from sweeplab.errors import BadInput, conflict
@@ -44,6 +54,7 @@ def forecast(
     where: Where = None,
     law: Law = "auto",
     delta: Delta = "auto",
+    tuned: Tuned = None,
     ledger: Ledger = None,
     lab: Lab = None,
 ) -> Answer:
@@ -67,7 +78,7 @@ def forecast(
     options = [name for name, value in named.items() if value]
     if len(options) > 1 and not sizes.keys() >= {name.removeprefix("--") for name in options}:
         raise BadInput(conflict(options[0], options[1]))
-    points, counting, read = read_source(source, columns, count, lab, where)
+    points, counting, read = read_source(source, columns, count, lab, where, tuned)
     form, place = law_for(points, law, of_sizes=True), None
     if read:
         text = {name: data["text_digest"] for name, data in read.data.items()}

@@ -58,22 +58,34 @@ Count = Annotated[
         "loss=nats or bits-per-byte; at=best or final; for a file, rows=best, mean or all per N and D.",
     ),
 ]
+Tuned = Annotated[
+    str | None,
+    option(
+        "HOW",
+        "How the points were tuned: each by itself, all by one shared setting, or unknown. "
+        " [default: what the trials of a study, or several rows a point, say; else unknown]",
+    ),
+]
 Delta = Annotated[str, option("DELTA", "Huber's delta in log units, auto (1.345 sigma), or least-squares.")]
 Budget = Annotated[float | None, option("C", "Budget to give N_opt for.  [default: the table's largest]")]
 Law = Annotated[str, option("LAW", "A law, as in `laws fit`.")]
 
 
-def counting_of(columns: str | None, count: str | None, where: str | None = None) -> Counting:
-    """Return what --columns, --count and --where ask for.
+def counting_of(
+    columns: str | None, count: str | None, where: str | None = None, tuned: str | None = None
+) -> Counting:
+    """Return what --columns, --count, --where and --tuned ask for.
 
     Raises:
         BadInput: an unknown role or convention.
     """
     from sweeplab.analysis.studies import Counting
     from sweeplab.laws.columns import Conventions, parse_columns, parse_conventions
+    from sweeplab.laws.points import parse_tuned
 
     conventions = parse_conventions(count) if count else Conventions()
-    return Counting(conventions, parse_columns(columns) if columns else {}, where or "")
+    named = parse_columns(columns) if columns else {}
+    return Counting(conventions, named, where or "", parse_tuned(tuned or ""))
 
 
 class Read(NamedTuple):
@@ -85,19 +97,22 @@ class Read(NamedTuple):
 
 
 def read_source(
-    source: str, columns: str | None, count: str | None, lab: Path | None, where: str | None = None
+    source: str,
+    columns: str | None,
+    count: str | None,
+    lab: Path | None,
+    where: str | None = None,
+    tuned: str | None = None,
 ) -> Read:
     """Read a file, or the studies that the source names, with commas between them.
 
     Raises:
         BadInput: there is no such file or study, or the table is refused.
     """
-    from sweeplab.analysis.studies import file_points
-
-    counting = counting_of(columns, count, where)
+    counting = counting_of(columns, count, where, tuned)
     if is_file(source):
         path = Path(source)
-        points = file_points(path, counting.columns, counting.conventions, counting.where)
+        points = counting.of_file(path)
         if points.n > _MANY:
             word = "row" if path.suffix == ".parquet" else "line"
             thinned = f"--where '{word} % {points.n // _ENOUGH} == 0' takes {_ENOUGH:,} of them"
@@ -107,7 +122,7 @@ def read_source(
     every = studies_from(source, lab)
     studies = every.only(counting.where)
     counting = replace(counting, conventions=studies.settled(counting.conventions))
-    points = studies.points(counting.columns, counting.conventions)
+    points = studies.points(counting.columns, counting.conventions).tuned_as(counting.tuned)
     return Read(points.left_out(f"not where {where}", len(every.runs) - len(studies.runs)), counting, studies)
 
 

@@ -17,7 +17,16 @@ from typing import Any
 import numpy as np
 
 from sweeplab.errors import BadInput
-from sweeplab.laws.assessment import Assessment, Estimate, assess, checked_budget, find_law
+from sweeplab.laws.assessment import (
+    IDENTIFIED,
+    WEAK,
+    Assessment,
+    Estimate,
+    Verdict,
+    assess,
+    checked_budget,
+    find_law,
+)
 from sweeplab.laws.compute_optimal.envelope import Curves, Envelope, curves_of_points, envelope
 from sweeplab.laws.compute_optimal.isoflop import IsoFlop, check, isoflop
 from sweeplab.laws.compute_optimal.lines import N_AT, Number, RowNoise, no_optimum, optimum_at
@@ -25,6 +34,7 @@ from sweeplab.laws.fitting import Fit
 from sweeplab.laws.forms import D_OPT, N_OPT, RATIO
 from sweeplab.laws.intervals import LEVEL, inverse_curvature
 from sweeplab.laws.points import Points
+from sweeplab.laws.tuning import tuning_of
 
 ISOFLOP, ENVELOPE, PARAMETRIC = "isoflop", "envelope", "parametric"
 COMPARED = (N_OPT, N_AT)
@@ -161,8 +171,13 @@ def approaches(
         parametric, warnings = _parametric(points, assessment), assessment.warnings
     if curves is None:
         curves = curves_of_points(points)
-    parabolas, lowest = isoflop(points, asked, at, shared), envelope(curves, at)
-    numbers = {ISOFLOP: parabolas.numbers, ENVELOPE: lowest.numbers, PARAMETRIC: parametric}
+    tuning = tuning_of(points)
+    parabolas, lowest = isoflop(tuning.points, asked, at, shared), envelope(curves, at)
+    numbers = {
+        ISOFLOP: _at_most(tuning.doubt, parabolas.numbers),
+        ENVELOPE: _at_most(tuning.doubt, lowest.numbers),
+        PARAMETRIC: parametric,
+    }
     by_name = {ISOFLOP: parabolas.warnings, ENVELOPE: lowest.warnings, PARAMETRIC: warnings}
     pairs = combinations((PARAMETRIC, ISOFLOP, ENVELOPE), 2)
     return Approaches(
@@ -177,6 +192,15 @@ def approaches(
         disagreements=tuple(_disagreement(pair, numbers, parabolas.noise) for pair in pairs),
         warnings=tuple(f"{name}: {warning}" for name, those in by_name.items() for warning in those),
     )
+
+
+def _at_most(doubt: str, numbers: Mapping[str, Number]) -> dict[str, Number]:
+    """The numbers, weak at best if there is a doubt about how the points were tuned."""
+    weak = Verdict(WEAK, doubt)
+    return {
+        name: replace(number, verdict=weak) if doubt and number.verdict.verdict == IDENTIFIED else number
+        for name, number in numbers.items()
+    }
 
 
 def _parametric(points: Points, assessment: Assessment) -> dict[str, Number]:

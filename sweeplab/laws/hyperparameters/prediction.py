@@ -16,7 +16,7 @@ from sweeplab.laws.forecasts import predict as forecast
 from sweeplab.laws.hyperparameters.assessment import BAND, TIMESCALE, HyperparameterLaws, Law
 from sweeplab.laws.hyperparameters.line import Mixture
 from sweeplab.laws.hyperparameters.runs import SIZES
-from sweeplab.laws.points import Points
+from sweeplab.laws.points import EACH, Points
 
 
 def with_prediction(laws: HyperparameterLaws, target: Mapping[str, float]) -> HyperparameterLaws:
@@ -126,7 +126,7 @@ def points_of_optima(laws: HyperparameterLaws) -> Points:
         columns["flops"] = 6 * columns["params"] * columns["tokens"]
     inside = np.all([[cell.side == 0 for cell in each.cells] for each in laws.searched.values()], axis=0)
     weights = (np.median(valley.level_error) / valley.level_error) ** 2
-    points = Points(columns=columns, weights=np.clip(weights, 0.1, 10.0), is_searched=True)
+    points = Points(columns=columns, weights=np.clip(weights, 0.1, 10.0), is_searched=True, tuned=EACH)
     return points.only(inside)
 
 

@@ -87,7 +87,10 @@ class ResidualsPanel(Panel, name="residuals", source="points"):
         cls, report: ReportData, law: Law = AUTO, delta: Delta = AUTO, against: _Sizes = ROLES_OF_SIZE
     ) -> Panel:
         assessment = report.assessment(law, delta)
-        columns, fit = assessment.points.columns, assessment.fit
+        columns, fit = (
+            assessment.tuning.points.columns,
+            assessment.fit,
+        )  # the losses that the law is fitted to
         shown = [name for name in against if name in columns and np.ptp(np.log(columns[name])) > 1e-9]
         if not shown:
             raise BadInput(f"none of {', '.join(against)} varies in the table")

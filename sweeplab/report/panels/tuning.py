@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame, concat
 
-from sweeplab.analysis.tuning import tuned_runs
+from sweeplab.analysis.studies import tuned_runs
 from sweeplab.errors import BadInput
 from sweeplab.formatting import rounded
 from sweeplab.laws.hyperparameters.assessment import HyperparameterLaws, assess_hyperparameters
