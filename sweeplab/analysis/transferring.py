@@ -27,6 +27,7 @@ from sweeplab.study.choice import is_tuned
 from sweeplab.study.file.checks import study_from
 from sweeplab.study.problems import Problems, SourceMap
 from sweeplab.study.search import Choices, Range
+from sweeplab.study.space import Space, cells
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,12 +139,15 @@ def _is_size(value: Any) -> bool:
 
 
 def _small(spec: StudySpec, axis: str, parametrization: str) -> StudySpec:
-    """Return the study of the sizes that are tuned; muP's base width is the smallest of them if the file has none."""
+    """Return the study of the sizes that are tuned; muP's base is the smallest of them if the file has none."""
     written = spec.as_written()
     written.pop("confirm", None)
     values, fixed = written["grid"][axis], {**written["fixed"], "parametrization": parametrization}
     if parametrization == MUP and "n_embd" in spec.grid:
-        fixed.setdefault("mup_base_width", min(spec.grid["n_embd"]))
+        smallest = min(cells(spec, None)[0], key=lambda cell: cell.values["n_embd"])
+        typical = Space(spec, smallest, None).typical
+        fixed.setdefault("mup_base_width", typical.n_embd)
+        fixed.setdefault("mup_base_head_dim", typical.head_dim)
     changes = {
         "name": f"{spec.name}-transfer" + "-mup" * (parametrization == MUP),
         "grid": {**written["grid"], axis: [value for value in values if value < max(values)]},
