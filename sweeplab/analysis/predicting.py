@@ -23,6 +23,7 @@ from sweeplab.laws.hyperparameters.prediction import with_prediction
 from sweeplab.laws.hyperparameters.runs import SIZES
 from sweeplab.laws.points import Points
 from sweeplab.study.file.reading import read_study
+from sweeplab.study.problems import LENGTHS
 from sweeplab.study.search import Choices, Derived, Divisors
 
 if TYPE_CHECKING:
@@ -159,8 +160,8 @@ def _one_cell(folder: StudyFolder, changes: Sequence[str]) -> StudySpec:
 
 
 def _distance(row: Mapping[Any, Any], wanted: Mapping[str, Any]) -> float:
-    """Return how far a trial's sizes are from those wanted, in logs."""
-    sizes = [name for name in SIZES if name in wanted and row.get(name)]
+    """Return how far a trial's sizes and length are from those wanted, in logs."""
+    sizes = [name for name in (*SIZES, *LENGTHS) if wanted.get(name) and row.get(name)]
     return sum(abs(math.log(float(row[name]) / float(wanted[name]))) for name in sizes)
 
 
