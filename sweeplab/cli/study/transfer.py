@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +22,6 @@ from sweeplab.cli.options import (
     overrides,
 )
 from sweeplab.cli.printing import Answer, cell_text, print_answer, print_rows, say, say_start
-from sweeplab.records.folders import command_in
 
 if TYPE_CHECKING:
     from sweeplab.analysis.transferring import Transferred
@@ -65,7 +66,7 @@ def transfer(
     say_start(f"reading the data of {file}", quiet)
     from sweeplab.cli.study.view import followed
 
-    again = command_in(study.lab, "study transfer", str(file))
+    again = shlex.join(["sweeplab", *sys.argv[1:]])
     done = followed(lambda run: study.transfer(ladder, mup, run), again, as_json, quiet)
     print_answer(_answer(study.spec.name, done), as_json)
 
