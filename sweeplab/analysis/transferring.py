@@ -112,8 +112,9 @@ def transfer(spec: StudySpec, lab: Path, run: Run, ladder: float, with_mup: bool
 
 def _held_out(spec: StudySpec) -> tuple[str, list[dict[str, Any]]]:
     """Return the size that is held out at its largest value, and the cells of the grid that have it."""
-    if not isinstance(spec.search.get(RATE), Range | Choices):
-        what = f"study {spec.name} searches no {RATE}: there is nothing to transfer"
+    entry = spec.search.get(RATE)
+    if not isinstance(entry, Range | Choices) or entry.when:
+        what = f"study {spec.name} does not search {RATE} in every trial: there is nothing to transfer"
         raise BadInput(spec.problem(("search",), what, f"search: {{{RATE}: suggested}}"))
     if len(spec.cells) > 1:
         what = f"study {spec.name} has cells that differ in more than sizes: no size follows from them"

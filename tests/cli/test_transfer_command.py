@@ -80,7 +80,7 @@ def test_mup_is_beside_the_standard_parametrization(cli, file) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("search={weight_decay: suggested}", "study tiny searches no learning_rate"),
+        ("search={weight_decay: suggested}", "study tiny does not search learning_rate in every trial"),
         ("grid={n_embd: [16]}", "no size with two values"),
         ("grid={activation: [relu, gelu]}", "no size with two values"),
         ("cells=[{}, {norm: rmsnorm}]", "cells that differ in more than sizes"),
