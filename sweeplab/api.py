@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sweeplab.analysis.differences import CellConfirmed
+    from sweeplab.analysis.transferring import Transferred
     from sweeplab.lab.moving import Done
     from sweeplab.report.data import ReportData
     from sweeplab.report.style import Figure
@@ -244,6 +245,26 @@ class Study(Results):
         top, seeds = top or asked.top, seeds or asked.seeds
         confirmed = confirm(self.folder, self.spec, top, seeds, lambda spec: run(Study(spec, self.lab)))
         return confirmed_cells(confirmed)
+
+    def transfer(
+        self,
+        ladder: float = 4.0,
+        mup: bool = False,
+        run: Callable[[Study], str] = lambda study: study.run().status,
+    ) -> list[Transferred]:
+        """Tune the small sizes of the grid, predict the largest, seal and train it, and return what that cost.
+
+        The held-out size is trained with the predicted learning rate and with others, up to a factor of `ladder` below
+        and above; `mup` does the same again under muP. `run` runs the studies, and returns their status.
+
+        Raises:
+            BadInput: the grid has no size to hold out, no learning rate is searched, or a study cannot start.
+            Interrupted: a study did not end; calling this again continues from there.
+        """
+        from sweeplab.analysis.transferring import transfer
+
+        check_reach(self.spec, self.lab)
+        return transfer(self.spec, self.lab, lambda spec: run(Study(spec, self.lab)), ladder, mup)
 
     def report(self, page: str = "scaling", form: str = "html", single_file: bool = False) -> Path:
         """Write a page of the study, scaling or sweep, as `sweeplab report` does, and return its file."""

@@ -20,7 +20,7 @@ SYNONYMS = {
     "engine": "backend executor launcher", "metric": "name monitor", "goal": "direction directions mode",
     "minimize": "min minimise lower", "trials_per_cell": "n_trials trials num_trials max_trials run_cap",
     "time": "timeout max_time", "workers": "n_jobs num_workers jobs", "min": "low lower start lower_bound",
-    "max": "high upper stop upper_bound", "log": "log_scale log_uniform loguniform distribution prior", "step": "q",
+    "max": "high upper stop upper_bound", "log": "log_scale log_uniform loguniform distribution", "step": "q",
     "choices": "values categories options", "expr": "expression formula",
     "betas": "beta1 beta2 b1 b2 adam_beta1 adam_beta2", "tpe": "bayes bayesian bayesian_optimization hyperopt",
     "gp": "bayes bayesian bayesian_optimization gaussian_process botorch", "cmaes": "cma", "qmc": "sobol halton",

@@ -206,6 +206,8 @@ class ModelHyperparameters:
     parametrization: str = row("optimizer", "standard", "How initial weights and learning rates scale with the width; mup requires adamw or lion",
         choices=("standard", "mup"), suggested=("standard", "mup"))
     mup_base_width: int = row("optimizer", 64, "The n_embd at which mup's factors are 1", low=1, high=2**16)
+    mup_base_head_dim: int = row("optimizer", 16, "The head_dim at which mup scales attention as standard; auto: a given head_dim, else mup_base_width // n_head",
+        low=1, high=2**12, automatic=True)
     # fmt: on
 
 
@@ -394,7 +396,7 @@ CONDITIONS: dict[str, Callable[[Hyperparameters], bool]] = {
         "attention_stride": lambda run: run.attention == "strided",
         "attention_dropout": lambda run: run.attention != "linear",
         "n_expert_active router_balance router_z": lambda run: run.n_expert > 1,
-        "mup_base_width": lambda run: run.parametrization == "mup",
+        "mup_base_width mup_base_head_dim": lambda run: run.parametrization == "mup",
         "betas": lambda run: run.optimizer in ("adamw", "adam", "lion", "muon"),
         "eps": lambda run: run.optimizer in ("adamw", "adam", "muon"),
         "momentum": lambda run: run.optimizer in ("sgd", "muon"),

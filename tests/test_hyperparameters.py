@@ -50,7 +50,13 @@ def test_minimal_is_the_eight() -> None:
 def test_defaults_are_the_samples_but_for_what_is_settled() -> None:
     differing = {name for name, value in defaults().items() if value != TABLE[name].sample}
     settled_by_others = {"n_encoder_layer", "n_decoder_layer", "head_dim", "n_kv_head", "d_ff", "final_norm"}
-    settled_by_others |= {"embedding_dropout", "attention_dropout", "residual_dropout", "eval_tokens"}
+    settled_by_others |= {
+        "embedding_dropout",
+        "attention_dropout",
+        "residual_dropout",
+        "eval_tokens",
+        "mup_base_head_dim",
+    }
     off = {"wandb_project", "data_limit", "plateau_threshold", "epochs", "tokens_per_param", "n_labels"}
     assert differing == {"device", "dtype", "compile", "objective"} | settled_by_others | off
     assert {defaults()[name] for name in differing - off} == {AUTO}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from sweeplab.laws.hyperparameters.prediction import with_prediction
 from sweeplab.laws.hyperparameters.runs import SIZES
 from sweeplab.laws.points import Points
 from sweeplab.study.file.reading import read_study
+from sweeplab.study.problems import LENGTHS
 from sweeplab.study.search import Choices, Derived, Divisors
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ def predict_size(
     """Predict the best values and the loss of a size; `sizes` are written as `-o` takes them: n_embd=256.
 
     A searched value follows its law over the sizes; without one it is that of the best trial of the nearest cell, and
-    a choice the most common of the cells' best trials. What `sizes` names is taken as named. The law of the loss is the
-    one that `laws fit` takes.
+    a choice the most common of the cells' best trials, near ones counting most. What `sizes` names is taken as named.
+    The law of the loss is the one that `laws fit` takes.
 
     Raises:
         BadInput: a name or a value that no study file has, a size of the grid that is not named, a size that breaks a
@@ -118,9 +118,7 @@ def predict_size(
             value, low, high = predicted["value"], predicted["low"], predicted["high"]
             values[name] = Value(_rounded(name, value), low, high, predicted["verdict"], predicted["why"])
         elif isinstance(entry, Choices) and not all(isinstance(each, int | float) for each in entry.values):
-            common, count = Counter(map(yaml_text, known)).most_common(1)[0]
-            value = next(each for each in known if yaml_text(each) == common)
-            values[name] = Value(value, why=f"best in {count} of {several(len(known), 'cell')}")
+            values[name] = _voted(name, best, sized.fixed)
         else:
             value = known[0]
             if isinstance(entry, Divisors):
@@ -138,6 +136,20 @@ def predict_size(
     )
     beyond = {name: factor for name, factor in laws.get("beyond", {}).items() if factor > 1.001}
     return Prediction(spec, target, values, beyond, laws.get("regret"), law, loss, why_none)
+
+
+def _voted(name: str, best: Sequence[Mapping[Any, Any]], wanted: Mapping[str, Any]) -> Value:
+    """Return the choice of most of the cells' best trials; a cell counts e times less a factor e away in size."""
+    votes, held = dict[str, float](), dict[str, Any]()
+    cells = [row for row in best if row.get(name) is not None and row[name] == row[name]]
+    for row in cells:
+        text = yaml_text(row[name])
+        held[text], votes[text] = row[name], votes.get(text, 0.0) + math.exp(-_distance(row, wanted))
+    common = max(votes, key=lambda text: votes[text])
+    count = sum(yaml_text(row[name]) == common for row in cells)
+    return Value(
+        held[common], why=f"best in {count} of {several(len(cells), 'cell')}, near ones counting most"
+    )
 
 
 def _one_cell(folder: StudyFolder, changes: Sequence[str]) -> StudySpec:
@@ -158,8 +170,8 @@ def _one_cell(folder: StudyFolder, changes: Sequence[str]) -> StudySpec:
 
 
 def _distance(row: Mapping[Any, Any], wanted: Mapping[str, Any]) -> float:
-    """Return how far a trial's sizes are from those wanted, in logs."""
-    sizes = [name for name in SIZES if name in wanted and row.get(name)]
+    """Return how far a trial's sizes and length are from those wanted, in logs."""
+    sizes = [name for name in (*SIZES, *LENGTHS) if wanted.get(name) and row.get(name)]
     return sum(abs(math.log(float(row[name]) / float(wanted[name]))) for name in sizes)
 
 

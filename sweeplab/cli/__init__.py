@@ -34,6 +34,7 @@ from sweeplab.cli.study.manage import init, rename, rm
 from sweeplab.cli.study.predict import predict as predict_size
 from sweeplab.cli.study.run import bench, confirm, logs, plan, run, watch, work
 from sweeplab.cli.study.show import best, diff, export, list_studies, publish, show
+from sweeplab.cli.study.transfer import transfer
 from sweeplab.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -62,6 +63,7 @@ GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
                 show,
                 best,
                 predict_size,
+                transfer,
                 publish,
                 export,
                 diff,

@@ -577,10 +577,11 @@ def cross_kind(attention: str) -> AttentionKind:
 def query_factor(shape: ModelShape) -> float:
     """Return the factor of the queries; besides it, scores are divided by sqrt(head_dim).
 
-    With the factor, scores are divided by head_dim under muP, else by the root of what attention_scale names.
+    With the factor, muP divides scores by head_dim over the root of mup_base_head_dim, so that they are the standard
+    ones at the base; without muP scores are divided by the root of what attention_scale names.
     """
     if shape.parametrization == "mup" and ATTENTION[shape.attention].has_scores:
-        return 1.0 / math.sqrt(shape.head_dim)
+        return math.sqrt(shape.mup_base_head_dim / shape.head_dim)
     return math.sqrt(shape.head_dim / shape.n_embd) if shape.attention_scale == "n_embd" else 1.0
 
 

@@ -15,13 +15,14 @@ table 8, which allows tied input and output embeddings. With r = n_embd / mup_ba
 | output: the head, tied or not | 1 | 1 | 1/r on the logits |
 | router: from the width to the experts | 1/r | 1/r | 1 |
 
-Attention scores are divided by head_dim instead of its root. For r = 1, muP differs from `standard` only in that.
+Attention scores are divided by head_dim / sqrt(mup_base_head_dim) instead of the root of head_dim. At the base width,
+r = 1, muP is `standard`.
 
 Departures: the constant factors are GPT-2's (0.02, and less for projections back into the residual stream), not tuned
 ones. The paper has no router: ours uses the equivalent form of table 3, because it has no multiplier. Queries and the
 head start like the other weights, not at zero. Decoupled weight decay uses the unscaled learning rate, as in the
 authors' mup package: a step shrinks every matrix by the same factor at any width. eps is not scaled. Every hidden width
-(d_ff, heads) is assumed to grow in proportion to n_embd.
+(d_ff, n_head * head_dim) is assumed to grow in proportion to n_embd.
 
 Legend: K runs, P row_size.
 """

@@ -130,12 +130,27 @@ def _d_ff(values: Mapping[str, Any]) -> int:
     return round(8 * n_embd / 3) if ACTIVATIONS[values["activation"]].gated else 4 * n_embd
 
 
+def _base_head_dim(values: Mapping[str, Any]) -> int:
+    """Return a given head_dim, for then n_head grows with the width; else a head's share of muP's base width."""
+    if values["parametrization"] == "standard":
+        return 1  # it has no effect
+    head_dim: int | str = values["head_dim"]
+    if isinstance(head_dim, str):
+        share: int = values["mup_base_width"] // values["n_head"]  # NaN where n_head is
+        return max(1, share)
+    return head_dim
+
+
 # What each automatic hyperparameter is computed from, and how. All but the last belong to the model.
 SETTLED: Mapping[str, tuple[frozenset[str], Callable[[Mapping[str, Any]], Any]]] = {
     "n_encoder_layer": (frozenset({"n_layer"}), lambda values: values["n_layer"]),
     "n_decoder_layer": (frozenset({"n_layer"}), lambda values: values["n_layer"]),
     "head_dim": (frozenset({"n_embd", "n_head"}), lambda values: values["n_embd"] // values["n_head"]),
     "n_kv_head": (frozenset({"n_head"}), lambda values: values["n_head"]),
+    "mup_base_head_dim": (
+        frozenset({"parametrization", "head_dim", "mup_base_width", "n_head"}),
+        _base_head_dim,
+    ),
     "final_norm": (frozenset({"norm_position"}), lambda values: values["norm_position"] == "pre"),
     "d_ff": (frozenset({"n_embd", "activation"}), _d_ff),
     "embedding_dropout": (frozenset({"dropout"}), lambda values: values["dropout"]),

@@ -122,7 +122,7 @@ _PATIENT = "Applies another pruner only to a trial that has stopped improving"
 
 SAMPLERS: dict[str, AlgorithmRow] = {
     AUTO: AlgorithmRow(
-        "JointSampler", "joint where a study has several cells and searches numbers, else tpe"
+        "JointSampler", "joint where a study searches numbers in several cells, or has a prior; else tpe"
     ),
     JOINT: AlgorithmRow("JointSampler", "One Gaussian process over all cells: sizes learn from each other"),
     "tpe": AlgorithmRow("TPESampler", _TPE),
@@ -205,8 +205,14 @@ def settled_sampler(spec: StudySpec) -> Sampler:
     """Return a study's sampler, chosen where it is `auto`."""
     if spec.sampler.type != AUTO:
         return spec.sampler
-    is_joint = _n_points(spec) > 1 and any(map(_has_numbers, spec.search.values()))
-    return Sampler(type=JOINT if is_joint else "tpe", options=spec.sampler.options)
+    has_cells = _n_points(spec) > 1 and any(map(_has_numbers, spec.search.values()))
+    return Sampler(type=JOINT if has_cells or believed(spec) else "tpe", options=spec.sampler.options)
+
+
+def believed(spec: StudySpec) -> dict[str, Range]:
+    """Return the ranges with a prior, which the joint sampler alone takes."""
+    entries = spec.search.items()
+    return {name: entry for name, entry in entries if isinstance(entry, Range) and entry.prior is not None}
 
 
 def _n_points(spec: StudySpec) -> int:

@@ -5,6 +5,8 @@ is the one whose result is expected to lower the cell's lowest expected loss mos
 of most expected improvement; the cell's last trial is the point of lowest expected loss. First trials are spread evenly
 over all cells together.
 
+What a person believes of the best values (`prior`) counts less the more trials have ended.
+
 Pruned trials enter with the loss that they would have reached if they had improved like the trials that ended, diverged
 ones as worse than all others, running ones with their expected losses.
 """
@@ -23,7 +25,6 @@ from optuna.samplers import RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from sweeplab.data.generators import generator_key
-from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.laws.surrogate import (
     MOST_FITTED,
     MOST_ROWS,
@@ -35,6 +36,7 @@ from sweeplab.laws.surrogate import (
     fit_scales,
 )
 from sweeplab.study.axes import Axes, Axis, axes_of_values, size_axes
+from sweeplab.study.prior import BETA, Prior
 from sweeplab.study.search import Choices, Range, Sampled, Scalar
 from sweeplab.study.space import Space, nearest_cells, spread
 
@@ -42,7 +44,8 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.distributions import BaseDistribution
 
-# New points are chosen among this many spread over the space, and this many near the best of these.
+# New points are chosen among this many spread over the space, and this many near the best of these; among all choices
+# where there are fewer.
 N_SPREAD, N_NEAR = 256, 128
 # Standard deviations of the points near the best ones, as shares of the range.
 NEAR = (0.15, 0.03)
@@ -120,15 +123,14 @@ class _Row:
 
 
 class _Candidate(NamedTuple):
-    """A point that may be proposed: its place in the unit cube, what Optuna stores, and all hyperparameters."""
+    """A point that may be proposed: its place in the unit cube, and what Optuna stores."""
 
     shares: Floats
     point: dict[str, Scalar]
-    values: Hyperparameters
 
     @classmethod
     def at(cls, space: Space, shares: Floats, fixed: Mapping[str, Any]) -> _Candidate:
-        return cls(shares, *space.point([float(share) for share in shares], fixed))
+        return cls(shares, space.point(shares.tolist(), fixed))
 
 
 @dataclass
@@ -174,8 +176,26 @@ class JointModel:
         """Return the point of a trial before there is a surrogate: the points of all cells fill the space evenly."""
         n_axes = len(self.spaces[cell].parameters)
         offset = np.random.default_rng(generator_key(self.seed, "joint")).random(n_axes)
-        place = spread(number * len(self.spaces) + cell, n_axes)
-        return _Candidate.at(self.spaces[cell], (place + offset) % 1.0, fixed or {}).point
+        place = (spread(number * len(self.spaces) + cell, n_axes) + offset) % 1.0
+        for axis, prior in self._priors(cell).items():
+            place[axis] = min(prior.quantile(place[axis]), _BELOW_1)
+        return _Candidate.at(self.spaces[cell], place, fixed or {}).point
+
+    def _priors(self, cell: int) -> dict[int, Prior]:
+        """Return the priors of a cell's parameters by their axes in the unit cube."""
+        entries = enumerate(self.spaces[cell].parameters.values())
+        priors = {axis: Prior.of(entry) for axis, entry in entries if isinstance(entry, Range)}
+        return {axis: prior for axis, prior in priors.items() if prior}
+
+    def _believed(self, cell: int, candidates: Sequence[_Candidate], fixed: Mapping[str, Any]) -> Floats:
+        """Return the log density of what is believed of candidates."""
+        names, logs = [*self.spaces[cell].parameters], np.zeros(len(candidates))
+        for axis, prior in self._priors(cell).items():
+            if names[axis] not in fixed:
+                is_sampled = np.array([names[axis] in each.point for each in candidates])
+                shares = np.array([each.shares[axis] for each in candidates])
+                logs += is_sampled * np.log(prior.density(shares))
+        return logs
 
     def best(self, cell: int) -> dict[str, Scalar]:
         """Return the point of a cell of lowest expected loss, whether it was tried or not."""
@@ -193,7 +213,8 @@ class JointModel:
         space, trials = self.spaces[cell], self.trials(cell)
 
         def is_new(candidate: _Candidate) -> bool:
-            return trials.twin(candidate.point, number) is None and space.broken(candidate.values) is None
+            point = candidate.point
+            return trials.twin(point, number) is None and space.broken(space.values_of(point)) is None
 
         return next(filter(is_new, candidates), candidates[0]).point
 
@@ -208,28 +229,41 @@ class JointModel:
             new = [_Candidate.at(space, place, fixed) for place in places]
             return list({frozenset(each.point.items()): each for each in (*to, *new)}.values())
 
-        candidates = added([], draws.random((N_SPREAD, len(space.parameters))))
+        counts = [entry.count for entry in space.parameters.values() if isinstance(entry, Choices)]
+        is_small = len(counts) == len(space.parameters) and math.prod(counts) <= N_SPREAD
+        if is_small:
+            shares = itertools.product(*((np.arange(count) + 0.5) / count for count in counts))
+            candidates = added([], np.array([*shares]))
+        else:
+            candidates = added([], draws.random((N_SPREAD, len(space.parameters))))
         surrogate = self.surrogate(cell, number)
         if surrogate is None:
             return candidates
-        for width in NEAR:
-            best = self._ranked(surrogate, space, candidates, exploits)[:N_BEST]
+        for width in () if is_small else NEAR:
+            best = self._ranked(surrogate, cell, candidates, fixed, exploits)[:N_BEST]
             centers = [each.shares for each in itertools.islice(itertools.cycle(best), N_NEAR)]
             places = np.array(centers) + width * draws.standard_normal((N_NEAR, len(space.parameters)))
             candidates = added(candidates, np.clip(places, 0, _BELOW_1))
-        return self._ranked(surrogate, space, candidates, exploits)
+        return self._ranked(surrogate, cell, candidates, fixed, exploits)
 
     def _ranked(
-        self, surrogate: Surrogate, space: Space, candidates: Sequence[_Candidate], exploits: bool
+        self,
+        surrogate: Surrogate,
+        cell: int,
+        candidates: Sequence[_Candidate],
+        fixed: Mapping[str, Any],
+        exploits: bool,
     ) -> list[_Candidate]:
-        x = self.inputs.rows(space, [each.point for each in candidates])
+        x = self.inputs.rows(self.spaces[cell], [each.point for each in candidates])
         mean, sd = surrogate.marginal(x)
         if exploits:
             return [candidates[index] for index in np.argsort(mean, kind="stable")]
-        by_improvement = np.argsort(-expected_improvement(mean, sd, float(mean.min())), kind="stable")
+        weight = np.exp(BETA / len(surrogate.y) * self._believed(cell, candidates, fixed))
+        improvement = expected_improvement(mean, sd, float(mean.min())) * weight
+        by_improvement = np.argsort(-improvement, kind="stable")
         few = np.union1d(by_improvement[:N_COMPARED], np.argsort(mean, kind="stable")[:N_COMPARED])
         gain = knowledge_gradient(surrogate.predict(x[few]), surrogate.noise_sd(x[few]))
-        first = few[np.argsort(-gain, kind="stable")]
+        first = few[np.argsort(-gain * weight[few], kind="stable")]
         rest = by_improvement[~np.isin(by_improvement, first)]
         return [candidates[index] for index in (*first, *rest)]
 

@@ -19,7 +19,16 @@ from sweeplab.hyperparameters import SHAPE, TABLE, Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.records.folders import DataDescription
-from sweeplab.study.algorithms import first_decision, n_startup_trials, promotes, rungs, settled_pruner
+from sweeplab.study.algorithms import (
+    JOINT,
+    believed,
+    first_decision,
+    n_startup_trials,
+    promotes,
+    rungs,
+    settled_pruner,
+    settled_sampler,
+)
 from sweeplab.study.problems import reaches_in_words
 from sweeplab.study.rules import facts
 from sweeplab.study.space import MOST_LISTED, Space, unmet
@@ -386,6 +395,11 @@ def warnings(spec: StudySpec, cells: Sequence[Samples]) -> list[str]:
     if promotes(spec.pruner) and spec.budget.time is None and spec.budget.flops is None:
         messages.append(
             "the pruner never promotes: it does so while time or FLOPs are left, and the budget limits neither"
+        )
+    sampler = settled_sampler(spec).type
+    if (priors := believed(spec)) and sampler != JOINT:
+        messages.append(
+            f"the prior of {', '.join(priors)} has no effect: the sampler {sampler} takes none, joint does"
         )
     varying = set(filter(varies, spec.search.keys() & set(SHAPE)))
     if not all(have_one_task(cell.valid) for cell in cells):

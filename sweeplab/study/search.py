@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from optuna.trial import BaseTrial
 
 Scalar = str | int | float | bool | None
+# How far the best value may lie from a range's prior: a standard deviation, as a share of the range.
+CONFIDENCES = {"low": 0.5, "medium": 0.25, "high": 0.125}
+MEDIUM = "medium"
 
 
 class Entry:
@@ -30,7 +33,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Range(Entry):
-    """Every number (or whole number) from `min` to `max`, both included."""
+    """Every number (or whole number) from `min` to `max`, both included.
+
+    `prior` is where a person believes the best value to be, with one of CONFIDENCES, by default MEDIUM.
+    """
 
     min: float
     max: float
@@ -38,6 +44,8 @@ class Range(Entry):
     step: float | None = None
     when: Expression | None = None
     integer: bool = False
+    prior: float | None = None
+    confidence: str | None = None
 
     @property
     def count(self) -> int | None:
@@ -90,6 +98,13 @@ class Range(Entry):
         value = low * (high / low) ** share if self.log else low + share * (high - low)
         value = min(max(round(value) if self.integer else value, self.min), self.max)
         return int(value) if self.integer else value
+
+    def share(self, value: float) -> float:
+        """Return how far through the range a value lies, from 0 to 1."""
+        low, high, place = self.min, self.max, value
+        if self.log:
+            low, high, place = math.log(low), math.log(high), math.log(value)
+        return (place - low) / (high - low)
 
     @property
     def _step(self) -> float | None:

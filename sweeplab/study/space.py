@@ -233,9 +233,10 @@ class Space:
     def trials(self) -> Iterator[Hyperparameters]:
         """Yield the effective hyperparameters of every different trial; requires that they can be counted."""
         for point in itertools.product(*map(stored_values, self.parameters.values())):
-            yield self._resolved(dict(zip(self.parameters, point, strict=True)))
+            yield self.values_of(dict(zip(self.parameters, point, strict=True)))
 
-    def _resolved(self, stored: Mapping[str, Scalar]) -> Hyperparameters:
+    def values_of(self, stored: Mapping[str, Scalar]) -> Hyperparameters:
+        """Return all effective hyperparameters of a trial with these parameters, as Optuna stores them."""
         return self.resolve(self._choose(lambda name: self.parameters[name].decoded(stored[name])), seed=0)
 
     def distributions(self) -> dict[str, BaseDistribution]:
@@ -327,10 +328,8 @@ class Space:
         pairs = zip(self.parameters.items(), point, strict=True)
         return {name: parameter.at(share) for (name, parameter), share in pairs}
 
-    def point(
-        self, at: Sequence[float], fixed: Mapping[str, Scalar] | None = None
-    ) -> tuple[dict[str, Scalar], Hyperparameters]:
-        """Map a point of the unit cube to a trial: the parameters that Optuna stores, and all hyperparameters.
+    def point(self, at: Sequence[float], fixed: Mapping[str, Scalar] | None = None) -> dict[str, Scalar]:
+        """Map a point of the unit cube to the parameters of a trial, as Optuna stores them.
 
         The parameters `fixed` are taken as they are.
         """
@@ -340,8 +339,8 @@ class Space:
             taken[label] = stored[label]
             return self.parameters[label].decoded(stored[label])
 
-        sampled = self._choose(take)
-        return taken, self.resolve(sampled, seed=0)
+        self._choose(take)
+        return taken
 
     def stored(self, name: str, value: Any) -> dict[str, Scalar]:
         """Return the parameters to enqueue so that one searched hyperparameter has a given value.
@@ -393,7 +392,7 @@ class Space:
         """
         for index in range(count if self.parameters else 1):
             point = spread(index, len(self.parameters)).tolist()
-            yield self._resolved({**self.quasi_random(point), **(stored or {})})
+            yield self.values_of({**self.quasi_random(point), **(stored or {})})
 
 
 def spread(index: int, dimensions: int) -> NDArray[np.float64]:

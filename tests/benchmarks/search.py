@@ -4,26 +4,31 @@ Run: python tests/benchmarks/search.py [repeats]. Two tables of nine cells (n_la
 four seeds at each of five or six learning rates: `unstable` (216 runs) and `stable` (180, with qk_norm and a longer
 warm-up). A trial gets the loss of one of the seeds, drawn without replacement. `random` and `tpe` (Optuna's, which
 models from the second trial on) search each cell alone and choose the lowest loss seen; `joint` searches all cells
-together and chooses the surrogate's minimum. A second table chooses among the trials of a joint search whose last one
-is the surrogate's minimum: by the lowest value seen, by the expected one (`study/choice.py`), and that with the last
-trial as a repetition of the choice on another seed (`budget: {repeats: 1}`). The excess is the mean loss of the seeds
-at the chosen learning rate above that at the cell's best one; the table has the mean over cells and repeats, its
-standard error, and the mean of the worst cell.
+together and chooses the surrogate's minimum. The columns are an anytime curve. Rows about priors search the whole
+range of rates instead of a list, and a proposal takes the nearest tabulated rate: a right prior lies at the best rate
+of all cells, a wrong one at the end of the range farthest from it. A second table chooses among the trials of a joint
+search whose last one is the surrogate's minimum: by the lowest value seen, by the expected one (`study/choice.py`),
+and that with the last trial as a repetition of the choice on another seed (`budget: {repeats: 1}`). The excess is the
+mean loss of the seeds at the chosen learning rate above that at the cell's best one; the table has the mean over cells
+and repeats, its standard error, and the mean of the worst cell.
 """
 
 from __future__ import annotations
 
 import csv
 import functools
+import os
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # a process a core
 
 import numpy as np
 import optuna
@@ -37,8 +42,12 @@ from sweeplab.study.problems import Problems, SourceMap
 from sweeplab.study.space import Space, cells, spaces_of
 
 TABLES = {"unstable": "sweep_small.csv", "stable": "sweep_stable.csv"}
-TRIALS = (2, 3, 4, 6, 8, 16)
-MOST_JOINT = 8
+TRIALS = (1, 2, 3, 4, 6, 8, 12, 16)
+MOST_JOINT, MOST_BELIEVED = 8, 4
+BELIEVED = (
+    "no prior",
+    *(f"{kind} prior, {word}" for kind in ("right", "wrong") for word in ("medium", "high")),
+)
 CHOSEN = (4, 6)
 KINDS = {
     "random": optuna.samplers.RandomSampler,
@@ -46,6 +55,7 @@ KINDS = {
 }
 
 Losses = dict[tuple[int, int], dict[float, list[float]]]
+Spaces = dict[tuple[int, int], Space]
 
 
 def losses_of(file: str) -> Losses:
@@ -72,6 +82,10 @@ class Replay:
             self.left[size, rate] = list(self.draws.permutation(self.losses[size][rate]))
         return self.left[size, rate].pop()
 
+    def nearest(self, rate: float) -> float:
+        """Return the tabulated learning rate that is nearest in logs."""
+        return min(next(iter(self.losses.values())), key=lambda known: abs(np.log(known / rate)))
+
     def excess(self, chosen: dict[tuple[int, int], float]) -> Any:
         """Return the relative excess of the chosen learning rate of each cell, in percent."""
         mean = {
@@ -92,7 +106,7 @@ def alone(replay: Replay, sampler: Callable[..., optuna.samplers.BaseSampler], s
         for number in range(1, max(TRIALS) + 1):
             trial = study.ask()
             asked = trial.suggest_float("learning_rate", known[0], known[-1], log=True)
-            rate = min(known, key=lambda each: abs(np.log(each / asked)))
+            rate = replay.nearest(asked)
             trial.set_user_attr("rate", rate)
             study.tell(trial, replay.loss(size, rate))
             if number in chosen:
@@ -118,13 +132,12 @@ class Trials:
         """Return None: every point is new."""
 
 
-def joint(replay: Replay, seed: int, seconds: list[float]) -> dict[int, Any]:
+def joint(replay: Replay, seed: int, seconds: list[float], spaces: Spaces, most: int) -> dict[int, Any]:
     """Search all cells together, a trial of each cell after the other; return the excess after each number."""
-    spaces = spaces_by_size(replay.losses)
     trials = [Trials() for _ in spaces]
     model = JointModel([*spaces.values()], lambda cell: trials[cell], seed)
     found = {}
-    for number in range(MOST_JOINT):
+    for number in range(most):
         for cell in replay.draws.permutation(len(spaces)):
             size = [*spaces][cell]
             began = time.process_time()
@@ -133,13 +146,15 @@ def joint(replay: Replay, seed: int, seconds: list[float]) -> dict[int, Any]:
             else:
                 point = model.propose(int(cell), number, {})
             seconds.append(time.process_time() - began)
+            point |= {"learning_rate": replay.nearest(point["learning_rate"])}
             value = replay.loss(size, point["learning_rate"])
             kinds = {name: each for name, each in spaces[size].distributions().items() if name in point}
             trial = create_trial(value=value, params=point, distributions=kinds, state=TrialState.COMPLETE)
             trial.number = number
             trials[cell].trials.append(trial)
         if number + 1 in TRIALS:
-            chosen = {size: model.best(cell)["learning_rate"] for cell, size in enumerate(spaces)}
+            best = {size: model.best(cell)["learning_rate"] for cell, size in enumerate(spaces)}
+            chosen = {size: replay.nearest(rate) for size, rate in best.items()}
             found[number + 1] = replay.excess(chosen)
     return found
 
@@ -175,9 +190,12 @@ def chosen_of(replay: Replay, seed: int, n_trials: int, repeats: int) -> dict[st
     return {"lowest": replay.excess(best(by_value=True)), "expected": replay.excess(best())}
 
 
-def spaces_by_size(losses: Losses) -> dict[tuple[int, int], Space]:
-    """Return the search space of each cell."""
+def spaces_by_size(losses: Losses, prior: dict[str, Any] | None = None) -> Spaces:
+    """Return the search space of each cell: the tabulated learning rates, or their range with a `prior` or with {}."""
     (rates,) = {tuple(sorted(each)) for each in losses.values()}
+    searched: Any = [*rates]
+    if prior is not None:
+        searched = {"min": rates[0], "max": rates[-1], "log": True, **prior}
     written = {
         "name": "replayed",
         "data": {"corpus": "python-docs", "tokenizer": "char"},
@@ -186,7 +204,7 @@ def spaces_by_size(losses: Losses) -> dict[tuple[int, int], Space]:
             "n_embd": sorted({size[1] for size in losses}),
         },
         "fixed": {"n_head": 2},
-        "search": {"learning_rate": list(rates)},
+        "search": {"learning_rate": searched},
     }
     spec = study_from(written, Problems(SourceMap()))
     kept, _ = cells(spec, 65)
@@ -194,44 +212,73 @@ def spaces_by_size(losses: Losses) -> dict[tuple[int, int], Space]:
     return {(each.cell.values["n_layer"], each.cell.values["n_embd"]): each for each in found}
 
 
+def of_sampler(table: str, name: str, seed: int) -> Any:
+    """Return the excess after each number of trials, by cell, and the seconds of CPU of each proposal of `joint`."""
+    losses, seconds = losses_of(TABLES[table]), list[float]()
+    replay = Replay(losses, np.random.default_rng(seed))
+    if name in KINDS:
+        return alone(replay, KINDS[name], 1000 * seed), seconds
+    kind, _, confidence = name.partition(" prior, ")
+    center = {"right": best_rate(losses), "wrong": far_rate(losses)}.get(kind)
+    prior = {"prior": center, "confidence": confidence} if center else {}
+    spaces = spaces_by_size(losses, None if name == "joint" else prior)
+    return joint(replay, seed, seconds, spaces, MOST_JOINT if name == "joint" else MOST_BELIEVED), seconds
+
+
+def of_choice(table: str, n_trials: int, repeats: int, seed: int) -> dict[str, Any]:
+    """Return what `chosen_of` does for a repeat."""
+    replay = Replay(losses_of(TABLES[table]), np.random.default_rng(seed))
+    return chosen_of(replay, seed, n_trials, repeats)
+
+
+def best_rate(losses: Losses) -> float:
+    """Return the learning rate with the lowest mean log loss over all cells."""
+    (rates,) = {tuple(each) for each in losses.values()}
+    return min(rates, key=lambda rate: sum(np.log(np.mean(each[rate])) for each in losses.values()))
+
+
+def far_rate(losses: Losses) -> float:
+    """Return the end of the range that lies farthest from the best learning rate."""
+    rates, best = [*next(iter(losses.values()))], best_rate(losses)
+    return max((min(rates), max(rates)), key=lambda rate: abs(np.log(rate / best)))
+
+
 def main(repeats: int) -> None:
     """Print the excess of each sampler by the number of trials."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
     print(setting(), end="\n\n")
-    rows, seconds = [], list[float]()
-    for table, file in TABLES.items():
-        losses = losses_of(file)
-        for name in (*KINDS, "joint"):
-            found: dict[int, list[Any]] = defaultdict(list)
-            for seed in range(repeats):
-                replay = Replay(losses, np.random.default_rng(seed))
-                if name == "joint":
-                    excess = joint(replay, seed, seconds)
-                else:
-                    kind = KINDS[name]
-                    excess = alone(replay, kind, 1000 * seed)
-                for number, of_cells in excess.items():
-                    found[number].append(of_cells)
-            rows.append([table, name, *(_in_words(found.get(number)) for number in TRIALS)])
-    print_table(["settings", "sampler", *(f"{number} trials a cell" for number in TRIALS)], rows)
-    kinds = {"lowest value seen": (0, "lowest"), "expected value": (0, "expected")}
-    kinds["expected value, one repetition"] = (1, "expected")
-    again = []
-    for table, file in TABLES.items():
-        losses = losses_of(file)
-        for n_trials in CHOSEN:
-            replays = {
-                n: [
-                    chosen_of(Replay(losses, np.random.default_rng(seed)), seed, n_trials, n)
-                    for seed in range(repeats)
-                ]
-                for n in (0, 1)
-            }
-            words = [_in_words([of[by] for of in replays[n]]) for n, by in kinds.values()]
-            again.append([table, n_trials, *words])
-            print(again[-1], flush=True)
-    print_table(["settings", "trials a cell", *kinds], again)
+    chosen = [(table, n, again) for table in TABLES for n in CHOSEN for again in (0, 1)]
+    with ProcessPoolExecutor(initializer=quiet) as pool:
+        samplers = {
+            (table, name): [pool.submit(of_sampler, table, name, seed) for seed in range(repeats)]
+            for table in TABLES
+            for name in (*KINDS, "joint", *BELIEVED)
+        }
+        choices = {case: [pool.submit(of_choice, *case, seed) for seed in range(repeats)] for case in chosen}
+        rows, seconds = [], list[float]()
+        for (table, name), jobs in samplers.items():
+            results = [job.result() for job in jobs]
+            seconds += [second for _, of_job in results for second in of_job if name == "joint"]
+            by_number = {number: [excess[number] for excess, _ in results] for number in results[0][0]}
+            rows.append([table, name, *(_in_words(by_number.get(number)) for number in TRIALS)])
+        print_table(["settings", "sampler", *(f"{number} trials a cell" for number in TRIALS)], rows)
+        kinds = {"lowest value seen": (0, "lowest"), "expected value": (0, "expected")}
+        kinds["expected value, one repetition"] = (1, "expected")
+        again = []
+        for table in TABLES:
+            for n in CHOSEN:
+                results = {
+                    repeated: [job.result() for job in choices[table, n, repeated]] for repeated in (0, 1)
+                }
+                again.append(
+                    [table, str(n), *(_in_words([of[by] for of in results[k]]) for k, by in kinds.values())]
+                )
+        print_table(["settings", "trials a cell", *kinds], again)
     print(f"\njoint: {1000 * np.mean(seconds):.1f} ms of CPU a trial, {1000 * max(seconds):.0f} ms at most")
+
+
+def quiet() -> None:
+    """Keep Optuna from reporting every trial."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 def _in_words(found: Sequence[Any] | None) -> str:

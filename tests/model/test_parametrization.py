@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from sweeplab.data.batches import Batch
+from sweeplab.model.attention import query_factor
 from sweeplab.model.layout import Layout, Weight
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
@@ -73,21 +74,30 @@ def test_initial_weights_are_those_of_standard_times_the_factor() -> None:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_at_the_base_only_attention_is_scaled_otherwise(tied: bool) -> None:
-    own, standard = (shape(32, parametrization=each, tie_weights=tied) for each in ("mup", "standard"))
+@pytest.mark.parametrize("heads", [{}, {"head_dim": 16}])
+def test_at_the_base_mup_is_the_standard_parametrization(tied: bool, heads: dict[str, int]) -> None:
+    own, standard = (
+        shape(32, parametrization=each, tie_weights=tied, **heads) for each in ("mup", "standard")
+    )
     row = Layout(standard).initial_row(1)
     assert torch.equal(row, Layout(own).initial_row(1))
     views = Layout(own).views(row[None])
     batch = Batch(torch.arange(24).view(1, 2, 12), None)
-    assert not torch.equal(Transformer(own).logits(views, batch), Transformer(standard).logits(views, batch))
-    for layer in range(2):  # queries times the root of head_dim make up for it
-        for part in ("weight", "bias"):
-            views[f"blocks.{layer}.attention.qkv.{part}"][..., :32] *= 8**0.5
-    found = Transformer(own).logits(views, batch)
-    for layer in range(2):
-        for part in ("weight", "bias"):
-            views[f"blocks.{layer}.attention.qkv.{part}"][..., :32] /= 8**0.5
-    torch.testing.assert_close(found, Transformer(standard).logits(views, batch), atol=1e-6, rtol=1e-5)
+    assert torch.equal(Transformer(own).logits(views, batch), Transformer(standard).logits(views, batch))
+
+
+# Scores are divided by head_dim, times a constant, if the heads grow; a constant divides them if their number does.
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, 0.5),
+        ({"head_dim": 16}, 1.0),
+        ({"head_dim": 16, "mup_base_head_dim": 4}, 0.5),
+        ({"mup_base_width": 128}, 1.0),
+    ],
+)
+def test_scores_are_those_of_the_base_head_over_the_ratio_of_heads(changed, expected: float) -> None:
+    assert query_factor(shape(128, **changed)) == expected
 
 
 def test_linear_attention_has_no_scores_to_scale_otherwise() -> None:
@@ -104,7 +114,7 @@ def test_logits_are_divided_by_the_width_ratio_and_their_bias_is_not() -> None:
     batch = Batch(torch.arange(24).view(1, 2, 12), None)
     ours = Transformer(shape(128)).logits(views, batch)
     plain = dict(views) | {"head.weight": views["head.weight"] / 4.0}
-    scaled = Transformer(shape(128, mup_base_width=128)).logits(plain, batch)
+    scaled = Transformer(shape(128, mup_base_width=128, mup_base_head_dim=8)).logits(plain, batch)
     torch.testing.assert_close(ours, scaled)
     assert ours.abs().mean() > 0.5  # the bias
 

@@ -108,6 +108,7 @@ def test_what_is_auto_is_settled_from_the_rest() -> None:
         "n_decoder_layer": 5,
         "head_dim": 24,
         "n_kv_head": 4,
+        "mup_base_head_dim": 1,
         "final_norm": True,
         "d_ff": 256,
         "embedding_dropout": 0.3,

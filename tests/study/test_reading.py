@@ -154,6 +154,17 @@ def test_scalars_are_yaml_1_2(write):
         ("search: {dropout: {min: 0, max: 0.2, log: §1}}", "true or false"),
         ("search: {dropout: {min: 0, max: 0.2, §stp: 0.1}}", "did you mean 'step'"),
         ("search: {dropout: {§choice: [0.1]}}", "did you mean 'choices'"),
+        (
+            "search: {learning_rate: {min: 1e-4, max: 1e-1, prior: §0.5}}",
+            "prior is 0.5, which lies outside of its range; allowed: 0.0001 to 0.1",
+        ),
+        ("search: {learning_rate: {min: 1e-4, max: 1e-1, prior: §much}}", "a number from 0.0001 to 0.1"),
+        (
+            "search: {dropout: {min: 0, max: 0.1, prior: 0.1, confidence: §hgih}}",
+            "low . medium . high; did you mean 'high'",
+        ),
+        ("search: {dropout: {min: 0, max: 0.1, confidence: §high}}", "a confidence, but no prior"),
+        ("search: {activation: {choices: [relu, gelu], §prior: relu}}", 'unknown key "prior"'),
         ("search: {activation: §{min: 1, max: 2}}", "activation takes no range"),
         ("search: {activation: [gelu, §reul]}", "did you mean 'relu'"),
         ("search: {activation: §[]}", "a list of one or more"),

@@ -60,6 +60,21 @@ def test_flat_under_mup_and_growing_under_standard(optimizer, head, changed, gro
     assert max(map(abs, after.values())) < 0.25
 
 
+def test_at_the_base_width_training_is_that_of_the_standard_parametrization(values_of, tokens) -> None:
+    rows = {
+        way: [
+            (row.step, row.layer, row.size)
+            for row in coordinates(
+                values_of(parametrization=way, n_embd=32, mup_base_width=32, learning_rate=2e-3),
+                tokens,
+                N_STEPS,
+            )
+        ]
+        for way in ("standard", "mup")
+    }
+    assert rows["mup"] == rows["standard"]
+
+
 def test_without_its_learning_rates_mup_grows(grown, monkeypatch) -> None:
     start = Weight.width_factors
     monkeypatch.setattr(Weight, "width_factors", lambda weight, ratio: (start(weight, ratio)[0], 1.0))

@@ -185,7 +185,8 @@ def _print_plan(plan: Plan, ahead: Outlook, orders: Sequence[str]) -> None:
         say(f"excluded {several_named(points)}: breaks {reason}")
     for source in plan.warm_start:
         say(f"warm start: {several(source.trials, 'trial')} of {source.source}")
-    shared = f": {several(len(plan.cells), 'cell')} learn from each other" * plan.sampler.startswith(JOINT)
+    is_shared = plan.sampler.startswith(JOINT) and len(plan.cells) > 1
+    shared = f": {several(len(plan.cells), 'cell')} learn from each other" * is_shared
     say(f"sampler {plan.sampler}{shared}, pruner {plan.pruner}")
     phases = {(cell.startup_trials, tuple(cell.rungs), cell.n_points): cell for cell in plan.cells}
     for cell in phases.values():

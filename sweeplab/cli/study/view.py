@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
+from typing import TypeVar
 
+import typer
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -50,6 +52,7 @@ from sweeplab.sweep.engines.base import HEAD
 from sweeplab.sweep.work.progress import StudyProgress
 from sweeplab.sweep.work.worker import leaving_signals
 
+Result = TypeVar("Result")
 EXIT_CODES = {"complete": 0, "failed": EXIT_FAILED, "interrupted": EXIT_INTERRUPTED}
 # Messages after the first and the second Ctrl-C.
 STOPPING = (
@@ -389,8 +392,14 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
     return code
 
 
-def confirm_with_view(study: Study, top: int | None, seeds: int | None, as_json: bool, quiet: bool) -> int:
-    """Confirm a study, show the progress of what it trains, print what was confirmed, and return the exit code."""
+def followed(
+    do: Callable[[Callable[[Study], str]], Result], again: str, as_json: bool, quiet: bool
+) -> Result:
+    """Return what `do` returns, and show the progress of each study that it runs by the function that it is given.
+
+    Raises:
+        typer.Exit: a study did not come to its end; the command `again` continues.
+    """
     # Imported here because it imports torch, for which `study run` need not wait.
     from sweeplab.sweep.confirming import Interrupted
 
@@ -404,10 +413,16 @@ def confirm_with_view(study: Study, top: int | None, seeds: int | None, as_json:
                 return other.run(update, interrupts).status
 
         try:
-            cells = study.confirm(top, seeds, run)
+            return do(run)
         except Interrupted as error:
-            say(f"{error}; {study.folder.command('study confirm')} continues")
-            return EXIT_CODES[error.status]
+            say(f"{error}; {again} continues")
+            raise typer.Exit(EXIT_CODES[error.status]) from None
+
+
+def confirm_with_view(study: Study, top: int | None, seeds: int | None, as_json: bool, quiet: bool) -> int:
+    """Confirm a study, show the progress of what it trains, print what was confirmed, and return the exit code."""
+    again = study.folder.command("study confirm")
+    cells = followed(lambda run: study.confirm(top, seeds, run), again, as_json, quiet)
     if as_json:
         print_json({"study": study.folder.name, "cells": cells})
     elif not quiet:

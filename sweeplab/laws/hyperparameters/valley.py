@@ -24,7 +24,7 @@ Ints = NDArray[np.intp]
 
 WINDOWS = (0.01, 0.02, 0.04, 0.08, 0.16)  # the largest excess of the rows that count, in log loss
 _HUBER = 1.345
-_NO_WORSE = 1.05
+_NO_WORSE, _LIKE = 1.05, 2.0  # by noise and by curvature
 MISFIT = 0.1  # of the excess: what the form of the loss may be wrong by, so that near rows count more
 _FREE = (
     1.5  # sd of a cell's optimum about the start before its rows are seen: a cell without rows must have one
@@ -84,8 +84,7 @@ def fit_valley(x: Array, y: Array, cell: Ints, sizes: Array) -> Valley | None:
         rich = _converged(x, y, cell, sizes, window, state, True)
         if plain is not None:
             candidates.append((plain, False))
-        # A richer model that fits worse has not valley its optimum.
-        if plain is not None and rich is not None and rich.noise <= _NO_WORSE * plain.noise:
+        if plain is not None and rich is not None and _is_sound(rich, plain):
             candidates.append((rich, True))
     if not candidates:
         return None
@@ -100,6 +99,12 @@ def fit_valley(x: Array, y: Array, cell: Ints, sizes: Array) -> Valley | None:
             default=None,
         )
     return min(scored, key=_cost)
+
+
+def _is_sound(rich: Valley, plain: Valley) -> bool:
+    """Return whether a richer model converged: one that fits worse, or is much flatter or steeper, did not."""
+    bends = np.diag(rich.bend) / np.diag(plain.bend)
+    return bool(rich.noise <= _NO_WORSE * plain.noise and (np.abs(np.log(bends)) < math.log(_LIKE)).all())
 
 
 def _is_sure(valley: Valley, noise: float) -> bool:

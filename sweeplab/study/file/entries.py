@@ -14,10 +14,10 @@ from sweeplab.errors import nearest
 from sweeplab.expressions import ALLOWED, Expression, in_table_names
 from sweeplab.hyperparameters import TABLE, Hyperparameter, canonical
 from sweeplab.study.problems import LENGTHS, Location, Problems, dotted, shown
-from sweeplab.study.search import Choices, Derived, Divisors, Range, SearchSpec
+from sweeplab.study.search import CONFIDENCES, Choices, Derived, Divisors, Range, SearchSpec
 
 SUGGESTED = "suggested"
-_RANGE = ("min", "max", "log", "step", "when")
+_RANGE = ("min", "max", "log", "step", "when", "prior", "confidence")
 # The forms of an entry of `search`: the key that identifies each, and the keys that it may have.
 FORMS: dict[str, tuple[str, ...]] = {
     "expr": ("expr",),
@@ -27,7 +27,9 @@ FORMS: dict[str, tuple[str, ...]] = {
     "max": _RANGE,
 }
 _KEYS = [*_RANGE, "choices", "divides", "expr"]
-_FORMS_IN_WORDS = "{min, max, log, step, when} | [a, list] | {choices, when} | {divides, min, max} | {expr}"
+_FORMS_IN_WORDS = (
+    f"{{{', '.join(_RANGE)}}} | [a, list] | {{choices, when}} | {{divides, min, max}} | {{expr}}"
+)
 
 
 # A float cannot distinguish more steps than this.
@@ -207,7 +209,26 @@ class Written:
             self._at("min").wrong("a min above 0, or no log", what=what)
         if step is not None:
             step = self._at("step")._step(low, high, log is True)
-        return Range(low, high, log is True, step, when, self.row.kind == "int")
+        prior, confidence = self._prior(low, high), self.value.get("confidence")
+        return Range(low, high, log is True, step, when, self.row.kind == "int", prior, confidence)
+
+    def _prior(self, low: float, high: float) -> float | None:
+        if "confidence" in self.value:
+            confidence = self._at("confidence")
+            if "prior" not in self.value:
+                confidence.wrong("a prior beside it", what=f"{self} has a confidence, but no prior")
+            elif confidence.value not in CONFIDENCES:
+                confidence.wrong(" | ".join(CONFIDENCES), nearest(str(confidence.value), CONFIDENCES))
+        if "prior" not in self.value:
+            return None
+        prior = self._at("prior")
+        if isinstance(prior.value, bool) or not isinstance(prior.value, int | float):
+            prior.wrong(f"a number from {low:g} to {high:g}")
+            return None
+        if not low <= prior.value <= high:
+            what = f"{prior} is {shown(prior.value)}, which lies outside of its range"
+            prior.wrong(f"{low:g} to {high:g}", what=what)
+        return float(prior.value)
 
     def _ends(self) -> list[float]:
         ends: list[float] = []

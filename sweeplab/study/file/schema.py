@@ -10,6 +10,7 @@ from sweeplab.study.algorithms import OTHER_NAMES, PRUNERS, SAMPLERS, WORDS, Alg
 from sweeplab.study.file.entries import EVALUATED, FORMS, SUGGESTED, is_searched, takes_share
 from sweeplab.study.file.reading import preset
 from sweeplab.study.problems import shown
+from sweeplab.study.search import CONFIDENCES, MEDIUM
 from sweeplab.study.spec import StudySpec, preset_names
 
 Schema = dict[str, Any]
@@ -104,6 +105,14 @@ def _search(row: Hyperparameter) -> Schema:
         "max": _number(row),
         "log": {"type": "boolean", "description": "Sample evenly over the logarithm"},
         "step": {"type": _number(row)["type"], "exclusiveMinimum": 0},
+        "prior": {
+            "type": "number",
+            "description": "Where the best value is believed to be; for the sampler joint",
+        },
+        "confidence": {
+            "enum": list(CONFIDENCES),
+            "description": "How firmly it is believed; default: " + MEDIUM,
+        },
         "divides": {"type": "string", "description": "Sample a divisor of this hyperparameter"},
     }
     forms: dict[str, tuple[str, ...]] = {"expr": ("expr",), "choices": ("choices",)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem, conflict, nearest, synonym
@@ -13,7 +14,7 @@ from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter, canonical
 from sweeplab.study.file.entries import SUGGESTED, Written, is_searched, share_of
 from sweeplab.study.problems import Problems, SourceMap
 
-RANGES = "1e-4 to 1e-2, log; 0 to 0.4, step 0.1; {64, 128, 256}; [0.0, 0.3]"
+RANGES = "1e-4 to 1e-2, log; 1e-4 to 1e-2, prior 1e-3, high; 0 to 0.4, step 0.1; {64, 128, 256}; [0.0, 0.3]"
 # Some patterns look at every pair of places in a text, so no longer text is matched.
 LONGEST = 500
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
@@ -39,6 +40,7 @@ _UNRAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 _LOG = re.compile(r"[,;(\s]*\blog(arithmic|[- ]?uniform|[- ]?scaled?|10)?\b\)?", re.IGNORECASE)
 _LINEAR = re.compile(r"[,;(\s]*\b(linear|uniform)\b\)?", re.IGNORECASE)
 _STEP = re.compile(r"[,;(\s]*\b(?:in )?steps?(?: of)?\s+(\S+?)\)?$", re.IGNORECASE)
+_PRIOR = re.compile(r"[,;(\s]*\bprior\s+([^\s,()]+)(?:[\s,(]+([a-z]+)(?:\s+confidence)?)?\)?$", re.IGNORECASE)
 _BETWEEN = re.compile(r"\s*(?:\.\.+|…|\bto\b|[–—]|(?<=[\d.\s])-(?=[\d.\s]))\s*")
 _AMONG = re.compile(r"\s*(?:[,;|/]|\bor\b)\s*(?:or\b\s*)?")
 # The places in a study file that options of the command line set.
@@ -114,20 +116,30 @@ def read_range(row: Hyperparameter, text: str) -> Any:
 
     Two ends without "log" or "linear" give a logarithmic range if the table's suggested range is one.
     """
+    entry, problems = _checked(row, text)
+    return None if problems else entry
+
+
+def _checked(row: Hyperparameter, text: str) -> tuple[Any, list[Problem]]:
+    """Return the entry that a text describes, None if it describes none, and what is wrong with it."""
     if not is_searched(row) or len(text) > LONGEST:
-        return None
+        return None, []
     text = plain(text)
     try:
         share = share_of(row, NOTE.sub("", text))
         entry = SUGGESTED if text.lower() == SUGGESTED else share or _entry(row, text)
     except ValueError:
-        return None
+        return None, []
     problems = Problems(SourceMap())
-    is_sound = entry is not None and Written(row, entry, ("search", row.name), problems).entry() is not None
-    return entry if is_sound and not problems.found else None
+    if entry is not None:
+        Written(row, entry, ("search", row.name), problems).entry()
+    return entry, problems.found
 
 
 def _entry(row: Hyperparameter, text: str) -> Any:
+    believed = _PRIOR.search(text)
+    if believed:
+        text = text[: believed.start()]
     bare, is_log, is_linear = text, 0, 0
     if row.kind != "str":  # whose choices may be called linear
         bare, is_log = _LOG.subn("", bare)
@@ -147,9 +159,12 @@ def _entry(row: Hyperparameter, text: str) -> Any:
             entry["log"] = True
         if step:
             entry["step"] = parse_value(row, step[1])
+        if believed:
+            entry["prior"] = parse_value(row, believed[1])
+            entry |= {"confidence": believed[2].lower()} if believed[2] else {}
         return entry
     values = values_of(row, bare)
-    return values if len(values) > 1 and not (is_log or is_linear or step) else None
+    return values if len(values) > 1 and not (is_log or is_linear or step or believed) else None
 
 
 def values_of(row: Hyperparameter, text: str) -> list[Any]:
@@ -186,8 +201,13 @@ def _searched(words: Sequence[str]) -> dict[str, tuple[Any, str]]:
         entries: dict[str, Any] = dict.fromkeys((row.name for row in rows), SUGGESTED)
         if equals:
             row = rows[0] if rows else _row(names, f"--search {word}")
-            if len(rows) > 1 or (entry := read_range(row, written)) is None:
+            entry, wrong = _checked(row, written)
+            if len(rows) > 1 or entry is None:
                 raise BadInput(Problem(f"--search {word} is not a range of {row.name}", RANGES))
+            if wrong:
+                raise BadInput(
+                    *(replace(problem, what=f"--search {word}: {problem.what}") for problem in wrong)
+                )
             entries = {row.name: entry}
         _add(entered, entries, f"--search {word}")
     return entered

@@ -202,8 +202,8 @@ class Asker:
         number = len(tally.trials.trials)
         draw = random.Random(generator_key(self._spec.first_seed, f"{space.cell.key}/{number}"))
         for _ in range(MOST_LOOKED_AT):
-            point, values = space.point([draw.random() for _ in space.parameters])
-            if tally.twin(point, number) is None and not space.broken(values):
+            point = space.point([draw.random() for _ in space.parameters])
+            if tally.twin(point, number) is None and not space.broken(space.values_of(point)):
                 return point
         return None
 

@@ -1,0 +1,130 @@
+"""Planted studies whose best learning rate is known at every size, tried and not: what `study predict` is to find."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from analysis.planted_study import planted_run
+
+from sweeplab.analysis.predicting import Prediction, predict_size
+from sweeplab.analysis.studies import Counting, Studies
+from sweeplab.analysis.table import validate
+from sweeplab.analysis.trials import rankings, with_expected
+from sweeplab.lab.identity import write_study
+from sweeplab.records.folders import StudyFolder
+from sweeplab.study.file.reading import read_plain
+from sweeplab.sweep.planning import make_plan
+
+WIDTHS, LENGTHS = (16, 24, 32, 48, 64, 96), (150, 400, 1000)
+LARGE = {"n_embd": 192, "max_iters": 2000}
+NAME = "planted"
+STUDY = {
+    "name": NAME,
+    "data": {"corpus": "python-docs", "tokenizer": "char"},
+    "fixed": {
+        "n_layer": 1,
+        "n_head": 2,
+        "block_size": 16,
+        "batch_size": 4,
+        "dtype": "float32",
+        "device": "cpu",
+    },
+    "grid": {"n_embd": list(WIDTHS), "max_iters": list(LENGTHS)},
+    "search": {"learning_rate": {"min": 1e-5, "max": 1, "log": True}},
+}
+VALLEY = 0.04  # the excess of log loss at a factor e from the best learning rate
+WORSE = 0.02  # that of the worse activation
+
+
+@dataclass(frozen=True)
+class World:
+    """How a study is made: `kind` is law, none, kink or edge, where all learning rates lie below the best.
+
+    The best activation is relu, and with `flips` gelu above a width of 40.
+    """
+
+    kind: str = "law"
+    flips: bool = False
+    trials: int = 6
+    noise: float = 0.002
+    scatter: float = 0.05
+
+    def best(self, width: float, length: float) -> float:
+        """Return the log of the best learning rate on the law."""
+        if self.kind == "none":
+            return float(np.log(3e-3))
+        wide = width if self.kind != "kink" else min(width, 48)
+        return float(np.log(3e-3) - 0.7 * np.log(wide / 32) - 0.2 * np.log(length / 400))
+
+    def best_activation(self, width: float) -> str:
+        """Return the best activation at a width."""
+        return "gelu" if self.flips and width > 40 else "relu"
+
+    def log_loss(self, run: dict[str, Any], away: float) -> float:
+        """Return the expected log loss of a run whose learning rate lies `away` from the best, in logs."""
+        worse = WORSE * (run["activation"] != self.best_activation(run["n_embd"]))
+        return float(np.log(run["best_val_loss"]) + VALLEY * away**2 + worse)
+
+
+@dataclass(frozen=True)
+class Planted:
+    """What was predicted, the true log of the best learning rate, and the log loss of a run with the values."""
+
+    prediction: Prediction
+    best: float
+    log_loss: float
+    excess: float
+
+
+def predicted(world: World, seed: int, lab: Path) -> Planted:
+    """Make a study of the world, and predict the large size."""
+    draws = np.random.default_rng(seed)
+    search = STUDY["search"] | ({"activation": ["relu", "gelu"]} if world.flips else {})
+    spec = read_plain(STUDY | {"search": search})
+    folder = StudyFolder(lab, NAME)
+    if not folder.canonical_file.exists():
+        folder.path.mkdir(parents=True, exist_ok=True)
+        write_study(spec, folder, make_plan(spec, lab)[0].data)
+    rows = []
+    for width in WIDTHS:
+        for length in LENGTHS:
+            best = world.best(width, length) + world.scatter * draws.standard_normal()
+            for trial in range(world.trials):
+                away = draws.uniform(-1.6, 1.6)
+                if world.kind == "edge":
+                    away = draws.uniform(-2.4, -0.4)
+                values = _values(width, length, best + away, str(draws.choice(["relu", "gelu"])))
+                if not world.flips:
+                    values["activation"] = "relu"
+                run = planted_run(values, ("n_embd", "max_iters"), trial)
+                loss = np.exp(world.log_loss(run, away) + world.noise * draws.standard_normal())
+                measured = dict.fromkeys(("best_val_loss", "final_val_loss", "value"), float(loss))
+                rows.append(
+                    run | measured | {"study": NAME, "seed": 0, "run_id": f"{width}/{length}/{trial}"}
+                )
+    frame = pd.DataFrame(rows)
+    frame["betas"] = frame["betas"].map(str)
+    studies = Studies(validate(frame), {NAME: spec}, {NAME: folder.read(folder.data_file)})
+    ranked = rankings(studies.runs, studies.designs)
+    studies = replace(studies, runs=with_expected(studies.runs, ranked), ranked=ranked)
+    counting = Counting(studies.settled())
+    points = studies.points(conventions=counting.conventions)
+    sizes = [f"--at {name}={value}" for name, value in LARGE.items()]
+    found = predict_size(folder, studies, points, sizes, counting)
+    true = world.best(*LARGE.values()) + world.scatter * draws.standard_normal()
+    chosen = {name: value.value for name, value in found.values.items()}
+    away = float(np.log(chosen["learning_rate"])) - true
+    values = _values(*LARGE.values(), true + away, chosen.get("activation", "relu"))
+    run = planted_run(values, ("n_embd", "max_iters"), 0)
+    expected = world.log_loss(run, away)
+    noisy = expected + world.noise * draws.standard_normal()
+    return Planted(found, true, noisy, expected - float(np.log(run["best_val_loss"])))
+
+
+def _values(width: int, length: int, log_rate: float, activation: str) -> dict[str, Any]:
+    own = {"n_embd": width, "max_iters": length, "learning_rate": float(np.exp(log_rate))}
+    return STUDY["fixed"] | own | {"activation": activation}

@@ -1,0 +1,30 @@
+"""Planted studies predicted at a size that they did not try: `tests/benchmarks/predicting.py` has many of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from analysis.planted_transfer import World, predicted
+
+
+@pytest.mark.parametrize("trials", [4, 8])
+def test_a_best_learning_rate_beyond_all_that_were_tried_is_never_identified(
+    trials: int, tmp_path: Path
+) -> None:
+    rate = predicted(World("edge", trials=trials), trials, tmp_path).prediction.values["learning_rate"]
+    assert rate.verdict != "identified"
+    assert "of the nearest cell, n_embd=96,max_iters=1000" in rate.why
+
+
+def test_a_law_is_followed_and_its_loss_is_held(tmp_path: Path) -> None:
+    found = predicted(World(scatter=0.0), 2, tmp_path)
+    rate, loss = found.prediction.values["learning_rate"], found.prediction.loss
+    assert rate.verdict == "identified" and rate.low < np.exp(found.best) < rate.high
+    assert loss and loss.low < np.exp(found.log_loss) < loss.high and found.excess < 0.002
+
+
+def test_a_window_of_too_few_rows_for_a_skew_is_not_believed(tmp_path: Path) -> None:
+    # One window of these rows has a fit with a skew and half of the curvature, whose optima lie up to a factor 10 off.
+    assert predicted(World(), 3785134472, tmp_path).excess < 0.002

@@ -1,0 +1,92 @@
+"""`sweeplab study transfer`: the small sizes of a study tuned, its largest predicted, sealed and trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sweeplab import load_study
+from sweeplab.analysis.ledger import FILE_NAME, read_chain
+from sweeplab.lab.listing import study_names
+from sweeplab.sweep.confirming import Interrupted
+
+STUDY = """
+name: tiny
+data: {corpus: python-docs, tokenizer: char}
+fixed: {n_layer: 1, n_head: 2, block_size: 16, batch_size: 4, max_iters: 10, dropout: 0.0, eval_interval: 5,
+  eval_iters: 1, warmup_iters: 2, device: cpu}
+grid: {n_embd: [8, 12, 16, 20, 32]}
+search: {learning_rate: {min: 1e-3, max: 1e-1, log: true}}
+budget: {trials_per_cell: 2}
+track: {checkpoints: none}
+engine: {workers: 1}
+"""
+
+
+@pytest.fixture
+def file(folder: Path) -> Path:
+    path = folder / "tiny.yaml"
+    path.write_text(STUDY)
+    return path
+
+
+@pytest.mark.usefixtures("workers_here")
+def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_on(cli, folder, file) -> None:
+    study, lab = load_study(file, lab=folder / "lab"), folder / "lab"
+    ran: list[str] = []
+
+    def killed(other) -> str:
+        ran.append(other.spec.name)
+        return other.run().status if len(ran) == 1 else "interrupted"
+
+    with pytest.raises(Interrupted):
+        study.transfer(run=killed)
+    assert ran == ["tiny-transfer", "tiny-transfer-n_embd32"]
+    made = (lab / "studies" / ran[0] / "predicted" / "n_embd32.json").read_text()
+    words = ("study", "transfer", "tiny.yaml", "--ladder", "2", "--quiet")
+    answer = json.loads(cli(*words, "--json").out)
+    assert study_names(lab) == ran and len(read_chain(lab / FILE_NAME).entries) == 1
+    assert (lab / "studies" / ran[0] / "predicted" / "n_embd32.json").read_text() == made
+    (size,) = answer["sizes"]
+    assert size["parametrization"] == "standard" and size["copied_from"] == "n_embd=20"
+    assert size["sealed"] == read_chain(lab / FILE_NAME).entries[0].sha256
+    losses = {rung["learning_rate"]: rung["loss"] for rung in size["losses"]}
+    rate = size["predicted"]
+    assert {rate, size["copied"]} < losses.keys() and len(losses) == 3 + (rate != size["copied"])
+    assert min(losses) == pytest.approx(rate / 2, rel=1e-3) and max(losses) == pytest.approx(
+        2 * rate, rel=1e-3
+    )
+    assert size["cost"] == pytest.approx(losses[rate] / min(losses.values()) - 1)
+    assert size["best"] == min(losses, key=lambda each: losses[each])
+    said = cli(*words).out
+    assert (
+        f"costs {size['cost']:.2%} of the loss against the best of the ladder" in said and "sealed: " in said
+    )
+
+
+@pytest.mark.usefixtures("workers_here")
+def test_mup_is_beside_the_standard_parametrization(cli, file) -> None:
+    changes = ("-o", "grid.n_embd=[8,16]", "-o", "budget.trials_per_cell=1", "-o", "max_iters=4")
+    answer = json.loads(
+        cli("study", "transfer", "tiny.yaml", "--mup", "--ladder", "1", "--quiet", "--json", *changes).out
+    )
+    assert [size["parametrization"] for size in answer["sizes"]] == ["standard", "mup"]
+    assert {size["small"] for size in answer["sizes"]} == {"tiny-transfer", "tiny-transfer-mup"}
+    assert all(size["sealed"] is None and size["why_not"] for size in answer["sizes"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("search={weight_decay: suggested}", "study tiny does not search learning_rate in every trial"),
+        ("grid={n_embd: [16]}", "no size with two values"),
+        ("grid={activation: [relu, gelu]}", "no size with two values"),
+        ("cells=[{}, {norm: rmsnorm}]", "cells that differ in more than sizes"),
+    ],
+)
+@pytest.mark.usefixtures("file")
+def test_what_cannot_be_transferred_is_said_in_a_line(cli, change: str, message: str) -> None:
+    said = cli("study", "transfer", "tiny.yaml", "-o", change, "--quiet")
+    assert said.code == 2 and message in said.err and said.err.count("\n") == 1
