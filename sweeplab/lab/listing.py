@@ -348,7 +348,7 @@ def read_trials(folder: StudyFolder) -> list[Trial]:
     """Return the trials of a study that have started."""
     if folder.canonical_file.exists():  # a plug-in's hyperparameters are rows of its runs' records
         for plugin in folder.read(folder.canonical_file).get("plugins") or ():
-            plugins.add_names(plugin.get("provides", {}))
+            plugins.add_names(plugin.get("provides", {}), plugin.get("rows", {}))
     runs: dict[tuple[str, int], list[RunFolder]] = defaultdict(list)
     for run in folder.runs():
         runs[run.cell, run.trial].append(run)

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from sweeplab import plugins
-from sweeplab.errors import BadInput, nearest
+from sweeplab.errors import BadInput, nearest, said
 from sweeplab.files import read_bytes
 from sweeplab.study.problems import Location, Problems, shown
 from sweeplab.study.spec import Plugin, StudySpec, beside
@@ -65,7 +65,7 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
     if not allowed:
         if "provides" not in plugin.model_fields_set:
             problems.add(path, _not_allowed(plugin.file), HOW)
-        plugins.add_names(plugin.provides)
+        plugins.add_names(plugin.provides, plugin.rows)
         return entry
     file = beside(problems.source.file, plugin.file)
     try:
@@ -84,11 +84,12 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        problems.add(path, plugins.said(error, file))
+        problems.add(path, said(error, file))
         return entry
     provides = {kind: [name for each, name, _ in parts if each == kind] for kind in plugins.KINDS}
     provided = {kind: names for kind, names in provides.items() if names}
-    return {"file": str(file), "sha256": digest, "provides": provided}
+    rows = plugins.rows_of(provided.get("hyperparameter", ()))
+    return {"file": str(file), "sha256": digest, "provides": provided, "rows": rows}
 
 
 def _import(file: Path, content: bytes, digest: str) -> list[tuple[str, str, Any]]:

@@ -143,6 +143,11 @@ class Plugin(Section):
     file: str = Field(min_length=1)
     sha256: str = key("", "Expected SHA-256 of the file; a file with another one is refused")
     provides: dict[str, list[str]] = key({}, "Names that it registered when it was imported, by kind")
+    rows: dict[str, dict[str, Any]] = key({}, "The rows that it has added to the table of hyperparameters")
+
+    @pydantic.model_serializer(mode="wrap")
+    def _written(self, write: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in write(self).items() if value or name != "rows"}
 
     @model_validator(mode="before")
     @classmethod

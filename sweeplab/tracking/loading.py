@@ -17,9 +17,9 @@ from sweeplab.data.prompts import SpecialTokens
 from sweeplab.data.tokenizers import OTHERS, TOKENIZERS, Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput
 from sweeplab.formatting import without_password
-from sweeplab.hyperparameters import AUTO, Hyperparameters
-from sweeplab.model.shape import ACTIVATIONS, ModelShape
-from sweeplab.model.transformer import Transformer
+from sweeplab.hyperparameters import AUTO, TRANSFORMER, Hyperparameters
+from sweeplab.model.plugged import model_of
+from sweeplab.model.shape import ACTIVATIONS, MODELS, ModelShape
 from sweeplab.permissions import name_address
 from sweeplab.train.checkpoint import read_checkpoint
 
@@ -32,8 +32,8 @@ MODEL_URI = "models:/"
 class Model:
     """A single trained model: a stack of one, with its weights."""
 
-    def __init__(self, shape: ModelShape, weights: Mapping[str, Tensor]) -> None:
-        self.transformer = Transformer(shape)
+    def __init__(self, values: Hyperparameters, weights: Mapping[str, Tensor]) -> None:
+        self.transformer = model_of(values)
         self.stacked = {name: weight[None] for name, weight in weights.items()}
 
     @property
@@ -101,12 +101,13 @@ def load_checkpoint(folder: Path, run_id: str = "") -> LoadedRun:
     for kind, name, known in (
         ("tokenizer", tokenizer["name"], TOKENIZERS | OTHERS),
         ("activation", values.activation, ACTIVATIONS),
+        ("model", values.model, {TRANSFORMER, *MODELS}),
         ("objective", values.objective, {AUTO, *OBJECTIVES}),
     ):
         if name not in known:
             cure = "import the file that registers it first, or give --allow-plugins"
             raise BadInput(f"the run uses the {kind} {name!r}: {cure}")
-    model = Model(ModelShape.of(values), weights)
+    model = Model(values, weights)
     return LoadedRun(run_id, model, load_tokenizer(tokenizer), values, facts, own_special)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sweeplab.hyperparameters import SHAPE, Hyperparameters
+from sweeplab.hyperparameters import SHAPE, TRANSFORMER, Hyperparameters
 from sweeplab.model.accounting import activation_bytes, forward_flops, n_params
 from sweeplab.model.shape import ModelShape, settled
 from sweeplab.train.schedule import rows_seen
@@ -27,6 +27,8 @@ MUP_OPTIMIZERS = ("adamw", "lion")
 # Conditions on a run's hyperparameters besides their own bounds, written like a study's constraints.
 REQUIREMENTS = (
     "batch_size % grad_accum == 0",
+    "model == 'transformer' or compile != True",
+    "model == 'transformer' or family == 'decoder' or objective == 'masked'",  # it is told of no padding
     " or ".join(["parametrization == 'standard'", *(f"optimizer == '{name}'" for name in MUP_OPTIMIZERS)]),
 )
 # The memory of a training run in copies of its weights: the weights, the best weights, two moments, two gradients, and
@@ -45,9 +47,13 @@ class Run:
 def shape_key(values: Hyperparameters) -> ShapeKey:
     """Return what determines the tensors and the program of a run: runs of equal key may share a stack.
 
+    A plugin's model is made from all of a run's values, so that its runs share a stack only with other seeds.
+
     Dropout rates, label smoothing and ema may differ, but not whether they are 0: that decides how attention and the
     loss are computed, and which rows a run has.
     """
+    if values.model != TRANSFORMER:
+        return tuple((name, value) for name, value in values.as_dict().items() if name != "seed")
     dropped = tuple(kind for kind, rate in dropout_rates(values).items() if rate > 0)
     program = {"drops": dropped, "smooths": values.label_smoothing > 0, "averages": values.ema > 0}
     return (*((name, getattr(values, name)) for name in SHAPE), *program.items())

@@ -24,10 +24,9 @@ from sweeplab.data.batches import Batch, Split, changed, stacked
 from sweeplab.data.generators import generator_key
 from sweeplab.data.objectives import make_objective, wholly
 from sweeplab.files import private_cache
-from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.hyperparameters import TRANSFORMER, Hyperparameters
 from sweeplab.model.blocks import element_hashes, mask_inputs
-from sweeplab.model.shape import ModelShape
-from sweeplab.model.transformer import Transformer
+from sweeplab.model.plugged import model_of
 from sweeplab.train.evaluating import Evaluation, LossInputs, StartValues, compiled_losses
 from sweeplab.train.member import Member, Record, Snapshot
 from sweeplab.train.optimizers import OPTIMIZERS, adam_, fused_adam_rows_
@@ -68,7 +67,7 @@ class Stack:
     ) -> None:
         self.key, self.capacity = shape_key(like), capacity
         on_cpu = like.device == "cpu"
-        self.transformer = Transformer(ModelShape.of(like), mixed=on_cpu and like.dtype == "bfloat16")
+        self.transformer = model_of(like, mixed=on_cpu and like.dtype == "bfloat16")
         self.device = torch.device(like.device)
         self._objective, val_objective = make_objective(train, like), make_objective(val, like)
         self._precision = precision_of(like)
@@ -85,7 +84,9 @@ class Stack:
             self.transformer, self._precision, (self._objective, val_objective), self.device
         )
         rates = dropout_rates(like)
-        self._sites = {name: site for name, site in self.transformer.sites.items() if rates[site.kind] > 0}
+        self._sites = {
+            name: site for name, site in self.transformer.sites.items() if rates.get(site.kind, 1.0) > 0
+        }
         n_elements = self.transformer.max_mask_size(like.batch_size // like.grad_accum)
         self._elements = element_hashes(n_elements * bool(self._sites), self.device)
         self._members: list[Member] = []
@@ -103,8 +104,8 @@ class Stack:
         self._way: StepWay = EagerStep(self._step, self._rows)
         if programs:
             self._way = lambda inputs: partial(programs[0], inputs.tensors())
-        # Experts are not staged, because they read from the device how many tokens each gets.
-        elif not on_cpu and like.n_expert == 1:
+        # Experts are not staged, because they read from the device how many tokens each gets; a plugin's may read too.
+        elif not on_cpu and like.n_expert == 1 and like.model == TRANSFORMER:
             self._way = StagedStep(self._step, self._rows, self.device)
         self._observers: list[Observer] = [LayerNorms(self._step, self._rows)] if tracks_gradients else []
 
