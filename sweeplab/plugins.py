@@ -41,7 +41,6 @@ from sweeplab.hyperparameters import TABLE, Hyperparameter, Kind, add_row, remov
 if TYPE_CHECKING:
     from sweeplab.data.objectives.base import Objective
     from sweeplab.data.tokenizers import Tokenizer
-    from sweeplab.train.run import Metric
 
 _Part = TypeVar("_Part")
 _ObjectiveClass = TypeVar("_ObjectiveClass", bound="type[Objective]")
@@ -212,12 +211,27 @@ def _row(model: str, field: Field[Any], hint: Any) -> Hyperparameter:
     return row
 
 
-def metric(name: str) -> Callable[[Metric], Metric]:
-    """Register a function that values an evaluation, for `objective: {metric: NAME}`.
+def metric(name: str, at: Literal["evaluation", "end"] | None = None) -> Callable[[_Part], _Part]:
+    """Register a function that measures a run or values an evaluation, for `objective: {metric: NAME}`.
 
-    It takes the mean validation loss over a trial's seeds, the iteration, and the hyperparameters. Lower is better.
+    With `at` it takes the run's model (`logits(batch)`, `values`, `weights`), the batches of the validation split that
+    the evaluation read (`inputs` and `targets` [B, T], -1 where nothing is predicted), and the evaluation's record. It
+    returns a number, or several by name. It is called at every evaluation, or when the run ends, with its best weights,
+    and recorded like a loss. A trial's value is the mean over seeds.
+
+    Without `at` it takes the mean validation loss over a trial's seeds, the iteration, and the hyperparameters.
     """
-    return lambda function: _added("metric", name, function)
+
+    def register(function: _Part) -> _Part:
+        from sweeplab.train.run import ModelMetric
+
+        known: Any = function
+        add("metric", name, ModelMetric(known, at_end=at == "end") if at else known)
+        return function
+
+    if at not in (None, "evaluation", "end"):
+        raise ValueError(f"metric {name} is measured at {at!r}; allowed: evaluation or end")
+    return register
 
 
 def table_of(kind: str) -> dict[str, Any]:

@@ -223,8 +223,10 @@ def tracking_uri_of(folder: StudyFolder) -> str | None:
 
 
 def find_metric(folder: StudyFolder) -> str:
-    """Return the metric that a study minimizes."""
-    return str(folder.read(folder.canonical_file)["objective"]["metric"])
+    """Return the metric that a study minimizes: with a minus where its file maximizes it."""
+    objective = folder.read(folder.canonical_file)["objective"]
+    sign = "-" * (objective.get("goal") == "maximize")
+    return f"{sign}{objective['metric']}"
 
 
 def check_free(lab: Path, name: str) -> None:

@@ -166,7 +166,7 @@ class ReportData:
     @property
     def loss_title(self) -> str:
         """Return the title of the metric that trials are ranked by, with its unit if it has one."""
-        metrics = {spec.objective.metric for spec in self.studies.specs.values()}
+        metrics = {spec.objective.label for spec in self.studies.specs.values()}
         return self.measure_title("val_loss") if metrics <= {"val_loss"} else " or ".join(sorted(metrics))
 
     @property

@@ -27,7 +27,7 @@ from sweeplab.study.space import Cell
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.recovery import Recovery
 from sweeplab.sweep.saving import Saving
-from sweeplab.sweep.trial import Held, Training, TrialRuns, scored
+from sweeplab.sweep.trial import Held, Training, TrialRuns, metrics_of, scored
 from sweeplab.sweep.trials.leases import Claim, LeaseLost, Renewal, Report
 from sweeplab.sweep.trials.store import MOST_ATTEMPTS, Store
 from sweeplab.train.checkpoint import read_snapshot
@@ -184,7 +184,8 @@ class Loop:
             n_seeds = len(self._held.trials[first.run.key].trainings)
             capacity = self._recovery.capacity(wanted, values, n_seeds)
             train, tracks = self.dataset.training(values), self.spec.track.gradients
-            return Stack(values, train, self.dataset.val, capacity, tracks, self._is_told_to_leave)
+            leaves, metrics = self._is_told_to_leave, metrics_of(self.spec)
+            return Stack(values, train, self.dataset.val, capacity, tracks, leaves, metrics)
         except Paused:
             return None
         except StorageUnavailable:

@@ -121,9 +121,29 @@ def with_more_accumulation(values: Hyperparameters) -> Hyperparameters | None:
 
 
 # A function of the mean validation loss over a trial's seeds, the iteration and the trial's hyperparameters.
-Metric = Callable[[float, int, Mapping[str, Any]], float]
+LossMetric = Callable[[float, int, Mapping[str, Any]], float]
+
+
+@dataclass(frozen=True)
+class ModelMetric:
+    """A function of a run's model, the batches of its evaluation and the evaluation's record.
+
+    It is measured at every evaluation; with `at_end` once, when the run ends by itself, with its best weights.
+    """
+
+    measure: Callable[[Any, Any, Any], float | Mapping[str, float]]
+    at_end: bool = False
+
+
+Metric = LossMetric | ModelMetric
 
 METRICS: dict[str, Metric] = {"val_loss": lambda loss, iteration, values: loss}
+
+
+def is_at_end(name: str) -> bool:
+    """Return whether a metric is measured only when a run ends."""
+    metric = METRICS[name]
+    return isinstance(metric, ModelMetric) and metric.at_end
 
 
 def metric_value(metric: str, loss: float, iteration: int, values: Hyperparameters) -> float:
@@ -132,7 +152,9 @@ def metric_value(metric: str, loss: float, iteration: int, values: Hyperparamete
     Raises:
         ValueError: the value is not finite, although the loss is.
     """
-    value = METRICS[metric](loss, iteration, values.as_dict())
+    function = METRICS[metric]
+    assert not isinstance(function, ModelMetric)  # it is measured, not computed from a loss
+    value = function(loss, iteration, values.as_dict())
     if math.isfinite(loss) and not math.isfinite(value):
         raise ValueError(f"metric {metric} is {value} at iteration {iteration}, but the loss is {loss}")
     return value

@@ -29,9 +29,10 @@ from sweeplab.model.blocks import element_hashes, mask_inputs
 from sweeplab.model.plugged import model_of
 from sweeplab.train.evaluating import Evaluation, LossInputs, StartValues, compiled_losses
 from sweeplab.train.member import Member, Record, Snapshot
+from sweeplab.train.metrics import MeasuredModel, measured
 from sweeplab.train.optimizers import OPTIMIZERS, adam_, fused_adam_rows_
 from sweeplab.train.program import compiles_whole, load_programs
-from sweeplab.train.run import Run, dropout_rates, shape_key
+from sweeplab.train.run import Run, dropout_rates, is_at_end, shape_key
 from sweeplab.train.schedule import rows_used
 from sweeplab.train.step import (
     EagerStep,
@@ -50,7 +51,7 @@ class Stack:
     """Up to `capacity` runs of one shape on one device; `like` has the effective hyperparameters of any of them.
 
     With `tracks_gradients`, points of the training curves have the norms of each layer. A step with a point then takes
-    one more forward and backward pass; the weights keep the same bits.
+    one more forward and backward pass; the weights keep the same bits. `metrics` are names of those that see the model.
 
     Raises:
         Paused: `pause` returned true while the step was being compiled.
@@ -64,7 +65,9 @@ class Stack:
         capacity: int = 1,
         tracks_gradients: bool = False,
         pause: Callable[[], bool] = lambda: False,
+        metrics: Sequence[str] = (),
     ) -> None:
+        self._metrics = metrics
         self.key, self.capacity = shape_key(like), capacity
         on_cpu = like.device == "cpu"
         self.transformer = model_of(like, mixed=on_cpu and like.dtype == "bfloat16")
@@ -257,7 +260,35 @@ class Stack:
             if math.isfinite(record.val_loss) and record.best[1] == record.iteration:
                 self._rows["best"][row].copy_(self._rows[self._evaluated][row])
             records.append(record)
+            if self._metrics and record.state != "diverged":
+                self._measure(row, record)
         return records
+
+    def _measure(self, row: int, record: Record) -> None:
+        """Add to a record what metrics measure of the run: of its best weights where it ends."""
+        started, member, objective = time.perf_counter(), self._members[row], self._evaluation.objective
+        batches = [
+            changed(made, lambda part: torch.from_numpy(part).to(self.device))
+            for made in objective.evaluation(self._evaluation.n_tokens)
+        ]
+        for at_end in (False, True)[: 1 + (record.state != "running")]:
+            rows = self._rows["best" if at_end else self._evaluated][row]
+            weights = {
+                name: view[0] for name, view in self.transformer.layout.views(rows.clone()[None]).items()
+            }
+            names = [name for name in self._metrics if is_at_end(name) == at_end]
+            model = MeasuredModel(member.run.values, weights, self.transformer)
+            with self._precision.context():
+                record.measures |= measured(names, model, batches, record)
+        seconds = time.perf_counter() - started
+        member.wall_seconds, record.wall_seconds = (
+            member.wall_seconds + seconds,
+            record.wall_seconds + seconds,
+        )
+        member.point_seconds, record.eval_seconds = (
+            member.point_seconds + seconds,
+            record.eval_seconds + seconds,
+        )
 
     def _batch(self, member: Member) -> Batch:
         values = member.run.values
