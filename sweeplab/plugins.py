@@ -58,7 +58,9 @@ class NotImported:
     """Stands for a part whose file was not imported: its name is known, but using it raises BadInput."""
 
     def __init__(self, kind: str, name: str) -> None:
-        self._what = f"{kind} {name!r} is from a plugin that was not imported; --allow-plugins imports it"
+        self._what = (
+            f"{kind} {name!r} is from a plugin that is not allowed: --allow-plugins, once, if you trust it"
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

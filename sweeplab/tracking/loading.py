@@ -21,6 +21,7 @@ from sweeplab.hyperparameters import AUTO, TRANSFORMER, Hyperparameters
 from sweeplab.model.plugged import model_of
 from sweeplab.model.shape import ACTIVATIONS, MODELS, ModelShape
 from sweeplab.permissions import name_address
+from sweeplab.plugin_code import import_allowed
 from sweeplab.train.checkpoint import read_checkpoint
 
 if TYPE_CHECKING:
@@ -93,9 +94,11 @@ def load_checkpoint(folder: Path, run_id: str = "") -> LoadedRun:
     Raises:
         FileNotFoundError: there is no checkpoint.
         DamagedCheckpoint: its tensors differ from those that were written.
-        BadInput: it needs a tokenizer, an activation or an objective of a plugin that was not imported.
+        BadInput: it needs a tokenizer, an activation or an objective of a plugin that is not allowed, or raises.
     """
     weights, facts = read_checkpoint(folder, "model")
+    for plugin in facts.pop("plugins", ()):
+        import_allowed(plugin["file"], plugin["sha256"])
     own_special, tokenizer = facts.pop("special", None) or None, facts.pop("tokenizer")
     values = Hyperparameters.from_json(facts.pop("values"))
     for kind, name, known in (
@@ -105,7 +108,7 @@ def load_checkpoint(folder: Path, run_id: str = "") -> LoadedRun:
         ("objective", values.objective, {AUTO, *OBJECTIVES}),
     ):
         if name not in known:
-            cure = "import the file that registers it first, or give --allow-plugins"
+            cure = "allow the plugin that registers it: --allow-plugins, once, if you trust it"
             raise BadInput(f"the run uses the {kind} {name!r}: {cure}")
     model = Model(values, weights)
     return LoadedRun(run_id, model, load_tokenizer(tokenizer), values, facts, own_special)

@@ -49,8 +49,8 @@ def test_a_study_of_a_module_is_killed_continued_and_used(cli, folder: Path) -> 
     process.wait()
     cut_short = next(runs.glob("*/*/state-*.safetensors")).parent.relative_to(runs)
     assert not (runs / cut_short / "end.json").exists()
-    assert cli("run", "mine.yaml", "--quiet", ALLOWED).code == 0
-    assert cli("run", "mine.yaml", "--quiet", ALLOWED, "--name", "whole").code == 0
+    assert cli("run", "mine.yaml", "--quiet").code == 0, "it was allowed once"
+    assert cli("run", "mine.yaml", "--quiet", "--name", "whole").code == 0
     ends = {name: [*find_study(folder / "lab", name).runs()] for name in ("mine", "whole")}
     assert len(ends["mine"]) == len(ends["whole"]) == 4
     for ours, theirs in zip(*ends.values(), strict=True):
@@ -63,12 +63,18 @@ def test_a_study_of_a_module_is_killed_continued_and_used(cli, folder: Path) -> 
 
     best = json.loads(cli("best", "mine", "--json").out)
     assert {*best["sampled"]} == {"learning_rate", "mlp_ratio", "gate"}
-    written = cli("generate", "mine", ALLOWED, "--prompt", "The ", "--max-new-tokens", "30", "--seed", "1")
+    written = cli("generate", "mine", "--prompt", "The ", "--max-new-tokens", "30", "--seed", "1")
     assert written.code == 0 and len(written.out) > 30
-    found = json.loads(cli("evaluate", "mine", ALLOWED, "--json").out)
+    found = json.loads(cli("evaluate", "mine", "--json").out)
     assert found["measures"]["val_loss"] == pytest.approx(best["value"], rel=1e-5)
     assert "model nanogpt is a plugin's" in found["left_out"][0]["why"]
-    for words, why in ((("export-hf", "mine", "to"), "model transformer, because it has no other parts"),):
+    for words, why in (
+        (
+            ("model", "attention", "mine", "--prompt", "The "),
+            "a trace shows a transformer's parts, and model nanogpt",
+        ),
+        (("export-hf", "mine", "to"), "model transformer, because it has no other parts"),
+    ):
         refused = cli(*words)
         assert refused.code == 2 and why in refused.err, refused.err
         assert len(refused.err.splitlines()) == 1, refused.err
