@@ -238,7 +238,7 @@ class Loop:
         known = [record for record in known if record.key in trials]
         for record in known:
             trial = trials[record.key]
-            measured = {"iteration": record.iteration, "val_loss": record.val_loss}
+            measured = {name: getattr(record, name) for name in ("iteration", "val_loss", "measures")}
             self._emit(events.RunEvaluated, trial, seed=trial.trainings[record.key].folder.seed, **measured)
             self._saving.keep(stack, trial, record)
             if RunState(record.state).has_value:
@@ -246,7 +246,7 @@ class Loop:
         # Trials are judged once all records are taken in: a seed that ends may end its trial's other runs too.
         for trial in dict.fromkeys(trials[record.key] for record in known):
             outcome = trial.outcome
-            if outcome is None and trial in behind:
+            if outcome is None and (trial in behind or trial.place in self.store.commands.state.pruned):
                 outcome = RunState.PRUNED
             if outcome:
                 self._finish(trial, trial.ending(outcome))
