@@ -176,6 +176,8 @@ class Study(Results):
         interrupts: Callable[[], int] = lambda: 0,
         *,
         progress: bool = True,
+        sampler: Any = None,
+        pruner: Any = None,
         on_evaluation: OnEvaluation | None = None,
         on_trial_end: OnTrialEnd | None = None,
         on_end: Callable[[StudyFolder, str], object] = lambda folder, status: None,
@@ -187,6 +189,10 @@ class Study(Results):
         their own numbers and files with a trial's runs in MLflow (`log_metric`, `log_artifact`); `on_evaluation` may
         `prune` the trial.
 
+        `sampler` and `pruner` are as in a study file, or Optuna's: a class, an object, or a functools.partial of a
+        class with its arguments. They are recorded by class and arguments, from which every worker makes its own; a
+        seed among them is not used, because each trial has its own.
+
         `listen` gets the workers' events and a `Tick` several times a second; without it a notebook shows a bar and a
         table of the cells, and elsewhere a line is printed for each trial that ends; `progress=False` shows nothing.
         `interrupts` returns how often the user has asked to stop. `on_end` gets the folder and the status once all
@@ -195,7 +201,10 @@ class Study(Results):
         Raises:
             BadInput: the study cannot start.
         """
+        from sweeplab.study.objects import with_algorithms
         from sweeplab.sweep.work.supervisor import run_study  # SQLAlchemy with it: slow to import
+
+        self.spec = with_algorithms(self.spec, sampler, pruner)
 
         if listen is None:
             from sweeplab.report.live import live_in_notebook

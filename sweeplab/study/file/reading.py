@@ -91,6 +91,11 @@ def read_plain(
 
 
 def _plain(value: Any) -> Any:
+    from sweeplab.study.objects import as_written  # Optuna's samplers and pruners
+
+    written = as_written(value)
+    if written is not value:
+        return written
     return value.item() if hasattr(value, "item") else str(value)  # NumPy's numbers; paths
 
 
