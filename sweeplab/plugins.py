@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from sweeplab.errors import BadInput, said
-from sweeplab.hyperparameters import TABLE, Hyperparameter, Kind, add_row, remove_row
+from sweeplab.hyperparameters import TABLE, Hyperparameter, Kind, add_row, canonical, remove_row
 
 if TYPE_CHECKING:
     from sweeplab.data.objectives.base import Objective
@@ -205,6 +205,9 @@ def _row(model: str, field: Field[Any], hint: Any) -> Hyperparameter:
     if kind is None or field.default is MISSING:
         what = f"{field.name} of model {model} is declared as {getattr(hint, '__name__', hint)}"
         raise ValueError(f"{what}; allowed: int, float, bool, str or a Literal of texts, each with a default")
+    if canonical(field.name) != field.name:
+        known = canonical(field.name)
+        raise ValueError(f"{field.name} of model {model} is another name of {known}: read values.{known}")
     further = {"meaning": f"Of model {model}", **field.metadata}
     row = Hyperparameter(
         field.name, "model", kind, field.default, **further, choices=choices, shape=True, of_model=model

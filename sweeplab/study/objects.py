@@ -29,15 +29,15 @@ def with_algorithms(spec: StudySpec, sampler: Any, pruner: Any) -> StudySpec:
         BadInput: there is no such sampler or pruner here, or it cannot be made again from what is known of it.
     """
     problems, changed = Problems(SourceMap()), dict[str, Any]()
-    for key, model, given in (("sampler", Sampler, sampler), ("pruner", Pruner, pruner)):
-        if given is not None:
-            changed[key] = read_algorithm(model, as_written(given), (key,), problems)
+    for key, model, algorithm in (("sampler", Sampler, sampler), ("pruner", Pruner, pruner)):
+        if algorithm is not None:
+            changed[key] = read_algorithm(model, as_written(algorithm), (key,), problems)
     if problems.found:
         raise BadInput(*problems.found)
     return spec.model_copy(update=changed)
 
 
-def as_written(given: Any) -> Any:
+def as_written(algorithm: Any) -> Any:
     """Return a sampler or pruner as a study file has it; what is not Optuna's is returned as it is.
 
     It may be given as an object, as a class, or as a functools.partial of a class.
@@ -45,27 +45,31 @@ def as_written(given: Any) -> Any:
     Raises:
         BadInput: its class is none of those here, or its arguments are unknown.
     """
-    kind: Any = type(given)
+    kind: Any = type(algorithm)
     arguments: Mapping[str, Any] | None = None
-    if isinstance(given, partial):
-        kind, arguments = given.func, given.keywords
-    elif isinstance(given, type):
-        kind, arguments = given, {}
+    if isinstance(algorithm, partial):
+        kind, arguments = algorithm.func, algorithm.keywords
+    elif isinstance(algorithm, type):
+        kind, arguments = algorithm, {}
     if not kind.__module__.startswith("optuna."):
-        return given
+        return algorithm
     types = {row.optuna: name for name, row in reversed({**SAMPLERS, **PRUNERS}.items())}
     types["JointSampler"] = "joint"
     if kind.__name__ not in types:
         known = ", ".join(sorted(name for name in types if name != "JointSampler"))
         raise BadInput(Problem(f"a {kind.__name__} cannot be made in each worker", known))
     if arguments is None:
-        arguments = _arguments(given)
+        arguments = _arguments(algorithm)
     options = {name: as_written(value) for name, value in arguments.items()}
     return {"type": types[kind.__name__], **options}
 
 
-def _arguments(given: Any) -> dict[str, Any]:
-    parameters, held, kind = inspect.signature(type(given).__init__).parameters, _held(given), type(given)
+def _arguments(algorithm: Any) -> dict[str, Any]:
+    parameters, held, kind = (
+        inspect.signature(type(algorithm).__init__).parameters,
+        _held(algorithm),
+        type(algorithm),
+    )
     arguments = {
         name: held[name] for name, row in parameters.items() if row.default is row.empty and name in held
     }
@@ -90,10 +94,10 @@ def _made(kind: type[Any], arguments: Mapping[str, Any]) -> Any:
         return kind(**arguments)
 
 
-def _held(given: Any) -> dict[str, Any]:
+def _held(algorithm: Any) -> dict[str, Any]:
     """Return an object's attributes by the names of the arguments that they keep, but for its seed."""
     held = dict[str, Any]()
-    for name, value in vars(given).items():
+    for name, value in vars(algorithm).items():
         held |= value._asdict() if hasattr(value, "_asdict") else {name.lstrip("_"): value}
     held.pop("seed", None)
     return held

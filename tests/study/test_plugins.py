@@ -173,6 +173,21 @@ def test_tokens_are_cut_anew_when_the_tokenizer_changes(file: Path) -> None:
         ("x = 1\n\ny = 1 / 0", "my_parts.py:3: ZeroDivisionError: division by zero"),
         ("def f(:", "my_parts.py:1: SyntaxError: "),
         ("import nowhere_at_all", "my_parts.py:1: ModuleNotFoundError: No module named 'nowhere_at_all'"),
+        (
+            "from dataclasses import make_dataclass\nfrom sweeplab.plugins import model\n"
+            "@model('own', make_dataclass('S', [('width', int, 3)]))\ndef f(values): ...",
+            "my_parts.py:3: ValueError: width of model own is another name of n_embd: read values.n_embd",
+        ),
+        (
+            "from dataclasses import make_dataclass\nfrom sweeplab.plugins import model\n"
+            "@model('own', make_dataclass('S', [('n_layer', int, 3)]))\ndef f(values): ...",
+            "my_parts.py:3: ValueError: hyperparameter 'n_layer' is sweeplab's own: give another name",
+        ),
+        (
+            "from dataclasses import make_dataclass\nfrom sweeplab.plugins import model\n"
+            "@model('own', make_dataclass('S', [('units', list, 3)]))\ndef f(values): ...",
+            "my_parts.py:3: ValueError: units of model own is declared as list; allowed: int, float, bool, str",
+        ),
         ("raise SystemExit(7)", "my_parts.py:1: SystemExit: 7"),
         ("raise ValueError('one\\ntwo')", "my_parts.py:1: ValueError: one"),
         (
