@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.formatting import several, yaml_text
 from sweeplab.lab.chosen import StudyTrials
-from sweeplab.lab.events import Callbacks, Event, OnEvaluation, OnTrialEnd
+from sweeplab.lab.events import Callbacks, Event, OnEvaluation, OnTrialEnd, TrialEnded
 from sweeplab.lab.identity import check_same_study
 from sweeplab.lab.listing import tracking_uri_of
 from sweeplab.lab.showing import show_study, study_row
@@ -23,7 +23,7 @@ from sweeplab.study.plan import Plan
 from sweeplab.study.space import LONGEST_KEY
 from sweeplab.study.spec import Confirm
 from sweeplab.sweep.planning import Outlook, check_reach, look_ahead, make_plan
-from sweeplab.sweep.work.progress import StudyProgress
+from sweeplab.sweep.work.progress import StudyProgress, ended_in_words
 from sweeplab.tracking import open_tracker
 
 if TYPE_CHECKING:
@@ -176,6 +176,9 @@ class Study(Results):
         listen: Callable[[Event, StudyProgress], None] | None = None,
         interrupts: Callable[[], int] = lambda: 0,
         *,
+        progress: bool = True,
+        sampler: Any = None,
+        pruner: Any = None,
         on_evaluation: OnEvaluation | None = None,
         on_trial_end: OnTrialEnd | None = None,
         on_end: Callable[[StudyFolder, str], object] = lambda folder, status: None,
@@ -183,22 +186,34 @@ class Study(Results):
         """Run the study to the end of its budget, or continue it; write its report unless it is interrupted.
 
         Errors on the way are in the result's `errors`. So are exceptions of the callbacks, which change nothing else.
-        Callbacks run in this process, between two polls of the workers: a slow one delays no training.
+        Callbacks run in this process, between two polls of the workers: a slow one delays no training. They may log
+        their own numbers and files with a trial's runs in MLflow (`log_metric`, `log_artifact`); `on_evaluation` may
+        `prune` the trial.
+
+        `sampler` and `pruner` are as in a study file, or Optuna's: a class, an object, or a functools.partial of a
+        class with its arguments. They are recorded by class and arguments, from which every worker makes its own; a
+        seed among them is not used, because each trial has its own.
 
         `listen` gets the workers' events and a `Tick` several times a second; without it a notebook shows a bar and a
-        table of the cells. `interrupts` returns how often the user has asked to stop. `on_end` gets the folder and the
-        status once all trials have ended, before the report is written.
+        table of the cells, and elsewhere a line is printed for each trial that ends; `progress=False` shows nothing.
+        `interrupts` returns how often the user has asked to stop. `on_end` gets the folder and the status once all
+        trials have ended, before the report is written.
 
         Raises:
             BadInput: the study cannot start.
         """
+        from sweeplab.study.objects import with_algorithms
         from sweeplab.sweep.work.supervisor import run_study  # SQLAlchemy with it: slow to import
+
+        self.spec = with_algorithms(self.spec, sampler, pruner)
 
         if listen is None:
             from sweeplab.report.live import live_in_notebook
 
-            listen = live_in_notebook(self.folder.name)
-        callbacks = Callbacks(self.folder.name, on_evaluation, on_trial_end)
+            listen = _nothing
+            if progress:
+                listen = live_in_notebook(self.folder.name) or _print_trial
+        callbacks = Callbacks(self.folder, on_evaluation, on_trial_end, self._prune)
 
         importing = Thread(target=import_report, daemon=True)  # while the workers train
 
@@ -222,6 +237,11 @@ class Study(Results):
                 errors.append(f"no report: {error}")
         status = "failed" if errors and ending.status == "complete" else ending.status
         return StudyResult(ending.folder, status, [*errors, *callbacks.errors], report)
+
+    def _prune(self, cell: str, trial: int) -> None:
+        from sweeplab.sweep.control.steering import prune_trial
+
+        prune_trial(self.folder, cell, trial)
 
     def confirm(
         self,
@@ -323,6 +343,15 @@ class Study(Results):
         from sweeplab.sweep.control import steering
 
         steering.stop(self.folder)
+
+
+def _nothing(event: Event, progress: StudyProgress) -> None:
+    pass
+
+
+def _print_trial(event: Event, progress: StudyProgress) -> None:
+    if isinstance(event, TrialEnded):
+        print(ended_in_words(event, progress), flush=True)
 
 
 def import_report() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,16 @@ class DamagedFile(BadInput):
 
 class TrackingUnavailable(Exception):  # noqa: N818 - a state of the world, not an error of the program
     """Tracking could not store something now; nothing is lost, and the caller may try again later."""
+
+
+def said(error: BaseException, file: Path) -> str:
+    """Say in one line what a user's file raised, and in which of its lines."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+    text, lines = str(error), [frame.lineno for frame in frames[-1:]]
+    if isinstance(error, SyntaxError):
+        text, lines = error.msg, [error.lineno]
+    place = ":".join(map(str, filter(None, [file, *lines])))
+    return ": ".join(filter(None, [place, type(error).__name__, text.strip().partition("\n")[0]]))
 
 
 def conflict(first: str, second: str, allowed: str = "one of them") -> Problem:

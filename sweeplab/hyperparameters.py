@@ -16,6 +16,7 @@ from typing import Any, Literal, Self, cast
 Kind = Literal["int", "float", "bool", "str", "floats"]
 
 AUTO = "auto"
+TRANSFORMER = "transformer"  # the value of `model` that is no plugin's
 TOKENS_PER_EVAL_ITER = 1024
 CATEGORIES = {
     "data": "Data",
@@ -38,7 +39,8 @@ class Hyperparameter:
     `low` and `high` are inclusive bounds, `above` and `below` exclusive ones. An `optional` row accepts null, which
     switches it off; with `off` null is also its default. An `automatic` row accepts "auto", which the data, other rows
     or the machine replace by a value; "auto" is its default, whatever its sample value. A `shape` row determines
-    tensor shapes or the compiled program: runs that differ in it cannot share a stack.
+    tensor shapes or the compiled program: runs that differ in it cannot share a stack. A row `of_model` belongs to the
+    model of that name that a plugin registers.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Hyperparameter:
     off: bool = False
     automatic: bool = False
     shape: bool = False
+    of_model: str = ""
     suggested: Mapping[str, Any] | tuple[Any, ...] | None = None
 
     @property
@@ -155,6 +158,7 @@ class ModelHyperparameters:
     # model
     family: str = row("model", "decoder", "Transformer family: decoder predicts the next token, encoder masked tokens, encoder_decoder one text from another",
         choices=("decoder", "encoder", "encoder_decoder"))
+    model: str = row("model", "transformer", "The model: sweeplab's transformer, or a module that a plugin registers", choices=("transformer",))
     n_embd: int = row("model", 192, "Width of the residual stream", low=1, high=2**16, suggested=(64, 96, 128, 192, 256))
     n_head: int = row("model", 6, "Attention heads per layer; must divide n_embd unless head_dim is given",
         low=1, high=2**10, suggested={"min": 1, "max": 16, "divides": "n_embd"})
@@ -363,6 +367,7 @@ class Hyperparameters(ModelHyperparameters):
             name: value
             for name, value in self.as_dict().items()
             if name not in CONDITIONS or CONDITIONS[name](self)
+            if TABLE[name].of_model in ("", self.model)
         }
 
 
@@ -382,6 +387,7 @@ TABLE = _table()
 CONDITIONS: dict[str, Callable[[Hyperparameters], bool]] = {
     name: condition
     for names, condition in {
+        "model": lambda run: run.model != TRANSFORMER,
         "mask_share": lambda run: run.objective in ("masked", "span"),
         "span_length": lambda run: run.objective == "span",
         "params_counted": lambda run: run.tokens_per_param is not None,

@@ -29,24 +29,27 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import MISSING, Field, asdict, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from sweeplab.errors import BadInput
-from sweeplab.hyperparameters import TABLE, Hyperparameter, add_row, remove_row
+from sweeplab.errors import BadInput, said
+from sweeplab.hyperparameters import TABLE, Hyperparameter, Kind, add_row, canonical, remove_row
 
 if TYPE_CHECKING:
     from sweeplab.data.objectives.base import Objective
     from sweeplab.data.tokenizers import Tokenizer
-    from sweeplab.train.run import Metric
 
 _Part = TypeVar("_Part")
 _ObjectiveClass = TypeVar("_ObjectiveClass", bound="type[Objective]")
 _TokenizerClass = TypeVar("_TokenizerClass", bound="type[Tokenizer]")
-KINDS = ("corpus", "tokenizer", "activation", "metric", "hyperparameter", "objective")
+KINDS = ("corpus", "tokenizer", "activation", "metric", "hyperparameter", "objective", "model")
+# The kinds whose names are the choices of a row of the table.
+_CHOSEN = ("activation", "objective", "model")
+_TYPES: Mapping[Any, Kind] = {int: "int", float: "float", bool: "bool", str: "str"}
+_EMPTY = {field.name: field.default for field in fields(Hyperparameter)}
 # Every part that was added in this process, in order: its kind, its name, the part.
 added: list[tuple[str, str, Any]] = []
 
@@ -55,7 +58,9 @@ class NotImported:
     """Stands for a part whose file was not imported: its name is known, but using it raises BadInput."""
 
     def __init__(self, kind: str, name: str) -> None:
-        self._what = f"{kind} {name!r} is from a plugin that was not imported; --allow-plugins imports it"
+        self._what = (
+            f"{kind} {name!r} is from a plugin that is not allowed: --allow-plugins, once, if you trust it"
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -165,12 +170,73 @@ def activation(name: str) -> Callable[[_Part], _Part]:
     return lambda function: _added("activation", name, function)
 
 
-def metric(name: str) -> Callable[[Metric], Metric]:
-    """Register a function that values an evaluation, for `objective: {metric: NAME}`.
+def model(name: str, settings: type | None = None) -> Callable[[_Part], _Part]:
+    """Register a factory of modules as a model, for `fixed: {model: NAME}`: a function of a run's hyperparameters.
 
-    It takes the mean validation loss over a trial's seeds, the iteration, and the hyperparameters. Lower is better.
+    It returns an `nn.Module` whose `forward` takes token ids [B, T] and returns logits [B, T, vocab_size]. `settings`
+    is a dataclass: its fields become rows of the table, which a study fixes, searches, or has in its grid. A field's
+    type is int, float, bool, str or a Literal of texts; its metadata may have what else a `Hyperparameter` has, such as
+    meaning, low and suggested. The numbers and sizes of the module's parameters may depend on them and on the table's
+    other rows of models, and on nothing else.
+
+    Raises:
+        ValueError: a field has another type, no default, or the name of one of sweeplab's own rows.
     """
-    return lambda function: _added("metric", name, function)
+
+    def register(make: _Part) -> _Part:
+        from sweeplab.model.shape import PluginModel
+
+        rows = [_row(name, field, hints[field.name]) for field in described]
+        for row in rows:
+            add("hyperparameter", row.name, row)
+        factory: Any = make
+        add("model", name, PluginModel(factory, tuple(row.name for row in rows), _file_of(make)))
+        return make
+
+    described, hints = [], {}
+    if settings is not None:
+        described, hints = [*fields(settings)], get_type_hints(settings)
+    return register
+
+
+def _row(model: str, field: Field[Any], hint: Any) -> Hyperparameter:
+    choices: tuple[str, ...] = get_args(hint) if get_origin(hint) is Literal else ()
+    kind = _TYPES.get(str if choices else hint)
+    if kind is None or field.default is MISSING:
+        what = f"{field.name} of model {model} is declared as {getattr(hint, '__name__', hint)}"
+        raise ValueError(f"{what}; allowed: int, float, bool, str or a Literal of texts, each with a default")
+    if canonical(field.name) != field.name:
+        known = canonical(field.name)
+        raise ValueError(f"{field.name} of model {model} is another name of {known}: read values.{known}")
+    further = {"meaning": f"Of model {model}", **field.metadata}
+    row = Hyperparameter(
+        field.name, "model", kind, field.default, **further, choices=choices, shape=True, of_model=model
+    )
+    row.check(field.default)
+    return row
+
+
+def metric(name: str, at: Literal["evaluation", "end"] | None = None) -> Callable[[_Part], _Part]:
+    """Register a function that measures a run or values an evaluation, for `objective: {metric: NAME}`.
+
+    With `at` it takes the run's model (`logits(batch)`, `values`, `weights`), the batches of the validation split that
+    the evaluation read (`inputs` and `targets` [B, T], -1 where nothing is predicted), and the evaluation's record. It
+    returns a number, or several by name. It is called at every evaluation, or when the run ends, with its best weights,
+    and recorded like a loss. A trial's value is the mean over seeds.
+
+    Without `at` it takes the mean validation loss over a trial's seeds, the iteration, and the hyperparameters.
+    """
+
+    def register(function: _Part) -> _Part:
+        from sweeplab.train.run import ModelMetric
+
+        known: Any = function
+        add("metric", name, ModelMetric(known, at_end=at == "end") if at else known)
+        return function
+
+    if at not in (None, "evaluation", "end"):
+        raise ValueError(f"metric {name} is measured at {at!r}; allowed: evaluation or end")
+    return register
 
 
 def table_of(kind: str) -> dict[str, Any]:
@@ -194,6 +260,10 @@ def table_of(kind: str) -> dict[str, Any]:
             return OBJECTIVES
         case "hyperparameter":
             return TABLE
+        case "model":
+            from sweeplab.model.shape import MODELS
+
+            return MODELS
         case _:
             from sweeplab.model.shape import ACTIVATIONS
 
@@ -223,15 +293,33 @@ def add(kind: str, name: str, part: Any) -> None:
             table[name] = Activation(part)
         case _:
             table[name] = part
-    if kind in ("activation", "objective"):
+    if kind in _CHOSEN:
         row = TABLE[kind]
         TABLE[kind] = replace(row, choices=tuple(dict.fromkeys([*row.choices, name])))
     added.append((kind, name, part))
 
 
-def add_names(provides: Mapping[str, Iterable[str]]) -> None:
-    """Add the parts, by kind, of a file that is not imported, unless a file was that has such parts."""
+def rows_of(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the rows of the table of these names as plain values."""
+    return {
+        name: {key: value for key, value in asdict(TABLE[name]).items() if value != _EMPTY[key]}
+        for name in names
+    }
+
+
+def add_names(provides: Mapping[str, Iterable[str]], rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """Add the parts, by kind, of a file that is not imported, unless a file was that has such parts.
+
+    `rows` has the rows of hyperparameters as plain values, if they were recorded.
+    """
     known = {part[:2] for part in added}
+    for name in provides.get("hyperparameter", ()):
+        with suppress(TypeError, ValueError):  # a damaged row is one that is not known
+            if name in rows and name not in TABLE:
+                lists = {key: tuple(value) for key, value in rows[name].items() if isinstance(value, list)}
+                row = Hyperparameter(**{**rows[name], **lists, "name": name})
+                row.check(row.sample)
+                add("hyperparameter", name, row)
     for kind in KINDS:
         for name in provides.get(kind, ()):
             if (kind, name) not in known and name not in table_of(kind):
@@ -244,20 +332,10 @@ def forget(n_kept: int = 0) -> None:
         if kind == "hyperparameter" and name in TABLE:
             remove_row(name)
         table_of(kind).pop(name, None)
-        if kind in ("activation", "objective"):
+        if kind in _CHOSEN:
             row = TABLE[kind]
             TABLE[kind] = replace(row, choices=tuple(each for each in row.choices if each != name))
     del added[n_kept:]
-
-
-def said(error: BaseException, file: Path) -> str:
-    """Say in one line what a user's file raised, and in which of its lines."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-    text, lines = str(error), [frame.lineno for frame in frames[-1:]]
-    if isinstance(error, SyntaxError):
-        text, lines = error.msg, [error.lineno]
-    place = ":".join(map(str, filter(None, [file, *lines])))
-    return ": ".join(filter(None, [place, type(error).__name__, text.strip().partition("\n")[0]]))
 
 
 def _added(kind: str, name: str, part: _Part) -> _Part:

@@ -94,10 +94,16 @@ def tinyshakespeare() -> str:
 
 
 @pytest.fixture
-def forgets_plugins() -> Iterator[None]:
-    """Forget the parts that a test's plugins add: tests of every part of a kind would take them for sweeplab's."""
+def forgets_plugins(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Forget the parts that a test's plugins add, and that they were allowed.
+
+    Tests of every part of a kind would take them for sweeplab's.
+    """
     from sweeplab import plugins
 
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
     before = len(plugins.added)
     yield
     plugins.forget(before)

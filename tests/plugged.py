@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ def imported() -> Iterator[dict[str, ModuleType]]:
     for file in sorted(FOLDER.glob("*.py")):
         spec = importlib.util.spec_from_file_location(f"plugged_{file.stem}", file)
         modules[file.stem] = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = modules[file.stem]  # dataclasses and inspect look there
         spec.loader.exec_module(modules[file.stem])
     try:
         yield modules

@@ -19,7 +19,7 @@ PACKAGE = Path(sweeplab.__file__).parent
 # A room imports itself and those before it.
 ORDER = (
     *("version", "processes", "libraries", "hyperparameters", "errors", "files", "formatting"),
-    *("expressions", "permissions", "laws", "data", "model", "train", "plugins"),
+    *("expressions", "permissions", "laws", "data", "model", "train", "plugins", "plugin_code"),
     *(
         "records",
         "tracking",

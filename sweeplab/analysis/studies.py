@@ -435,10 +435,8 @@ class Studies:
         """
         self._check_comparable(Conventions(), "`study diff` compares them in bits per byte")
         objectives = {name: spec.objective for name, spec in self.specs.items()}
-        if len({(objective.metric, objective.at) for objective in objectives.values()}) > 1:
-            ways = [
-                f"{name} by {objective.metric} ({objective.at})" for name, objective in objectives.items()
-            ]
+        if len({(objective.label, objective.at) for objective in objectives.values()}) > 1:
+            ways = [f"{name} by {objective.label} ({objective.at})" for name, objective in objectives.items()]
             raise BadInput(f"the studies value their trials differently: {', '.join(ways)}")
 
     def _check_comparable(

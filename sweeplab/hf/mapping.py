@@ -75,6 +75,7 @@ def only(name: str, allowed: str, why: str) -> Requirement:
 
 # The requirements of all classes.
 COMMON = (
+    only("model", "transformer", "because it has no other parts"),
     only("n_expert", "1", "because it has no experts"),
     only("qk_norm", "false", "because it does not normalize queries and keys"),
     only("parallel_block", "false", "because attention comes before feed-forward"),

@@ -183,7 +183,7 @@ def rerun_text(trial: Trial) -> str:
     }
     value_text = "no value"
     if trial.value is not None:
-        value_text = f"{spec.objective.metric} {trial.value!r}"
+        value_text = f"{spec.objective.label} {trial.value!r}"
     if trial.is_cut_short:
         again = "It was cut short, and is trained to its end here."
     elif _is_exact(trial, spec):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sweeplab.errors import BadInput, Problem
+from sweeplab.files import make_folder, read_bytes, write_whole
 from sweeplab.formatting import several
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import CurvePoint, CurveReader, RunEnd, RunFolder, TrialEnding
@@ -90,6 +94,7 @@ class RunEvaluated(TrialEvent):
     seed: int
     iteration: int
     val_loss: float
+    measures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,10 +194,13 @@ class EventStream:
                 end = None
             points = curve.new_points()
             self._hear(run, points, end)
-            losses = [(point.iteration, point.val_loss) for point in points if point.val_loss is not None]
-            if losses and place not in self._ended:
-                at, loss = losses[-1]
-                yield RunEvaluated(cell=cell, trial=trial, seed=run.seed, iteration=at, val_loss=loss)
+            evaluated = [point for point in points if point.val_loss is not None]
+            if evaluated and place not in self._ended:
+                last = evaluated[-1]
+                measured: dict[str, Any] = {"val_loss": last.val_loss, "measures": last.measures}
+                yield RunEvaluated(
+                    cell=cell, trial=trial, seed=run.seed, iteration=last.iteration, **measured
+                )
             if end is None:
                 continue
             self._live.remove(curve)
@@ -217,9 +225,55 @@ class EventStream:
                 yield TrialClaimed(cell=folder.cell, trial=folder.trial, started=folder.started)
 
 
+# The names of MLflow's metrics that a callback may log.
+_NAME = re.compile(r"[\w.\- /]{1,200}")
+
+
 @dataclass(frozen=True)
-class Evaluation:
-    """One run's validation loss, in its objective's unit, at an iteration; not finite where the run diverges."""
+class Logging:
+    """Logs a callback's numbers and files with the runs of its trial, from where they are sent to MLflow."""
+
+    runs: Sequence[RunFolder] = field(default=(), repr=False, compare=False, kw_only=True)
+
+    def log_metric(self, name: str, value: float) -> None:
+        """Log a number under a name of your own, at the run's last iteration.
+
+        Raises:
+            BadInput: the name is one of sweeplab's own, or not possible in MLflow; or the value is no finite number.
+        """
+        if not _NAME.fullmatch(name) or name in CurvePoint.__dataclass_fields__:
+            raise BadInput(
+                Problem(f"{name!r} cannot be logged", "a name of your own: letters, digits, _ - . /")
+            )
+        if isinstance(value, bool) or not math.isfinite(value):
+            raise BadInput(Problem(f"{name} is {value!r}", "a finite number"))
+        self._log({name: float(value)})
+
+    def log_artifact(self, path: str | Path) -> None:
+        """Keep a copy of a file with the trial's runs; it is among their artifacts in MLflow, in `logged`.
+
+        Raises:
+            BadInput: there is no such file.
+        """
+        file = Path(path)
+        if not file.is_file():
+            raise BadInput(Problem("there is no such file to log", file=file))
+        for run in self.runs:
+            make_folder(run.logged_folder)
+            write_whole(run.logged_folder / file.name, read_bytes(file, is_large=True))
+        self._log({"file": file.name})
+
+    def _log(self, entry: Mapping[str, Any]) -> None:
+        for run in self.runs:
+            run.log(max((point.iteration for point in run.points()), default=0), entry)
+
+
+@dataclass(frozen=True)
+class Evaluation(Logging):
+    """One run's evaluation: its validation loss, in its objective's unit, and what else was measured, by name.
+
+    The loss is not finite where the run diverges.
+    """
 
     study: str
     cell: str
@@ -227,10 +281,18 @@ class Evaluation:
     seed: int
     iteration: int
     val_loss: float
+    measures: Mapping[str, float] = field(default_factory=dict)
+    ask_to_prune: Callable[[str, int], object] = field(
+        default=lambda cell, trial: None, repr=False, compare=False, kw_only=True
+    )
+
+    def prune(self) -> None:
+        """Prune the trial: it ends at its next evaluation, unless it has reached its end by then."""
+        self.ask_to_prune(self.cell, self.trial)
 
 
 @dataclass(frozen=True)
-class TrialEnd:
+class TrialEnd(Logging):
     """How a trial ended: `outcome` is complete, stopped, pruned, diverged or failed; `states` is the same by seed.
 
     `value` is None if there was no finite loss; `error` is a traceback if it failed.
@@ -253,9 +315,13 @@ class Callbacks:
     """Calls a program's functions with the events, and catches what they raise: see `errors`."""
 
     def __init__(
-        self, study: str, on_evaluation: OnEvaluation | None, on_trial_end: OnTrialEnd | None
+        self,
+        folder: StudyFolder,
+        on_evaluation: OnEvaluation | None,
+        on_trial_end: OnTrialEnd | None,
+        prune: Callable[[str, int], object] = lambda cell, trial: None,
     ) -> None:
-        self._study = study
+        self._folder, self._prune = folder, prune
         self._on_evaluation, self._on_trial_end = on_evaluation, on_trial_end
         self._raised: dict[str, tuple[str, int]] = {}
 
@@ -270,11 +336,15 @@ class Callbacks:
     def hear(self, event: Event) -> None:
         """Call the function for an event, if there is one."""
         if isinstance(event, RunEvaluated) and self._on_evaluation:
-            what = event.cell, event.trial, event.seed, event.iteration, event.val_loss
-            self._call("on_evaluation", self._on_evaluation, Evaluation(self._study, *what))
+            what = event.cell, event.trial, event.seed, event.iteration, event.val_loss, event.measures
+            runs = [self._folder.run(*event.place, event.seed)]
+            evaluation = Evaluation(self._folder.name, *what, runs=runs, ask_to_prune=self._prune)
+            self._call("on_evaluation", self._on_evaluation, evaluation)
         elif isinstance(event, TrialEnded) and self._on_trial_end:
             how = event.ending
-            end = TrialEnd(self._study, *event.place, how.outcome, how.value, how.states, how.error)
+            runs = [*self._folder.runs_of(*event.place)]
+            study = self._folder.name
+            end = TrialEnd(study, *event.place, how.outcome, how.value, how.states, how.error, runs=runs)
             self._call("on_trial_end", self._on_trial_end, end)
 
     def _call(self, name: str, function: Callable[[Any], object], record: Any) -> None:

@@ -205,8 +205,7 @@ def check_same_study(spec: StudySpec, folder: StudyFolder, data: DataDescription
     changes = [
         f"{difference.place} is {_said(difference.a)} and was {_said(difference.b)}"
         for part in IDENTITY
-        for absent in [ABSENT.get(part)]
-        for difference in differences(ours.get(part, absent), known.get(part, absent), part)
+        for difference in differences(_identity(ours, part), _identity(known, part), part)
     ]
     # With changed data or plugins that one cannot be continued either.
     is_of_file = not any(words.startswith("plugins") for words in changes)
@@ -225,6 +224,14 @@ def check_same_study(spec: StudySpec, folder: StudyFolder, data: DataDescription
             f"another study named {spec.name} exists in {folder.lab}: {'; '.join(changes)}; {cure}"
         )
     folder.check_whole()
+
+
+def _identity(study: Mapping[str, Any], part: str) -> Any:
+    """Return what identifies a study in a part of it: of plugins their digests, not the rows that they have added."""
+    value = study.get(part, ABSENT.get(part))
+    if part != "plugins":
+        return value
+    return [{name: plugin[name] for name in plugin if name != "rows"} for plugin in value]
 
 
 def _said(value: Any) -> str:

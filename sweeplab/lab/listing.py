@@ -223,8 +223,10 @@ def tracking_uri_of(folder: StudyFolder) -> str | None:
 
 
 def find_metric(folder: StudyFolder) -> str:
-    """Return the metric that a study minimizes."""
-    return str(folder.read(folder.canonical_file)["objective"]["metric"])
+    """Return the metric that a study minimizes: with a minus where its file maximizes it."""
+    objective = folder.read(folder.canonical_file)["objective"]
+    sign = "-" * (objective.get("goal") == "maximize")
+    return f"{sign}{objective['metric']}"
 
 
 def check_free(lab: Path, name: str) -> None:
@@ -334,7 +336,7 @@ def read_trials(folder: StudyFolder) -> list[Trial]:
     """Return the trials of a study that have started."""
     if folder.canonical_file.exists():  # a plug-in's hyperparameters are rows of its runs' records
         for plugin in folder.read(folder.canonical_file).get("plugins") or ():
-            plugins.add_names(plugin.get("provides", {}))
+            plugins.add_names(plugin.get("provides", {}), plugin.get("rows", {}))
     runs: dict[tuple[str, int], list[RunFolder]] = defaultdict(list)
     for run in folder.runs():
         runs[run.cell, run.trial].append(run)

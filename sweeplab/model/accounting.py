@@ -14,11 +14,14 @@ once and not per token: a norm's bias times the next weight.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from sweeplab.model.attention import ATTENTION, POSITIONS, cross_kind
+from sweeplab.model.modules import cost
+from sweeplab.model.modules import parameters as parameters_of
 from sweeplab.model.shape import ModelShape, Side
 
 LEGEND = {
@@ -29,7 +32,16 @@ LETTERS = {name: letter for letter, name in LEGEND.items()}
 EMBEDDINGS = ("token_embedding", "source_embedding", "position_embedding", "token_type_embedding")
 # Rows of activations, and elements of a weight, from which bfloat16 is faster on a CPU with matrix units.
 HALF_FROM_ROWS, HALF_FROM_WEIGHTS = 256, 6_144
-COMPONENTS = (*EMBEDDINGS, "relative_bias", "attention", "cross_attention", "feed_forward", "norms", "head")
+COMPONENTS = (
+    *EMBEDDINGS,
+    "relative_bias",
+    "attention",
+    "cross_attention",
+    "feed_forward",
+    "norms",
+    "head",
+    "module",
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +70,12 @@ def terms(shape: ModelShape) -> tuple[Term, ...]:
 
 
 def _terms(shape: ModelShape) -> Iterator[Term]:
+    if shape.is_plugin:
+        for parameter in parameters_of(shape):
+            size = math.prod(parameter.shape)
+            component = "token_embedding" if parameter.is_embedding else "module"
+            yield Term(component, "", "*".join(map(str, parameter.shape)), size)
+        return
     values = {letter: getattr(shape, name) for letter, name in LEGEND.items()}
 
     def term(component: str, counts: Mapping[str, int], place: str = "", layers: int = 1) -> Term:
@@ -129,6 +147,8 @@ def n_params_non_embedding(shape: ModelShape) -> int:
 
 def forward_flops(shape: ModelShape, length: int, source_length: int = 0) -> int:
     """Return the forward FLOPs of one sequence of `length` tokens, with a source of `source_length` tokens."""
+    if shape.is_plugin:
+        return cost(shape, length).flops
     c, query_width = shape.n_embd, shape.n_head * shape.head_dim
     key_width = shape.n_kv_head * shape.head_dim
     feed_forward = shape.n_expert_active * (2 + shape.is_gated) * 2 * c * shape.d_ff
@@ -149,6 +169,8 @@ def forward_flops(shape: ModelShape, length: int, source_length: int = 0) -> int
 
 def activation_bytes(shape: ModelShape, length: int, source_length: int = 0, value_bytes: int = 4) -> int:
     """Estimate the bytes that the forward pass of one sequence saves for the backward pass, value_bytes per number."""
+    if shape.is_plugin:
+        return cost(shape, length).saved * value_bytes
     c, kind, cross = shape.n_embd, ATTENTION[shape.attention], cross_kind(shape.attention)
     hidden = (2 + shape.is_gated) * shape.d_ff * shape.n_expert_active
     saved = 3 * shape.vocab_size * length

@@ -137,6 +137,10 @@ class Dropout:
         """Return whether elements may be dropped at a site."""
         return site in self._dropped
 
+    def key(self, site: str, run: int) -> int:
+        """Return the key of a run's mask at a site: a number of 32 bits, which differs from step to step."""
+        return int(self._dropped[site][0][run, 0])
+
     def mask(self, count: int, site: str) -> Float[Tensor, "K {count}"]:
         """Return the factor of each of a run's `count` elements at a site: 0, or 1 / (1 - p)."""
         keys, threshold, scale = self._dropped[site]

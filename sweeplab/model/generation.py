@@ -17,7 +17,6 @@ from torch import Tensor
 
 from sweeplab.data.batches import Batch
 from sweeplab.data.prompts import Prompt
-from sweeplab.model.attention import POSITIONS
 from sweeplab.model.blocks import KVCache, Weights
 from sweeplab.model.transformer import Transformer
 
@@ -40,13 +39,12 @@ class Reader:
     ) -> None:
         """Take the weights of a single run; ids below `n_tokens` represent text."""
         self.transformer, self.weights = transformer, weights
-        device = weights["token_embedding"].device
+        device = next(iter(weights.values())).device
         self._start = torch.tensor([*prompt.start], device=device)
         self._source = None if prompt.source is None else torch.tensor([[[*prompt.source]]], device=device)
         self._suppressed = suppressed(transformer.shape.vocab_size, n_tokens, prompt).to(device)
-        is_bounded = POSITIONS[transformer.shape.positions].is_bounded
-        self._max_length = transformer.shape.block_size * is_bounded  # 0 for no limit
-        self._cache = KVCache() if caches else None
+        self._max_length = transformer.max_length
+        self._cache = KVCache() if caches and transformer.caches else None
 
     @torch.inference_mode()
     def __call__(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
@@ -215,7 +213,7 @@ def hole_scores(
     transformer: Transformer, weights: Weights, prompt: Prompt, n_tokens: int
 ) -> Float[Tensor, "n_holes V"]:
     """Return the log-probabilities of the token in each hole, given all tokens outside the holes."""
-    device = weights["token_embedding"].device
+    device = next(iter(weights.values())).device
     tokens = torch.tensor([[[*prompt.start]]], device=device)
     logits = transformer.logits(weights, Batch(tokens, tokens))[0, [*prompt.holes]]
     mask = suppressed(transformer.shape.vocab_size, n_tokens, prompt).to(device)

@@ -42,6 +42,7 @@ from torch import Tensor
 
 from sweeplab.model.accounting import n_params
 from sweeplab.model.attention import POSITIONS
+from sweeplab.model.modules import initial_weights, parameters
 from sweeplab.model.shape import ModelShape, Side
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class Weight:
     std: float | None = None
     fill: float = 0.0
     uniform: bool = False
+    is_embedding: bool = False
 
     @property
     def size(self) -> int:
@@ -92,6 +94,8 @@ class Weight:
         """Return the weight's row in muP's table."""
         if not self.decays:
             return "vector"
+        if self.is_embedding:
+            return "input"
         return next((role for pattern, role in _ROLES if fnmatch(self.name, pattern)), "hidden")
 
     def width_factors(self, width_ratio: float) -> tuple[float, float]:
@@ -184,7 +188,9 @@ class _WeightList:
 
 
 def declared(shape: ModelShape) -> list[Weight]:
-    """Return a model's weights, in the order of the forward pass."""
+    """Return a model's weights, in the order of the forward pass; a plugin's draws its own initial values."""
+    if shape.is_plugin:
+        return [Weight(name, size, is_embedding=table) for name, size, table in parameters(shape)]
     listed = _WeightList(shape)
     listed.table("token_embedding", shape.vocab_size, shape.n_embd)
     if shape.has_source_embedding:
@@ -238,10 +244,16 @@ def _block(listed: _WeightList, side: Side, block: str) -> None:
 
 
 def layer_of(name: str) -> str:
-    """Return the layer of a weight: its block, or outside the blocks the first part of its name."""
+    """Return the layer of a weight: its block, or outside the blocks the first part of its name.
+
+    In a plugin's model a block is a part with a number.
+    """
     parts = name.split(".")
+    numbers = [at for at, part in enumerate(parts) if part.isdecimal()]
+    if numbers:
+        return ".".join(parts[: numbers[0] + 1])
     first = int(parts[0] == "encoder")
-    return ".".join(parts[: first + 1 + (parts[first] == "blocks")])
+    return ".".join(parts[: first + 1])
 
 
 class Layout:
@@ -310,6 +322,10 @@ class Layout:
         """Draw a run's initial weights with its own generator, always on the CPU."""
         generator = torch.Generator().manual_seed(seed)
         row = torch.zeros(1, self.row_size)
+        if self.shape.is_plugin:
+            for name, initial in initial_weights(self.shape, seed).items():
+                self.views(row)[name].copy_(initial)
+            return row[0]
         for weight, view in zip(self.weights, self.views(row).values(), strict=True):
             if weight.std is None:
                 view.fill_(weight.fill)

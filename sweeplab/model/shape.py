@@ -11,16 +11,23 @@ here do not apply a norm's gain and bias: the next matrix product does (see `blo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.hyperparameters import AUTO, TOKENS_PER_EVAL_ITER, ModelHyperparameters
+from sweeplab.hyperparameters import (
+    AUTO,
+    TOKENS_PER_EVAL_ITER,
+    TRANSFORMER,
+    Hyperparameters,
+    ModelHyperparameters,
+)
 
 if TYPE_CHECKING:
     from jaxtyping import Float
-    from torch import Tensor
+    from torch import Tensor, nn
 
     Numbers = Float[Tensor, "*n"]
 
@@ -124,6 +131,19 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+@dataclass(frozen=True)
+class PluginModel:
+    """A model that a plugin registers: its factory, the names of its own rows of the table, and its file."""
+
+    make: Callable[[Hyperparameters], nn.Module]
+    rows: tuple[str, ...]
+    file: Path
+
+
+# The models of plugins, by the value of `model`.
+MODELS: dict[str, PluginModel] = {}
+
+
 def _d_ff(values: Mapping[str, Any]) -> int:
     """Return 4 n_embd, or with a gated activation the width that gives the same number of parameters."""
     n_embd: int = values["n_embd"]
@@ -168,7 +188,12 @@ def settled(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape(ModelHyperparameters):
-    """Sizes and parts of a transformer, with `auto` values replaced; runs of equal shape can share a stack."""
+    """Sizes and parts of a model, with `auto` values replaced; runs of equal shape can share a stack.
+
+    `own` has the values of the rows that a plugin's model has added to the table.
+    """
+
+    own: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         for name, value in settled(vars(self)).items():
@@ -178,12 +203,19 @@ class ModelShape(ModelHyperparameters):
     def of(cls, values: ModelHyperparameters) -> ModelShape:
         """Return the shape of a run's model from the run's effective hyperparameters."""
         known = vars(values)
-        return _shape_of(tuple(zip(FIELDS, map(known.__getitem__, FIELDS), strict=True)))
+        of_plugin = _own(known["model"], lambda name: getattr(values, name))
+        return _shape_of((*zip(FIELDS, map(known.__getitem__, FIELDS), strict=True), *of_plugin))
 
     @classmethod
     def named(cls, values: Mapping[str, Any]) -> ModelShape:
         """Return the shape from hyperparameters by name; missing ones get their defaults."""
-        return _shape_of(tuple((name, values[name]) for name in FIELDS if name in values))
+        of_plugin = _own(values.get("model", TRANSFORMER), values.__getitem__)
+        return _shape_of((*((name, values[name]) for name in FIELDS if name in values), *of_plugin))
+
+    @property
+    def is_plugin(self) -> bool:
+        """Return whether the model is a plugin's."""
+        return self.model != TRANSFORMER
 
     @property
     def of_family(self) -> Family:
@@ -233,6 +265,11 @@ class ModelShape(ModelHyperparameters):
 FIELDS = tuple(field.name for field in fields(ModelHyperparameters))
 
 
+def _own(model: str, value: Callable[[str], Any]) -> Iterator[tuple[str, Any]]:
+    if model != TRANSFORMER:
+        yield "own", tuple((name, value(name)) for name in MODELS[model].rows)
+
+
 @lru_cache(maxsize=4096)
 def _shape_of(values: tuple[tuple[str, Any], ...]) -> ModelShape:
     """Return the shape; cached, because a plan asks for the same shape thousands of times, once per rule."""
@@ -279,6 +316,11 @@ GENERAL = (
         "tie_scale needs an output head with the embedding's weights: tie_weights must be true",
         "tie_scale tie_weights",
         lambda shape: shape.tie_weights or not shape.tie_scale,
+    ),
+    requirement(
+        "a plugin's model has neither experts nor mup's scales: n_expert must be 1, parametrization standard",
+        "n_expert parametrization model",
+        lambda shape: not shape.is_plugin or (shape.n_expert, shape.parametrization) == (1, "standard"),
     ),
     requirement(
         "head_bias does not apply to an encoder, whose head has a bias if bias is true: family must not be encoder",

@@ -33,6 +33,7 @@ from sweeplab.model.attention import (
 )
 from sweeplab.model.blocks import Normed, Pass, feed_forward
 from sweeplab.model.layout import Layout
+from sweeplab.model.modules import check_transformer
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 
@@ -116,6 +117,7 @@ class _RecordingPass(Pass):
 @torch.no_grad()
 def trace(shape: ModelShape, weights: Mapping[str, Any], batch: Batch) -> list[Step]:
     """Return the steps of a forward pass over a batch of one sequence, in order: names and values."""
+    check_transformer(shape, "a trace")
     doubles = {name: torch.as_tensor(weight).double()[None] for name, weight in weights.items()}
     p = _RecordingPass(shape, doubles, 1, 1)
     Transformer(shape).forward(p, changed(batch, lambda part: torch.as_tensor(part)[None]))

@@ -49,9 +49,16 @@ class Transformer:
     products are in bfloat16; small products, attention, norms, the residual stream and losses stay in float32.
     """
 
+    caches = True  # whether next_logits takes a cache
+
     def __init__(self, shape: ModelShape, mixed: bool = False) -> None:
         self.shape, self.mixed = shape, mixed
         self.layout = Layout(shape)
+
+    @property
+    def max_length(self) -> int:
+        """Return how many tokens the model can read at most, 0 for no limit."""
+        return self.shape.block_size * POSITIONS[self.shape.positions].is_bounded
 
     @cached_property
     def sites(self) -> dict[str, Site]:

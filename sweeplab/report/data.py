@@ -161,12 +161,12 @@ class ReportData:
 
     def measure_title(self, metric: str) -> str:
         """Return the axis title of a curve, or of a loss of the runs."""
-        return {**LOSSES, **CURVES}[metric].format(unit=self.loss_unit)
+        return {**LOSSES, **CURVES}.get(metric, metric.removeprefix("best_")).format(unit=self.loss_unit)
 
     @property
     def loss_title(self) -> str:
         """Return the title of the metric that trials are ranked by, with its unit if it has one."""
-        metrics = {spec.objective.metric for spec in self.studies.specs.values()}
+        metrics = {spec.objective.label for spec in self.studies.specs.values()}
         return self.measure_title("val_loss") if metrics <= {"val_loss"} else " or ".join(sorted(metrics))
 
     @property
@@ -180,8 +180,17 @@ class ReportData:
         return loss_column(self.runs, self.objective)
 
     def loss_metric(self, asked: str) -> str:
-        """Return the column of a loss: the one asked for, or that of the laws."""
-        return self.law_metric if asked == AUTO else asked
+        """Return the column of a loss: the one asked for, or that of the laws.
+
+        Raises:
+            BadInput: no run has it.
+        """
+        if asked == AUTO:
+            return self.law_metric
+        columns = [name for name in (asked, f"best_{asked}") if name in self.runs]
+        if not columns and asked not in LOSSES:
+            raise BadInput(f"no run has a {asked} yet")
+        return (columns or [asked])[0]
 
     @property
     def law_loss_title(self) -> str:

@@ -371,11 +371,11 @@ def _best(shown: Mapping[str, Any]) -> str:
     return f"<p>best: {best['value']:.4f} by {escape(best['key'])} {how}</p>"
 
 
-def live_in_notebook(name: str) -> Callable[[Event, StudyProgress], None]:
-    """Return a callback that shows a running study in this notebook; outside a notebook it does nothing."""
+def live_in_notebook(name: str) -> Callable[[Event, StudyProgress], None] | None:
+    """Return a callback that shows a running study in this notebook; None outside a notebook."""
     ipython = sys.modules.get("IPython")
     if ipython is None or getattr(ipython.get_ipython(), "kernel", None) is None:
-        return lambda event, progress: None
+        return None
     from importlib import import_module
 
     shown: Any = import_module("IPython.display")

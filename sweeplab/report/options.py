@@ -12,6 +12,7 @@ from sweeplab.files import shipped
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.file.document import file_text, parse
 from sweeplab.study.problems import Location, Problems, SourceMap
+from sweeplab.train.run import METRICS
 
 MAX_BYTES = 2**18
 
@@ -19,12 +20,21 @@ MAX_BYTES = 2**18
 class PanelOption(NamedTuple):
     """The values of an option: one of those allowed, or any text if none are given.
 
-    An option with `many` also takes a list. An option that must be given says in `needed` what it takes.
+    An option with `many` also takes a list. An option that must be given says in `needed` what it takes. With
+    `measures` the metrics of plugins are allowed too: NAME, NAME_KEY, and best_NAME as a column of runs.
     """
 
     allowed: Sequence[str] = ()
     many: bool = False
     needed: str = ""
+    measures: bool = False
+
+    def allows(self, value: Any) -> bool:
+        """Return whether the option takes a value."""
+        measure = str(value).removeprefix("best_")
+        if self.measures and any(measure == name or measure.startswith(f"{name}_") for name in METRICS):
+            return True
+        return not self.allowed or value in self.allowed
 
     def values(self, written: Any) -> list[Any]:
         """Return the values that are written: several, or one alone."""
@@ -109,7 +119,8 @@ def check_options(
 
 def check_value(value: Any, option: PanelOption, place: Location, problems: Problems) -> None:
     """Check one value of an option."""
-    if option.allowed and value not in option.allowed:
-        few = ", ".join(option.allowed) if len(option.allowed) < 8 else ""
+    if not option.allows(value):
+        allowed = [*option.allowed, *(METRICS if option.measures else ())]
+        few = ", ".join(allowed) if len(allowed) < 8 else ""
         name = [part for part in place if isinstance(part, str)][-1]
-        problems.add(place, f"{name} cannot be {value!r}", few, nearest(str(value), option.allowed))
+        problems.add(place, f"{name} cannot be {value!r}", few, nearest(str(value), allowed))

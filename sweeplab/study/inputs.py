@@ -201,12 +201,19 @@ class Start:
         # Only learned positions have a weight per position; others allow any length. Trained weights need no init, and
         # a vocabulary may grow.
         free = {"init", "vocab_size"} | (set() if self.shape.positions == "learned" else {"block_size"})
-        return [name for name in FIELDS if name not in free]
+        if self.shape.is_plugin:  # which of its weights have a row per token or position is unknown
+            free = {"init"}
+        return [*(name for name in FIELDS if name not in free), *dict(self.shape.own)]
+
+    @property
+    def bound_values(self) -> dict[str, Any]:
+        """Return the values of the run's model by name, those of a plugin's own rows among them."""
+        return vars(self.shape) | dict(self.shape.own)
 
     @property
     def model_values(self) -> dict[str, Any]:
         """Return the values that a study has to set to train the run on: those that are not its defaults."""
-        theirs = vars(self.shape)
+        theirs = self.bound_values
         auto = {name for name in SETTLED if follows(name, theirs)}
         values = {
             name: theirs[name]
@@ -278,9 +285,9 @@ def check_start(spec: StudySpec, start: Start | None, trials: Iterable[Hyperpara
     if start is None:
         return []
     unlike: dict[str, set[Any]] = {}
-    theirs = vars(start.shape)
+    theirs = start.bound_values
     for values in trials:
-        ours = vars(ModelShape.of(values))
+        ours = values.as_dict() | vars(ModelShape.of(values))
         different = {
             name: f"{name} {shown(theirs[name])}, not {shown(ours[name])}"
             for name in start.bound

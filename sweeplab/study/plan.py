@@ -86,6 +86,8 @@ def stack_capacity(wanted: int | str, values: Hyperparameters, n_seeds: int, mem
     K is limited by the device's memory. The seeds of a trial share a stack where memory allows.
     """
     shape = ModelShape.of(values)
+    if shape.is_plugin:
+        return 1
     at_once = values.batch_size // values.grad_accum
     room = int(memory_bytes * MEMORY_SHARE / train_memory_bytes(values))
     fits = max(1, min(room, MOST_FOLDED // (at_once * shape.n_head)))

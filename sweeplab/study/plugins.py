@@ -1,4 +1,4 @@
-"""The Python files that a study names: imported only if the user allows it, never by reading a study.
+"""The plugins that a study names: imported only if the user allows them once, never by reading a study.
 
 A study that was run records the digest of each file and the names that it registered. So the study can be read
 afterwards, with the names of its parts known, without importing the files, even if they are gone.
@@ -6,27 +6,24 @@ afterwards, with the names of its parts known, without importing the files, even
 
 from __future__ import annotations
 
-import hashlib
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from pydantic import ValidationError
 
 from sweeplab import plugins
 from sweeplab.errors import BadInput, nearest
-from sweeplab.files import read_bytes
+from sweeplab.plugin_code import Code, import_allowed, installed, is_package
 from sweeplab.study.problems import Location, Problems, shown
 from sweeplab.study.spec import Plugin, StudySpec, beside
 
-HOW = "--allow-plugins, or allow_plugins=True from Python, if you trust it"
-# The parts registered by each file that this process has imported, by file and digest.
-_imported: dict[tuple[str, str], list[tuple[str, str, Any]]] = {}
+HOW = "--allow-plugins, or allow_plugins=True from Python, once, if you trust it"
 
 
 def import_plugins(document: dict[str, Any], problems: Problems, allowed: bool) -> None:
     """Import the plugins of a study's document and record their digests in it; if not allowed, only register names.
+
+    They are allowed here, or were earlier; to look at a study that was run, the names that it recorded suffice.
 
     Adds a problem for a file that is not allowed, is missing, has another digest than the document says, or raises.
     Entries that are not plugins are left to the reader of the document.
@@ -39,15 +36,15 @@ def import_plugins(document: dict[str, Any], problems: Problems, allowed: bool) 
 
 
 def check_imported(spec: StudySpec) -> None:
-    """Refuse to train a study whose plugins this process has not imported.
+    """Import a study's plugins, if the user has allowed them earlier, and refuse to train it without them.
 
     Raises:
-        BadInput: lists every plugin that is not imported.
+        BadInput: lists every plugin that is not allowed.
     """
     problems = [
         spec.problem(("plugins", index), _not_allowed(plugin.file), HOW)
         for index, plugin in enumerate(spec.plugins)
-        if (plugin.file, plugin.sha256) not in _imported
+        if not import_allowed(plugin.file, plugin.sha256)
     ]
     if problems:
         raise BadInput(*problems)
@@ -62,50 +59,40 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
         plugin = Plugin.model_validate(entry)
     except ValidationError:
         return entry
-    if not allowed:
-        if "provides" not in plugin.model_fields_set:
-            problems.add(path, _not_allowed(plugin.file), HOW)
-        plugins.add_names(plugin.provides)
+    place = plugin.file
+    if not is_package(place):
+        place = str(beside(problems.source.file, place))
+    if (
+        not allowed and "provides" in plugin.model_fields_set
+    ):  # of a study that was run: names suffice to look at it
+        plugins.add_names(plugin.provides, plugin.rows)
         return entry
-    file = beside(problems.source.file, plugin.file)
     try:
-        content = read_bytes(file)
+        code = Code.at(place)
     except OSError as error:
-        near = nearest(file.name, [each.name for each in file.parent.glob("*.py")])
-        problems.add(path, f"no plugin {shown(str(file))}: {error.strerror}", "", near)
+        if not allowed:
+            problems.add(path, _not_allowed(plugin.file), HOW)
+            return entry
+        known = [*installed(), *(file.name for file in Path(place).parent.glob("*.py"))]
+        problems.add(
+            path, f"no plugin {shown(place)}: {error.strerror}", "", nearest(Path(place).name, known)
+        )
         return entry
-    digest = hashlib.sha256(content).hexdigest()
-    if plugin.sha256 not in ("", digest):
-        what = f"{file} has changed: its sha256 begins with {digest[:12]}, not {plugin.sha256[:12]}"
+    if plugin.sha256 not in ("", code.digest):
+        what = f"{place} has changed: its sha256 begins with {code.digest[:12]}, not {plugin.sha256[:12]}"
         problems.add(path, what)
         return entry
-    try:
-        parts = _import(file, content, digest)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        problems.add(path, plugins.said(error, file))
+    if not allowed and not code.is_allowed:
+        changed = " and has changed since you allowed it" * code.was_another
+        problems.add(path, f"{_not_allowed(plugin.file)}{changed}", HOW)
         return entry
-    provides = {kind: [name for each, name, _ in parts if each == kind] for kind in plugins.KINDS}
-    provided = {kind: names for kind, names in provides.items() if names}
-    return {"file": str(file), "sha256": digest, "provides": provided}
-
-
-def _import(file: Path, content: bytes, digest: str) -> list[tuple[str, str, Any]]:
-    """Execute a file once and return the parts that it registers; executes exactly the bytes with this digest."""
-    known = _imported.get((str(file), digest))
-    if known is not None:
-        for part in known:  # another study's file may have replaced a name since
-            plugins.add(*part)
-        return known
-    module = ModuleType(f"sweeplab_plugin_{digest[:12]}")
-    module.__file__ = str(file)
-    sys.modules[module.__name__] = module  # inspect, pickle and dataclasses look there
-    before = len(plugins.added)
+    code.allow()
     try:
-        exec(compile(content, str(file), "exec"), module.__dict__)
-    except BaseException:
-        del sys.modules[module.__name__]
-        raise
-    _imported[str(file), digest] = plugins.added[before:]
-    return _imported[str(file), digest]
+        parts = code.parts()
+    except BadInput as error:
+        problems.add(path, str(error))
+        return entry
+    provides = {kind: [name for known, name, _ in parts if known == kind] for kind in plugins.KINDS}
+    provided = {kind: names for kind, names in provides.items() if names}
+    rows = plugins.rows_of(provided.get("hyperparameter", ()))
+    return {"file": place, "sha256": code.digest, "provides": provided, "rows": rows}

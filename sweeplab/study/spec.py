@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
-from pydantic import BeforeValidator, Field, PlainValidator, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from sweeplab import plugins
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.expressions import ALLOWED, Expression, in_table_names
+from sweeplab.expressions import Expression
 from sweeplab.formatting import duration
 from sweeplab.hyperparameters import AUTO, TABLE, defaults
 from sweeplab.permissions import RAY, TRACKING, WANDB, Kind, mirror_address
 from sweeplab.records.folders import NAMES, is_name
+from sweeplab.study.notation import Condition, Count, Positive, Refusal, Seconds, SeedNumber
 from sweeplab.study.problems import SECTIONS, Location, SourceMap
 from sweeplab.study.search import SearchSpec
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TRIALS_PER_CELL = 10
 # Upper limits of what a study may ask for.
-MOST_TRIALS, MOST_COUNTED, MOST_SEEDS, MOST_REPEATS = 10**12, 2**16, 1000, 100
+MOST_TRIALS, MOST_SEEDS, MOST_REPEATS = 10**12, 1000, 100
 PRESETS = files("sweeplab") / "presets"
 # A warm start with this suffix is a table, any other a study of the lab.
 TABLE_SUFFIX = ".csv"
@@ -40,69 +41,6 @@ IDENTITY = ("data", "fixed", "search", "objective", "seeds", "constraints", "ini
 LEAVE_BEFORE, SHORTEST_JOB = 90, 120
 # Keys that are left out of a written study where they are empty.
 OPTIONAL = ("cells", "first_trial", "warm_start", "init_from", "confirm", "plugins", "notify")
-
-
-class Refusal(ValueError):  # noqa: N818 - its text is shown to the user
-    """Report what is wrong with one value, what is allowed and which name was probably meant.
-
-    The message does not repeat a value that `is_secret`.
-    """
-
-    def __init__(self, what: str, allowed: str = "", nearest: str = "", is_secret: bool = False) -> None:
-        super().__init__(what)
-        self.what, self.allowed, self.nearest, self.is_secret = what, allowed, nearest, is_secret
-
-
-# ------------------------------------------------------------------ values with a notation of their own
-
-
-def _seconds(written: Any) -> Any:
-    if not isinstance(written, str):
-        return written
-    amount = "([0-9.]+)"
-    parts = re.fullmatch(rf"(?:{amount}d)?(?:{amount}h)?(?:{amount}m)?(?:{amount}s)?", written.strip())
-    amounts: list[float] = []
-    with suppress(ValueError):
-        amounts = [float(part or 0.0) for part in (parts and parts.groups()) or ()]
-    if not any(amounts):
-        raise Refusal("is not a duration", "30m, 2h, 90s, 1h30m, or a number of seconds")
-    return sum(amount * unit for amount, unit in zip(amounts, (86400, 3600, 60, 1), strict=True))
-
-
-def _count(written: Any) -> Any:
-    if written != AUTO and (
-        isinstance(written, bool) or not isinstance(written, int) or not 1 <= written <= MOST_COUNTED
-    ):
-        raise Refusal("is not a valid count", f"auto, or a whole number from 1 to {MOST_COUNTED}")
-    return written
-
-
-def _seed_number(written: Any) -> Any:
-    try:
-        return TABLE["seed"].check(written)
-    except ValueError:
-        raise Refusal("is not a valid seed", TABLE["seed"].allowed) from None
-
-
-def _expression(written: Any) -> Expression:
-    if isinstance(written, Expression):
-        return written
-    try:
-        return Expression(in_table_names(str(written)))
-    except ValueError as error:
-        raise Refusal(str(error), ALLOWED) from None
-
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Seconds = Annotated[
-    Positive, BeforeValidator(_seconds, Positive | Annotated[str, Field(pattern="^[0-9.dhms]+$")])
-]
-_COUNT = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST_COUNTED}, {"const": AUTO}]}
-Count = Annotated[int | str, PlainValidator(_count), pydantic.WithJsonSchema(_COUNT)]
-SeedNumber = Annotated[int, PlainValidator(_seed_number, Annotated[int, Field(ge=0, le=TABLE["seed"].high)])]
-Condition = Annotated[
-    Expression, PlainValidator(_expression, str), pydantic.PlainSerializer(lambda expression: expression.text)
-]
 
 
 class Section(pydantic.BaseModel):
@@ -143,6 +81,9 @@ class Plugin(Section):
     file: str = Field(min_length=1)
     sha256: str = key("", "Expected SHA-256 of the file; a file with another one is refused")
     provides: dict[str, list[str]] = key({}, "Names that it registered when it was imported, by kind")
+    rows: dict[str, dict[str, Any]] = key(
+        {}, "The rows that it has added to the table", exclude_if=lambda rows: not rows
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -239,8 +180,19 @@ class ObjectiveSpec(Section):
     """The value of a trial, by which Optuna compares trials."""
 
     metric: Part = key("val_loss", "Metric of an evaluation that gives a trial its value")
-    goal: Literal["minimize"] = key("minimize", "Which direction is better")
+    goal: Literal["minimize", "maximize"] = key("minimize", "Which direction is better")
     at: Literal["best", "final"] = key("best", "Take the best of a run's evaluations, or its last one")
+
+    @model_validator(mode="after")
+    def _losses_are_minimized(self) -> ObjectiveSpec:
+        if self.goal == "maximize" and self.metric == "val_loss":
+            raise Refusal("maximizes val_loss", "goal: minimize, or the metric of a plugin")
+        return self
+
+    @property
+    def label(self) -> str:
+        """Return what a trial's value is, of which less is better: minus the metric if that is maximized."""
+        return f"-{self.metric}" if self.goal == "maximize" else self.metric
 
 
 class Budget(Section):

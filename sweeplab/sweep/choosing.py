@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from sweeplab.data.batches import Split
 from sweeplab.data.dataset import Dataset
 from sweeplab.formatting import several
-from sweeplab.hyperparameters import AUTO, Hyperparameters
+from sweeplab.hyperparameters import AUTO, TRANSFORMER, Hyperparameters
 from sweeplab.model.accounting import has_large_product, n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.records.folders import StudyFolder
@@ -79,6 +79,8 @@ def precision(values: Hyperparameters) -> tuple[str, str]:
 
     No measurement decides, so that equal machines train alike.
     """
+    if values.model != TRANSFORMER:
+        return "float32", f"model {values.model} is a plugin's"
     if not multiplies_bfloat16():
         return "float32", "this processor has no instructions for products in bfloat16"
     if values.n_embd < MIXED_FROM_WIDTH:
@@ -94,6 +96,8 @@ def precision(values: Hyperparameters) -> tuple[str, str]:
 
 def stacks_timed(values: Hyperparameters) -> list[int]:
     """Return the stacks that are timed for runs like `values`."""
+    if values.model != TRANSFORMER:
+        return [1]
     largest = min(MOST_FLOPS / step_flops(values), MOST_BYTES / state_bytes(values))
     return [stack for stack in STACKS if stack <= max(1, largest)]
 

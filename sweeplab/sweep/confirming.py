@@ -151,7 +151,7 @@ def _check_seeds(folder: StudyFolder, wanted: Mapping[str, int]) -> None:
     others = [
         study
         for study, n in studies.items()
-        if study.canonical_file.exists() and len(read_spec(study, allow_plugins=True).seeds) != n
+        if study.canonical_file.exists() and len(read_spec(study).seeds) != n
     ]
     if others:
         cure = " and ".join(study.command("study rm") for study in others)

@@ -27,7 +27,7 @@ from sweeplab.study.space import Cell
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.recovery import Recovery
 from sweeplab.sweep.saving import Saving
-from sweeplab.sweep.trial import Held, Training, TrialRuns, scored
+from sweeplab.sweep.trial import Held, Training, TrialRuns, metrics_of, scored
 from sweeplab.sweep.trials.leases import Claim, LeaseLost, Renewal, Report
 from sweeplab.sweep.trials.store import MOST_ATTEMPTS, Store
 from sweeplab.train.checkpoint import read_snapshot
@@ -184,7 +184,8 @@ class Loop:
             n_seeds = len(self._held.trials[first.run.key].trainings)
             capacity = self._recovery.capacity(wanted, values, n_seeds)
             train, tracks = self.dataset.training(values), self.spec.track.gradients
-            return Stack(values, train, self.dataset.val, capacity, tracks, self._is_told_to_leave)
+            leaves, metrics = self._is_told_to_leave, metrics_of(self.spec)
+            return Stack(values, train, self.dataset.val, capacity, tracks, leaves, metrics)
         except Paused:
             return None
         except StorageUnavailable:
@@ -237,7 +238,7 @@ class Loop:
         known = [record for record in known if record.key in trials]
         for record in known:
             trial = trials[record.key]
-            measured = {"iteration": record.iteration, "val_loss": record.val_loss}
+            measured = {name: getattr(record, name) for name in ("iteration", "val_loss", "measures")}
             self._emit(events.RunEvaluated, trial, seed=trial.trainings[record.key].folder.seed, **measured)
             self._saving.keep(stack, trial, record)
             if RunState(record.state).has_value:
@@ -245,7 +246,7 @@ class Loop:
         # Trials are judged once all records are taken in: a seed that ends may end its trial's other runs too.
         for trial in dict.fromkeys(trials[record.key] for record in known):
             outcome = trial.outcome
-            if outcome is None and trial in behind:
+            if outcome is None and (trial in behind or trial.place in self.store.commands.state.pruned):
                 outcome = RunState.PRUNED
             if outcome:
                 self._finish(trial, trial.ending(outcome))

@@ -122,7 +122,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
         budget=spec.budget,
         sampler=_in_words(settled_sampler(spec)),
         pruner=_in_words(spec.pruner),
-        metric=spec.objective.metric,
+        metric=spec.objective.label,
         data=data,
         checkpoint_bytes=checkpoint_bytes,
         warm_start=[plan.WarmStart(each.name, len(each.fitting), each.refused) for each in sources],

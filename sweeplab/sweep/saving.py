@@ -128,6 +128,9 @@ class Saving:
             "val_loss": val_loss,
             "iteration": iteration,
         }
+        if self._store.spec.plugins:
+            needed = self._store.spec.plugins
+            facts["plugins"] = [{"file": plugin.file, "sha256": plugin.sha256} for plugin in needed]
         if self._dataset.labels:
             facts["labels"] = self._dataset.labels
         weights = stack.weights(record.key, best=path.name == "best")

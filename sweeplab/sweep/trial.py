@@ -6,7 +6,7 @@ import math
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -33,10 +33,25 @@ from sweeplab.sweep.trials.leases import Claim
 from sweeplab.train.checkpoint import read_snapshot, remove_snapshots
 from sweeplab.train.devices import settle_devices
 from sweeplab.train.member import Record
-from sweeplab.train.run import Run, ShapeKey, metric_value, shape_key, train_flops, train_tokens
+from sweeplab.train.run import (
+    METRICS,
+    ModelMetric,
+    Run,
+    ShapeKey,
+    metric_value,
+    shape_key,
+    train_flops,
+    train_tokens,
+)
 from sweeplab.train.stack import Stack
 
 WHOLE = ("whole_val_loss", "whole_bits_per_byte")
+
+
+def metrics_of(spec: StudySpec) -> list[str]:
+    """Return the names of the metrics of a study's plugins that see the model."""
+    names = (name for plugin in spec.plugins for name in plugin.provides.get("metric", ()))
+    return [name for name in names if isinstance(METRICS[name], ModelMetric)]
 
 
 class SeedCurves:
@@ -77,13 +92,14 @@ class SeedCurves:
 
     def value(self, at: Literal["best", "final"]) -> float | None:
         """Return the trial's value: its lowest mean, or the last one."""
-        return self.means.get(self._valued_at(at))
+        return self.means.get(self.valued_at(at))
 
     def valued(self, seed: int, at: Literal["best", "final"]) -> float | None:
         """Return a run's loss at the iteration that gives the trial its value."""
-        return self._at(seed, self._valued_at(at))
+        return self._at(seed, self.valued_at(at))
 
-    def _valued_at(self, at: Literal["best", "final"]) -> int:
+    def valued_at(self, at: Literal["best", "final"]) -> int:
+        """Return the iteration that gives the trial its value; -1 if none does."""
         worth = {"best": lambda iteration: -self.means[iteration], "final": lambda iteration: iteration}
         return max(self.means, key=worth[at], default=-1)
 
@@ -117,8 +133,9 @@ class TrialRuns:
             self.trainings[start.key] = Training(Run(start.key, start.values), folder)
         metric, values = spec.objective.metric, next(iter(self.trainings.values())).run.values
         self._asked_parts = values.grad_accum
+        self._sign = -1.0 if spec.objective.goal == "maximize" else 1.0
         seeds = [training.folder.seed for training in self.trainings.values()]
-        self.curves = SeedCurves(seeds, lambda loss, iteration: metric_value(metric, loss, iteration, values))
+        self.curves = SeedCurves(seeds, self._worth(metric, values))
 
     @classmethod
     def of_claim(
@@ -146,6 +163,27 @@ class TrialRuns:
         trial = cls(spec, dataset, starts)
         trial.claim, trial.promoted = claim, claim.promoted
         return trial
+
+    def _worth(self, metric: str, values: Hyperparameters) -> Callable[[float, int], float]:
+        if isinstance(METRICS[metric], ModelMetric):
+            return lambda mean, iteration: self._sign * mean
+        return lambda loss, iteration: self._sign * metric_value(metric, loss, iteration, values)
+
+    def _compared(self, loss: float, measures: Mapping[str, float], has_ended: bool) -> float | None:
+        """Return the number of an evaluation that the trial's value is computed from; None if it is not measured there.
+
+        Raises:
+            ValueError: the metric has not measured it, or it is not finite.
+        """
+        name = self.spec.objective.metric
+        metric = METRICS[name]
+        if not isinstance(metric, ModelMetric):
+            return loss
+        if name not in measures and (self.is_stopped or (metric.at_end and not has_ended)):
+            return None
+        if not math.isfinite(measures.get(name, math.nan)):
+            raise ValueError(f"metric {name} is {measures.get(name)}; allowed: a finite number of this name")
+        return measures[name]
 
     @property
     def place(self) -> tuple[str, int]:
@@ -225,7 +263,8 @@ class TrialRuns:
         if record.state == "diverged":
             return []
         try:
-            return self.curves.add(seed, record.iteration, record.val_loss, has_ended)
+            seen = self._compared(record.val_loss, record.measures, has_ended)
+            return [] if seen is None else self.curves.add(seed, record.iteration, seen, has_ended)
         except Exception as error:  # whatever a user's metric may raise
             self.error = "".join(traceback.format_exception(error))
             return []
@@ -254,7 +293,9 @@ class TrialRuns:
         """Take in a run's losses up to an iteration that an earlier worker has written."""
         for point in training.folder.points():
             if point.iteration <= until and point.val_loss is not None:
-                self.curves.add(training.folder.seed, point.iteration, point.val_loss)
+                seen = self._compared(point.val_loss, point.extra, has_ended=False)
+                if seen is not None:
+                    self.curves.add(training.folder.seed, point.iteration, seen)
 
     def ending(self, outcome: RunState) -> TrialEnding:
         """Return the trial's ending: its outcome and value, and each seed's own state."""
@@ -291,9 +332,9 @@ class TrialRuns:
             ended=time.time(),
             iteration=last.iteration,
             best_val_loss=best.val_loss,
-            best=best.measures,
+            best={**last.extra, **best.measures},  # a metric may be measured at the end alone
             final_val_loss=evaluated[-1].val_loss,
-            valued_val_loss=self.curves.valued(training.folder.seed, self.spec.objective.at),
+            valued_val_loss=self._valued_loss(training, evaluated),
             **{f"{self.spec.objective.at}_{name}": getattr(last, name) for name in WHOLE},
             train_tokens=last.train_tokens,
             train_flops=float(train_flops(training.run.values, last.iteration)),
@@ -304,6 +345,13 @@ class TrialRuns:
             error=ending.error,
             ending=ending,
         )
+
+    def _valued_loss(self, training: Training, evaluated: Iterable[runs.CurvePoint]) -> float | None:
+        at = self.spec.objective.at
+        if not isinstance(METRICS[self.spec.objective.metric], ModelMetric):
+            return self.curves.valued(training.folder.seed, at)
+        before = (point.val_loss for point in evaluated if point.iteration <= self.curves.valued_at(at))
+        return next(reversed([*before]), None)
 
     def _stop_reason(self, state: RunState, iteration: int) -> str:
         at = f"at iteration {iteration}"

@@ -17,10 +17,11 @@ from sweeplab.data.prompts import SpecialTokens
 from sweeplab.data.tokenizers import OTHERS, TOKENIZERS, Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput
 from sweeplab.formatting import without_password
-from sweeplab.hyperparameters import AUTO, Hyperparameters
-from sweeplab.model.shape import ACTIVATIONS, ModelShape
-from sweeplab.model.transformer import Transformer
+from sweeplab.hyperparameters import AUTO, TRANSFORMER, Hyperparameters
+from sweeplab.model.plugged import model_of
+from sweeplab.model.shape import ACTIVATIONS, MODELS, ModelShape
 from sweeplab.permissions import name_address
+from sweeplab.plugin_code import import_allowed
 from sweeplab.train.checkpoint import read_checkpoint
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ MODEL_URI = "models:/"
 class Model:
     """A single trained model: a stack of one, with its weights."""
 
-    def __init__(self, shape: ModelShape, weights: Mapping[str, Tensor]) -> None:
-        self.transformer = Transformer(shape)
+    def __init__(self, values: Hyperparameters, weights: Mapping[str, Tensor]) -> None:
+        self.transformer = model_of(values)
         self.stacked = {name: weight[None] for name, weight in weights.items()}
 
     @property
@@ -93,20 +94,23 @@ def load_checkpoint(folder: Path, run_id: str = "") -> LoadedRun:
     Raises:
         FileNotFoundError: there is no checkpoint.
         DamagedCheckpoint: its tensors differ from those that were written.
-        BadInput: it needs a tokenizer, an activation or an objective of a plugin that was not imported.
+        BadInput: it needs a tokenizer, an activation or an objective of a plugin that is not allowed, or raises.
     """
     weights, facts = read_checkpoint(folder, "model")
+    for plugin in facts.pop("plugins", ()):
+        import_allowed(plugin["file"], plugin["sha256"])
     own_special, tokenizer = facts.pop("special", None) or None, facts.pop("tokenizer")
     values = Hyperparameters.from_json(facts.pop("values"))
     for kind, name, known in (
         ("tokenizer", tokenizer["name"], TOKENIZERS | OTHERS),
         ("activation", values.activation, ACTIVATIONS),
+        ("model", values.model, {TRANSFORMER, *MODELS}),
         ("objective", values.objective, {AUTO, *OBJECTIVES}),
     ):
         if name not in known:
-            cure = "import the file that registers it first, or give --allow-plugins"
+            cure = "allow the plugin that registers it: --allow-plugins, once, if you trust it"
             raise BadInput(f"the run uses the {kind} {name!r}: {cure}")
-    model = Model(ModelShape.of(values), weights)
+    model = Model(values, weights)
     return LoadedRun(run_id, model, load_tokenizer(tokenizer), values, facts, own_special)
 
 

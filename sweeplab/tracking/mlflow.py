@@ -300,10 +300,14 @@ class MLflowTracker(Mirror):
 
         In a new database the parent run has another id. An empty text if the run has no end.
         """
+        run = RunFolder(folder)
         try:
-            digest = hashlib.sha256(read_bytes(RunFolder(folder).end_file)).hexdigest()[:16]
+            content = read_bytes(run.end_file)
         except FileNotFoundError:
             return ""
+        if run.logged_file.exists():  # a callback may log after the end was sent
+            content += read_bytes(run.logged_file)
+        digest = hashlib.sha256(content).hexdigest()[:16]
         return f"{self._mark_place} {parent} {digest}"
 
     @property
@@ -402,6 +406,9 @@ class MLflowTracker(Mirror):
         checkpoint = measures.folder.checkpoint()
         if checkpoint:
             self._experiment.log_artifacts(run_id, checkpoint, "checkpoint", shipping.info.artifact_uri)
+        if measures.folder.logged_folder.is_dir():
+            files = measures.folder.logged_folder
+            self._experiment.log_artifacts(run_id, files, "logged", shipping.info.artifact_uri)
         ended_ms = measures.started_ms + round(end.wall_seconds * 1000)
         status = "FAILED" if state is RunState.FAILED else "FINISHED"
         points = [*points, measures.totals(end)]

@@ -7,6 +7,7 @@ timestamp is computed from run.json's start and the line's own wall_seconds, not
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from abc import ABC, abstractmethod
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
+from sweeplab.files import GrowingFile
 from sweeplab.formatting import decimal
 from sweeplab.hyperparameters import TABLE
 from sweeplab.records.runs import (
@@ -124,7 +126,7 @@ class RunMeasures:
     _read: dict[str, set[int]] = field(default_factory=dict)  # the steps of every metric
 
     def __post_init__(self) -> None:
-        self._curve = CurveReader(self.folder)
+        self._curve, self._logged = CurveReader(self.folder), GrowingFile(self.folder.logged_file)
 
     @property
     def started_ms(self) -> int:
@@ -163,6 +165,15 @@ class RunMeasures:
                     if measure.name in LOSSES_BY_TOKENS
                 }
                 yield measures + self._new(losses, point.train_tokens, point.wall_seconds)
+
+        yield from self._new_logged()
+
+    def _new_logged(self) -> Iterator[list[Measure]]:
+        for line in self._logged.new_lines().splitlines():
+            entry = json.loads(line)
+            step, at = entry.pop("iteration"), _ms(entry.pop("time"))
+            entry.pop("file", None)
+            yield [Measure(name, value, at, step) for name, value in entry.items()]
 
     def _new(self, values: Mapping[str, float | None], step: int, wall_seconds: float) -> list[Measure]:
         timestamp_ms = _ms(self.start.started + wall_seconds)

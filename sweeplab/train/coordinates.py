@@ -25,6 +25,8 @@ from sweeplab.data.batches import Split, changed
 from sweeplab.data.objectives import make_objective
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.blocks import Normed, Pass
+from sweeplab.model.modules import check_transformer
+from sweeplab.model.shape import ModelShape
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
@@ -71,6 +73,7 @@ def coordinates(values: Hyperparameters, tokens: Split, n_steps: int) -> Iterato
 
     `values` are a run's effective hyperparameters; dropout and warm-ups are turned off.
     """
+    check_transformer(ModelShape.of(values), "a coordinate check")
     values = values.replace(
         **dict.fromkeys(_DROPOUT, 0.0), warmup_iters=0, batch_warmup_iters=0, lr_decay=False, ema=0.0,
         patience=None, compile=False, eval_interval=1, eval_tokens=1, eval_full=False, log_interval=1,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeplab.errors import BadInput
-from sweeplab.hyperparameters import AUTO, Hyperparameters
+from sweeplab.hyperparameters import AUTO, TRANSFORMER, Hyperparameters
 
 # Compiling takes up to a minute, which shorter runs do not save.
 COMPILE_PAYS_FROM_ITERATIONS = 1000
@@ -73,7 +73,11 @@ def settle_devices(
     usual: dict[str, Any] = {"dtype": "float32", "compile": False, **(decided or {})}
     if device == "cuda":
         # A router waits for the device in each layer, which would break the compiled graph.
-        pays = values.n_expert == 1 and values.max_iters >= COMPILE_PAYS_FROM_ITERATIONS
+        pays = (
+            values.n_expert == 1
+            and values.model == TRANSFORMER
+            and values.max_iters >= COMPILE_PAYS_FROM_ITERATIONS
+        )
         usual = {"dtype": "bfloat16", "compile": pays}
         if values.dtype == AUTO and not _has_bfloat16():
             usual["dtype"] = "float16"

@@ -21,7 +21,7 @@ from sweeplab.data.batches import NO_TARGET, Batch, Split, changed
 from sweeplab.data.objectives import make_objective, objective_of
 from sweeplab.data.objectives.base import Objective, rows_together
 from sweeplab.data.objectives.span import Span
-from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.hyperparameters import TRANSFORMER, Hyperparameters
 from sweeplab.model.attention import POSITIONS
 from sweeplab.model.blocks import Weights
 from sweeplab.model.transformer import Transformer, candidate_logits, cross_entropy
@@ -199,7 +199,7 @@ class Evaluation:
 
 def _for_all_runs(batch: Batch, weights: Mapping[str, Tensor]) -> Batch:
     """Return the batch as tensors on the device of the weights, expanded to all of their runs."""
-    like = weights["token_embedding"]
+    like = next(iter(weights.values()))
     return changed(batch, lambda part: torch.from_numpy(part).to(like.device).expand(len(like), *part.shape))
 
 
@@ -277,6 +277,8 @@ def why_not_longer(values: Hyperparameters) -> str | None:
     kind = objective_of(values)
     if not kind.has_positions:
         return f"objective {kind.name} has no loss per position"
+    if values.model != TRANSFORMER:
+        return f"model {values.model} is a plugin's, and need not be defined beyond block_size"
     if POSITIONS[values.positions].is_bounded:
         return f"{values.positions} positions end at block_size and are not defined beyond it"
     if kind.learns != "text":

@@ -26,7 +26,7 @@ from sweeplab.data.objectives import objective_of
 from sweeplab.data.objectives.base import rows_together
 from sweeplab.errors import BadInput
 from sweeplab.files import cache_folder, make_folder, private_cache, write_whole
-from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.hyperparameters import TRANSFORMER, Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.processes import python, python_environment
@@ -59,7 +59,12 @@ def compiles_whole(values: Hyperparameters) -> bool:
     """Return whether a CPU program can compute the whole step of such a run; otherwise only the loss is compiled."""
     one_pass = values.n_expert == 1 and values.grad_accum == 1 and values.dtype != "float16"
     # A plug-in's own loss is unknown to the process that compiles.
-    can_trace = values.device == "cpu" and one_pass and not objective_of(values).has_own("loss")
+    can_trace = (
+        values.device == "cpu"
+        and values.model == TRANSFORMER
+        and one_pass
+        and not objective_of(values).has_own("loss")
+    )
     return can_trace and values.optimizer in COMPILED and not why_no_programs()
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sweeplab.hyperparameters import SHAPE, Hyperparameters
+from sweeplab.hyperparameters import SHAPE, TRANSFORMER, Hyperparameters
 from sweeplab.model.accounting import activation_bytes, forward_flops, n_params
 from sweeplab.model.shape import ModelShape, settled
 from sweeplab.train.schedule import rows_seen
@@ -27,6 +27,8 @@ MUP_OPTIMIZERS = ("adamw", "lion")
 # Conditions on a run's hyperparameters besides their own bounds, written like a study's constraints.
 REQUIREMENTS = (
     "batch_size % grad_accum == 0",
+    "model == 'transformer' or compile != True",
+    "model == 'transformer' or family == 'decoder' or objective == 'masked'",  # it is told of no padding
     " or ".join(["parametrization == 'standard'", *(f"optimizer == '{name}'" for name in MUP_OPTIMIZERS)]),
 )
 # The memory of a training run in copies of its weights: the weights, the best weights, two moments, two gradients, and
@@ -45,9 +47,13 @@ class Run:
 def shape_key(values: Hyperparameters) -> ShapeKey:
     """Return what determines the tensors and the program of a run: runs of equal key may share a stack.
 
+    A plugin's model is made from all of a run's values, so that its runs share a stack only with other seeds.
+
     Dropout rates, label smoothing and ema may differ, but not whether they are 0: that decides how attention and the
     loss are computed, and which rows a run has.
     """
+    if values.model != TRANSFORMER:
+        return tuple((name, value) for name, value in values.as_dict().items() if name != "seed")
     dropped = tuple(kind for kind, rate in dropout_rates(values).items() if rate > 0)
     program = {"drops": dropped, "smooths": values.label_smoothing > 0, "averages": values.ema > 0}
     return (*((name, getattr(values, name)) for name in SHAPE), *program.items())
@@ -115,9 +121,29 @@ def with_more_accumulation(values: Hyperparameters) -> Hyperparameters | None:
 
 
 # A function of the mean validation loss over a trial's seeds, the iteration and the trial's hyperparameters.
-Metric = Callable[[float, int, Mapping[str, Any]], float]
+LossMetric = Callable[[float, int, Mapping[str, Any]], float]
+
+
+@dataclass(frozen=True)
+class ModelMetric:
+    """A function of a run's model, the batches of its evaluation and the evaluation's record.
+
+    It is measured at every evaluation; with `at_end` once, when the run ends by itself, with its best weights.
+    """
+
+    measure: Callable[[Any, Any, Any], float | Mapping[str, float]]
+    at_end: bool = False
+
+
+Metric = LossMetric | ModelMetric
 
 METRICS: dict[str, Metric] = {"val_loss": lambda loss, iteration, values: loss}
+
+
+def is_at_end(name: str) -> bool:
+    """Return whether a metric is measured only when a run ends."""
+    metric = METRICS[name]
+    return isinstance(metric, ModelMetric) and metric.at_end
 
 
 def metric_value(metric: str, loss: float, iteration: int, values: Hyperparameters) -> float:
@@ -126,7 +152,9 @@ def metric_value(metric: str, loss: float, iteration: int, values: Hyperparamete
     Raises:
         ValueError: the value is not finite, although the loss is.
     """
-    value = METRICS[metric](loss, iteration, values.as_dict())
+    function = METRICS[metric]
+    assert not isinstance(function, ModelMetric)  # it is measured, not computed from a loss
+    value = function(loss, iteration, values.as_dict())
     if math.isfinite(loss) and not math.isfinite(value):
         raise ValueError(f"metric {metric} is {value} at iteration {iteration}, but the loss is {loss}")
     return value

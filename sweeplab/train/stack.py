@@ -24,15 +24,15 @@ from sweeplab.data.batches import Batch, Split, changed, stacked
 from sweeplab.data.generators import generator_key
 from sweeplab.data.objectives import make_objective, wholly
 from sweeplab.files import private_cache
-from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.hyperparameters import TRANSFORMER, Hyperparameters
 from sweeplab.model.blocks import element_hashes, mask_inputs
-from sweeplab.model.shape import ModelShape
-from sweeplab.model.transformer import Transformer
+from sweeplab.model.plugged import model_of
 from sweeplab.train.evaluating import Evaluation, LossInputs, StartValues, compiled_losses
 from sweeplab.train.member import Member, Record, Snapshot
+from sweeplab.train.metrics import MeasuredModel, measured
 from sweeplab.train.optimizers import OPTIMIZERS, adam_, fused_adam_rows_
 from sweeplab.train.program import compiles_whole, load_programs
-from sweeplab.train.run import Run, dropout_rates, shape_key
+from sweeplab.train.run import Run, dropout_rates, is_at_end, shape_key
 from sweeplab.train.schedule import rows_used
 from sweeplab.train.step import (
     EagerStep,
@@ -51,7 +51,7 @@ class Stack:
     """Up to `capacity` runs of one shape on one device; `like` has the effective hyperparameters of any of them.
 
     With `tracks_gradients`, points of the training curves have the norms of each layer. A step with a point then takes
-    one more forward and backward pass; the weights keep the same bits.
+    one more forward and backward pass; the weights keep the same bits. `metrics` are names of those that see the model.
 
     Raises:
         Paused: `pause` returned true while the step was being compiled.
@@ -65,10 +65,12 @@ class Stack:
         capacity: int = 1,
         tracks_gradients: bool = False,
         pause: Callable[[], bool] = lambda: False,
+        metrics: Sequence[str] = (),
     ) -> None:
+        self._metrics = metrics
         self.key, self.capacity = shape_key(like), capacity
         on_cpu = like.device == "cpu"
-        self.transformer = Transformer(ModelShape.of(like), mixed=on_cpu and like.dtype == "bfloat16")
+        self.transformer = model_of(like, mixed=on_cpu and like.dtype == "bfloat16")
         self.device = torch.device(like.device)
         self._objective, val_objective = make_objective(train, like), make_objective(val, like)
         self._precision = precision_of(like)
@@ -85,7 +87,9 @@ class Stack:
             self.transformer, self._precision, (self._objective, val_objective), self.device
         )
         rates = dropout_rates(like)
-        self._sites = {name: site for name, site in self.transformer.sites.items() if rates[site.kind] > 0}
+        self._sites = {
+            name: site for name, site in self.transformer.sites.items() if rates.get(site.kind, 1.0) > 0
+        }
         n_elements = self.transformer.max_mask_size(like.batch_size // like.grad_accum)
         self._elements = element_hashes(n_elements * bool(self._sites), self.device)
         self._members: list[Member] = []
@@ -103,8 +107,8 @@ class Stack:
         self._way: StepWay = EagerStep(self._step, self._rows)
         if programs:
             self._way = lambda inputs: partial(programs[0], inputs.tensors())
-        # Experts are not staged, because they read from the device how many tokens each gets.
-        elif not on_cpu and like.n_expert == 1:
+        # Experts are not staged, because they read from the device how many tokens each gets; a plugin's may read too.
+        elif not on_cpu and like.n_expert == 1 and like.model == TRANSFORMER:
             self._way = StagedStep(self._step, self._rows, self.device)
         self._observers: list[Observer] = [LayerNorms(self._step, self._rows)] if tracks_gradients else []
 
@@ -256,7 +260,35 @@ class Stack:
             if math.isfinite(record.val_loss) and record.best[1] == record.iteration:
                 self._rows["best"][row].copy_(self._rows[self._evaluated][row])
             records.append(record)
+            if self._metrics and record.state != "diverged":
+                self._measure(row, record)
         return records
+
+    def _measure(self, row: int, record: Record) -> None:
+        """Add to a record what metrics measure of the run: of its best weights where it ends."""
+        started, member, objective = time.perf_counter(), self._members[row], self._evaluation.objective
+        batches = [
+            changed(made, lambda part: torch.from_numpy(part).to(self.device))
+            for made in objective.evaluation(self._evaluation.n_tokens)
+        ]
+        for at_end in (False, True)[: 1 + (record.state != "running")]:
+            rows = self._rows["best" if at_end else self._evaluated][row]
+            weights = {
+                name: view[0] for name, view in self.transformer.layout.views(rows.clone()[None]).items()
+            }
+            names = [name for name in self._metrics if is_at_end(name) == at_end]
+            model = MeasuredModel(member.run.values, weights, self.transformer)
+            with self._precision.context():
+                record.measures |= measured(names, model, batches, record)
+        seconds = time.perf_counter() - started
+        member.wall_seconds, record.wall_seconds = (
+            member.wall_seconds + seconds,
+            record.wall_seconds + seconds,
+        )
+        member.point_seconds, record.eval_seconds = (
+            member.point_seconds + seconds,
+            record.eval_seconds + seconds,
+        )
 
     def _batch(self, member: Member) -> Batch:
         values = member.run.values

@@ -105,7 +105,7 @@ def run_of(shape: ModelShape, seed: int = 0, tokenizer: Tokenizer | None = None,
     known = Hyperparameters.of(settled({**defaults(), **vars(shape), **values}))
     known = known.replace(objective=settled_objective(known, "text"))
     weights = {name: view[0] for name, view in views.items()}
-    return LoadedRun("planted", Model(shape, weights), tokenizer or ByteTokenizer(), known, {})
+    return LoadedRun("planted", Model(known, weights), tokenizer or ByteTokenizer(), known, {})
 
 
 def tokens_of(shape: ModelShape, n_sequences: int = 2) -> tuple[torch.Tensor, torch.Tensor | None]:

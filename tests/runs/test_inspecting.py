@@ -29,7 +29,7 @@ def run_of(**changed) -> LoadedRun:
     values = values.replace(vocab_size=len(SYMBOLS) + n_special(values))
     layout = Layout(ModelShape.of(values))
     weights = {name: view[0] for name, view in layout.views(layout.initial_row(0)[None]).items()}
-    return LoadedRun("mine", Model(layout.shape, weights), TOKENIZERS["char"].train(SYMBOLS), values, {})
+    return LoadedRun("mine", Model(values, weights), TOKENIZERS["char"].train(SYMBOLS), values, {})
 
 
 DECODER = run_of(objective="next_token")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import plugged
 import pytest
 
 from sweeplab.errors import BadInput
@@ -55,6 +58,10 @@ IMPOSSIBLE = {
         {"parametrization": "mup", "init": "xavier"},
         "mup sets all scales that depend on the width",
     ),
+    "experts of a plugin's model": (
+        {"n_expert": 2, "model": "nanogpt"},
+        "has neither experts nor mup's scales",
+    ),
     "heads that do not divide": ({"n_embd": 100, "n_head": 6}, "n_embd % n_head == 0"),
 }
 
@@ -66,6 +73,12 @@ def study(**parts) -> StudySpec:
 
 def resolved(**parts) -> dict:
     return Space(study(**parts), Cell(0, {}), 65).resolve({}, seed=0)
+
+
+@pytest.fixture(autouse=True)
+def _a_plugins_model() -> Iterator[None]:
+    with plugged.imported():
+        yield
 
 
 @pytest.mark.parametrize("case", IMPOSSIBLE)

@@ -109,8 +109,9 @@ print("torch" in sys.modules)
 """
 
 
-def test_a_strangers_file_runs_nothing(file: Path) -> None:
+def test_a_strangers_file_runs_nothing(file: Path, tmp_path: Path, monkeypatch) -> None:
     document = as_written_by(file)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "of another user"))
     (file.parent / "it ran").unlink()
     (file.parent / "study.json").write_text(json.dumps(document))
     refused, known, torch = in_another_process(READ, file, file.parent / "study.json").splitlines()
@@ -172,6 +173,21 @@ def test_tokens_are_cut_anew_when_the_tokenizer_changes(file: Path) -> None:
         ("x = 1\n\ny = 1 / 0", "my_parts.py:3: ZeroDivisionError: division by zero"),
         ("def f(:", "my_parts.py:1: SyntaxError: "),
         ("import nowhere_at_all", "my_parts.py:1: ModuleNotFoundError: No module named 'nowhere_at_all'"),
+        (
+            "from dataclasses import make_dataclass\nfrom sweeplab.plugins import model\n"
+            "@model('own', make_dataclass('S', [('width', int, 3)]))\ndef f(values): ...",
+            "my_parts.py:3: ValueError: width of model own is another name of n_embd: read values.n_embd",
+        ),
+        (
+            "from dataclasses import make_dataclass\nfrom sweeplab.plugins import model\n"
+            "@model('own', make_dataclass('S', [('n_layer', int, 3)]))\ndef f(values): ...",
+            "my_parts.py:3: ValueError: hyperparameter 'n_layer' is sweeplab's own: give another name",
+        ),
+        (
+            "from dataclasses import make_dataclass\nfrom sweeplab.plugins import model\n"
+            "@model('own', make_dataclass('S', [('units', list, 3)]))\ndef f(values): ...",
+            "my_parts.py:3: ValueError: units of model own is declared as list; allowed: int, float, bool, str",
+        ),
         ("raise SystemExit(7)", "my_parts.py:1: SystemExit: 7"),
         ("raise ValueError('one\\ntwo')", "my_parts.py:1: ValueError: one"),
         (
@@ -219,3 +235,51 @@ def test_a_corpus_that_raises_says_where(file: Path) -> None:
         prepare("digits", "threes")
     (file.parent / "my_parts.py").write_text(PARTS)
     read_study(file, allow_plugins=True)
+
+
+def test_a_permission_is_given_once_to_this_code(file: Path) -> None:
+    with pytest.raises(BadInput, match="is code that would run here; allowed: --allow-plugins"):
+        read_study(file)
+    read_study(file, allow_plugins=True)
+    assert read_study(file).plugins[0].provides["corpus"] == ["digits"]
+    (file.parent / "elsewhere.py").write_text(PARTS)
+    assert read_study(file, ["plugins=[elsewhere.py]"]).plugins[0].file.endswith("elsewhere.py"), (
+        "by its digest"
+    )
+    (file.parent / "my_parts.py").write_text(PARTS + "# changed\n")
+    with pytest.raises(BadInput, match=r"my_parts.py is code .* and has changed since you allowed it"):
+        read_study(file)
+    read_study(file, allow_plugins=True)
+    read_study(file)
+
+
+PACKAGE = {
+    "my_package/__init__.py": "from pathlib import Path\nPath(__file__).with_name('it ran').touch()\n",
+    "my_package/parts.py": "from sweeplab.plugins import activation\nactivation('cubed')(lambda x: x**3)\n",
+    "my_package-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n",
+    "my_package-1.0.dist-info/entry_points.txt": "[sweeplab.plugins]\nmine = my_package.parts\n",
+}
+
+
+def test_an_installed_package_is_a_plugin(file: Path, tmp_path: Path, monkeypatch) -> None:
+    for name, text in PACKAGE.items():
+        (tmp_path / "site" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "site" / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    ran = tmp_path / "site/my_package/it ran"
+    file.write_text(
+        "name: own\nplugins: [mine]\ndata: {corpus: python-docs, tokenizer: char}\nfixed: {activation: cubed}\n"
+    )
+    with pytest.raises(BadInput, match="the plugin mine is code that would run here"):
+        read_study(file)
+    assert not ran.exists()
+    (plugin,) = read_study(file, allow_plugins=True).plugins
+    assert plugin.file == "mine" and plugin.provides == {"activation": ["cubed"]} and ran.exists()
+    assert read_study(file).plugins == [plugin]
+    (tmp_path / "site/my_package/parts.py").write_text(PACKAGE["my_package/parts.py"] + "# changed\n")
+    with pytest.raises(BadInput, match="and has changed since you allowed it"):
+        read_study(file)
+    with pytest.raises(BadInput, match=r"no plugin .min.: no installed package .*did you mean 'mine'"):
+        read_study(file, ["plugins=[min]"], allow_plugins=True)
+    for name in [name for name in sys.modules if name.startswith("my_package")]:
+        del sys.modules[name]

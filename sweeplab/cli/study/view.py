@@ -44,12 +44,11 @@ from sweeplab.lab.identity import read_orders
 from sweeplab.lab.listing import StudyState, loss_unit_of, study_state
 from sweeplab.lab.showing import places_in_words, show_study, states_in_words
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import RunState
 from sweeplab.study.plan import CellPlan
 from sweeplab.sweep.control.following import wait_for_job, watch_study
 from sweeplab.sweep.engines import engine_class
 from sweeplab.sweep.engines.base import HEAD
-from sweeplab.sweep.work.progress import StudyProgress
+from sweeplab.sweep.work.progress import StudyProgress, ended_in_words, pace
 from sweeplab.sweep.work.worker import leaving_signals
 
 Result = TypeVar("Result")
@@ -167,11 +166,11 @@ class Lines:
         if self._places not in ("", words):
             self._say(self._places)
         if isinstance(event, events.TrialEnded):
-            self._say("  ".join(_ended(event, progress)))
+            self._say(ended_in_words(event, progress))
         elif isinstance(event, events.StudyError | events.StudyNotice):
             self._say(event.message)
         elif self._said and time.monotonic() - self._said > QUIET_SECONDS:
-            so_far = ", ".join([_trials_done(progress), *_pace(progress)])
+            so_far = ", ".join([_trials_done(progress), *pace(progress)])
             self._say(f"{len(progress.live)} running, {so_far}")
 
     def _say(self, text: str) -> None:
@@ -179,30 +178,11 @@ class Lines:
         self._console.print(text, soft_wrap=True)
 
 
-def _ended(event: events.TrialEnded, progress: StudyProgress) -> Iterator[str]:
-    yield out_of(progress.counted, progress.plan.trials)
-    yield f"{event.cell} trial {event.trial}"
-    yield event.ending.outcome
-    if event.ending.outcome is RunState.FAILED:
-        yield progress.errors[-1]
-    elif event.ending.value is not None:
-        yield f"{progress.plan.metric} {event.ending.value:.4f}"
-    yield ", ".join(_pace(progress))
-
-
 def _trials_done(progress: StudyProgress) -> str:
     text = several(progress.plan.trials or progress.counted, "trial")
     if progress.plan.trials:
         text = f"{progress.counted} of {text}"
     return text + f" ({progress.done_before} before)" * bool(progress.done_before)
-
-
-def _pace(progress: StudyProgress) -> Iterator[str]:
-    if (left := progress.left).high:
-        yield f"{left.in_words} left"
-    if progress.new:
-        per_minute = progress.new / progress.seconds * 60
-        yield f"{per_minute:.1f} a minute" if per_minute >= 1 else f"{per_minute * 60:.1f} an hour"
 
 
 def _line(*parts: tuple[str, str] | str) -> Text:
@@ -219,7 +199,7 @@ def _totals(progress: StudyProgress, width: int) -> Iterator[Table | Text]:
     )
     row.add_row(*[bar] * bool(total), _line(done))
     yield row
-    yield _line(", ".join([*_pace(progress), f"{duration(round(progress.seconds))} so far"]))
+    yield _line(", ".join([*pace(progress), f"{duration(round(progress.seconds))} so far"]))
     yield _line((counts(dict(sorted(progress.states.items()))) or "no trial has ended yet", "dim"))
     known = [(cell.best, key) for key, cell in progress.cells.items() if cell.best is not None]
     if known:
@@ -403,7 +383,7 @@ def followed(
     # Imported here because it imports torch, for which `study run` need not wait.
     from sweeplab.sweep.confirming import Interrupted
 
-    outlive_readers(study.folder.log)
+    outlive_readers()
     screen = console(stderr=True, quiet=quiet)
     live = _is_live(screen) and not as_json
     with counted_interrupts(lambda text: None if live or quiet else write_line(text)) as interrupts:

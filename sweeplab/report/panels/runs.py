@@ -61,10 +61,10 @@ MANY = 20_000
 _RUN = [*TRIAL, "seed"]
 _MOST_BASELINES = 4
 _Progress = Annotated[str, PanelOption(tuple(PROGRESS))]
-_Curve = Annotated[str, PanelOption(tuple(CURVES))]
+_Curve = Annotated[str, PanelOption(tuple(CURVES), measures=True)]
 _Any = Annotated[str, PanelOption((*FACTS, *TABLE), needed=f"any hyperparameter, {', '.join(FACTS)}")]
 _Size = Annotated[str, PanelOption(tuple(TABLE))]
-_Metric = Annotated[str, PanelOption((AUTO, *LOSSES))]
+_Metric = Annotated[str, PanelOption((AUTO, *LOSSES), measures=True)]
 
 
 class CurvesPanel(Panel, name="learning_curves"):

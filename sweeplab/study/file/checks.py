@@ -17,11 +17,13 @@ from sweeplab.formatting import several
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.study.algorithms import read_algorithm
 from sweeplab.study.file.entries import EVALUATED, Written, expression, is_searched, share_of
+from sweeplab.study.notation import Refusal
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, dotted, shown
 from sweeplab.study.rules import FACTS, UNSEEN, Rule
 from sweeplab.study.search import Derived, Divisors, Range, SearchSpec, needs
 from sweeplab.study.space import Space, cells, spaces_of, unmet
-from sweeplab.study.spec import SEED_FORMS, ConditionalSeed, Pruner, Refusal, Sampler, StudySpec
+from sweeplab.study.spec import SEED_FORMS, ConditionalSeed, Pruner, Sampler, StudySpec
+from sweeplab.train.run import is_at_end
 
 MOST_CELLS = 1000
 # Every draw is checked against all constraints: more of them take minutes before the first trial.
@@ -86,6 +88,11 @@ def study_from(document: Any, problems: Problems) -> StudySpec:
     for index, seed in enumerate(spec.seeds if spec else ()):
         if isinstance(seed, ConditionalSeed):
             _check_names(seed.when, ("seeds", index, "when"), problems)
+    if spec and is_at_end(spec.objective.metric) and spec.pruner.type != "none":
+        what = (
+            f"pruner {spec.pruner.type} compares nothing: {spec.objective.metric} is measured at a run's end"
+        )
+        problems.add(("pruner",), what, "pruner: none, or a metric that is measured at every evaluation")
     if sound:
         _check_space(draft, problems)
     if spec is None or problems.found:

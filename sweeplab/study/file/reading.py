@@ -91,6 +91,11 @@ def read_plain(
 
 
 def _plain(value: Any) -> Any:
+    from sweeplab.study.objects import as_written  # Optuna's samplers and pruners
+
+    written = as_written(value)
+    if written is not value:
+        return written
     return value.item() if hasattr(value, "item") else str(value)  # NumPy's numbers; paths
 
 
@@ -99,12 +104,15 @@ def _read(
 ) -> StudySpec:
     if isinstance(document, dict):
         _rename(document, problems)
-        _lay_all_over(document, [*overrides, *([] if name is None else [f"--name {name}"])], problems)
-        _rename(document, problems)  # an override may set a whole section
+        options = [*overrides, *([] if name is None else [f"--name {name}"])]
+        of_plugins = [option for option in options if option.startswith("plugins")]
+        _lay_all_over(document, of_plugins, problems)
         before = len(problems.found)
         import_plugins(document, problems, allow_plugins)
         if len(problems.found) > before:  # without the plugins, the names of their parts are unknown
             raise BadInput(*problems.found)
+        _lay_all_over(document, [option for option in options if option not in of_plugins], problems)
+        _rename(document, problems)  # an override may set a whole section
         if document.get("preset") in preset_names():
             _lay_under("preset", preset(document["preset"]).values, document, problems.source)
         _lay_start_under(document, problems.source)

@@ -193,7 +193,7 @@ def _in_words(command: Command) -> str:
         case "budget":
             limits = ", ".join(f"{name} {each:g}" for name, each in value.items() if each is not None)
             return f"extend: {limits}"
-        case "stop trial" | "withdraw" | "reopen":
+        case "stop trial" | "prune trial" | "withdraw" | "reopen":
             return f"{command.kind.split()[0]} trial {value['trial']} in cell {value['cell']}"
         case "enqueue" | "retry":
             values = ", ".join(f"{name} {yaml_text(each)}" for name, each in value.get("values", {}).items())

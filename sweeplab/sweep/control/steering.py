@@ -322,6 +322,11 @@ def _retrying(trial: FrozenTrial) -> dict[str, Any]:
     return {"retries": trial.number, **kept}
 
 
+def prune_trial(folder: StudyFolder, cell: str, number: int) -> None:
+    """Prune a running trial at its next evaluation."""
+    Commands.open(folder).add("prune trial", {"cell": cell, "trial": number})
+
+
 def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Done:
     """Stop a trial at its next evaluation, with its best value so far; withdraw it if it has not started.
 

@@ -73,13 +73,14 @@ class ControlState:
     """The state after all commands up to `revision`.
 
     `budget` is None while the study file's budget applies. `start` is the last supervisor's, and `status` is how it
-    ended. `stopped` are the trials to stop, as cell and number.
+    ended. `stopped` are the trials to stop, as cell and number; `pruned` those to prune.
     """
 
     revision: int = 0
     phase: Phase = "run"
     budget: Budget | None = None
     stopped: frozenset[tuple[str, int]] = frozenset()
+    pruned: frozenset[tuple[str, int]] = frozenset()
     start: SupervisorStart = SupervisorStart()
     status: str | None = None
 
@@ -98,8 +99,11 @@ class ControlState:
                 return replace(state, budget=Budget.model_validate(value))
             case "stop trial":
                 return replace(state, stopped=self.stopped | {(value["cell"], value["trial"])})
+            case "prune trial":
+                return replace(state, pruned=self.pruned | {(value["cell"], value["trial"])})
             case "reopen":
-                return replace(state, stopped=self.stopped - {(value["cell"], value["trial"])})
+                place = {(value["cell"], value["trial"])}
+                return replace(state, stopped=self.stopped - place, pruned=self.pruned - place)
         return state
 
 

@@ -184,7 +184,7 @@ def _study_trials(spec: StudySpec, lab: Path, name: str, data: DataDescription) 
         raise _Missing(*error.problems) from error
     theirs = read_spec(folder)
     if theirs.objective != spec.objective:
-        how = [f"{each.objective.metric}, {each.objective.at}" for each in (theirs, spec)]
+        how = [f"{each.objective.label}, {each.objective.at}" for each in (theirs, spec)]
         raise BadInput(f"study {name} values trials by {how[0]}, this study by {how[1]}")
     described = folder.data
     if described.token_digest != data.token_digest:

@@ -10,12 +10,12 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.formatting import counts, duration
+from sweeplab.formatting import counts, duration, out_of
 from sweeplab.lab.describing import summarize
 from sweeplab.lab.events import Event, RunEvaluated, StudyError, TrialClaimed, TrialEnded, TrialEvent
 from sweeplab.lab.listing import StudyState, state_in_phase
@@ -204,3 +204,28 @@ def _targets(spec: StudySpec) -> dict[str, Apprise]:
     if problems:
         raise BadInput(*problems)
     return targets
+
+
+def ended_in_words(event: TrialEnded, progress: StudyProgress) -> str:
+    """Describe a trial that has ended in one line, with how far the study is."""
+    return "  ".join(_ended(event, progress))
+
+
+def _ended(event: TrialEnded, progress: StudyProgress) -> Iterator[str]:
+    yield out_of(progress.counted, progress.plan.trials)
+    yield f"{event.cell} trial {event.trial}"
+    yield event.ending.outcome
+    if event.ending.outcome is RunState.FAILED:
+        yield progress.errors[-1]
+    elif event.ending.value is not None:
+        yield f"{progress.plan.metric} {event.ending.value:.4f}"
+    yield ", ".join(pace(progress))
+
+
+def pace(progress: StudyProgress) -> Iterator[str]:
+    """Yield the time left and the trials in a time, as far as they are known."""
+    if (left := progress.left).high:
+        yield f"{left.in_words} left"
+    if progress.new:
+        per_minute = progress.new / progress.seconds * 60
+        yield f"{per_minute:.1f} a minute" if per_minute >= 1 else f"{per_minute * 60:.1f} an hour"

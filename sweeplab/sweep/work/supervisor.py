@@ -317,18 +317,18 @@ class _Supervisor:
             self._ours.add(event.place)
         elif isinstance(event, events.TrialEvent):
             self._ours.discard(event.place)
-        if isinstance(event, events.TrialEvent):
-            self.shipping.hear(event)
         self._take_in(event)
+        if isinstance(event, events.TrialEvent):
+            self.shipping.hear(event)  # after callbacks, which may have logged something
 
     def _read_feed(self) -> None:
         """Take in the events that workers elsewhere have left in the run folders."""
         for event in self._stream.new():
-            self.shipping.hear(event)
             if isinstance(event, events.TrialEnded):
                 self.pool.note_end(event)
             if isinstance(event, events.TrialEnded) or event.place not in self._ours:
                 self._take_in(event)
+            self.shipping.hear(event)
 
     def _take_in(self, event: events.Event) -> None:
         """Take in an event; a trial's end arrives from its worker and from the folder, and counts once."""

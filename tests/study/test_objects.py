@@ -1,0 +1,95 @@
+"""Samplers and pruners given as Optuna's objects are written as a study file has them."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+
+import pytest
+from optuna import pruners, samplers
+
+import sweeplab
+from sweeplab.errors import BadInput
+from sweeplab.study.objects import as_written, with_algorithms
+
+
+def quiet(kind, **arguments):
+    """Return an object without Optuna's warnings that it is experimental."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return kind(**arguments)
+
+
+WRAPPED = pruners.MedianPruner(n_warmup_steps=3)
+WRITTEN = [
+    (samplers.TPESampler(n_startup_trials=5, seed=3), {"type": "tpe", "n_startup_trials": 5}),
+    (samplers.TPESampler, {"type": "tpe"}),
+    (
+        partial(samplers.GPSampler, deterministic_objective=True),
+        {"type": "gp", "deterministic_objective": True},
+    ),
+    (samplers.RandomSampler(), {"type": "random"}),
+    (quiet(samplers.CmaEsSampler, popsize=6), {"type": "cmaes", "popsize": 6}),
+    (quiet(samplers.QMCSampler, qmc_type="halton"), {"type": "qmc", "qmc_type": "halton"}),
+    (pruners.MedianPruner(n_warmup_steps=10), {"type": "median", "n_warmup_steps": 10}),
+    (pruners.PercentilePruner(25.0), {"type": "percentile", "percentile": 25.0}),
+    (pruners.SuccessiveHalvingPruner(), {"type": "asha"}),
+    (quiet(pruners.HyperbandPruner, reduction_factor=4), {"type": "hyperband", "reduction_factor": 4}),
+    (
+        quiet(pruners.PatientPruner, wrapped_pruner=WRAPPED, patience=2),
+        {"type": "patient", "patience": 2, "wrapped_pruner": {"type": "median", "n_warmup_steps": 3}},
+    ),
+    (
+        pruners.ThresholdPruner(upper=4.0),
+        {"type": "threshold", "upper": 4.0, "n_warmup_steps": 0, "interval_steps": 1},
+    ),
+    (pruners.NopPruner(), {"type": "none"}),
+    ("tpe", "tpe"),
+    ({"type": "tpe"}, {"type": "tpe"}),
+]
+
+
+@pytest.mark.parametrize(("given", "written"), WRITTEN, ids=lambda part: str(part)[:30])
+def test_an_object_is_written_by_its_class_and_arguments(given, written, tiny) -> None:
+    assert as_written(given) == written
+    is_pruner = "Pruner" in repr(given)
+    spec = with_algorithms(tiny(), None if is_pruner else given, given if is_pruner else None)
+    read = spec.pruner if is_pruner else spec.sampler
+    assert read.type == (written if isinstance(written, str) else written["type"])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            samplers.BruteForceSampler,
+            "a BruteForceSampler cannot be made in each worker; allowed: CmaEsSampler, ",
+        ),
+        (
+            quiet(samplers.GPSampler, deterministic_objective=True),
+            "this GPSampler does not tell the argument behind its ",
+        ),
+        (quiet(samplers.TPESampler, gamma=lambda n: 3), "gamma"),
+        (pruners.WilcoxonPruner, "a WilcoxonPruner cannot be made in each worker"),
+        (partial(samplers.TPESampler, n_startup=3), "n_startup"),
+        (7, "sampler is 7; allowed: auto | joint | tpe"),
+    ],
+    ids=lambda given: str(given)[:30],
+)
+def test_what_a_worker_cannot_make_is_one_line(given, said: str, tiny) -> None:
+    with pytest.raises(BadInput) as error:
+        with_algorithms(tiny(), given, None)
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_study_takes_them(tmp_path) -> None:
+    study = sweeplab.make_study(
+        "own",
+        lab=tmp_path,
+        data={"corpus": "python-docs", "tokenizer": "char"},
+        search={"learning_rate": "suggested"},
+        sampler=samplers.TPESampler(n_startup_trials=2),
+        pruner=WRAPPED,
+    )
+    assert study.spec.sampler.options == {"n_startup_trials": 2}
+    assert study.spec.pruner.options == {"n_warmup_steps": 3}
