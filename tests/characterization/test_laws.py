@@ -55,7 +55,8 @@ def _write(name: str, header: str, *columns: np.ndarray) -> None:
 
 
 def test_what_laws_say(tables: Path, golden: Golden) -> None:
-    shapes = Shapes(tables, floats=True)
+    # Which pattern is the strongest of several equal ones follows from rounding, which follows from threads.
+    shapes = Shapes(tables, floats=True, unlike=("strongest",))
     for line in LINES:
         golden.check(line, described(command(line), shapes))
     ledger = [shapes.of(each) for each in _lines(tables / "lab" / "ledger.jsonl")]
