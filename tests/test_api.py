@@ -80,6 +80,7 @@ def result(
         )
 
 
+@pytest.mark.slow
 def test_a_study_runs_and_says_how_it_stands(result: StudyResult, heard: list[type]) -> None:
     assert result.status == "complete"
     assert result.report and result.report.is_file()
@@ -111,6 +112,7 @@ def test_curves_are_tidy(result: StudyResult) -> None:
     assert (curves["train_tokens"] == curves["iteration"] * 64).all()
 
 
+@pytest.mark.slow
 def test_a_study_of_the_lab_is_opened_shown_and_goes_on(result: StudyResult) -> None:
     study = sweeplab.open_study("tiny", result.folder.lab)
     assert study.best == result.best and len(study.trials()) == 2
@@ -269,6 +271,7 @@ def test_what_varied_comes_first(result: StudyResult) -> None:
     assert {*result.trials()["betas"]} == {(0.9, 0.95)}
 
 
+@pytest.mark.slow
 def test_a_study_is_reported_plotted_extended_and_given_trials(result: StudyResult, tmp_path: Path) -> None:
     shutil.copytree(result.folder.lab, tmp_path / "lab")
     study = sweeplab.open_study("tiny", tmp_path / "lab")
@@ -285,6 +288,7 @@ def test_a_study_is_reported_plotted_extended_and_given_trials(result: StudyResu
     assert study.spec.budget.trials_per_cell == 1
 
 
+@pytest.mark.slow
 def test_the_end_is_told_before_the_report_is_written(result: StudyResult, tmp_path: Path) -> None:
     shutil.copytree(result.folder.lab, tmp_path / "lab")
     study = sweeplab.open_study("tiny", tmp_path / "lab")
@@ -301,6 +305,7 @@ def test_looking_for_a_run_makes_no_lab(tmp_path: Path, monkeypatch: pytest.Monk
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_values_make_the_same_study_as_a_file(tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(STUDY)
     names = (

@@ -174,7 +174,7 @@ Preset = Annotated[
     str | None,
     option("NAME", "Values of a published model: gpt2, bert-base, t5-small, …", autocompletion=presets),
 ]
-AllowPlugins = Annotated[bool, flag("Import the study's plugins, its Python files.", "--allow-plugins")]
+AllowPlugins = Annotated[bool, flag("Allow the study's plugins, which are code, once.", "--allow-plugins")]
 Force = Annotated[bool, flag("Overwrite what exists already.", "--force")]
 Quiet = Annotated[bool, flag("Print errors only.", "--quiet", "-q")]
 Yes = Annotated[bool, flag("Do not ask for confirmation.", "--yes", "-y")]

@@ -15,7 +15,7 @@ from pydantic import Field, TypeAdapter
 from sweeplab.data.task import TASK, have_one_task
 from sweeplab.errors import BadInput
 from sweeplab.formatting import bytes_in_words, several
-from sweeplab.hyperparameters import SHAPE, TABLE, Hyperparameters
+from sweeplab.hyperparameters import TABLE, TRANSFORMER, Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.records.folders import DataDescription
@@ -403,7 +403,12 @@ def warnings(spec: StudySpec, cells: Sequence[Samples]) -> list[str]:
         messages.append(
             f"the prior of {', '.join(priors)} has no effect: the sampler {sampler} takes none, joint does"
         )
-    varying = set(filter(varies, spec.search.keys() & set(SHAPE)))
+    models = {run.model for cell in cells for run in cell.valid} - {TRANSFORMER}
+    if models:
+        messages.append(
+            f"model {', '.join(sorted(models))} is a plugin's: its runs train one by one, not stacked"
+        )
+    varying = {name for name in spec.search if TABLE[name].shape and varies(name)}
     if not all(have_one_task(cell.valid) for cell in cells):
         tasks = ", ".join(sorted(varying & {*TASK}))
         messages.append(f"{tasks} searched: sampling and pruning compare losses of different tasks")

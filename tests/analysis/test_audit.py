@@ -86,6 +86,7 @@ def evidence_of(name: str) -> AuditTable:
 FITTED = ("one trial, one seed", "all stopped", "settings that are not known")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=pytest.mark.slow) if each in FITTED else each for each in STUDIES]
 )
@@ -106,6 +107,7 @@ def test_a_check_answers_on_any_study(check, name: str) -> None:
     assert check.question.endswith("?")
 
 
+@pytest.mark.slow
 def test_a_clean_study_has_only_its_embeddings_to_be_asked_about() -> None:
     found = audit(clean_evidence())
     states = {each["name"]: each["state"] for each in found["findings"]}
@@ -128,6 +130,7 @@ def test_embeddings_and_what_they_do_to_the_exponents() -> None:
     assert look_at("embeddings", other).state == CLEAR
 
 
+@pytest.mark.slow
 def test_a_head_that_is_left_out() -> None:
     kaplan = Conventions(params="non-embedding", flops="6nd")
     finding = look_at("head", clean_evidence(kaplan))
@@ -186,6 +189,7 @@ BAD = {
 ALIKE = ("decay", "batch-size")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=pytest.mark.slow) if each in ALIKE else each for each in BAD]
 )
@@ -216,6 +220,7 @@ def test_a_loss_that_rose_again_was_not_got_from_all_tokens() -> None:
     assert look("best-before-end", overfitted, Conventions(at="final")).state == CLEAR
 
 
+@pytest.mark.slow
 def test_points_that_are_the_best_of_unlike_numbers_of_trials() -> None:
     runs = clean()
     finding = look("chosen-among", runs[(runs["n_layer"] > 1) | (runs["trial"] == 1)])
@@ -227,6 +232,7 @@ def test_points_that_are_the_best_of_unlike_numbers_of_trials() -> None:
     assert look("chosen-among", pruned).state == CLEAR, "what was pruned was tried"
 
 
+@pytest.mark.slow
 def test_lengths_that_rounding_alone_keeps_apart_are_one_budget() -> None:
     runs = clean()
     # 100 iterations of 16 rows are 66.7 of 24: 67 of them read half a percent more.
@@ -241,6 +247,7 @@ def test_lengths_that_rounding_alone_keeps_apart_are_one_budget() -> None:
         assert gather(table).points.n == CELLS
 
 
+@pytest.mark.slow
 def test_a_warm_up_that_hurts_moves_the_exponent_and_leaving_it_out_brings_it_back() -> None:
     def slow(run: dict) -> dict:
         part = 20 * 1024 / run["train_tokens"]
@@ -261,6 +268,7 @@ def test_a_warm_up_that_does_not_hurt_is_told_and_moves_nothing() -> None:
         assert each["after"]["value"] == pytest.approx(each["before"]["value"], abs=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "state"),
     [

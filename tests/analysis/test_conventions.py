@@ -17,6 +17,7 @@ from sweeplab.model.accounting import parameters
 from sweeplab.model.shape import ModelShape
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [True, False])
 def test_parameters_by_convention(tied: bool) -> None:
     runs = plant(seeds=1, rates=(1e-3,), tie_weights=tied)
@@ -83,6 +84,7 @@ def test_losses_have_the_unit_of_their_objective(objective: str, unit: str) -> N
     assert study_points(runs).conventions["loss"] == f"{unit}, the lowest evaluation of a run"
 
 
+@pytest.mark.slow
 def test_laws_are_of_the_whole_validation_split_where_all_runs_have_it() -> None:
     runs = plant(
         seeds=1, rates=(1e-3,), change=lambda run: {"state": "pruned"} if run["max_iters"] == 100 else {}
@@ -154,6 +156,7 @@ def test_a_file_is_counted_as_it_was_written(tmp_path: Path) -> None:
         read_points(bare, None, Conventions(flops="counted"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [pytest.param("csv", marks=pytest.mark.slow), "parquet"])
 def test_a_file_of_an_exported_study_is_the_study(suffix: str, tmp_path: Path) -> None:
     runs, path = plant(seeds=2), tmp_path / f"runs.{suffix}"

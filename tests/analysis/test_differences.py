@@ -53,6 +53,7 @@ def test_a_true_difference_lies_in_the_interval_as_often_as_none_does() -> None:
     assert (true.low, true.high) == pytest.approx((none.low + 0.05, none.high + 0.05))
 
 
+@pytest.mark.slow
 def test_more_trials_of_one_study_are_no_difference_over_all_cells() -> None:
     """The best of 32 trials lies below the best of 2 in every cell, by the same luck."""
     few = sweep_of(plant_sweep(n_trials=2, noise=0.02, seeds=3, name="few", key=1), DESIGN)

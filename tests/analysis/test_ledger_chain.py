@@ -66,6 +66,7 @@ def test_what_is_appended_is_read(ledger: Path) -> None:
     assert (new.number, new.previous, read_chain(ledger).head) == (5, chain.head, new.sha256)
 
 
+@pytest.mark.slow
 def test_every_bit_counts(ledger: Path) -> None:
     whole = ledger.read_bytes()
     for at in range(len(whole)):

@@ -38,6 +38,7 @@ def test_a_trial_with_a_seed_that_has_no_end_is_no_point() -> None:
     assert {trial for name, trial in trials.items() if "max_iters=100/" in name} == {"0"}
 
 
+@pytest.mark.slow
 def test_cells_that_differ_in_their_training_are_one_model() -> None:
     def change(run: dict) -> dict:
         return {"cell": f"{run['cell']},learning_rate={run['learning_rate']}", "trial": 0}
@@ -90,6 +91,7 @@ def test_two_studies_have_points_of_their_own() -> None:
     assert {name.split("/")[0] for name in points.names} == {"planted", "other"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.002, 0.02])
 def test_the_spread_of_seeds_is_pooled(noise: float) -> None:
     points = study_points(plant(seeds=3, noise=noise))

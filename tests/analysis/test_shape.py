@@ -30,6 +30,7 @@ from sweeplab.model.shape import ModelShape, settled
 FOUR = GRIDS[16]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("law", "rival"), [("shape", "width-depth"), ("width-depth", "shape"), ("power-n", "")]
 )
@@ -43,6 +44,7 @@ def test_the_planted_form_is_chosen(law: str, rival: str) -> None:
         assert "do not predict larger runs better than power-n" in choice.says[0] and not choice.doubt
 
 
+@pytest.mark.slow
 def test_a_law_of_n_on_unlike_shapes_is_weak() -> None:
     points = plant_shapes("width-depth", 1e-4, layers=FOUR[0], widths=FOUR[1])
     alpha = {each.quantity.name: each for each in assess(points, LAWS["power-n"], others=()).estimates}[
@@ -68,6 +70,7 @@ def test_the_family_along_which_a_law_of_n_holds(layers, widths, family: str) ->
     json.dumps(said.as_dict())
 
 
+@pytest.mark.slow
 def test_the_best_shape_is_that_of_lowest_loss() -> None:
     """Found by hand among all shapes with as many parameters as the growth of N gives."""
     points, truth = plant_shapes("width-depth", 1e-5, layers=FOUR[0], widths=FOUR[1]), TRUTHS["width-depth"]
@@ -92,6 +95,7 @@ def test_the_best_shape_is_that_of_lowest_loss() -> None:
     assert beyond["value"] is None and "outside of those tried, 1 to 8" in beyond["why"]
 
 
+@pytest.mark.slow
 def test_a_product_is_best_at_an_end_and_flat_where_it_is() -> None:
     steep = shapes_of(plant_shapes(noise=1e-4))
     assert "the widest is the best: a product of powers is lowest at an end" in steep.says[-1]
@@ -102,6 +106,7 @@ def test_a_product_is_best_at_an_end_and_flat_where_it_is() -> None:
     assert said.as_dict()["derived"][WORST]["high"] < 1.01
 
 
+@pytest.mark.slow
 def test_exponents_of_params_along_families() -> None:
     truth, plane = TRUTHS["width-depth"], plane_of(plant_shapes(layers=FOUR[0], widths=FOUR[1]))
     fit = assess(
@@ -117,6 +122,7 @@ def test_exponents_of_params_along_families() -> None:
     assert min(a, b) / (p + q) < one < max(a, b) / (p + q)
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_planted_effect() -> None:
     held, random = [], np.random.default_rng(5)
     for _ in range(25):
@@ -136,6 +142,7 @@ def test_intervals_cover_the_planted_effect() -> None:
     assert np.mean(held) >= 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n_seeds", "sd", "verdict", "why"),
     [
@@ -158,6 +165,7 @@ def test_a_study_says_of_depth_no_more_than_its_cells_do(
     assert (verdict == "identified") == found["says"][0].endswith("different")
 
 
+@pytest.mark.slow
 def test_the_frontier_is_the_brute_forces() -> None:
     points = plant_shapes(noise=0.05)
     found = shapes_of(points)
@@ -171,6 +179,7 @@ def test_the_frontier_is_the_brute_forces() -> None:
         assert each.on_frontier == (not beaten)
 
 
+@pytest.mark.slow
 def test_shapes_that_are_not_known_are_counted() -> None:
     points = plant_shapes(layers=FOUR[0], widths=FOUR[1])
     layer = points.shape["n_layer"].copy()
@@ -181,6 +190,7 @@ def test_shapes_that_are_not_known_are_counted() -> None:
         shapes_of(replace(points, shape={}))
 
 
+@pytest.mark.slow
 def test_a_table_with_tokens_and_other_names() -> None:
     """The law of the shape has a term of tokens where they vary, and `predict` reads the table's own names."""
     random = np.random.default_rng(7)

@@ -76,6 +76,7 @@ def test_a_trial_stands_by_its_value_in_its_cell_and_behind_if_it_was_cut_short(
         assert ended["above"].min() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("evaluator", ["ped-anova", pytest.param("fanova", marks=pytest.mark.slow)])
 def test_importances_find_what_was_planted(evaluator) -> None:
     found = importances(sweep_of(plant_sweep(60, SOME_CELLS), DESIGN), evaluator)

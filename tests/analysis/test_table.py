@@ -85,6 +85,7 @@ def table(lab: Path) -> pd.DataFrame:
     return runs_table(lab, "small")
 
 
+@pytest.mark.slow
 def test_a_row_a_run_in_the_order_of_people(table: pd.DataFrame) -> None:
     rows = list(zip(table["cell"], table["trial"], table["seed"], table["state"], strict=True))
     assert rows == [

@@ -81,6 +81,7 @@ def described(said: Said, shapes: Shapes) -> dict[str, Any]:
     return {"code": said.code, "out": shapes.of(out)} | ({"err": errors} if errors else {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", READ)
 def test_what_is_read(line: str, place: Path, shapes: Shapes, golden: Golden) -> None:
     golden.check(line, described(command(line), shapes))
@@ -99,6 +100,7 @@ def test_what_was_said_while_studies_ran(lab: Lab, golden: Golden) -> None:
     golden.check("events and results", lab.events)
 
 
+@pytest.mark.slow
 def test_what_is_written(
     place: Path, tmp_path: Path, shapes: Shapes, golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:

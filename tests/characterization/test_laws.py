@@ -54,6 +54,7 @@ def _write(name: str, header: str, *columns: np.ndarray) -> None:
     np.savetxt(name, np.c_[columns], delimiter=",", header=header, comments="")
 
 
+@pytest.mark.slow
 def test_what_laws_say(tables: Path, golden: Golden) -> None:
     # Which pattern is the strongest of several equal ones follows from rounding, which follows from threads.
     shapes = Shapes(tables, floats=True, unlike=("strongest",))

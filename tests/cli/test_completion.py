@@ -52,6 +52,7 @@ def offered(cli):
     return ask
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_study_s_name_is_completed(shell: str, lab: Path) -> None:
     environment = {**os.environ, **asking(shell, "sweeplab study show sm")}

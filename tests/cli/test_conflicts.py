@@ -56,6 +56,7 @@ ALTERNATIVES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_no_setting_replaces_another(setting: str, cli: Callable[..., Said], folder: Path) -> None:
     (folder / "mine.yaml").write_text(STUDY)

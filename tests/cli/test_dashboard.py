@@ -61,6 +61,7 @@ def ask(url: str, content: object = None, **headers: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
+@pytest.mark.slow
 def test_it_answers_this_machine_at_its_address_alone(finished) -> None:
     with served("tiny", "--lab", finished.lab) as url:
         place = urlsplit(url)
@@ -93,6 +94,7 @@ def test_it_answers_this_machine_at_its_address_alone(finished) -> None:
         assert unknown[0] == 400 and "did you mean 'tiny'" in unknown[1]
 
 
+@pytest.mark.slow
 def test_odd_requests_are_refused(finished) -> None:
     digits, deep = b"9" * 5000, b"[" * 50_000
     texts = (b"[]", b"1", b"null", b"{", b"\xff", deep, b'{"order": %s}' % digits, b'{"order": "\\ud800"}')

@@ -48,6 +48,7 @@ def test_data_are_shown_as_they_are_read(folder: Path, cli: Callable[..., Any]) 
     assert refused.code == 2 and "did you mean 'content'?" in refused.err and refused.err.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["../notes/*.txt", "labels.csv"])
 def test_a_first_study_is_whole_and_says_its_time(folder: Path, cli: Callable[..., Any], place: str) -> None:
     (folder / "studies").mkdir()
@@ -79,6 +80,7 @@ def test_a_first_study_is_refused_in_one_line(
     assert not (folder / "mine.yaml").exists()
 
 
+@pytest.mark.slow
 def test_a_path_alone_is_a_study_s_data(folder: Path, cli: Callable[..., Any]) -> None:
     (folder / "a.txt").write_text(TEXT)
     (folder / "mine.yaml").write_text(

@@ -104,6 +104,7 @@ def test_timing_steps_runs_none(planted: Path) -> None:
     assert json.loads(run(SCRIPT, "study", "bench", "tiny.yaml", "-o", "compile=false", "--json"))
 
 
+@pytest.mark.slow
 def test_python_m_runs_none(planted: Path) -> None:
     (planted / "sweeplab.py").unlink()  # which is the program that a person asks for by -m
     assert "tiny" in run(sys.executable, "-m", "sweeplab", "study", "plan", "tiny.yaml")

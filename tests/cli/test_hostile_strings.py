@@ -92,6 +92,7 @@ PLACES = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_every_key_of_a_study_file(cli, folder: Path, place: str) -> None:
     first, _, second = place.partition(".")
@@ -117,6 +118,7 @@ def test_a_plugin_cannot_rewrite_the_question_about_it(cli, folder: Path) -> Non
     assert "evil.py" in line and r"\x1b[1A" in line and "--allow-plugins" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("fit",), ("audit",), ("compare",)], ids=" ".join)
 def test_headings_and_cells_of_a_table(cli, folder: Path, words: tuple[str, ...]) -> None:
     write_points(folder / "points.csv", heading := NAME.replace("\r", ""))

@@ -28,6 +28,7 @@ def test_the_findings_of_a_study(cli, finished) -> None:
 SWEEP = Path(__file__).parents[1] / "benchmarks/data/sweep_small.csv"
 
 
+@pytest.mark.slow
 def test_a_table_of_runs_is_split(cli) -> None:
     """Nine cells of an old studies/small.yaml: depth and width at equal parameters come first, then seeds."""
     said = cli("laws", "audit", SWEEP, "--json")

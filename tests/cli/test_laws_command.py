@@ -100,6 +100,7 @@ def test_refits_stand_beside_the_numbers_that_are_identified(more: tuple[str, ..
     assert "–  not identified" in rows["loss at budget"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "words"),
     [
@@ -115,6 +116,7 @@ def test_a_terminal_shows_how_far_a_long_fit_is(folder: Path, good: Path, comman
     assert played.code == 0 and words in played.raw and words not in played.screen.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
@@ -152,6 +154,7 @@ def test_what_speaks_against_a_file_is_said_wherever_it_is_fitted(command: str, 
         assert sum("every number is in doubt" in each for each in warnings) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "numbers"),
     [

@@ -215,6 +215,7 @@ def test_bad_input_of_verify_and_ledger(cli, folder: Path, table: Path) -> None:
         assert "line 1 was changed: its sha256 is not that of its content" in said.err
 
 
+@pytest.mark.slow
 def test_the_cells_of_a_study_are_forecast_and_scored(cli, folder: Path, finished) -> None:
     """Sealed before the study has been run in another lab; its runs' times are then moved behind it."""
     near = near_tiny(folder)

@@ -45,6 +45,7 @@ def lab(request: pytest.FixtureRequest, original: Path, tmp_path: Path) -> Itera
         assert contents(original) == before
 
 
+@pytest.mark.slow
 def test_pages_and_checkpoints_are_those_of_the_lab(lab: Path, cli) -> None:
     assert cli("report", "sweep", "tiny", "--lab", lab).code == 0
     client = connect(lab, tracking_uri(lab))

@@ -63,6 +63,7 @@ def test_a_wrong_word_is_answered_with_the_command(typed: str, meant: str, cli) 
     assert said.code == 2 and said.err.endswith(f"did you mean {meant!r}?\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

@@ -80,6 +80,15 @@ def test_a_study_of_a_module_is_killed_continued_and_used(cli, folder: Path) -> 
         assert len(refused.err.splitlines()) == 1, refused.err
 
 
+def test_a_plan_says_how_it_trains(cli, folder: Path) -> None:
+    shutil.copy(plugged.FOLDER / "nanogpt.py", folder)
+    (folder / "mine.yaml").write_text(STUDY)
+    planned = cli("plan", "mine.yaml", ALLOWED)
+    assert planned.code == 0
+    assert "model nanogpt is a plugin's: its runs train one by one, not stacked" in planned.out + planned.err
+    assert "mlp_ratio searched: sampling and pruning compare different sizes" in planned.out + planned.err
+
+
 @pytest.mark.parametrize(
     ("override", "said"),
     [

@@ -172,6 +172,7 @@ def users(source: Path, names: tuple[str, ...], modes: str) -> list[str]:
     return [f"{node.lineno}: {ast.unparse(node)}" for node in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "modes", "exempt"),
     [(WRITING, "wax+", INTO_OWN_FOLDERS), (READING, "r", INTO_OWN_FOLDERS | OF_NOBODY_ELSE)],

@@ -416,6 +416,7 @@ def page(
 WHOLE = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "size"),
     [

@@ -233,6 +233,7 @@ def contents(place: Path) -> dict[Path, int]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "message"), REFUSED, ids=[command[:60] for command, _ in REFUSED])
 def test_it_is_one_line_and_nothing_is_changed(
     command: str, message: str, cli: Callable[..., Said], place: Path, monkeypatch: pytest.MonkeyPatch

@@ -60,6 +60,7 @@ def assert_agrees(lab: Path, before: dict) -> None:
     assert {each.verdict for each in checks} == {"ok"}, checks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["finish_renaming", "_rename_in_storage", "write_whole"])
 def test_repair_finishes_a_rename_that_was_killed(step: str, lab: Path, cli, monkeypatch) -> None:
     before = show_study(StudyFolder(lab, "tiny"))
@@ -81,6 +82,7 @@ def test_the_same_command_finishes_a_rename_that_was_killed_after_mlflow(lab: Pa
     assert_agrees(lab, before)
 
 
+@pytest.mark.slow
 def test_a_name_that_mlflow_has_changes_nothing(lab: Path, cli) -> None:
     connect(lab, tracking_uri(lab)).create_experiment("other")
     said = cli("study", "rename", "tiny", "other", "--yes")

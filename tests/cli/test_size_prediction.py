@@ -67,6 +67,7 @@ def predict(finished):
     return predicted
 
 
+@pytest.mark.slow
 def test_values_and_loss_follow_their_laws(predict) -> None:
     predicted = predict("n_embd=192")
     rate = predicted.values["learning_rate"]
@@ -103,6 +104,7 @@ def test_a_study_of_few_trials_gives_the_nearest_cell_s_values_and_a_file_that_r
     assert "of the nearest cell, n_embd=16" in cli(*asked).out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

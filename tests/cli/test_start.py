@@ -43,6 +43,7 @@ def test_ctrl_c_while_the_commands_are_imported_is_quiet(imported: str) -> None:
     pytest.fail("the signal never came while the commands were imported")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["run tiny", "resume tiny", "confirm tiny", "watch tiny", "work tiny"])
 def test_the_first_line_comes_before_anything_slow_is_imported(finished: Finished, command: str) -> None:
     words = ["-X", "importtime", "-m", "sweeplab", "study", *command.split(), "--lab", str(finished.lab)]
@@ -68,6 +69,7 @@ def test_the_first_line_comes_before_anything_slow_is_imported(finished: Finishe
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "slow"),
     [

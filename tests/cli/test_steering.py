@@ -63,6 +63,7 @@ def undo(cli, said: str) -> None:
             subprocess.run(command, shell=True, check=True, env=environment, capture_output=True)
 
 
+@pytest.mark.slow
 def test_what_was_said_last_is_in_force(cli, finished, lab: Path, folder: Path) -> None:
     file, place = folder / "tiny.yaml", "budget.trials_per_cell"
     written = finished.file.read_text()
@@ -320,6 +321,7 @@ def test_time_that_is_over_ends_the_workers_of_other_commands_too(long, folder: 
     assert "its time budget is used up" in cli("study", "enqueue", "long", "learning_rate=1e-3").out
 
 
+@pytest.mark.slow
 def test_a_study_that_disagrees_says_so_and_is_repaired(cli, lab: Path) -> None:
     study = StudyFolder(lab, "tiny")
     assert cli("study", "repair", "tiny").out == "study tiny has nothing to repair\n"

@@ -151,6 +151,7 @@ def test_a_trial_shows_its_curve_and_checkpoint_before_what_the_table_says(cli, 
     assert "weight_decay" not in printed and "weight_decay" in cli(*show, "--all").out
 
 
+@pytest.mark.slow
 def test_words_of_the_command_line_are_grid_and_search(cli, finished) -> None:
     words = ("--grid", "n_layer=1,2", "--search", "learning_rate=1e-4..1e-2", "--search", "dropout", *SETTLED)
     planned = json.loads(cli("plan", finished.file, *words, "--search", "activation=relu,gelu", "--json").out)
@@ -217,6 +218,7 @@ def test_a_removal_has_one_undo(cli, finished, folder: Path) -> None:
     assert again.code == 2 and "the trash has no study 'tiny'" in again.err
 
 
+@pytest.mark.slow
 def test_report_is_written_again(cli, finished, folder: Path) -> None:
     lab = shutil.copytree(finished.lab, folder / "lab")
     page = lab / "studies" / "tiny" / "report" / "scaling.html"
@@ -274,6 +276,7 @@ def test_schema_is_json(cli) -> None:
     assert json.loads(cli("schema").out)["title"] == "A sweeplab study"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [36, 80])
 def test_a_narrow_terminal_cuts_no_heading_and_no_value(finished, columns: int) -> None:
     command = ["study", "plan", str(finished.file), "--lab", str(finished.lab)]

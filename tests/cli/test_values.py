@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from cli.conftest import STUDY
 
 from sweeplab.analysis.studies import read_studies
@@ -21,6 +22,7 @@ def study(folder: Path, **changes: str) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_a_study_repeats_its_choice_and_gives_the_expected_value(
     cli, folder: Path, workers_here: None
 ) -> None:
@@ -63,6 +65,7 @@ def test_a_study_repeats_its_choice_and_gives_the_expected_value(
         )
 
 
+@pytest.mark.slow
 def test_a_best_value_at_the_end_of_its_range_is_told_and_the_range_is_widened(
     cli, folder: Path, workers_here: None
 ) -> None:

@@ -74,6 +74,7 @@ class TestCorpusContract:
         assert corpus.name == corpus_and_path[0]
         assert len(corpus.meaning) > 20
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "corpus_and_path",
         [

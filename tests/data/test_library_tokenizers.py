@@ -48,6 +48,7 @@ def docs() -> str:
 
 @pytest.mark.parametrize("kind", TOKENIZERS.values(), ids=TOKENIZERS)
 class TestEveryTokenizer:
+    @pytest.mark.slow
     def test_same_ids_of_real_text_and_back(self, kind: type[Tokenizer], docs: str) -> None:
         tokenizer = kind.train(docs)
         library = in_library(write_tokenizer(tokenizer, {}, tokenizer.vocab_size))
@@ -56,6 +57,7 @@ class TestEveryTokenizer:
         assert library.decode(ids.tolist(), skip_special_tokens=False) == docs
         assert read_tokenizer(json.loads(library.to_str())) == tokenizer
 
+    @pytest.mark.slow
     @settings(max_examples=50)
     @example(text="0" * 8)
     @given(text=st.text(st.characters(exclude_categories=("Cs", "Cn")), min_size=1))

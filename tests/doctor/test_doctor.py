@@ -92,6 +92,7 @@ def execute(study: StudyFolder, statement: str, database: str = "studies/ill/tri
         connection.execute(statement)
 
 
+@pytest.mark.slow
 def test_a_healthy_study(study: StudyFolder) -> None:
     assert [(check.name, check.verdict, check.found) for check in of_the_study(study)] == [
         ("tracking", "ok", "answers; studies: 1"),
@@ -214,6 +215,7 @@ def leave_folder(run: Path) -> None:
     (run.parent / "9-0").mkdir()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("harm", "verdict", "found"),
     [

@@ -209,6 +209,7 @@ def faults(repaired: Repaired) -> set[str]:
     return {finding.kind for finding, _ in repaired.done}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "harm",
     [
@@ -307,6 +308,7 @@ def test_a_server_that_is_down_leaves_the_rest_mended(
     assert not repair_study(study).done
 
 
+@pytest.mark.slow
 def test_a_promoted_trial_is_one_run_in_mlflow_and_leaves_nothing_to_repair(study: StudyFolder) -> None:
     from sweeplab.sweep.control.steering import resume_trial
 

@@ -166,6 +166,7 @@ def test_points(spec: StudySpec, opened, dataset, tmp_path: Path) -> None:
     check_points(SLOW_STRIDE, spec, opened, dataset, tmp_path)
 
 
+@pytest.mark.slow
 def test_some_points(spec: StudySpec, opened, dataset, tmp_path: Path) -> None:
     check_points(STRIDE, spec, opened, dataset, tmp_path)
 
@@ -259,5 +260,6 @@ def test_points_of_a_supervisor(spec: StudySpec, opened, dataset, tmp_path: Path
     check_supervisors(SUPERVISORS_SLOW_STRIDE, spec, opened, dataset, tmp_path)
 
 
+@pytest.mark.slow
 def test_some_points_of_a_supervisor(spec: StudySpec, opened, dataset, tmp_path: Path) -> None:
     check_supervisors(SUPERVISORS_STRIDE, spec, opened, dataset, tmp_path)

@@ -10,6 +10,7 @@ from faults.simulation import Stores, World
 SEEDS = [(seed, promotes) for promotes in (False, True) for seed in range(8)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "promotes"), [SEEDS[0], *(pytest.param(*each, marks=pytest.mark.slow) for each in SEEDS[1:])]
 )

@@ -36,6 +36,7 @@ def world(design: str, cause: str, size: float = 0.02) -> World:
     return next(made for _ in range(50) if (made := make(design, {cause: size}, random)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("design", "cause"),
     [("9 points", SEEDS), ("9 points", SHAPE), ("9 points", TUNING), ("27 points", EPOCHS), ("27 points", BEND)],
@@ -92,6 +93,7 @@ def test_the_excess_of_a_range_that_ends_too_low(high: float, ends: bool) -> Non
     )
 
 
+@pytest.mark.slow
 def test_many_rows_are_split_by_some_of_them() -> None:
     made = replace(world("27 points", SHAPE), lengths=tuple(np.geomspace(5e5, 8e6, 12)))
     runs = made.runs(1).query("learning_rate < 0.03").drop(columns="excess")

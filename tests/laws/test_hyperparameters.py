@@ -38,6 +38,7 @@ def test_planted_exponents_lie_in_their_intervals_and_are_identified() -> None:
             assert number["drifts"] or true == 0
 
 
+@pytest.mark.slow
 def test_large_cells_are_predicted_from_small_ones_at_a_fraction_of_the_cost_of_copying() -> None:
     table, small = published_like(1)
     rows = table.frame.set_index(["N", "D"]).index.isin([tuple(size) for size in table.sizes[small]])
@@ -67,6 +68,7 @@ def test_no_law_is_identified_where_optima_lie_at_the_end_of_the_values(edge: fl
     assert "best at the largest value tried" in searched.flags[0]
 
 
+@pytest.mark.slow
 def test_best_rates_of_real_runs_move_with_the_width_and_not_with_the_depth() -> None:
     for name in ("sweep_small", "sweep_stable"):
         path = DATA / f"{name}.csv"
@@ -136,6 +138,7 @@ def test_censored_cells_tell_that_the_optimum_lies_beyond() -> None:
     assert line.number(np.array([0.0, 1.0])).mean == pytest.approx(-0.5, abs=0.03)
 
 
+@pytest.mark.slow
 def test_the_timescale_gives_the_weight_decay() -> None:
     random = np.random.default_rng(1)
     rows = []

@@ -193,6 +193,7 @@ def test_the_loss_at_a_point_is_learned_near_it(pilot: Points) -> None:
     assert chosen.as_dict()["width"]["is_factor"] and 1 < chosen.as_dict()["width"]["after"]["at_fit"] < 1.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", [name for name, law in LAWS.items() if not law.reads_shape])
 def test_every_law_has_next_runs(law: str) -> None:
     points = plant("steep", GOOD["12 points, 4 x 3"], 0.005, np.random.default_rng(2))

@@ -167,6 +167,7 @@ def test_the_shared_part_of_the_errors_is_found() -> None:
     assert shared == pytest.approx(0.36e-4, rel=0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("design", "truth"),
     [  # each design with one truth; with the other it is slow
@@ -218,6 +219,7 @@ def test_half_a_decade_of_n_still_identifies_what_tokens_do() -> None:
     assert (entries["alpha"]["verdict"], entries["beta"]["verdict"]) == (NOT_IDENTIFIED, IDENTIFIED)
 
 
+@pytest.mark.slow
 def test_an_optimum_far_from_every_row_is_not_identified() -> None:
     points = table("30 points, 6 x 5", 0.003)
     near = assess(points, CHINCHILLA, budget=1e19).as_dict()["derived"]["tokens per parameter"]

@@ -28,6 +28,7 @@ def test_every_part_can_be_chosen(row: str) -> None:
     assert set(TABLE[row].choices) == set(TABLES[row])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_size_independence_and_learning(family: str, one_thread) -> None:
     assert check_size_independence_and_learning(pairwise_shapes(family=family), n_steps=1) >= 80

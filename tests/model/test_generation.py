@@ -51,6 +51,7 @@ def ids(*tokens: int) -> Tensor:
     return torch.tensor([tokens], dtype=torch.long)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("family", [name for name, each in FAMILIES.items() if each.sides[-1].causal])
 def test_with_a_cache_and_without_the_same_tokens(family: str, attention: str, one_thread) -> None:

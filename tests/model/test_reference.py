@@ -90,6 +90,7 @@ def drawn(index: int) -> ModelShape:
             return shape
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "index", [*range(9), *(pytest.param(index, marks=pytest.mark.slow) for index in range(9, 48))]
 )

@@ -54,6 +54,7 @@ def check(shape: ModelShape, seed: int, batch: Batch, smoothing: float = 0.0) ->
     assert max(apart.values()) < 1e-10, (max(apart, key=apart.__getitem__), shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_loss_and_every_gradient_agree(family: str, one_thread: None) -> None:
     check_agreement(list(pairwise_shapes(family=family)))

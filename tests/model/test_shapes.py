@@ -99,6 +99,7 @@ for wrong in (
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [

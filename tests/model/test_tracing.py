@@ -102,6 +102,7 @@ def test_what_the_model_has_not_is_refused(family: str, arguments: tuple[int, ..
         trace_token(shape, random_weights(shape, 0), *arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_step_is_the_references(family: str, one_thread: None) -> None:
     """Names, shapes and order are the reference's, and so are the numbers, of every legal pair of parts."""

@@ -94,6 +94,7 @@ def shapes(depth: float = 0.9) -> ReportData:
     return ReportData(DataFrame(), DataFrame(), table=points)
 
 
+@pytest.mark.slow
 def test_shapes_are_compared_at_equal_parameters() -> None:
     """At equal parameters the loss falls as the depth grows, so it rises with the ratio: N is n_layer n_embd^2."""
     found = make_panel(PanelSpec("shape", {"x": "aspect_ratio"}), shapes())
@@ -106,6 +107,7 @@ def test_shapes_are_compared_at_equal_parameters() -> None:
     assert figure.layout.yaxis.title.text.endswith("at equal parameters")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("x", ["params", "n_layer", "n_embd"])
 def test_marks_and_curves_of_shapes_are_of_one_law_and_one_loss(x: str) -> None:
     report = shapes()

@@ -116,6 +116,7 @@ def few_repeats() -> None:
         yield
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples // 12, phases=[Phase.explicit, Phase.generate])
 @given(studies=st.lists(STUDIES, min_size=1, max_size=2))
 @example(

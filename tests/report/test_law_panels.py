@@ -35,6 +35,7 @@ def shown(kind: str, material: ReportData, **asked: object) -> Panel:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("x", ["params", "tokens"])
 def test_a_law_is_drawn_where_it_was_planted(x: str) -> None:
     data = shown("law", of(GRID), x=x).data
@@ -66,6 +67,7 @@ def test_the_line_over_compute_is_the_best_use_of_it() -> None:
     assert set(law["line"]) == {"compute-optimal"}
 
 
+@pytest.mark.slow
 def test_no_line_goes_beyond_the_points_where_its_loss_is_not_identified() -> None:
     ray = shown("law", of(RAY), x="params")
     assert not (ray.data["what"] == "beyond").any()
@@ -76,6 +78,7 @@ def test_no_line_goes_beyond_the_points_where_its_loss_is_not_identified() -> No
     assert good.figure().layout.annotations[0].text == "beyond the points"
 
 
+@pytest.mark.slow
 def test_a_line_ends_where_the_loss_stops_being_identified() -> None:
     noisy = shown("law", of("12 points, 4 x 3", noise=0.02), x="params")
     beyond = noisy.data[noisy.data["what"] == "beyond"]
@@ -83,6 +86,7 @@ def test_a_line_ends_where_the_loss_stops_being_identified() -> None:
     assert any("the loss is not identified there (its 90% interval" in note for note in noisy.notes)
 
 
+@pytest.mark.slow
 def test_a_scattered_table_has_few_lines() -> None:
     found = shown("law", of(SCATTERED), x="params")
     assert len(found.lines) == 4 and all(name.startswith("tokens about ") for name in found.lines)
@@ -135,6 +139,7 @@ def test_residuals_are_what_the_law_leaves_over() -> None:
     assert [axis.column for axis in one.axes] == ["tokens"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("design", ["9 points, 3 x 3", GRID, SCATTERED, RAY])
 @pytest.mark.parametrize(
     ("kind", "asked"), [("law", {"x": "params"}), ("law", {"x": "flops"}), ("residuals", {})]
@@ -174,6 +179,7 @@ def test_a_backtest_has_an_error_for_each_law_and_row_above_a_cut() -> None:
     assert {trace.name for trace in found.figure().data} == {"chinchilla", "joint"}
 
 
+@pytest.mark.slow
 def test_the_page_and_the_command_compare_the_same_laws() -> None:
     material = of("12 points, 4 x 3", noise=0.01)
     page, command = shown("backtest", material), compare(material.points)
@@ -198,6 +204,7 @@ def test_a_form_that_is_wrong_is_said_beside_the_numbers() -> None:
     assert not any("does not fit" in each for each in shown("verdicts", of(GRID)).warnings)
 
 
+@pytest.mark.slow
 def test_the_page_of_a_table_needs_no_network_and_no_study(tmp_path: Path) -> None:
     page = write_law_report(of(GRID).assessment("chinchilla"), "runs.csv", tmp_path / "law.html")
     assert [path.name for path in tmp_path.iterdir()] == ["law.html"]

@@ -53,6 +53,7 @@ def test_the_best_of_a_cell_is_the_lowest_that_ended(plant) -> None:
     assert best["cell"].is_unique
 
 
+@pytest.mark.slow
 def test_loss_panel_draws_what_was_planted(typed, plant) -> None:
     drawn = of(LOSS, typed(plant(USUAL)))
     assert not drawn.missing
@@ -67,6 +68,7 @@ def test_loss_panel_draws_what_was_planted(typed, plant) -> None:
     assert any(note.startswith("Hollow: pruned") for note in drawn.notes)
 
 
+@pytest.mark.slow
 def test_lines_are_told_apart_by_the_other_size_in_its_own_order(plant) -> None:
     planted = plant(["complete"], widths=(32, 64, 128))
     drawn = of(PanelSpec("loss", {"x": "n_layer", "log": ("x",)}), planted)
@@ -76,6 +78,7 @@ def test_lines_are_told_apart_by_the_other_size_in_its_own_order(plant) -> None:
     assert "n_embd = 128, n_layer = 4" in set(chosen.data["line"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("x", ["n_params", "n_embd", "dropout"])
 def test_three_dimensions_of_a_grid_have_a_line_each_combination_and_no_zigzag(x: str, plant) -> None:
     planted = plant(["complete"])
@@ -111,6 +114,7 @@ def test_the_metric_and_the_axes_are_those_asked_for(plant) -> None:
     assert drawn.y.title == "final loss on the evaluation targets (nats/token)"
 
 
+@pytest.mark.slow
 def test_far_worse_trials_are_left_above_the_view_and_counted(plant) -> None:
     far = of(LOSS, plant(["complete", "complete"], losses=[2.0, 90.0]))
     low, high = far.view
@@ -121,6 +125,7 @@ def test_far_worse_trials_are_left_above_the_view_and_counted(plant) -> None:
     assert near.view is None and not any("Above" in note for note in near.notes)
 
 
+@pytest.mark.slow
 def test_bars_span_the_seeds_and_are_said(plant) -> None:
     drawn = of(LOSS, plant(["complete"], seeds=3))
     np.testing.assert_allclose(drawn.data["loss_high"] - drawn.data["loss_low"], 0.02)
@@ -131,6 +136,7 @@ def test_bars_span_the_seeds_and_are_said(plant) -> None:
     np.testing.assert_allclose(best.error_y.arrayminus, 0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "states", "why"),
     [
@@ -211,6 +217,7 @@ def test_what_varies_in_a_cell_leaves_out_the_grid_and_what_is_missing(plant) ->
     assert searched_of(runs) == ["learning_rate"]
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(data=st.data())
 def test_every_trial_is_drawn_or_counted_and_each_cell_has_one_best(data: st.DataObject, plant) -> None:
@@ -276,6 +283,7 @@ def test_summary_says_what_there_is(typed, plant) -> None:
     assert summary.best["hyperparameters"] == {"n_layer": 4, "n_embd": 64, "learning_rate": 1e-3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "unit"),
     [("masked", "nats/token"), ("classification", "nats/label"), ("a plugin's", "units of its own")],

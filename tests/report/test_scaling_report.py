@@ -56,6 +56,7 @@ def planted(plant):
     return plant(["complete", "stopped", "pruned", "diverged"], seeds=2)
 
 
+@pytest.mark.slow
 def test_writes_the_page_and_its_data(tmp_path: Path, planted, typed, quick: Path) -> None:
     runs, curves = typed(planted)
     page = write_scaling(runs, curves, tmp_path / "report", quick)
@@ -73,6 +74,7 @@ def page(plant, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_scaling(*planted, tmp_path_factory.mktemp("report"))
 
 
+@pytest.mark.slow
 def test_json_has_the_data_of_every_panel_and_no_nan(page: Path) -> None:
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")
@@ -122,6 +124,7 @@ def test_a_report_without_runs_says_so(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == FILES
 
 
+@pytest.mark.slow
 def test_names_cannot_break_out_of_the_page(tmp_path: Path, planted, quick: Path) -> None:
     evil = "</script><script>alert(1)</script><b>&"
     runs = planted.runs.assign(study=evil, cell=planted.runs["cell"] + f",activation={evil}")
@@ -143,6 +146,7 @@ def test_writing_again_replaces_the_report(tmp_path: Path, planted, plant, quick
     assert said[0] == said[2] and said[0][0] != said[1][0] and said[0][1] != said[1][1]
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, planted, quick: Path) -> None:
     (tmp_path / "report").write_text("a file")
     with pytest.raises(BadInput, match=r"report: cannot be written: "):
@@ -193,6 +197,7 @@ def test_a_dashboard_of_ones_own(tmp_path: Path, planted) -> None:
     assert names == ["n_embd = 32", "n_embd = 64"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "said"),
     [

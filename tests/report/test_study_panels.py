@@ -103,6 +103,7 @@ def test_the_audit_lists_the_causes_and_then_the_settings_that_are_not_clear(pla
     assert panel.notes[0] == sentence(panel.result["sentence"]) and panel.result["n_points"] == 6
 
 
+@pytest.mark.slow
 def test_a_study_of_one_token_count_has_the_law_of_its_sizes(tmp_path: Path, plant) -> None:
     runs, curves = plant(["complete", "complete"], layers=(1, 2, 3, 4, 6), widths=(32, 64, 128, 256))
     noise = np.random.default_rng(0).normal(0, 0.002, len(runs))

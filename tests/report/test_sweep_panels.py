@@ -56,6 +56,7 @@ def two() -> ReportData:
 MISSING = {"regions": "no trial diverged or failed", "confirmed": "nothing is confirmed yet"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SWEEPS)
 def test_every_panel_of_a_sweep_is_drawn_from_its_data(kind: str, one: ReportData) -> None:
     found = make_panel(PanelSpec(kind), one)
@@ -69,6 +70,7 @@ def test_every_panel_of_a_sweep_is_drawn_from_its_data(kind: str, one: ReportDat
         figure.to_json()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", panels_of("compare"))
 def test_several_studies_are_drawn_together_or_it_is_said_why_not(kind: str, two: ReportData) -> None:
     found = make_panel(PanelSpec(kind), two)
@@ -115,6 +117,7 @@ def test_slices_and_pairs_have_those_asked_for(one: ReportData) -> None:
     assert make_panel(PanelSpec("slice", {"params": ("n_head",)}), one).missing == "n_head does not vary"
 
 
+@pytest.mark.slow
 def test_a_large_sweep_is_thinned_with_its_best_trials_kept() -> None:
     runs = plant_sweep(1000, cells=CELLS[:1])
     found = make_panel(PanelSpec("parallel_coordinate"), ReportData.of_study(runs, speeds(runs)))
@@ -186,6 +189,7 @@ def test_pages_may_have_the_panels_they_can_serve() -> None:
     assert set(PAGES) == {"scaling", "sweep", "compare"}
 
 
+@pytest.mark.slow
 def test_a_page_marks_where_seeds_lie_far_apart() -> None:
     runs = plant_sweep(30, CELLS[1:3], 3, noise=0.0)
     draws = np.random.default_rng(0)

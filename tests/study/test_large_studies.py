@@ -52,6 +52,7 @@ def cost_of(text: str, folder: Path) -> tuple[str, float, float]:
     return said, time.process_time() - started, grown / 1024
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE)
 def test_a_large_study_is_read_or_refused_soon(name: str, tmp_path: Path) -> None:
     said, seconds, megabytes = cost_of(HEAD + LARGE[name], tmp_path)

@@ -342,6 +342,7 @@ CELLS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @example([("n_embd", "64", ""), ("n_head", "5", ""), ("n_kv_head", "3", ""), ("batch", "7", "")], True)
 @example([("learning_rate", "5e-3", "1e-4–3e-3"), ("scheduler_type", "cosine", "cosine, linear")], True)

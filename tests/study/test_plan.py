@@ -94,6 +94,7 @@ def test_a_cell_in_which_nothing_is_valid_is_refused_by_name(planned) -> None:
         )
 
 
+@pytest.mark.slow
 def test_many_cells_are_planned_from_fewer_probes(planned) -> None:
     plan = planned(grid={"n_embd": list(range(2, 202, 2)), "n_layer": [1, 2, 3]}, budget=Budget(time=60))
     assert len(plan.cells) == 300

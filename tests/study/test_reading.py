@@ -488,6 +488,7 @@ def test_a_wrong_name_from_the_command_line_is_named(problems):
 CALM = {"suppress_health_check": [HealthCheck.function_scoped_fixture]}
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=40, **CALM)
 def test_a_damaged_file_is_read_or_refused_and_nothing_else(write, data):

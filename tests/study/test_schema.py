@@ -157,6 +157,7 @@ def space_of(name: str) -> tuple[Space, dict]:
     return space, next(space.draws(1))
 
 
+@pytest.mark.slow
 def test_the_small_study_has_seven_widths_at_one_depth_and_four_other_cells(tmp_path):
     spec = read_study(STUDIES / "small.yaml")
     kept, excluded = cells(spec, 97)

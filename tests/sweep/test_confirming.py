@@ -77,6 +77,7 @@ def searched(made, tmp_path):
     return StudyFolder(Path(shutil.copytree(lab, tmp_path / "lab")), "s"), spec
 
 
+@pytest.mark.slow
 def test_the_best_of_each_cell_race_on_fresh_seeds_and_the_winner_is_scored_on_others(
     searched, trained, dataset
 ) -> None:

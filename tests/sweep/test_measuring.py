@@ -34,6 +34,7 @@ SMALL = Hyperparameters.of({
 })  # fmt: skip
 
 
+@pytest.mark.slow
 def test_steps_are_timed_once_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path))
     ways = [Way(2, 1, stack, "float32", False) for stack in (1, 8)]
@@ -180,6 +181,7 @@ def test_much_smaller_runs_tell_no_plan_how_long_it_takes(
         assert by in ahead.timed_by and ahead.seconds < 2 * 2 * seconds / 0.5 + START_SECONDS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("known", "budget"),
     [

@@ -64,6 +64,7 @@ def snapshots(folder: StudyFolder, number: int) -> list[str]:
     return [file.name for run in folder.runs_of("all", number) for file in run.path.glob("state*")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [9, pytest.param(0, marks=pytest.mark.slow)])
 def test_a_promoted_trial_comes_to_the_bits_of_one_that_was_never_pruned(
     kept: int, tiny, work, tmp_path, monkeypatch
@@ -180,6 +181,7 @@ def test_the_best_of_the_pruned_trials_keep_their_snapshots(tiny, work) -> None:
 HALVING = {"min_resource": 10, "reduction_factor": 2}
 
 
+@pytest.mark.slow
 def test_a_pruner_promotes_the_best_once_all_trials_have_ended(tiny, work) -> None:
     budget = Budget(trials_per_cell=6, time=3600.0)
     halving = Pruner(type="asha", options=HALVING)

@@ -60,6 +60,7 @@ def result_of(spec, dataset, lab: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_a_study_comes_to_the_same_without_private_parts(
     tiny, dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

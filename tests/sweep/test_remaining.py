@@ -104,6 +104,7 @@ def looks(plan: Plan, events: list[tuple[float, Event]], every: float) -> Iterat
         at += every
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prunes", [False, True])
 def test_the_truth_is_inside_and_nothing_jumps(planned: Plan, prunes: bool) -> None:
     """A plan misses the machine's speed by up to 1.5 times, and each cell's by up to a quarter more.

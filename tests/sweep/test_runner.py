@@ -88,6 +88,7 @@ def test_a_series_of_checkpoints_has_the_losses_of_the_curve(tiny, work, dataset
         open_run("tiny/all/0-0@7", folder.lab)
 
 
+@pytest.mark.slow
 def test_the_same_study_gives_the_same_losses_again_in_any_stack(tiny, opened, dataset, tmp_path) -> None:
     found = []
     for name, stack in (("one", 1), ("three", 3), ("again", 3)):
@@ -101,6 +102,7 @@ def test_the_same_study_gives_the_same_losses_again_in_any_stack(tiny, opened, d
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_a_run_learns_from_the_part_that_data_limit_leaves(tiny, opened, dataset) -> None:
     found = []
     part = replace(dataset, train=limited(dataset.train, 5_000))
@@ -256,6 +258,7 @@ def test_an_end_that_a_stopped_worker_wrote_when_it_woke_up_is_told_as_it_stands
     assert [(end.state, end.value) for end in ends] == [("pruned", 3.25)] * 2
 
 
+@pytest.mark.slow
 def test_with_a_damaged_snapshot_it_goes_on_from_the_one_before_to_the_same_losses(tiny, work) -> None:
     values = {"max_iters": 40}
     whole, _, _ = work(tiny(name="whole", values=values, budget=Budget(trials_per_cell=1)))

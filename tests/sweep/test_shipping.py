@@ -117,6 +117,7 @@ def test_what_an_earlier_process_left_and_what_nobody_told_of_is_shipped(
     assert states(seen) == {(0, 0): "complete", (0, 1): "complete", (1, 0): "complete", (1, 1): "running"}
 
 
+@pytest.mark.slow
 def test_only_runs_of_trials_to_which_something_happened_are_opened(
     folder: StudyFolder, tracker: MLflowTracker
 ) -> None:

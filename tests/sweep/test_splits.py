@@ -57,6 +57,7 @@ def opened_run(run):
     return LoadedRun("run", loaded.model, loaded.tokenizer, loaded.values, {})
 
 
+@pytest.mark.slow
 def test_nothing_that_trains_prunes_or_chooses_reads_the_test_split(tiny, opened, dataset, tmp_path) -> None:
     random = np.random.default_rng(0)
     poison = random.integers(0, dataset.tokenizer.vocab_size, len(dataset.test)).astype(np.uint16)
@@ -126,6 +127,7 @@ def test_pruned_and_diverged_runs_are_not_scored(tiny, opened, dataset) -> None:
         assert (end.best_whole_val_loss is not None) == (end.state == "complete")
 
 
+@pytest.mark.slow
 def test_the_score_is_the_same_in_any_stack_and_after_any_stop(tiny, opened, dataset) -> None:
     found = []
     for name, stack in (("one", 1), ("three", 3)):

@@ -159,6 +159,7 @@ def test_a_worker_that_gave_a_cell_up_takes_it_up_again_when_it_is_retried(tiny,
     store.finish(again, "complete", 1.0, {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [

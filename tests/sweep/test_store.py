@@ -152,6 +152,7 @@ def spec():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "where",
     [

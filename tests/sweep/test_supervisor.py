@@ -54,6 +54,7 @@ def test_trials_that_all_fail_alike_stop_the_study(tmp_path: Path) -> None:
     assert said in result.errors
 
 
+@pytest.mark.slow
 def test_that_memory_is_short_is_said_once_until_the_plan_changes(
     tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +74,7 @@ def test_that_memory_is_short_is_said_once_until_the_plan_changes(
     assert len(notices(3)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shortage", "n_more", "said"),
     [

@@ -56,6 +56,7 @@ def known(store, cell=0):
     return [trial for trial in trials if WARM_START in trial.user_attrs]
 
 
+@pytest.mark.slow
 def test_trials_of_changed_cells_come_into_the_cell_with_their_changes(tiny, opened, warm, dataset) -> None:
     changed = {"cells": [{}, {"bias": False}], "budget": Budget(trials_per_cell=2)}
     other = tiny(name="other", search={"learning_rate": RATES}, sampler=Sampler(type="tpe"), **changed)
@@ -72,6 +73,7 @@ def test_trials_of_changed_cells_come_into_the_cell_with_their_changes(tiny, ope
         assert {trial.value for trial in known(new, index)} == theirs
 
 
+@pytest.mark.slow
 def test_trials_of_another_study_are_known_and_count_for_nothing(tiny, opened, warm, dataset) -> None:
     fixed = {name: value for name, value in tiny().fixed.items() if name != "n_embd"}
     other = tiny(name="other", grid={"n_embd": [16, 32]}, budget=Budget(trials_per_cell=3))
@@ -161,6 +163,7 @@ FITS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "reason"), FITS)
 def test_rows_that_do_not_fit_say_why(text, reason, tiny, warm, table) -> None:
     header = text.partition("\n")[0].replace(",state", "")

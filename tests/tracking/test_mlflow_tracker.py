@@ -63,6 +63,7 @@ def text(client: Any, run_id: str, name: str, folder: Path) -> str:
     return Path(client.download_artifacts(run_id, name, str(folder))).read_text()
 
 
+@pytest.mark.slow
 def test_the_parent_describes_the_study(
     tracker: MLflowTracker, client: Any, lab: Path, tmp_path: Path
 ) -> None:
@@ -98,6 +99,7 @@ def test_a_study_opened_again_with_another_budget(tracker: MLflowTracker, client
     assert data.tags["sweeplab.now.trials_per_cell"] == "8"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("state", "status"),
     [("complete", "FINISHED"), ("pruned", "FINISHED"), ("diverged", "FINISHED"), ("failed", "FAILED")],
@@ -201,6 +203,7 @@ def test_files_are_kept_with_the_study(
     assert text(client, parent, "report/scaling.html", tmp_path) == "second"
 
 
+@pytest.mark.slow
 def test_more_than_fits_one_call(
     tracker: MLflowTracker, client: Any, run_folder: Callable[..., Path], writer: Any
 ) -> None:
@@ -364,6 +367,7 @@ def no_points(writer: Any) -> list[bytes]:
     return bytes_ + [json.dumps(writer.evaluation(30) | each).encode() for each in wrong]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opened_again", [False, True])
 def test_each_point_is_there_once_whatever_lines_stand_between(
     opened_again: bool, lab: Path, tmp_path: Path, writer: Any

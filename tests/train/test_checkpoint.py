@@ -170,6 +170,7 @@ def latest(folder: Path) -> Path:
     return max(folder.glob("state-*.safetensors"), key=lambda file: int(file.name.split("-")[1]))
 
 
+@pytest.mark.slow
 def test_whatever_is_damaged_of_a_snapshot_the_one_before_it_is_read(tmp_path: Path) -> None:
     for iteration in (5, 10, 20):
         write_snapshot(tmp_path, at(iteration))
@@ -179,6 +180,7 @@ def test_whatever_is_damaged_of_a_snapshot_the_one_before_it_is_read(tmp_path: P
     assert same(read_snapshot(tmp_path), at(20))
 
 
+@pytest.mark.slow
 def test_whatever_is_damaged_of_the_only_snapshot_there_is_none(tmp_path: Path) -> None:
     write_snapshot(tmp_path, at(5))
     for what in damages(latest(tmp_path)):
@@ -197,6 +199,7 @@ def test_what_follows_a_damaged_snapshot_does_not_take_the_good_ones_place(tmp_p
     assert same(read_snapshot(tmp_path), at(20))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["*.json", "*.safetensors"])
 def test_whatever_is_damaged_of_a_checkpoint_is_noticed(pattern: str, tmp_path: Path) -> None:
     tensors = {"a": torch.arange(4.0)}

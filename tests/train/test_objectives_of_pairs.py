@@ -187,6 +187,7 @@ def evaluated(
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "family"),
     [
@@ -222,6 +223,7 @@ def test_it_is_learned_with_the_same_bits_in_any_stack(
             assert last < variance / 4 and measures["pearson"] > 0.85 and measures["spearman"] > 0.8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "family"), KINDS)
 def test_a_step_as_it_is_compiled_has_the_losses_of_an_eager_one(
     data: dict[str, Dataset], name: str, family: str

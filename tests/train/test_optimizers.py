@@ -212,6 +212,7 @@ def torchs_adafactor(groups, rates):
     return [torch.optim.Adafactor(doubled, lr=rates.learning_rate / 2, eps=(1e-15, 2.0))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "make"),
     [("adamw", torchs_adamw), ("adam", torchs_adam), ("sgd", torchs_sgd), ("adafactor", torchs_adafactor)],

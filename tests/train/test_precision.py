@@ -133,6 +133,7 @@ def test_a_scale_follows_torchs_own() -> None:
         assert kept[:, 0].tolist() == [each.get_scale() for each in own]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("muon", marks=pytest.mark.slow)])
 def test_a_gradient_that_is_not_finite_is_no_step_and_no_neighbors_matter(
     optimizer: str, values_of, tokens, monkeypatch

@@ -47,6 +47,7 @@ def staged(stack: Stack) -> Stack:
     return stack
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [{}, {"dtype": "float16", "grad_accum": 2}], ids=str)
 def test_staged_steps_train_what_the_others_do(changed, unlike, tokens, monkeypatch) -> None:
     """Runs end at unlike times, so that buckets shrink and their last rows are dead.
@@ -84,6 +85,7 @@ def test_staged_steps_train_what_the_others_do(changed, unlike, tokens, monkeypa
             assert also_losses == pytest.approx(losses, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changed",
     [*({"optimizer": name} for name in OPTIMIZERS), {"grad_accum": 2}, {"dtype": "float16", "grad_accum": 2}],
