@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 BEST, MEAN, ALL = "best", "mean", "all"
 # How the points of a table were tuned: each by a search of its own, all by one setting, or it is not known.
 EACH, SHARED, UNKNOWN = TUNED = "each", "shared", "unknown"
+SAID = "as --tuned says"
 _MANY = 2  # rows per point, on average: then it is no accident
 _MOST_NAMED = 4
 _SEED = re.compile(r"(.*[^a-z])?(seed|seeds|replicate|repeat|repetition)([^a-z].*)?", re.IGNORECASE)
@@ -167,7 +168,7 @@ class Points:
         if not how:
             return self
         parse_tuned(how)
-        return replace(self, tuned=how, tuned_why="as --tuned says")
+        return replace(self, tuned=how, tuned_why=SAID)
 
     def left_out(self, why: str, count: int) -> Points:
         """Return the points with a count of rows that were left out before, and why."""

@@ -5,9 +5,8 @@ as where one learning rate serves all sizes, every exponent is wrong, and nothin
 
 - Where the trials of the cells are known, draws of the excess of all points follow from them (`Points.record`), and of
   how far they are too low because they are the lowest of several. The law is fitted to the losses without the expected
-  part of both, and intervals contain the draws, to first order. A drift of the
-  excess with log N and log D that would move a number out of its interval makes it weak at best; one that may
-  be larger than _DRIFT makes every number so.
+  part of both, and intervals contain the draws, to first order. A drift of the excess with log N and log D that would
+  move a number out of its interval makes it weak at best; one that may be larger than _DRIFT makes every number so.
 - Where one setting served all sizes, or it is not known how points were tuned, numbers are compared with those of a
   table without a mistuning that grows from nothing at the smallest size to MISTUNED of the loss at the largest, with
   the square of the distance in log size: as the loss does around a best value that follows a power of the size.
@@ -29,7 +28,7 @@ from sweeplab.formatting import listed, several
 from sweeplab.laws.fitting import Fit, fit
 from sweeplab.laws.forms import Array, Law, Quantity
 from sweeplab.laws.intervals import LEVEL, Interval, Noise
-from sweeplab.laws.points import EACH, SHARED, UNKNOWN, Points, TuningRecord
+from sweeplab.laws.points import EACH, SAID, SHARED, UNKNOWN, Points, TuningRecord
 
 # Of the loss at the largest size. A best learning rate that falls as N^-0.7 (arXiv 2503.04715) costs about the second
 # over two decades of N if it is kept.
@@ -215,7 +214,7 @@ def tuning_of(points: Points) -> Tuning:
     """Return what is known of the tuning of points."""
     record = points.record(points) if points.record else None
     if record is None:
-        if points.record and points.tuned == EACH and points.tuned_why != "as --tuned says":
+        if points.record and points.tuned == EACH and points.tuned_why != SAID:
             why = f"{several(points.n, 'point')} with too few trials to tell their tuning excess"
             points = replace(points, tuned=UNKNOWN, tuned_why=why)
         return Tuning(points, points, None)

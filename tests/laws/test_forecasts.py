@@ -175,3 +175,17 @@ def test_a_forecast_allows_for_the_form_more_the_further_it_goes() -> None:
     assert forms[0] == 0.0 and forms[1] > 0.003 and forms[2] > 1.5 * forms[1]
     loss = wrong_losses("steep", "interaction", 0.1, where)(np.array([n]), np.array([20 * n]))[0]
     assert said.low < loss < said.high and not without.low < loss < without.high
+
+
+def test_a_forecast_allows_for_the_form_on_the_side_to_which_the_residuals_lean() -> None:
+    """An interaction of either sign leans to the side on which the losses of larger runs lie."""
+    where = GOOD["30 points, 6 x 5"]
+    for sign in (1, -1):
+        table = wrong_table("steep", "interaction", sign * 0.1, where, 0.003, np.random.default_rng(1))
+        found = assess(table, CHINCHILLA, others=())
+        n = math.sqrt(10 * float(table.columns["flops"].max()) / 120)
+        said = predict(found, {"params": n, "tokens": 20 * n})
+        loss = wrong_losses("steep", "interaction", sign * 0.1, where)(np.array([n]), np.array([20 * n]))[0]
+        above, below = math.log(said.high / said.loss), math.log(said.loss / said.low)
+        assert np.sign(found.form_error.lean) == np.sign(above - below) == np.sign(loss - said.loss)
+        assert said.low < loss < said.high
