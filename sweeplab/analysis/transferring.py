@@ -85,6 +85,7 @@ class Transferred:
         return asdict(self) | {
             "losses": ladder,
             "best": self.best,
+            "best_is_at_end": self.best in (min(self.losses), max(self.losses)),
             "cost": self.cost(self.predicted),
             "cost_of_copying": self.cost(self.copied),
             "held": self.is_held,

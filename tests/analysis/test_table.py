@@ -130,9 +130,10 @@ def test_numbers_and_hyperparameters(table: pd.DataFrame) -> None:
             "seed",
             "n_encoder_layer",
             "n_decoder_layer",
+            "mup_base_head_dim",
         ):
             assert pd.isna(best[name]) if value is None else best[name] == value, name
-        assert best[["n_encoder_layer", "n_decoder_layer"]].isna().all(), "a decoder has none"
+        assert best[["n_encoder_layer", "n_decoder_layer", "mup_base_head_dim"]].isna().all(), "it has none"
     assert (best["n_embd"], best["betas"], best["device"]) == (128, "(0.9, 0.95)", "auto")
     assert best["patience"] is pd.NA
     going_on = table[table["state"] == "waiting"].iloc[0]

@@ -60,6 +60,7 @@ def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_o
     )
     assert size["cost"] == pytest.approx(losses[rate] / min(losses.values()) - 1)
     assert size["best"] == min(losses, key=lambda each: losses[each])
+    assert size["best_is_at_end"] == (size["best"] in (min(losses), max(losses)))
     said = cli(*words).out
     assert (
         f"costs {size['cost']:.2%} of the loss against the best of the ladder" in said and "sealed: " in said

@@ -100,14 +100,17 @@ def _print_transferred(answer: Mapping[str, Any]) -> None:
             f"{_share(size['cost'])} of the loss against the best of the ladder; copying {size['copied_from']} costs "
             f"{_share(size['cost_of_copying'])}"
         )
+        if size["best_is_at_end"] and len(size["losses"]) > 2:
+            say(
+                "the best lies at an end of the ladder, so both may cost more: --ladder with a larger FACTOR tells",
+                "yellow",
+            )
         if size["held"] is None:
             say(f"loss: {loss['why']}")
         else:
-            words = "holds" if size["held"] else "does not hold"
+            seen = "holds the loss seen" if size["held"] else "does not hold the loss seen"
             ends = f"{cell_text(loss['low'])} to {cell_text(loss['high'])}"
-            say(
-                f"loss of a run: {cell_text(loss['value'])} ({ends}), {loss['verdict']}; it {words} the one seen"
-            )
+            say(f"loss of a run: {cell_text(loss['value'])} ({ends}), {loss['verdict']}; the interval {seen}")
         say(f"sealed: {size['sealed']}" if size["sealed"] else f"not sealed: {size['why_not']}")
         say()
     if len(answer["sizes"]) > 1:
