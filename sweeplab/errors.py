@@ -117,4 +117,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if meant := synonym(name, choices):
         return meant
     match = process.extractOne(name.lower(), choices, scorer=fuzz.ratio, processor=str.lower, score_cutoff=60)
-    return match[0] if match else ""
+    if match:
+        return match[0]
+    return ""

@@ -77,12 +77,16 @@ def shipped(name: str) -> Path:
     """Return the folder of the files that a user copies: in the installed package, or beside it in the repository."""
     package = Path(__file__).parent
     folder = package / name
-    return folder if folder.is_dir() else package.parent / name
+    if folder.is_dir():
+        return folder
+    return package.parent / name
 
 
 def machine() -> str:
     """Return an id of this machine since its last boot; all containers of a machine share it."""
-    return _BOOT.read_text().strip() if _BOOT.exists() else platform.node()
+    if _BOOT.exists():
+        return _BOOT.read_text().strip()
+    return platform.node()
 
 
 @cache

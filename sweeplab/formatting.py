@@ -46,12 +46,16 @@ def written(value: Any) -> str:
 def rounded(number: float) -> str:
     """Write a measured or fitted number to three digits: 0.346, 2,180, 294M."""
     number = float(f"{number:.3g}")
-    return short(number) if abs(number) >= _LARGE else written(number)
+    if abs(number) >= _LARGE:
+        return short(number)
+    return written(number)
 
 
 def measured(value: float | None, form: str) -> str:
     """Write a number in a format such as .4f; a dash if there is none, or NaN."""
-    return "–" if value is None or math.isnan(value) else format(value, form)
+    if value is None or math.isnan(value):
+        return "–"
+    return format(value, form)
 
 
 def short(number: float) -> str:
@@ -98,7 +102,9 @@ def json_ready(value: Any) -> Any:
         return [json_ready(each) for each in value]
     if getattr(value, "shape", None) == ():  # a NumPy scalar
         value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def span(low: float | None, high: float | None) -> str:

@@ -124,7 +124,9 @@ class Hyperparameter:
         )
         if outside:
             raise wrong
-        return int(value) if self.kind == "int" else float(value)
+        if self.kind == "int":
+            return int(value)
+        return float(value)
 
 
 def _bound(value: float | None, side: str = "") -> str:
@@ -142,7 +144,9 @@ def row(category: str, sample: Any, meaning: str, **rest: Any) -> Any:
 def _default(sample: Any, automatic: bool | None, off: bool | None) -> Any:
     if automatic:
         return AUTO
-    return None if off else sample
+    if off:
+        return None
+    return sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,7 +334,9 @@ class Hyperparameters(ModelHyperparameters):
         if self.eval_full:
             return None
         size: int | str = self.eval_tokens
-        return self.eval_iters * TOKENS_PER_EVAL_ITER if isinstance(size, str) else size
+        if isinstance(size, str):
+            return self.eval_iters * TOKENS_PER_EVAL_ITER
+        return size
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
@@ -468,7 +474,9 @@ def canonical(name: str) -> str:
     """Return the table's name of a hyperparameter that has another one elsewhere: `lr`, `D-model`; else `name`."""
     word = re.sub(r"[\s-]+", "_", name.strip().lower())
     known = ALIASES.get(word, word)
-    return known if known in TABLE else name
+    if known in TABLE:
+        return known
+    return name
 
 
 def add_row(added: Hyperparameter) -> None:

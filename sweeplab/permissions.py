@@ -144,7 +144,6 @@ def allow_address(kind: Kind, address: str) -> None:
 
 
 def _is_ambiguous(address: str) -> bool:
-    """Return whether a database's driver would take another host from an address than `place_of` shows."""
     if not address.startswith(("postgresql", "mysql", "mssql")):
         return False
     from sqlalchemy import make_url  # slow to import
@@ -165,7 +164,9 @@ def _folder() -> Path | None:
     from platformdirs import user_state_path
 
     folder = user_state_path("sweeplab")
-    return folder if folder.is_absolute() else None
+    if folder.is_absolute():
+        return folder
+    return None
 
 
 def _file_of(parts: Iterable[str]) -> Path | None:

@@ -143,4 +143,6 @@ def _sources(package: str) -> list[Path]:
     if module is None or module.origin is None:
         return []
     origin = Path(module.origin)
-    return sorted(origin.parent.rglob("*.py")) if origin.name == "__init__.py" else [origin]
+    if origin.name == "__init__.py":
+        return sorted(origin.parent.rglob("*.py"))
+    return [origin]

@@ -191,7 +191,9 @@ def gather(
 
 def share(value: float) -> str:
     """Format a share: 12%, 0.4%."""
-    return f"{value:.0%}" if value >= 0.1 else f"{100 * value:.2g}%"
+    if value >= 0.1:
+        return f"{value:.0%}"
+    return f"{100 * value:.2g}%"
 
 
 def ends(values: Array) -> str:
@@ -420,7 +422,9 @@ def _parts(value: Any) -> tuple[float, ...]:
 
 
 def _written(value: Any) -> str:
-    return value if isinstance(value, str) else f"{value:.4g}"
+    if isinstance(value, str):
+        return value
+    return f"{value:.4g}"
 
 
 @dataclass(frozen=True)

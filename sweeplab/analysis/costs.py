@@ -72,7 +72,9 @@ def occupancy(sweep: Sweep) -> float | None:
         return None
     slots = finite(runs, "slot_steps")
     n_steps = float(finite(runs, "iterations")[slots > 0].sum())
-    return n_steps / float(slots.sum()) if n_steps else None
+    if n_steps:
+        return n_steps / float(slots.sum())
+    return None
 
 
 def _training_seconds(runs: DataFrame, speeds: DataFrame) -> Series:

@@ -319,12 +319,16 @@ class CellConfirmed:
     @property
     def optimism(self) -> float | None:
         """Return how much lower the search's loss was than the test loss."""
-        return self.test.value - self.searched if self.test else None
+        if self.test:
+            return self.test.value - self.searched
+        return None
 
     @property
     def selection_bias(self) -> float | None:
         """Return how much lower the search's loss was than that of fresh seeds."""
-        return self.validation - self.searched if self.test else None
+        if self.test:
+            return self.validation - self.searched
+        return None
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""

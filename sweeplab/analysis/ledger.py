@@ -228,7 +228,9 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def _last_digest(entries: Sequence[LedgerEntry]) -> str:
-    return entries[-1].sha256 if entries else "0" * 64
+    if entries:
+        return entries[-1].sha256
+    return "0" * 64
 
 
 def _head_file(path: Path) -> Path:

@@ -170,10 +170,11 @@ def _one_cell(folder: StudyFolder, changes: Sequence[str]) -> StudySpec:
 
 
 def _distance(row: Mapping[Any, Any], wanted: Mapping[str, Any]) -> float:
-    """Return how far a trial's sizes and length are from those wanted, in logs."""
     sizes = [name for name in (*SIZES, *LENGTHS) if wanted.get(name) and row.get(name)]
     return sum(abs(math.log(float(row[name]) / float(wanted[name]))) for name in sizes)
 
 
 def _rounded(name: str, value: float) -> float:
-    return round(value) if TABLE[name].kind == "int" else float(f"{value:.4g}")
+    if TABLE[name].kind == "int":
+        return round(value)
+    return float(f"{value:.4g}")

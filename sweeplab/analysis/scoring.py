@@ -219,7 +219,9 @@ def outcomes(
 def record(path: Path, outcomes: Sequence[Outcome]) -> tuple[LedgerEntry, ...]:
     """Append the scores that rest on rows of which the ledger has no score yet."""
     new = [{"number": outcome.entry.number, **outcome.basis} for outcome in outcomes if outcome.basis]
-    return append(path, new, SCORE_ENTRY) if new else ()
+    if new:
+        return append(path, new, SCORE_ENTRY)
+    return ()
 
 
 def _with_recorded(outcome: Outcome, scores: Sequence[LedgerEntry]) -> Outcome:

@@ -152,7 +152,9 @@ class Target:
         """Return the point in words."""
         roles = [role for role in ("params", "tokens") if role in self.at] or ["flops"]
         numbers = ", ".join(f"{role} {self.at[role]:.6g}" for role in roles)
-        return f"{self.cells[0]} ({numbers})" if self.cells else numbers
+        if self.cells:
+            return f"{self.cells[0]} ({numbers})"
+        return numbers
 
 
 def point_target(points: Points, asked: Mapping[str, float | None], place: Place | None) -> Target:

@@ -250,7 +250,9 @@ def loss_column(runs: pd.DataFrame, at: str = "best") -> str:
     losses = numbers(runs, name)
     ended = np.array([RunState(state).has_value for state in runs["state"]])
     needed = ended & np.isfinite(numbers(runs, _LOSSES[at]))
-    return name if needed.any() and np.isfinite(losses[needed]).all() else _LOSSES[at]
+    if needed.any() and np.isfinite(losses[needed]).all():
+        return name
+    return _LOSSES[at]
 
 
 def _pooled(runs: pd.DataFrame, design: StudyDesign | None = None) -> dict[str, tuple[str, ...]]:

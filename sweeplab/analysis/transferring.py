@@ -69,7 +69,9 @@ class Transferred:
         """Return by what share of the loss a learning rate is worse than the best of the ladder; None: diverged."""
         loss = self.losses.get(rate)
         lowest = None if self.best is None else self.losses[self.best]
-        return None if loss is None or lowest is None else loss / lowest - 1
+        if loss is None or lowest is None:
+            return None
+        return loss / lowest - 1
 
     @property
     def is_held(self) -> bool | None:
@@ -112,7 +114,6 @@ def transfer(spec: StudySpec, lab: Path, run: Run, ladder: float, with_mup: bool
 
 
 def _held_out(spec: StudySpec) -> tuple[str, list[dict[str, Any]]]:
-    """Return the size that is held out at its largest value, and the cells of the grid that have it."""
     entry = spec.search.get(RATE)
     if not isinstance(entry, Range | Choices) or entry.when:
         what = f"study {spec.name} does not search {RATE} in every trial: there is nothing to transfer"

@@ -150,7 +150,9 @@ def valued_losses(runs: DataFrame, loss: str) -> Series:
     """
     valued, losses = finite(runs, "valued_val_loss"), finite(runs, loss)
     needed = runs["state"].isin(VALUED) & losses.notna()
-    return losses if valued[needed].isna().any() else valued.where(needed)
+    if valued[needed].isna().any():
+        return losses
+    return valued.where(needed)
 
 
 def marks_of(values: Series, most: int | None = FEW) -> tuple[float, ...]:

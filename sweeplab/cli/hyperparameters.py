@@ -92,4 +92,6 @@ def _python(value: Any) -> str:
     """Write a value as Python does, but floats as people do, and with double quotes: 3e-4, "cosine"."""
     if isinstance(value, float):
         return yaml_text(value)
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+    if isinstance(value, str):
+        return f'"{value}"'
+    return repr(value)

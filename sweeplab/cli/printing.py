@@ -178,7 +178,9 @@ def cell_text(value: Any) -> str:
     """Write one value as a table shows it: None as a dash, floats with four digits."""
     if value is None:
         return "–"
-    return f"{value:.4g}" if isinstance(value, float) else visible(str(value))
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return visible(str(value))
 
 
 def workers_in_words(plan: Plan) -> str:

@@ -194,11 +194,12 @@ def _print_evaluation(evaluation: dict[str, Any]) -> None:
 
 
 def _by_stretch(losses: dict[str, list[float]], width: int) -> list[dict[str, Any]]:
-    """Return one row per range of `width` positions, with the mean of each list's finite losses there."""
 
     def mean(losses: list[float]) -> float | None:
         known = [loss for loss in losses if math.isfinite(loss)]
-        return sum(known) / len(known) if known else None
+        if known:
+            return sum(known) / len(known)
+        return None
 
     known = (at for of_length in losses.values() for at, loss in enumerate(of_length) if math.isfinite(loss))
     end = 1 + max(known, default=0)

@@ -73,7 +73,9 @@ def shifted(rows: Ids, by: int) -> Ids:
     """Shift each row to the right by so many positions (a negative number: to the left), and fill with NONE."""
     width = rows.shape[1]
     padded = np.pad(rows, ((0, 0), (max(by, 0), max(-by, 0))), constant_values=NONE)
-    return padded[:, :width] if by > 0 else padded[:, -width:]
+    if by > 0:
+        return padded[:, :width]
+    return padded[:, -width:]
 
 
 def _preceding(rows: Ids) -> list[Ids]:
@@ -81,7 +83,6 @@ def _preceding(rows: Ids) -> list[Ids]:
 
 
 def _neighbors(rows: Ids) -> list[Ids]:
-    """Return the neighbors of each position, the nearest first, left and right in turn."""
     return [shifted(rows, side * by) for by in range(1, MAX_ORDER // 2 + 1) for side in (1, -1)]
 
 
@@ -321,11 +322,12 @@ def _selected(fitted: Examples, held_out: Examples, task: Task) -> tuple[int, fl
 
 
 def _mixed(counted: Array, weight: float, copied: Array | None) -> Array:
-    return counted if copied is None else (1 - weight) * counted + weight * copied
+    if copied is None:
+        return counted
+    return (1 - weight) * counted + weight * copied
 
 
 def _weight(counted: Array, copied: Array | None) -> float:
-    """Return the most likely weight of copying in the mixture, by expectation maximization."""
     if copied is None:
         return 0.0
     weight = 0.5

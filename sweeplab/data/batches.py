@@ -54,7 +54,9 @@ Split = NDArray[np.uint16] | Pairs
 
 def kind_of(split: Split) -> DataKind:
     """Return the kind of a split's data."""
-    return split.kind if isinstance(split, Pairs) else "text"
+    if isinstance(split, Pairs):
+        return split.kind
+    return "text"
 
 
 # A part of a text consists of stretches of so many tokens.
@@ -86,7 +88,6 @@ def limited(split: Split, n_tokens: int) -> Split:
 
 
 def _evenly(count: int) -> NDArray[np.int64]:
-    """Return the numbers below `count`, ordered so that the first k are evenly spread for any k (golden ratio)."""
     return np.argsort(np.arange(count) * (math.sqrt(5.0) - 1.0) / 2.0 % 1.0, kind="stable")
 
 

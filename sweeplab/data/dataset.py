@@ -100,11 +100,15 @@ class Dataset:
 
     def training(self, values: Hyperparameters) -> Split:
         """Return a run's training data: the training split, or the part given by its data_limit."""
-        return self.train if values.data_limit is None else limited(self.train, values.data_limit)
+        if values.data_limit is None:
+            return self.train
+        return limited(self.train, values.data_limit)
 
     def scored(self, split: Scored) -> Split:
         """Return the split of this name."""
-        return self.val if split == "val" else self.test
+        if split == "val":
+            return self.val
+        return self.test
 
     def bits_per_byte(self, loss: float, values: Hyperparameters, split: Scored = "val") -> float | None:
         """Convert a loss (nats per evaluated target) to bits per byte of these targets; None if they are not text.
@@ -207,7 +211,6 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def _of_tokens(place: str, tokenizer: str, vocab_size: int | None, folder: Path) -> Dataset:
-    """Return the dataset of files of tokens, copied into the cache once as 16-bit numbers."""
     files = token_files(place, tokenizer if is_file_of_tokenizer(tokenizer) else "")
     stamps = _stamps(files.files)
     base = folder / _digest("tokens", vocab_size, stamps)
@@ -224,11 +227,10 @@ def _of_tokens(place: str, tokenizer: str, vocab_size: int | None, folder: Path)
     n_tokens = checked(splits, vocabulary.vocab_size if is_known else None)
     if not is_known:
         vocabulary = IdsTokenizer(n_tokens)
-    of = (
-        f"{files.vocabulary.name}"
-        if files.vocabulary
-        else "none: tokens are shown as numbers, and bits per byte unknown"
-    )
+    if files.vocabulary:
+        of = f"{files.vocabulary.name}"
+    else:
+        of = "none: tokens are shown as numbers, and bits per byte unknown"
     facts = {
         "tokenizer": vocabulary.to_json(),
         "n_characters": 0,
@@ -245,7 +247,9 @@ def _tokenizer_key(tokenizer: str, vocab_size: int | None) -> str:
     if vocab_size is not None and not issubclass(kind, LearnedTokenizer):
         raise WrongVocabulary(f"tokenizer {tokenizer} takes no vocab_size: the text determines its tokens")
     name = tokenizer if vocab_size is None else f"{tokenizer}-{vocab_size}"
-    return f"{name}@{kind.version}" if kind.version else name
+    if kind.version:
+        return f"{name}@{kind.version}"
+    return name
 
 
 def _named(table: dict[str, T], what: str, name: str) -> T:
@@ -270,7 +274,9 @@ def _stamps(files: Sequence[Path]) -> list[tuple[str, int, int]]:
 def _remembered(known: Path, newest: int) -> str | None:
     try:
         settled = known.stat().st_mtime_ns - newest > SETTLED_NANOSECONDS
-        return read_bytes(known).decode("ascii", "replace") if settled else None
+        if settled:
+            return read_bytes(known).decode("ascii", "replace")
+        return None
     except OSError:
         return None
 
@@ -335,9 +341,10 @@ def _built(base: Path, texts: Texts, made: Callable[[], Tokenizer]) -> Dataset:
         facts["notes"] = texts.notes
     if texts.kind not in OWN_KINDS:
         facts |= {"kind": texts.kind, "per_source": texts.targets.per_source}
-    ends = (
-        [np.cumsum([len(text) for text in split]).astype(END) for split in tokens] if texts.of_pairs else None
-    )
+    if texts.of_pairs:
+        ends = [np.cumsum([len(text) for text in split]).astype(END) for split in tokens]
+    else:
+        ends = None
     return _written(base, tokens, facts, ends)
 
 

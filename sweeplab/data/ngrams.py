@@ -113,7 +113,6 @@ class NGrams:
 
 
 def _indices(known: Ids, keys: Ids) -> Ids:
-    """Return the index of each key among sorted ones, NONE if it is not one of them."""
     if not len(known):
         return np.full_like(keys, NONE)
     indices = np.minimum(np.searchsorted(known, keys), len(known) - 1)

@@ -115,9 +115,10 @@ def check_room(tokens: Ids, values: Hyperparameters, more: int = 0) -> None:
         what = f"the tokens to predict leave no room for the prompt in the block_size of {values.block_size}"
         raise BadInput(Problem(what, f"at least {1 - room} fewer {HOLE}"))
     if not 0 < len(tokens) <= room:
-        problem = (
-            f"the prompt takes {several(len(tokens), 'token')}" if len(tokens) else "the prompt is empty"
-        )
+        if len(tokens):
+            problem = f"the prompt takes {several(len(tokens), 'token')}"
+        else:
+            problem = "the prompt is empty"
         raise BadInput(
             Problem(problem, f"1 to {several(room, 'token')} with the block_size of {values.block_size}")
         )

@@ -23,7 +23,9 @@ class DataSizes(NamedTuple):
     @classmethod
     def of(cls, sizes: DataSizes | int | None) -> DataSizes | None:
         """Return the sizes; from a single number, sizes of which only the vocabulary is known."""
-        return cls(sizes) if isinstance(sizes, int) else sizes
+        if isinstance(sizes, int):
+            return cls(sizes)
+        return sizes
 
     def iterations(self, values: Hyperparameters) -> int | None:
         """Return the number of steps of a run's `epochs`, rounded up; None if it has no `epochs`.
@@ -48,7 +50,9 @@ def task_of(values: Hyperparameters) -> str:
     from sweeplab.data.objectives import OBJECTIVES, objective_of  # with numpy, which is slow to import
 
     is_known = values.objective in (AUTO, *OBJECTIVES)
-    return objective_of(values).task(values) if is_known else values.objective
+    if is_known:
+        return objective_of(values).task(values)
+    return values.objective
 
 
 def have_one_task(runs: Iterable[Hyperparameters]) -> bool:
@@ -64,4 +68,6 @@ def loss_unit(objectives: Iterable[str]) -> str:
 
     known = {AUTO: Objective.unit} | {name: objective.unit for name, objective in OBJECTIVES.items()}
     units = {known.get(name, "units of its own") for name in objectives} or {Objective.unit}
-    return units.pop() if len(units) == 1 else "nats"
+    if len(units) == 1:
+        return units.pop()
+    return "nats"

@@ -79,7 +79,9 @@ class OpenedStudy:
         """Return the seeds that a trial is trained with."""
         cell = next(cell for cell in self.store.cells if cell.key == place[0])
         trial = self.trials.get(place)
-        return self.store.seeds(cell, trial) if trial else [*self.store.spaces[cell.index].seeds]
+        if trial:
+            return self.store.seeds(cell, trial)
+        return [*self.store.spaces[cell.index].seeds]
 
     @cached_property
     def trials(self) -> Mapping[tuple[str, int], FrozenTrial]:
@@ -154,7 +156,9 @@ class Finding:
     @property
     def more(self) -> str:
         """Return the details as they stand behind a name."""
-        return f" ({self.details})" if self.details else ""
+        if self.details:
+            return f" ({self.details})"
+        return ""
 
     @property
     def name(self) -> str:
@@ -231,7 +235,9 @@ def read_json(file: Path) -> dict[str, Any] | None:
         content = json.loads(read_bytes(file))
     except (OSError, ValueError):
         return None
-    return content if isinstance(content, dict) else None
+    if isinstance(content, dict):
+        return content
+    return None
 
 
 def end_of(run: RunFolder) -> RunEnd | None:

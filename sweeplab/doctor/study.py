@@ -112,7 +112,9 @@ def _standing(lease: Lease | None) -> str:
         return "waiting"
     if not lease.is_over:
         return "held"
-    return "stuck" if lease.owner.is_here else "gone"
+    if lease.owner.is_here:
+        return "stuck"
+    return "gone"
 
 
 def run_folder_checks(study: OpenedStudy) -> Iterator[Check]:

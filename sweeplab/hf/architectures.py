@@ -367,7 +367,9 @@ _DISTILBERT = _Encoder(
 def _places_before(config: Values) -> int:
     """Return the rows before that of the first position: those up to the padding token's number."""
     pad = config.get("pad_token_id", 1)
-    return 0 if pad is None else pad + 1
+    if pad is None:
+        return 0
+    return int(pad) + 1
 
 
 BERT = Architecture(

@@ -138,7 +138,6 @@ def _tokenizer_files(run: LoadedRun) -> dict[str, Definition]:
 
 
 def _sampling(run: LoadedRun) -> dict[str, Any]:
-    """Return the run's sampling settings for generation_config.json, where top_k 0 and top_p 1 mean off."""
     if run.model.shape.of_family.transforms:
         return {}
     values = run.values
@@ -290,7 +289,9 @@ def _objective(values: Mapping[str, Any], special: Mapping[str, int]) -> str:
     if values["family"] not in OBJECTIVES[objective].families:
         raise BadInput(f"config.json has objective {objective}, which family {values['family']} cannot learn")
     # Without sentinel tokens for spans it can only predict one text from another.
-    return PairsObjective.name if objective == Span.name and sentinel(0) not in special else objective
+    if objective == Span.name and sentinel(0) not in special:
+        return PairsObjective.name
+    return objective
 
 
 def _special_tokens(values: Mapping[str, Any]) -> dict[str, int]:

@@ -49,7 +49,9 @@ class Field:
     def write(self, values: Values) -> Any:
         """Return the value for config.json."""
         value = values[self.name]
-        return next(theirs for theirs, ours in self.words.items() if ours == value) if self.words else value
+        if self.words:
+            return next(theirs for theirs, ours in self.words.items() if ours == value)
+        return value
 
     def read(self, config: Values) -> Any:
         """Return our value for that of config.json.
@@ -59,7 +61,9 @@ class Field:
         """
         value = config.get(self.key, self.default)
         if self.words is None:
-            return AUTO if value is None else value
+            if value is None:
+                return AUTO
+            return value
         if value not in self.words:
             what = f"config.json has {self.key} {value!r}, which is not supported as {self.name}"
             raise BadInput(Problem(what, " | ".join(self.words)))

@@ -50,7 +50,9 @@ class StudyTrials:
     def choice(self, cell: str | None = None) -> Choice | None:
         """Return how the chosen trial of a cell, or of all, was chosen; None without one, or if tasks differ."""
         choices = [choice for each in self._rankings if (choice := each.choice(cell))]
-        return choices[0] if len(choices) == 1 else None
+        if len(choices) == 1:
+            return choices[0]
+        return None
 
     def cell_named(self, text: str | None) -> str | None:
         """Return the cell with trials that a text names; None, for all cells, stays None.

@@ -71,4 +71,6 @@ def to_delete(lab: Path) -> str:
         if folder.is_dir() and folder.stat().st_dev == device:
             size = sum(file.lstat().st_size for file in folder.rglob("*"))
             spare.append(f"{folder} ({bytes_in_words(size)})")
-    return f"may be deleted: {', '.join(spare)}" if spare else "free some space on it"
+    if spare:
+        return f"may be deleted: {', '.join(spare)}"
+    return "free some space on it"

@@ -142,7 +142,9 @@ def widened(name: str, entry: Mapping[str, Any], end: str) -> float:
         value = closest(value, inclusive)
     if exclusive is not None and closest(value, exclusive) == exclusive:
         value = (exclusive + entry[end]) / 2
-    return float(round(value)) if isinstance(entry[end], int) else value
+    if isinstance(entry[end], int):
+        return float(round(value))
+    return value
 
 
 def _place(entry: Mapping[str, Any], value: float) -> float:
@@ -179,7 +181,9 @@ def trend(groups: Iterable[Sequence[tuple[float, Any]]]) -> float:
             total += ((other_x > x) - (other_x < x)) * ((other_y > y) - (other_y < y))
         n = len(pairs)
         variance += n * (n - 1) * (2 * n + 5) / 18
-    return total / math.sqrt(variance) if variance else 0.0
+    if variance:
+        return total / math.sqrt(variance)
+    return 0.0
 
 
 def _above_n_grams(
@@ -222,7 +226,6 @@ def _still_falling(best: Mapping[str, Trial]) -> Iterator[Finding]:
 
 
 def _length_of(trial: Trial) -> str:
-    """Return the hyperparameter that sets the length of a trial's training."""
     values = trial.start.values
     return next((name for name in LENGTHS[1:] if getattr(values, name)), LENGTHS[0])
 
@@ -231,7 +234,9 @@ def _extent(values: Iterable[float], write: Callable[[float], str] = written) ->
     """Write the smallest and the largest of several values, or the only one."""
     ordered = sorted(values)
     low, high = write(ordered[0]), write(ordered[-1])
-    return low if low == high else f"{low} to {high}"
+    if low == high:
+        return low
+    return f"{low} to {high}"
 
 
 def _fall(trial: Trial) -> float | None:
@@ -263,7 +268,9 @@ def fall_at_end(curve: Pairs) -> float | None:
         return None
     slope = median((b - a) / (y - x) for (x, a), (y, b) in combinations(last, 2))
     fall = -slope * LAST * end / abs(last[-1][1])
-    return fall if fall >= FALL else None
+    if fall >= FALL:
+        return fall
+    return None
 
 
 def _patience(

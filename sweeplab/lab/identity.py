@@ -58,7 +58,9 @@ class Order:
         """Write a value of this place."""
         if value is None:
             return "nothing"
-        return duration(value) if self.place == "budget.time" else yaml_text(value)
+        if self.place == "budget.time":
+            return duration(value)
+        return yaml_text(value)
 
 
 def read_orders(folder: StudyFolder) -> list[Order]:
@@ -136,7 +138,9 @@ def _document(text: str) -> dict[str, Any]:
     from sweeplab.study.problems import Problems, SourceMap
 
     document = parse(text, Problems(SourceMap()))
-    return document if isinstance(document, dict) else {}
+    if isinstance(document, dict):
+        return document
+    return {}
 
 
 def _file_value(document: Mapping[str, Any], place: str) -> Any:
@@ -241,7 +245,9 @@ def _said(value: Any) -> str:
     if isinstance(value, Mapping) and [*value] == ["choices"]:
         value = value["choices"]  # its short form
     text = yaml_text(value)
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
+    if len(text) <= LONGEST_VALUE:
+        return text
+    return f"{text[: LONGEST_VALUE - 1]}…"
 
 
 def write_study(spec: StudySpec, folder: StudyFolder, data: DataDescription) -> None:

@@ -85,7 +85,9 @@ def study_state(folder: StudyFolder) -> StudyState:
     if status and not is_extended:
         has_room = status == StudyState.INTERRUPTED
     if has_room:
-        return StudyState.INTERRUPTED if commands or counts else StudyState.NOT_STARTED
+        if commands or counts:
+            return StudyState.INTERRUPTED
+        return StudyState.NOT_STARTED
     states = sum((each.states for each in counts.values()), Counter[str]())
     if states["enqueued"] or (states[RunState.WAITING] and not is_over_time):
         return StudyState.WAITING
@@ -288,17 +290,23 @@ class Trial:
     @property
     def ending(self) -> TrialEnding | None:
         """Return how it ended, or None while it has not."""
-        return self.ends[0].ending if self.ends else None
+        if self.ends:
+            return self.ends[0].ending
+        return None
 
     @property
     def state(self) -> RunState:
         """Return its outcome; before its end, running or interrupted, as the study is."""
-        return self.ending.outcome if self.ending else self.study.unfinished
+        if self.ending:
+            return self.ending.outcome
+        return self.study.unfinished
 
     @property
     def value(self) -> float | None:
         """Return its value, the mean over its seeds; for a pruned trial the last value before pruning."""
-        return self.ending.value if self.ending else None
+        if self.ending:
+            return self.ending.value
+        return None
 
     @property
     def has_value(self) -> bool:

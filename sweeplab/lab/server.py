@@ -146,7 +146,9 @@ class Server:
             return None
         if then["host"] == now["host"] and then["boot"] == now["boot"] and then["space"] != now["space"]:
             return f"another container of {now['host']}"
-        return str(then["host"]) if then["host"] != now["host"] else None
+        if then["host"] != now["host"]:
+            return str(then["host"])
+        return None
 
     def command(self, verb: str) -> str:
         """Write a `sweeplab storage` command as a user would type it for this lab."""

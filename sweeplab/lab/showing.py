@@ -195,7 +195,9 @@ def _mean_over_seeds(trial: Trial, name: str) -> float | None:
     """Average a number of end.json over the runs of a trial that have it."""
     ends = [end.as_json() for end in trial.ends]
     values = [end[name] for end in ends if end.get(name) is not None]
-    return sum(values) / len(values) if values else None
+    if values:
+        return float(sum(values) / len(values))
+    return None
 
 
 def evidence_of_best(trial: Trial, trials: Sequence[Trial], cell: str | None = None) -> Evidence:
@@ -346,7 +348,9 @@ def show_trial(folder: StudyFolder, number: int, cell: str | None = None) -> dic
 def _origin(name: str, value: Any, study: Mapping[str, Any], start: RunStart) -> str:
     """Tell where a hyperparameter's value came from."""
     if name in start.sampled:
-        return "enqueued" if name in (start.enqueued or {}) else "searched"
+        if name in (start.enqueued or {}):
+            return "enqueued"
+        return "searched"
     if name in study["grid"]:
         return "grid"
     if any(name in changes and changes[name] == value for changes in study.get("cells", ())):
@@ -356,7 +360,9 @@ def _origin(name: str, value: Any, study: Mapping[str, Any], start: RunStart) ->
     origin, written = "default", TABLE[name].default
     if name in study["fixed"]:
         origin, written = "fixed", study["fixed"][name]
-    return f"{origin}, auto" if written == AUTO and value != AUTO else origin
+    if written == AUTO and value != AUTO:
+        return f"{origin}, auto"
+    return origin
 
 
 def _run(run: RunFolder, unfinished: RunState) -> dict[str, Any]:

@@ -283,7 +283,9 @@ def reason_of(error: Exception) -> str:
 
 def engine_arguments(url: str) -> dict[str, Any]:
     """Return SQLAlchemy's arguments for an engine besides the URL."""
-    return {"connect_args": {"timeout": BUSY_SECONDS}} if url.startswith("sqlite") else {}
+    if url.startswith("sqlite"):
+        return {"connect_args": {"timeout": BUSY_SECONDS}}
+    return {}
 
 
 def open_database(url: str) -> Engine:

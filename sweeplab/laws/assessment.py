@@ -286,7 +286,9 @@ def law_for(points: Points, name: str = "auto", of_sizes: bool = False) -> Law:
     if name != "auto":
         return find_law(name)
     choice = choice_of(points)
-    return choice.of_sizes if of_sizes else choice.law
+    if of_sizes:
+        return choice.of_sizes
+    return choice.law
 
 
 def parse_delta(text: str) -> float | None:

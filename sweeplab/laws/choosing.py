@@ -40,7 +40,9 @@ class Choice:
 
     def doubt_of(self, law: Law) -> str:
         """Return the doubt where a law is one of N."""
-        return self.doubt if "params" in law.columns else ""
+        if "params" in law.columns:
+            return self.doubt
+        return ""
 
 
 def along_family(points: Points) -> Points:
@@ -74,7 +76,9 @@ def law_of_shape(points: Points) -> Law | None:
     """Return the law of the shape that suits a table best, even if one of N predicts as well; None if none does."""
     chosen, laws = choice_of(points).law, of_shapes(points)
     if chosen in laws or not laws:
-        return chosen if laws else None
+        if laws:
+            return chosen
+        return None
     raced = race(points, laws)
     best = min(
         raced.fits,

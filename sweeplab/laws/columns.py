@@ -246,7 +246,9 @@ def first_of(names: Iterable[Any], most: int) -> str:
 def _called(name: str) -> str:
     """A name as OTHER_NAMES has it: `val/loss`, `Val Loss` and W&B's `summary/val_loss` are val_loss."""
     words = re.sub(r"[\s.\-/]+", "_", re.sub(r"^(summary|config)[/.]_?", "", name.strip()))
-    return words if len(words) == 1 else words.lower()
+    if len(words) == 1:
+        return words
+    return words.lower()
 
 
 def _is_per_param(name: str) -> bool:
@@ -406,7 +408,9 @@ def _number(text: str, unit: float) -> float | None:
 def _fault(text: str) -> str:
     if text.rstrip().endswith("%"):
         return "a percentage; write the number itself"
-    return "not a number; write a decimal point" if _DECIMAL_COMMA.fullmatch(text.strip()) else _NO_NUMBER
+    if _DECIMAL_COMMA.fullmatch(text.strip()):
+        return "not a number; write a decimal point"
+    return _NO_NUMBER
 
 
 def _first(cells: pd.Series[Any], word: str, what: str) -> list[str]:

@@ -136,7 +136,9 @@ class _Model:
         of_seeds = [[float(of_row == seed) for seed in self.seeds[1:]] for of_row in seeds]
         both = np.hstack([self.member, np.array(of_seeds).reshape(len(seeds), -1)])
         is_paired = len(self.seeds) > 1 and np.linalg.matrix_rank(both) == both.shape[1] < len(seeds)
-        return both if is_paired else self.member
+        if is_paired:
+            return both
+        return self.member
 
     def estimates(self) -> _Estimates:
         """Return the table's estimates; the effect of a seed on all cells is removed from the best trials' means."""

@@ -134,7 +134,9 @@ class Clinic:
     @property
     def _flops(self) -> Array:
         flops = self.points.columns.get("flops")
-        return np.ones(self.points.n) if flops is None else flops
+        if flops is None:
+            return np.ones(self.points.n)
+        return flops
 
     def _seeds(self) -> Cure | None:
         points, of_seeds = self.points, self.causes.noise[SEEDS]
@@ -176,9 +178,10 @@ class Clinic:
         n_sizes = max(_FEWEST_SIZES, len(np.unique(log_n.round(6))))
         design = np.stack([np.ones_like(log_n), np.log(layers), np.log(widths)], 1)
         constant, by_layer, by_width = np.linalg.lstsq(design, log_n, rcond=None)[0]
-        n_lengths = (
-            1 if "tokens" not in points.columns else len(np.unique(np.log(points.columns["tokens"]).round(2)))
-        )
+        if "tokens" not in points.columns:
+            n_lengths = 1
+        else:
+            n_lengths = len(np.unique(np.log(points.columns["tokens"]).round(2)))
         unit = math.gcd(*widths.astype(int).tolist())
         cures = []
         for layer in np.unique(layers):

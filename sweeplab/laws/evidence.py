@@ -41,15 +41,17 @@ class Evidence:
 
     def in_words(self) -> str:
         """Return a clause with the evidence and the verdict, and with the reason if nothing was tested."""
-        return (
-            f"{self.basis}: {self.verdict}" if self.tested_on else f"{self.verdict}: {self.basis}; {self.why}"
-        )
+        if self.tested_on:
+            return f"{self.basis}: {self.verdict}"
+        return f"{self.verdict}: {self.basis}; {self.why}"
 
 
 def best_of(n_trials: int, what: str = "each cell", fewest: int | None = None) -> str:
     """Say from how many trials a trial was chosen: `n_trials`, or `fewest` to `n_trials` if cells differ."""
     many = f"{fewest} to {n_trials}" if fewest is not None and fewest < n_trials else str(n_trials)
-    return f"the best of {many} trials of {what}" if n_trials > 1 else f"the only trial of {what}"
+    if n_trials > 1:
+        return f"the best of {many} trials of {what}"
+    return f"the only trial of {what}"
 
 
 def chosen_best(n_seeds: int, n_trials: int, what: str = "the study") -> Evidence:

@@ -53,7 +53,9 @@ class Normal:
     def pit(self, value: float) -> float:
         """Return the probability of less than `value`: even from 0 to 1 if forecasts are calibrated."""
         if self.sd == 0:
-            return 0.5 if value == self.mean else float(value > self.mean)
+            if value == self.mean:
+                return 0.5
+            return float(value > self.mean)
         return _STANDARD.cdf((value - self.mean) / self.sd)
 
 

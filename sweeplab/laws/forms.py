@@ -104,7 +104,9 @@ class Law:
 
     def fewest_values(self, column: str) -> int:
         """Return how many distinct values of a column the form needs: three for a scale, an exponent and E."""
-        return 3 if any([name for _, name in term.powers] == [column] for term in self.terms) else 2
+        if any([name for _, name in term.powers] == [column] for term in self.terms):
+            return 3
+        return 2
 
     def index(self, name: str) -> int:
         """Return where a parameter stands in a vector."""
@@ -121,7 +123,9 @@ class Law:
 
     def joined_by(self, theta: Array) -> Array:
         """Return g of each vector: [S]."""
-        return theta[:, self.index(self.power)] if self.power else np.ones(len(theta))
+        if self.power:
+            return theta[:, self.index(self.power)]
+        return np.ones(len(theta))
 
     def log_loss(self, theta: Array, logs: Mapping[str, Array]) -> Array:
         """Return the log of the loss: [S, n]; `logs` are the centered logs of the columns: [n] or [S, n]."""
@@ -230,7 +234,9 @@ class Quantity:
 
     def shown(self, measured: float) -> float:
         """Return the number itself for a value of `measure`."""
-        return math.exp(min(measured, 700.0)) if self.is_log else measured
+        if self.is_log:
+            return math.exp(min(measured, 700.0))
+        return measured
 
 
 def parameters_of(law: Law, center: Mapping[str, float]) -> list[Quantity]:

@@ -310,7 +310,9 @@ def groups_of(points: Points) -> tuple[tuple[str, ...] | None, str]:
 def shared_of(points: Points, fit: Fit, beside: Array | None = None) -> Shared | None:
     """Return the variances of own and shared errors; None if the table has no groups."""
     groups = groups_of(points)[0]
-    return shared_errors(fit, groups, beside) if groups else None
+    if groups:
+        return shared_errors(fit, groups, beside)
+    return None
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,9 @@ class Points:
 
     def left_out(self, why: str, count: int) -> Points:
         """Return the points with a count of rows that were left out before, and why."""
-        return replace(self, dropped=self.dropped | {why: count}) if count else self
+        if count:
+            return replace(self, dropped=self.dropped | {why: count})
+        return self
 
     def only(self, keep: NDArray[np.bool_] | NDArray[np.intp]) -> Points:
         """Return the points of some rows, given as a mask or as indices."""

@@ -177,7 +177,9 @@ def _are_names_above(comment: str, line: str) -> bool:
 def _separator_of(line: str) -> str:
     parts = {mark: len(next(csv.reader([line.strip("\r\n")], delimiter=mark), [])) for mark in _SEPARATORS}
     separator = max(_SEPARATORS, key=parts.__getitem__)
-    return r"\s+" if parts[separator] == 1 and len(line.split()) > 1 else separator
+    if parts[separator] == 1 and len(line.split()) > 1:
+        return r"\s+"
+    return separator
 
 
 def _lines(text: str, separator: str, n_rows: int) -> Sequence[int]:
@@ -192,7 +194,9 @@ def _lines(text: str, separator: str, n_rows: int) -> Sequence[int]:
         if len(row) > 1 or any(map(str.strip, row)):
             begins.append(line)
         line = rows.line_num + 1
-    return begins[1:] if len(begins) == n_rows + 1 else range(2, n_rows + 2)
+    if len(begins) == n_rows + 1:
+        return begins[1:]
+    return range(2, n_rows + 2)
 
 
 def _read_json(path: Path) -> pd.DataFrame:

@@ -63,7 +63,9 @@ class Plane:
         """Return l of shapes of size n within the ends of those tried; empty if there is none."""
         (low, high), (narrow, wide) = (self.ends[name] for name in SHAPE)
         low, high = max(low, (n - self.q * wide) / self.p), min(high, (n - self.q * narrow) / self.p)
-        return np.linspace(low, high, _N_TRIED) if high > low + 1e-9 else np.array([])
+        if high > low + 1e-9:
+            return np.linspace(low, high, _N_TRIED)
+        return np.array([])
 
 
 def plane_of(points: Points) -> Plane:

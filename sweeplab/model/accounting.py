@@ -186,7 +186,9 @@ def activation_bytes(shape: ModelShape, length: int, source_length: int = 0, val
 
 def side_length(shape: ModelShape, side: Side, length: int, source_length: int) -> int:
     """Return how many tokens a side reads: an encoder beside a decoder reads the source."""
-    return source_length if shape.of_family.reads_source and not side.has_cross else length
+    if shape.of_family.reads_source and not side.has_cross:
+        return source_length
+    return length
 
 
 def is_large_product(n_rows: int, n_weights: int) -> bool:

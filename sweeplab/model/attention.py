@@ -446,7 +446,6 @@ def feature_map(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
 
 
 def _causal_sums(q: Query, k: Query, v: Out) -> Out:
-    """Return, for each query, the sum of (q · k) v over the keys up to its own position."""
     from torch.nn import functional as F
 
     length = q.shape[2]

@@ -190,7 +190,9 @@ class Normed(NamedTuple):
         x = self.x
         if self.gain is not None:
             x = x * self.gain[:, None]
-        return x if self.bias is None else x + self.bias[:, None]
+        if self.bias is None:
+            return x
+        return x + self.bias[:, None]
 
 
 class Routing(NamedTuple):
@@ -239,7 +241,9 @@ class Pass:
         """
         x = NORMS[self.shape.norm].apply(x, self.shape.norm_eps)
         normed = Normed(x, self.w[f"{name}.gain"], self.w.get(f"{name}.bias"))
-        return Normed(normed.affine()) if self.cache else normed
+        if self.cache:
+            return Normed(normed.affine())
+        return normed
 
     def linear(self, name: str, normed: Normed) -> Product:
         """Multiply by a matrix [K, C, O], and add its bias if it has one."""
@@ -266,7 +270,9 @@ class Pass:
 
     def drop(self, x: Stream, site: str) -> Stream:
         """Apply dropout to x at a site."""
-        return self.dropout(x, site) if self.dropout else x
+        if self.dropout:
+            return self.dropout(x, site)
+        return x
 
     def add_residual(self, x: Stream, update: Stream, branch: str) -> Stream:
         """Add a sub-layer's output to the residual stream x, with dropout and stochastic depth (per sequence)."""
@@ -303,7 +309,9 @@ def product(
 
 
 def _affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias, x, weight)
+    if bias is None:
+        return torch.bmm(x, weight)
+    return torch.baddbmm(bias, x, weight)
 
 
 def at_least_float32(x: Tensor) -> Tensor:
@@ -316,7 +324,9 @@ def forward_side(p: Pass, side: Side, tokens: Tokens, mask: AttentionMask, sourc
     x = _embed(p, side, tokens)
     for layer in range(p.shape.layers(side)):
         x = _block(p, f"{side.prefix}blocks.{layer}", x, mask, source)
-    return p.normalize(f"{side.prefix}final_norm", x) if p.shape.final_norm else Normed(x)
+    if p.shape.final_norm:
+        return p.normalize(f"{side.prefix}final_norm", x)
+    return Normed(x)
 
 
 def _embed(p: Pass, side: Side, tokens: Tokens) -> Stream:
@@ -421,7 +431,9 @@ def _hidden(activation: str, n_runs: int, project: Callable[[str], Tensor]) -> T
     """Return a(up(x)), or with a gate a(gate(x)) * up(x); `project` computes a projection of x by its name."""
     part = ACTIVATIONS[activation]
     hidden = by_run(part.apply, project("gate" if part.gated else "up"), n_runs)
-    return hidden * project("up") if part.gated else hidden
+    if part.gated:
+        return hidden * project("up")
+    return hidden
 
 
 def experts(p: Pass, name: str, present: Present, normed: Normed) -> Stream:

@@ -116,4 +116,6 @@ class PluggedModel(Transformer):
 def model_of(values: Hyperparameters, mixed: bool = False) -> Transformer:
     """Return what computes a run: sweeplab's transformer, or the module of a plugin."""
     shape = ModelShape.of(values)
-    return PluggedModel(values, mixed) if shape.is_plugin else Transformer(shape, mixed)
+    if shape.is_plugin:
+        return PluggedModel(values, mixed)
+    return Transformer(shape, mixed)

@@ -101,7 +101,9 @@ class Side:
     @property
     def name(self) -> str:
         """Return encoder or decoder."""
-        return "decoder" if self.causal else "encoder"
+        if self.causal:
+            return "decoder"
+        return "encoder"
 
     @property
     def sub_layers(self) -> tuple[str, ...]:
@@ -145,9 +147,10 @@ MODELS: dict[str, PluginModel] = {}
 
 
 def _d_ff(values: Mapping[str, Any]) -> int:
-    """Return 4 n_embd, or with a gated activation the width that gives the same number of parameters."""
     n_embd: int = values["n_embd"]
-    return round(8 * n_embd / 3) if ACTIVATIONS[values["activation"]].gated else 4 * n_embd
+    if ACTIVATIONS[values["activation"]].gated:
+        return round(8 * n_embd / 3)
+    return 4 * n_embd
 
 
 def _base_head_dim(values: Mapping[str, Any]) -> int:
@@ -239,7 +242,9 @@ class ModelShape(ModelHyperparameters):
     @property
     def width_ratio(self) -> float:
         """Return the width divided by muP's base width; 1 in the standard parametrization."""
-        return self.n_embd / self.mup_base_width if self.parametrization == "mup" else 1.0
+        if self.parametrization == "mup":
+            return self.n_embd / self.mup_base_width
+        return 1.0
 
     @property
     def has_qkv_bias(self) -> bool:
@@ -254,7 +259,9 @@ class ModelShape(ModelHyperparameters):
     @property
     def has_head_bias(self) -> bool:
         """Return whether the head has a bias: by `bias` for an encoder, else by `head_bias`."""
-        return self.bias if self.of_family.transforms else self.head_bias
+        if self.of_family.transforms:
+            return self.bias
+        return self.head_bias
 
     @property
     def has_source_embedding(self) -> bool:

@@ -367,7 +367,9 @@ class StudyFolder:
 
     def read_if_written(self, file: Path) -> dict[str, Any]:
         """Return the content of one of the study's JSON files, as `read` does; nothing if it does not exist."""
-        return self.read(file) if file.exists() else {}
+        if file.exists():
+            return self.read(file)
+        return {}
 
     def check_whole(self) -> None:
         """Make sure that the files that a study needs to continue exist and can be read.
@@ -475,7 +477,9 @@ class StudyFolder:
     @property
     def unfinished(self) -> RunState:
         """Return the state of runs that have not ended: running while a process runs the study, else waiting."""
-        return RunState.RUNNING if self.is_run else RunState.WAITING
+        if self.is_run:
+            return RunState.RUNNING
+        return RunState.WAITING
 
     @property
     def workers(self) -> list[WorkerPlace]:

@@ -237,7 +237,9 @@ class RunEnd:
     @property
     def whole_val_loss(self) -> float | None:
         """Return the loss on the whole validation split, with the weights that the study's objective uses."""
-        return self.final_whole_val_loss if self.best_whole_val_loss is None else self.best_whole_val_loss
+        if self.best_whole_val_loss is None:
+            return self.final_whole_val_loss
+        return self.best_whole_val_loss
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
@@ -555,4 +557,6 @@ def _gradients(line: bytes) -> GradientPoint | None:
 
 
 def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
+    if value is None:
+        return None
+    return float(value)

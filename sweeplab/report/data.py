@@ -167,7 +167,9 @@ class ReportData:
     def loss_title(self) -> str:
         """Return the title of the metric that trials are ranked by, with its unit if it has one."""
         metrics = {spec.objective.label for spec in self.studies.specs.values()}
-        return self.measure_title("val_loss") if metrics <= {"val_loss"} else " or ".join(sorted(metrics))
+        if metrics <= {"val_loss"}:
+            return self.measure_title("val_loss")
+        return " or ".join(sorted(metrics))
 
     @property
     def objective(self) -> str:
@@ -218,11 +220,15 @@ class ReportData:
     @property
     def design(self) -> StudyDesign | None:
         """Return the grids and search spaces of the studies; None for a table without a study's record."""
-        return self.studied.design if self.studied else None
+        if self.studied:
+            return self.studied.design
+        return None
 
     def folder(self, study: str) -> StudyFolder | None:
         """Return a study's folder; None for a table without a study's record."""
-        return StudyFolder(self.lab, study) if self.lab and self.studied else None
+        if self.lab and self.studied:
+            return StudyFolder(self.lab, study)
+        return None
 
     def curves(self, metric: str, study: str | None = None) -> DataFrame:
         """Return a metric's curves, of all runs or of one study's."""

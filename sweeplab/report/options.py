@@ -38,7 +38,9 @@ class PanelOption(NamedTuple):
 
     def values(self, written: Any) -> list[Any]:
         """Return the values that are written: several, or one alone."""
-        return written if self.many and isinstance(written, list) else [written]
+        if self.many and isinstance(written, list):
+            return written
+        return [written]
 
 
 COMMON = {"title": PanelOption(), "width": PanelOption(("full", "half"))}

@@ -275,7 +275,9 @@ def _script(value: Any) -> str:
 def _kind(column: Series) -> str:
     if is_numeric_dtype(column) and not is_bool_dtype(column):
         return "number"
-    return "prose" if column.astype(str).str.len().max() > _LONG else "text"
+    if column.astype(str).str.len().max() > _LONG:
+        return "prose"
+    return "text"
 
 
 def _cell(column: str, value: Any) -> _Cell:

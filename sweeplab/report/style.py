@@ -189,4 +189,6 @@ def spaced(name: object) -> str:
 
 def cut(name: str, most: int) -> str:
     """Return a name shortened to at most `most` letters."""
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+    if len(name) <= most:
+        return name
+    return f"{name[: most - 1]}…"

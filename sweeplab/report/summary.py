@@ -129,7 +129,9 @@ def summarize(report: ReportData) -> Summary:
 
 def _precision(runs: DataFrame) -> Entries:
     words = unlike_precision(runs)
-    return [("Precision", words)] if words else []
+    if words:
+        return [("Precision", words)]
+    return []
 
 
 def _beside_baselines(report: ReportData, best: Mapping[str, Any]) -> Entries:
@@ -297,7 +299,9 @@ def _set_differently(report: ReportData) -> list[str]:
             if not isinstance(file, Mapping):
                 return "–"
             file = file.get(key)
-        return "–" if file is None else json.dumps(file)
+        if file is None:
+            return "–"
+        return json.dumps(file)
 
     return [f"{place} {' / '.join(value(file, place) for file in written)}" for place in places]
 

@@ -135,11 +135,12 @@ def _alone(name: str | None, overrides: Sequence[str] = ()) -> StudySpec:
 
 
 def _notes(name: str | None, shape: ModelShape) -> tuple[str, ...]:
-    """Return a preset's notes if the shape is the preset's, apart from its vocabulary."""
     if not name:
         return ()
     (of_preset,) = _shapes(_alone(name), preset(name).vocab_size).values()
-    return preset(name).notes if shape == replace(of_preset, vocab_size=shape.vocab_size) else ()
+    if shape == replace(of_preset, vocab_size=shape.vocab_size):
+        return preset(name).notes
+    return ()
 
 
 def _shapes(spec: StudySpec, sizes: Sizes = None, cell: str | None = None) -> dict[str, ModelShape]:
@@ -218,7 +219,6 @@ def check_coordinates(
 
 
 def _values_of(spec: StudySpec, sizes: Sizes, cell: str | None) -> Hyperparameters:
-    """Return the effective hyperparameters of a study's only cell, at the first valid sample of its search space."""
     cells = cells_named(spec, sizes, cell)
     if len(cells) > 1:
         keys = " | ".join(cell.key for cell in cells[:FEW])

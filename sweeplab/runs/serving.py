@@ -40,7 +40,9 @@ class ServedModel:
 def _texts(model_input: Any) -> list[str]:
     if hasattr(model_input, "iloc"):
         model_input = model_input.iloc[:, 0].tolist()
-    return [model_input] if isinstance(model_input, str) else [str(text) for text in model_input]
+    if isinstance(model_input, str):
+        return [model_input]
+    return [str(text) for text in model_input]
 
 
 def _load_pyfunc(path: str) -> ServedModel:

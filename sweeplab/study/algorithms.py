@@ -173,7 +173,9 @@ def read_algorithm(
             _build(read)
         except (ValueError, TypeError) as error:
             problems.add(path, f"{dotted(path)}: Optuna refuses these options: {error}")
-    return read if len(problems.found) == before else None
+    if len(problems.found) == before:
+        return read
+    return None
 
 
 def _read_options(
@@ -238,8 +240,10 @@ def n_startup_trials(spec: StudySpec, trials_per_cell: int | None) -> int:
         shared = JOINT_STARTUP * (len(spec.search) + 1)
         return max(1, min(math.ceil(shared / _n_points(spec)), (trials_per_cell or shared) // 2))
     option = inspect.signature(SAMPLERS[sampler.type].optuna_class.__init__).parameters.get(name)
-    if option is None or trials_per_cell is None:
-        return option.default if option else 0
+    if option is None:
+        return 0
+    if trials_per_cell is None:
+        return int(option.default)
     return max(1, min(int(option.default), math.floor(STARTUP_SHARE * trials_per_cell)))
 
 
@@ -316,7 +320,6 @@ def first_decision(pruner: Pruner) -> int | None:
 
 
 def _halving(pruner: Pruner) -> tuple[int, int]:
-    """Return the factor by which the rungs of a settled pruner grow, and the first rung."""
     known = inspect.signature(PRUNERS[pruner.type].optuna_class.__init__).parameters
     factor = int(pruner.options.get("reduction_factor", known["reduction_factor"].default))
     rate = int(pruner.options.get("min_early_stopping_rate", 0))
@@ -342,7 +345,6 @@ def make_pruner(pruner: Pruner) -> BasePruner:
 
 
 def _build(algorithm: Algorithm, **unasked: Any) -> Any:
-    """Return Optuna's object, without its warnings that a feature is experimental or deprecated."""
     from optuna.exceptions import ExperimentalWarning
 
     row = (SAMPLERS if isinstance(algorithm, Sampler) else PRUNERS)[algorithm.type]

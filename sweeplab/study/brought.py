@@ -63,7 +63,6 @@ def look_at(spec: StudySpec) -> dict[str, Any]:
 
 
 def _counted(spec: StudySpec, dataset: Dataset) -> list[dict[str, Any]]:
-    """Return vocabulary and tokens of all splits by tokenizer, the study's own first."""
     by_name = {spec.data.tokenizer: dataset}
     is_short = 0 < dataset.n_characters <= MOST_COUNTED_CHARACTERS
     for name in COUNTED if is_short and not isinstance(dataset.tokenizer, IdsTokenizer) else ():

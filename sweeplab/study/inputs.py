@@ -223,7 +223,9 @@ class Start:
         ours = special_tokens(self.values)
         has_own = any((self.special or {}).get(name, ours[name]) != ours[name] for name in ours.names)
         is_auto = theirs["vocab_size"] == self.tokenizer.vocab_size + n_special(self.values)
-        return values if has_own or is_auto else values | {"vocab_size": theirs["vocab_size"]}
+        if has_own or is_auto:
+            return values
+        return values | {"vocab_size": theirs["vocab_size"]}
 
     def vocabulary(self, values: Hyperparameters) -> list[int | None]:
         """Map each token of a run that starts here to its id in this run, or None where it is new.

@@ -170,7 +170,9 @@ class JointModel:
             for trial in self.trials(index).running()
             if trial.params and (index, trial.number) != (cell, but)
         ]
-        return surrogate.expecting(np.vstack(pending)) if pending else surrogate
+        if pending:
+            return surrogate.expecting(np.vstack(pending))
+        return surrogate
 
     def first(self, cell: int, number: int, fixed: Mapping[str, Any] | None = None) -> dict[str, Scalar]:
         """Return the point of a trial before there is a surrogate: the points of all cells fill the space evenly."""
@@ -182,13 +184,11 @@ class JointModel:
         return _Candidate.at(self.spaces[cell], place, fixed or {}).point
 
     def _priors(self, cell: int) -> dict[int, Prior]:
-        """Return the priors of a cell's parameters by their axes in the unit cube."""
         entries = enumerate(self.spaces[cell].parameters.values())
         priors = {axis: Prior.of(entry) for axis, entry in entries if isinstance(entry, Range)}
         return {axis: prior for axis, prior in priors.items() if prior}
 
     def _believed(self, cell: int, candidates: Sequence[_Candidate], fixed: Mapping[str, Any]) -> Floats:
-        """Return the log density of what is believed of candidates."""
         names, logs = [*self.spaces[cell].parameters], np.zeros(len(candidates))
         for axis, prior in self._priors(cell).items():
             if names[axis] not in fixed:
@@ -268,7 +268,6 @@ class JointModel:
         return [candidates[index] for index in (*first, *rest)]
 
     def _trials(self) -> list[tuple[int, FrozenTrial]]:
-        """Return the ended trials that tell something, each with its cell, in the order of their numbers."""
         trials = [
             (cell, trial)
             for cell in range(len(self.spaces))
@@ -321,7 +320,9 @@ class _Gains:
         """Return the log loss at a trial's end and its variance; None if nothing tells it."""
         if trial.state == TrialState.COMPLETE:
             is_loss = trial.value is not None and trial.value > 0
-            return (math.log(trial.value or 1.0), 0.0) if is_loss else None
+            if is_loss:
+                return (math.log(trial.value or 1.0), 0.0)
+            return None
         if not trial.intermediate_values:
             return None
         step, value = max(trial.intermediate_values.items())

@@ -95,7 +95,6 @@ def _made(kind: type[Any], arguments: Mapping[str, Any]) -> Any:
 
 
 def _held(algorithm: Any) -> dict[str, Any]:
-    """Return an object's attributes by the names of the arguments that they keep, but for its seed."""
     held = dict[str, Any]()
     for name, value in vars(algorithm).items():
         held |= value._asdict() if hasattr(value, "_asdict") else {name.lstrip("_"): value}

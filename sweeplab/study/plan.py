@@ -135,11 +135,15 @@ class CellPlan:
     @property
     def stack_gain(self) -> float | None:
         """Return the stack's speedup in trial-steps per second over single runs; None if it was not timed."""
-        return self.stack_rates[self.stack] / self.stack_rates[1] if self.stack in self.stack_rates else None
+        if self.stack in self.stack_rates:
+            return self.stack_rates[self.stack] / self.stack_rates[1]
+        return None
 
     def n_trials(self, per_cell: int) -> int:
         """Return the number of trials of the cell under a budget: at most its points and repetitions."""
-        return per_cell if self.n_points is None else min(per_cell, self.n_points + self.repeats)
+        if self.n_points is None:
+            return per_cell
+        return min(per_cell, self.n_points + self.repeats)
 
 
 @dataclass(frozen=True)
@@ -240,7 +244,9 @@ def totals(plans: Sequence[CellPlan], per_cell: int | None) -> dict[str, Any]:
 
 def has_cuda(engine: Engine) -> bool:
     """Return whether an engine's workers have a GPU; of remote machines only the requested GPUs are known."""
-    return cuda_count() > 0 if engine.type == "local" else engine.gpus_per_worker > 0
+    if engine.type == "local":
+        return cuda_count() > 0
+    return engine.gpus_per_worker > 0
 
 
 def worker_resources(spec: StudySpec, cells: Sequence[CellPlan], device: str) -> list[WorkerResources]:
@@ -256,7 +262,9 @@ def worker_resources(spec: StudySpec, cells: Sequence[CellPlan], device: str) ->
         count = most if spec.engine.workers == "auto" else int(spec.engine.workers)
         return [WorkerResources(spec.engine.threads_elsewhere)] * count
     workers = divide_machine(spec.engine.workers, n_stacks, n_cpus, cuda_count() if device == "cuda" else 0)
-    return workers if threads == "auto" else [replace(each, threads=int(threads)) for each in workers]
+    if threads == "auto":
+        return workers
+    return [replace(each, threads=int(threads)) for each in workers]
 
 
 def memory_shortage(cells: Sequence[CellPlan], workers: Sequence[WorkerResources], device: str) -> str:
@@ -372,7 +380,9 @@ def plan_cell(spec: StudySpec, samples: Samples) -> CellPlan:
 
 
 def _only(values: set[Any]) -> Any:
-    return values.pop() if len(values) == 1 else None
+    if len(values) == 1:
+        return values.pop()
+    return None
 
 
 def warnings(spec: StudySpec, cells: Sequence[Samples]) -> list[str]:

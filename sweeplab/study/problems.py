@@ -28,7 +28,9 @@ MOST_NAMED = 20
 
 def reaches_in_words(reaches: Sequence[str]) -> str:
     """Describe what a study file uses outside its own folder and the lab; empty if nothing."""
-    return f"outside of its folder and the lab: {several_named(reaches)}" if reaches else ""
+    if reaches:
+        return f"outside of its folder and the lab: {several_named(reaches)}"
+    return ""
 
 
 def dotted(path: Location) -> str:
@@ -44,7 +46,9 @@ def shown(value: Any) -> str:
     written = without_passwords(json.dumps(value, default=str, ensure_ascii=False))
     # Characters that would end the line or move the cursor are escaped.
     text = "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in written)
-    return text if len(text) <= 60 else text[:57] + "..."
+    if len(text) <= 60:
+        return text
+    return text[:57] + "..."
 
 
 @dataclass
@@ -89,7 +93,6 @@ class SourceMap:
         return Problem(what, allowed, nearest, self.file)
 
     def _override(self, path: Location) -> str:
-        """Return the option that set a location's value, or one below it if the file does not have it."""
         if path in self.overrides or path in self.values or not path:
             return self.overrides.get(path, "")
         return next((words for laid, words in self.overrides.items() if laid[: len(path)] == path), "")

@@ -75,7 +75,9 @@ def iterations(values: Hyperparameters, sizes: DataSizes) -> int:
     """Return the steps of a run: the fewest that read its `tokens_per_param`, those of its `epochs`, or max_iters."""
     if values.tokens_per_param is None:
         of_epochs = sizes.iterations(values)
-        return values.max_iters if of_epochs is None else of_epochs
+        if of_epochs is None:
+            return values.max_iters
+        return of_epochs
     counted = {"total": accounting.n_params, "non_embedding": accounting.n_params_non_embedding}
     tokens = values.tokens_per_param * counted[values.params_counted](ModelShape.of(values))
     most = TABLE["max_iters"].high or 1
@@ -213,7 +215,9 @@ def _numbers(left: Expression, right: Expression, trials: Iterable[Values]) -> I
 
 
 def _written(number: float) -> str:
-    return f"{number:,}" if isinstance(number, int) else f"{number:g}"
+    if isinstance(number, int):
+        return f"{number:,}"
+    return f"{number:g}"
 
 
 def rules(spec: StudySpec, sizes: Sizes) -> list[Rule]:

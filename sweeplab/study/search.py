@@ -50,13 +50,17 @@ class Range(Entry):
     @property
     def count(self) -> int | None:
         """Return how many values there are; None where they cannot be counted."""
-        return round((self.max - self.min) / self._step) + 1 if self._step else None
+        if self._step:
+            return round((self.max - self.min) / self._step) + 1
+        return None
 
     def distribution(self) -> BaseDistribution:
         """Return the range as Optuna's distribution."""
         from optuna.distributions import FloatDistribution, IntDistribution
 
-        return IntDistribution(**self._optuna) if self.integer else FloatDistribution(**self._optuna)
+        if self.integer:
+            return IntDistribution(**self._optuna)
+        return FloatDistribution(**self._optuna)
 
     def suggest(self, trial: BaseTrial, name: str) -> Any:
         """Ask Optuna for a value; return it as the hyperparameter's own type."""
@@ -68,7 +72,9 @@ class Range(Entry):
     def decoded(self, stored: Any) -> Any:
         """Return a value that Optuna stores as the hyperparameter's own type."""
         # 3 * 0.05 is 0.15000000000000002; the user means 0.15.
-        return float(f"{stored:.12g}") if self.step and not self.integer else stored
+        if self.step and not self.integer:
+            return float(f"{stored:.12g}")
+        return stored
 
     def stored(self, value: Any) -> Scalar:
         """Return a value as Optuna stores it.
@@ -86,7 +92,9 @@ class Range(Entry):
     def stored_at(self, index: int) -> float:
         """Return the value of an index, from 0, as Optuna stores it."""
         value = self.min + index * (self._step or 1)
-        return int(value) if self.integer else min(value, self.max)
+        if self.integer:
+            return int(value)
+        return min(value, self.max)
 
     def at(self, share: float) -> float:
         """Return the stored value at a share from 0 to 1 of the way through the range."""
@@ -97,7 +105,9 @@ class Range(Entry):
         low, high = self.min - margin, self.max + margin
         value = low * (high / low) ** share if self.log else low + share * (high - low)
         value = min(max(round(value) if self.integer else value, self.min), self.max)
-        return int(value) if self.integer else value
+        if self.integer:
+            return int(value)
+        return value
 
     def share(self, value: float) -> float:
         """Return how far through the range a value lies, from 0 to 1."""
@@ -198,7 +208,9 @@ def needs(entry: SearchSpec) -> frozenset[str]:
     if isinstance(entry, Derived):
         return entry.expr.names
     names = entry.when.names if entry.when else frozenset[str]()
-    return names | {entry.of} if isinstance(entry, Divisors) else names
+    if isinstance(entry, Divisors):
+        return names | {entry.of}
+    return names
 
 
 def stored_values(entry: Sampled) -> Iterator[Scalar]:

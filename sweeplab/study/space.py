@@ -176,7 +176,9 @@ class Space:
     def _label(self, name: str, entry: SearchSpec, of: Any) -> str:
         """Return Optuna's name of a parameter: Optuna refuses choices that change, so each list has its own name."""
         varies = isinstance(entry, Divisors) and entry.of in self._varying
-        return f"{name}@{entry.of}={of}" if isinstance(entry, Divisors) and varies else name
+        if isinstance(entry, Divisors) and varies:
+            return f"{name}@{entry.of}={of}"
+        return name
 
     def _possible(self, name: str) -> list[Any] | None:
         """Return every value that a hyperparameter can have in this cell; None if there are too many to list."""
@@ -221,7 +223,9 @@ class Space:
     def n_points(self) -> int | None:
         """Return the number of different trials; None if they cannot be counted."""
         counts = [parameter.count for parameter in self.parameters.values()]
-        return None if self.has_conditions or None in counts else math.prod(filter(None, counts))
+        if self.has_conditions or None in counts:
+            return None
+        return math.prod(filter(None, counts))
 
     @cached_property
     def n_valid(self) -> int | None:
@@ -277,7 +281,9 @@ class Space:
     def broken(self, values: Hyperparameters) -> str | None:
         """Return the text of the first rule that effective hyperparameters break, or None."""
         rule = self.broken_rule(values)
-        return rule.text if rule else None
+        if rule:
+            return rule.text
+        return None
 
     def broken_rule(self, values: Hyperparameters) -> Rule | None:
         """Return the first rule that effective hyperparameters break, or None."""
@@ -310,7 +316,9 @@ class Space:
     def trials_for(self, rule: Rule) -> Iterable[Hyperparameters]:
         """Return trials with the values that a rule depends on: all values, or some if there are too many to list."""
         listed = self._listed(rule)
-        return self.draws(N_TYPICAL) if listed is None else listed
+        if listed is None:
+            return self.draws(N_TYPICAL)
+        return listed
 
     @cached_property
     def typical(self) -> Hyperparameters:
@@ -511,7 +519,9 @@ def _possible_there(spec: StudySpec, rule: Rule, sizes: Sizes) -> str:
     if len(options) > MOST_LISTED:
         return ""
     fit = [shown(each) for each in options if space(each).impossible() is None]
-    return f"{name} {' | '.join(fit)}" if 0 < len(fit) <= FEW else ""
+    if 0 < len(fit) <= FEW:
+        return f"{name} {' | '.join(fit)}"
+    return ""
 
 
 def nearest_cells(cell: Cell, others: Iterable[Cell]) -> list[Cell]:
@@ -524,7 +534,9 @@ def _distance(one: Cell, other: Cell) -> float:
 
     def apart(a: Any, b: Any) -> float:
         both_numbers = all(isinstance(x, int | float) and not isinstance(x, bool) and x > 0 for x in (a, b))
-        return abs(math.log2(a / b)) if both_numbers else float(a != b)
+        if both_numbers:
+            return abs(math.log2(a / b))
+        return float(a != b)
 
     alone = one.values.keys() ^ other.values.keys()
     both = one.values.keys() & other.values.keys()

@@ -113,7 +113,9 @@ Part = Annotated[str, pydantic.AfterValidator(_known)]
 
 
 def _known_tokenizer(name: str, field: pydantic.ValidationInfo) -> str:
-    return name if name.endswith(TOKENIZER_SUFFIXES) or name == "ids" else _known(name, field)
+    if name.endswith(TOKENIZER_SUFFIXES) or name == "ids":
+        return name
+    return _known(name, field)
 
 
 # The keys of data that name files, and those that a study without them does not write.
@@ -192,7 +194,9 @@ class ObjectiveSpec(Section):
     @property
     def label(self) -> str:
         """Return what a trial's value is, of which less is better: minus the metric if that is maximized."""
-        return f"-{self.metric}" if self.goal == "maximize" else self.metric
+        if self.goal == "maximize":
+            return f"-{self.metric}"
+        return self.metric
 
 
 class Budget(Section):
@@ -269,7 +273,9 @@ class Engine(Section):
     @property
     def threads_elsewhere(self) -> int:
         """Return the threads of a process on a machine of a cluster."""
-        return 1 if self.threads == AUTO else int(self.threads)
+        if self.threads == AUTO:
+            return 1
+        return int(self.threads)
 
     @field_validator(*ENGINE_KEYS, mode="before")
     @classmethod
@@ -450,7 +456,9 @@ class StudySpec(Section):
         if (data := getattr(self, "data", None)) is None:
             return None
         corpus = CORPORA[data.corpus]
-        return corpus.kind if isinstance(corpus, AnyCorpus) else None
+        if isinstance(corpus, AnyCorpus):
+            return corpus.kind
+        return None
 
     @property
     def data_files(self) -> dict[str, str]:
@@ -463,7 +471,9 @@ class StudySpec(Section):
     @property
     def init_folder(self) -> Path | None:
         """Return the folder of the run that the study's runs start from, as an absolute path."""
-        return None if self.init_from is None else beside(self.source, self.init_from)
+        if self.init_from is None:
+            return None
+        return beside(self.source, self.init_from)
 
     @property
     def warm_starts(self) -> list[str]:

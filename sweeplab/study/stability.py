@@ -38,7 +38,9 @@ class Unstable:
         """Return whether a value lies in the range."""
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
-        return value > self.edge if self.side == "above" else value < self.edge
+        if self.side == "above":
+            return value > self.edge
+        return value < self.edge
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data."""

@@ -106,7 +106,6 @@ def _document(
 
 
 def _block(dataset: Dataset) -> int:
-    """Return a power of two that the shortest split has room for, and nine of ten pairs."""
     if isinstance(dataset.train, Pairs):
         longest = float(np.quantile(dataset.train.lengths.sum(axis=1), 0.9))
         return int(min(LONGEST_PAIR, 2 ** math.ceil(math.log2(longest + 3))))

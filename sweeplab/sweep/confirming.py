@@ -203,13 +203,17 @@ def _validation(trial: Trial) -> Losses:
     ends = {run.seed: run.read_end() for run in trial.runs}
     losses = {seed: end.whole_val_loss for seed, end in ends.items() if end}
     known = {seed: loss for seed, loss in losses.items() if loss is not None}
-    return known if len(known) == len(trial.runs) else {}
+    if len(known) == len(trial.runs):
+        return known
+    return {}
 
 
 def _searched(trial: Trial) -> float:
     # A trial stopped by a person has no loss on the whole split.
     losses = _validation(trial)
-    return _mean(losses) if losses or trial.value is None else trial.value
+    if losses or trial.value is None:
+        return _mean(losses)
+    return trial.value
 
 
 def _test(trial: Trial, dataset: Dataset, spec: StudySpec) -> Losses:
@@ -228,4 +232,6 @@ def _test(trial: Trial, dataset: Dataset, spec: StudySpec) -> Losses:
 
 def _mean(losses: Losses) -> float:
     # Infinity where a seed diverged.
-    return sum(losses.values()) / len(losses) if losses else math.inf
+    if losses:
+        return sum(losses.values()) / len(losses)
+    return math.inf

@@ -157,8 +157,9 @@ def _side_by_side(jobs: Sequence[Timed], val: Split) -> list[float]:
 
 
 def _some(split: Split) -> Split:
-    """Return a split that may be larger than the memory, or the beginning of it."""
-    return split[:MOST_TOKENS] if isinstance(split, np.ndarray) else split
+    if isinstance(split, np.ndarray):
+        return split[:MOST_TOKENS]
+    return split
 
 
 def _line(process: subprocess.Popen[str]) -> str:

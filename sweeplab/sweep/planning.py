@@ -161,7 +161,9 @@ def bench_study(spec: StudySpec, lab: Path, again: bool = False) -> tuple[str, l
         (made.dtype, [(cell.stack, cell.compile, cell.stack_rates) for cell in made.cells])
         for made in (planned, make_plan(spec, lab)[0])
     )
-    return (cell.cell, rows) if before == now else bench_study(spec, lab)
+    if before == now:
+        return (cell.cell, rows)
+    return bench_study(spec, lab)
 
 
 def with_durations(
@@ -331,7 +333,9 @@ def _typical(spaces: Sequence[Space]) -> dict[str, Hyperparameters]:
 
 def _as_written(entry: SearchSpec) -> Any:
     written = entry.written()
-    return written["choices"] if written.keys() == {"choices"} else written
+    if written.keys() == {"choices"}:
+        return written["choices"]
+    return written
 
 
 def check_reach(spec: StudySpec, lab: Path) -> None:
@@ -491,4 +495,6 @@ def _check_disk(spec: StudySpec, folder: StudyFolder, needed: int, n_copies: int
 
 def _in_words(algorithm: Algorithm) -> str:
     options = ", ".join(f"{key}={value}" for key, value in algorithm.options.items())
-    return f"{algorithm.type}({options})" if options else algorithm.type
+    if options:
+        return f"{algorithm.type}({options})"
+    return algorithm.type

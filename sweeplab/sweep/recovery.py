@@ -52,7 +52,9 @@ class Recovery:
         held = [key for key in keys if key in self._held.trials]
         if is_out_of_memory(error):
             traceback.clear_frames(error.__traceback__)  # the frames hold the step's tensors
-            return self._in_less_memory(held, capacity, error) if held else []
+            if held:
+                return self._in_less_memory(held, capacity, error)
+            return []
         trials = [self._held.trials[key] for key in held]
         if is_alone:
             for trial in trials:

@@ -134,7 +134,9 @@ class Remaining:
         def at(event: Event) -> float:
             if isinstance(event, TrialClaimed):
                 return event.started
-            return ends.get(event.place, now) if isinstance(event, TrialEvent) else now
+            if isinstance(event, TrialEvent):
+                return ends.get(event.place, now)
+            return now
 
         for event in sorted(events, key=at):  # stable: an evaluation stays before its trial's end
             self.take_in(event, at(event))
@@ -205,11 +207,15 @@ class Remaining:
 
     def _share(self, event: RunEvaluated) -> float:
         iterations = self._cells[event.cell].max_iters
-        return min(1.0, event.iteration / iterations) if iterations else 0.0
+        if iterations:
+            return min(1.0, event.iteration / iterations)
+        return 0.0
 
     def _seconds_since(self, trial: _Live, now: float) -> float:
         # 0 if that was before the study was last started
-        return 0.0 if trial.at is None or trial.at < self.since else max(0.0, now - trial.at)
+        if trial.at is None or trial.at < self.since:
+            return 0.0
+        return max(0.0, now - trial.at)
 
     def _note_part(self, trial: _Live, event: TrialEvent, share: float, now: float) -> None:
         """Record that a trial has trained up to a share of its run."""
@@ -362,7 +368,9 @@ def _part(share: float) -> int:
 
 
 def _factor(cell: CellPlan) -> float:
-    return cell.rungs[1] / cell.rungs[0] if len(cell.rungs) > 1 else USUAL_FACTOR
+    if len(cell.rungs) > 1:
+        return cell.rungs[1] / cell.rungs[0]
+    return USUAL_FACTOR
 
 
 def _promoted(came: int, n_trials: int, factor: float) -> float:

@@ -88,7 +88,9 @@ class SeedCurves:
         if iteration in losses or seed not in self._ended:
             return losses.get(iteration)
         last = max(losses)
-        return losses[last] if last < iteration else None
+        if last < iteration:
+            return losses[last]
+        return None
 
     def value(self, at: Literal["best", "final"]) -> float | None:
         """Return the trial's value: its lowest mean, or the last one."""
@@ -224,10 +226,14 @@ class TrialRuns:
         if RunState.DIVERGED in states:
             return RunState.DIVERGED
         if self.is_stopped:  # before all seeds have started there is no mean, and no value
-            return RunState.STOPPED if self.curves.means else RunState.PRUNED
+            if self.curves.means:
+                return RunState.STOPPED
+            return RunState.PRUNED
         if len(states) < len(self.trainings):
             return None
-        return RunState.COMPLETE if RunState.COMPLETE in states else RunState.STOPPED
+        if RunState.COMPLETE in states:
+            return RunState.COMPLETE
+        return RunState.STOPPED
 
     def take_in(self, record: Record, whole_loss: float | None = None) -> list[tuple[int, float]]:
         """Add a record to its run's curve; return the iterations whose mean it completes, each with its value.
@@ -264,7 +270,9 @@ class TrialRuns:
             return []
         try:
             seen = self._compared(record.val_loss, record.measures, has_ended)
-            return [] if seen is None else self.curves.add(seed, record.iteration, seen, has_ended)
+            if seen is None:
+                return []
+            return self.curves.add(seed, record.iteration, seen, has_ended)
         except Exception as error:  # whatever a user's metric may raise
             self.error = "".join(traceback.format_exception(error))
             return []

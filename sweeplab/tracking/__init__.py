@@ -28,7 +28,9 @@ def mirror_in_words(fixed: Mapping[str, Any]) -> str:
     if not project:
         return ""
     text = f"mirror: Weights & Biases, project {project}"
-    return text if find_spec("wandb") else f"{text}, but wandb is not installed: nothing is sent"
+    if find_spec("wandb"):
+        return text
+    return f"{text}, but wandb is not installed: nothing is sent"
 
 
 def open_mirrors(fixed: Mapping[str, Any], folder: Path) -> list[Mirror]:

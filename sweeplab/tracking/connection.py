@@ -83,7 +83,9 @@ def planned_uri(lab: Path, uri: str | None = None) -> str:
         allowed = "%2F for /, %23 for #, %3F for ?, %40 for @"
         raise BadInput(f"tracking URI {without_password(uri)!r} has unescaped characters; allowed: {allowed}")
     database = database_file(uri)
-    return database_url(database) if database else uri
+    if database:
+        return database_url(database)
+    return uri
 
 
 def _is_escaped(uri: str) -> bool:
@@ -106,7 +108,9 @@ def database_file(uri: str) -> Path | None:
 
 def artifact_location(lab: Path, uri: str) -> str | None:
     """Return where a new experiment's files go: into the lab, or None if a server decides."""
-    return None if _scheme(uri) in SERVERS else (lab / "artifacts").absolute().as_uri()
+    if _scheme(uri) in SERVERS:
+        return None
+    return (lab / "artifacts").absolute().as_uri()
 
 
 def check_location(lab: Path, uri: str, location: str) -> None:

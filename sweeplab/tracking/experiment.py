@@ -183,7 +183,9 @@ def count_studies(lab: Path, uri: str) -> int:
 
 def quoted(text: str) -> str:
     """Return a text quoted for MLflow's filters."""
-    return f'"{text}"' if "'" in text else f"'{text}'"
+    if "'" in text:
+        return f'"{text}"'
+    return f"'{text}'"
 
 
 def _batches(points: Iterable[Sequence[Measure]]) -> Iterator[list[Measure]]:
@@ -199,7 +201,9 @@ def _batches(points: Iterable[Sequence[Measure]]) -> Iterator[list[Measure]]:
 
 
 def _named(there: Experiment, name: str) -> Entity | None:
-    return there.client.get_experiment_by_name(name) if there.may_exist else None
+    if there.may_exist:
+        return there.client.get_experiment_by_name(name)
+    return None
 
 
 def delete_experiment(lab: Path, study: str, uri: str | None, kept_as: str) -> None:

@@ -535,13 +535,17 @@ def _in_words(trial: Mapping[str, Any], links: Mapping[str, str]) -> str:
 
 
 def _linked(key: str, links: Mapping[str, str]) -> str:
-    return f"[{key}]({links[key]})" if key in links else key
+    if key in links:
+        return f"[{key}]({links[key]})"
+    return key
 
 
 def _short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
-    return f"{value:,}" if type(value) is int else str(value)
+    if type(value) is int:
+        return f"{value:,}"
+    return str(value)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

@@ -120,7 +120,9 @@ def state(view: View, parent: str, grid: Sequence[str], searched: Sequence[str])
 def _column(name: str) -> str:
     if name in TAGS:
         return f"tags.`sweeplab.{name}`"
-    return f"metrics.`{name}`" if name in NUMBERS else f"params.`{name}`"
+    if name in NUMBERS:
+        return f"metrics.`{name}`"
+    return f"params.`{name}`"
 
 
 def _rows(charts: Sequence[View]) -> list[list[tuple[int, View]]]:

@@ -202,7 +202,9 @@ def run_name(start: RunStart) -> str:
     for part in parts:
         if len(named) + len(part) < NAME_CHARACTERS:
             named = f"{named} {part}".lstrip()
-    return f"{named} seed {start.seed}" if start.seed else named
+    if start.seed:
+        return f"{named} seed {start.seed}"
+    return named
 
 
 def _in_name(value: Any) -> str:

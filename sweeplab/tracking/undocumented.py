@@ -57,13 +57,17 @@ def _asked(file: Path, answer: Callable[[sqlite3.Connection], Answer]) -> Answer
 def count_tagged(file: Path, tag: tuple[str, str]) -> int | None:
     """Count the experiments with a tag; None if the file's tables are not those of this version of MLflow."""
     rows = _known(file, _COUNT, tag)
-    return None if rows is None else int(rows[0][0])
+    if rows is None:
+        return None
+    return int(rows[0][0])
 
 
 def active_runs(file: Path, experiment: str) -> set[str] | None:
     """Return the ids of an experiment's runs; None if the file's tables are not those of this version of MLflow."""
     rows = _known(file, _ACTIVE, (int(experiment),))
-    return None if rows is None else {run_id for (run_id,) in rows}
+    if rows is None:
+        return None
+    return {run_id for (run_id,) in rows}
 
 
 def _known(file: Path, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]] | None:
@@ -72,7 +76,9 @@ def _known(file: Path, query: str, values: tuple[object, ...]) -> list[tuple[Any
 
     def rows(connection: sqlite3.Connection) -> list[tuple[Any, ...]] | None:
         is_current = current and connection.execute(_VERSION).fetchall() == current
-        return connection.execute(query, values).fetchall() if is_current else None
+        if is_current:
+            return connection.execute(query, values).fetchall()
+        return None
 
     return _asked(file, rows)
 

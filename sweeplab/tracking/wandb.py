@@ -39,7 +39,9 @@ class WandbMirror(Mirror):
 
     def open(self, description: Description) -> str:
         """Return where the runs go: the project, or a folder on this machine."""
-        return str(self._folder / "wandb") if self._mode == "offline" else self._project
+        if self._mode == "offline":
+            return str(self._folder / "wandb")
+        return self._project
 
     @property
     def _mode(self) -> Any:

@@ -65,7 +65,9 @@ class _MeasuringPass(Pass):
 
     def note(self, name: str, value: Tensor) -> Tensor:
         head = "token_embedding" if self.shape.tie_weights else "head.weight"
-        return self._measure(head, value) if name == "logits" else value
+        if name == "logits":
+            return self._measure(head, value)
+        return value
 
 
 def coordinates(values: Hyperparameters, tokens: Split, n_steps: int) -> Iterator[Coordinate]:

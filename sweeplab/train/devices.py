@@ -33,7 +33,9 @@ def cuda_count() -> int:
 
 def n_cores() -> int:
     """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def multiplies_bfloat16() -> bool:
@@ -102,7 +104,9 @@ def free_memory_bytes(device: str) -> int:
 
     free = min(int(psutil.virtual_memory().available), memory_bytes(device))
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return free if most == resource.RLIM_INFINITY else min(free, most - psutil.Process().memory_info().vms)
+    if most == resource.RLIM_INFINITY:
+        return free
+    return min(free, most - psutil.Process().memory_info().vms)
 
 
 def memory_bytes(device: str) -> int:

@@ -160,7 +160,9 @@ class Evaluation:
             losses = losses + mean.double() * n_counted
             n_targets, n_sequences = n_targets + n_counted, n_sequences + len(made.targets)
         means = {"val_loss": losses / n_targets}
-        return means | {"exact_match": matches / n_sequences} if matching else means
+        if matching:
+            return means | {"exact_match": matches / n_sequences}
+        return means
 
     def _labels(self, weights: Weights, batches: Iterator[Placed]) -> dict[str, Tensor]:
         """Return the loss, the accuracy and the macro F1, all [K].
@@ -198,7 +200,6 @@ class Evaluation:
 
 
 def _for_all_runs(batch: Batch, weights: Mapping[str, Tensor]) -> Batch:
-    """Return the batch as tensors on the device of the weights, expanded to all of their runs."""
     like = next(iter(weights.values()))
     return changed(batch, lambda part: torch.from_numpy(part).to(like.device).expand(len(like), *part.shape))
 

@@ -316,7 +316,9 @@ def orthogonalize(matrices: Float[Tensor, "n in out"]) -> Float[Tensor, "n in ou
     for _ in range(STEPS):
         gram = torch.bmm(x, x.transpose(1, 2))
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.transpose(1, 2) if is_tall else x
+    if is_tall:
+        return x.transpose(1, 2)
+    return x
 
 
 def _matrices(weight: Weight, layout: Layout) -> Iterator[slice]:
@@ -379,7 +381,6 @@ class Adafactor(Optimizer):
 
 
 def _per_run(values: Tensor, like: Tensor) -> Tensor:
-    """Return one number per run [K] in a shape that broadcasts to a tensor [K, …]."""
     return values.view(-1, *[1] * (like.dim() - 1))
 
 

@@ -53,7 +53,9 @@ def _lacking(parts: Sequence[tuple[str, str]]) -> str:
         for file, name in parts
         if not (folder / file).exists() or name not in (folder / file).read_text(encoding="utf-8")
     ]
-    return f"this version of torch has no {', '.join(lacking)}" if lacking else ""
+    if lacking:
+        return f"this version of torch has no {', '.join(lacking)}"
+    return ""
 
 
 def compile_ahead(function: Callable[..., Any], inputs: Sequence[Tensor], threads: int, math: bool) -> str:

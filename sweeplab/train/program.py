@@ -166,7 +166,6 @@ def _wait(process: subprocess.Popen[bytes], pause: Callable[[], bool]) -> int:
 
 @cache
 def _sources() -> str:
-    """Return the digest of the source files of a step."""
     digest: Any = hashlib.sha256()
     for package in ("model", "train"):
         for source in sorted((Path(__file__).parents[1] / package).rglob("*.py")):

@@ -117,7 +117,9 @@ def with_more_accumulation(values: Hyperparameters) -> Hyperparameters | None:
     smallest = objective_of(values).per_loss
     sizes = range(values.grad_accum + 1, values.batch_size + 1)
     n_parts = next((n for n in sizes if values.batch_size % (n * smallest) == 0), None)
-    return None if n_parts is None else values.replace(grad_accum=n_parts)
+    if n_parts is None:
+        return None
+    return values.replace(grad_accum=n_parts)
 
 
 # A function of the mean validation loss over a trial's seeds, the iteration and the trial's hyperparameters.

@@ -53,7 +53,9 @@ class Schedule:
 
 def _plateau(at: ScheduleInput) -> float:
     rate = at.peak * at.values.plateau_factor**at.n_halvings
-    return max(at.floor, rate) if at.n_halvings else at.interpolate(1.0)
+    if at.n_halvings:
+        return max(at.floor, rate)
+    return at.interpolate(1.0)
 
 
 def _decay_start(values: Hyperparameters) -> float:
@@ -109,7 +111,9 @@ def learning_rate(values: Hyperparameters, iteration: int, n_halvings: int = 0) 
 
 def patience_begins(values: Hyperparameters) -> float:
     """Return the iteration after which evaluations count for patience: 0, or the start of the decay for `wsd`."""
-    return _decay_start(values) if values.lr_decay and values.scheduler_type == "wsd" else 0.0
+    if values.lr_decay and values.scheduler_type == "wsd":
+        return _decay_start(values)
+    return 0.0
 
 
 def decay_at(ema: float, iteration: int) -> float:

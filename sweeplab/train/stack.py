@@ -297,10 +297,11 @@ class Stack:
             batch = batch._replace(reference=member.at_start[0].numpy()[batch.reference])
         n_used, n_rows = rows_used(values, member.iteration), len(batch.targets)
         # While the batch size warms up, its first rows are repeated.
-        return batch if n_used == n_rows else changed(batch, lambda part: part[np.arange(n_rows) % n_used])
+        if n_used == n_rows:
+            return batch
+        return changed(batch, lambda part: part[np.arange(n_rows) % n_used])
 
     def _loss_inputs(self, rows: Sequence[int], split: int) -> LossInputs:
-        """Return what the objective's own loss takes for the runs of these rows on the training (0) or other split."""
         members = [self._members[row] for row in rows]
         starts = [member.at_start[split] for member in members if member.at_start]
         columns = [

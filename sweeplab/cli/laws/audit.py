@@ -74,7 +74,9 @@ def _row(cause: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _percent(share: float | None, digits: int = 0) -> str | None:
-    return None if share is None else f"{share:.{digits}%}"
+    if share is None:
+        return None
+    return f"{share:.{digits}%}"
 
 
 def _print_settings(audited: dict[str, Any]) -> None:
@@ -98,7 +100,9 @@ def _print_settings(audited: dict[str, Any]) -> None:
 
 def _points(names: list[str], n_points: int) -> str:
     if len(names) == n_points:
-        return "all points" if n_points > 1 else names[0]
+        if n_points > 1:
+            return "all points"
+        return names[0]
     return several_named(names, _MOST_NAMED)
 
 

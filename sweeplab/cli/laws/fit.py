@@ -159,7 +159,9 @@ def _law_row(law: dict[str, Any]) -> dict[str, Any]:
 
 
 def _percent(share: float | None, form: str = ".2") -> str | None:
-    return None if share is None else f"{share:{form}%}"
+    if share is None:
+        return None
+    return f"{share:{form}%}"
 
 
 def isoflop(

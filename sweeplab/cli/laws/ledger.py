@@ -284,7 +284,9 @@ def _prediction(forecast: dict[str, Any]) -> dict[str, Any]:
 
 
 def _signed(number: float | None, form: str) -> str | None:
-    return None if number is None else f"{number:+{form}}"
+    if number is None:
+        return None
+    return f"{number:+{form}}"
 
 
 def _interval(forecast: dict[str, Any]) -> str:

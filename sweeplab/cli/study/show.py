@@ -117,7 +117,6 @@ def show(
 
 
 def _jobs(folders: Sequence[StudyFolder]) -> dict[str, str]:
-    """Return what Slurm's queue says of the jobs that are to run some of these studies."""
     on_slurm = []
     for folder in folders:
         with suppress(DamagedFile, KeyError):

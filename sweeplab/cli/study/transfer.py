@@ -130,4 +130,6 @@ def _side_by_side(size: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _share(cost: float | None) -> str:
-    return "diverged" if cost is None else f"{cost:.2%}"
+    if cost is None:
+        return "diverged"
+    return f"{cost:.2%}"

@@ -186,7 +186,6 @@ def _trials_done(progress: StudyProgress) -> str:
 
 
 def _line(*parts: tuple[str, str] | str) -> Text:
-    """Return a line that is cut at the terminal's edge, of texts, some with a style."""
     styled = [part if isinstance(part, tuple) else (part, "") for part in parts]
     lines = [(on_one_line(text), style) for text, style in styled]
     return Text.assemble(*lines, no_wrap=True, overflow="ellipsis")

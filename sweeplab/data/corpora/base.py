@@ -121,7 +121,9 @@ class AnyCorpus(ABC):
         """
 
     def _called(self, files: Sequence[Path]) -> str:
-        return str(files[0]) if len(files) == 1 else f"corpus {self.name} ({several(len(files), 'file')})"
+        if len(files) == 1:
+            return str(files[0])
+        return f"corpus {self.name} ({several(len(files), 'file')})"
 
 
 def missing_splits(there: Iterable[str]) -> dict[str, dict[str, int]]:
@@ -129,4 +131,6 @@ def missing_splits(there: Iterable[str]) -> dict[str, dict[str, int]]:
     missing = [split for split in ("val", "test") if split not in there]
     if missing == ["test"]:
         return {"val": {"val": 5, "test": 5}}
-    return {"train": {"train": 10 - len(missing), **dict.fromkeys(missing, 1)}} if missing else {}
+    if missing:
+        return {"train": {"train": 10 - len(missing), **dict.fromkeys(missing, 1)}}
+    return {}

@@ -96,11 +96,12 @@ class PairCorpus(AnyCorpus):
         return Texts(train, val, test, self.kind, count, labels=labels, targets=self.targets, notes=notes)
 
     def _pairs(self, files: Sequence[Path], reading: Reading) -> Iterable[Pair]:
-        return self.of_rows(files, reading) if self.of_rows else self.pairs(files)
+        if self.of_rows:
+            return self.of_rows(files, reading)
+        return self.pairs(files)
 
     @staticmethod
     def _cut(pairs: Sequence[Pair], shares: Mapping[str, int], name: str) -> dict[str, list[Pair]]:
-        """Return the pairs of each split by a hash of their groups, which is the same for any order of the lines."""
         groups = sorted(
             {pair.group for pair in pairs}, key=lambda name: hashlib.sha256(name.encode()).digest()
         )
@@ -247,7 +248,6 @@ def functions_of(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _pairs(files: Sequence[Path]) -> list[Pair]:
-    """Return the pairs of all files, grouped by module, so that similar functions are not in different splits."""
     library = sysconfig.get_path("stdlib")
     group_of: dict[tuple[str, str], str] = {}
     for file in files:

@@ -34,7 +34,9 @@ def evaluated_on(values: Hyperparameters) -> tuple[Any, ...]:
 def wholly(values: Hyperparameters) -> Hyperparameters:
     """Return the values for an evaluation on the whole split, or on MOST_WHOLE targets of a very large one."""
     asked = values.evaluated_tokens
-    return values if asked is None else values.replace(eval_tokens=max(asked, MOST_WHOLE))
+    if asked is None:
+        return values
+    return values.replace(eval_tokens=max(asked, MOST_WHOLE))
 
 
 def settled_objective(values: Hyperparameters, kind: DataKind) -> str:

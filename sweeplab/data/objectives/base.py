@@ -153,7 +153,9 @@ class Objective(ABC):
     @property
     def own_loss(self) -> Any:
         """Return the objective's `loss`, or None if it is the cross-entropy."""
-        return self.loss if self.has_own("loss") else None
+        if self.has_own("loss"):
+            return self.loss
+        return None
 
     @classmethod
     def has_own(cls, method: str) -> bool:

@@ -55,7 +55,9 @@ class Classification(Objective):
     @classmethod
     def lengths(cls, values: Hyperparameters) -> tuple[int, int]:
         """Return upper bounds of T and S."""
-        return (1, values.block_size) if values.family == "encoder_decoder" else (values.block_size, 0)
+        if values.family == "encoder_decoder":
+            return (1, values.block_size)
+        return (values.block_size, 0)
 
     @classmethod
     def n_targets(cls, split: Pairs) -> int:

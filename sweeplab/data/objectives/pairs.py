@@ -40,7 +40,9 @@ class Form:
     @property
     def n_special(self) -> int:
         """Return the number of special tokens of an input: `bos`, and a mask for `eos` if it is not causal."""
-        return 1 if self.is_causal else 2
+        if self.is_causal:
+            return 1
+        return 2
 
 
 FORMS: Mapping[str, Form] = {
@@ -171,7 +173,6 @@ class PairsObjective(Objective):
         return Batch(inputs[:, :-1], targets[:, 1:], source, end, self._source_lengths[items])
 
     def _rows(self, items: Ids, before_bos: Ids, n_target: Ids) -> Ids:
-        """Return `source bos target eos` of each item, with `before_bos` tokens of its source, padded on the right."""
         source_start, target_start = self._starts[items].T
         row, end = np.arange(len(items)), before_bos + n_target + 1
         target = self._slices(target_start - before_bos - 1, end, self._width)
@@ -182,7 +183,6 @@ class PairsObjective(Objective):
         return tokens
 
     def _slices(self, starts: Ids, lengths: Ids, width: int) -> Ids:
-        """Return rows [B, width] of `lengths` tokens from `starts` on, padded on the right."""
         position = np.arange(width)
         tokens = self._tokens.take(starts[:, None] + position, mode="clip").astype(np.int64)
         return np.where(position < lengths[:, None], tokens, self.special[PAD])

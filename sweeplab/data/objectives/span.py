@@ -162,7 +162,6 @@ class Span(TextObjective):
     def _replaced(
         self, removed: NDArray[np.bool_], texts: Ids, sentinels: Ids, starts: NDArray[np.bool_]
     ) -> Ids:
-        """Return the texts with one sentinel in place of each removed segment, and `eos` at the end."""
         kept = np.where(removed, sentinels, texts)[starts | ~removed].reshape(len(texts), -1)
         return np.pad(kept, ((0, 0), (0, 1)), constant_values=self.special[EOS])
 

@@ -173,11 +173,10 @@ def _chosen(
     if not form.is_table and are_pairs:
         return known[0]
     values = first.values
-    texts = (
-        [name for name, value in values.items() if isinstance(value, str)]
-        if isinstance(values, dict)
-        else head
-    )
+    if isinstance(values, dict):
+        texts = [name for name, value in values.items() if isinstance(value, str)]
+    else:
+        texts = head
     missing = known[0][0] if len(known) == 1 else listed(known[0])
     if are_pairs:
         absent = next(name for name in known[0] if name.lower() not in spelled)

@@ -186,7 +186,9 @@ def format_of(file: Path, name: str = "") -> Format | None:
         return FORMATS.get(name)
     start = next(contents(file), b"")[:8]
     known = next((name for magic, name in BINARY.items() if start.startswith(magic)), "")
-    return FORMATS[known] if known else SUFFIXES.get(suffix_of(file))
+    if known:
+        return FORMATS[known]
+    return SUFFIXES.get(suffix_of(file))
 
 
 def rows(file: Path, form: Format, encoding: str = "") -> Iterator[Row]:

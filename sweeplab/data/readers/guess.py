@@ -41,7 +41,9 @@ def size_of(files: list[Path]) -> int:
 def _corpus(file: Path, source: Source) -> str:
     form = format_of(file, source.format)
     if form is None or source.fields:
-        return "text" if len(source.fields) < 2 else "pairs"
+        if len(source.fields) < 2:
+            return "text"
+        return "pairs"
     row = next(islice((row for row in rows(file, form, source.encoding) if row.values), 1), None)
     names = {str(name).strip().lower() for name in row.values} if row else set[str]()
     if TEXT_FIELDS[0] not in names and any(names.issuperset(pair) for pair in PAIR_FIELDS):

@@ -44,13 +44,17 @@ class Source:
             places = dict(_saved(Path(self.path)))
         if places and "train" not in places:
             raise BadInput(f"there is no training split: {', '.join(places)} alone")
-        return {**places} if len(places) > 1 else {WHOLE: places.get("train", self.path)}
+        if len(places) > 1:
+            return {**places}
+        return {WHOLE: places.get("train", self.path)}
 
     @property
     def reading_key(self) -> list[Any]:
         """Return what tells readings of the same files apart; empty where all is as the files show."""
         asked = [self.fields, self.format, self.encoding]
-        return asked if any(asked) else []
+        if any(asked):
+            return asked
+        return []
 
     @property
     def reading(self) -> Reading:

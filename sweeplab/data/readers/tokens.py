@@ -160,11 +160,10 @@ def vocabulary_of(files: TokenFiles, n_tokens: int) -> Tokenizer:
     meta = _pickled(file) if file.suffix == ".pkl" else _json(file)
     itos, stoi, size = (meta.get(name) for name in ("itos", "stoi", "vocab_size"))
     if isinstance(itos, dict):
-        itos = (
-            [itos[key] for key in sorted(itos, key=int)]
-            if all(str(key).isdecimal() for key in itos)
-            else None
-        )
+        if all(str(key).isdecimal() for key in itos):
+            itos = [itos[key] for key in sorted(itos, key=int)]
+        else:
+            itos = None
     elif isinstance(stoi, dict) and all(isinstance(number, int) for number in stoi.values()):
         itos = sorted(stoi, key=stoi.__getitem__)
     if isinstance(itos, list) and all(isinstance(text, str) for text in itos):

@@ -91,7 +91,9 @@ class LibraryTokenizer(LearnedTokenizer):
     def end_of_text(self) -> int | None:
         """Return the id of GPT-2's end-of-text token, which an imported tokenizer may have."""
         token = self._library.token_to_id(END_OF_TEXT)
-        return None if token is None else int(token)
+        if token is None:
+            return None
+        return int(token)
 
     @classmethod
     def _learned(cls, text: str, vocab_size: int) -> Self:
@@ -112,7 +114,9 @@ class LibraryTokenizer(LearnedTokenizer):
         """Return the ids of a text."""
         utf8(text)  # the library's own error names neither the character nor its position
         ids = [self._library.encode(piece, add_special_tokens=False).ids for piece in _pieces(text)]
-        return np.concatenate([np.array(each, np.uint16) for each in ids]) if ids else np.empty(0, np.uint16)
+        if ids:
+            return np.concatenate([np.array(each, np.uint16) for each in ids])
+        return np.empty(0, np.uint16)
 
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
         """Return the text of the ids."""

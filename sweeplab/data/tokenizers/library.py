@@ -181,7 +181,6 @@ def read_tokenizer(definition: Definition, is_ours: bool = True) -> Tokenizer:
 
 
 def _no_bpe(definition: Definition) -> str:
-    """Return why a definition is not a byte-level BPE that cuts words as GPT-2 does, or an empty string."""
     model = definition["model"]
     cut, decoder = (definition.get(part) or {} for part in ("pre_tokenizer", "decoder"))
     if definition.get("normalizer") is not None:

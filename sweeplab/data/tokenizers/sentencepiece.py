@@ -72,7 +72,6 @@ def _piece(held: Any) -> tuple[str, float, int]:
 
 
 def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
-    """Return the pairs that BPE merges, those of the best-scored pieces first."""
     pairs = []
     for text, score in scores.items():
         for at in range(1, len(text)):

@@ -228,7 +228,9 @@ def _variance_ratio(rows: _Rows, theta: Array, residual: Array, jacobian: Array,
     free = free[:, sizes > 1e-9 * max(float(sizes.max()), 1e-300)]
     gained = float(((residual @ free) ** 2).sum())
     ratio = gained / of_line / max((float(residual @ residual) - gained) / of_rest, 1e-300)
-    return ratio if ratio > fdtri(of_line, of_rest, _LACK_OF_FIT) else 1.0
+    if ratio > fdtri(of_line, of_rest, _LACK_OF_FIT):
+        return ratio
+    return 1.0
 
 
 SAME = 1.10  # rows whose FLOPs follow each other within this factor have one budget

@@ -35,7 +35,9 @@ class RowNoise:
     def of(self, influence: Array) -> float:
         """Return the variance of a number with this influence."""
         variance = float(influence**2 @ self.variance)
-        return variance * self.shared.inflation(influence) if self.shared else variance
+        if self.shared:
+            return variance * self.shared.inflation(influence)
+        return variance
 
     def quantile(self, freedom: int | None = None) -> float:
         """Return the half width of an interval in standard deviations."""
@@ -178,4 +180,6 @@ def n_sizes(log_n: Array) -> int:
 def _shown(measured: float, is_log: bool) -> float | None:
     if not math.isfinite(measured):
         return None
-    return math.exp(min(measured, 700.0)) if is_log else measured
+    if is_log:
+        return math.exp(min(measured, 700.0))
+    return measured

@@ -83,7 +83,9 @@ class Law:
         if self.lacking:
             return Verdict(NOT_IDENTIFIED, "; ".join(self.lacking))
         verdict = by_width(kind, value, low, high)
-        return Verdict(WEAK, self.doubt) if verdict.identified and self.doubt else verdict
+        if verdict.identified and self.doubt:
+            return Verdict(WEAK, self.doubt)
+        return verdict
 
 
 @dataclass(frozen=True)
@@ -171,9 +173,10 @@ def assess_hyperparameters(runs: Runs, timescale: bool = False) -> Hyperparamete
     if timescale:
         runs = _with_timescale(runs)
     varying = [name for name in runs.sizes if np.ptp(runs.log_of(name)) > 1e-6]
-    sizes = (
-        np.column_stack([runs.log_of(name) for name in varying]) if varying else np.zeros((runs.n_cells, 1))
-    )
+    if varying:
+        sizes = np.column_stack([runs.log_of(name) for name in varying])
+    else:
+        sizes = np.zeros((runs.n_cells, 1))
     runs, valley = _with_minimum(runs, sizes)
     optima = [_optima(runs, valley, j) for j in range(len(runs.names))]
     searched = {}
@@ -204,7 +207,6 @@ def _with_minimum(runs: Runs, sizes: Array) -> tuple[Runs, Valley]:
 
 
 def _with_timescale(runs: Runs) -> Runs:
-    """Return the runs with weight decay replaced by the training timescale."""
     needed = ("learning_rate", "batch_size", "weight_decay")
     lacks = [name for name in needed[::2] if name not in runs.names]
     lacks += [name for name in ("tokens",) if name not in runs.sizes]
@@ -260,7 +262,6 @@ def _searched(runs: Runs, valley: Valley, optima: Optima, j: int, varying: Seque
 
 
 def _laws(runs: Runs, optima: Optima, varying: Sequence[str], name: str, why: str) -> list[Law]:
-    """Return the laws in N and D and in width and depth, the better one first."""
     by_size = tuple(size for size in varying if size not in SHAPE)
     shapes = tuple(size for size in varying if size in SHAPE)
     trained = tuple(size for size in by_size if size == "tokens")
@@ -291,7 +292,6 @@ def _apart(runs: Runs, columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def _is_expected(law: Law, expected: tuple[str, ...]) -> bool:
-    """Return whether a law is in some of the expected sizes, and in the tokens if these are among them."""
     return set(law.columns) <= {*expected, "tokens per parameter"} and law.columns[-1:] == expected[-1:]
 
 
@@ -319,7 +319,6 @@ def _law(runs: Runs, optima: Optima, columns: tuple[str, ...], name: str, why: s
 
 
 def _gate(logs: Array, columns: Sequence[str]) -> list[str]:
-    """Return what the cells with an optimum between their values lack for a law."""
     lacking = []
     if len(logs) < FEWEST_CELLS:
         lacking.append(
@@ -343,7 +342,6 @@ def _gate(logs: Array, columns: Sequence[str]) -> list[str]:
 
 
 def _numbers(runs: Runs, laws: Sequence[Law], name: str) -> dict[str, Mapping[str, Any]]:
-    """Return the exponents by the first law that has each size, and the best value at the largest cell."""
     entries: dict[str, Mapping[str, Any]] = {}
     # A law of width alone says nothing on depth; the law of both does.
     for law in (laws[0], *sorted(laws[1:], key=lambda law: -len(law.columns))):
@@ -372,7 +370,6 @@ def _largest(runs: Runs, law: Law) -> Array:
 
 
 def _logs(runs: Runs, law: Law) -> Array:
-    """Return the logs of a law's columns in each cell."""
     if law.columns == ("tokens per parameter",):
         return (runs.log_of("tokens") - runs.log_of("params"))[:, None]
     return np.column_stack([runs.log_of(size) for size in law.columns])

@@ -99,7 +99,9 @@ def record_of(read: Callable[[], Runs]) -> Callable[[Points], TuningRecord | Non
         except (BadInput, KeyError):  # nothing was searched, or no number
             return None
         excess = excess_of_many(runs)
-        return None if excess is None else (runs, excess)
+        if excess is None:
+            return None
+        return (runs, excess)
 
     def record(points: Points) -> TuningRecord | None:
         both = known()

@@ -131,7 +131,6 @@ def points_of_optima(laws: HyperparameterLaws) -> Points:
 
 
 def _loss(laws: HyperparameterLaws, logs: Mapping[str, float], regret: float) -> dict[str, Any]:
-    """Return the tuned loss at a size by a law of the cells' tuned losses, or why there is none."""
     points = points_of_optima(laws)
     varied = points.varied & {"params", "tokens"} if points.n else set()
     law = {frozenset({"params"}): "power-n", frozenset({"tokens"}): "power-d"}.get(

@@ -222,7 +222,6 @@ def runs_of_frame(
 def _columns(
     known: list[str], asked: dict[str, str], named: dict[str, str], source: str
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the column of each role, and of each hyperparameter that may have been searched or is a shape."""
     taken = {named_column(column, known)[0] for column in (*asked.values(), *named.values())}
     free = [name for name in known if name not in taken]
     roles = own_columns(free) | asked
@@ -281,7 +280,6 @@ def _numbers(frame: pd.DataFrame, column: str, name: str, source: str) -> Array:
 def _searched(
     values: Mapping[str, Array], names: Sequence[str], sizes: Sequence[str], keep: NDArray[np.bool_]
 ) -> tuple[list[str], tuple[str, ...]]:
-    """Return the hyperparameters with several positive values in cells, and notes about others."""
     cell = _cells({name: np.log(values[name][keep]) for name in sizes})[1]
     searched: list[str] = []
     notes: list[str] = []
@@ -317,7 +315,6 @@ def _searched(
 
 
 def _cells(logs: Mapping[str, Array]) -> tuple[Array, NDArray[np.intp]]:
-    """Return the mean logs of the sizes of each cell [C, k], and the cell of each row [n]."""
     n = len(next(iter(logs.values())))
     cell = np.zeros(n, np.intp)
     for name in sorted(logs, key=lambda size: size == "tokens"):  # tokens last, within equal models

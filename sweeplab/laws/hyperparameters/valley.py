@@ -113,7 +113,6 @@ def _is_sure(valley: Valley, noise: float) -> bool:
 
 
 def _cost(valley: Valley) -> float:
-    """Return the loss that the errors of the cells' optima cost, on average."""
     variances = np.einsum("cjcj->cj", valley.covariance).mean(axis=0)
     return float(np.diag(valley.bend) @ variances)
 
@@ -139,7 +138,6 @@ def _with_bias(candidates: list[tuple[Valley, bool]], at: int) -> Valley:
 
 
 def _begun(x: Array, y: Array, cell: Ints, sizes: Array, window: float) -> _State | None:
-    """Return the optima after a few rounds, on lines in the sizes, from the rows with the lowest losses."""
     n_cells, n_values = len(sizes), x.shape[1]
     lowest = np.full(n_cells, np.inf)
     np.minimum.at(lowest, cell, y)
@@ -159,15 +157,15 @@ def _begun(x: Array, y: Array, cell: Ints, sizes: Array, window: float) -> _Stat
 def _converged(
     x: Array, y: Array, cell: Ints, sizes: Array, window: float, state: _State | None, is_rich: bool
 ) -> Valley | None:
-    """Return the valley of the rows in a window, each cell with its own optimum."""
     if state is None:
         return None
     weights, n_values = np.ones(len(y)), x.shape[1]
     for _ in range(_ROUNDS):
         used = _near(x, cell, state, window)
-        solved = (
-            _solve(x, y, cell, used, weights, state, is_rich) if _enough(used, n_values, is_rich) else None
-        )
+        if _enough(used, n_values, is_rich):
+            solved = _solve(x, y, cell, used, weights, state, is_rich)
+        else:
+            solved = None
         if solved is None:
             return None
         weights, state = solved.weights(x, y, cell, used), solved.state(sizes)
@@ -198,7 +196,6 @@ def _start(x: Array, y: Array, cell: Ints, sizes: Array, lowest: Array, window: 
 
 
 def _shrunk(values: Array, variances: Array, sizes: Array) -> Array:
-    """Return the values [C, J] moved towards a line in the sizes [C, k], as far as their variances say."""
     shrunk = np.empty_like(values)
     for j, column in enumerate(values.T):
         scatter = 0.1
@@ -212,7 +209,6 @@ def _shrunk(values: Array, variances: Array, sizes: Array) -> Array:
 
 
 def _lined(values: Array, weights: Array, sizes: Array) -> Array:
-    """Return the values [C] on a line in the sizes, with a little ridge."""
     terms = np.column_stack([np.ones(len(sizes)), sizes - sizes.mean(axis=0)])
     ridge = np.diag([0.0, *[0.1] * sizes.shape[1]]) * weights.mean()
     weighted = terms * weights[:, None]
@@ -421,14 +417,12 @@ def _robust(residual: Array) -> float:
 
 
 def _positive(bend: Array) -> Array:
-    """Return a symmetric matrix with eigenvalues that are at least a little above zero."""
     values, vectors = np.linalg.eigh(bend)
     least = max(_LEAST_BEND, 0.03 * float(values[-1]))
     return np.asarray((vectors * np.maximum(values, least)) @ vectors.T)
 
 
 def _positive_all(bends: Array, otherwise: Array) -> Array:
-    """Return matrices [C, J, J], with `otherwise` in place of those that have a direction without a minimum."""
     least = np.linalg.eigvalsh(bends)[:, 0]
     is_good = least > 0.2 * np.linalg.eigvalsh(otherwise)[0]
     return np.where(is_good[:, None, None], bends, otherwise[None])

@@ -222,17 +222,18 @@ def _shown_difference(difference: LossDifference, says_why: bool) -> dict[str, A
 
 
 def _interval(verdict: str, low: float, high: float) -> str:
-    return "–" if verdict in ("", UNKNOWN) else f"{low:+.4f} to {high:+.4f}"
+    if verdict in ("", UNKNOWN):
+        return "–"
+    return f"{low:+.4f} to {high:+.4f}"
 
 
 def _in_words(difference: LossDifference, unit: str) -> str:
     if difference.verdict == UNKNOWN:
         return f"{_pair(difference)}{difference.evidence.in_words()}."
-    over = (
-        f"over {several(difference.n, 'shared cell')}"
-        if difference.cell == ALL_CELLS
-        else f"in {difference.cell}"
-    )
+    if difference.cell == ALL_CELLS:
+        over = f"over {several(difference.n, 'shared cell')}"
+    else:
+        over = f"in {difference.cell}"
     interval = f"{difference.difference:+.4f} {unit} ({difference.low:+.4f} to {difference.high:+.4f}) {over}"
     return f"{_pair(difference)}{difference.verdict}, {interval}; {difference.evidence.basis}."
 
@@ -240,7 +241,9 @@ def _in_words(difference: LossDifference, unit: str) -> str:
 def _reference(ranking: Ranking) -> str:
     """Name the cell that others are compared with: the base, or else the best."""
     cells = [each.cell for each in ranking.cells]
-    return BASE if BASE in cells else cells[0]
+    if BASE in cells:
+        return BASE
+    return cells[0]
 
 
 def _from_reference(ranking: Ranking) -> list[LossDifference]:
@@ -348,7 +351,9 @@ def _unlike_tasks(rankings: Sequence[Ranking]) -> str:
 
 def _names(cells: Sequence[str]) -> str:
     named = [spaced(each) for each in cells]
-    return listed(named) if len(named) <= _MOST_NAMED else several_named(named, _MOST_NAMED)
+    if len(named) <= _MOST_NAMED:
+        return listed(named)
+    return several_named(named, _MOST_NAMED)
 
 
 _CONFIRMED = {

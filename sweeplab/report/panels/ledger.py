@@ -132,7 +132,9 @@ def _row(outcome: Outcome) -> dict[str, Any]:
 def _state(outcome: Outcome) -> str:
     if outcome.state != SCORED or outcome.score is None:
         return outcome.state
-    return HELD if outcome.score.covered else MISSED
+    if outcome.score.covered:
+        return HELD
+    return MISSED
 
 
 class AuditPanel(TablePanel, name="audit"):

@@ -448,7 +448,9 @@ def _by_importance(data: DataFrame) -> list[str]:
 
 def main_scope(sweep: Sweep) -> str:
     """Return the scope of the importances that count: the only cell, or the trials of all within their cells."""
-    return sweep.cells[0] if len(sweep.cells) == 1 else WITHIN
+    if len(sweep.cells) == 1:
+        return sweep.cells[0]
+    return WITHIN
 
 
 def _scopes(sweep: Sweep, with_others: bool) -> dict[tuple[str, str], str]:
@@ -492,9 +494,10 @@ def _ticks(dimension: Dimension) -> Iterator[tuple[float, str]]:
     low, high = dimension.low, dimension.high
     values = [value for value in ticks_of(low, high, dimension.log) if low <= value <= high]
     for value in values[:: max(1, math.ceil(len(values) / _FEW_TICKS))]:
-        place = (
-            math.log(value / low) / math.log(high / low) if dimension.log else (value - low) / (high - low)
-        )
+        if dimension.log:
+            place = math.log(value / low) / math.log(high / low)
+        else:
+            place = (value - low) / (high - low)
         yield place, short(value)
 
 

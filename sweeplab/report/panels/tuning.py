@@ -114,7 +114,6 @@ def _laws(report: ReportData) -> HyperparameterLaws:
 
 
 def _table(laws: HyperparameterLaws, name: str, size: str) -> DataFrame:
-    """Return the cells' best values over a size, and the law's line with its interval."""
     runs, searched = laws.runs, laws.searched[name]
     sizes = np.exp(runs.log_of(size))
     rows = [
@@ -147,4 +146,6 @@ def _size_title(size: str) -> str:
 
 def _in_words(entry: Any) -> str:
     ends = f"{rounded(entry['low'])} to {rounded(entry['high'])}, {entry['verdict']}"
-    return ends if entry["value"] is None else f"{rounded(entry['value'])} ({ends})"
+    if entry["value"] is None:
+        return ends
+    return f"{rounded(entry['value'])} ({ends})"

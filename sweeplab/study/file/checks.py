@@ -143,7 +143,6 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _hyperparameters(document: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
-    """Return fixed, grid, cells, search and constraints typed, without their invalid entries."""
     fixed: dict[str, Any] = {}
     grid: dict[str, list[Any]] = {}
     search: dict[str, SearchSpec] = {}
@@ -320,7 +319,6 @@ def _check_space(spec: StudySpec, problems: Problems) -> None:
 
 
 def _never_met(spaces: Sequence[Space]) -> list[Rule]:
-    """Return the rules that no drawn trial meets, or none if some trial of some cell meets all."""
     broken: dict[str, Rule] = {}
     for space in spaces:
         for values in _draws([space], len(spaces)):

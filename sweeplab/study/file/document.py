@@ -74,7 +74,9 @@ def parse(text: str, problems: Problems) -> Any:
         return None
     reader = _Reader(yaml.constructor, problems)
     document = reader.plain(root, ()) if root is not None else None
-    return None if reader.failed else document
+    if reader.failed:
+        return None
+    return document
 
 
 def _position(text: str, offset: int) -> Mark:

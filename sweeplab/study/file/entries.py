@@ -131,7 +131,9 @@ class Written:
             return replace(self, value=self.row.suggested).entry()
         before = len(self.problems.found)
         entry = self._entry()
-        return entry if len(self.problems.found) == before else None
+        if len(self.problems.found) == before:
+            return entry
+        return None
 
     def _entry(self) -> SearchSpec | None:
         if isinstance(self.value, list | tuple):
@@ -150,7 +152,9 @@ class Written:
         match form:
             case "expr":
                 expr = self._expression("expr")
-                return Derived(expr) if expr else None
+                if expr:
+                    return Derived(expr)
+                return None
             case "choices":
                 return Choices(self._at("choices").literals(), when)
             case "divides":
@@ -172,7 +176,9 @@ class Written:
         self.wrong(allowed, near)
 
     def _expression(self, key: str) -> Expression | None:
-        return expression(self.value[key], (*self.path, key), self.problems) if key in self.value else None
+        if key in self.value:
+            return expression(self.value[key], (*self.path, key), self.problems)
+        return None
 
     def _divisors(self, when: Expression | None) -> Divisors | None:
         of, row = self._at("divides"), self.row
@@ -189,7 +195,9 @@ class Written:
             near = nearest(str(of.value), whole) or (nearest(of.value, TABLE) if is_unknown else "")
             of.wrong("the name of a whole-number hyperparameter, such as n_embd", near, what)
         ends = replace(self, value={"min": row.low, "max": row.high, **self.value})._ends()
-        return Divisors(of.value, int(ends[0]), int(ends[1]), when) if ends else None
+        if ends:
+            return Divisors(of.value, int(ends[0]), int(ends[1]), when)
+        return None
 
     def _range(self, when: Expression | None) -> Range | None:
         if self.row.kind not in ("int", "float"):
@@ -240,7 +248,9 @@ class Written:
             else:
                 ends += self._at(key).literal()
         if ends == sorted(ends):
-            return ends if len(ends) == 2 else []
+            if len(ends) == 2:
+                return ends
+            return []
         self.wrong("min below max", what=f"{self} is inverted: min {ends[0]:g} is above max {ends[1]:g}")
         return []
 
@@ -261,5 +271,7 @@ class Written:
             what = f"{self}: max {high:g} is not a whole number of steps above min {low:g}"
             self.wrong(f"such as max {near}" if near else "no step, or one that ends at max", what=what)
         else:
-            return int(step) if whole else float(step)
+            if whole:
+                return int(step)
+            return float(step)
         return None

@@ -178,7 +178,9 @@ def _add(tables: MarkdownTables, name: str, line: int, written: str, searched: s
 
 def _printable(text: str) -> str:
     shown = "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in text)
-    return shown if len(shown) <= MOST_SAID else f"{shown[: MOST_SAID - 1]}…"
+    if len(shown) <= MOST_SAID:
+        return shown
+    return f"{shown[: MOST_SAID - 1]}…"
 
 
 def _rows(text: str) -> Iterator[tuple[int, str, str, str]]:
@@ -214,4 +216,6 @@ def _columns(header: Sequence[str]) -> tuple[int, int, int | None] | None:
     )
     *values, ranges = values
     others = [index for found in values for index in found if index not in names[:1]]
-    return (names[0], others[0], next(iter(ranges), None)) if names and others else None
+    if names and others:
+        return (names[0], others[0], next(iter(ranges), None))
+    return None

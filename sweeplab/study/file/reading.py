@@ -249,7 +249,6 @@ def _lay_all_over(document: dict[str, Any], options: Sequence[str], problems: Pr
 
 
 def _holds(document: dict[str, Any], path: Location, value: Any) -> bool:
-    """Return whether the document still has a value that was laid over it, alone or with more keys beside it."""
     held, cells = _at(document, path), document.get("cells")
     changes = cells if path[0] == "fixed" and isinstance(cells, list) else []
     names = path[1:2] or (tuple(value) if isinstance(value, dict) else ())
@@ -292,7 +291,9 @@ def _lay_over(document: dict[str, Any], override: str, problems: Problems, words
         problems.found.append(
             Problem(f"{words or override}: {problem.what}", problem.allowed, problem.nearest)
         )
-    return None if mistakes.found else path
+    if mistakes.found:
+        return None
+    return path
 
 
 def _drop_keys_of_others(document: dict[str, Any], engine: str) -> None:
@@ -309,7 +310,9 @@ def _place(name: str) -> Location | None:
         return (first, canonical(below[0]) if is_of_hyperparameters else below[0], *below[1:])
     if name in StudySpec.model_fields:
         return (name,)
-    return ("fixed", canonical(name)) if canonical(name) in TABLE else None
+    if canonical(name) in TABLE:
+        return ("fixed", canonical(name))
+    return None
 
 
 def _set(document: dict[str, Any], path: Location, value: Any, problems: Problems) -> None:

@@ -89,7 +89,9 @@ def _value(row: Hyperparameter) -> Schema:
         schema = _number(row)
     shares = [{"type": "string", "pattern": r"^[\d.]+ *%"}] * takes_share(row)
     forms = [schema] + shares + [{"const": AUTO}] * row.automatic + [{"type": "null"}] * row.optional
-    return {"anyOf": forms} if len(forms) > 1 else schema
+    if len(forms) > 1:
+        return {"anyOf": forms}
+    return schema
 
 
 def _values(row: Hyperparameter) -> Schema:
@@ -143,7 +145,9 @@ def _algorithms(rows: Mapping[str, AlgorithmRow]) -> Schema:
 def _option(option: Option) -> Schema:
     # An option that is not a plain value (a pruner in a pruner) is checked by the reader of the file.
     plain = option.words <= WORDS.keys()
-    return {"type": [WORDS[word][2] for word in sorted(option.words)]} if plain else {}
+    if plain:
+        return {"type": [WORDS[word][2] for word in sorted(option.words)]}
+    return {}
 
 
 def _inlined(schema: Any, parts: Mapping[str, Schema]) -> Any:

@@ -99,7 +99,9 @@ def study_file(written: Mapping[str, Any], comments: Iterable[str] = ()) -> str:
 def range_in_words(suggested: Mapping[str, Any] | Iterable[Any] | None) -> str:
     """Describe a suggested range: "1e-4 to 1e-2, log", "gelu or relu"."""
     if suggested is None or "expr" in suggested:
-        return "derived" if suggested else ""
+        if suggested:
+            return "derived"
+        return ""
     if not isinstance(suggested, Mapping):
         *most, last = (yaml_text(each) for each in suggested)
         return f"{', '.join(most)} or {last}"
@@ -146,7 +148,6 @@ def _consistent(known: Mapping[str, Any], search: Sequence[str]) -> dict[str, An
 
 
 def _widths(grid: Sequence[int] | None, ranges: Mapping[str, Any]) -> Sequence[int]:
-    """Return numbers that n_head has to divide in order to divide every n_embd of a grid or a range."""
     widths: Any = grid or ranges.get("n_embd", SUGGESTED)
     if widths == SUGGESTED:
         widths = TABLE["n_embd"].suggested
@@ -200,7 +201,9 @@ def _searched(
             entry, words = f"{{expr: n_embd // {HEAD_DIM}}}", "derived"
         origin = f" (given: {yaml_text(known[row.name])})" if row.name in known else ""
         lines.append((f"{row.name}: {entry}", f"{words}{origin}; {_meaning(row)}"))
-    return f"\nsearch:\n{_aligned(lines)}" if lines else ""
+    if lines:
+        return f"\nsearch:\n{_aligned(lines)}"
+    return ""
 
 
 def _meaning(row: Hyperparameter) -> str:

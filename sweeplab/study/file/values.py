@@ -117,11 +117,12 @@ def read_range(row: Hyperparameter, text: str) -> Any:
     Two ends without "log" or "linear" give a logarithmic range if the table's suggested range is one.
     """
     entry, problems = _checked(row, text)
-    return None if problems else entry
+    if problems:
+        return None
+    return entry
 
 
 def _checked(row: Hyperparameter, text: str) -> tuple[Any, list[Problem]]:
-    """Return the entry that a text describes, None if it describes none, and what is wrong with it."""
     if not is_searched(row) or len(text) > LONGEST:
         return None, []
     text = plain(text)
@@ -164,7 +165,9 @@ def _entry(row: Hyperparameter, text: str) -> Any:
             entry |= {"confidence": believed[2].lower()} if believed[2] else {}
         return entry
     values = values_of(row, bare)
-    return values if len(values) > 1 and not (is_log or is_linear or step or believed) else None
+    if len(values) > 1 and not (is_log or is_linear or step or believed):
+        return values
+    return None
 
 
 def values_of(row: Hyperparameter, text: str) -> list[Any]:

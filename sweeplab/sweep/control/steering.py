@@ -275,7 +275,9 @@ def _by_option(problem: Problem) -> Problem:
 def _said(value: Any) -> str:
     if value is None:
         return "none"
-    return duration(value) if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return duration(value)
+    return str(value)
 
 
 def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
@@ -469,4 +471,6 @@ def _again(folder: StudyFolder, values: Mapping[str, Any]) -> str:
 
 def _listed(trials: Sequence[tuple[str, int]]) -> str:
     some = ", ".join(f"trial {number} in cell {cell}" for cell, number in trials[:MOST_LISTED])
-    return f"{some}, …" if len(trials) > MOST_LISTED else some
+    if len(trials) > MOST_LISTED:
+        return f"{some}, …"
+    return some

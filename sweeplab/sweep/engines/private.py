@@ -34,12 +34,16 @@ def _lacking() -> str:
             if hasattr(importlib.import_module(module), name):
                 continue
         lacking.append(f"{module}.{name}")
-    return f"this version of Ray has no {', '.join(lacking)}" if lacking else ""
+    if lacking:
+        return f"this version of Ray has no {', '.join(lacking)}"
+    return ""
 
 
 def open_question() -> str:
     """Return a program that fails with an AuthenticationError if the cluster of its argument asks for a token."""
-    return _JOIN_OPENLY if why_public() else _ASK_OPENLY
+    if why_public():
+        return _JOIN_OPENLY
+    return _ASK_OPENLY
 
 
 def keep_quiet(ray: Any) -> None:

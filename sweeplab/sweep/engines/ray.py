@@ -326,7 +326,9 @@ class RayEngine(WorkerEngine):
         if actor.is_ended and actor.node is None:
             return 0
         is_lost = isinstance(error, known.ActorDiedError | known.ActorUnavailableError)
-        return LEFT if is_lost and not getattr(error, "actor_init_failed", False) else FAILED
+        if is_lost and not getattr(error, "actor_init_failed", False):
+            return LEFT
+        return FAILED
 
     def _environment(self, index: int) -> dict[str, str]:
         hidden = {} if self.spec.gpus_per_worker else {"CUDA_VISIBLE_DEVICES": ""}

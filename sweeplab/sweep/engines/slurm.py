@@ -142,7 +142,9 @@ def heads_in_queue() -> dict[str, str]:
 
 def place_options(spec: Engine) -> list[str]:
     """Return the options by which Slurm's commands choose where the engine's jobs run."""
-    return [f"--partition={spec.partition}"] if spec.partition else []
+    if spec.partition:
+        return [f"--partition={spec.partition}"]
+    return []
 
 
 def _with_cure(message: str, spec: Engine) -> Problem:
@@ -244,7 +246,9 @@ class SlurmEngine(WorkerEngine):
 
     @staticmethod
     def _gpus(spec: Engine) -> list[str]:
-        return [f"--gres=gpu:{spec.gpus_per_worker:.0f}"] if spec.gpus_per_worker else []
+        if spec.gpus_per_worker:
+            return [f"--gres=gpu:{spec.gpus_per_worker:.0f}"]
+        return []
 
     def _follow(self) -> None:
         while not self._is_over.wait(POLL_SECONDS):

@@ -55,7 +55,9 @@ class _Window(BaseStorage):
         trials = sorted([*self._history.ended(), *self._history.unended()], key=lambda trial: trial.number)
         if states is not None:
             trials = [trial for trial in trials if trial.state in states]
-        return copy.deepcopy(trials) if deepcopy else trials
+        if deepcopy:
+            return copy.deepcopy(trials)
+        return trials
 
 
 class HistoryTPE(BaseSampler):

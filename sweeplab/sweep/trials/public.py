@@ -50,7 +50,9 @@ class _Statements:
         """Run a statement and return its whole result."""
         with self._engine.begin() as connection:
             result = connection.execute(statement, parameters)
-            return result.freeze()() if result.returns_rows else result
+            if result.returns_rows:
+                return result.freeze()()
+            return result
 
 
 @forwards
@@ -231,4 +233,6 @@ def _unlike_tables() -> str:
         for table, columns in tables.COLUMNS.items()
         if {*table.columns.keys()} != {*columns.split()}
     ]
-    return f"Optuna has other columns in: {', '.join(unlike)}" if unlike else ""
+    if unlike:
+        return f"Optuna has other columns in: {', '.join(unlike)}"
+    return ""

@@ -463,7 +463,9 @@ class TrialStorage(BaseStorage):
                 if not any(state in states for state in TrialState if state.is_finished()):
                     trials = sorted(cell.unended.values(), key=lambda trial: trial.number)
                 trials = [trial for trial in trials if trial.state in states]
-            return copy.deepcopy(trials) if deepcopy else trials
+            if deepcopy:
+                return copy.deepcopy(trials)
+            return trials
 
     # ------------------------------------------------------------------ studies
 

@@ -210,7 +210,9 @@ class Store:
         Leases of a claim whose answer from the database was lost expire: this worker does not know of them.
         """
         held = self._held.copy()
-        return self.leases.renew(held) if held else held
+        if held:
+            return self.leases.renew(held)
+        return held
 
     def _claim(self, n_trials: int, fits: Callable[[Cell], bool]) -> list[Claim]:
         self.awaits_results = False
@@ -290,7 +292,9 @@ class Store:
         for cell in sorted(fitting, key=n_promoted):
             # Not one that this worker still trains, unaware that it lost the lease and others have pruned the trial.
             for trial in self.tally(cell).best_pruned(1):
-                return None if self.trial_id(cell, trial.number) in self._held else (cell, trial)
+                if self.trial_id(cell, trial.number) in self._held:
+                    return None
+                return (cell, trial)
         return None
 
     def _running_without(self, held: Container[int]) -> list[tuple[Cell, FrozenTrial]]:

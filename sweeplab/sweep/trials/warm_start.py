@@ -125,7 +125,9 @@ def _fitted(name: str, trials: Iterable[FinishedTrial], spaces: Sequence[Space])
 
 def _places(places: Sequence[str]) -> str:
     some = ", ".join(places[:_MOST_PLACES]) + (", …" if len(places) > _MOST_PLACES else "")
-    return f"{len(places)} ({some})" if len(places) > 1 else some
+    if len(places) > 1:
+        return f"{len(places)} ({some})"
+    return some
 
 
 def _fit(trial: FinishedTrial, spaces: Sequence[Space]) -> tuple[Space, dict[str, Scalar]]:
@@ -286,7 +288,9 @@ def _add_to_cell(store: Store, cell: Cell, sources: Sequence[WarmStartSource]) -
                 study.add_trial(trial)
     marks = [trial.user_attrs.get(WARM_START) for trial in study.get_trials(deepcopy=False)]
     counts = Counter(mark["from"] for mark in marks if mark)
-    return {cell.key: dict(counts)} if counts else {}
+    if counts:
+        return {cell.key: dict(counts)}
+    return {}
 
 
 def _optuna_trial(

@@ -163,7 +163,9 @@ class Elsewhere(Starter):
             return 0
         with suppress(StorageUnavailable):
             commands.read()
-        return LEFT if commands.state.phase == "run" and self._is_run(self._folder, commands) else 0
+        if commands.state.phase == "run" and self._is_run(self._folder, commands):
+            return LEFT
+        return 0
 
 
 def work(starter: Starter, folder: StudyFolder, threads: int, force: bool) -> int:
