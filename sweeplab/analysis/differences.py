@@ -304,7 +304,8 @@ class CellConfirmed:
 
     `optimism` is the test loss minus the loss that the search found; `selection_bias` is the part of it that appears
     with fresh seeds on the same split. `apart` is the difference from the reference's test loss, with its `evidence`;
-    both are None for the reference. There is no test loss if a seed diverged.
+    both are None for the reference. There is no test loss if a seed diverged. `look` is the number of the look at the
+    text's test split.
     """
 
     cell: str
@@ -315,6 +316,7 @@ class CellConfirmed:
     test: SeedMean | None
     apart: SeedMean | None = None
     evidence: Evidence | None = None
+    look: int = 1
 
     @property
     def optimism(self) -> float | None:
@@ -336,7 +338,12 @@ class CellConfirmed:
 
 
 def confirmed_cells(confirmed: Sequence[Confirmed]) -> list[CellConfirmed]:
-    """Return each cell's winner, the lowest test loss first, cells without one last."""
+    """Return each cell's winner, the lowest test loss first, cells without one last.
+
+    Intervals and verdicts allow for the number of looks at the test split (Bonferroni).
+    """
+    look = max((winner.look for winner in confirmed), default=1)
+    level = 1 - (1 - LEVEL) / look
     winners = [winner for winner in confirmed if winner.won]
     raced = [sum(other.cell == winner.cell for other in confirmed) for winner in winners]
     rows = []
@@ -345,14 +352,16 @@ def confirmed_cells(confirmed: Sequence[Confirmed]) -> list[CellConfirmed]:
         if winner.validation:
             validation = float(np.mean(list(winner.validation.values())))
         if winner.test:
-            test = SeedMean.of(np.array(list(winner.test.values())))
-        rows.append(CellConfirmed(winner.cell, winner.trial, n_raced, winner.searched, validation, test))
+            test = SeedMean.of(np.array(list(winner.test.values())), level)
+        rows.append(
+            CellConfirmed(winner.cell, winner.trial, n_raced, winner.searched, validation, test, look=look)
+        )
     scored = [at for at, winner in enumerate(winners) if winner.test]
     if len(scored) > 1:
         reference = min(scored, key=lambda at: winners[at].searched)
         others = [at for at in scored if at != reference]
         tried = [CellTrials([winners[at].test], 1) for at in (reference, *others)]
-        compared = compare(tried, [(0, place) for place in range(1, len(tried))])
+        compared = compare(tried, [(0, place) for place in range(1, len(tried))], looks=look)
         for place, at in enumerate(others):
             chosen = "each cell's best trial"
             if raced[at] > 1:
@@ -360,6 +369,7 @@ def confirmed_cells(confirmed: Sequence[Confirmed]) -> list[CellConfirmed]:
             tested_on = "fresh seeds and the test split"
             evidence = replace(compared.evidence_of(place), selection=chosen, tested_on=tested_on)
             one, other = winners[at].test, winners[reference].test
-            apart = SeedMean.of(np.array([one[seed] - other[seed] for seed in one.keys() & other.keys()]))
+            shared = np.array([one[seed] - other[seed] for seed in one.keys() & other.keys()])
+            apart = SeedMean.of(shared, level)
             rows[at] = replace(rows[at], apart=apart, evidence=evidence)
     return sorted(rows, key=lambda row: row.test.value if row.test else np.inf)

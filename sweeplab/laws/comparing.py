@@ -213,8 +213,8 @@ class _Model:
             sizes = np.divide(least, error, out=np.where(least > 0, np.inf, 0.0), where=error > 0)
         return np.asarray(2 * stdtr(freedom, -sizes))
 
-    def pair_rate(self, estimates: _Estimates) -> float:
-        """Return the false-alarm rate of each pair such that one table in twenty has any false alarm."""
+    def pair_rate(self, estimates: _Estimates, rate: float) -> float:
+        """Return the false-alarm rate of each pair such that this share of tables has any false alarm."""
         random = np.random.default_rng(0)
         n = int(np.clip(_MOST_NUMBERS // len(self.first), _FEWEST_DRAWS, _MOST_DRAWS))
 
@@ -226,11 +226,13 @@ class _Model:
         if self.is_searched:
             trial = plausible(estimates.trial_variance, self.freedom)
         simulated = self.simulate(random, trial, plausible(estimates.residual_variance, self.seed_freedom))
-        return min(FALSE_ALARM, float(np.quantile(self.p_values(simulated).min(1), FALSE_ALARM)))
+        return min(rate, float(np.quantile(self.p_values(simulated).min(1), rate)))
 
 
-def compare(cells: Sequence[CellTrials], pairs: Pairs, is_searched: bool = False) -> CellComparison:
-    """Return which pairs of cells differ; all pairs together have one false-alarm rate.
+def compare(
+    cells: Sequence[CellTrials], pairs: Pairs, is_searched: bool = False, looks: int = 1
+) -> CellComparison:
+    """Return which pairs of cells differ; all pairs together, over so many looks, have one false-alarm rate.
 
     `is_searched` says that a cell's one trial was drawn from a search. The result is deterministic.
     """
@@ -252,7 +254,7 @@ def compare(cells: Sequence[CellTrials], pairs: Pairs, is_searched: bool = False
         none = np.full(len(pairs), np.nan)
         unknown = replace(evidence, tested_on="", verdict=UNKNOWN, why=why)
         return CellComparison(estimates.best, model.selection_effect(estimates), none, none, np.nan, unknown)
-    rate = model.pair_rate(estimates)
+    rate = model.pair_rate(estimates, FALSE_ALARM / looks)
     difference, effect, error, freedom = model.differences(estimates)
     half = -stdtrit(freedom, rate / 2) * error
     without = difference - effect

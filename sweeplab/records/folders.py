@@ -540,7 +540,8 @@ class Confirmed:
     """One configuration: the trial that found it, its loss there, and its losses on fresh seeds.
 
     `searched`, `race` and `validation` are losses on the whole validation split, `test` on the whole test split. The
-    last two are empty if another configuration won the race, or if a seed diverged.
+    last two are empty if another configuration won the race, or if a seed diverged. `look` counts how often a
+    confirmation of this lab has scored the text's test split, this one included.
     """
 
     cell: str
@@ -550,6 +551,7 @@ class Confirmed:
     race: Losses
     validation: Losses
     test: Losses
+    look: int = 1
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Confirmed:

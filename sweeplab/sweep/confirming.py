@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,7 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.chosen import StudyTrials
 from sweeplab.lab.listing import CONFIRMING, Trial, read_spec, read_trials
 from sweeplab.records.folders import Confirmed, Found, Losses, StudyFolder, write_confirmed
+from sweeplab.records.looks import record_look
 from sweeplab.runs.inspecting import scored
 from sweeplab.study.file.checks import study_from
 from sweeplab.study.inputs import recorded_dataset
@@ -85,6 +87,8 @@ def confirm(
         confirmed.append(
             Confirmed(*place, _searched(trial), place in winners, raced[place], validation, test)
         )
+    look = record_look(folder, dataset.text_digest, confirmed)
+    confirmed = [replace(configuration, look=look) for configuration in confirmed]
     write_confirmed(folder, confirmed)
     return confirmed
 

@@ -133,6 +133,15 @@ def test_one_configuration_of_each_cell_needs_no_race(searched, trained) -> None
     found = confirm(folder, spec, 1, 2, trained)
     assert [each.name for each in trained.ran] == ["s.confirm"]
     assert all(each.won and not each.race for each in found)
+    # Another answer, from other seeds, is another look at the test split, whatever was removed before it.
+    assert (
+        {each.look for each in found} == {each.look for each in confirm(folder, spec, 1, 2, trained)} == {1}
+    )
+    for name in ("s.confirm", "s.race"):
+        shutil.rmtree(StudyFolder(folder.lab, name).path, ignore_errors=True)
+    folder.confirm_file.unlink()
+    again = confirm(folder, spec, 1, 3, trained)
+    assert {each.look for each in again} == {each.look for each in read_confirmed(folder)} == {2}
 
 
 def test_a_trial_that_a_person_stopped_has_the_loss_that_it_was_stopped_with(searched, trained) -> None:

@@ -209,6 +209,12 @@ def print_confirmed(name: str, cells: Sequence[CellConfirmed], unit: str) -> Non
     say(
         f"`study best` and `show` give the search's loss {MEASURED_ON['val_loss']}, by which trials were chosen"
     )
+    look = max((cell.look for cell in cells), default=1)
+    if look > 1:
+        say(
+            f"look {look} at this test split in this lab: intervals and verdicts allow for {look} looks",
+            "yellow",
+        )
     if reference := next((cell.cell for cell in cells if cell.test and not cell.apart), None):
         say(f"differences are from {reference}, the best cell of the search")
     for cell in cells:
