@@ -20,7 +20,7 @@ from sweeplab.analysis.sealing import Source, cell_targets, seal
 from sweeplab.analysis.studies import Counting, read_studies
 from sweeplab.analysis.trials import VALUED, trials_table
 from sweeplab.errors import BadInput
-from sweeplab.files import make_folder, write_whole
+from sweeplab.files import make_folder, read_bytes, write_whole
 from sweeplab.formatting import yaml_text
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.choice import is_tuned
@@ -172,7 +172,7 @@ def _at_size(small: StudySpec, lab: Path, size: Mapping[str, Any], ladder: float
     if not file.exists():
         make_folder(file.parent)
         write_whole(file, json.dumps(_predicted(small.name, lab, size), indent=1).encode())
-    made = json.loads(file.read_text("utf-8"))
+    made = json.loads(read_bytes(file))
     rates = {made["predicted"], made["copied"], *_rungs(made["predicted"], ladder)}
     large = _at_rates(made.pop("study"), sorted(rates))
     _complete(large, run)

@@ -134,7 +134,7 @@ def print_rows(
     widths = {key: max(cells[key], len(key)) for key in shown}
     is_narrow = _width(widths) > screen.width
     if is_narrow:
-        widths = {key: max(cells[key], *map(len, _heading(key, 1).split())) for key in shown}
+        widths = {key: max([cells[key], *map(len, _heading(key, 1).split())]) for key in shown}
     parts: list[dict[str, int]] = [{}]
     for key, width in widths.items():
         if parts[-1] and _width(parts[-1] | {key: width}) > screen.width:

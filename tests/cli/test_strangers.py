@@ -59,7 +59,7 @@ study run FILE --dry-run|study run FILE --detach --name apart|study plan NAME|st
 study watch NAME|study logs NAME|study stop NAME|study pause NAME|study resume NAME
 study extend NAME --trials-per-cell 3|study enqueue NAME learning_rate=1e-3|study resume NAME --failed|study work NAME
 study confirm NAME --top 1 --seeds 2|study show NAME|study show NAME --trial 0 --cell n_embd=8
-study best NAME|study predict NAME --at n_embd=16|study publish NAME|study export NAME --output runs.csv
+study best NAME|study predict NAME --at n_embd=16|study transfer NAME --quiet|study publish NAME|study export NAME --output runs.csv
 study diff NAME NAME
 study list|study rename NAME newer --yes
 study rm NAME --yes|study rm NAME --undo|study repair NAME|trial stop NAME 0 --cell n_embd=8

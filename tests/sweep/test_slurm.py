@@ -94,9 +94,9 @@ def test_no_shell_of_a_job_reads_a_name(run, tmp_path: Path) -> None:
     place = strangers.hostile_place(tmp_path, STUDY)
     words = ("-o", "budget.trials_per_cell=1", "-o", "max_iters=20", "-o", "engine.workers=1")
     run("study", "run", str(place.file), *words, lab=place.lab)
-    detached = run("study", "run", str(place.file), *words, "--detach", "--name=-e", lab=place.lab)
+    detached = run("study", "run", str(place.file), *words, "--detach", "--name=e-e", lab=place.lab)
     assert "job " in detached
-    while not any(each.read_end() for each in StudyFolder(place.lab, "-e").runs()):
+    while not any(each.read_end() for each in StudyFolder(place.lab, "e-e").runs()):
         time.sleep(0.5)
     assert not list(tmp_path.rglob("ran"))
 
