@@ -146,6 +146,8 @@ class Tools:
                     values[key] = info.parser(values[key])
         if "file" in values:
             self.reach.check_study(str(values["file"]), values)
+        elif name == "predict":  # whose plan reads the study's data
+            self.reach.check_run(values["name"])
         return values
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from sweeplab.cli.options import overrides
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import TABLE, canonical
-from sweeplab.lab.listing import file_of, study_source
+from sweeplab.lab.listing import file_of, find_study, read_spec, study_source
 
 # What such a program sets beside hyperparameters; elsewhere a setting may name a file, and so would allow it.
 SETTABLE = ("budget", "confirm", "constraints", "objective", "pruner", "sampler", "seeds")
@@ -61,6 +61,16 @@ class Reach:
                     self._check_path(beside(file, name), name, file.resolve().parent)
         changes = overrides(values["override"], values["grid"], values["search"])
         check_reach(load_study(file, lab=self.lab, name=values["name"], overrides=changes).spec, self.lab)
+
+    def check_run(self, name: str) -> None:
+        """Refuse a study of the lab that reads or contacts what no person has named.
+
+        Raises:
+            BadInput: with what it names, or there is no such study.
+        """
+        from sweeplab.sweep.planning import check_reach
+
+        check_reach(read_spec(find_study(self.lab, name)), self.lab)
 
     def _check_path(self, path: Path, name: str, *more: Path) -> None:
         try:

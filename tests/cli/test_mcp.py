@@ -138,14 +138,14 @@ def test_an_agent_plans_runs_and_reads_a_study(folder: Path) -> None:
             assert [tool.name for tool in listed] == [*TOOLS]
             assert all(tool.description and tool.input_schema["properties"] for tool in listed)
 
-            async def call(name: str, **arguments: Any) -> Any:
-                answer = await client.call_tool(name, arguments)
+            async def call(tool: str, /, **arguments: Any) -> Any:
+                answer = await client.call_tool(tool, arguments)
                 assert not answer.is_error, answer.content
                 assert json.loads(answer.content[0].text) == answer.structured_content
                 return answer.structured_content
 
-            async def refused(name: str, **arguments: Any) -> str:
-                answer = await client.call_tool(name, arguments)
+            async def refused(tool: str, /, **arguments: Any) -> str:
+                answer = await client.call_tool(tool, arguments)
                 assert answer.is_error and len(answer.content) == 1
                 return answer.content[0].text
 
