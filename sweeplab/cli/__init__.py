@@ -23,6 +23,7 @@ from sweeplab.cli.laws.fit import compare, fit, isoflop, shape
 from sweeplab.cli.laws.hyperparameters import hyperparameter_laws
 from sweeplab.cli.laws.ledger import forecast, ledger, verify
 from sweeplab.cli.laws.next import next_runs
+from sweeplab.cli.mcp import mcp
 from sweeplab.cli.model import coordinates, params, trace
 from sweeplab.cli.options import AsJson
 from sweeplab.cli.printing import print_answer
@@ -88,7 +89,7 @@ GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
 }
 ALONE = (
     *(data, runs.export_hf, runs.import_hf, hyperparameters, runs.generate, runs.predict, runs.evaluate),
-    *(schema, ui, dashboard, doctor),
+    *(schema, ui, dashboard, mcp, doctor),
 )
 # Commands whose functions have longer names, because the short name is taken by Python or another function.
 NAMES: dict[Callable[..., Any], str] = {

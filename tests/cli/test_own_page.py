@@ -1,9 +1,11 @@
-"""Every block of studies/OWN.md runs as it stands, in one folder, from top to bottom."""
+"""Every block of studies/OWN.md and AGENTS.md runs as it stands, each page in one folder, from top to bottom."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ import pytest
 
 import sweeplab
 
-PAGE = Path(sweeplab.__file__).parents[1] / "studies" / "OWN.md"
+STUDIES = Path(sweeplab.__file__).parents[1] / "studies"
+PAGE, FOR_AGENTS = STUDIES / "OWN.md", STUDIES / "AGENTS.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LONGEST = 20
 
@@ -39,3 +42,36 @@ def test_every_block_runs(cli, folder: Path, monkeypatch, capfd) -> None:
     assert len(set(names["mine"].trials()["n_params"])) == 2
     assert names["again"].spec.sampler.options == {"n_startup_trials": 2}
     assert all(run.logged_folder.is_dir() for run in names["again"].folder.runs())
+
+
+def held(content: Any, place: str) -> bool:
+    """Tell whether JSON has a key at a place such as cells[].cell."""
+    first, _, rest = place.partition(".")
+    name = first.removesuffix("[]")
+    if not isinstance(content, dict) or name not in content:
+        return False
+    inner = content[name]
+    if first != name:
+        assert isinstance(inner, list) and inner, place
+        return all(held(element, rest) for element in inner)
+    return not rest or held(inner, rest)
+
+
+@pytest.mark.slow
+def test_every_block_for_agents_runs_and_returns_what_it_says(cli, folder: Path) -> None:
+    page = FOR_AGENTS.read_text(encoding="utf-8")
+    shutil.copy(STUDIES / "runs.csv", folder)
+    (_, file), (_, commands) = BLOCK.findall(page)
+    (folder / "first.yaml").write_text(file)
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.MULTILINE)
+    keys = {command: re.findall(r"`([\w.[\]]+)`", text.partition("; ")[0]) for command, text in rows}
+    assert len(keys) == 8 and all(keys.values())
+    for line in commands.splitlines():
+        _, *words = shlex.split(line)
+        said = cli(*words)
+        assert said.code == 0, (line, said.err)
+        word = (words[1:] if words[0] == "study" else words)[0]
+        if "--json" in words and word in keys:
+            missing = [key for key in keys.pop(word) if not held(json.loads(said.out), key)]
+            assert not missing, line
+    assert not keys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,6 +47,7 @@ from sweeplab.lab.identity import orders_in_words
 from sweeplab.lab.listing import find_metric, find_study
 
 if TYPE_CHECKING:
+    from sweeplab.api import Study
     from sweeplab.study.plan import Plan
     from sweeplab.sweep.choosing import BenchRow
     from sweeplab.sweep.planning import Outlook
@@ -271,17 +272,24 @@ def run(
     from sweeplab.cli.study.view import run_with_view
 
     if detach:
-        from sweeplab.sweep.control.steering import detach as start
-
         words = [each for each in sys.argv[1:] if each != "--detach"]
-        by = start(study.spec, study.lab, words, lambda notice: None if quiet else write_line(notice))
-        watch, stop = (study.folder.command(f"study {each}") for each in ("watch", "stop"))
         print_answer(
-            ({"study": study.folder.name, "by": by, "undo": [stop]}, f"{by}\nwatch: {watch}\nstop: {stop}"),
-            as_json,
+            start_detached(study, words, lambda notice: None if quiet else write_line(notice)), as_json
         )
         return
     raise typer.Exit(run_with_view(study, as_json, quiet))
+
+
+def start_detached(
+    study: Study, words: Sequence[str], say: Callable[[str], None] = lambda notice: None
+) -> Answer:
+    """Run a study by `sweeplab` with these arguments, without this terminal."""
+    from sweeplab.sweep.control.steering import detach
+
+    by = detach(study.spec, study.lab, words, say)
+    watch, stop = (study.folder.command(f"study {each}") for each in ("watch", "stop"))
+    answer = {"study": study.folder.name, "by": by, "watch": watch, "undo": [stop]}
+    return answer, f"{by}\nwatch: {watch}\nstop: {stop}"
 
 
 def confirm(

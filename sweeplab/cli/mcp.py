@@ -1,0 +1,228 @@
+"""`sweeplab mcp`: commands as tools of the Model Context Protocol, for programs such as coding agents.
+
+A program is no person: it names no file outside of what the person named, and allows no code and no address. Calls run
+one after the other in a thread, so that the protocol answers while a command works.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from io import StringIO
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from sweeplab.cli.laws.fit import fit
+from sweeplab.cli.options import (
+    Grid,
+    Lab,
+    MaybeStudyName,
+    Name,
+    Overrides,
+    Search,
+    StudyFile,
+    argument,
+    flag,
+    overrides,
+)
+from sweeplab.cli.printing import Answer
+from sweeplab.cli.reach import Reach
+from sweeplab.cli.report import scaling, sweep
+from sweeplab.cli.study.control import enqueue, stop
+from sweeplab.cli.study.predict import predict
+from sweeplab.cli.study.run import plan, start_detached
+from sweeplab.cli.study.show import best, show
+from sweeplab.errors import BadInput, Problem, TrackingUnavailable, nearest
+from sweeplab.formatting import json_ready
+from sweeplab.records.folders import lab_folder
+from sweeplab.version import VERSION
+
+
+def run_detached(
+    file: StudyFile,
+    override: Overrides = None,
+    grid: Grid = None,
+    search: Search = None,
+    name: Name = None,
+    lab: Lab = None,
+) -> Answer:
+    """Start a study, or continue it, and return at once; `show` tells how far it is, `stop` ends it."""
+    from sweeplab import load_study
+
+    study = load_study(file, lab=lab, name=name, overrides=overrides(override, grid, search))
+    settings = {"override": override, "grid": grid, "search": search}
+    words = [f"--{option}={text}" for option, texts in settings.items() for text in texts or ()]
+    words += [f"--name={study.spec.name}"] * (name is not None)
+    return start_detached(study, ["study", "run", "--quiet", f"--lab={study.lab}", *words, "--", str(file)])
+
+
+def report(
+    name: MaybeStudyName = None,
+    page: Annotated[Literal["scaling", "sweep"], flag("The page: scaling law, or sweep.")] = "scaling",
+    lab: Lab = None,
+) -> Answer:
+    """Write a report of a study, an HTML page in the lab, and return its files."""
+    return {"scaling": scaling, "sweep": sweep}[page](name, lab=lab)
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A command that a program may call, and those of its arguments that it may give."""
+
+    command: Callable[..., Any]
+    arguments: tuple[str, ...]
+    reads_only: bool = True
+
+
+_OF_FILE = ("file", "override", "grid", "search", "name")
+TOOLS = {
+    "plan": Tool(plan, _OF_FILE),
+    "run": Tool(run_detached, _OF_FILE, reads_only=False),
+    "show": Tool(show, ("name", "trial", "cell")),
+    "best": Tool(best, ("name", "cell", "trial")),
+    "stop": Tool(stop, ("name",), reads_only=False),
+    "enqueue": Tool(enqueue, ("name", "values"), reads_only=False),
+    "predict": Tool(predict, ("name", "at", "count", "where")),
+    "report": Tool(report, ("name", "page"), reads_only=False),
+    "laws": Tool(fit, ("source", "columns", "count", "where", "law", "flops", "at", "tuned")),
+}
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The tools, over one lab and what a program may name beside it."""
+
+    reach: Reach
+    models: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        import pydantic
+
+        for name, tool in TOOLS.items():
+            fields = dict[str, Any]()
+            for key, (kind, info, default) in _options(tool).items():
+                if key == "file":
+                    kind, default = str, ...
+                fields[key] = (kind, pydantic.Field(default, description=info.help))
+            settings = pydantic.ConfigDict(extra="forbid", strict=True)
+            self.models[name] = pydantic.create_model(name, __config__=settings, **fields)
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """Run a command, and return what it prints with `--json`.
+
+        Raises:
+            BadInput: there is no such tool, an argument is wrong or out of reach, or the command refuses.
+        """
+        if name not in TOOLS:
+            raise BadInput(Problem(f"no tool {name!r}", ", ".join(TOOLS), nearest(name, TOOLS)))
+        tool, values = TOOLS[name], self._checked(name, arguments)
+        if "as_json" in inspect.signature(tool.command).parameters:
+            values["as_json"] = True
+        with redirect_stdout(StringIO()) as printed:
+            answer = tool.command(**values, lab=self.reach.lab)
+        return json_ready(answer[0]) if answer else json.loads(printed.getvalue())
+
+    def _checked(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        import pydantic
+
+        model = self.models[name]
+        try:
+            values = dict(model.model_validate(dict(arguments)))
+        except pydantic.ValidationError as error:
+            first, known = error.errors()[0], ", ".join(model.model_fields)
+            key = ".".join(map(str, first["loc"]))
+            near = nearest(key, model.model_fields) * (first["type"] == "extra_forbidden")
+            raise BadInput(Problem(f"{name}: {key}: {first['msg']}", known, near)) from None
+        for key, (_, info, _) in _options(TOOLS[name]).items():
+            is_place = key == "source" or info.parser is not None
+            if is_place and values[key] is not None:
+                self.reach.check(values[key])
+                if key != "source":
+                    values[key] = info.parser(values[key])
+        if "file" in values:
+            self.reach.check_study(str(values["file"]), values)
+        elif name == "predict":  # whose plan reads the study's data
+            self.reach.check_run(values["name"])
+        return values
+
+
+def _options(tool: Tool) -> dict[str, tuple[Any, Any, Any]]:
+    """Return type, option and default of each argument that a program may give."""
+    parameters, options = inspect.signature(tool.command, eval_str=True).parameters, {}
+    for name in tool.arguments:
+        kind, info = get_args(parameters[name].annotation)
+        default = parameters[name].default
+        options[name] = (kind, info, ... if default is inspect.Parameter.empty else default)
+    return options
+
+
+def mcp(
+    files: Annotated[
+        list[Path] | None, argument("[FILE]...", "Study files, tables and folders outside of this folder.")
+    ] = None,
+    lab: Lab = None,
+) -> None:
+    """Serve studies to a coding agent, by MCP over stdio.
+
+    Its tools plan, run, show, best, stop, enqueue, predict, report and laws return what the commands print with
+    --json. It runs no shell. Files are read in this folder, in the lab, and where you name them; code and addresses
+    that need your permission are refused. Needs sweeplab[mcp].
+
+    \b
+    $ sweeplab mcp
+    $ sweeplab mcp ~/tables/runs.csv --lab ~/lab
+    """
+    if find_spec("mcp") is None:
+        raise BadInput("sweeplab mcp needs the SDK of the protocol: pip install 'sweeplab[mcp]'")
+    place = lab_folder(lab)
+    for file in files or ():
+        if not file.exists():
+            raise BadInput(f"{file}: no such file or folder")
+    named = [path.resolve() for path in (Path.cwd(), place, *(files or ()))]
+    import anyio
+
+    anyio.run(_serve, Tools(Reach(place, list(dict.fromkeys(named)))))
+
+
+async def _serve(tools: Tools) -> None:
+    from anyio import CapacityLimiter, to_thread
+    from mcp import types
+    from mcp.server import Server
+    from mcp.server.stdio import stdio_server
+
+    one_at_a_time = CapacityLimiter(1)
+
+    async def list_tools(context: Any, page: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(
+            tools=[
+                types.Tool(
+                    name=name,
+                    description=(tool.command.__doc__ or "").partition("\n")[0],
+                    input_schema=tools.models[name].model_json_schema(),
+                    annotations=types.ToolAnnotations(read_only_hint=tool.reads_only),
+                )
+                for name, tool in TOOLS.items()
+            ]
+        )
+
+    async def call_tool(context: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
+        try:
+            answer = await to_thread.run_sync(
+                tools.call, asked.name, asked.arguments or {}, limiter=one_at_a_time
+            )
+        except (BadInput, TrackingUnavailable, OSError) as error:
+            refusal = types.TextContent(type="text", text=str(error))
+            return types.CallToolResult(content=[refusal], is_error=True)
+        text = types.TextContent(type="text", text=json.dumps(answer))
+        return types.CallToolResult(content=[text], structured_content=answer)
+
+    server = Server("sweeplab", version=VERSION, on_list_tools=list_tools, on_call_tool=call_tool)
+    sys.stdout = sys.__stdout__  # which the protocol takes for itself
+    async with stdio_server() as (requests, answers):
+        sys.stdout = sys.stderr
+        await server.run(requests, answers, server.create_initialization_options())

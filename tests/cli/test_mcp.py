@@ -1,0 +1,171 @@
+"""`sweeplab mcp`, by the client of the protocol's own SDK."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from cli.conftest import STUDY, Finished
+from mcp import Client, StdioServerParameters
+
+from sweeplab.cli.mcp import TOOLS, Tools
+from sweeplab.cli.reach import Reach
+from sweeplab.errors import BadInput
+
+TABLE = "params,tokens,loss\n" + "".join(
+    f"{n},{d},{1.7 + 400 / n**0.34 + 410 / d**0.28:.4f}\n"
+    for n in (1e6, 3e6, 1e7, 3e7, 1e8)
+    for d in (1e8, 3e8, 1e9, 3e9)
+)
+
+
+@pytest.fixture
+def tools(folder: Path) -> Tools:
+    """Return the tools as they are served in a folder with some files, beside one that is out of reach."""
+    inside = folder / "inside"
+    inside.mkdir()
+    outside = folder / "outside"
+    outside.mkdir()
+    data = "data: {corpus: python-docs, tokenizer: char}\n"
+    for name, text in {
+        "tiny": STUDY,
+        "typo": STUDY.replace("n_layer", "n_layr"),
+        "reads": f"name: reads\ndata: {{path: {outside / 'secret.txt'}}}\n",
+        "climbs": "name: climbs\ndata: {path: ../outside/secret.txt}\n",
+        "starts": f"name: starts\n{data}init_from: {outside}\n",
+        "linked": "name: linked\ndata: {path: linked.txt}\n",
+        "code": f"name: code\n{data}plugins: [mine.py]\n",
+        "sends": f"name: sends\n{data}track: {{uri: 'http://192.0.2.1:5000'}}\n",
+    }.items():
+        (inside / f"{name}.yaml").write_text(text)
+    (inside / "mine.py").write_text("raise SystemExit('this ran')\n")
+    (outside / "secret.txt").write_text("name,number\nAda,1\n" * 99)
+    (outside / "runs.csv").write_text(TABLE)
+    (outside / "tiny.yaml").write_text(STUDY)
+    for name in ("linked.txt", "linked.csv", "runs.csv"):
+        target = {"linked.txt": "secret.txt"}.get(name, "runs.csv")
+        (inside / name).symlink_to(outside / target)
+    (inside / "linked_study.yaml").symlink_to(outside / "tiny.yaml")
+    os.chdir(inside)
+    return Tools(Reach(inside / "lab", [inside.resolve()]))
+
+
+def test_without_the_extra_it_says_what_to_install(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    said = cli("mcp")
+    line = "error: sweeplab mcp needs the SDK of the protocol: pip install 'sweeplab[mcp]'\n"
+    assert (said.code, said.out, said.err) == (2, "", line)
+    monkeypatch.undo()
+    assert cli("mcp", "nowhere.csv").err == "error: nowhere.csv: no such file or folder\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("plan", {"file": "../outside/tiny.yaml"}, "out of reach"),
+        ("run", {"file": "/etc/passwd"}, "out of reach"),
+        ("run", {"file": "linked_study.yaml"}, "out of reach"),
+        ("plan", {"file": "reads.yaml"}, "out of reach"),
+        ("plan", {"file": "climbs.yaml"}, "out of reach"),
+        ("plan", {"file": "starts.yaml"}, "out of reach"),
+        ("plan", {"file": "linked.yaml"}, "out of reach"),
+        ("laws", {"source": "linked.csv"}, "out of reach"),
+        ("laws", {"source": "small,../outside/runs.csv"}, "out of reach"),
+        ("show", {"name": "../../outside"}, "out of reach"),
+        ("show", {"name": "a\0b"}, "no path"),
+        ("run", {"file": "code.yaml"}, "is code that would run here"),
+        ("run", {"file": "sends.yaml"}, "it was not contacted"),
+        ("plan", {"file": "tiny.yaml", "override": ["data.path=notes.txt"]}, "does not set data.path"),
+        ("plan", {"file": "tiny.yaml", "override": ["--engine ray"]}, "does not set --engine ray"),
+        ("plan", {"file": "tiny.yaml", "override": ["fixed={wandb_project: a}"]}, "does not set fixed"),
+        ("run", {"file": "tiny.yaml", "override": ["WandB-project=a"]}, "does not set WandB-project"),
+        ("run", {"file": "tiny.yaml", "grid": ["wandb_project=a,b"]}, "does not set wandb_project"),
+        ("run", {"file": "tiny.yaml", "search": ["--allow-plugins"]}, "does not set --allow-plugins"),
+        ("plan", {"file": "typo.yaml"}, "did you mean 'n_layer'?"),
+        ("run", {"file": "nothing"}, "no study file"),
+        ("plan", {}, "plan: file: "),
+        ("plan", {"file": 3}, "plan: file: "),
+        ("show", {"nam": "tiny"}, "did you mean 'name'?"),
+        ("show", {"lab": "/"}, "show: lab: "),
+        ("shell", {"command": "ls"}, "no tool 'shell'"),
+    ],
+)
+def test_what_a_program_may_not_name_is_refused_in_one_line(
+    tools: Tools, name: str, arguments: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(BadInput) as refused:
+        tools.call(name, arguments)
+    assert words in str(refused.value) and "\n" not in str(refused.value)
+    assert "Ada" not in str(refused.value) and not Path("lab", "studies").exists()
+
+
+def test_what_a_person_names_is_read(tools: Tools) -> None:
+    table = Path("../outside/runs.csv").resolve()
+    wider = Tools(Reach(tools.reach.lab, [*tools.reach.places, table]))
+    assert wider.call("laws", {"source": "runs.csv"})["n_points"] == 20
+    with pytest.raises(BadInput, match="out of reach"):
+        wider.call("plan", {"file": "linked_study.yaml"})
+
+
+def test_a_tool_returns_what_its_command_prints(cli, finished: Finished, folder: Path) -> None:
+    tools = Tools(Reach(finished.lab, [folder.resolve(), finished.lab.resolve()]))
+    for name in ("show", "best"):
+        assert tools.call(name, {"name": "tiny"}) == json.loads(
+            cli("study", name, "tiny", "--json", "--lab", finished.lab).out
+        )
+
+
+@pytest.mark.slow
+def test_an_agent_plans_runs_and_reads_a_study(folder: Path) -> None:
+    (folder / "tiny.yaml").write_text(STUDY)
+    (folder / "typo.yaml").write_text(STUDY.replace("n_layer", "n_layr"))
+    noise = list[object]()
+
+    async def hear(message: object) -> None:
+        noise.append(message)
+
+    async def main() -> None:
+        program = StdioServerParameters(
+            command=sys.executable, args=["-m", "sweeplab", "mcp"], cwd=folder, env=dict(os.environ)
+        )
+        async with Client(program, message_handler=hear) as client:
+            listed = (await client.list_tools()).tools
+            assert [tool.name for tool in listed] == [*TOOLS]
+            assert all(tool.description and tool.input_schema["properties"] for tool in listed)
+
+            async def call(tool: str, /, **arguments: Any) -> Any:
+                answer = await client.call_tool(tool, arguments)
+                assert not answer.is_error, answer.content
+                assert json.loads(answer.content[0].text) == answer.structured_content
+                return answer.structured_content
+
+            async def refused(tool: str, /, **arguments: Any) -> str:
+                answer = await client.call_tool(tool, arguments)
+                assert answer.is_error and len(answer.content) == 1
+                return answer.content[0].text
+
+            planned = await call("plan", file="tiny.yaml")
+            assert [cell["cell"] for cell in planned["cells"]] == ["n_embd=8", "n_embd=16"]
+            assert "out of reach" in await refused("plan", file="/etc/passwd")
+            typo = await refused("run", file="typo.yaml")
+            assert typo.startswith(f"{Path('typo.yaml')}:3:") and "did you mean 'n_layer'?" in typo
+            started = await call("run", file="tiny", override=["max_iters=30"], name="short")
+            assert started["study"] == "short" and started["watch"].startswith("sweeplab study watch short")
+            while (shown := await call("show", name="short"))["state"] != "complete":
+                assert shown["state"] in ("running", "ending")
+                await anyio.sleep(1)
+            assert shown["best"] and [cell["complete"] for cell in shown["cells"]] == [2, 2]
+            best = await call("best", name="short")
+            assert best["values"]["max_iters"] == 30 and Path(best["runs"][0]).is_dir()
+            assert "is not running" in await refused("stop", name="short")
+            added = await call("enqueue", name="short", values=["learning_rate=2e-3", "n_embd=8"])
+            assert added["trials"] == [{"cell": "n_embd=8", "trial": 2}]
+            assert Path((await call("report", name="short"))["report"]).is_file()
+
+    anyio.run(main)
+    assert not noise, "something else than the protocol was printed"
