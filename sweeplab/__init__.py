@@ -57,7 +57,7 @@ def make_study(
 
 
 def load_study(
-    path: str | Path,
+    path: "str | Path | Mapping[str, Any]",
     *,
     lab: str | Path | None = None,
     name: str | None = None,
@@ -65,7 +65,7 @@ def load_study(
     allow_plugins: bool = False,
     **hyperparameters: "Any",
 ) -> "Study":
-    """Read a study, given by its file or its name; `.run()` runs it.
+    """Read a study, given by its file, its name or its keys with their values; `.run()` runs it.
 
     The name `small` means studies/small.yaml or small.yaml, else the lab's study as it was last run. What was ordered
     since the file was last run stays in force where the file has not changed.
@@ -81,21 +81,27 @@ def load_study(
     from collections.abc import Mapping
 
     from sweeplab.api import Study
+    from sweeplab.errors import options_as_arguments
     from sweeplab.formatting import yaml_text
     from sweeplab.lab.identity import standing
     from sweeplab.lab.listing import study_source
     from sweeplab.permissions import name_address
     from sweeplab.records.folders import StudyFolder, lab_folder
-    from sweeplab.study.file.reading import read_study
+    from sweeplab.study.file.reading import read_plain, read_study
 
     folder = lab_folder(lab)
-    file = study_source(path, folder)
     changes = {**hyperparameters, **(overrides if isinstance(overrides, Mapping) else {})}
     overrides = [] if isinstance(overrides, Mapping) else [*overrides]
     overrides += [f"{place}={yaml_text(value)}" for place, value in changes.items()]
-    spec = read_study(file, overrides, name, allow_plugins)
-    if ordered := standing(StudyFolder(folder, spec.name), spec):
-        spec = read_study(file, overrides, name, allow_plugins, ordered)
+    with options_as_arguments():
+        if isinstance(path, Mapping):
+            return Study(
+                read_plain({**path, "name": name or path.get("name")}, overrides, allow_plugins), folder
+            )
+        file = study_source(path, folder)
+        spec = read_study(file, overrides, name, allow_plugins)
+        if ordered := standing(StudyFolder(folder, spec.name), spec):
+            spec = read_study(file, overrides, name, allow_plugins, ordered)
     for place, _, address in spec.addresses:
         if spec.is_overridden(place):
             name_address(address)

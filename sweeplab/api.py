@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.errors import BadInput, TrackingUnavailable, options_as_arguments
 from sweeplab.formatting import several, yaml_text
 from sweeplab.lab.chosen import StudyTrials
 from sweeplab.lab.events import Callbacks, Event, OnEvaluation, OnTrialEnd, TrialEnded
@@ -314,7 +314,8 @@ class Study(Results):
         from sweeplab.lab.listing import read_spec
         from sweeplab.sweep.control import steering
 
-        done = steering.extend(self.folder, trials_per_cell, time, widen)
+        with options_as_arguments():
+            done = steering.extend(self.folder, trials_per_cell, time, widen)
         now = read_spec(self.folder)
         self.spec = self.spec.model_copy(update={"budget": now.budget, "search": now.search})
         return done

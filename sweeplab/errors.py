@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sweeplab.hyperparameters import canonical
@@ -76,6 +77,25 @@ class DamagedFile(BadInput):
     def __init__(self, file: Path, what: str, cure: str) -> None:
         self.file, self.what, self.cure = file, what, cure
         super().__init__(Problem(f"{what}; {cure}", file=file))
+
+
+_OPTION = re.compile(r"(?<!\S)(?:-o |--([a-z][a-z-]*) )")
+
+
+@contextmanager
+def options_as_arguments() -> Iterator[None]:
+    """Let refusals name arguments as Python has them: `trials_per_cell=-1` for `--trials-per-cell -1`."""
+
+    def argument(text: str) -> str:
+        return _OPTION.sub(lambda option: f"{option[1].replace('-', '_')}=" if option[1] else "", text)
+
+    try:
+        yield
+    except BadInput as error:
+        problems = (
+            replace(each, what=argument(each.what), allowed=argument(each.allowed)) for each in error.problems
+        )
+        raise BadInput(*problems) from error
 
 
 class TrackingUnavailable(Exception):  # noqa: N818 - a state of the world, not an error of the program

@@ -345,6 +345,16 @@ def test_values_make_the_same_study_as_a_file(tmp_path: Path) -> None:
         tmp_path / "tiny.yaml", lab=tmp_path / "other", max_iters=50, overrides={"budget.time": "5m"}
     )
     assert (changed.spec.fixed["max_iters"], changed.spec.budget.time) == (50, 300)
+    keys = {"name": "tiny", "data": {"corpus": "python-docs", "tokenizer": "char"}, "fixed": fixed}
+    of_keys = sweeplab.load_study(keys, lab=tmp_path / "lab", name="other", max_iters=50)
+    assert (of_keys.spec.name, of_keys.spec.fixed["max_iters"]) == ("other", 50)
+    for wrong, message in (
+        (lambda: study.extend(trials_per_cell=-1), "trials_per_cell=-1: "),
+        (lambda: study.extend(), "nothing to extend by; allowed: trials_per_cell=N, time=such as 2h"),
+        (lambda: sweeplab.load_study(keys, maxiters=3), "maxiters=3: 'maxiters' is unknown"),
+    ):
+        with pytest.raises(sweeplab.BadInput, match=f"^{message}"):
+            wrong()
     with pytest.raises(sweeplab.BadInput, match=r"learning_rat.*did you mean 'learning_rate'"):
         sweeplab.make_study(
             "tiny", data={"corpus": "python-docs", "tokenizer": "char"}, search={"learning_rat": [1]}

@@ -59,8 +59,8 @@ study run FILE --dry-run|study run FILE --detach --name apart|study plan NAME|st
 study watch NAME|study logs NAME|study stop NAME|study pause NAME|study resume NAME
 study extend NAME --trials-per-cell 3|study enqueue NAME learning_rate=1e-3|study resume NAME --failed|study work NAME
 study confirm NAME --top 1 --seeds 2|study show NAME|study show NAME --trial 0 --cell n_embd=8
-study best NAME|study predict NAME --at n_embd=16|study transfer NAME --quiet|study publish NAME|study export NAME --output runs.csv
-study diff NAME NAME
+study best NAME|study predict NAME --at n_embd=16|study publish NAME
+study transfer NAME --quiet|study export NAME --output runs.csv|study diff NAME NAME
 study list|study rename NAME newer --yes
 study rm NAME --yes|study rm NAME --undo|study repair NAME|trial stop NAME 0 --cell n_embd=8
 trial resume NAME 0 --cell n_embd=8|storage status|storage backup|storage stop|report scaling NAME
@@ -72,7 +72,8 @@ import-hf FOLDER --name hf --force|hyperparameters|generate NAME|predict NAME te
 evaluate NAME|data FILE|schema|ui NAME|ui|doctor|doctor NAME|doctor FILE|storage start
 """
 WITHOUT_LAB = ("study init", "model params", "hyperparameters", "schema", "data")
-SERVES = ("dashboard",)  # until Ctrl-C: the page of a study, which is read as `study show` reads it
+# Until Ctrl-C, or the end of the input: a page and tools, which read a study as `study show` does.
+SERVES = ("dashboard", "mcp")
 
 
 def commands(name: str, file: str | Path, folder: str | Path, lab: str | Path) -> Iterator[list[str]]:
