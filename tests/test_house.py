@@ -42,6 +42,7 @@ ONLY_IN = {
     "optuna": {"study", "lab", "sweep", "doctor", "analysis"},
     "plotly": {"report", "api"},
     "typer": {"cli"},
+    "mcp": {"cli"},
     "rich": {"cli"},
     "torch": {"model", "train", "tracking", "hf", "study", "runs", "sweep"},
     "transformers": set(),

@@ -67,7 +67,9 @@ def report(
     lab: Lab = None,
 ) -> Answer:
     """Write a report of a study, an HTML page in the lab, and return its files."""
-    return {"scaling": scaling, "sweep": sweep}[page](name, lab=lab)
+    if page == "sweep":
+        return sweep(name, lab=lab)
+    return scaling(name, lab=lab)
 
 
 @dataclass(frozen=True)

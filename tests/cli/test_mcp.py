@@ -118,6 +118,8 @@ def test_a_tool_returns_what_its_command_prints(cli, finished: Finished, folder:
         assert tools.call(name, {"name": "tiny"}) == json.loads(
             cli("study", name, "tiny", "--json", "--lab", finished.lab).out
         )
+    said = cli("study", "predict", "tiny", "--at", "n_embd=32", "--json", "--lab", finished.lab)
+    assert tools.call("predict", {"name": "tiny", "at": "n_embd=32"}).keys() == json.loads(said.out).keys()
 
 
 @pytest.mark.slow
