@@ -92,9 +92,10 @@ def options_as_arguments() -> Iterator[None]:
     try:
         yield
     except BadInput as error:
-        problems = (
-            replace(each, what=argument(each.what), allowed=argument(each.allowed)) for each in error.problems
-        )
+        problems = [
+            replace(problem, what=argument(problem.what), allowed=argument(problem.allowed))
+            for problem in error.problems
+        ]
         raise BadInput(*problems) from error
 
 

@@ -211,6 +211,7 @@ def test_mlflow_has_the_studys_data_its_time_and_the_best_model_of_its_cell(resu
     assert model.params == {"learning_rate": "0.003"}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore:.*type hint is inferred as AnyType:UserWarning"
 )  # MLflow's own, on import

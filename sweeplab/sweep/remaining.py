@@ -20,8 +20,10 @@ from sweeplab.study.plan import CellPlan, Plan
 
 # From the start to the first claimed trial, on a quiet machine: workers import torch and load the data.
 START_SECONDS = 4.0
-# FLOPs per second of a study's worker on a CPU and on a GPU, where nothing was measured.
-GUESSED_FLOPS = {"cpu": 1e10, "cuda": 5e12}
+# Where nothing was measured: FLOPs per second of a study's worker on a CPU and on a GPU, and what a step of a run takes
+# beside its FLOPs, evaluations included. In small models it is most of the time: of one that trains 150 times the FLOPs
+# of another, steps took 3.4 times as long.
+GUESSED_FLOPS, GUESSED_STEP_SECONDS = {"cpu": 5e10, "cuda": 5e12}, 0.003
 # Standard deviations of a duration's logarithm: of a cell's ratio to the plan, beside that of other cells; of what a
 # whole run's measured time leaves open, such as later load on the machine; and of one run's time.
 CELL_SPREAD, LEAST_SPREAD, RUN_SPREAD = 0.2, 0.25, 0.1
@@ -250,8 +252,11 @@ class Remaining:
         return max(1.0, n_slots if per_cell is None else min(n_slots, cell.n_trials(per_cell)))
 
     def _expected(self, cell: CellPlan) -> float:
-        guessed = cell.train_flops / GUESSED_FLOPS[self.plan.device] / len(self.plan.workers)
-        return (cell.run_seconds or guessed) * len(cell.seeds) * self._slots(cell)
+        seconds = cell.run_seconds
+        if not seconds:
+            steps = (cell.max_iters or 0) * GUESSED_STEP_SECONDS
+            seconds = (steps + cell.train_flops / GUESSED_FLOPS[self.plan.device]) / len(self.plan.workers)
+        return seconds * len(cell.seeds) * self._slots(cell)
 
     def _durations(self) -> dict[str, _Duration]:
         """Return the duration of each cell's trials.

@@ -115,6 +115,7 @@ def test_a_clean_study_has_only_its_embeddings_to_be_asked_about() -> None:
     assert (found["law"], found["n_points"]) == ("chinchilla", CELLS)
 
 
+@pytest.mark.slow
 def test_embeddings_and_what_they_do_to_the_exponents() -> None:
     runs = clean()
     finding = look_at("embeddings", clean_evidence())
@@ -207,6 +208,7 @@ def test_what_was_planted_is_found_where_it_was(name: str) -> None:
         assert effect.after.keys() >= {"alpha", "beta"}
 
 
+@pytest.mark.slow
 def test_a_loss_that_rose_again_was_not_got_from_all_tokens() -> None:
     overfitted = clean(
         change=lambda run: {"final_val_loss": 2.0 * run["best_val_loss"]} if run["n_layer"] == 6 else {}
@@ -260,6 +262,7 @@ def test_a_warm_up_that_hurts_moves_the_exponent_and_leaving_it_out_brings_it_ba
     assert beta["after"]["value"] == pytest.approx(0.4, abs=0.02)
 
 
+@pytest.mark.slow
 def test_a_warm_up_that_does_not_hurt_is_told_and_moves_nothing() -> None:
     runs = clean(change=lambda run: {"warmup_iters": 20 * 1024 * run["max_iters"] / run["train_tokens"]})
     (effect,) = look("warm-up", runs).as_dict()["effects"]
@@ -281,6 +284,7 @@ def test_where_newer_schedules_end(changed: dict, state: str) -> None:
     assert look("decay", clean(change=lambda run: changed)).state == state
 
 
+@pytest.mark.slow
 def test_plateau_does_not_say_where_it_ends() -> None:
     finding = look("decay", clean(change=lambda run: {"scheduler_type": "plateau"}))
     assert (finding.state, len(finding.points)) == (UNKNOWN, CELLS)

@@ -43,6 +43,7 @@ def test_active_parameters_leave_idle_experts_out() -> None:
     np.testing.assert_array_equal(found["total"] - found["active"], idle)
 
 
+@pytest.mark.slow
 def test_flops_by_convention() -> None:
     runs = plant(seeds=1, rates=(1e-3,))
     counted = study_points(runs)
@@ -54,6 +55,7 @@ def test_flops_by_convention() -> None:
     assert other.conventions["flops"] == "6ND"
 
 
+@pytest.mark.slow
 def test_losses_by_convention() -> None:
     runs = plant(seeds=1, rates=(1e-3,))
     best = study_points(runs).columns["loss"]
@@ -71,6 +73,7 @@ def test_losses_by_convention() -> None:
         study_points(runs, None, Conventions(loss="bits-per-byte"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "unit"),
     [

@@ -189,6 +189,7 @@ def test_a_sealed_line_that_is_cut_was_changed(ledger: Path) -> None:
     assert refusal(ledger).startswith("line 4 was changed: it is cut off, and was whole when it was sealed")
 
 
+@pytest.mark.slow
 def test_two_processes_at_once(tmp_path: Path) -> None:
     path, n = tmp_path / "ledger.jsonl", 40
     command = [sys.executable, "-c", WRITER, str(path)]

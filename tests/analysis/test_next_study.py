@@ -59,6 +59,7 @@ def candidates(small) -> Candidates:
     return cell_candidates(candidate_study([small[0]]), small[1], Counting())
 
 
+@pytest.mark.slow
 def test_the_candidates_are_the_studys_own_cells_and_some_between_and_above(small, candidates) -> None:
     spec = candidate_study([small[0]])
     assert spec.name == "small-next" and spec.seeds == [5]

@@ -13,6 +13,7 @@ from sweeplab.analysis.trials import with_models
 CELLS = len(SIZES) * len(ITERATIONS)
 
 
+@pytest.mark.slow
 def test_a_point_is_the_best_trial_of_its_cell() -> None:
     points = study_points(plant(seeds=1))
     assert points.n == CELLS
@@ -56,6 +57,7 @@ def test_cells_that_differ_in_their_training_are_one_model() -> None:
     assert study_points(searched).n == CELLS
 
 
+@pytest.mark.slow
 def test_runs_that_stopped_early_compete_in_their_own_cell() -> None:
     def change(run: dict) -> dict:
         if run["trial"] != 2:
@@ -83,6 +85,7 @@ def test_a_table_that_does_not_say_the_batch_plans_what_was_trained() -> None:
     assert (with_models(runs)["planned_tokens"] == runs["train_tokens"]).all()
 
 
+@pytest.mark.slow
 def test_two_studies_have_points_of_their_own() -> None:
     runs = plant(seeds=1)
     both = pd.concat([runs, runs.assign(study="other", best_val_loss=runs["best_val_loss"] * 1.1)])

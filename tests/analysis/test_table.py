@@ -237,6 +237,7 @@ def test_every_problem_is_said(table: pd.DataFrame) -> None:
     assert "column 'cell' is missing" in str(refused.value)
 
 
+@pytest.mark.slow
 def test_records_are_read_without_mlflow_and_without_a_database(lab: Path, table: pd.DataFrame) -> None:
     program = """
 import sys

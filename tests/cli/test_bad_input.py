@@ -137,6 +137,7 @@ def refused(cli, files):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CHANGES)
 def test_one_thing_wrong_is_one_line_at_its_place(case: str, refused) -> None:
     old, new, place, fragments = CHANGES[case]

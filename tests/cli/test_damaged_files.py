@@ -81,6 +81,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
@@ -110,6 +111,7 @@ def test_a_damaged_file_is_one_line_with_its_cure(name: str, damage: str, study:
             assert contents(study) == before, "nothing was made in its place"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["study.json", "trials.db", *(pytest.param(each, marks=pytest.mark.slow) for each in OTHERS)]
 )
@@ -123,6 +125,7 @@ def test_what_else_reads_the_file_says_the_same(name: str, study: StudyFolder, c
             assert said.err.startswith(f"error: {file}: "), words
 
 
+@pytest.mark.slow
 def test_a_copy_put_back_mends_it(study: StudyFolder, cli) -> None:
     whole = study.database.read_bytes()
     study.database.write_bytes(whole[: len(whole) // 2])

@@ -33,6 +33,7 @@ def test_a_good_table(cli, good: Path) -> None:
     assert "chinchilla is off by " in said.out and "kaplan does not fit: " in said.out
 
 
+@pytest.mark.slow
 def test_one_ray(cli, folder: Path) -> None:
     ray = write(folder / "ray.csv", np.geomspace(1e6, 1e9, 12), (20,))
     said = cli("laws", "compare", ray, *COLUMNS, "--laws", "chinchilla")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from laws.planted_tuning import World, planted
 
 
+@pytest.mark.slow
 def test_a_table_and_a_prediction(cli, folder: Path) -> None:
     table = folder / "runs.csv"
     planted(World(3, 3, searched=1, scatter=0.03), 0).frame.to_csv(table, index=False)

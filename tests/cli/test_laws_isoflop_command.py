@@ -36,6 +36,7 @@ def test_the_three_approaches(cli, table: Path) -> None:
     assert "envelope: N_opt exponent, D_opt exponent, N_opt: not identified: no curves" in said.out
 
 
+@pytest.mark.slow
 def test_the_shape_of_a_file(cli, folder: Path) -> None:
     layer, embd = (
         each.ravel().astype(float) for each in np.meshgrid((1, 2, 4, 8), (32, 64, 128), indexing="ij")
@@ -68,6 +69,7 @@ def test_a_real_study_of_two_cells(cli, finished) -> None:
     assert "n_layer 1 in all rows" in found["says"][0]
 
 
+@pytest.mark.slow
 def test_the_curves_of_a_real_study(finished) -> None:
     """The last point of a curve has the run's own FLOPs; two evaluations a run are too few for a curve."""
     runs, curves = runs_table(finished.lab, "tiny"), curves_table(finished.lab, "tiny")

@@ -176,6 +176,7 @@ def test_a_forecast_made_after_by_other_means_is_refused(cli, folder: Path, tabl
     assert "2 refused: made after: its row was in the table when it was sealed" in said.out
 
 
+@pytest.mark.slow
 def test_what_is_not_identified_is_sealed_with_its_verdict(cli, folder: Path) -> None:
     n = np.geomspace(1e6, 1e9, 12)
     ray = write(folder / "ray.csv", n, 20 * n)

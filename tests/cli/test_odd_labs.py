@@ -126,6 +126,7 @@ def said_by(commands: tuple[str, ...], folder: Path) -> dict[str, tuple[int, str
     return dict(json.loads(done.stdout))
 
 
+@pytest.mark.slow
 def test_a_lab_that_may_only_be_read_is_read(read_only: Path) -> None:
     before = {each: each.stat().st_mtime_ns for each in read_only.rglob("*")}
     said = said_by(COMMANDS, read_only.parent)

@@ -84,11 +84,13 @@ def test_values_and_loss_follow_their_laws(predict) -> None:
     assert predicted.spec.budget.trials_per_cell == 1 and not predicted.spec.grid
 
 
+@pytest.mark.slow
 def test_a_value_that_is_named_is_taken(predict) -> None:
     predicted = predict("n_embd=192", "learning_rate=0.01")
     assert "learning_rate" not in predicted.values and predicted.spec.fixed["learning_rate"] == 0.01
 
 
+@pytest.mark.slow
 def test_a_study_of_few_trials_gives_the_nearest_cell_s_values_and_a_file_that_runs(
     cli, finished, folder
 ) -> None:

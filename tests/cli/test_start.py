@@ -17,6 +17,7 @@ def hears() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("imported", ["sweeplab.errors", "typer.main", "sweeplab.cli.study.manage"])
 def test_ctrl_c_while_the_commands_are_imported_is_quiet(imported: str) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "sweeplab", "study", "list"]
@@ -107,6 +108,7 @@ def test_a_process_ends_as_the_command_does(finished: Finished) -> None:
     assert (refused.returncode, refused.stdout) == (2, "") and refused.stderr.startswith("error: no study ")
 
 
+@pytest.mark.slow
 def test_tracking_that_does_not_answer_ends_with_1(
     cli, finished: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ def test_any_encoding_prints(command: str, encoding: str) -> None:
     assert ended.returncode == 0 and not ended.stderr and "\\u2026" in ended.stdout
 
 
+@pytest.mark.slow
 def test_yaml_with_an_ellipsis_prints_in_ascii(finished: Finished) -> None:
     ended = shell(f"sweeplab best tiny --yaml --lab {finished.lab}", PYTHONIOENCODING="ascii")
     assert ended.returncode == 0 and not ended.stderr and "seeds:" in ended.stdout
@@ -53,6 +54,7 @@ def test_a_full_output_is_one_line_that_names_it(command: str, finished: Finishe
     assert shell(f"{command} >/dev/full 2>/dev/full").returncode == 1
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_ends_what_only_prints(finished: Finished) -> None:
     ended = shell(f"sweeplab logs tiny --lab {finished.lab} | true; exit ${{PIPESTATUS[0]}}")
     assert ended.returncode == 1 and not ended.stderr

@@ -37,6 +37,7 @@ def test_a_study_ends_with_a_report_and_says_where(finished) -> None:
     assert shared.read_text(encoding="utf-8") in kept.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_page_to_send_has_all_it_needs(cli, finished, folder: Path) -> None:
     lab = shutil.copytree(finished.lab, folder / "lab")
     report = lab / "studies" / "tiny" / "report" / "scaling.html"

@@ -100,6 +100,7 @@ def test_a_chains_entropy_and_order_are_found(order, tmp_path):
     assert found.bits_per_byte == pytest.approx(found.loss / np.log(2))
 
 
+@pytest.mark.slow
 def test_both_sides_tell_more_than_one(tmp_path):
     """Of a chain of order 1 the entropy of a hidden symbol between two is known: H(x | l, r) = 2 H1 - H2."""
     text, _ = chain(1, 320_000)
@@ -139,6 +140,7 @@ def test_a_spans_tokens_follow_the_text_before_and_its_end_their_number(tmp_path
     assert found.loss < other.loss - 0.3 * share * (np.log(N_SYMBOLS) - entropy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["decoder", "encoder", "encoder_decoder"])
 def test_what_is_copied_is_told_from_what_is_not(family, tmp_path):
     found = {}
@@ -203,6 +205,7 @@ def test_a_spans_end_is_as_likely_as_the_ways_to_share_out_what_is_left():
     assert chances.min() > 0
 
 
+@pytest.mark.slow
 def test_the_families_see_the_same_targets(tmp_path):
     data, found = prepare("reverse", "char"), {}
     for family in ("decoder", "encoder_decoder"):

@@ -135,6 +135,7 @@ def test_bits_per_byte_compare_tokenizers(file: Path, cache: Path) -> None:
         assert dataset.bits_per_byte(loss, next_token(8)) == pytest.approx(in_all / n_bytes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [each if each in ("char", "bpe") else pytest.param(each, marks=pytest.mark.slow) for each in TOKENIZERS],

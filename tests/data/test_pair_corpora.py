@@ -35,6 +35,7 @@ def pairs_of(texts: list[str]) -> list[tuple[str, str]]:
     return list(zip(texts[::2], texts[1::2], strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_a_rules_targets_follow_from_their_sources(name: str) -> None:
     found = read(name)

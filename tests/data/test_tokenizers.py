@@ -175,6 +175,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_every_process_learns_the_same() -> None:
     first, *others = (
         subprocess.run(

@@ -328,6 +328,7 @@ def test_a_promoted_trial_is_one_run_in_mlflow_and_leaves_nothing_to_repair(stud
     assert not repair_study(study).done and disagreement(study) == ""
 
 
+@pytest.mark.slow
 def test_damage_of_every_kind_at_once(study: StudyFolder) -> None:
     before = content(study)
     for harm in (endless_and_pruned, another_value, temporary, orphan, gone_from_mlflow):

@@ -63,6 +63,7 @@ def holds(
     monkeypatch.setattr(TrainStep, "differentiate", differentiate)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "after"),
     [
@@ -85,6 +86,7 @@ def test_a_stack_is_halved_until_it_fits_and_no_bit_changes(
     assert all(run.read_end().grad_accum is None for run in folder.runs())
 
 
+@pytest.mark.slow
 def test_a_run_alone_is_computed_in_more_parts_and_its_end_says_so(tiny, work, monkeypatch) -> None:
     spec = tiny(name="whole", budget=Budget(trials_per_cell=2), seeds=[0, 1])
     whole, _ = work(spec)

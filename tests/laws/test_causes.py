@@ -57,6 +57,7 @@ def test_the_planted_cause_is_named_first_with_its_size_and_a_cure(design: str, 
     assert cure.half_width < half or (cause == BEND and math.isnan(cure.half_width) and cure.flops == 0)
 
 
+@pytest.mark.slow
 def test_a_law_that_is_right_has_no_cause_but_its_seeds() -> None:
     diagnosis, _ = look(World(seeds=3, noise=0.01).runs(2))
     assert [each.name for each in diagnosis.causes.named] == [SEEDS]

@@ -27,6 +27,7 @@ def fitted(world: World, seed: int = 0) -> tuple[Planted, HyperparameterLaws]:
     return table, assess_hyperparameters(runs_of_frame(table.frame, "table"))
 
 
+@pytest.mark.slow
 def test_planted_exponents_lie_in_their_intervals_and_are_identified() -> None:
     _, laws = fitted(World(scatter=0.03))
     for searched, (_, *exponents) in zip(laws.searched.values(), (RATE, BATCH), strict=True):
@@ -81,6 +82,7 @@ def test_best_rates_of_real_runs_move_with_the_width_and_not_with_the_depth() ->
         assert "factor" in searched.flags[-1] and "spoil exponents" in searched.flags[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("log2_optima", "verdict"),
     [

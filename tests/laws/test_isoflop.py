@@ -113,6 +113,7 @@ def test_a_numbers_influence_is_its_derivative_by_the_rows(name: str) -> None:
         assert (after.value - before.value) / 1e-5 == pytest.approx(before.influence[row], abs=0.05 * scale)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "design", ["9 x 9 over 10, from large to small", "9 x 7 over 30, from small to large"]
 )

@@ -80,6 +80,7 @@ def test_the_effect_is_what_the_forecast_is_off_by() -> None:
     assert kind.effect == pytest.approx(off, rel=0.25) and abs(off) > 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("design", ["one ray, D = 20 N", "near a ray, sd 0.25"])
 def test_on_one_ray_misfit_cannot_be_seen(design: str) -> None:
     for seed in range(5):

@@ -137,6 +137,7 @@ def test_a_fifth_of_a_grids_flops_gives_as_narrow_an_interval(quantity: str, mos
     assert np.mean(ratios) < most
 
 
+@pytest.mark.slow
 def test_capped_runs_lean_less_on_the_form(pilot: Points) -> None:
     """Without noise, of a law that bends by 2%, the chosen runs say nearly what the whole grid says."""
 

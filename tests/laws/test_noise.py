@@ -73,6 +73,7 @@ def test_an_interval_leans_on_the_noise_of_its_own_rows() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_points", [9, 12])
 def test_points_of_unlike_numbers_of_seeds_have_no_noise_that_falls_with_anything(n_points: int) -> None:
     points = table(GOOD["9 points, 3 x 3"] if n_points == 9 else TWELVE, EQUAL)

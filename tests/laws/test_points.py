@@ -116,6 +116,7 @@ def test_params_and_tokens_that_are_swapped() -> None:
     assert points_of(table, COLUMNS | {"params": "N*1"}, "runs.csv").n == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [

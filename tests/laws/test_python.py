@@ -67,6 +67,7 @@ def test_rows_are_predicted_with_their_intervals(law: laws.FittedLaw) -> None:
         law.predict(pd.DataFrame({"N": n}))
 
 
+@pytest.mark.slow
 def test_what_is_not_identified_has_no_loss(frame: pd.DataFrame) -> None:
     n = np.geomspace(1e6, 1e9, 12)
     ray = laws.fit(pd.DataFrame({"N": n, "D": 20 * n, "L": losses(TRUE, n, 20 * n)}), "chinchilla")
@@ -77,6 +78,7 @@ def test_what_is_not_identified_has_no_loss(frame: pd.DataFrame) -> None:
     )
 
 
+@pytest.mark.slow
 def test_along_a_path_only_rows_on_it_have_a_loss() -> None:
     n = np.geomspace(1e6, 1e9, 12)
     along = laws.fit(pd.DataFrame({"N": n, "D": 20 * n, "L": 1.8 + 480 / n**0.35}))
@@ -101,6 +103,7 @@ def test_refused(frame: pd.DataFrame) -> None:
         laws.fit(frame.drop(columns="val_loss"))
 
 
+@pytest.mark.slow
 def test_laws_need_neither_torch_nor_optuna_nor_mlflow(frame: pd.DataFrame, tmp_path: Path) -> None:
     frame.to_csv(tmp_path / "runs.csv", index=False)
     program = (

@@ -234,6 +234,7 @@ def test_an_optimum_far_from_every_row_is_not_identified() -> None:
     assert past_a_float[-1] == "no row is near the optimum: the nearest is more than a factor 1e6 off in D/N"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "law",
     [

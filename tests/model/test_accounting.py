@@ -180,6 +180,7 @@ VARIANTS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_flops_of_every_kind_of_attention_are_what_torch_counts(family: str, attention: str) -> None:

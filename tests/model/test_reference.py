@@ -229,6 +229,7 @@ def test_a_later_token_changes_no_earlier_logits_of_a_decoder(
     assert changed.tolist() == ([True] * 7 if family == "encoder" else [False] * 4 + [True] * 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("attention", "positions"), PAIRS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_padding_changes_nothing(family: str, attention: str, positions: str) -> None:

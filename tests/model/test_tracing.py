@@ -57,6 +57,7 @@ def test_a_row_is_the_tokens_own_in_every_step() -> None:
     assert all(1 <= len(step.values) <= 5 for step in steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shape",
     [each for each in pairwise_shapes() if each.attention != "linear"],

@@ -145,6 +145,7 @@ def test_a_panel_draws_something_or_says_in_a_sentence_why_not(studies: list[Pla
 CELL = "n_layer=1,n_embd=32"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cells", "seeds"), [((CELL,), ()), ((CELL, "another"), (7,)), ((CELL,), (7, 8))], ids=str
 )

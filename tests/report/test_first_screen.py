@@ -26,6 +26,7 @@ def first_screen(page: str, *tables: DataFrame, report: ReportData | None = None
     return SUMMARIES[page](report, [make_panel(each, report) for each in asked if each.panel in wanted])
 
 
+@pytest.mark.slow
 def test_a_sweeps_page_opens_with_what_mattered_and_good_values() -> None:
     said = first_screen("sweep", plant_sweep(40, CELLS[:3]))
     mattered, good, ranked, *_ = said.answers

@@ -167,6 +167,7 @@ def test_misfit_says_what_could_be_seen() -> None:
     assert good.shown["verdict"].tolist() == good.data["status"].tolist()
 
 
+@pytest.mark.slow
 def test_a_backtest_has_an_error_for_each_law_and_row_above_a_cut() -> None:
     found = shown("backtest", of(GRID), laws=("joint",))
     assert found.laws == ("chinchilla", "joint") and len(found.cuts) == 4
@@ -193,6 +194,7 @@ def test_a_table_that_is_too_small_for_a_backtest_says_so() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_form_that_is_wrong_is_said_beside_the_numbers() -> None:
     n, d = GOOD[SCATTERED]
     bent = losses(TRUTH, n, d) * np.exp(0.02 * np.log(n / 1e9) * np.log(d / 1e11))

@@ -186,6 +186,7 @@ def test_a_page_refuses_panels_of_another_and_names_its_own(tmp_path: Path) -> N
         read_dashboard(mine, "compare")
 
 
+@pytest.mark.slow
 def test_a_dashboard_of_ones_own(tmp_path: Path, planted) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text(

@@ -92,6 +92,7 @@ def test_a_ledger_is_read_from_the_lab(tmp_path: Path, plant) -> None:
     assert "was changed" in broken.missing
 
 
+@pytest.mark.slow
 def test_the_audit_lists_the_causes_and_then_the_settings_that_are_not_clear(plant, typed) -> None:
     panel = make_panel(PanelSpec("audit"), ReportData.of_study(*typed(plant(["complete", "pruned"]))))
     assert not panel.missing, panel.missing

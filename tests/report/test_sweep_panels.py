@@ -148,6 +148,7 @@ def test_a_difference_is_said_with_its_interval(two: ReportData) -> None:
     assert (studies.data["seed spread (loss)"] < 0.02).all()
 
 
+@pytest.mark.slow
 def test_why_no_single_cell_can_be_told_is_said_once() -> None:
     both = [plant_sweep(6, CELLS[1:4], key=key, shift=0.3 * key, name=name) for key, name in enumerate("ab")]
     lone = ReportData.of_study(pd.concat(both, ignore_index=True), DataFrame())
@@ -160,6 +161,7 @@ def test_why_no_single_cell_can_be_told_is_said_once() -> None:
     assert "seed spread (loss)" not in studies.shown, "a column without a value is left out"
 
 
+@pytest.mark.slow
 def test_a_sweep_without_pruning_or_divergence_says_so() -> None:
     runs = plant_sweep(12)
     material = ReportData.of_study(runs, speeds(runs))

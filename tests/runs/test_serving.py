@@ -29,6 +29,7 @@ def served(place: Path, kind: DataKind, **values: Any) -> tuple[Run, Any, Any]:
     return run, mlflow.pyfunc.load_model(str(place / "model")), Model.load(place / "model").signature
 
 
+@pytest.mark.slow
 def test_a_classifier_returns_labels(tmp_path: Path) -> None:
     run, model, signature = served(tmp_path, "labels", family="encoder", n_labels=2, labels=("bad", "good"))
     texts = ["a b", "some more words"]

@@ -101,6 +101,7 @@ def test_too_few_trials_keep_the_lowest_value_and_say_so() -> None:
     assert "0 and below" in rank(negative).why
 
 
+@pytest.mark.slow
 def test_trials_within_the_spread_of_seeds_are_named_and_many_seeds_distinguish() -> None:
     choice = rank(planted(6, 1, noise=0.03)).choice(str(SIZES[0]))
     assert choice and choice.rivals and all(cell == str(SIZES[0]) for cell, _ in choice.rivals)

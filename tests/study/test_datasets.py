@@ -23,6 +23,7 @@ def data(corpus: str = "python-docs", tokenizer: str = "char", **more: Any) -> D
     return DataSpec(corpus=corpus, tokenizer=tokenizer, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("corpus", "values", "says"),
     [
@@ -89,6 +90,7 @@ def test_unlike_tasks_in_a_cell_are_warned_of(planned) -> None:
     assert plan.warnings[0] == "family searched: sampling and pruning compare losses of different tasks"
 
 
+@pytest.mark.slow
 def test_a_study_says_how_many_tokens_its_tokenizer_learns(planned) -> None:
     plan = planned(data=data(tokenizer="bpe", vocab_size=300))
     assert plan.data.vocab_size == 300

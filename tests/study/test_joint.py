@@ -111,6 +111,7 @@ def test_what_does_not_vary_has_no_column():
     assert len(Inputs(one).columns.is_number) == 2
 
 
+@pytest.mark.slow
 def test_proposals_are_points_of_their_cell_and_never_repeat():
     all_spaces = spaces()
     _, trials = searched(all_spaces, 3)

@@ -128,6 +128,7 @@ def ours_of(library, name: str):
     return library.T5ForConditionalGeneration(config)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", [each for each in PUBLISHED if each not in OWN])
 def test_totals_are_those_of_the_real_models(name: str) -> None:

@@ -109,6 +109,7 @@ def test_scalars_are_yaml_1_2(write):
 
 
 # The place of each problem is marked with a section sign.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "said"),
     [

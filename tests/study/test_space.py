@@ -325,6 +325,7 @@ _SEARCHES = st.lists(st.sampled_from(_FREE), min_size=1, max_size=6, unique_by=l
 )
 
 
+@pytest.mark.slow
 @given(_SEARCHES, st.integers(0, 2**31), st.data())
 @settings(max_examples=60)
 def test_whatever_is_searched_is_sampled_as_written(search, seed, data):

@@ -194,6 +194,7 @@ def test_a_run_goes_on_from_special_tokens_of_its_own(tiny, opened, dataset, tmp
     assert ended.read_end().ending.outcome == "complete"
 
 
+@pytest.mark.slow
 def test_a_run_that_learns_something_else_draws_the_tokens_that_are_new(tiny, trained: Path) -> None:
     """A decoder of text goes on with pairs, whose four special tokens it has not."""
     spec = tiny(init_from=str(trained), data=DataSpec(corpus="copy", tokenizer="char"))

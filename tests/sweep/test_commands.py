@@ -95,6 +95,7 @@ def test_reading_waits_for_no_writer(opened, tiny) -> None:
     writer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", ["stop", pytest.param("pause", marks=pytest.mark.slow)])
 def test_a_worker_leaves_at_its_next_evaluation_and_the_next_goes_on_to_the_same_bits(
     wanted, work, tiny
@@ -129,6 +130,7 @@ def test_a_trial_that_its_owner_stops_ends_at_its_next_evaluation_with_its_best_
         load_checkpoint(run.path / "best")
 
 
+@pytest.mark.slow
 def test_a_larger_budget_is_used_at_once_and_a_smaller_one_begins_nothing_more(work, tiny) -> None:
     spec = tiny(name="more", engine=Engine(stack=4), budget=Budget(trials_per_cell=1))
     larger = ("budget", Budget(trials_per_cell=3).model_dump())
@@ -154,6 +156,7 @@ def test_a_stopped_trial_ends_whole_though_some_of_its_seeds_have_not_begun(work
     assert not folder.run("all", 0, 1).points()
 
 
+@pytest.mark.slow
 def test_what_a_person_asks_for_is_next_in_a_cell_of_another_shape_too(opened, dataset, tiny) -> None:
     spec = tiny(grid={"n_embd": [16, 24]}, budget=Budget(trials_per_cell=6), engine=Engine(stack=1))
     fixed = {name: value for name, value in spec.fixed.items() if name != "n_embd"}

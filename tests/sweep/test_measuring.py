@@ -70,6 +70,7 @@ def test_the_smallest_of_the_fastest_stacks_is_taken(rates: dict[int, float], fa
     assert fastest_stack(rates) == fastest
 
 
+@pytest.mark.slow
 def test_a_worker_takes_the_stack_that_the_plan_found(tiny, opened, dataset, monkeypatch) -> None:
     spec = tiny(budget=Budget(trials_per_cell=6), values={"eval_interval": 20})
     folder, store = opened(spec)

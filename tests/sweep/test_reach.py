@@ -95,6 +95,7 @@ def refused(study, *parts: str) -> None:
     assert f"cannot be run: {said}" in study.plan().warnings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", ["absolute", "relative", "glob", "link"])
 def test_a_file_of_the_user_s_is_read_at_the_user_s_word_only(written: str, places: Places) -> None:
     if written == "link":

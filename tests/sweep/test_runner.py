@@ -37,6 +37,7 @@ def outcomes(folder):
     return {run.read_start().key: run.read_end() for run in folder.runs()}
 
 
+@pytest.mark.slow
 def test_a_study_of_pairs_says_how_many_targets_are_found_whole(tiny, tmp_path) -> None:
     spec = tiny(data=DataSpec(corpus="addition", tokenizer="char"), budget=Budget(trials_per_cell=1))
     data, folder = study_dataset(spec), StudyFolder(tmp_path / "lab", spec.name)
@@ -62,6 +63,7 @@ def test_the_checkpoint_gives_the_best_loss_again(tiny, work, dataset) -> None:
     assert loaded.tokenizer.decode(loaded.tokenizer.encode("while")) == "while"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", ["last", "none"])
 def test_which_checkpoint_is_kept(kept, tiny, work) -> None:
     folder, _, _ = work(tiny(budget=Budget(trials_per_cell=1), track=Track(checkpoints=kept)))
@@ -113,6 +115,7 @@ def test_a_run_learns_from_the_part_that_data_limit_leaves(tiny, opened, dataset
     assert found[0] == found[1] != found[2]
 
 
+@pytest.mark.slow
 def test_a_sampler_that_models_trials_has_some_to_model_in_a_stack_as_wide_as_the_cell(tiny, work) -> None:
     spec = tiny(sampler=Sampler(type="tpe"), engine=Engine(stack=8), budget=Budget(trials_per_cell=8))
     _, store, events = work(spec)

@@ -82,6 +82,7 @@ def test_nothing_that_trains_prunes_or_chooses_reads_the_test_split(tiny, opened
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["best", "final"])
 def test_a_runs_end_says_the_loss_of_its_weights_on_the_whole_validation_split(
     at, tiny, opened, dataset
@@ -141,6 +142,7 @@ def test_the_score_is_the_same_in_any_stack_and_after_any_stop(tiny, opened, dat
     assert scores[0] == scores[1] == scores[2] and all(map(math.isfinite, scores[0].values()))
 
 
+@pytest.mark.slow
 def test_killed_after_the_score_was_written_it_comes_out_the_same(tiny, opened, dataset) -> None:
     spec = tiny(seeds=[0, 1], budget=Budget(trials_per_cell=1))
     whole = ends(train(tiny(name="whole", seeds=[0, 1], budget=Budget(trials_per_cell=1)), opened, dataset))

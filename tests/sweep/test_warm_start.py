@@ -97,6 +97,7 @@ def test_trials_of_another_study_are_known_and_count_for_nothing(tiny, opened, w
     assert new.counts()[0].best == 99.0, "what came from elsewhere is not its best"
 
 
+@pytest.mark.slow
 def test_whatever_is_interrupted_comes_in_once(tiny, warm, table) -> None:
     lines = ["learning_rate,val_loss", *(f"{rate},{value}" for rate, value in ((1e-3, 2.0), (2e-3, 2.1)))]
     spec = tiny(warm_start=[table(*lines[:2], name="half.csv")])

@@ -331,6 +331,7 @@ def test_undocumented_parts_of_mlflow_stand_in_one_file() -> None:
     assert found == {Path("tracking", "undocumented.py")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("listens", [False, True])
 def test_a_server_that_is_down_does_not_block(
     listens: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

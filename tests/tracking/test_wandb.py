@@ -89,6 +89,7 @@ def shown(folder: Path) -> tuple[list[Any], dict[str, dict[int, float]], dict[st
     return runs, history, summary
 
 
+@pytest.mark.slow
 def test_a_run_is_shown_with_all_its_numbers_when_it_has_ended(
     make: Callable[[], Mirror], study: Path, writer: Any
 ) -> None:

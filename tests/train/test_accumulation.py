@@ -85,6 +85,7 @@ def test_parts_have_dropout_masks_of_their_own(values_of, tokens) -> None:
         assert 0.4 < float((masks[one] == masks[other]).float().mean()) < 0.6
 
 
+@pytest.mark.slow
 def test_in_parts_a_stack_of_four_equals_four_of_one(unlike, tokens) -> None:
     runs = unlike("P", grad_accum=2, max_iters=20, eval_interval=10, ema=0.9)
     runs[1] = Run("run1", runs[1].values.replace(batch_warmup_iters=13, ema=0.99))

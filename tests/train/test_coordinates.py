@@ -39,6 +39,7 @@ def grown(values_of, tokens):
     return of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "head", "changed"),
     [

@@ -242,6 +242,7 @@ def test_a_step_as_it_is_compiled_has_the_losses_of_an_eager_one(
         assert losses[0].item() == pytest.approx(math.log(2), abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CORPORA)
 def test_parts_of_a_batch_are_the_batch_at_once(data: dict[str, Dataset], name: str) -> None:
     losses = []

@@ -103,6 +103,7 @@ def test_buffers_are_whole_blocks(name: str) -> None:
     assert all(size > 0 and size % BLOCK == 0 for size in sizes.values())
 
 
+@pytest.mark.slow
 @every
 def test_runs_together_are_each_alone_bit_for_bit(name: str) -> None:
     for rows in ([0, 1, 2], [2, 0], [1, 1, 2, 0, 2]):
@@ -174,6 +175,7 @@ def test_the_padding_stays_zero(name: str) -> None:
     assert not weights[:, LAYOUT.n_params :].any()
 
 
+@pytest.mark.slow
 @every
 @pytest.mark.parametrize("run", range(len(DIFFERING)))
 def test_is_the_papers_loop_in_double_precision(name: str, run: int) -> None:
@@ -328,6 +330,7 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
         assert torch.equal(found[name], row), name
 
 
+@pytest.mark.slow
 @typical
 def test_a_stack_of_three_equals_three_stacks_of_one(name: str, unlike, tokens) -> None:
     runs = unlike("P", optimizer=name, max_iters=12, eval_interval=6, eval_iters=1)[:3]
@@ -360,6 +363,7 @@ def test_resumed_in_another_row_of_another_stack_equals_uninterrupted(name: str,
     assert_same(finish(second)["run2"], expected)
 
 
+@pytest.mark.slow
 @typical
 def test_learns(name: str, values_of, tokens) -> None:
     size = {"sgd": 0.3, "lion": 2e-3}.get(name, 1e-2)

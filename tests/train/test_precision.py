@@ -32,6 +32,7 @@ def losses(values, tokens) -> list[float]:
 LARGE = {"n_embd": 96, "batch_size": 16}
 
 
+@pytest.mark.slow
 def test_bfloat16_learns_the_same_with_an_odd_vocabulary(values_of, tokens) -> None:
     values = values_of(learning_rate=5e-3, dropout=0.0, **LARGE)
     half = losses(values.replace(dtype="bfloat16"), tokens)

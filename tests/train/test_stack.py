@@ -83,6 +83,7 @@ ROUTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changed", [pytest.param(MODERN, marks=pytest.mark.slow), ROUTED], ids=["modern", "routed"]
 )
@@ -218,6 +219,7 @@ while "resumed" in stack.keys:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("paused_at", [pytest.param("evaluation", marks=pytest.mark.slow), "between"])
 def test_resumed_in_another_process_slot_and_stack_equals_uninterrupted(
     paused_at, unlike, tokens, tmp_path: Path
