@@ -88,6 +88,7 @@ def test_a_study_runs_and_says_how_it_stands(result: StudyResult, heard: list[ty
     assert {WorkerReady, RunEvaluated, Tick, WorkerExited} <= set(heard)
 
 
+@pytest.mark.slow
 def test_callbacks_hear_of_every_evaluation_and_what_they_raise_is_said(
     result: StudyResult, evaluations: list[Evaluation]
 ) -> None:
@@ -362,6 +363,7 @@ def test_values_make_the_same_study_as_a_file(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_callbacks_log_prune_and_see_what_was_measured(tmp_path: Path, capsys) -> None:
     from sweeplab.tracking.connection import connect, tracking_uri
 

@@ -9,6 +9,7 @@ import pytest
 from analysis.planted_transfer import World, predicted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trials", [4, 8])
 def test_a_best_learning_rate_beyond_all_that_were_tried_is_never_identified(
     trials: int, tmp_path: Path
@@ -18,6 +19,7 @@ def test_a_best_learning_rate_beyond_all_that_were_tried_is_never_identified(
     assert "of the nearest cell, n_embd=96,max_iters=1000" in rate.why
 
 
+@pytest.mark.slow
 def test_a_law_is_followed_and_its_loss_is_held(tmp_path: Path) -> None:
     found = predicted(World(scatter=0.0), 2, tmp_path)
     rate, loss = found.prediction.values["learning_rate"], found.prediction.loss
@@ -25,6 +27,7 @@ def test_a_law_is_followed_and_its_loss_is_held(tmp_path: Path) -> None:
     assert loss and loss.low < np.exp(found.log_loss) < loss.high and found.excess < 0.002
 
 
+@pytest.mark.slow
 def test_a_window_of_too_few_rows_for_a_skew_is_not_believed(tmp_path: Path) -> None:
     # One window of these rows has a fit with a skew and half of the curvature, whose optima lie up to a factor 10 off.
     assert predicted(World(), 3785134472, tmp_path).excess < 0.002

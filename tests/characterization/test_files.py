@@ -35,6 +35,7 @@ def loaded(file: Path) -> Any:
     return [json.loads(line) for line in text.splitlines()] if file.suffix == ".jsonl" else json.loads(text)
 
 
+@pytest.mark.slow
 def test_the_labs_files(lab: Lab, golden: Golden) -> None:
     for name in ("alpha", "gamma"):
         golden.check(f"files of {name}", names(lab.studies / name))

@@ -48,6 +48,7 @@ def test_a_table_of_runs_is_split(cli) -> None:
 NUMBER = {"name": "alpha"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -13,6 +13,7 @@ import sweeplab
 from sweeplab.errors import nearest
 
 
+@pytest.mark.slow
 def test_a_study_is_named_by_name_or_by_file(cli, finished, folder: Path, monkeypatch) -> None:
     monkeypatch.setenv("SWEEPLAB_LAB", str(finished.lab))
     by_name = cli("study", "show", "tiny", "--json")

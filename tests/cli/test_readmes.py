@@ -485,6 +485,7 @@ def test_every_panel_and_option_is_documented_and_there_is_no_other() -> None:
     assert known == {*PANELS}
 
 
+@pytest.mark.slow
 def test_every_panel_that_the_docstring_of_plot_names_draws(page: Callable[[Path, str], Page]) -> None:
     page(Path("README.md"), "short")
     study, text = sweeplab.open_study("small"), Study.plot.__doc__.partition(";")[0]

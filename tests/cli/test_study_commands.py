@@ -166,6 +166,7 @@ def test_words_of_the_command_line_are_grid_and_search(cli, finished) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_run_reads_its_words_as_init_does(cli, finished) -> None:
     words = ("--grid=d_model=8|16", "--search=lr=1e-4 to 1e-2, log", "--search=wd, dropout", *SETTLED)
     planned = json.loads(cli("plan", finished.file, *words, "--json").out)

@@ -32,6 +32,7 @@ def file(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("workers_here")
 def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_on(cli, folder, file) -> None:
     study, lab = load_study(file, lab=folder / "lab"), folder / "lab"
@@ -67,6 +68,7 @@ def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_o
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("workers_here")
 def test_mup_is_beside_the_standard_parametrization(cli, file) -> None:
     changes = ("-o", "grid.n_embd=[8,16]", "-o", "budget.trials_per_cell=1", "-o", "max_iters=4")

@@ -162,6 +162,7 @@ def test_a_run_that_mlflow_lacks(is_marked: bool, found: str, study: StudyFolder
     assert of_the_study(study)[-1].found == "runs in MLflow: 3"
 
 
+@pytest.mark.slow
 def test_what_people_change_in_mlflow_changes_no_number(study: StudyFolder) -> None:
     before = open_study("ill", study.lab).trials()
     client, (first, *_) = mlflow_runs(study)

@@ -262,6 +262,7 @@ def test_a_curve_that_does_not_come_to_the_value_is_trained_again(study: StudyFo
     assert content(study) == before
 
 
+@pytest.mark.slow
 def test_a_folder_of_all_runs_that_is_gone_is_no_reason_to_train_them_again(study: StudyFolder) -> None:
     (study.path / "runs").rename(study.path / "elsewhere")
     (study.path / "runs").mkdir()

@@ -26,6 +26,7 @@ def identified(assessed: Assessment) -> list[str]:
     return [name for name, verdict in verdicts.items() if verdict == IDENTIFIED]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [HIGH, FEW])
 def test_where_large_sizes_are_mistuned_no_number_is_identified(kind: str) -> None:
     for seed, truth in enumerate(TRUTHS):

@@ -118,6 +118,7 @@ def test_marks_and_curves_of_shapes_are_of_one_law_and_one_loss(x: str) -> None:
     found.figure().to_json()
 
 
+@pytest.mark.slow
 def test_the_frontier_has_the_shapes_that_none_beats() -> None:
     found = make_panel(PanelSpec("shape"), shapes())
     assert {8} <= {cell["n_layer"] for cell in found.result["frontier"]}

@@ -90,6 +90,7 @@ def test_json_has_the_data_of_every_panel_and_no_nan(page: Path) -> None:
     assert report["best"]["hyperparameters"]["n_embd"] == 64
 
 
+@pytest.mark.slow
 def test_the_page_needs_no_network(page: Path) -> None:
     text = page.read_text()
     read = Page(text)

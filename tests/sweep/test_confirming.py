@@ -128,6 +128,7 @@ def test_an_interruption_is_said_and_the_next_time_goes_on(searched, trained) ->
     assert confirm(folder, spec, 2, 2, trained)
 
 
+@pytest.mark.slow
 def test_one_configuration_of_each_cell_needs_no_race(searched, trained) -> None:
     folder, spec = searched
     found = confirm(folder, spec, 1, 2, trained)

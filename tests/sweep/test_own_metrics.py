@@ -56,6 +56,7 @@ def curve(study, trial: int = 0) -> list[dict]:
     return [json.loads(line) for line in file.read_text().splitlines() if "val_loss" in line]
 
 
+@pytest.mark.slow
 def test_it_is_recorded_and_gives_trials_their_values(run, tmp_path: Path) -> None:
     study, result = run(objective={"metric": "hits", "goal": "maximize"})
     assert result.status == "complete", result.errors
@@ -78,12 +79,14 @@ def test_it_is_recorded_and_gives_trials_their_values(run, tmp_path: Path) -> No
     assert any("best_rate" in found.data.metrics for found in runs)
 
 
+@pytest.mark.slow
 def test_it_changes_no_training(run) -> None:
     study, _ = run()
     plain, _ = run("", name="plain")
     assert [point["val_loss"] for point in curve(study)] == [point["val_loss"] for point in curve(plain)]
 
 
+@pytest.mark.slow
 def test_what_is_measured_at_the_end_is_compared_there(run) -> None:
     study, result = run(objective={"metric": "rate"}, seeds=[0, 1])
     assert result.status == "complete", result.errors
@@ -93,6 +96,7 @@ def test_what_is_measured_at_the_end_is_compared_there(run) -> None:
         run(objective={"metric": "rate"}, pruner="median", name="pruned")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("result", "said"),
     [
