@@ -146,9 +146,9 @@ def test_watching_waits_for_the_job_that_is_to_run_a_study(run, cluster: Cluster
     with log.open("w") as output:
         watching = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
     try:
-        wait(lambda: "jobs waits: job " in log.read_text())
-        # Slurm has no reason yet at the first moment.
-        assert " is pending" in log.read_text() and watching.poll() is None
+        # Slurm has no reason at the first moment; a new line follows once it has one.
+        wait(lambda: " is pending (" in log.read_text())
+        assert "jobs waits: job " in log.read_text() and watching.poll() is None
         assert "jobs: queued: job " in run("study", "show", "jobs")
         assert [row["state"] for row in json.loads(run("study", "list", "--json"))] == ["queued"]
         cluster.ask("scancel", holder)
