@@ -79,6 +79,7 @@ def load_study(
         BadInput: the file is wrong; lists every problem in it.
     """
     from collections.abc import Mapping
+    from contextlib import nullcontext
 
     from sweeplab.api import Study
     from sweeplab.errors import options_as_arguments
@@ -93,7 +94,8 @@ def load_study(
     changes = {**hyperparameters, **(overrides if isinstance(overrides, Mapping) else {})}
     overrides = [] if isinstance(overrides, Mapping) else [*overrides]
     overrides += [f"{place}={yaml_text(value)}" for place, value in changes.items()]
-    with options_as_arguments():
+    # A list has the command line's words, and so have the refusals of one.
+    with options_as_arguments() if changes else nullcontext():
         if isinstance(path, Mapping):
             return Study(
                 read_plain({**path, "name": name or path.get("name")}, overrides, allow_plugins), folder

@@ -344,7 +344,8 @@ def test_this_environment_has_what_the_metadata_says() -> None:
     assert python_check(python, "3.9.1").verdict == "bad"
 
 
-def test_devices_and_threads() -> None:
+def test_devices_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     found = {"gpus": [{"name": "H200"}], "cpu": "fast", "n_cores": 8}
     assert device_check(found, 1).verdict == "ok"
     blind = device_check(found, 0)
