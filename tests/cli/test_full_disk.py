@@ -30,12 +30,14 @@ WRITING = (
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """Yield a small disk of its own."""
+def disk(finished, tmp_path: Path) -> Iterator[Path]:
+    """Yield a small disk of its own, which has room for the lab of the finished study and little more."""
     place = tmp_path / "disk"
     place.mkdir()
+    # Other tests of this process may have left pages of several megabytes in the lab.
+    size = 24 * 2**20 + sum(file.stat().st_size for file in finished.lab.rglob("*") if file.is_file())
     made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", place], capture_output=True, text=True
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place], capture_output=True, text=True
     )
     if made.returncode:
         pytest.skip(f"no file system can be mounted: {made.stderr.strip()}")
