@@ -41,6 +41,9 @@ def test_every_block_runs(cli, folder: Path, monkeypatch, capfd) -> None:
     assert names["result"].status == "complete" and 0 <= names["sums"].trials()["best_hits"].max() <= 1
     assert len(set(names["mine"].trials()["n_params"])) == 2
     assert names["again"].spec.sampler.options == {"n_startup_trials": 2}
+    assert names["done"].errors == []
+    logged = [run.logged_file.read_text() for run in names["again"].folder.runs()]
+    assert any("weights_norm" in text for text in logged)
     assert all(run.logged_folder.is_dir() for run in names["again"].folder.runs())
 
 
