@@ -35,7 +35,7 @@ from sweeplab.laws.points import EACH, SAID, SHARED, UNKNOWN, Points, TuningReco
 # over two decades of N if it is kept.
 MISTUNED = {UNKNOWN: 0.01, SHARED: 0.03}
 _DRIFT = 0.005  # of the loss between two points: a larger one is to be ruled out by the trials
-_MOVED = 0.5  # of the distance from a number to the end of the interval of the rows alone
+_MOVED = 1 / 3  # of the distance from a number to the end of the interval of the rows alone
 _SIZES = ("params", "tokens", "flops")
 
 
