@@ -377,22 +377,23 @@ def assess(
     form = misfit(points, fitted)
     form_error = FormError(points, law, lean_of(points, fitted))
     doubt = _doubt(fitted, form)
-    estimates, numbers = [], []
+    estimates, numbers, doubted = [], [], list[str]()
     say("computing the profile intervals, and back-testing")
     profiled = intervals.profiles(fitted, quantities, shared, noise)
     for quantity, interval in zip(quantities, profiled, strict=True):
         interval = form_error.widened(fitted, quantity, interval)
         mistuned, of_tuning = None, ""
+        ends, spread = interval, tuning.spread(fitted, noise, quantity)
         if what_if:
-            mistuned, of_tuning = what_if.value(quantity), what_if.doubt(quantity, interval)
-        ends = interval
-        interval = tuning.widened(fitted, noise, quantity, interval)
+            mistuned, of_tuning = what_if.value(quantity), what_if.doubt(quantity, interval, spread)
+        interval = tuning.widened(interval, spread)
         lacking = gate(quantity, points, fitted, ratios.get(quantity.kind))
         of_shape = shape.doubt_of(evidence) if quantity.name in shape.AT_EQUAL_PARAMS else ""
         of_size = choice.doubt_of(law) if "params" in quantity.needs else ""
         verdict = judge(quantity, interval, fitted, lacking, doubt or of_shape or of_size or of_tuning)
         if verdict.identified:
             numbers.append((quantity, ends))
+            doubted += [quantity.name] * bool(of_tuning)
         values = {name: float(quantity.measure(other.theta[None])[0][0]) for name, other in beside.items()}
         estimate = Estimate(quantity, interval, verdict, values, mistuned=mistuned)
         if refits:
@@ -415,7 +416,7 @@ def assess(
         warnings=(
             *form.flag,
             *filter(None, [choice.doubt_of(law)]),
-            *(what_if.warnings(numbers) if what_if else ()),
+            *(what_if.warnings(numbers, doubted) if what_if else ()),
             *_warnings(points, fitted, estimates, shared, noise, refits),
         ),
         tuning=tuning,

@@ -109,11 +109,10 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> 
     (noise,), quantile = run_noise(fit, shared, assessment.noise, logs, few)
     form = assessment.form_error.sd(fit, quantity)
     reached = assessment.form_error.widened(fit, quantity, interval)
-    of_tuning = ""
+    of_tuning, spread = "", assessment.tuning.spread(fit, assessment.noise, quantity)
     if assessment.what_if:
-        of_tuning = assessment.what_if.doubt(quantity, reached)
-    if assessment.noise:
-        reached = assessment.tuning.widened(fit, assessment.noise, quantity, reached)
+        of_tuning = assessment.what_if.doubt(quantity, reached, spread)
+    reached = assessment.tuning.widened(reached, spread)
     below = math.hypot(interval.value - reached.low, quantile * noise)
     above = math.hypot(reached.high - interval.value, quantile * noise)
     if form:  # the side to which the residuals lean is the wider one, and hardly ever missed

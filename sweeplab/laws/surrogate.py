@@ -35,9 +35,10 @@ MOST_FITTED = 200
 MOST_ROWS = 600
 _JITTER = 1e-8
 _MOST_STEPS = 40
+_FARTHEST = 6.0  # standard deviations of a hyperparameter's prior: beyond, exponentials may overflow
 # Priors: the center of a log, and its standard deviation.
 _SEARCHED_SCALE, _SIZE_SCALE = (0.0, 0.5), (math.log(2.0), 0.7)
-_DEPARTURE, _RESPONSE = (math.log(0.05), 0.7), (math.log(0.1), 0.7)
+DEPARTURE, _RESPONSE = (math.log(0.05), 0.7), (math.log(0.1), 0.7)
 _NOISE, _NOISE_SLOPE = (math.log(0.008), 0.7), (0.7, 0.5)
 
 
@@ -149,16 +150,19 @@ class Surrogate:
         return _conditioned(self.columns, self.scales, np.vstack([self.x, x]), y, extra, self.center)
 
 
-def fit_scales(columns: Columns, x: Floats, y: Floats, extra: Floats) -> Scales:
+def fit_scales(
+    columns: Columns, x: Floats, y: Floats, extra: Floats, departure: tuple[float, float] = DEPARTURE
+) -> Scales:
     """Fit the hyperparameters of the process to rows: inputs [n, d], log losses [n], known variance of each row [n].
 
-    Beyond MOST_FITTED rows the last ones are used.
+    Beyond MOST_FITTED rows the last ones are used. `departure` is the prior of the departure's log amplitude.
     """
     x, y, extra = x[-MOST_FITTED:], y[-MOST_FITTED:], extra[-MOST_FITTED:]
     # A row that is far under the priors must not shorten the length scales, which would then explain it.
-    expected = Scales.of(_priors(columns)[0], len(columns.is_searched))
+    center, sd = _priors(columns, departure)
+    expected = Scales.of(center, len(columns.is_searched))
     robust = condition(columns, expected, x, y, extra).extra
-    return _fitted_scales(columns, x, y - y.mean(), robust)
+    return _fitted_scales(columns, x, y - y.mean(), robust, center, sd)
 
 
 def condition(columns: Columns, scales: Scales, x: Floats, y: Floats, extra: Floats) -> Surrogate:
@@ -196,10 +200,12 @@ def _variance(columns: Columns, scales: Scales, x: Floats) -> Floats:
     return np.asarray((columns.trend(x) ** 2).sum(axis=1) + response + math.exp(2 * scales.departure))
 
 
-def _fitted_scales(columns: Columns, x: Floats, y: Floats, extra: Floats) -> Scales:
+def _fitted_scales(
+    columns: Columns, x: Floats, y: Floats, extra: Floats, center: Floats, sd: Floats
+) -> Scales:
     from scipy.optimize import minimize  # slow to import
 
-    n_columns, (center, sd) = x.shape[1], _priors(columns)
+    n_columns = x.shape[1]
     z = x[:, columns.numbers]
     apart = (x[:, None, :] - x[None, :, :]).transpose(2, 0, 1) ** 2
     trend, terms = columns.trend(x), columns.response(x)
@@ -236,17 +242,20 @@ def _fitted_scales(columns: Columns, x: Floats, y: Floats, extra: Floats) -> Sca
         value = y @ weights / 2 + np.log(np.diag(lower)).sum() + away @ away / 2
         return float(value), away / sd - gradient / 2
 
-    best = minimize(loss, center, jac=True, method="L-BFGS-B", options={"maxiter": _MOST_STEPS})
+    bounds = list(zip(center - _FARTHEST * sd, center + _FARTHEST * sd, strict=True))
+    best = minimize(
+        loss, center, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _MOST_STEPS}
+    )
     return Scales.of(best.x, n_columns)
 
 
-def _priors(columns: Columns) -> tuple[Floats, Floats]:
+def _priors(columns: Columns, departure: tuple[float, float]) -> tuple[Floats, Floats]:
     """The centers and standard deviations of the hyperparameters' priors, in the order of `Scales`."""
     # Length scales grow with the number of searched values (Hvarfner, Hellsten and Nardi 2024).
     wider = math.log(max(int(columns.is_searched.sum()), 1)) / 2
     searched = (_SEARCHED_SCALE[0] + wider, _SEARCHED_SCALE[1])
     priors = [searched if is_searched else _SIZE_SCALE for is_searched in columns.is_searched]
-    priors += [_DEPARTURE, _RESPONSE, _NOISE, *[_NOISE_SLOPE] * len(columns.numbers)]
+    priors += [departure, _RESPONSE, _NOISE, *[_NOISE_SLOPE] * len(columns.numbers)]
     center, sd = np.array(priors).T
     return center, sd
 

@@ -5,8 +5,9 @@ as where one learning rate serves all sizes, every exponent is wrong, and nothin
 
 - Where the trials of the cells are known, draws of the excess of all points follow from them (`Points.record`), and of
   how far they are too low because they are the lowest of several. The law is fitted to the losses without the expected
-  part of both, and intervals contain the draws, to first order. A drift of the excess with log N and log D that would
-  move a number out of its interval makes it weak at best; one that may be larger than _DRIFT makes every number so.
+  part of both, and intervals contain the draws, to first order. A number is weak at best if the expected drift of the
+  excess with log N and log D moves it out of its interval, or if the trials leave a drift of more than _DRIFT open
+  that moves it by more than _MOVED of what the rows leave open.
 - Where one setting served all sizes, or it is not known how points were tuned, numbers are compared with those of a
   table without a mistuning that grows from nothing at the smallest size to MISTUNED of the loss at the largest, with
   the square of the distance in log size: as the loss does around a best value that follows a power of the size.
@@ -33,7 +34,8 @@ from sweeplab.laws.points import EACH, SAID, SHARED, UNKNOWN, Points, TuningReco
 # Of the loss at the largest size. A best learning rate that falls as N^-0.7 (arXiv 2503.04715) costs about the second
 # over two decades of N if it is kept.
 MISTUNED = {UNKNOWN: 0.01, SHARED: 0.03}
-_DRIFT = 0.005  # of the loss between two points: what trials must rule out
+_DRIFT = 0.005  # of the loss between two points: a larger one is to be ruled out by the trials
+_MOVED = 1 / 3  # of the distance from a number to the end of the interval of the rows alone
 _SIZES = ("params", "tokens", "flops")
 
 
@@ -123,15 +125,19 @@ class Tuning:
         changed = replace(self.points, columns=self.points.columns | {"loss": losses})
         return WhatIf(fit(changed, law, delta), self)
 
-    def widened(self, fit: Fit, noise: Noise, quantity: Quantity, interval: Interval) -> Interval:
-        """Return a quantity's interval with the uncertainty of the excess added in quadrature on each side."""
+    def spread(self, fit: Fit, noise: Noise | None, quantity: Quantity) -> tuple[float, float]:
+        """Return how far below and above its value the uncertainty of the excess may move a quantity, at LEVEL."""
         slopes = quantity.measure(fit.theta[None])[1]
-        if self.record is None or not np.isfinite(slopes).all():
-            return interval
+        if self.record is None or noise is None or not np.isfinite(slopes).all():
+            return 0.0, 0.0
         draws = self.record.above
         moved = -(draws - draws.mean(0)) @ noise.modelled(slopes)[1][0]
         below, above = np.quantile(moved, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-        low, high = min(float(below), 0.0), max(float(above), 0.0)
+        return min(float(below), 0.0), max(float(above), 0.0)
+
+    def widened(self, interval: Interval, spread: tuple[float, float]) -> Interval:
+        """Return a quantity's interval with the spread by the excess added in quadrature on each side."""
+        low, high = spread
         return replace(
             interval,
             low=interval.value - math.hypot(interval.value - interval.low, low),
@@ -150,8 +156,8 @@ class WhatIf:
         """Return what a quantity would be, in the units of `measure`."""
         return float(quantity.measure(self.fit.theta[None])[0][0])
 
-    def doubt(self, quantity: Quantity, interval: Interval) -> str:
-        """Say why a quantity is weak at best; empty if nothing speaks against it.
+    def doubt(self, quantity: Quantity, interval: Interval, spread: tuple[float, float]) -> str:
+        """Say why a quantity, with the interval of the rows alone, is weak at best; empty if nothing speaks against it.
 
         Of points that were not tuned each by itself every number is, as a mistuning may be larger than MISTUNED.
         """
@@ -161,9 +167,12 @@ class WhatIf:
             if moved:
                 effect = "moves it out of its interval"
             return f"{self.tuning.doubt}: {MISTUNED[self.tuning.how]:.0%} of the loss too much at large sizes {effect}"
-        most = self.tuning.largest_drift
-        if most > _DRIFT:
-            return f"the tuning excess may drift with size, by up to {most:.2%} of the loss"
+        most, (low, high) = self.tuning.largest_drift, spread
+        below, above = interval.value - interval.low, interval.high - interval.value
+        if most > _DRIFT and (-low > _MOVED * below or high > _MOVED * above):
+            ends = [f"{quantity.shown(interval.value + end):.4g}" for end in spread]
+            drift = f"the tuning excess may drift with size, by up to {most:.2%} of the loss"
+            return f"{drift}, which alone leaves {' to '.join(ends)} open"
         if not moved:
             return ""
         at = f"{quantity.shown(self.value(quantity)):.4g}, outside of its interval"
@@ -181,22 +190,19 @@ class WhatIf:
             "nothing at the smallest,"
         )
 
-    def warnings(self, numbers: Sequence[tuple[Quantity, Interval]]) -> list[str]:
-        """Say what the other tuning does to numbers, in one line, and what would tell."""
+    def warnings(self, numbers: Sequence[tuple[Quantity, Interval]], doubted: Sequence[str]) -> list[str]:
+        """Say in one line what the other tuning does to numbers, which of them it keeps weak, and what would tell."""
         moved = [quantity.name for quantity, interval in numbers if self.moves(quantity, interval)]
         tuning = self.tuning
         if tuning.how == EACH:
-            low, _, high = (math.expm1(end) for end in tuning.ends)
-            cure = tuning.record.cure if tuning.record else ""
-            if tuning.largest_drift > _DRIFT:
-                drift = f"by up to {tuning.largest_drift:.2%} of the loss (expected: {low:.2%} to {high:.2%})"
-                return [
-                    f"the tuning excess may drift with size, {drift}: every number is weak at best; {cure}"
-                ]
-            if not moved:
+            if not doubted:
                 return []
-            drift = f"from {low:.2%} to {high:.2%} of the loss, and moves {listed(moved)} out of the interval"
-            return [f"the tuning excess drifts with size, {drift}; {cure}"]
+            low, _, high = (math.expm1(end) for end in tuning.ends)
+            drift = f"by up to {tuning.largest_drift:.2%} of the loss (expected: {low:.2%} to {high:.2%})"
+            cure = tuning.record.cure if tuning.record else ""
+            return [
+                f"the tuning excess may drift with size, {drift}, which keeps {listed(doubted)} weak; {cure}"
+            ]
         if not numbers:
             return []
         values = [f"{quantity.name} {quantity.shown(self.value(quantity)):.4g}" for quantity, _ in numbers]

@@ -23,7 +23,7 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import short
 from sweeplab.laws.hyperparameters.runs import Runs, runs_of_frame
 from sweeplab.laws.points import EACH, Points, TuningRecord, points_of_frame
-from sweeplab.laws.surrogate import Columns, condition, fit_scales
+from sweeplab.laws.surrogate import DEPARTURE, Columns, condition, fit_scales
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,6 +41,9 @@ _MOST_CELLS, _MOST_ROWS = 60, 600
 _NEAR, _LEAST_TRIALS = 0.10, 3
 _FEWEST = 2  # trials in a cell, on average
 _SHOWN = 6  # the best trials of a cell, one of which is the best
+# Wider than the sampler's, whose proposals are to look around: in a narrow range departures from a quadratic are below
+# 1% of the loss, and over decades of learning rates a tenth of it.
+_DEPARTURE = (DEPARTURE[0], 1.5)
 _EDGE = 0.25  # how likely a best value lies beyond the values tried, before a wider range is the cure
 
 
@@ -210,7 +213,8 @@ def excess_of(runs: Runs) -> Excess | None:
         np.repeat([True, False], [n_searched, n_sizes]), np.ones(n_searched + n_sizes, np.bool_)
     )
     rows, nothing = inputs(x[kept], cell[kept]), np.zeros(len(kept))
-    surrogate = condition(columns, fit_scales(columns, rows, y[kept], nothing), rows, y[kept], nothing)
+    scales = fit_scales(columns, rows, y[kept], nothing, _DEPARTURE)
+    surrogate = condition(columns, scales, rows, y[kept], nothing)
     random = np.random.default_rng(0)
     grid = _grid(low, high)
     # The best of the values tried that a draw has, not the one that was chosen: which of two like ones won is luck.
