@@ -33,7 +33,7 @@ from sweeplab.cli.streams import FULL, open_streams, outlive_readers
 from sweeplab.cli.study import control
 from sweeplab.cli.study.manage import init, rename, rm
 from sweeplab.cli.study.predict import predict as predict_size
-from sweeplab.cli.study.run import bench, confirm, logs, plan, run, watch, work
+from sweeplab.cli.study.run import bench, confirm, logs, plan, run, watch
 from sweeplab.cli.study.show import best, diff, export, list_studies, publish, show
 from sweeplab.cli.study.transfer import transfer
 from sweeplab.errors import (
@@ -58,7 +58,7 @@ GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
         # Before a run, during it, then its results and the order in the lab.
         (
             *(init, plan, bench, run, watch, logs),
-            *(control.stop, control.pause, control.resume, control.extend, control.enqueue, work),
+            *(control.stop, control.pause, control.resume, control.extend, control.enqueue),
             *(
                 confirm,
                 show,
@@ -108,7 +108,6 @@ NAMES: dict[Callable[..., Any], str] = {
 }
 
 
-HIDDEN = (work,)  # for engines: help does not list it
 DAILY = ("study run", "study list", "study show", "study best", "report scaling", "ui")
 
 
@@ -183,7 +182,7 @@ def group_of(help: str, commands: tuple[Callable[..., Any], ...]) -> typer.Typer
     group.callback()(lambda: None)
     for command in commands:
         wrapped = {"Answer": printed}.get(command.__annotations__["return"], lambda plain: plain)(command)
-        group.command(NAMES.get(command), hidden=command in HIDDEN)(wrapped)
+        group.command(NAMES.get(command))(wrapped)
     return group
 
 

@@ -221,7 +221,7 @@ class SlurmEngine(WorkerEngine):
         command = shlex.join(python(*self.command(indices[0], since)))
         for index in indices:
             opened(self.log(index), "ab").close()  # the shell would follow a link
-        log = shlex.quote(str(self.folder.path / self.name))
+        log = shlex.quote(str(self.folder.path / "worker"))
         options = job_options(self.spec, self.resources[indices[0]].threads)
         tasks = ",".join(map(str, indices))
         environment = self.environment(indices[0])
