@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, TrackingUnavailable, options_as_arguments
 from sweeplab.formatting import several, yaml_text
-from sweeplab.lab.chosen import StudyTrials
 from sweeplab.lab.events import Callbacks, Event, OnEvaluation, OnTrialEnd, TrialEnded
 from sweeplab.lab.identity import check_same_study
-from sweeplab.lab.listing import tracking_uri_of
+from sweeplab.lab.listing import StudyTrials, tracking_uri_of
 from sweeplab.lab.showing import show_study, study_row
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.plan import Plan
@@ -202,7 +201,7 @@ class Study(Results):
         Raises:
             BadInput: the study cannot start.
         """
-        from sweeplab.study.objects import with_algorithms
+        from sweeplab.study.algorithms import with_algorithms
         from sweeplab.sweep.work.supervisor import run_study  # SQLAlchemy with it: slow to import
 
         self.spec = with_algorithms(self.spec, sampler, pruner)

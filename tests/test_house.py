@@ -18,8 +18,8 @@ import sweeplab
 PACKAGE = Path(sweeplab.__file__).parent
 # A room imports itself and those before it.
 ORDER = (
-    *("version", "processes", "libraries", "hyperparameters", "errors", "files", "formatting"),
-    *("expressions", "permissions", "laws", "data", "model", "train", "plugins", "plugin_code"),
+    *("version", "processes", "hyperparameters", "errors", "formatting", "files"),
+    *("expressions", "permissions", "laws", "data", "model", "train", "plugins"),
     *(
         "records",
         "tracking",

@@ -234,7 +234,7 @@ def _ended() -> int | None:
         code = _whole()(prog_name="sweeplab", standalone_mode=False)
         sys.stdout.flush()
     except Exception as error:
-        from sweeplab.lab.disk import folder_gone, full_disk
+        from sweeplab.files import folder_gone, full_disk
 
         message = full_disk(error, labs_in_use()) or folder_gone(error)
         if message is None:

@@ -26,9 +26,9 @@ from sweeplab.lab.describing import describe, summarize
 from sweeplab.lab.showing import is_close
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder, RunState
+from sweeplab.study.file.reading import check_imported
 from sweeplab.study.inputs import recorded_dataset
 from sweeplab.study.plan import Plan
-from sweeplab.study.plugins import check_imported
 from sweeplab.tracking import open_tracker
 
 Trial = tuple[str, int]

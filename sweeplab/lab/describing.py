@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import AUTO
-from sweeplab.lab.chosen import StudyTrials, find_best
 from sweeplab.lab.identity import DIGEST_CHARACTERS
 from sweeplab.lab.listing import (
+    StudyTrials,
     Trial,
+    find_best,
     find_metric,
     has_one_task,
     read_spec,

@@ -16,8 +16,7 @@ from typing import Any, Literal
 from sweeplab.errors import DamagedFile
 from sweeplab.formatting import several, several_named, written
 from sweeplab.hyperparameters import TABLE
-from sweeplab.lab.chosen import StudyTrials
-from sweeplab.lab.listing import Trial
+from sweeplab.lab.listing import StudyTrials, Trial
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.problems import LENGTHS

@@ -1,4 +1,4 @@
-"""Find what a user names: a study of the lab, or a trial of a study."""
+"""Find what a user names: a study of the lab, or a trial of a study, such as the best by `study/choice.py`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab import plugins
-from sweeplab.data.task import TASK, have_one_task, loss_unit
+from sweeplab.data.task import TASK, have_one_task, loss_unit, task_of
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import shipped
 from sweeplab.formatting import several
 from sweeplab.records.cells import named_cell, some_of
 from sweeplab.records.folders import StudyFolder, WorkerPlace, is_name, lab_folder
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState, TrialEnding
+from sweeplab.study.choice import Choice, Ranking, Tried, rank
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
+
 
 # What follows the name of a study in those of the studies that confirm its best trials.
 CONFIRMING = ("race", "race2", "confirm")
@@ -377,3 +379,86 @@ def pick_trial(folder: StudyFolder, trials: Iterable[Trial], number: int, cell: 
     for trial in trials:
         by_cell[trial.cell][trial.number] = trial
     return by_cell[find_trial(folder.name, by_cell, number, cell)][number]
+
+
+class StudyTrials:
+    """All trials of a study that have started, and the ranking of those with a value; read and ranked once."""
+
+    def __init__(self, folder: StudyFolder, trials: Iterable[Trial] | None = None) -> None:
+        self.folder = folder
+        self.all = read_trials(folder) if trials is None else [*trials]
+
+    @cached_property
+    def _rankings(self) -> list[Ranking]:
+        by_task: dict[str, list[Trial]] = defaultdict(list)
+        differ = self.folder.plan_file.exists() and tasks_may_differ(self.folder)
+        for trial in self.all:
+            if trial.has_value:
+                by_task[task_of(trial.start.values) if differ else ""].append(trial)
+        rankings = [rank([_tried(trial) for trial in of_task]) for of_task in by_task.values()]
+        return sorted(rankings, key=lambda ranking: ranking.order[0].value)
+
+    @cached_property
+    def _by_place(self) -> dict[tuple[str, int], Trial]:
+        return {(trial.cell, trial.number): trial for trial in self.all}
+
+    def by_task(self, cell: str | None = None) -> list[list[Trial]]:
+        """Return the trials that have a value, of a cell or of all, the best first, in one list per task."""
+        tasks = ([tried for tried in each.order if cell in (None, tried.cell)] for each in self._rankings)
+        return [[self._by_place[tried.place] for tried in of_task] for of_task in tasks if of_task]
+
+    def best_of_cells(self) -> dict[str, Trial]:
+        """Return the chosen trial of each cell that has one."""
+        best: dict[str, Trial] = {}
+        for trial in (trial for of_task in self.by_task() for trial in of_task):
+            best.setdefault(trial.cell, trial)
+        return dict(sorted(best.items()))
+
+    def choice(self, cell: str | None = None) -> Choice | None:
+        """Return how the chosen trial of a cell, or of all, was chosen; None without one, or if tasks differ."""
+        choices = [choice for each in self._rankings if (choice := each.choice(cell))]
+        if len(choices) == 1:
+            return choices[0]
+        return None
+
+    def cell_named(self, text: str | None) -> str | None:
+        """Return the cell with trials that a text names; None, for all cells, stays None.
+
+        Raises:
+            BadInput: there is none, or there are several.
+        """
+        if text is None:
+            return None
+        return named_cell(self.folder.name, sorted({trial.cell for trial in self.all}), text)
+
+    def find(self, cell: str | None = None, number: int | None = None) -> Trial:
+        """Return the chosen trial of a cell or of all; with `number` that trial, however it ended.
+
+        Raises:
+            BadInput: there is no such trial or cell, no trial has ended yet, several cells have a trial of this number,
+                or the trials learn different tasks.
+        """
+        if number is not None:
+            return pick_trial(self.folder, self.all, number, cell)
+        name, cell = self.folder.name, self.cell_named(cell)
+        by_task = self.by_task(cell)
+        if not by_task:
+            where = name if cell is None else f"{name} in cell {cell}"
+            raise BadInput(f"no trial of study {where} has been trained to its end yet")
+        if len(by_task) > 1:
+            what = f"the cells of study {name} learn different tasks: no trial is best of all; name a cell"
+            raise BadInput(Problem(what, some_of(sorted({trial.cell for trial in self.all}))))
+        return by_task[0][0]
+
+
+def _tried(trial: Trial) -> Tried:
+    value, values = trial.value, trial.start.values
+    assert value is not None  # it has one
+    sizes = {name: getattr(values, name) for name in trial.start.grid}
+    losses = {seed: end.valued_val_loss for seed, end in zip(trial.seeds, trial.ends, strict=False)}
+    return Tried.of((trial.cell, trial.number), value, sizes, trial.start.sampled, losses)
+
+
+def find_best(folder: StudyFolder, cell: str | None = None, number: int | None = None) -> Trial:
+    """Return the trial that `StudyTrials.find` finds."""
+    return StudyTrials(folder).find(cell, number)

@@ -14,11 +14,11 @@ from sweeplab.data.task import task_of
 from sweeplab.errors import DamagedFile
 from sweeplab.formatting import counts, several, several_named
 from sweeplab.hyperparameters import AUTO, TABLE
-from sweeplab.lab.chosen import StudyTrials
 from sweeplab.lab.findings import find_limits
 from sweeplab.lab.identity import Difference, differences, read_orders
 from sweeplab.lab.listing import (
     StudyState,
+    StudyTrials,
     Trial,
     cell_limits,
     find_metric,

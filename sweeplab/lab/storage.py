@@ -17,8 +17,8 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.files import read_only_uri, write_whole
 from sweeplab.formatting import without_password, without_passwords
 from sweeplab.lab.server import EVERYWHERE, NEEDS_DRIVER, Server, is_loopback
-from sweeplab.libraries import switched_off
 from sweeplab.permissions import STORAGE, allow_address
+from sweeplab.processes import switched_off
 from sweeplab.records.folders import OWN_SERVER, StudyFolder, check_inside, schema_url, service_url
 from sweeplab.records.runs import RunState
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.lab.chosen import StudyTrials, find_best
-from sweeplab.lab.listing import find_study, read_spec, study_names
+from sweeplab.lab.listing import StudyTrials, find_best, find_study, read_spec, study_names
 from sweeplab.records.folders import NAMES, StudyFolder, is_name
 from sweeplab.records.runs import RunFolder
 

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.lab.chosen import StudyTrials
-from sweeplab.lab.listing import CONFIRMING, Trial, read_spec, read_trials
+from sweeplab.lab.listing import CONFIRMING, StudyTrials, Trial, read_spec, read_trials
 from sweeplab.records.folders import Confirmed, Found, Losses, StudyFolder, write_confirmed
 from sweeplab.records.looks import record_look
 from sweeplab.runs.inspecting import scored

@@ -17,12 +17,11 @@ from typing import Any
 from sweeplab.data.corpora import user_files
 from sweeplab.data.dataset import Dataset
 from sweeplab.errors import BadInput, Problem
+from sweeplab.files import existing, free_bytes, to_delete
 from sweeplab.formatting import bytes_in_words, several, several_named, without_password, yaml_text
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.lab.chosen import StudyTrials
-from sweeplab.lab.disk import existing, free_bytes, to_delete
 from sweeplab.lab.findings import find_limits
-from sweeplab.lab.listing import study_names
+from sweeplab.lab.listing import StudyTrials, study_names
 from sweeplab.permissions import (
     allow,
     allow_address,
@@ -36,6 +35,7 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
 from sweeplab.study import plan
 from sweeplab.study.algorithms import settled_sampler
+from sweeplab.study.file.reading import check_imported
 from sweeplab.study.inputs import (
     check_rows,
     check_start,
@@ -44,7 +44,6 @@ from sweeplab.study.inputs import (
     placed_dataset,
     read_start,
 )
-from sweeplab.study.plugins import check_imported
 from sweeplab.study.problems import Location, dotted
 from sweeplab.study.search import SearchSpec
 from sweeplab.study.space import Cell, Space, cells, spaces_of

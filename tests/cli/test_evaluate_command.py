@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeplab.lab.chosen import find_best
+from sweeplab.lab.listing import find_best
 from sweeplab.records.folders import StudyFolder
 
 

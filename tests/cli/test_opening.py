@@ -11,7 +11,7 @@ from trained import run_in
 
 import sweeplab
 from sweeplab.errors import BadInput
-from sweeplab.lab.chosen import find_best
+from sweeplab.lab.listing import find_best
 from sweeplab.records.folders import StudyFolder
 from sweeplab.runs.opening import open_run
 

@@ -204,8 +204,7 @@ def test_a_pruner_promotes_the_best_once_all_trials_have_ended(tiny, work) -> No
 
 def all_commands(folder: StudyFolder) -> list[Any]:
     from sweeplab.lab.storage import open_database
-    from sweeplab.sweep.trials.availability import Availability
-    from sweeplab.sweep.trials.commands import Commands
+    from sweeplab.sweep.trials.commands import Availability, Commands
 
     commands = Commands(open_database(folder.storage_url), Availability(folder.name)).read()
     return [command for command in commands if command.kind == "reopen"]

@@ -22,10 +22,9 @@ from sweeplab.errors import BadInput, Problem, conflict, nearest
 from sweeplab.files import make_folder, opened, read_bytes, write_whole
 from sweeplab.formatting import duration, several, written
 from sweeplab.hyperparameters import TABLE, canonical
-from sweeplab.lab.chosen import StudyTrials
 from sweeplab.lab.findings import find_limits, widened
 from sweeplab.lab.identity import write_orders
-from sweeplab.lab.listing import find_trial, read_spec
+from sweeplab.lab.listing import StudyTrials, find_trial, read_spec
 from sweeplab.lab.moving import Done
 from sweeplab.lab.storage import SEED_OFFSET
 from sweeplab.processes import python, python_environment

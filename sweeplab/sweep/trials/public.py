@@ -30,9 +30,9 @@ from sweeplab.lab.storage import (
     open_database,
     serialize,
 )
-from sweeplab.libraries import switched_off
 from sweeplab.permissions import has_pickles, signed, without_unsigned
-from sweeplab.sweep.trials.shared import TAKE_TURN, CachedTrials, forwards
+from sweeplab.processes import switched_off
+from sweeplab.sweep.trials.counting import TAKE_TURN, CachedTrials, forwards
 
 if TYPE_CHECKING:
     from sweeplab.sweep.trials.storage import TrialStorage

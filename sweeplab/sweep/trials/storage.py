@@ -36,7 +36,7 @@ from sweeplab.errors import BadInput
 from sweeplab.lab.storage import READ_ONLY, READS, engine_arguments, is_read_only, open_database
 from sweeplab.permissions import signed, without_unsigned
 from sweeplab.sweep.trials import tables
-from sweeplab.sweep.trials.shared import TAKE_TURN, CachedTrials, forwards
+from sweeplab.sweep.trials.counting import TAKE_TURN, CachedTrials, forwards
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 

@@ -28,8 +28,7 @@ from sweeplab.study.rules import facts
 from sweeplab.study.space import Cell, cells, nearest_cells, spaces_of
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.asking import Asker
-from sweeplab.sweep.trials.availability import FAILURES, Availability
-from sweeplab.sweep.trials.commands import Command, Commands
+from sweeplab.sweep.trials.commands import FAILURES, Availability, Command, Commands
 from sweeplab.sweep.trials.counting import PROMOTED, CellCounts, CellTally, is_own
 from sweeplab.sweep.trials.leases import TABLES, Claim, Lease, LeaseLost, Leases, Report, Verdicts
 from sweeplab.sweep.trials.public import open_storage

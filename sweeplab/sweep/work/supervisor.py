@@ -31,8 +31,7 @@ from sweeplab.study.plan import Plan, memory_shortage
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.engines import engine_class
 from sweeplab.sweep.planning import check_reach, make_plan
-from sweeplab.sweep.trials.availability import OUTAGE_SECONDS, Availability
-from sweeplab.sweep.trials.commands import SupervisorStart
+from sweeplab.sweep.trials.commands import OUTAGE_SECONDS, Availability, SupervisorStart
 from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
 from sweeplab.sweep.work.pool import MOST_ALIKE, WorkerPool
 from sweeplab.sweep.work.progress import CellProgress, Notifier, StudyProgress

@@ -174,7 +174,7 @@ def work(starter: Starter, folder: StudyFolder, threads: int) -> int:
     from sweeplab.runs.generating import keep_sample
     from sweeplab.study.inputs import study_dataset
     from sweeplab.sweep.loop import Loop
-    from sweeplab.sweep.trials.availability import OUTAGE_SECONDS, Availability
+    from sweeplab.sweep.trials.commands import OUTAGE_SECONDS, Availability
     from sweeplab.sweep.trials.store import open_store
     from sweeplab.train.devices import cuda_count
 
