@@ -139,7 +139,7 @@ def test_a_folder_has_no_circle_and_is_taken_in_at_once(folder: Path) -> None:
         (["sweeplab.train.stack"], ["optuna", "mlflow", "pandas", "pydantic", "typer", "ruamel"]),
         (["sweeplab.hf.folders"], ["transformers", "optuna", "mlflow", "pandas"]),
         (
-            ["sweeplab.study.plan", "sweeplab.sweep.work.supervisor"],
+            ["sweeplab.study.plan", "sweeplab.sweep.supervisor"],
             ["torch", "mlflow", "pandas", "plotly"],
         ),
     ],

@@ -20,7 +20,7 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.sweep.engines import local
 from sweeplab.sweep.engines.base import WorkerEngine, WorkerPlace
 from sweeplab.sweep.trials.commands import Commands
-from sweeplab.sweep.work.worker import Starter, work
+from sweeplab.sweep.worker import Starter, work
 
 
 class Here(Starter):

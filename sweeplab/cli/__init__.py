@@ -15,11 +15,8 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from sweeplab.cli import runs
-from sweeplab.cli.data import data
-from sweeplab.cli.doctor import doctor
-from sweeplab.cli.hyperparameters import hyperparameters, schema
-from sweeplab.cli.laws.audit import audit
-from sweeplab.cli.laws.fit import compare, fit, isoflop, shape
+from sweeplab.cli.hyperparameters import data, hyperparameters, schema
+from sweeplab.cli.laws.fit import audit, compare, fit, isoflop, shape
 from sweeplab.cli.laws.hyperparameters import hyperparameter_laws
 from sweeplab.cli.laws.ledger import forecast, ledger, verify
 from sweeplab.cli.laws.next import next_runs
@@ -31,10 +28,11 @@ from sweeplab.cli.report import compare_studies, dashboard, scaling, sweep, ui
 from sweeplab.cli.storage import backup_storage, start_storage, stop_storage, storage_status
 from sweeplab.cli.streams import FULL, open_streams, outlive_readers
 from sweeplab.cli.study import control
+from sweeplab.cli.study.control import doctor
 from sweeplab.cli.study.manage import init, rename, rm
-from sweeplab.cli.study.predict import predict as predict_size
 from sweeplab.cli.study.run import bench, confirm, logs, plan, run, watch
 from sweeplab.cli.study.show import best, diff, export, list_studies, publish, show
+from sweeplab.cli.study.transfer import predict as predict_size
 from sweeplab.cli.study.transfer import transfer
 from sweeplab.errors import (
     EXIT_BAD_INPUT,

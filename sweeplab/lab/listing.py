@@ -16,8 +16,7 @@ from sweeplab.data.task import TASK, have_one_task, loss_unit, task_of
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import shipped
 from sweeplab.formatting import several
-from sweeplab.records.cells import named_cell, some_of
-from sweeplab.records.folders import StudyFolder, WorkerPlace, is_name, lab_folder
+from sweeplab.records.folders import StudyFolder, WorkerPlace, is_name, lab_folder, named_cell, some_of
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState, TrialEnding
 from sweeplab.study.choice import Choice, Ranking, Tried, rank
 

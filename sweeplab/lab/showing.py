@@ -29,8 +29,7 @@ from sweeplab.lab.listing import (
 )
 from sweeplab.lab.storage import TrialCounts, count_trials
 from sweeplab.laws.evidence import Evidence, chosen_best
-from sweeplab.records.cells import named_cell
-from sweeplab.records.folders import StudyFolder, WorkerPlace
+from sweeplab.records.folders import StudyFolder, WorkerPlace, named_cell
 from sweeplab.records.runs import (
     MEASURES,
     CurvePoint,

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shlex
 import socket
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sweeplab.data.task import DataSizes
-from sweeplab.errors import BadInput, DamagedFile, Problem
+from sweeplab.errors import BadInput, DamagedFile, Problem, nearest
 from sweeplab.files import database_url, keep_inside, machine, opened, read_bytes, read_only_uri, write_whole
+from sweeplab.formatting import several
+from sweeplab.hyperparameters import canonical
 from sweeplab.permissions import STORAGE, allow, check_address, is_allowed, is_given
 from sweeplab.records.runs import FROM_A_COPY, Inside, RunFolder, RunState, known, reading
 
@@ -529,50 +532,60 @@ class StudyFolder:
         write_whole(self.elapsed_file, json.dumps({"seconds": seconds}, indent=1).encode())
 
 
-# Losses by seed, in its objective's unit.
-Losses = dict[int, float]
-# A configuration: the cell and number of the trial that found it.
-Found = tuple[str, int]
+# ------------------------------------------------------------------ the name of a cell, as a person writes it
+# Values in any order, only some of them, `1e-3` for `0.001`.
+
+MOST_NAMED = 10
+# A comma that begins another value: those within a value are quoted in names.
+_BETWEEN = re.compile(r",(?=[^=,]+=)")
 
 
-@dataclass(frozen=True)
-class Confirmed:
-    """One configuration: the trial that found it, its loss there, and its losses on fresh seeds.
-
-    `searched`, `race` and `validation` are losses on the whole validation split, `test` on the whole test split. The
-    last two are empty if another configuration won the race, or if a seed diverged. `look` counts how often a
-    confirmation of this lab has scored the text's test split, this one included.
-    """
-
-    cell: str
-    trial: int
-    searched: float
-    won: bool
-    race: Losses
-    validation: Losses
-    test: Losses
-    look: int = 1
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Confirmed:
-        """Read the record of a configuration."""
-        losses = ("race", "validation", "test")
-        read = {name: {int(seed): float(loss) for seed, loss in record[name].items()} for name in losses}
-        return cls(**{**record, **read})
+def some_of(names: Collection[str]) -> str:
+    """Write names in a line, at most ten."""
+    return ", ".join([*list(names)[:MOST_NAMED], *["…"] * (len(names) > MOST_NAMED)])
 
 
-def write_confirmed(folder: StudyFolder, confirmed: Iterable[Confirmed]) -> None:
-    """Write a study's confirmed configurations (confirm.json)."""
-    write_whole(folder.confirm_file, json.dumps([asdict(each) for each in confirmed], indent=1).encode())
-
-
-def read_confirmed(folder: StudyFolder) -> list[Confirmed]:
-    """Return a study's confirmed configurations; none if it was not confirmed.
+def named_cell(study: str, cells: Collection[str], text: str) -> str:
+    """Return the cell that a text names: its name, or the values that no other cell has together.
 
     Raises:
-        DamagedFile: confirm.json is damaged.
+        BadInput: no cell has these values, with the nearest; or several have them.
     """
-    if not folder.confirm_file.exists():
-        return []
-    with reading(folder.confirm_file, f"{folder.command('study confirm')} writes it again"):
-        return [Confirmed.from_json(each) for each in json.loads(read_bytes(folder.confirm_file))]
+    if text in cells:
+        return text
+    asked = _values(text)
+    fitting = [cell for cell in cells if asked and _distance(asked, _values(cell)) == 0]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise BadInput(
+            Problem(f"{several(len(fitting), 'cell')} of study {study} have {text}", some_of(fitting))
+        )
+    near = nearest(text, cells)
+    if asked and cells:
+        closest = min(cells, key=lambda cell: _distance(asked, _values(cell)))
+        near = closest if _distance(asked, _values(closest)) < math.inf else near
+    raise BadInput(Problem(f"study {study} has no cell {text!r}", some_of(cells), near))
+
+
+def _values(name: str) -> dict[str, str]:
+    pairs = (part.partition("=") for part in _BETWEEN.split(name))
+    return {canonical(key.strip()): value.strip() for key, equals, value in pairs if equals}
+
+
+def _distance(asked: Mapping[str, str], values: Mapping[str, str]) -> float:
+    if not asked.keys() <= values.keys():
+        return math.inf
+    return sum(_apart(value, values[name]) for name, value in asked.items())
+
+
+def _apart(one: str, other: str) -> float:
+    if one == other:
+        return 0.0
+    try:
+        a, b = float(one), float(other)
+    except ValueError:
+        return math.inf
+    if a > 0 and b > 0:
+        return abs(math.log(a / b))
+    return abs(a - b)

@@ -18,7 +18,7 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.expressions import Expression
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameters, defaults
 from sweeplab.model.shape import settled
-from sweeplab.records.cells import named_cell
+from sweeplab.records.folders import named_cell
 from sweeplab.study.problems import shown
 from sweeplab.study.rules import (
     LENGTHS_OF,

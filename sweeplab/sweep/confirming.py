@@ -19,8 +19,8 @@ import numpy as np
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.listing import CONFIRMING, StudyTrials, Trial, read_spec, read_trials
-from sweeplab.records.folders import Confirmed, Found, Losses, StudyFolder, write_confirmed
-from sweeplab.records.looks import record_look
+from sweeplab.records.confirmed import Confirmed, Found, Losses, record_look, write_confirmed
+from sweeplab.records.folders import StudyFolder
 from sweeplab.runs.inspecting import scored
 from sweeplab.study.file.checks import study_from
 from sweeplab.study.inputs import recorded_dataset

@@ -21,8 +21,8 @@ from terminal import PROGRAM, play
 from sweeplab import load_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report.live import Follower
+from sweeplab.sweep.supervisor import submit_study
 from sweeplab.sweep.trials.commands import Commands
-from sweeplab.sweep.work.supervisor import submit_study
 from sweeplab.tracking.connection import connect, tracking_uri
 
 LONG = """\
@@ -180,7 +180,7 @@ def test_a_study_is_renamed_and_goes_on_and_is_renamed_back(cli, lab: Path) -> N
 def has_workers(process: subprocess.Popen) -> bool:
     try:
         found = psutil.Process(process.pid).children()
-        return any("sweeplab.sweep.work.worker" in each.cmdline() for each in found)
+        return any("sweeplab.sweep.worker" in each.cmdline() for each in found)
     except psutil.NoSuchProcess:  # one of them, just now
         return True
 

@@ -15,8 +15,8 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.study.inputs import describe_data
 from sweeplab.study.search import Choices, Range
 from sweeplab.study.spec import Budget, Engine, Pruner, Track
-from sweeplab.sweep.control.steering import resume_trial, stop_trial
 from sweeplab.sweep.loop import Loop
+from sweeplab.sweep.steering import resume_trial, stop_trial
 from sweeplab.sweep.trials.leases import Report
 from sweeplab.sweep.trials.store import Store
 from sweeplab.train.stack import Stack

@@ -282,7 +282,7 @@ def start_detached(
     study: Study, words: Sequence[str], say: Callable[[str], None] = lambda notice: None
 ) -> Answer:
     """Run a study by `sweeplab` with these arguments, without this terminal."""
-    from sweeplab.sweep.control.steering import detach
+    from sweeplab.sweep.steering import detach
 
     by = detach(study.spec, study.lab, words, say)
     watch, stop = (study.folder.command(f"study {each}") for each in ("watch", "stop"))
@@ -345,7 +345,7 @@ def logs(
     \b
     $ sweeplab study logs small --follow
     """
-    from sweeplab.sweep.control.following import log_lines
+    from sweeplab.sweep.following import log_lines
 
     try:
         for line in log_lines(named_study(name, lab), follow):

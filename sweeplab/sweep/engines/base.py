@@ -24,7 +24,7 @@ from sweeplab.records.folders import WorkerPlace as WorkerPlace
 from sweeplab.study.plan import WorkerResources
 from sweeplab.study.spec import Engine
 
-WORKER = "sweeplab.sweep.work.worker"
+WORKER = "sweeplab.sweep.worker"
 # The revision of the study's commands that a stopped or dead worker is said to know: any command restarts it.
 NO_REVISION = -1
 # The exit code of a worker that refused the study, or has lost its storage: restarting it is no use.

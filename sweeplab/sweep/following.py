@@ -15,8 +15,8 @@ from sweeplab.lab.listing import find_metric, read_spec, study_state
 from sweeplab.lab.storage import open_database
 from sweeplab.records.folders import StudyFolder, WorkerPlace
 from sweeplab.study.plan import Plan
+from sweeplab.sweep.progress import CellProgress, StudyProgress
 from sweeplab.sweep.trials.commands import Availability, Command, Commands
-from sweeplab.sweep.work.progress import CellProgress, StudyProgress
 
 if TYPE_CHECKING:
     pass

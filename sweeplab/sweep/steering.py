@@ -66,7 +66,7 @@ def detach(
     command = python("-m", "sweeplab", *words)
     if spec.engine.type == "slurm":
         from sweeplab.sweep.engines.slurm import submit_head
-        from sweeplab.sweep.work.supervisor import submit_study
+        from sweeplab.sweep.supervisor import submit_study
 
         return submit_study(spec, lab, partial(submit_head, spec, command, log), say)
     engine_class(spec.engine.type).check(spec.engine)

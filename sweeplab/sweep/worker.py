@@ -1,6 +1,6 @@
 """The program of one worker: open the study, train its trials, and leave when asked to.
 
-A worker is `python -m sweeplab.sweep.work.worker [--engine TYPE --since TIME] LAB NAME THREADS`. It
+A worker is `python -m sweeplab.sweep.worker [--engine TYPE --since TIME] LAB NAME THREADS`. It
 prints one JSON object per line for the process that started it, begins when a line arrives on its standard input, and
 leaves when that is closed: it saves its runs at the next step and exits. One of LEAVING_SIGNALS has the same effect.
 With `--since` it has no pipes, and works for the supervisor that started at that time. It refuses a study that others

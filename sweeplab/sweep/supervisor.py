@@ -31,11 +31,11 @@ from sweeplab.study.plan import Plan, memory_shortage
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.engines import engine_class
 from sweeplab.sweep.planning import check_reach, make_plan
+from sweeplab.sweep.pool import MOST_ALIKE, WorkerPool
+from sweeplab.sweep.progress import CellProgress, Notifier, StudyProgress
+from sweeplab.sweep.shipping import Shipping
 from sweeplab.sweep.trials.commands import OUTAGE_SECONDS, Availability, SupervisorStart
 from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
-from sweeplab.sweep.work.pool import MOST_ALIKE, WorkerPool
-from sweeplab.sweep.work.progress import CellProgress, Notifier, StudyProgress
-from sweeplab.sweep.work.shipping import Shipping
 from sweeplab.tracking import open_mirrors, open_tracker
 
 if TYPE_CHECKING:
