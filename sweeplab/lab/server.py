@@ -242,11 +242,7 @@ class Server:
             raise BadInput(f"the lab's storage does not start: {why[0]} ({log})")
 
     def stop(self) -> bool:
-        """Stop the server cleanly; return whether it was running.
-
-        Raises:
-            BadInput: it runs on another machine, or does not stop.
-        """
+        """Stop the server cleanly; return whether it was running."""
         self._refuse_elsewhere()
         if not self.is_running:
             return False
@@ -256,11 +252,7 @@ class Server:
         return True
 
     def check(self) -> str:
-        """Return the version of the server.
-
-        Raises:
-            BadInput: it does not answer.
-        """
+        """Return the version of the server."""
         from sqlalchemy import create_engine, text
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -284,11 +276,7 @@ class Server:
             engine.dispose()
 
     def backup(self, file: Path) -> str:
-        """Write a consistent dump of the database to one file; return the command that restores it.
-
-        Raises:
-            BadInput: the server does not answer, or the file cannot be written.
-        """
+        """Write a consistent dump of the database to one file; return the command that restores it."""
         if not self.exists:
             raise BadInput(f"the lab has no server of its own; {self.command('start')} creates one")
         self.check()
@@ -323,11 +311,7 @@ class Server:
         return state
 
     def _programs(self) -> Path:
-        """Find the folder of PostgreSQL's programs, of the version that wrote the data if there are data.
-
-        Raises:
-            BadInput: they are not installed.
-        """
+        """Find the folder of PostgreSQL's programs, of the version that wrote the data if there are data."""
         written = self.data / "PG_VERSION"
         version = which = ""
         if written.exists():

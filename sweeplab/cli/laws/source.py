@@ -74,11 +74,7 @@ Law = Annotated[str, option("LAW", "A law, as in `laws fit`.")]
 def counting_of(
     columns: str | None, count: str | None, where: str | None = None, tuned: str | None = None
 ) -> Counting:
-    """Return what --columns, --count, --where and --tuned ask for.
-
-    Raises:
-        BadInput: an unknown role or convention.
-    """
+    """Return what --columns, --count, --where and --tuned ask for."""
     from sweeplab.analysis.studies import Counting
     from sweeplab.laws.columns import Conventions, parse_columns, parse_conventions
     from sweeplab.laws.points import parse_tuned
@@ -104,11 +100,7 @@ def read_source(
     where: str | None = None,
     tuned: str | None = None,
 ) -> Read:
-    """Read a file, or the studies that the source names, with commas between them.
-
-    Raises:
-        BadInput: there is no such file or study, or the table is refused.
-    """
+    """Read a file, or the studies that the source names, with commas between them."""
     counting = counting_of(columns, count, where, tuned)
     if is_file(source):
         path = Path(source)
@@ -127,11 +119,7 @@ def read_source(
 
 
 def studies_from(source: str, lab: Path | None) -> Studies:
-    """Read the studies of a comma-separated list.
-
-    Raises:
-        BadInput: the list holds a file, a study does not exist, or their losses cannot be compared.
-    """
+    """Read the studies of a comma-separated list."""
     from sweeplab.analysis.studies import read_studies
 
     names = names_in(source)

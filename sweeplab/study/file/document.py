@@ -33,11 +33,7 @@ _Entry = tuple[Node, Node]
 
 
 def file_text(path: Path, most_bytes: int) -> str:
-    """Return the text of a file that the user wrote.
-
-    Raises:
-        BadInput: it cannot be read, is too large, or is not UTF-8.
-    """
+    """Return the text of a file that the user wrote."""
     try:
         with opened(path, "rb") as file:
             content = file.read(most_bytes + 1)

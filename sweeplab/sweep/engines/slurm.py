@@ -109,11 +109,7 @@ def job_options(spec: Engine, threads: int) -> list[str]:
 
 
 def submit_head(spec: StudySpec, command: Sequence[str], log: Path) -> str:
-    """Submit a job that runs a study by a command; return the job and its log.
-
-    Raises:
-        BadInput: Slurm rejects it; with Slurm's message.
-    """
+    """Submit a job that runs a study by a command; return the job and its log."""
     make_folder(log.parent)
     opened(log, "ab").close()  # the shell would follow a link
     script = f"#!/bin/sh\nexport {HEAD}=1\nexec {shlex.join(command)} >>{shlex.quote(str(log))} 2>&1\n"
@@ -211,11 +207,7 @@ class SlurmEngine(WorkerEngine):
             print(f"this job cannot be requeued: {error}", file=sys.stderr, flush=True)
 
     def start(self, indices: Sequence[int], since: float = 0.0) -> None:
-        """Submit a job array.
-
-        Raises:
-            BadInput: Slurm rejects it; with Slurm's message.
-        """
+        """Submit a job array."""
         if not indices:
             return
         command = shlex.join(python(*self.command(indices[0], since)))

@@ -190,11 +190,7 @@ class Commands:
 
     @classmethod
     def open(cls, folder: StudyFolder) -> Commands:
-        """Open the commands of a study, read up to now.
-
-        Raises:
-            StorageUnavailable: its database does not answer.
-        """
+        """Open the commands of a study, read up to now."""
         commands = cls(open_database(folder.storage_url), Availability(folder.name))
         commands.read()
         return commands
