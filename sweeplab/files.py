@@ -261,7 +261,6 @@ def _temporary(target: Path, content: bytes | Iterable[bytes | memoryview], mode
 
 
 def _remove_left(target: Path) -> None:
-    """Remove the temporary files of `target` that killed processes have left."""
     for file in target.parent.iterdir():
         if file.name.startswith(target.name) and _TEMPORARY.fullmatch(file.name, len(target.name)):
             file.unlink(missing_ok=True)

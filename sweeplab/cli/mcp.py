@@ -232,7 +232,6 @@ class Tools:
 
 
 def _options(tool: Tool) -> dict[str, tuple[Any, Any, Any]]:
-    """Return type, option and default of each argument that a program may give."""
     parameters, options = inspect.signature(tool.command, eval_str=True).parameters, {}
     for name in tool.arguments:
         kind, info = get_args(parameters[name].annotation)

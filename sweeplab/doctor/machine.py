@@ -289,7 +289,6 @@ def ray_check(engine: Engine) -> Iterator[Check]:
 
 
 def _run_on_free_nodes(engine: Engine, script: str) -> list[str]:
-    """Run a script on nodes that are free, and return what each prints."""
     if engine.type == "ray":
         return run_on_nodes(engine.address, script, WAIT_SECONDS)
     words = ("sinfo", "--noheader", "--states=idle,mixed", "--format=%D", *place_options(engine))

@@ -96,7 +96,6 @@ def best_checkpoints(by_task: Iterable[Sequence[Trial]]) -> dict[str, RunFolder]
 
 
 def _how_to_go_on(folder: StudyFolder, best: Trial | None, state: str) -> list[str]:
-    """Suggest what comes next: continue an incomplete study, else use its best trial."""
     if state != "complete":
         return [folder.command("run")]
     commands = [folder.command("study confirm")]

@@ -111,7 +111,6 @@ class Server:
 
     @property
     def _last_start(self) -> dict[str, Any]:
-        """Read on which machine it was started last, and on which address it listened."""
         file = self.folder / "started.json"
         if not file.exists():
             return {}
@@ -375,7 +374,6 @@ class Server:
         allow_service(self.service)
 
     def _certify(self, account: Mapping[str, Any]) -> None:
-        """Create the certificate by which clients recognize the server."""
         words = ("req", "-x509", "-newkey", "rsa:3072", "-nodes", "-days", "7300", "-subj", "/CN=sweeplab")
         try:
             made = _run(account, "openssl", *words, "-keyout", "new.key", "-out", "server.crt")
@@ -439,7 +437,6 @@ def _free_port() -> int:
 
 
 def _outward() -> str:
-    """Find the address at which other machines reach this one."""
     with socket.socket(type=socket.SOCK_DGRAM) as asked, suppress(OSError):
         asked.connect(("192.0.2.1", 9))  # a reserved address: nothing is sent
         return str(asked.getsockname()[0])

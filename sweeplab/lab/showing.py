@@ -188,7 +188,6 @@ def _cell_row(ranked: StudyTrials, cell: str, trials: list[Trial], unfinished: R
 
 
 def _mean_over_seeds(trial: Trial, name: str) -> float | None:
-    """Average a number of end.json over the runs of a trial that have it."""
     ends = [end.as_json() for end in trial.ends]
     values = [end[name] for end in ends if end.get(name) is not None]
     if values:
@@ -338,7 +337,6 @@ def show_trial(folder: StudyFolder, number: int, cell: str | None = None) -> dic
 
 
 def _origin(name: str, value: Any, study: Mapping[str, Any], start: RunStart) -> str:
-    """Tell where a hyperparameter's value came from."""
     if name in start.sampled:
         if name in (start.enqueued or {}):
             return "enqueued"
@@ -431,7 +429,6 @@ def _results(a: StudyFolder, b: StudyFolder, measure: str, is_one_text: bool) ->
 
 
 def _best_by_cell(folder: StudyFolder, measure: str) -> dict[str, tuple[float, str]]:
-    """Find a number of each cell's best trial, the mean over its seeds, and the task that it is of."""
     best = StudyTrials(folder).best_of_cells()
     numbers = {cell: _mean_over_seeds(trial, measure) for cell, trial in best.items()}
     return {

@@ -194,7 +194,6 @@ def choose_storage(folder: StudyFolder, is_shared: bool = False) -> str:
 
 
 def _start_shared(server: Server) -> str:
-    """Make sure that the lab's own server runs where other machines can reach it."""
     if server.exists and is_loopback(server.listens_on):
         again = f"{server.command('stop')}, then {server.command('start')} --host {EVERYWHERE[0]}"
         raise BadInput(f"the lab's storage listens on {server.listens_on}, for this machine only: {again}")

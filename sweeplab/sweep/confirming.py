@@ -149,7 +149,6 @@ def _best_of_cells(folder: StudyFolder, top: int) -> list[list[Trial]]:
 
 
 def _check_seeds(folder: StudyFolder, wanted: Mapping[str, int]) -> None:
-    """Refuse a confirmation whose numbers of seeds differ from those of an earlier one."""
     studies = {StudyFolder(folder.lab, f"{folder.name}.{suffix}"): n for suffix, n in wanted.items()}
     others = [
         study
@@ -171,7 +170,6 @@ def _trained(
     seeds: Sequence[int],
     run: Callable[[StudySpec], str],
 ) -> dict[Found, Trial]:
-    """Train configurations on some seeds, in a study of their own, and return their trials there."""
     derived = _derived(spec, f"{folder.name}.{suffix}", trials, seeds)
     status = run(derived)
     if status != "complete":

@@ -61,7 +61,6 @@ class Watched:
         self.progress.state = study_state(self.folder)
 
     def _begin(self, past: Sequence[Event]) -> None:
-        """Take over the plan and the counts with which the study was last started."""
         progress, start = self.progress, self.commands.state.start
         progress.begin(read_plan(self.folder), start.given, past)
         for cell in progress.plan.cells:

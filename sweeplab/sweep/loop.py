@@ -112,7 +112,6 @@ class Loop:
     # ------------------------------------------------------------------ ask
 
     def _claim(self, n_trials: int = 1, fits: Callable[[Cell], bool] = lambda cell: True) -> bool:
-        """Claim trials and add their runs to the waiting ones; return whether there was any trial."""
         claims = self.store.claim_many(n_trials, fits)
         for message in self.store.take_notices():
             self.emit(events.StudyError(message=message))

@@ -419,7 +419,6 @@ def _warm_start_warnings(
 
 
 def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
-    """Check that this machine has what the study needs, and return its data; report all problems at once."""
     problems: list[Problem] = []
     place = spec.place_of("device", "cuda")
     if place and "cuda" in spec.devices and not plan.has_cuda(spec.engine):

@@ -289,7 +289,6 @@ def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
 
 
 def _retry(folder: StudyFolder) -> Done:
-    """Enqueue every failed trial again with the same values, as a new trial."""
     store = open_store(folder)
     with store.storage.transaction():
         failed = [(cell, trial) for cell in store.cells for trial in store.tally(cell).failed()]
@@ -428,7 +427,6 @@ def _point(space: Space, searched: Mapping[str, Any]) -> dict[str, Any]:
 def _enqueue(
     store: Store, cell: Cell, point: Mapping[str, Any], attributes: Mapping[str, Any]
 ) -> tuple[str, int]:
-    """Add a trial to Optuna's queue; return its cell and number."""
     study = store.study(cell)
     study.enqueue_trial(dict(point), dict(attributes))
     return cell.key, max(trial.number for trial in study.get_trials(deepcopy=False))

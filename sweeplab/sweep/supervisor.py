@@ -206,7 +206,6 @@ class _Supervisor:
         return StudyEnd(self.folder, status, [*errors, *self.notifier.errors])
 
     def _supervise(self) -> None:
-        """Keep workers on the study until no work is left."""
         read = now = time.monotonic()
         n_interrupts, waited_for = 0, ""
         while self._goes_on():
@@ -315,7 +314,6 @@ class _Supervisor:
             self.shipping.hear(event)  # after callbacks, which may have logged something
 
     def _read_feed(self) -> None:
-        """Take in the events that workers elsewhere have left in the run folders."""
         for event in self._stream.new():
             if isinstance(event, events.TrialEnded):
                 self.pool.note_end(event)
@@ -355,7 +353,6 @@ class _Supervisor:
             self.engine.stop()
 
     def _finish(self) -> tuple[str, list[str]]:
-        """Bring tracking up to date and close it; return the study's status and its errors."""
         for _ in range(2):  # the stream looks for the end of a run only after it has found the run
             self._read_feed()
         errors = [*self.progress.errors, *self.pool.failures]

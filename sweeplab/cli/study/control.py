@@ -237,7 +237,6 @@ def doctor(
 
 
 def _print(check: Check) -> None:
-    """Print a check on one line, and its cure unbroken on the next, to be copied."""
     from rich.text import Text
 
     verdict = (f"{check.verdict:4}", COLORS[check.verdict])

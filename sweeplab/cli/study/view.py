@@ -315,7 +315,6 @@ def _is_live(screen: Console) -> bool:
 def _following(
     name: str, screen: Console, live: bool, interrupts: Callable[[], int] = lambda: 0
 ) -> Iterator[Callable[[events.Event, StudyProgress], None]]:
-    """Show a study while entered: yield a function that takes its events and draws a view or prints lines."""
     if not live:
         yield Lines(screen).update
         return

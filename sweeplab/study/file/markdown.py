@@ -110,7 +110,6 @@ class MarkdownTables:
 
 
 def _untried(name: str, value: Any, entry: SearchSpec) -> str:
-    """Say why the first trial does not train a value that the tables have."""
     if isinstance(entry, Derived):
         return f"{name} is derived, not {shown(value)}, as it depends on what is searched"
     return f"{name} {shown(value)} is not in its range: the first trial draws one"
@@ -144,7 +143,6 @@ def parse_tables(text: str) -> MarkdownTables:
 
 
 def _add(tables: MarkdownTables, name: str, line: int, written: str, searched: str) -> list[str]:
-    """Add a row's value and range to the tables; return what is left out of them."""
     row, notices = TABLE[name], list[str]()
     read: dict[str, tuple[dict[str, Any], Any]] = {}
     try:

@@ -77,7 +77,6 @@ def plain(cell: str) -> str:
 
 
 def _readings(row: Hyperparameter, text: str) -> Iterator[Any]:
-    """Yield the possible values of the text for this kind of row, the likeliest first."""
     word = text.strip("()[] ").lower()
     if word in NOT_SAID:
         return
@@ -193,7 +192,6 @@ def read_search(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _searched(words: Sequence[str]) -> dict[str, tuple[Any, str]]:
-    """Parse options `--search` as `read_search` does; return each entry with its option."""
     entered = dict[str, tuple[Any, str]]()
     for word in words:
         names, equals, written = word.partition("=")

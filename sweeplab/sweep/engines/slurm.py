@@ -66,8 +66,6 @@ class NoCluster(SlurmFailure):
 
 
 class _Task(NamedTuple):
-    """A task of a job array, as squeue reports it."""
-
     state: str
     node: str
     reason: str

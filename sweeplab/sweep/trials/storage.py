@@ -312,7 +312,6 @@ class TrialStorage(BaseStorage):
         self._writes.setdefault(table, {})[tuple(row[name] for name in tables.KEYS[table])] = row
 
     def _write(self) -> None:
-        """Write all additions and changes, one statement per table."""
         assert self._connection is not None
         for table, rows in self._writes.items():
             self._connection.execute(tables.upsert(table, self.engine.dialect.name), [*rows.values()])

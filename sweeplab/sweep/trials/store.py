@@ -375,7 +375,6 @@ class Store:
         return bool(spent + planned >= self.budget.flops)
 
     def _ask(self, cell: Cell) -> Claim | None:
-        """Ask for a new trial; None if no new point is found that meets the cell's constraints."""
         study = self.study(cell)
         for left in reversed(range(MOST_DRAWS)):
             with warnings.catch_warnings(action="ignore"):

@@ -174,7 +174,6 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _study_trials(spec: StudySpec, lab: Path, name: str, data: DataDescription) -> Iterator[FinishedTrial]:
-    """Yield the trials of another study, each by the run of its first seed."""
     if name == spec.name:
         raise BadInput("a study cannot start from itself")
     try:
