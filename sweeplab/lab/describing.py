@@ -14,7 +14,6 @@ from sweeplab.lab.identity import DIGEST_CHARACTERS
 from sweeplab.lab.listing import (
     StudyTrials,
     Trial,
-    find_best,
     find_metric,
     has_one_task,
     read_spec,
@@ -113,7 +112,7 @@ def publish(folder: StudyFolder, cell: str | None = None, name: str | None = Non
     """
     from sweeplab.tracking.models import publish_model
 
-    best = find_best(folder, cell)
+    best = StudyTrials(folder).find(cell)
     checkpoints = best_checkpoints([[best]])
     if not checkpoints:
         keep = "track: {checkpoints: best} keeps one"

@@ -412,8 +412,3 @@ def _tried(trial: Trial) -> Tried:
     sizes = {name: getattr(values, name) for name in trial.start.grid}
     losses = {seed: end.valued_val_loss for seed, end in zip(trial.seeds, trial.ends, strict=False)}
     return Tried.of((trial.cell, trial.number), value, sizes, trial.start.sampled, losses)
-
-
-def find_best(folder: StudyFolder, cell: str | None = None, number: int | None = None) -> Trial:
-    """Return the trial that `StudyTrials.find` finds."""
-    return StudyTrials(folder).find(cell, number)

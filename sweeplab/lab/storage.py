@@ -41,6 +41,8 @@ WARM_START = "warm_start"
 REPEATS = "repeats"
 # A trial that measures the values of an earlier one on other seeds; its value is what is added to each seed.
 SEED_OFFSET = "seed_offset"
+# A pruned trial that continues to its end; its value is the iteration at which it was pruned.
+PROMOTED = "promoted"
 # Optuna trials with one of these are not the study's own: they came from elsewhere, or were never trained.
 VOID = ("infeasible", REPEATS, "withdrawn", WARM_START)
 

@@ -24,7 +24,7 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.study.plan import WorkerResources
 from sweeplab.study.spec import Engine
 from sweeplab.sweep.engines.local import LocalEngine
-from sweeplab.sweep.pool import MOST_ALIKE, WorkerPool
+from sweeplab.sweep.supervisor import MOST_ALIKE, WorkerPool
 from sweeplab.sweep.worker import LEAVING_SIGNALS
 
 pytestmark = pytest.mark.faults

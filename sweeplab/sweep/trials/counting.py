@@ -16,7 +16,7 @@ import sqlalchemy as sql
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from sweeplab.lab.storage import REPEATS, VOID
+from sweeplab.lab.storage import PROMOTED, REPEATS, VOID
 from sweeplab.records.runs import RunState
 from sweeplab.study.space import Cell
 
@@ -59,8 +59,6 @@ def _forwarded(name: str) -> Callable[..., Any]:
     return call
 
 
-# The attribute of a pruned trial that continues to its end; its value is the iteration at which it was pruned.
-PROMOTED = "promoted"
 # How many of the newest and of the best ended trials of a cell TPE models.
 NEWEST, BEST = 1_000, 1_000
 
