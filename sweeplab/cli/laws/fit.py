@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from sweeplab.cli.laws.source import (
+    NUMBER_TEXT,
     Budget,
     Columns,
     Count,
@@ -17,15 +18,16 @@ from sweeplab.cli.laws.source import (
     counting_of,
     is_file,
     names_in,
+    number_row,
+    print_numbers,
     read_source,
+    say_reasons,
     studies_from,
 )
 from sweeplab.cli.options import Lab, option
 from sweeplab.cli.printing import Answer, cell_text, print_rows, progress, say, say_warnings
 from sweeplab.formatting import listed, several, several_named
 from sweeplab.records.folders import lab_folder
-
-_TEXT = ("quantity", "verdict", "meaning")
 
 
 def fit(
@@ -95,9 +97,7 @@ def _print_assessment(assessment: dict[str, Any]) -> None:
     for sentence in assessment["choice"]:
         say(sentence)
     entries = assessment["parameters"] | assessment["derived"]
-    print_rows([_row(name, entry) for name, entry in entries.items()], text=_TEXT)
-    say()
-    _say_reasons(entries)
+    print_numbers(entries)
     for sentence in assessment["misfit"]["sentences"]:
         if sentence not in assessment["warnings"]:
             say(sentence)
@@ -210,18 +210,18 @@ def _print_approaches(answer: dict[str, Any]) -> None:
     )
     _say_conventions(answer)
     rows = [
-        {"approach": approach} | _row(name, entry) | {"meaning": None}
+        {"approach": approach} | number_row(name, entry) | {"meaning": None}
         for approach, numbers in answer["roads"].items()
         for name, entry in numbers.items()
     ]
-    print_rows(rows, text=("approach", *_TEXT))
+    print_rows(rows, text=("approach", *NUMBER_TEXT))
     if budgets := answer["isoflop"]["budgets"]:
         keys = ("flops", "n_rows", "n_opt", "n_opt_low", "n_opt_high", "d_opt", "loss", "why_none")
         say()
         print_rows(budgets, text=("why_none",), keys=keys)
     say()
     for approach, numbers in answer["roads"].items():
-        _say_reasons(numbers, f"{approach}: ")
+        say_reasons(numbers, f"{approach}: ")
     for disagreement in answer["disagreements"]:
         say(disagreement["says"])
     say_warnings(answer["warnings"])
@@ -269,26 +269,8 @@ def _print_shape(answer: dict[str, Any]) -> None:
         say(sentence)
 
 
-def _row(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
-    ends = {end: cell_text(entry[end]) for end in ("low", "high")}
-    refits = " to ".join(map(cell_text, entry["bootstrap"])) if "bootstrap" in entry else None
-    return {
-        **{"quantity": name, "value": entry["value"], **ends, "bootstrap": refits},
-        **{"verdict": entry["verdict"], "meaning": entry["meaning"]},
-    }
-
-
 def _say_conventions(answer: Mapping[str, Any]) -> None:
     say("; ".join(f"{name}: {what}" for name, what in answer["conventions"].items()) + "\n")
-
-
-def _say_reasons(entries: Mapping[str, Mapping[str, Any]], prefix: str = "") -> None:
-    reasons: dict[str, list[str]] = {}
-    for name, entry in entries.items():
-        if entry["verdict"] != "identified":
-            reasons.setdefault(f"{entry['verdict']}: {entry['why']}", []).append(name)
-    for reason, names in reasons.items():
-        say(f"{prefix}{', '.join(names)}: {reason}")
 
 
 _MOST_NAMED = 8
@@ -345,18 +327,12 @@ def _cause_row(cause: Mapping[str, Any]) -> dict[str, Any]:
     from sweeplab.analysis.causes import time_of
 
     cure, shares = cause["cure"], {name: cause[name] for name in ("share", "low", "high")}
-    row = {"cause": cause["name"], **{name: _share(each) for name, each in shares.items()}}
-    row |= {"of the loss": _share(cause["size"], 2) if cause["share"] is not None else None}
+    row = {"cause": cause["name"], **{name: _percent(each, ".0") for name, each in shares.items()}}
+    row |= {"of the loss": _percent(cause["size"]) if cause["share"] is not None else None}
     if cure is None:
         return row | {"": None, "cure": None, "takes": None, "half width then": None}
     then = cell_text(cure["half_width"])
     return row | {"": cause["state"], "cure": cure["words"], "takes": time_of(cure), "half width then": then}
-
-
-def _share(share: float | None, digits: int = 0) -> str | None:
-    if share is None:
-        return None
-    return f"{share:.{digits}%}"
 
 
 def _print_settings(audited: dict[str, Any]) -> None:

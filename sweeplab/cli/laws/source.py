@@ -1,15 +1,17 @@
-"""What `laws` commands read: the points of a table's file or of studies."""
+"""What `laws` commands share: the points of a table's file or of studies, and how numbers are printed."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from sweeplab.cli.options import argument, option, studies
+from sweeplab.cli.printing import cell_text, print_rows, say
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import several
 
@@ -139,3 +141,34 @@ def is_file(source: str) -> bool:
 
     path = Path(source)
     return path.is_file() or ("," not in source and is_table(path))
+
+
+# The columns of text in a table of numbers.
+NUMBER_TEXT = ("quantity", "verdict", "meaning")
+
+
+def number_row(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a number with its interval and verdict as a row of a table."""
+    ends = {end: cell_text(entry[end]) for end in ("low", "high")}
+    refits = " to ".join(map(cell_text, entry["bootstrap"])) if "bootstrap" in entry else None
+    return {
+        **{"quantity": name, "value": entry["value"], **ends, "bootstrap": refits},
+        **{"verdict": entry["verdict"], "meaning": entry["meaning"]},
+    }
+
+
+def say_reasons(entries: Mapping[str, Mapping[str, Any]], prefix: str = "") -> None:
+    """Say why numbers are not identified, those with the same reason in one line."""
+    reasons: dict[str, list[str]] = {}
+    for name, entry in entries.items():
+        if entry["verdict"] != "identified":
+            reasons.setdefault(f"{entry['verdict']}: {entry['why']}", []).append(name)
+    for reason, names in reasons.items():
+        say(f"{prefix}{', '.join(names)}: {reason}")
+
+
+def print_numbers(entries: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print numbers as a table, then why some of them are not identified."""
+    print_rows([number_row(name, entry) for name, entry in entries.items()], text=NUMBER_TEXT)
+    say()
+    say_reasons(entries)

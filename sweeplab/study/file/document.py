@@ -29,8 +29,6 @@ _TAG = "tag:yaml.org,2002:"
 _TEXTS = {_TAG + name for name in ("str", "timestamp", "merge")}
 _CONSTRUCTED = {_TAG + name for name in ("int", "float", "bool", "null")}
 
-_Entry = tuple[Node, Node]
-
 
 def file_text(path: Path, most_bytes: int) -> str:
     """Return the text of a file that the user wrote."""

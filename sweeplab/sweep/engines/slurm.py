@@ -36,11 +36,11 @@ CLUSTER = "a machine of the cluster, such as its login node, or --engine local"
 # The states of a job that waits to run.
 QUEUED = (
     "PENDING",
+    "CONFIGURING",
     "REQUEUED",
     "REQUEUE_HOLD",
     "REQUEUE_FED",
     "SPECIAL_EXIT",
-    "CONFIGURING",
     "RESV_DEL_HOLD",
 )
 IN_SERVICE = ("idle", "mixed", "allocated", "completing")  # the states of a node that runs jobs
