@@ -54,7 +54,17 @@ if TYPE_CHECKING:
 _Part = TypeVar("_Part")
 _ObjectiveClass = TypeVar("_ObjectiveClass", bound="type[Objective]")
 _TokenizerClass = TypeVar("_TokenizerClass", bound="type[Tokenizer]")
-KINDS = ("corpus", "tokenizer", "activation", "metric", "hyperparameter", "objective", "model")
+# The table of the parts of each kind.
+_TABLES = {
+    "corpus": "data.corpora:CORPORA",
+    "tokenizer": "data.tokenizers:TOKENIZERS",
+    "activation": "model.shape:ACTIVATIONS",
+    "metric": "train.run:METRICS",
+    "hyperparameter": "hyperparameters:TABLE",
+    "objective": "data.objectives:OBJECTIVES",
+    "model": "model.shape:MODELS",
+}
+KINDS = tuple(_TABLES)
 # The kinds whose names are the choices of a row of the table.
 _CHOSEN = ("activation", "objective", "model")
 _TYPES: Mapping[Any, Kind] = {int: "int", float: "float", bool: "bool", str: "str"}
@@ -250,33 +260,9 @@ def metric(name: str, at: Literal["evaluation", "end"] | None = None) -> Callabl
 
 def table_of(kind: str) -> dict[str, Any]:
     """Return the table of the parts of a kind, by name."""
-    match kind:
-        case "corpus":
-            from sweeplab.data.corpora import CORPORA
-
-            return CORPORA
-        case "tokenizer":
-            from sweeplab.data.tokenizers import TOKENIZERS
-
-            return TOKENIZERS
-        case "metric":
-            from sweeplab.train.run import METRICS
-
-            return METRICS
-        case "objective":
-            from sweeplab.data.objectives import OBJECTIVES
-
-            return OBJECTIVES
-        case "hyperparameter":
-            return TABLE
-        case "model":
-            from sweeplab.model.shape import MODELS
-
-            return MODELS
-        case _:
-            from sweeplab.model.shape import ACTIVATIONS
-
-            return ACTIVATIONS
+    module, _, name = _TABLES[kind].partition(":")
+    table: dict[str, Any] = getattr(importlib.import_module(f"sweeplab.{module}"), name)
+    return table
 
 
 def add(kind: str, name: str, part: Any) -> None:

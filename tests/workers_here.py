@@ -58,7 +58,7 @@ class ThreadEngine(WorkerEngine):
         code = 1
         with self.log(index).open("a") as log:
             try:
-                code = work(starter, self.folder, self.resources[index].threads, self.force)
+                code = work(starter, self.folder, self.resources[index].threads)
             except Exception:
                 log.write(traceback.format_exc())
         del self._starters[index]
