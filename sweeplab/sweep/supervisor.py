@@ -25,7 +25,6 @@ from sweeplab.errors import BadInput, DamagedFile, StorageUnavailable, TrackingU
 from sweeplab.files import machine, make_folder, write_whole
 from sweeplab.lab import events
 from sweeplab.lab.describing import describe, summarize
-from sweeplab.lab.events import Event, TrialEnded, WorkerDone, WorkerExited
 from sweeplab.lab.identity import check_same_study, code_versions, orders_in_words, versions, write_study
 from sweeplab.lab.listing import read_spec
 from sweeplab.records.folders import StudyFolder, service_file
@@ -65,7 +64,7 @@ class WorkerPool:
     """
 
     def __init__(
-        self, engine: WorkerEngine, store: Store, on_event: Callable[[Event], None], shortage: str = ""
+        self, engine: WorkerEngine, store: Store, on_event: Callable[[events.Event], None], shortage: str = ""
     ) -> None:
         self._shortage, self._n_out_of_memory = shortage, n_out_of_memory()
         self._engine, self._store, self._on_event = engine, store, on_event
@@ -107,15 +106,15 @@ class WorkerPool:
             while (left := tick - time.monotonic()) > 0:
                 event = self._engine.events.get(timeout=left)
                 match event:
-                    case WorkerDone(worker=int(index)):
+                    case events.WorkerDone(worker=int(index)):
                         self._known[index] = event.revision
-                    case WorkerExited(worker=int(index)):
+                    case events.WorkerExited(worker=int(index)):
                         self._handle_exit(index, event.code, stopping)
-                    case TrialEnded():
+                    case events.TrialEnded():
                         self.note_end(event)
                 self._on_event(event)
 
-    def note_end(self, event: TrialEnded) -> None:
+    def note_end(self, event: events.TrialEnded) -> None:
         """Record that a trial has ended, so that deaths of workers before it do not count as in a row."""
         if event.ending.outcome is not RunState.FAILED:
             self._deaths.clear()
