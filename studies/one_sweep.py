@@ -108,7 +108,7 @@ def train(trial: optuna.Trial, train_split: Tensor, val_split: Tensor, n_tokens:
 
 
 def sweep(train_text: str, val_text: str, folder: Path) -> optuna.Study:
-    """Train a trial for each learning rate. (sweep/trials/, and sweep/work/ for several workers)"""
+    """Train a trial for each learning rate. (sweep/trials/, and sweep/ for several workers)"""
     characters = {character: at for at, character in enumerate(sorted({*train_text, *val_text}))}
     splits = [torch.tensor([*map(characters.__getitem__, text)]) for text in (train_text, val_text)]
     mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")

@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, TrackingUnavailable, options_as_arguments
 from sweeplab.formatting import several, yaml_text
-from sweeplab.lab.chosen import StudyTrials
 from sweeplab.lab.events import Callbacks, Event, OnEvaluation, OnTrialEnd, TrialEnded
 from sweeplab.lab.identity import check_same_study
-from sweeplab.lab.listing import tracking_uri_of
+from sweeplab.lab.listing import StudyTrials, tracking_uri_of
 from sweeplab.lab.showing import show_study, study_row
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.plan import Plan
 from sweeplab.study.space import LONGEST_KEY
 from sweeplab.study.spec import Confirm
 from sweeplab.sweep.planning import Outlook, check_reach, look_ahead, make_plan
-from sweeplab.sweep.work.progress import StudyProgress, ended_in_words
+from sweeplab.sweep.progress import StudyProgress, ended_in_words
 from sweeplab.tracking import open_tracker
 
 if TYPE_CHECKING:
@@ -202,8 +201,8 @@ class Study(Results):
         Raises:
             BadInput: the study cannot start.
         """
-        from sweeplab.study.objects import with_algorithms
-        from sweeplab.sweep.work.supervisor import run_study  # SQLAlchemy with it: slow to import
+        from sweeplab.study.algorithms import with_algorithms
+        from sweeplab.sweep.supervisor import run_study  # SQLAlchemy with it: slow to import
 
         self.spec = with_algorithms(self.spec, sampler, pruner)
 
@@ -239,7 +238,7 @@ class Study(Results):
         return StudyResult(ending.folder, status, [*errors, *callbacks.errors], report)
 
     def _prune(self, cell: str, trial: int) -> None:
-        from sweeplab.sweep.control.steering import prune_trial
+        from sweeplab.sweep.steering import prune_trial
 
         prune_trial(self.folder, cell, trial)
 
@@ -312,7 +311,7 @@ class Study(Results):
             BadInput: nothing is given, a value is not a budget, or the range cannot be widened.
         """
         from sweeplab.lab.listing import read_spec
-        from sweeplab.sweep.control import steering
+        from sweeplab.sweep import steering
 
         with options_as_arguments():
             done = steering.extend(self.folder, trials_per_cell, time, widen)
@@ -326,7 +325,7 @@ class Study(Results):
         Raises:
             BadInput: the study neither searches a name nor has it in its grid, or does not allow a value.
         """
-        from sweeplab.sweep.control import steering
+        from sweeplab.sweep import steering
 
         return steering.enqueue(self.folder, [f"{name}={yaml_text(value)}" for name, value in values.items()])
 
@@ -341,7 +340,7 @@ class Study(Results):
         if self._is_run_here:
             self._is_to_stop = True
             return
-        from sweeplab.sweep.control import steering
+        from sweeplab.sweep import steering
 
         steering.stop(self.folder)
 

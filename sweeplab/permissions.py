@@ -160,7 +160,6 @@ def _is_ambiguous(address: str) -> bool:
 
 
 def _folder() -> Path | None:
-    """Return the folder of what is remembered; None for a user without a home."""
     from platformdirs import user_state_path
 
     folder = user_state_path("sweeplab")

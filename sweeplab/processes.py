@@ -1,4 +1,9 @@
-"""Start further interpreters: their modules come from their installation, never from the folder that one stands in."""
+"""How interpreters are started: without modules of the working folder, with private parts of libraries or not.
+
+A private part is faster than what its library offers publicly, and may change with any version. Each library has one
+file for them, with a public way behind the same calls: Optuna `sweep/trials/tables.py`, torch `train/private.py`, Ray
+`sweep/engines/private.py`. A file's `why_public` says why its public way is taken.
+"""
 
 from __future__ import annotations
 
@@ -28,3 +33,12 @@ def end_with_parent() -> None:
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+# The environment variable that switches all private ways off, for all processes that share a lab.
+VARIABLE = "SWEEPLAB_PUBLIC_ONLY"
+
+
+def switched_off() -> str:
+    """Return that the user has switched the private ways off; empty where they may be taken."""
+    return f"{VARIABLE} is set" * (os.environ.get(VARIABLE, "") not in ("", "0"))

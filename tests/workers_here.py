@@ -20,7 +20,7 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.sweep.engines import local
 from sweeplab.sweep.engines.base import WorkerEngine, WorkerPlace
 from sweeplab.sweep.trials.commands import Commands
-from sweeplab.sweep.work.worker import Starter, work
+from sweeplab.sweep.worker import Starter, work
 
 
 class Here(Starter):
@@ -58,7 +58,7 @@ class ThreadEngine(WorkerEngine):
         code = 1
         with self.log(index).open("a") as log:
             try:
-                code = work(starter, self.folder, self.resources[index].threads, self.force)
+                code = work(starter, self.folder, self.resources[index].threads)
             except Exception:
                 log.write(traceback.format_exc())
         del self._starters[index]

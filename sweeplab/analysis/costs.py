@@ -19,7 +19,7 @@ from sweeplab.analysis.trials import COUNTED, LOST, TRIAL, WORST_FIRST, finite
 from sweeplab.laws.intervals import share_interval
 
 if TYPE_CHECKING:
-    from sweeplab.sweep.work.pruned import Audited
+    from sweeplab.sweep.pruned import Audited
 
 
 PHASES = ("training", "evaluation")

@@ -29,7 +29,7 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.laws.comparing import FALSE_ALARM, Array, CellComparison, CellTrials, compare
 from sweeplab.laws.evidence import DIFFERENT, NOT_SEEN, UNKNOWN, Evidence
 from sweeplab.laws.intervals import LEVEL, student
-from sweeplab.records.folders import Confirmed
+from sweeplab.records.confirmed import Confirmed
 
 ALL_CELLS = "all shared cells"
 MEASURES = {"best": "best_val_loss", "final": "final_val_loss"}

@@ -15,11 +15,8 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from sweeplab.cli import runs
-from sweeplab.cli.data import data
-from sweeplab.cli.doctor import doctor
-from sweeplab.cli.hyperparameters import hyperparameters, schema
-from sweeplab.cli.laws.audit import audit
-from sweeplab.cli.laws.fit import compare, fit, isoflop, shape
+from sweeplab.cli.hyperparameters import data, hyperparameters, schema
+from sweeplab.cli.laws.fit import audit, compare, fit, isoflop, shape
 from sweeplab.cli.laws.hyperparameters import hyperparameter_laws
 from sweeplab.cli.laws.ledger import forecast, ledger, verify
 from sweeplab.cli.laws.next import next_runs
@@ -31,10 +28,11 @@ from sweeplab.cli.report import compare_studies, dashboard, scaling, sweep, ui
 from sweeplab.cli.storage import backup_storage, start_storage, stop_storage, storage_status
 from sweeplab.cli.streams import FULL, open_streams, outlive_readers
 from sweeplab.cli.study import control
+from sweeplab.cli.study.control import doctor
 from sweeplab.cli.study.manage import init, rename, rm
-from sweeplab.cli.study.predict import predict as predict_size
-from sweeplab.cli.study.run import bench, confirm, logs, plan, run, watch, work
+from sweeplab.cli.study.run import bench, confirm, logs, plan, run, watch
 from sweeplab.cli.study.show import best, diff, export, list_studies, publish, show
+from sweeplab.cli.study.transfer import predict as predict_size
 from sweeplab.cli.study.transfer import transfer
 from sweeplab.errors import (
     EXIT_BAD_INPUT,
@@ -58,7 +56,7 @@ GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
         # Before a run, during it, then its results and the order in the lab.
         (
             *(init, plan, bench, run, watch, logs),
-            *(control.stop, control.pause, control.resume, control.extend, control.enqueue, work),
+            *(control.stop, control.pause, control.resume, control.extend, control.enqueue),
             *(
                 confirm,
                 show,
@@ -108,7 +106,6 @@ NAMES: dict[Callable[..., Any], str] = {
 }
 
 
-HIDDEN = (work,)  # for engines: help does not list it
 DAILY = ("study run", "study list", "study show", "study best", "report scaling", "ui")
 
 
@@ -183,7 +180,7 @@ def group_of(help: str, commands: tuple[Callable[..., Any], ...]) -> typer.Typer
     group.callback()(lambda: None)
     for command in commands:
         wrapped = {"Answer": printed}.get(command.__annotations__["return"], lambda plain: plain)(command)
-        group.command(NAMES.get(command), hidden=command in HIDDEN)(wrapped)
+        group.command(NAMES.get(command))(wrapped)
     return group
 
 
@@ -235,7 +232,7 @@ def _ended() -> int | None:
         code = _whole()(prog_name="sweeplab", standalone_mode=False)
         sys.stdout.flush()
     except Exception as error:
-        from sweeplab.lab.disk import folder_gone, full_disk
+        from sweeplab.files import folder_gone, full_disk
 
         message = full_disk(error, labs_in_use()) or folder_gone(error)
         if message is None:

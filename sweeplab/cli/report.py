@@ -90,7 +90,7 @@ def sweep(
     """
     folder = named_study(name, lab)
     if audit_pruning is not None:
-        from sweeplab.sweep.work.pruned import audit_pruning as audit
+        from sweeplab.sweep.pruned import audit_pruning as audit
 
         audit(folder, audit_pruning, lambda text: typer.echo(text, err=True), allow_plugins)
     return _write("sweep", [folder.name], lab, None, dashboard, form, single_file)

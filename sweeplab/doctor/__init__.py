@@ -26,9 +26,7 @@ def examine(lab: Path, folder: StudyFolder | None = None, spec: StudySpec | None
     yield from machine.lab_checks(lab)
     elsewhere = files_elsewhere(lab)
     if folder is None:
-        from sweeplab.doctor import engines
-
-        yield from engines.slurm_check()
+        yield from machine.slurm_check()
         yield machine.tracking_check(lab)
         yield from machine.moved_check(lab, elsewhere)
         yield from (study.storage_check(StudyFolder(lab, name)) for name in study_names(lab))
@@ -47,9 +45,7 @@ def examine(lab: Path, folder: StudyFolder | None = None, spec: StudySpec | None
     yield from storage
     is_stored = all(check.verdict == "ok" for check in storage)
     if spec and spec.engine.type != "local":
-        from sweeplab.doctor import engines  # slow to import
-
-        yield from engines.engine_checks(folder, spec, is_stored)
+        yield from machine.engine_checks(folder, spec, is_stored)
     if not storage or not is_stored:
         return
     yield from study.worker_checks(opened)

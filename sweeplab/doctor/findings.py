@@ -249,8 +249,7 @@ def end_of(run: RunFolder) -> RunEnd | None:
 
 
 def _contradiction(trial: FrozenTrial, run: RunFolder, space: Space) -> str:
-    """Say in what the storage contradicts a run's records; an empty text if in nothing."""
-    from sweeplab.sweep.trials.reopening import stored_point
+    from sweeplab.sweep.trials.commands import stored_point
     from sweeplab.sweep.trials.store import OPTUNA_STATES
 
     try:

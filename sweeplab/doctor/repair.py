@@ -26,9 +26,9 @@ from sweeplab.lab.describing import describe, summarize
 from sweeplab.lab.showing import is_close
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder, RunState
+from sweeplab.study.file.reading import check_imported
 from sweeplab.study.inputs import recorded_dataset
 from sweeplab.study.plan import Plan
-from sweeplab.study.plugins import check_imported
 from sweeplab.tracking import open_tracker
 
 Trial = tuple[str, int]
@@ -87,8 +87,6 @@ def repair_study(folder: StudyFolder, dry_run: bool = False, allow_plugins: bool
 
 
 class _Repair:
-    """Repairs a study's trials in its storage and its folders."""
-
     def __init__(self, study: OpenedStudy, repaired: Repaired, dry_run: bool) -> None:
         self.study, self.folder, self.store = study, study.folder, study.store
         self.repaired, self.dry_run = repaired, dry_run
@@ -201,13 +199,11 @@ class _Repair:
 
 
 def _free(path: Any) -> Any:
-    """Append a number to a path if such a file exists."""
     others = (path.with_name(f"{path.name}.{number}") for number in range(1, 1000))
     return next(each for each in (path, *others) if not each.exists())
 
 
 def _repair_tracking(study: OpenedStudy, repaired: Repaired, dry_run: bool) -> None:
-    """Ship the runs that MLflow lacks, and take away those that are trained again."""
     folder, findings = study.folder, list(tracking_findings(study))
     repaired.done += [(finding, FAULTS[finding.kind].repaired) for finding in findings]
     if dry_run or not (findings or repaired.to_train):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import AUTO
-from sweeplab.lab.chosen import StudyTrials, find_best
 from sweeplab.lab.identity import DIGEST_CHARACTERS
 from sweeplab.lab.listing import (
+    StudyTrials,
     Trial,
     find_metric,
     has_one_task,
@@ -95,7 +95,6 @@ def best_checkpoints(by_task: Iterable[Sequence[Trial]]) -> dict[str, RunFolder]
 
 
 def _how_to_go_on(folder: StudyFolder, best: Trial | None, state: str) -> list[str]:
-    """Suggest what comes next: continue an incomplete study, else use its best trial."""
     if state != "complete":
         return [folder.command("run")]
     commands = [folder.command("study confirm")]
@@ -113,7 +112,7 @@ def publish(folder: StudyFolder, cell: str | None = None, name: str | None = Non
     """
     from sweeplab.tracking.models import publish_model
 
-    best = find_best(folder, cell)
+    best = StudyTrials(folder).find(cell)
     checkpoints = best_checkpoints([[best]])
     if not checkpoints:
         keep = "track: {checkpoints: best} keeps one"

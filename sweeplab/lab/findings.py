@@ -16,8 +16,7 @@ from typing import Any, Literal
 from sweeplab.errors import DamagedFile
 from sweeplab.formatting import several, several_named, written
 from sweeplab.hyperparameters import TABLE
-from sweeplab.lab.chosen import StudyTrials
-from sweeplab.lab.listing import Trial
+from sweeplab.lab.listing import StudyTrials, Trial
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.problems import LENGTHS
@@ -148,7 +147,6 @@ def widened(name: str, entry: Mapping[str, Any], end: str) -> float:
 
 
 def _place(entry: Mapping[str, Any], value: float) -> float:
-    """Place a value in its range, from 0 to 1."""
     low, high = entry["min"], entry["max"]
     if entry.get("log"):
         low, high, value = map(math.log, (low, high, value))
@@ -189,7 +187,6 @@ def trend(groups: Iterable[Sequence[tuple[float, Any]]]) -> float:
 def _above_n_grams(
     baselines: Mapping[str, Mapping[str, Any]], best: Mapping[str, Trial]
 ) -> Iterator[Finding]:
-    """Yield a finding if in every cell the lowest loss is above that of n-grams."""
     losses = {cell: trial.value for cell, trial in best.items() if trial.value is not None}
     above = [cell for cell, loss in losses.items() if cell in baselines and loss > baselines[cell]["loss"]]
     if not above or len(above) < len(best):
@@ -231,7 +228,6 @@ def _length_of(trial: Trial) -> str:
 
 
 def _extent(values: Iterable[float], write: Callable[[float], str] = written) -> str:
-    """Write the smallest and the largest of several values, or the only one."""
     ordered = sorted(values)
     low, high = write(ordered[0]), write(ordered[-1])
     if low == high:
@@ -276,7 +272,6 @@ def fall_at_end(curve: Pairs) -> float | None:
 def _patience(
     study: Mapping[str, Any], best: Mapping[str, Trial], ended: Sequence[Trial]
 ) -> Iterator[Finding]:
-    """Yield a finding if the study's file sets a patience that has stopped no run."""
     sections = (study["fixed"], study["grid"], study["search"], *study.get("cells", ()))
     if not any("patience" in section for section in sections):
         return
@@ -297,7 +292,6 @@ def _patience(
 
 
 def _of(cells: Mapping[str, Any], best: Mapping[str, Trial]) -> str:
-    """Say which best trials are meant."""
     if len(best) == 1:
         return " of the best trial"
     if len(cells) == len(best):

@@ -124,7 +124,6 @@ def write_orders(folder: StudyFolder, spec: StudySpec, by: Mapping[str, str]) ->
 
 
 def _value_at(study: Mapping[str, Any], place: str) -> Any:
-    """Read the value at a place of a study, None if it has none."""
     value: Any = study
     for key in place.split("."):
         if not isinstance(value, dict):
@@ -239,7 +238,6 @@ def _identity(study: Mapping[str, Any], part: str) -> Any:
 
 
 def _said(value: Any) -> str:
-    """Write a value as a study file has it, cut where it is long."""
     if value is None:
         return "not given"
     if isinstance(value, Mapping) and [*value] == ["choices"]:

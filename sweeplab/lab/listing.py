@@ -1,4 +1,4 @@
-"""Find what a user names: a study of the lab, or a trial of a study."""
+"""Find what a user names: a study of the lab, or a trial of a study, such as the best by `study/choice.py`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab import plugins
-from sweeplab.data.task import TASK, have_one_task, loss_unit
+from sweeplab.data.task import TASK, have_one_task, loss_unit, task_of
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import shipped
 from sweeplab.formatting import several
-from sweeplab.records.cells import named_cell, some_of
-from sweeplab.records.folders import StudyFolder, WorkerPlace, is_name, lab_folder
+from sweeplab.records.folders import StudyFolder, WorkerPlace, is_name, lab_folder, named_cell, some_of
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState, TrialEnding
+from sweeplab.study.choice import Choice, Ranking, Tried, rank
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
+
 
 # What follows the name of a study in those of the studies that confirm its best trials.
 CONFIRMING = ("race", "race2", "confirm")
@@ -59,11 +60,7 @@ def state_in_phase(phase: str, places: Sequence[WorkerPlace]) -> StudyState:
 
 
 def study_state(folder: StudyFolder) -> StudyState:
-    """Return the state of a study, from its commands, its trials and whether a process runs it.
-
-    Raises:
-        BadInput: its storage cannot be read.
-    """
+    """Return the state of a study, from its commands, its trials and whether a process runs it."""
     from sweeplab.lab.storage import count_trials, last_start
 
     phase, status, is_extended = "run", "", False
@@ -121,11 +118,7 @@ def study_names(lab: Path) -> list[str]:
 
 
 def find_study(lab: str | Path | None, name: str) -> StudyFolder:
-    """Return a study's folder.
-
-    Raises:
-        BadInput: there is no such study; offers the nearest name.
-    """
+    """Return a study's folder."""
     folder = lab_folder(lab)
     names = study_names(folder)
     if not names and not file_of(name).is_file():
@@ -140,11 +133,7 @@ def find_study(lab: str | Path | None, name: str) -> StudyFolder:
 
 
 def latest_study(lab: Path | None) -> StudyFolder:
-    """Return the study of a lab that was run last; one that confirms another stands for that.
-
-    Raises:
-        BadInput: the lab has no study.
-    """
+    """Return the study of a lab that was run last; one that confirms another stands for that."""
     place = lab_folder(lab)
     names = study_names(place)
     confirming = {f"{name}.{part}" for name in names for part in CONFIRMING}
@@ -168,11 +157,7 @@ def file_of(name: str | Path) -> Path:
 
 
 def name_in(text: str) -> str:
-    """Return a study's name: the name in a study file, or the text itself if it is not a file.
-
-    Raises:
-        BadInput: the file has no name.
-    """
+    """Return a study's name: the name in a study file, or the text itself if it is not a file."""
     path = Path(text)
     if path.suffix not in (".yaml", ".yml") or not path.is_file():
         return text
@@ -185,9 +170,6 @@ def study_source(path: str | Path, lab: Path) -> Path:
     """Return the file of a study given by file or name: its own file, or the study as the lab ran it last.
 
     A study that comes with the package, such as studies/small.yaml, need not be in this folder.
-
-    Raises:
-        BadInput: there is no such study; offers the nearest name.
     """
     file, name = file_of(path), str(path)
     if file.is_file():
@@ -206,11 +188,7 @@ def study_source(path: str | Path, lab: Path) -> Path:
 
 
 def read_spec(folder: StudyFolder, allow_plugins: bool = False) -> StudySpec:
-    """Return the study as it was last run; without its plugins only the names of their parts are known.
-
-    Raises:
-        BadInput: its file in the lab is missing or damaged.
-    """
+    """Return the study as it was last run; without its plugins only the names of their parts are known."""
     from sweeplab.study.file.reading import read_study
 
     folder.read(folder.canonical_file)  # reports damage as such, not as a mistake in a study file
@@ -232,21 +210,13 @@ def find_metric(folder: StudyFolder) -> str:
 
 
 def check_free(lab: Path, name: str) -> None:
-    """Make sure that no study has this name.
-
-    Raises:
-        BadInput: a study has it.
-    """
+    """Make sure that no study has this name."""
     if name in study_names(lab):
         raise BadInput(f"a study {name!r} exists in {lab} already; give another name")
 
 
 def find_trial(study: str, trials: Mapping[str, Collection[int]], number: int, cell: str | None) -> str:
-    """Return the cell of the trial with a number; `trials` has the numbers of the trials in each cell.
-
-    Raises:
-        BadInput: there is no such cell or trial, or several cells have a trial of this number.
-    """
+    """Return the cell of the trial with a number; `trials` has the numbers of the trials in each cell."""
     if cell is not None:
         cell = named_cell(study, trials, cell)
     searched, where = trials, f"study {study}"
@@ -368,12 +338,77 @@ def tasks_may_differ(folder: StudyFolder) -> bool:
 
 
 def pick_trial(folder: StudyFolder, trials: Iterable[Trial], number: int, cell: str | None) -> Trial:
-    """Return the trial with a number, in a cell or in the only cell that has one.
-
-    Raises:
-        BadInput: there is no such trial or cell, or several cells have a trial of this number.
-    """
+    """Return the trial with a number, in a cell or in the only cell that has one."""
     by_cell: dict[str, dict[int, Trial]] = defaultdict(dict)
     for trial in trials:
         by_cell[trial.cell][trial.number] = trial
     return by_cell[find_trial(folder.name, by_cell, number, cell)][number]
+
+
+class StudyTrials:
+    """All trials of a study that have started, and the ranking of those with a value; read and ranked once."""
+
+    def __init__(self, folder: StudyFolder, trials: Iterable[Trial] | None = None) -> None:
+        self.folder = folder
+        self.all = read_trials(folder) if trials is None else [*trials]
+
+    @cached_property
+    def _rankings(self) -> list[Ranking]:
+        by_task: dict[str, list[Trial]] = defaultdict(list)
+        differ = self.folder.plan_file.exists() and tasks_may_differ(self.folder)
+        for trial in self.all:
+            if trial.has_value:
+                by_task[task_of(trial.start.values) if differ else ""].append(trial)
+        rankings = [rank([_tried(trial) for trial in of_task]) for of_task in by_task.values()]
+        return sorted(rankings, key=lambda ranking: ranking.order[0].value)
+
+    @cached_property
+    def _by_place(self) -> dict[tuple[str, int], Trial]:
+        return {(trial.cell, trial.number): trial for trial in self.all}
+
+    def by_task(self, cell: str | None = None) -> list[list[Trial]]:
+        """Return the trials that have a value, of a cell or of all, the best first, in one list per task."""
+        tasks = ([tried for tried in each.order if cell in (None, tried.cell)] for each in self._rankings)
+        return [[self._by_place[tried.place] for tried in of_task] for of_task in tasks if of_task]
+
+    def best_of_cells(self) -> dict[str, Trial]:
+        """Return the chosen trial of each cell that has one."""
+        best: dict[str, Trial] = {}
+        for trial in (trial for of_task in self.by_task() for trial in of_task):
+            best.setdefault(trial.cell, trial)
+        return dict(sorted(best.items()))
+
+    def choice(self, cell: str | None = None) -> Choice | None:
+        """Return how the chosen trial of a cell, or of all, was chosen; None without one, or if tasks differ."""
+        choices = [choice for each in self._rankings if (choice := each.choice(cell))]
+        if len(choices) == 1:
+            return choices[0]
+        return None
+
+    def cell_named(self, text: str | None) -> str | None:
+        """Return the cell with trials that a text names; None, for all cells, stays None."""
+        if text is None:
+            return None
+        return named_cell(self.folder.name, sorted({trial.cell for trial in self.all}), text)
+
+    def find(self, cell: str | None = None, number: int | None = None) -> Trial:
+        """Return the chosen trial of a cell or of all; with `number` that trial, however it ended."""
+        if number is not None:
+            return pick_trial(self.folder, self.all, number, cell)
+        name, cell = self.folder.name, self.cell_named(cell)
+        by_task = self.by_task(cell)
+        if not by_task:
+            where = name if cell is None else f"{name} in cell {cell}"
+            raise BadInput(f"no trial of study {where} has been trained to its end yet")
+        if len(by_task) > 1:
+            what = f"the cells of study {name} learn different tasks: no trial is best of all; name a cell"
+            raise BadInput(Problem(what, some_of(sorted({trial.cell for trial in self.all}))))
+        return by_task[0][0]
+
+
+def _tried(trial: Trial) -> Tried:
+    value, values = trial.value, trial.start.values
+    assert value is not None  # it has one
+    sizes = {name: getattr(values, name) for name in trial.start.grid}
+    losses = {seed: end.valued_val_loss for seed, end in zip(trial.seeds, trial.ends, strict=False)}
+    return Tried.of((trial.cell, trial.number), value, sizes, trial.start.sampled, losses)

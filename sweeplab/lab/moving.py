@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.files import make_folder, sync_folder, write_whole
-from sweeplab.lab.disk import TRASH
+from sweeplab.files import TRASH, make_folder, sync_folder, write_whole
 from sweeplab.lab.listing import check_free, read_spec, tracking_uri_of
 from sweeplab.lab.storage import open_database
 from sweeplab.records.folders import StudyFolder

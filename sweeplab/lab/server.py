@@ -111,7 +111,6 @@ class Server:
 
     @property
     def _last_start(self) -> dict[str, Any]:
-        """Read on which machine it was started last, and on which address it listened."""
         file = self.folder / "started.json"
         if not file.exists():
             return {}
@@ -242,11 +241,7 @@ class Server:
             raise BadInput(f"the lab's storage does not start: {why[0]} ({log})")
 
     def stop(self) -> bool:
-        """Stop the server cleanly; return whether it was running.
-
-        Raises:
-            BadInput: it runs on another machine, or does not stop.
-        """
+        """Stop the server cleanly; return whether it was running."""
         self._refuse_elsewhere()
         if not self.is_running:
             return False
@@ -256,11 +251,7 @@ class Server:
         return True
 
     def check(self) -> str:
-        """Return the version of the server.
-
-        Raises:
-            BadInput: it does not answer.
-        """
+        """Return the version of the server."""
         from sqlalchemy import create_engine, text
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -284,11 +275,7 @@ class Server:
             engine.dispose()
 
     def backup(self, file: Path) -> str:
-        """Write a consistent dump of the database to one file; return the command that restores it.
-
-        Raises:
-            BadInput: the server does not answer, or the file cannot be written.
-        """
+        """Write a consistent dump of the database to one file; return the command that restores it."""
         if not self.exists:
             raise BadInput(f"the lab has no server of its own; {self.command('start')} creates one")
         self.check()
@@ -323,11 +310,7 @@ class Server:
         return state
 
     def _programs(self) -> Path:
-        """Find the folder of PostgreSQL's programs, of the version that wrote the data if there are data.
-
-        Raises:
-            BadInput: they are not installed.
-        """
+        """Find the folder of PostgreSQL's programs, of the version that wrote the data if there are data."""
         written = self.data / "PG_VERSION"
         version = which = ""
         if written.exists():
@@ -391,7 +374,6 @@ class Server:
         allow_service(self.service)
 
     def _certify(self, account: Mapping[str, Any]) -> None:
-        """Create the certificate by which clients recognize the server."""
         words = ("req", "-x509", "-newkey", "rsa:3072", "-nodes", "-days", "7300", "-subj", "/CN=sweeplab")
         try:
             made = _run(account, "openssl", *words, "-keyout", "new.key", "-out", "server.crt")
@@ -455,7 +437,6 @@ def _free_port() -> int:
 
 
 def _outward() -> str:
-    """Find the address at which other machines reach this one."""
     with socket.socket(type=socket.SOCK_DGRAM) as asked, suppress(OSError):
         asked.connect(("192.0.2.1", 9))  # a reserved address: nothing is sent
         return str(asked.getsockname()[0])

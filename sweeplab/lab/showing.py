@@ -14,11 +14,11 @@ from sweeplab.data.task import task_of
 from sweeplab.errors import DamagedFile
 from sweeplab.formatting import counts, several, several_named
 from sweeplab.hyperparameters import AUTO, TABLE
-from sweeplab.lab.chosen import StudyTrials
 from sweeplab.lab.findings import find_limits
 from sweeplab.lab.identity import Difference, differences, read_orders
 from sweeplab.lab.listing import (
     StudyState,
+    StudyTrials,
     Trial,
     cell_limits,
     find_metric,
@@ -29,8 +29,7 @@ from sweeplab.lab.listing import (
 )
 from sweeplab.lab.storage import TrialCounts, count_trials
 from sweeplab.laws.evidence import Evidence, chosen_best
-from sweeplab.records.cells import named_cell
-from sweeplab.records.folders import StudyFolder, WorkerPlace
+from sweeplab.records.folders import StudyFolder, WorkerPlace, named_cell
 from sweeplab.records.runs import (
     MEASURES,
     CurvePoint,
@@ -113,9 +112,6 @@ def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> d
     `metric`. Cells stand in the order of the grid, former cells last. If tasks differ there is no best. `findings` say
     what limited the best trials. With `only`, all is about this cell. `job` says what is known of one that waits in
     a cluster's queue to run the study.
-
-    Raises:
-        BadInput: the study has no such cell.
     """
     # Read without a check, as it was checked when it was run: the rules of samplers import Optuna.
     plan, study = map(folder.read, (folder.plan_file, folder.canonical_file))
@@ -192,7 +188,6 @@ def _cell_row(ranked: StudyTrials, cell: str, trials: list[Trial], unfinished: R
 
 
 def _mean_over_seeds(trial: Trial, name: str) -> float | None:
-    """Average a number of end.json over the runs of a trial that have it."""
     ends = [end.as_json() for end in trial.ends]
     values = [end[name] for end in ends if end.get(name) is not None]
     if values:
@@ -320,11 +315,7 @@ def is_close(one: float | None, other: float | None) -> bool:
 
 
 def show_trial(folder: StudyFolder, number: int, cell: str | None = None) -> dict[str, Any]:
-    """Return a trial's hyperparameters with their origins, and each of its runs: curve, end, checkpoint, time.
-
-    Raises:
-        BadInput: no trial of this number has started, or several cells have one.
-    """
+    """Return a trial's hyperparameters with their origins, and each of its runs: curve, end, checkpoint, time."""
     trial = pick_trial(folder, read_trials(folder), number, cell)
     study = folder.read(folder.canonical_file)  # checked when it was run
     return {
@@ -346,7 +337,6 @@ def show_trial(folder: StudyFolder, number: int, cell: str | None = None) -> dic
 
 
 def _origin(name: str, value: Any, study: Mapping[str, Any], start: RunStart) -> str:
-    """Tell where a hyperparameter's value came from."""
     if name in start.sampled:
         if name in (start.enqueued or {}):
             return "enqueued"
@@ -439,7 +429,6 @@ def _results(a: StudyFolder, b: StudyFolder, measure: str, is_one_text: bool) ->
 
 
 def _best_by_cell(folder: StudyFolder, measure: str) -> dict[str, tuple[float, str]]:
-    """Find a number of each cell's best trial, the mean over its seeds, and the task that it is of."""
     best = StudyTrials(folder).best_of_cells()
     numbers = {cell: _mean_over_seeds(trial, measure) for cell, trial in best.items()}
     return {

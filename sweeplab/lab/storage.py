@@ -17,8 +17,8 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.files import read_only_uri, write_whole
 from sweeplab.formatting import without_password, without_passwords
 from sweeplab.lab.server import EVERYWHERE, NEEDS_DRIVER, Server, is_loopback
-from sweeplab.libraries import switched_off
 from sweeplab.permissions import STORAGE, allow_address
+from sweeplab.processes import switched_off
 from sweeplab.records.folders import OWN_SERVER, StudyFolder, check_inside, schema_url, service_url
 from sweeplab.records.runs import RunState
 
@@ -41,6 +41,8 @@ WARM_START = "warm_start"
 REPEATS = "repeats"
 # A trial that measures the values of an earlier one on other seeds; its value is what is added to each seed.
 SEED_OFFSET = "seed_offset"
+# A pruned trial that continues to its end; its value is the iteration at which it was pruned.
+PROMOTED = "promoted"
 # Optuna trials with one of these are not the study's own: they came from elsewhere, or were never trained.
 VOID = ("infeasible", REPEATS, "withdrawn", WARM_START)
 
@@ -86,11 +88,7 @@ class TrialCounts:
 
 
 def count_trials(folder: StudyFolder) -> dict[str, TrialCounts]:
-    """Return the counts of every cell that has a trial.
-
-    Raises:
-        BadInput: the storage cannot be read.
-    """
+    """Return the counts of every cell that has a trial."""
     unfinished = {"RUNNING": str(folder.unfinished), "WAITING": "enqueued"}
     cells: dict[str, TrialCounts] = {}
     rows = _rows_by_optuna(folder) if switched_off() else _rows(folder, _QUERY)
@@ -132,11 +130,7 @@ def _rows_by_optuna(folder: StudyFolder) -> list[Any]:
 
 
 def last_start(folder: StudyFolder) -> list[tuple[str, Any]]:
-    """Return kind and value of the last start of a study and of the commands after it that concern all of it.
-
-    Raises:
-        BadInput: the storage cannot be read.
-    """
+    """Return kind and value of the last start of a study and of the commands after it that concern all of it."""
     return [(kind, json.loads(value)) for kind, value in _rows(folder, _LAST_START)]
 
 
@@ -202,7 +196,6 @@ def choose_storage(folder: StudyFolder, is_shared: bool = False) -> str:
 
 
 def _start_shared(server: Server) -> str:
-    """Make sure that the lab's own server runs where other machines can reach it."""
     if server.exists and is_loopback(server.listens_on):
         again = f"{server.command('stop')}, then {server.command('start')} --host {EVERYWHERE[0]}"
         raise BadInput(f"the lab's storage listens on {server.listens_on}, for this machine only: {again}")
@@ -221,11 +214,7 @@ def _start_shared(server: Server) -> str:
 
 
 def storage_address(folder: StudyFolder) -> tuple[str, int] | None:
-    """Return host and port of the database of a study, or of a new one; None if there is none, or a file.
-
-    Raises:
-        BadInput: SWEEPLAB_STORAGE names no PostgreSQL, or the storage's file is damaged.
-    """
+    """Return host and port of the database of a study, or of a new one; None if there is none, or a file."""
     from sqlalchemy import make_url  # slow to import
 
     asked, server = os.environ.get(VARIABLE), Server(folder.lab)

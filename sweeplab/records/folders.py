@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shlex
 import socket
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sweeplab.data.task import DataSizes
-from sweeplab.errors import BadInput, DamagedFile, Problem
+from sweeplab.errors import BadInput, DamagedFile, Problem, nearest
 from sweeplab.files import database_url, keep_inside, machine, opened, read_bytes, read_only_uri, write_whole
+from sweeplab.formatting import several
+from sweeplab.hyperparameters import canonical
 from sweeplab.permissions import STORAGE, allow, check_address, is_allowed, is_given
 from sweeplab.records.runs import FROM_A_COPY, Inside, RunFolder, RunState, known, reading
 
@@ -66,11 +69,7 @@ def service_file(lab: Path) -> Path:
 
 
 def read_service(file: Path) -> URL:
-    """Return the SQLAlchemy URL, with its password, of the PostgreSQL server in a libpq service file.
-
-    Raises:
-        DamagedFile: the file is not as it was written.
-    """
+    """Return the SQLAlchemy URL, with its password, of the PostgreSQL server in a libpq service file."""
     from configparser import ConfigParser, Error
 
     from sqlalchemy import URL
@@ -121,11 +120,7 @@ def schema_url(url: URL, schema: str) -> str:
 
 
 def check_inside(folder: Path, file: Path) -> None:
-    """Make sure that a file of a folder is no link that leads out of it: it may come from somebody else.
-
-    Raises:
-        BadInput: it is one.
-    """
+    """Make sure that a file of a folder is no link that leads out of it: it may come from somebody else."""
     if not file.resolve().is_relative_to(folder.resolve()):
         raise BadInput(Problem(f"{file} leads out of {folder}, to {file.resolve()}", "a file in this folder"))
 
@@ -304,9 +299,6 @@ class StudyFolder:
         """Make sure that no other machine has the study's database open, if it is an SQLite file.
 
         The index of its write-ahead log is in memory shared by its processes: several machines would destroy the file.
-
-        Raises:
-            BadInput: another machine runs the study.
         """
         if self.storage_file.exists() or not self.lock_file.exists():
             return
@@ -348,20 +340,12 @@ class StudyFolder:
         return "put a copy of it back, or remove it and run the study again"
 
     def read(self, file: Path) -> dict[str, Any]:
-        """Return the content of one of the study's JSON files.
-
-        Raises:
-            DamagedFile: it is gone or damaged.
-        """
+        """Return the content of one of the study's JSON files."""
         with reading(file, self.cure_of(file)):
             return dict(json.loads(read_bytes(file)))
 
     def read_study(self) -> str:
-        """Return the text of the study file that the study was last run from.
-
-        Raises:
-            DamagedFile: it is gone or damaged.
-        """
+        """Return the text of the study file that the study was last run from."""
         with reading(self.study_file, self.cure_of(self.study_file)):
             return read_bytes(self.study_file).decode()
 
@@ -372,11 +356,7 @@ class StudyFolder:
         return {}
 
     def check_whole(self) -> None:
-        """Make sure that the files that a study needs to continue exist and can be read.
-
-        Raises:
-            DamagedFile: one is gone or damaged.
-        """
+        """Make sure that the files that a study needs to continue exist and can be read."""
         if self.stored_name != self.name:
             what = f"the study is still named {self.stored_name} there: a rename was interrupted"
             raise DamagedFile(self.canonical_file, what, self.command("study repair"))
@@ -391,11 +371,7 @@ class StudyFolder:
 
     @property
     def data(self) -> DataDescription:
-        """Return the description of the study's data.
-
-        Raises:
-            DamagedFile: it is gone or damaged.
-        """
+        """Return the description of the study's data."""
         with reading(self.data_file, self.cure_of(self.data_file)):
             return DataDescription.of(self.read(self.data_file))
 
@@ -414,11 +390,7 @@ class StudyFolder:
         return self.canonical_file.exists() or self._runs.exists()
 
     def runs(self) -> Iterator[RunFolder]:
-        """Yield the folders of all runs that have started.
-
-        Raises:
-            DamagedFile: a run has ended, but its run.json is gone.
-        """
+        """Yield the folders of all runs that have started."""
         yield from self._started("*/*/")
 
     def runs_of(self, cell: str, trial: int) -> Iterator[RunFolder]:
@@ -499,11 +471,7 @@ class StudyFolder:
         write_whole(self.tracked_file, json.dumps(tracked._asdict()).encode())
 
     def read_tracked(self) -> TrackedStudy | None:
-        """Return where MLflow has the study; None if it was not sent, or by a version that did not record it.
-
-        Raises:
-            DamagedFile: the record is damaged.
-        """
+        """Return where MLflow has the study; None if it was not sent, or by a version that did not record it."""
         if not self.tracked_file.exists():
             return None
         with reading(self.tracked_file, self.cure_of(self.tracked_file)):
@@ -514,11 +482,7 @@ class StudyFolder:
 
     @property
     def elapsed_seconds(self) -> float:
-        """Return how long the study has been run so far, over all its continuations.
-
-        Raises:
-            DamagedFile: the file with this time cannot be read.
-        """
+        """Return how long the study has been run so far, over all its continuations."""
         if not self.elapsed_file.exists():
             return 0.0
         with reading(self.elapsed_file, self.cure_of(self.elapsed_file)):
@@ -529,50 +493,56 @@ class StudyFolder:
         write_whole(self.elapsed_file, json.dumps({"seconds": seconds}, indent=1).encode())
 
 
-# Losses by seed, in its objective's unit.
-Losses = dict[int, float]
-# A configuration: the cell and number of the trial that found it.
-Found = tuple[str, int]
+# ------------------------------------------------------------------ the name of a cell, as a person writes it
+# Values in any order, only some of them, `1e-3` for `0.001`.
+
+MOST_NAMED = 10
+# A comma that begins another value: those within a value are quoted in names.
+_BETWEEN = re.compile(r",(?=[^=,]+=)")
 
 
-@dataclass(frozen=True)
-class Confirmed:
-    """One configuration: the trial that found it, its loss there, and its losses on fresh seeds.
-
-    `searched`, `race` and `validation` are losses on the whole validation split, `test` on the whole test split. The
-    last two are empty if another configuration won the race, or if a seed diverged. `look` counts how often a
-    confirmation of this lab has scored the text's test split, this one included.
-    """
-
-    cell: str
-    trial: int
-    searched: float
-    won: bool
-    race: Losses
-    validation: Losses
-    test: Losses
-    look: int = 1
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Confirmed:
-        """Read the record of a configuration."""
-        losses = ("race", "validation", "test")
-        read = {name: {int(seed): float(loss) for seed, loss in record[name].items()} for name in losses}
-        return cls(**{**record, **read})
+def some_of(names: Collection[str]) -> str:
+    """Write names in a line, at most ten."""
+    return ", ".join([*list(names)[:MOST_NAMED], *["…"] * (len(names) > MOST_NAMED)])
 
 
-def write_confirmed(folder: StudyFolder, confirmed: Iterable[Confirmed]) -> None:
-    """Write a study's confirmed configurations (confirm.json)."""
-    write_whole(folder.confirm_file, json.dumps([asdict(each) for each in confirmed], indent=1).encode())
+def named_cell(study: str, cells: Collection[str], text: str) -> str:
+    """Return the cell that a text names: its name, or the values that no other cell has together."""
+    if text in cells:
+        return text
+    asked = _values(text)
+    fitting = [cell for cell in cells if asked and _distance(asked, _values(cell)) == 0]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise BadInput(
+            Problem(f"{several(len(fitting), 'cell')} of study {study} have {text}", some_of(fitting))
+        )
+    near = nearest(text, cells)
+    if asked and cells:
+        closest = min(cells, key=lambda cell: _distance(asked, _values(cell)))
+        near = closest if _distance(asked, _values(closest)) < math.inf else near
+    raise BadInput(Problem(f"study {study} has no cell {text!r}", some_of(cells), near))
 
 
-def read_confirmed(folder: StudyFolder) -> list[Confirmed]:
-    """Return a study's confirmed configurations; none if it was not confirmed.
+def _values(name: str) -> dict[str, str]:
+    pairs = (part.partition("=") for part in _BETWEEN.split(name))
+    return {canonical(key.strip()): value.strip() for key, equals, value in pairs if equals}
 
-    Raises:
-        DamagedFile: confirm.json is damaged.
-    """
-    if not folder.confirm_file.exists():
-        return []
-    with reading(folder.confirm_file, f"{folder.command('study confirm')} writes it again"):
-        return [Confirmed.from_json(each) for each in json.loads(read_bytes(folder.confirm_file))]
+
+def _distance(asked: Mapping[str, str], values: Mapping[str, str]) -> float:
+    if not asked.keys() <= values.keys():
+        return math.inf
+    return sum(_apart(value, values[name]) for name, value in asked.items())
+
+
+def _apart(one: str, other: str) -> float:
+    if one == other:
+        return 0.0
+    try:
+        a, b = float(one), float(other)
+    except ValueError:
+        return math.inf
+    if a > 0 and b > 0:
+        return abs(math.log(a / b))
+    return abs(a - b)

@@ -344,11 +344,7 @@ class RunFolder:
             write_whole(self.start_file, _json(start.as_json()))
 
     def read_start(self) -> RunStart:
-        """Return the run's start.
-
-        Raises:
-            DamagedFile: run.json is gone or damaged.
-        """
+        """Return the run's start."""
         cure = f"rm {self.start_file}, and run the study again"
         if self.end_file.exists():
             cure = FROM_A_COPY
@@ -378,11 +374,7 @@ class RunFolder:
         return end
 
     def read_end(self) -> RunEnd | None:
-        """Return how the run ended, or None while it has not.
-
-        Raises:
-            DamagedFile: end.json is damaged.
-        """
+        """Return how the run ended, or None while it has not."""
         try:
             content = read_bytes(self.end_file)
         except FileNotFoundError:
@@ -400,11 +392,7 @@ class RunFolder:
         write_whole(self.test_file, json.dumps(measures).encode())
 
     def read_test(self) -> dict[str, float] | None:
-        """Return the run's measures on the whole test split, or None while it is not scored.
-
-        Raises:
-            DamagedFile: test.json is damaged.
-        """
+        """Return the run's measures on the whole test split, or None while it is not scored."""
         if not self.test_file.exists():
             return None
         with reading(self.test_file, f"rm {self.test_file}, and confirm the study again"):

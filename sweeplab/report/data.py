@@ -21,10 +21,11 @@ from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.laws.assessment import Assessment, assess, law_for
 from sweeplab.laws.forms import Law
 from sweeplab.laws.points import Points
-from sweeplab.records.folders import StudyFolder, read_confirmed
+from sweeplab.records.confirmed import read_confirmed
+from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import MEASURED_ON
 from sweeplab.study.choice import Ranking
-from sweeplab.sweep.work.pruned import Audited, audited_trials
+from sweeplab.sweep.pruned import Audited, audited_trials
 
 if TYPE_CHECKING:
     from sweeplab.analysis.trials import StudyDesign

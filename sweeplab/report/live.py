@@ -34,9 +34,9 @@ from sweeplab.records.runs import (
     TrialEnding,
     run_key,
 )
-from sweeplab.sweep.control import steering
-from sweeplab.sweep.control.following import Watched
-from sweeplab.sweep.work.progress import StudyProgress
+from sweeplab.sweep import steering
+from sweeplab.sweep.following import Watched
+from sweeplab.sweep.progress import StudyProgress
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

@@ -19,9 +19,9 @@ from sweeplab.analysis.sweep import Sweep
 from sweeplab.analysis.trials import COUNTED, VALUED, are_best, grid_of, searched_of, tasks_of, trials_table
 from sweeplab.data.task import loss_unit
 from sweeplab.formatting import counts, listed, rounded, sentence, several, several_named, span, written
-from sweeplab.lab.chosen import StudyTrials
 from sweeplab.lab.findings import find_limits
 from sweeplab.lab.identity import differences
+from sweeplab.lab.listing import StudyTrials
 from sweeplab.lab.showing import baselines_in_words, commands_about
 from sweeplab.laws.assessment import IDENTIFIED, NOT_IDENTIFIED, WEAK, Assessment
 from sweeplab.laws.evidence import chosen_best

@@ -24,7 +24,7 @@ from sweeplab.errors import BadInput, Problem, conflict
 from sweeplab.files import make_folder, write_whole
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import TABLE, Hyperparameters
-from sweeplab.lab.chosen import StudyTrials
+from sweeplab.lab.listing import StudyTrials
 from sweeplab.model.accounting import n_params
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import MEASURED_ON

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.lab.chosen import StudyTrials, find_best
-from sweeplab.lab.listing import find_study, read_spec, study_names
+from sweeplab.lab.listing import StudyTrials, find_study, read_spec, study_names
 from sweeplab.records.folders import NAMES, StudyFolder, is_name
 from sweeplab.records.runs import RunFolder
 
@@ -101,7 +100,7 @@ def _of_study(text: str, lab: Path) -> tuple[Path, str]:
         if not _is_file(path / "run.json"):
             path = folder.path / "runs" / str(StudyTrials(folder).cell_named(cell)) / run
     else:
-        path = find_best(folder, cell or None).runs[0].path
+        path = StudyTrials(folder).find(cell or None).runs[0].path
     run_name = f"{name}/{path.parent.name}/{path.name}"
     if not _is_file(path / "run.json"):
         raise BadInput(Problem(f"no run {rest!r} in study {name}", nearest=nearest(rest, _runs(folder))))

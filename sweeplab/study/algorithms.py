@@ -3,6 +3,10 @@
 Options are Optuna's own, with Optuna's names; Optuna's resource is an iteration here, and such options have a second
 name that says so. Defaults follow from the budget and the evaluation interval: how many of a cell's trials are spread
 evenly before a sampler models them, and at which iterations a halving pruner decides.
+
+Optuna's objects are written as a study file has them, because every worker makes its own, and a study records them. An
+object does not tell the arguments that it was made with: they are taken from its attributes of their names, and hold if
+an object made of them has the same.
 """
 
 from __future__ import annotations
@@ -12,12 +16,14 @@ import math
 import re
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.errors import nearest
+from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hyperparameters import AUTO
-from sweeplab.study.problems import Location, Problems, dotted, shown
+from sweeplab.study.problems import Location, Problems, SourceMap, dotted, shown
 from sweeplab.study.search import Choices, Divisors, Range, SearchSpec, stored_values
 from sweeplab.study.spec import Algorithm, Pruner, Sampler, StudySpec
 
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
     from sweeplab.study.space import Space
+
 
 # Our own option of halving pruners: pruned trials continue if budget is left when all trials have ended.
 PROMOTE = "promote"
@@ -357,3 +364,92 @@ def _build(algorithm: Algorithm, **unasked: Any) -> Any:
         warnings.simplefilter("ignore", ExperimentalWarning)
         warnings.simplefilter("ignore", FutureWarning)
         return row.optuna_class(**arguments)
+
+
+_PLAIN = (bool, int, float, str, tuple, list, type(None))
+
+
+def with_algorithms(spec: StudySpec, sampler: Any, pruner: Any) -> StudySpec:
+    """Return a study with another sampler or pruner, if they are not None: as in a study file, or Optuna's.
+
+    Raises:
+        BadInput: there is no such sampler or pruner here, or it cannot be made again from what is known of it.
+    """
+    problems, changed = Problems(SourceMap()), dict[str, Any]()
+    for key, model, algorithm in (("sampler", Sampler, sampler), ("pruner", Pruner, pruner)):
+        if algorithm is not None:
+            changed[key] = read_algorithm(model, as_written(algorithm), (key,), problems)
+    if problems.found:
+        raise BadInput(*problems.found)
+    return spec.model_copy(update=changed)
+
+
+def as_written(algorithm: Any) -> Any:
+    """Return a sampler or pruner as a study file has it; what is not Optuna's is returned as it is.
+
+    It may be given as an object, as a class, or as a functools.partial of a class.
+
+    Raises:
+        BadInput: its class is none of those here, or its arguments are unknown.
+    """
+    kind: Any = type(algorithm)
+    arguments: Mapping[str, Any] | None = None
+    if isinstance(algorithm, partial):
+        kind, arguments = algorithm.func, algorithm.keywords
+    elif isinstance(algorithm, type):
+        kind, arguments = algorithm, {}
+    if not kind.__module__.startswith("optuna."):
+        return algorithm
+    types = {row.optuna: name for name, row in reversed({**SAMPLERS, **PRUNERS}.items())}
+    types["JointSampler"] = "joint"
+    if kind.__name__ not in types:
+        known = ", ".join(sorted(name for name in types if name != "JointSampler"))
+        raise BadInput(Problem(f"a {kind.__name__} cannot be made in each worker", known))
+    if arguments is None:
+        arguments = _arguments(algorithm)
+    options = {name: as_written(value) for name, value in arguments.items()}
+    return {"type": types[kind.__name__], **options}
+
+
+def _arguments(algorithm: Any) -> dict[str, Any]:
+    parameters, held, kind = (
+        inspect.signature(type(algorithm).__init__).parameters,
+        _held(algorithm),
+        type(algorithm),
+    )
+    arguments = {
+        name: held[name] for name, row in parameters.items() if row.default is row.empty and name in held
+    }
+    usual = dict.fromkeys(held, -math.inf) | dict.fromkeys(arguments)
+    with suppress(TypeError, ValueError):  # one of several arguments may be required
+        usual = _held(_made(kind, arguments))
+    arguments |= {
+        name: held[name]
+        for name in parameters
+        if name in held and not _alike(held[name], usual[name]) and held[name] != math.inf
+    }
+    again = _held(_made(kind, arguments))
+    if lost := [name for name in held if not _alike(held[name], again.get(name))]:
+        what = f"this {kind.__name__} does not tell the argument behind its {', '.join(lost)}"
+        raise BadInput(Problem(what, f"functools.partial(optuna.….{kind.__name__}, …) with its arguments"))
+    return arguments
+
+
+def _made(kind: type[Any], arguments: Mapping[str, Any]) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return kind(**arguments)
+
+
+def _held(algorithm: Any) -> dict[str, Any]:
+    held = dict[str, Any]()
+    for name, value in vars(algorithm).items():
+        held |= value._asdict() if hasattr(value, "_asdict") else {name.lstrip("_"): value}
+    held.pop("seed", None)
+    return held
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if isinstance(one, _PLAIN) or callable(one):
+        return bool(one == other)
+    return type(one) is type(other)

@@ -35,8 +35,7 @@ from sweeplab.laws.surrogate import (
     condition,
     fit_scales,
 )
-from sweeplab.study.axes import Axes, Axis, axes_of_values, size_axes
-from sweeplab.study.prior import BETA, Prior
+from sweeplab.study.axes import BETA, Axes, Axis, Prior, axes_of_values, size_axes
 from sweeplab.study.search import Choices, Range, Sampled, Scalar
 from sweeplab.study.space import Space, nearest_cells, spread
 

@@ -18,7 +18,7 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.expressions import Expression
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameters, defaults
 from sweeplab.model.shape import settled
-from sweeplab.records.cells import named_cell
+from sweeplab.records.folders import named_cell
 from sweeplab.study.problems import shown
 from sweeplab.study.rules import (
     LENGTHS_OF,
@@ -427,9 +427,6 @@ def cells(spec: StudySpec, sizes: Sizes) -> tuple[list[Cell], list[tuple[dict[st
     The points are each of the study's `cells` at each point of its grid.
 
     Before the data are read `sizes` is None, and rules that depend on them exclude nothing.
-
-    Raises:
-        BadInput: no cell is left.
     """
     kept: list[Cell] = []
     excluded: list[tuple[Space, Rule, str]] = []
@@ -464,11 +461,7 @@ def spaces_of(spec: StudySpec, cells: Sequence[Cell], sizes: Sizes) -> list[Spac
 
 
 def cells_named(spec: StudySpec, sizes: Sizes, key: str | None) -> list[Cell]:
-    """Return the cell of this name in a list, or all cells if `key` is None.
-
-    Raises:
-        BadInput: the study has no such cell; suggests the nearest name.
-    """
+    """Return the cell of this name in a list, or all cells if `key` is None."""
     every, _ = cells(spec, sizes)
     if key is None:
         return every

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.lab.chosen import StudyTrials
-from sweeplab.lab.listing import CONFIRMING, Trial, read_spec, read_trials
-from sweeplab.records.folders import Confirmed, Found, Losses, StudyFolder, write_confirmed
-from sweeplab.records.looks import record_look
+from sweeplab.lab.listing import CONFIRMING, StudyTrials, Trial, read_spec, read_trials
+from sweeplab.records.confirmed import Confirmed, Found, Losses, record_look, write_confirmed
+from sweeplab.records.folders import StudyFolder
 from sweeplab.runs.inspecting import scored
 from sweeplab.study.file.checks import study_from
 from sweeplab.study.inputs import recorded_dataset
@@ -150,7 +149,6 @@ def _best_of_cells(folder: StudyFolder, top: int) -> list[list[Trial]]:
 
 
 def _check_seeds(folder: StudyFolder, wanted: Mapping[str, int]) -> None:
-    """Refuse a confirmation whose numbers of seeds differ from those of an earlier one."""
     studies = {StudyFolder(folder.lab, f"{folder.name}.{suffix}"): n for suffix, n in wanted.items()}
     others = [
         study
@@ -172,7 +170,6 @@ def _trained(
     seeds: Sequence[int],
     run: Callable[[StudySpec], str],
 ) -> dict[Found, Trial]:
-    """Train configurations on some seeds, in a study of their own, and return their trials there."""
     derived = _derived(spec, f"{folder.name}.{suffix}", trials, seeds)
     status = run(derived)
     if status != "complete":

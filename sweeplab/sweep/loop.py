@@ -3,7 +3,7 @@
 A worker trains one stack at a time, and it alone decides which runs enter and leave: a free slot takes the next run of
 the same shape, which is claimed from the store if none waits here. The study's commands are followed after every
 evaluation. Beside the loop stand what it is made of: `trials/store.py` asks, reports and holds leases, `trial.py` has
-the runs of a trial and their records, `saving.py` writes snapshots and checkpoints, `recovery.py` handles errors.
+the runs of a trial and their records, `saving.py` writes snapshots and checkpoints, and handles errors.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from sweeplab.records.runs import RunState, TrialEnding
 from sweeplab.study.inputs import start_weights
 from sweeplab.study.space import Cell
 from sweeplab.study.spec import StudySpec
-from sweeplab.sweep.recovery import Recovery
-from sweeplab.sweep.saving import Saving
+from sweeplab.sweep.saving import Recovery, Saving
 from sweeplab.sweep.trial import Held, Training, TrialRuns, metrics_of, scored
 from sweeplab.sweep.trials.leases import Claim, LeaseLost, Renewal, Report
 from sweeplab.sweep.trials.store import MOST_ATTEMPTS, Store
@@ -113,7 +112,6 @@ class Loop:
     # ------------------------------------------------------------------ ask
 
     def _claim(self, n_trials: int = 1, fits: Callable[[Cell], bool] = lambda cell: True) -> bool:
-        """Claim trials and add their runs to the waiting ones; return whether there was any trial."""
         claims = self.store.claim_many(n_trials, fits)
         for message in self.store.take_notices():
             self.emit(events.StudyError(message=message))

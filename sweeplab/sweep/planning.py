@@ -17,12 +17,11 @@ from typing import Any
 from sweeplab.data.corpora import user_files
 from sweeplab.data.dataset import Dataset
 from sweeplab.errors import BadInput, Problem
+from sweeplab.files import existing, free_bytes, to_delete
 from sweeplab.formatting import bytes_in_words, several, several_named, without_password, yaml_text
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.lab.chosen import StudyTrials
-from sweeplab.lab.disk import existing, free_bytes, to_delete
 from sweeplab.lab.findings import find_limits
-from sweeplab.lab.listing import study_names
+from sweeplab.lab.listing import StudyTrials, study_names
 from sweeplab.permissions import (
     allow,
     allow_address,
@@ -36,6 +35,7 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
 from sweeplab.study import plan
 from sweeplab.study.algorithms import settled_sampler
+from sweeplab.study.file.reading import check_imported
 from sweeplab.study.inputs import (
     check_rows,
     check_start,
@@ -44,7 +44,6 @@ from sweeplab.study.inputs import (
     placed_dataset,
     read_start,
 )
-from sweeplab.study.plugins import check_imported
 from sweeplab.study.problems import Location, dotted
 from sweeplab.study.search import SearchSpec
 from sweeplab.study.space import Cell, Space, cells, spaces_of
@@ -73,11 +72,7 @@ SHORT_CURE = "use fewer workers, a smaller batch_size or a larger grad_accum"
 
 
 def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Dataset]:
-    """Check a study against its data and this machine and return what it would do.
-
-    Raises:
-        BadInput: with every reason why the study cannot start.
-    """
+    """Check a study against its data and this machine and return what it would do."""
     check_imported(spec)
     folder = StudyFolder(lab, spec.name)
     dataset = _checked_dataset(spec, folder)
@@ -140,9 +135,6 @@ def bench_study(spec: StudySpec, lab: Path, again: bool = False) -> tuple[str, l
     """Time the ways to train the cell with most of a study's FLOPs on this machine; return its key and the ways.
 
     `again` repeats measurements that are in the cache, and plans with the new ones.
-
-    Raises:
-        BadInput: the study cannot start, or does not train on this machine's CPU.
     """
     planned, _, dataset = make_plan(spec, lab)
     if planned.device != "cpu" or spec.engine.type != "local":
@@ -427,7 +419,6 @@ def _warm_start_warnings(
 
 
 def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
-    """Check that this machine has what the study needs, and return its data; report all problems at once."""
     problems: list[Problem] = []
     place = spec.place_of("device", "cuda")
     if place and "cuda" in spec.devices and not plan.has_cuda(spec.engine):

@@ -220,7 +220,6 @@ class Remaining:
         return max(0.0, now - trial.at)
 
     def _note_part(self, trial: _Live, event: TrialEvent, share: float, now: float) -> None:
-        """Record that a trial has trained up to a share of its run."""
         cell, pace = self._cells[event.cell], self._paces[event.cell]
         if seconds := self._seconds_since(trial, now):
             kept = 0.5 ** ((now - pace.at) / (MEMORY * max(now - self.since, START_SECONDS)))

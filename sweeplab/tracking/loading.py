@@ -21,7 +21,7 @@ from sweeplab.hyperparameters import AUTO, TRANSFORMER, Hyperparameters
 from sweeplab.model.plugged import model_of
 from sweeplab.model.shape import ACTIVATIONS, MODELS, ModelShape
 from sweeplab.permissions import name_address
-from sweeplab.plugin_code import import_allowed
+from sweeplab.plugins import import_allowed
 from sweeplab.train.checkpoint import read_checkpoint
 
 if TYPE_CHECKING:

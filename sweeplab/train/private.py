@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.libraries import switched_off
+from sweeplab.processes import switched_off
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from laws.planted_cells import NOISES, SEED_SD
 
-from sweeplab.records.folders import Confirmed, Found
+from sweeplab.records.confirmed import Confirmed, Found
 from sweeplab.sweep.confirming import race
 
 FIRST_FRESH = 100

@@ -11,7 +11,7 @@ from laws.planted_cells import NOISES, SEED_SD
 
 from sweeplab.analysis.differences import SeedMean, confirmed_cells
 from sweeplab.laws.evidence import DIFFERENT, UNKNOWN
-from sweeplab.records.folders import Confirmed
+from sweeplab.records.confirmed import Confirmed
 
 
 def confirmed(cell: str, searched: float, test: dict[int, float]) -> Confirmed:

@@ -24,7 +24,7 @@ from sweeplab.analysis.sweep import Dimension, dimension_of, searched_dimensions
 from sweeplab.analysis.trials import StudyDesign, searched_of
 from sweeplab.expressions import Expression
 from sweeplab.study.search import Choices, Range
-from sweeplab.sweep.work.pruned import Audited
+from sweeplab.sweep.pruned import Audited
 
 ONE_CELL, SOME_CELLS = CELLS[:1], CELLS[1:4]
 

@@ -36,7 +36,7 @@ def occupied(sampler: str, n_trials: int, folder: Path) -> tuple[float, str, str
     from sweeplab.analysis.trials import StudyDesign
     from sweeplab.study.file.reading import read_study
     from sweeplab.study.plan import Plan
-    from sweeplab.sweep.work.supervisor import run_study
+    from sweeplab.sweep.supervisor import run_study
 
     file = folder / "occupancy.yaml"
     file.write_text(STUDY.format(n_trials=n_trials, sampler=sampler))

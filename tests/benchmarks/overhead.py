@@ -31,7 +31,7 @@ def product(lab: Path) -> tuple[float, float]:
 
     from sweeplab.lab.events import Tick, TrialClaimed
     from sweeplab.study.file.reading import read_study
-    from sweeplab.sweep.work.supervisor import run_study
+    from sweeplab.sweep.supervisor import run_study
 
     started, memory = [], [0.0]
 

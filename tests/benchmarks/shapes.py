@@ -27,7 +27,7 @@ from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.events import TrialClaimed
 from sweeplab.study.file.reading import read_study
 from sweeplab.sweep.planning import bench_study
-from sweeplab.sweep.work.supervisor import run_study
+from sweeplab.sweep.supervisor import run_study
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 

@@ -24,7 +24,7 @@ from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.events import RunEvaluated, TrialEnded, TrialEvent
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import CurvePoint, RunEnd, RunStart, RunState, TrialEnding, run_key
-from sweeplab.sweep.work import shipping
+from sweeplab.sweep import shipping
 from sweeplab.tracking import open_tracker
 
 TIMES, LOOKS = 15, (4, 4, 2)

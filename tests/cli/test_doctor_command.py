@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cli.conftest import STUDY
 
-from sweeplab.libraries import VARIABLE
+from sweeplab.processes import VARIABLE
 
 
 def test_a_healthy_study(cli, finished) -> None:

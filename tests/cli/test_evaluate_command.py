@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeplab.lab.chosen import find_best
+from sweeplab.lab.listing import StudyTrials
 from sweeplab.records.folders import StudyFolder
 
 
@@ -15,7 +15,7 @@ def test_learned_positions_have_nothing_longer(cli, finished) -> None:
     said = cli("evaluate", "tiny", "--lab", finished.lab, "--json")
     assert said.code == 0
     found = json.loads(said.out)
-    best = find_best(StudyFolder(finished.lab, "tiny"))
+    best = StudyTrials(StudyFolder(finished.lab, "tiny")).find()
     assert found["measures"]["val_loss"] == pytest.approx(best.value, rel=1e-6)
     assert set(found["measures"]) == {"val_loss", "perplexity", "bits_per_byte"}
     (own,) = found["length_extrapolation"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeplab.lab.disk import full_disk
+from sweeplab.files import full_disk
 
 READING = (
     "list",

@@ -18,7 +18,7 @@ from sweeplab.lab.events import Event, RunEvaluated, TrialEnded, TrialRequeued, 
 from sweeplab.records.runs import RunState, TrialEnding
 from sweeplab.study.file.reading import read_study
 from sweeplab.sweep.planning import make_plan
-from sweeplab.sweep.work.progress import CellProgress, StudyProgress
+from sweeplab.sweep.progress import CellProgress, StudyProgress
 from sweeplab.tracking.connection import connect, tracking_uri
 
 MANY = """\
@@ -207,7 +207,7 @@ def nothing_runs(folder: Path) -> bool:
     """Say whether no process works in the folder, and tracking has no run as running."""
     commands = [" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])]
     workers = [
-        command for command in commands if "sweeplab.sweep.work.worker" in command and str(folder) in command
+        command for command in commands if "sweeplab.sweep.worker" in command and str(folder) in command
     ]
     return not workers and "RUNNING" not in statuses(folder / "lab")
 

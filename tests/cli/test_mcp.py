@@ -13,8 +13,7 @@ import pytest
 from cli.conftest import STUDY, Finished
 from mcp import Client, StdioServerParameters
 
-from sweeplab.cli.mcp import TOOLS, Tools
-from sweeplab.cli.reach import Reach
+from sweeplab.cli.mcp import TOOLS, Reach, Tools
 from sweeplab.errors import BadInput
 
 TABLE = "params,tokens,loss\n" + "".join(

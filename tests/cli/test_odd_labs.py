@@ -151,7 +151,6 @@ def test_a_file_of_trials_is_opened_by_the_machine_alone_that_runs_the_study(fin
         for words in (
             "study list",
             "study show tiny",
-            "study work tiny",
             "study pause tiny",
             "study logs tiny",
         ):

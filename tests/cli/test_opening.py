@@ -11,13 +11,13 @@ from trained import run_in
 
 import sweeplab
 from sweeplab.errors import BadInput
-from sweeplab.lab.chosen import find_best
+from sweeplab.lab.listing import StudyTrials
 from sweeplab.records.folders import StudyFolder
 from sweeplab.runs.opening import open_run
 
 
 def test_every_name_of_a_run_opens_it(finished, folder: Path) -> None:
-    best = find_best(StudyFolder(finished.lab, "tiny"))
+    best = StudyTrials(StudyFolder(finished.lab, "tiny")).find()
     (run,) = (each.path for each in best.runs)
     key = f"tiny/{run.parent.name}/{run.name}"
     shutil.copytree(run / "best", folder / "mine")

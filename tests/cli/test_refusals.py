@@ -28,7 +28,7 @@ REFUSED = [
     ("study pla tiny.yaml", "sweeplab study has no command 'pla'; did you mean 'sweeplab study plan'?"),
     ("study run tiny.yaml --lap x", "No such option: --lap (Possible options: "),
     *((f"study {name} tny", NO_STUDY) for name in ("show", "watch", "logs", "stop", "pause", "resume", "extend")),
-    *((f"study {name} tny", NO_STUDY) for name in ("work", "rm", "repair", "best", "confirm", "export", "publish")),
+    *((f"study {name} tny", NO_STUDY) for name in ("rm", "repair", "best", "confirm", "export", "publish")),
     *((f"study {name}", NO_STUDY) for name in ("resume tny --failed", "enqueue tny learning_rate=1", "rename tny new")),
     *((f"{words}", NO_STUDY) for words in ("study diff tiny tny", "report scaling tny", "report compare tiny tny")),
     *((words, NO_STUDY) for words in ("evaluate tiny --study tny", "laws fit tiny,tny", "laws audit tny")),
@@ -50,7 +50,6 @@ REFUSED = [
     # What a study that has ended is told.
     ("study stop tiny", "study tiny is not running: it has all of its 4 trials; sweeplab study extend tiny"),
     ("study pause tiny", "study tiny is not running: it has all of its 4 trials"),
-    ("study work tiny", "study tiny is not running; sweeplab study resume tiny runs it"),
     ("study resume tiny --failed", "study tiny has no failed trial"),
     ("study extend tiny", "nothing to extend by; allowed: --trials-per-cell N, --time such as 2h"),
     ("study extend tiny --time soon", "--time soon: "),

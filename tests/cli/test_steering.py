@@ -21,8 +21,8 @@ from terminal import PROGRAM, play
 from sweeplab import load_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report.live import Follower
+from sweeplab.sweep.supervisor import submit_study
 from sweeplab.sweep.trials.commands import Commands
-from sweeplab.sweep.work.supervisor import submit_study
 from sweeplab.tracking.connection import connect, tracking_uri
 
 LONG = """\
@@ -180,7 +180,7 @@ def test_a_study_is_renamed_and_goes_on_and_is_renamed_back(cli, lab: Path) -> N
 def has_workers(process: subprocess.Popen) -> bool:
     try:
         found = psutil.Process(process.pid).children()
-        return any("sweeplab.sweep.work.worker" in each.cmdline() for each in found)
+        return any("sweeplab.sweep.worker" in each.cmdline() for each in found)
     except psutil.NoSuchProcess:  # one of them, just now
         return True
 
@@ -261,64 +261,6 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path
         "study long is not running: 1 trial done; sweeplab study resume long"
         in cli("study", "stop", "long").err
     )
-
-
-@pytest.mark.slow
-def test_one_more_worker_takes_its_share_and_is_put_away(long, folder: Path, cli) -> None:
-    process, study = long
-    assert cli("study", "extend", "long", "--trials-per-cell", "8").code == 0
-    wait_for(lambda: len(list(study.runs())) == 4)
-    said = (folder / "work.txt").open("w")
-    worker = subprocess.Popen([*PROGRAM, "study", "work", "long"], stderr=said, stdout=said)
-    try:
-        wait_for(lambda: len(list(study.runs())) == 8)
-        assert all(process.poll() is None for process in (worker, process))
-        worker.send_signal(signal.SIGINT)
-        assert worker.wait(timeout=60) == 130
-    finally:
-        worker.kill()
-        said.close()
-    assert "long: one more worker is ready" in (folder / "work.txt").read_text()
-    assert sum(any(run.path.glob("state-*")) for run in study.runs()) >= 4
-    assert len(list(study.path.glob("worker-*.log"))) == 2
-
-
-@pytest.mark.slow
-def test_a_worker_of_other_code_is_refused_and_forced(long, folder: Path, cli) -> None:
-    _, study = long
-    package = Path(__import__("sweeplab").__file__).parent
-    shutil.copytree(package, folder / "changed" / "sweeplab")
-    with (folder / "changed" / "sweeplab" / "files.py").open("a") as file:
-        file.write("# changed\n")
-    command = [*PROGRAM, "study", "work", "long"]
-    environment = os.environ | {"PYTHONPATH": str(folder / "changed")}
-    refused = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert refused.returncode == 2
-    assert "is run with another version of sweeplab's sources (" in refused.stderr
-    assert cli("study", "extend", "long", "--trials-per-cell", "5").code == 0
-    forced = subprocess.Popen([*command, "--force"], env=environment, stderr=subprocess.DEVNULL)
-    try:
-        wait_for(lambda: len(list(study.runs())) == 5)
-        forced.send_signal(signal.SIGINT)
-        assert forced.wait(timeout=60) == 130
-    finally:
-        forced.kill()
-
-
-@pytest.mark.slow
-def test_time_that_is_over_ends_the_workers_of_other_commands_too(long, folder: Path, cli) -> None:
-    process, study = long
-    assert cli("study", "extend", "long", "--trials-per-cell", "8").code == 0
-    wait_for(lambda: len(list(study.runs())) == 4)
-    worker = subprocess.Popen([*PROGRAM, "study", "work", "long"], stderr=subprocess.DEVNULL)
-    try:
-        wait_for(lambda: len(list(study.runs())) == 8)
-        assert cli("study", "extend", "long", "--time", "1s").code == 0
-        assert process.wait(timeout=60) == 0
-        assert worker.wait(timeout=60) == 0
-    finally:
-        worker.kill()
-    assert "its time budget is used up" in cli("study", "enqueue", "long", "learning_rate=1e-3").out
 
 
 @pytest.mark.slow

@@ -57,7 +57,7 @@ study init new --output init.yaml --force|study plan FILE|study bench FILE -o co
 study run FILE --quiet
 study run FILE --dry-run|study run FILE --detach --name apart|study plan NAME|study run NAME --quiet
 study watch NAME|study logs NAME|study stop NAME|study pause NAME|study resume NAME
-study extend NAME --trials-per-cell 3|study enqueue NAME learning_rate=1e-3|study resume NAME --failed|study work NAME
+study extend NAME --trials-per-cell 3|study enqueue NAME learning_rate=1e-3|study resume NAME --failed
 study confirm NAME --top 1 --seeds 2|study show NAME|study show NAME --trial 0 --cell n_embd=8
 study best NAME|study predict NAME --at n_embd=16|study publish NAME
 study transfer NAME --quiet|study export NAME --output runs.csv|study diff NAME NAME

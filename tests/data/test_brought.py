@@ -20,9 +20,9 @@ from sweeplab.data.readers.documents import Reading
 from sweeplab.data.readers.tokens import checked, plain_pickle, token_files, token_splits, vocabulary_of
 from sweeplab.data.tokenizers.files import tokenizer_in
 from sweeplab.errors import BadInput
-from sweeplab.study.brought import section_of
 from sweeplab.study.file.reading import read_plain
 from sweeplab.study.inputs import study_dataset
+from sweeplab.sweep.beginning import section_of
 
 HERE = Path(__file__).parent
 

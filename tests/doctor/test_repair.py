@@ -19,9 +19,9 @@ from sweeplab.errors import BadInput
 from sweeplab.lab.events import EventStream
 from sweeplab.lab.showing import show_study
 from sweeplab.records.folders import StudyFolder
-from sweeplab.sweep.control.following import read_plan
+from sweeplab.sweep.following import read_plan
+from sweeplab.sweep.progress import StudyProgress
 from sweeplab.sweep.trials.commands import Commands
-from sweeplab.sweep.work.progress import StudyProgress
 from sweeplab.tracking.connection import connect, tracking_uri
 
 STUDY = """\
@@ -311,7 +311,7 @@ def test_a_server_that_is_down_leaves_the_rest_mended(
 
 @pytest.mark.slow
 def test_a_promoted_trial_is_one_run_in_mlflow_and_leaves_nothing_to_repair(study: StudyFolder) -> None:
-    from sweeplab.sweep.control.steering import resume_trial
+    from sweeplab.sweep.steering import resume_trial
 
     number = pick(study, "pruned")
     key = f"ill/all/{number}/0"

@@ -70,7 +70,7 @@ class RayStudy(kills.Study):
         """Return the worker processes, which are children of actors."""
         lab = str(self.folder.lab)
         listed = [(each, each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"])]
-        return [each for each, words in listed if lab in words and "sweeplab.sweep.work.worker" in words]
+        return [each for each, words in listed if lab in words and "sweeplab.sweep.worker" in words]
 
     def held(self, store: Store) -> dict[int, int]:
         """Return by trial the process that holds it, of those that nobody else may take."""

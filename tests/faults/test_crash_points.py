@@ -30,8 +30,8 @@ from sweeplab.records.runs import RunFolder
 from sweeplab.study.inputs import describe_data
 from sweeplab.study.spec import Budget, StudySpec
 from sweeplab.sweep.loop import Loop
+from sweeplab.sweep.supervisor import run_study
 from sweeplab.sweep.trials.store import Store
-from sweeplab.sweep.work.supervisor import run_study
 from sweeplab.train.checkpoint import read_checkpoint
 
 # The default suite lets a worker die at one point in 30, a supervisor, which takes seconds, at one in 150; the slow

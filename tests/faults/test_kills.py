@@ -134,7 +134,7 @@ def wait_for_workers(process):
 
     for line in process.stderr:
         children = psutil.Process(process.pid).children()
-        workers = [each for each in children if "sweeplab.sweep.work.worker" in each.cmdline()]
+        workers = [each for each in children if "sweeplab.sweep.worker" in each.cmdline()]
         if "val_loss" in line and len(workers) == 2:
             return workers
     raise AssertionError("the study ended too early")

@@ -24,8 +24,8 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.study.plan import WorkerResources
 from sweeplab.study.spec import Engine
 from sweeplab.sweep.engines.local import LocalEngine
-from sweeplab.sweep.work.pool import MOST_ALIKE, WorkerPool
-from sweeplab.sweep.work.worker import LEAVING_SIGNALS
+from sweeplab.sweep.supervisor import MOST_ALIKE, WorkerPool
+from sweeplab.sweep.worker import LEAVING_SIGNALS
 
 pytestmark = pytest.mark.faults
 
@@ -119,7 +119,7 @@ def test_a_terminal_that_goes_stops_the_study_and_loses_no_step(folder: StudyFol
 
 
 def test_a_process_that_was_started_to_ignore_a_signal_ignores_it() -> None:
-    code = "from sweeplab.sweep.work.worker import leaving_signals; print(*leaving_signals())"
+    code = "from sweeplab.sweep.worker import leaving_signals; print(*leaving_signals())"
     done = subprocess.run(
         [sys.executable, "-c", code],
         check=True,

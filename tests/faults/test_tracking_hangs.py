@@ -12,9 +12,9 @@ import pytest
 from tracked import Tracked
 
 from sweeplab.lab.events import Event, RunEvaluated
-from sweeplab.sweep.work import shipping
-from sweeplab.sweep.work.progress import StudyProgress
-from sweeplab.sweep.work.supervisor import run_study
+from sweeplab.sweep import shipping
+from sweeplab.sweep.progress import StudyProgress
+from sweeplab.sweep.supervisor import run_study
 from sweeplab.tracking.pages import serve
 
 

@@ -11,7 +11,7 @@ from sweeplab.lab.storage import count_trials
 from sweeplab.study.spec import Budget, Engine
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.planning import make_plan
-from sweeplab.sweep.work.progress import StudyProgress
+from sweeplab.sweep.progress import StudyProgress
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.lab.chosen import StudyTrials
 from sweeplab.lab.findings import Finding, fall_at_end, find_limits, trend, widened
+from sweeplab.lab.listing import StudyTrials
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import CurvePoint, RunEnd, RunStart, RunState, TrialEnding
 

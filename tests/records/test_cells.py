@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeplab.errors import BadInput
-from sweeplab.records.cells import named_cell
+from sweeplab.records.folders import named_cell
 
 CELLS = [
     f"n_layer={depth},n_embd={width},learning_rate={rate},activation={activation}"

@@ -9,7 +9,8 @@ import pytest
 
 from sweeplab.analysis.studies import Studies
 from sweeplab.errors import BadInput
-from sweeplab.records.folders import Confirmed, StudyFolder
+from sweeplab.records.confirmed import Confirmed
+from sweeplab.records.folders import StudyFolder
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import PanelSpec
 from sweeplab.report.panels.base import make_panel

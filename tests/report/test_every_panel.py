@@ -21,7 +21,8 @@ from sweeplab.analysis import importance
 from sweeplab.analysis.differences import confirmed_cells
 from sweeplab.analysis.table import CURVES, KEY, validate
 from sweeplab.analysis.trials import LOST, WORST_FIRST
-from sweeplab.records.folders import Confirmed, StudyFolder
+from sweeplab.records.confirmed import Confirmed
+from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import GradientPoint, append_gradients
 from sweeplab.report import data as report_data
 from sweeplab.report.data import ReportData

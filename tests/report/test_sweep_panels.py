@@ -14,7 +14,7 @@ from sweeplab.report.options import PanelSpec
 from sweeplab.report.panels.base import PAGES, PANELS, TablePanel, make_panel, panels_of
 from sweeplab.report.panels.sweep import MOST_DRAWN, MOST_PAIRED
 from sweeplab.report.summary import SUMMARIES
-from sweeplab.sweep.work.pruned import Audited
+from sweeplab.sweep.pruned import Audited
 
 SWEEPS = [name for name, kind in PANELS.items() if kind.source == "sweeps"]
 

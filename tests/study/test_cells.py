@@ -11,8 +11,8 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.study.file.reading import read_study, read_text
 from sweeplab.study.file.template import study_file
 from sweeplab.study.space import Space, cells
-from sweeplab.sweep.control.steering import enqueue
 from sweeplab.sweep.planning import make_plan
+from sweeplab.sweep.steering import enqueue
 from sweeplab.sweep.trials.store import Store
 
 STUDY = """\

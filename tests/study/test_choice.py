@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sweeplab.study.choice import Tried, first_of_same, rank
-from sweeplab.study.stability import unstable_ranges
+from sweeplab.study.choice import Tried, first_of_same, rank, unstable_ranges
 
 SIZES = [{"n_layer": n_layer, "n_embd": n_embd} for n_layer in (1, 2, 4) for n_embd in (16, 32, 64)]
 

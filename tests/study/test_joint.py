@@ -3,9 +3,9 @@ import pytest
 from optuna.trial import TrialState, create_trial
 
 from sweeplab.laws.surrogate import Prediction
+from sweeplab.study.axes import Prior
 from sweeplab.study.file.checks import study_from
 from sweeplab.study.joint import Inputs, JointModel, knowledge_gradient
-from sweeplab.study.prior import Prior
 from sweeplab.study.problems import Problems, SourceMap
 from sweeplab.study.search import CONFIDENCES
 from sweeplab.study.space import cells, spaces_of

@@ -10,7 +10,7 @@ from optuna import pruners, samplers
 
 import sweeplab
 from sweeplab.errors import BadInput
-from sweeplab.study.objects import as_written, with_algorithms
+from sweeplab.study.algorithms import as_written, with_algorithms
 
 
 def quiet(kind, **arguments):

@@ -12,15 +12,16 @@ import torch
 
 from sweeplab.errors import BadInput
 from sweeplab.lab.listing import read_trials
-from sweeplab.records.folders import StudyFolder, read_confirmed
+from sweeplab.records.confirmed import read_confirmed
+from sweeplab.records.folders import StudyFolder
 from sweeplab.runs.inspecting import scored
 from sweeplab.study.search import Derived, Expression, Range
 from sweeplab.study.spec import Budget
 from sweeplab.sweep.confirming import Interrupted, confirm, in_race, race
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.planning import make_plan
+from sweeplab.sweep.supervisor import write_study
 from sweeplab.sweep.trials.store import Store
-from sweeplab.sweep.work.supervisor import write_study
 from sweeplab.tracking.loading import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -19,8 +19,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from sweeplab.sweep.trials import counting
 from sweeplab.sweep.trials.asking import HistoryTPE
-from sweeplab.sweep.trials.counting import History
-from sweeplab.sweep.trials.shared import CachedTrials
+from sweeplab.sweep.trials.counting import CachedTrials, History
 
 SPACE: dict[str, BaseDistribution] = {
     "learning_rate": FloatDistribution(1e-4, 1e-1, log=True),

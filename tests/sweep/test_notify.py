@@ -12,8 +12,8 @@ import pytest
 
 import sweeplab
 from sweeplab.errors import BadInput
-from sweeplab.sweep.work import progress
-from sweeplab.sweep.work.progress import Notifier
+from sweeplab.sweep import progress
+from sweeplab.sweep.progress import Notifier
 
 pytest.importorskip("apprise", reason="apprise, of the extra notify, is not installed")
 

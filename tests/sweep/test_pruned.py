@@ -14,7 +14,7 @@ from sweeplab import load_study
 from sweeplab.errors import BadInput
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
-from sweeplab.sweep.work.pruned import audit_pruning, audited_trials
+from sweeplab.sweep.pruned import audit_pruning, audited_trials
 from sweeplab.train.stack import Stack
 
 STUDY = """\

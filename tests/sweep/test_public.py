@@ -10,7 +10,7 @@ from mlflow import MlflowClient
 
 from sweeplab.errors import BadInput
 from sweeplab.lab.storage import count_trials
-from sweeplab.libraries import VARIABLE
+from sweeplab.processes import VARIABLE
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.search import Range
 from sweeplab.study.space import cells

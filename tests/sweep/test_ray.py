@@ -21,7 +21,7 @@ import strangers
 from faults import kills, ray_kills
 from sweep.engine_contract import EngineContract
 
-from sweeplab.doctor.engines import Needed
+from sweeplab.doctor.machine import Needed
 from sweeplab.lab.server import Server
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.spec import Engine
@@ -195,7 +195,7 @@ def test_a_port_that_nodes_do_not_reach_is_told(cluster, tmp_path: Path) -> None
         closed.bind(("127.0.0.1", 0))  # nobody listens
         needed = [Needed("storage", "127.0.0.1", closed.getsockname()[1], "bad", "open it")]
         code = (
-            "import sys; from pathlib import Path; from sweeplab.doctor.engines import *; "
+            "import sys; from pathlib import Path; from sweeplab.doctor.machine import *; "
             f"print([*node_checks(Path(sys.argv[1]), Engine(type='ray', address={cluster.address!r}), {needed!r})][1])"
         )
         ended = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True)

@@ -18,8 +18,8 @@ from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.events import RunEvaluated, TrialClaimed, TrialEnded, TrialRequeued
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import CurvePoint, RunEnd, RunFolder, RunStart, RunState, TrialEnding, run_key
-from sweeplab.sweep.work import shipping
-from sweeplab.sweep.work.shipping import Shipping
+from sweeplab.sweep import shipping
+from sweeplab.sweep.shipping import Shipping
 from sweeplab.tracking import open_tracker
 from sweeplab.tracking.mlflow import MLflowTracker
 from sweeplab.tracking.tracker import Description, Mirror, StudySummary

@@ -13,7 +13,7 @@ from sweeplab.lab.identity import write_study
 from sweeplab.study.inputs import describe_data
 from sweeplab.study.search import Choices, Derived, Divisors, Range
 from sweeplab.study.spec import Budget, Sampler
-from sweeplab.sweep.control.steering import enqueue, resume, stop_trial
+from sweeplab.sweep.steering import enqueue, resume, stop_trial
 
 
 @pytest.fixture

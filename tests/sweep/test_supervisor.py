@@ -14,8 +14,7 @@ from sweeplab.study.plan import WorkerResources
 from sweeplab.study.spec import Engine, Track
 from sweeplab.sweep.engines.local import LocalEngine
 from sweeplab.sweep.planning import make_plan
-from sweeplab.sweep.work.pool import WorkerPool
-from sweeplab.sweep.work.supervisor import run_study, submit_study
+from sweeplab.sweep.supervisor import WorkerPool, run_study, submit_study
 from sweeplab.train import devices
 
 PLUGIN = """\

@@ -6,7 +6,7 @@ import pytest
 import torch
 from train.test_stack import train_in_stacks_of
 
-from sweeplab.libraries import VARIABLE
+from sweeplab.processes import VARIABLE
 from sweeplab.train import private
 from sweeplab.train.program import compiles_whole
 from sweeplab.train.run import Run

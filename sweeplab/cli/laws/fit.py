@@ -1,4 +1,4 @@
-"""`sweeplab laws fit`, `compare`, `isoflop` and `shape`: numbers with verdicts, and what speaks against."""
+"""`sweeplab laws fit`, `compare`, `isoflop`, `shape` and `audit`: numbers with verdicts, and what speaks against."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from sweeplab.cli.laws.source import (
+    NUMBER_TEXT,
     Budget,
     Columns,
     Count,
@@ -14,15 +15,19 @@ from sweeplab.cli.laws.source import (
     Source,
     Tuned,
     Where,
+    counting_of,
+    is_file,
     names_in,
+    number_row,
+    print_numbers,
     read_source,
+    say_reasons,
+    studies_from,
 )
 from sweeplab.cli.options import Lab, option
 from sweeplab.cli.printing import Answer, cell_text, print_rows, progress, say, say_warnings
-from sweeplab.formatting import several
+from sweeplab.formatting import listed, several, several_named
 from sweeplab.records.folders import lab_folder
-
-_TEXT = ("quantity", "verdict", "meaning")
 
 
 def fit(
@@ -92,9 +97,7 @@ def _print_assessment(assessment: dict[str, Any]) -> None:
     for sentence in assessment["choice"]:
         say(sentence)
     entries = assessment["parameters"] | assessment["derived"]
-    print_rows([_row(name, entry) for name, entry in entries.items()], text=_TEXT)
-    say()
-    _say_reasons(entries)
+    print_numbers(entries)
     for sentence in assessment["misfit"]["sentences"]:
         if sentence not in assessment["warnings"]:
             say(sentence)
@@ -207,18 +210,18 @@ def _print_approaches(answer: dict[str, Any]) -> None:
     )
     _say_conventions(answer)
     rows = [
-        {"approach": approach} | _row(name, entry) | {"meaning": None}
+        {"approach": approach} | number_row(name, entry) | {"meaning": None}
         for approach, numbers in answer["roads"].items()
         for name, entry in numbers.items()
     ]
-    print_rows(rows, text=("approach", *_TEXT))
+    print_rows(rows, text=("approach", *NUMBER_TEXT))
     if budgets := answer["isoflop"]["budgets"]:
         keys = ("flops", "n_rows", "n_opt", "n_opt_low", "n_opt_high", "d_opt", "loss", "why_none")
         say()
         print_rows(budgets, text=("why_none",), keys=keys)
     say()
     for approach, numbers in answer["roads"].items():
-        _say_reasons(numbers, f"{approach}: ")
+        say_reasons(numbers, f"{approach}: ")
     for disagreement in answer["disagreements"]:
         say(disagreement["says"])
     say_warnings(answer["warnings"])
@@ -266,23 +269,100 @@ def _print_shape(answer: dict[str, Any]) -> None:
         say(sentence)
 
 
-def _row(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
-    ends = {end: cell_text(entry[end]) for end in ("low", "high")}
-    refits = " to ".join(map(cell_text, entry["bootstrap"])) if "bootstrap" in entry else None
-    return {
-        **{"quantity": name, "value": entry["value"], **ends, "bootstrap": refits},
-        **{"verdict": entry["verdict"], "meaning": entry["meaning"]},
-    }
-
-
 def _say_conventions(answer: Mapping[str, Any]) -> None:
     say("; ".join(f"{name}: {what}" for name, what in answer["conventions"].items()) + "\n")
 
 
-def _say_reasons(entries: Mapping[str, Mapping[str, Any]], prefix: str = "") -> None:
-    reasons: dict[str, list[str]] = {}
-    for name, entry in entries.items():
-        if entry["verdict"] != "identified":
-            reasons.setdefault(f"{entry['verdict']}: {entry['why']}", []).append(name)
-    for reason, names in reasons.items():
-        say(f"{prefix}{', '.join(names)}: {reason}")
+_MOST_NAMED = 8
+_CAUSES = ("cause", "cure")
+
+
+def audit(
+    source: Source,
+    columns: Columns = None,
+    count: Count = None,
+    where: Where = None,
+    tuned: Tuned = None,
+    lab: Lab = None,
+) -> Answer:
+    """Find what keeps a law's numbers from being identified.
+
+    It splits the residual into seeds, shape, tuning, tokens and epochs, and the form's bend, each with its
+    cheapest cure. Of a study it also checks settings that shift the exponents.
+
+    \b
+    $ sweeplab laws audit small
+    $ sweeplab laws audit runs.csv --columns params=N,tokens=D,loss=loss
+    $ sweeplab laws audit small --count params=non-embedding,flops=6nd --json
+    """
+    from sweeplab.analysis.audit import audit as audit_study
+    from sweeplab.analysis.audit import audit_file, gather
+
+    counting = counting_of(columns, count, where, tuned)
+    if is_file(source):
+        return audit_file(Path(source), counting), _print_audit
+    studied = studies_from(source, lab).only(counting.where)
+    settled = studied.settled(counting.conventions)
+    evidence = gather(studied.runs, studied.designs, settled, counting.tuned)
+    return audit_study(evidence, studied), _print_audit
+
+
+def _print_audit(audited: dict[str, Any]) -> None:
+    say(f"{several(audited['n_points'], 'point')}; {audited['law'] or 'no law'}")
+    say(audited["sentence"], "bold")
+    if audited["causes"]:
+        say()
+        print_rows([_cause_row(cause) for cause in audited["causes"]], text=_CAUSES)
+        say()
+    for cause in audited["causes"]:
+        if cause["cure"] and cause["cure"]["command"]:
+            say(f"{cause['name']}: {cause['cure']['command']}")
+    for cause in audited["causes"]:
+        if cause["why"]:
+            say(f"{cause['name']} cannot be split: {cause['why']}")
+    _print_settings(audited)
+
+
+def _cause_row(cause: Mapping[str, Any]) -> dict[str, Any]:
+    from sweeplab.analysis.causes import time_of
+
+    cure, shares = cause["cure"], {name: cause[name] for name in ("share", "low", "high")}
+    row = {"cause": cause["name"], **{name: _percent(each, ".0") for name, each in shares.items()}}
+    row |= {"of the loss": _percent(cause["size"]) if cause["share"] is not None else None}
+    if cure is None:
+        return row | {"": None, "cure": None, "takes": None, "half width then": None}
+    then = cell_text(cure["half_width"])
+    return row | {"": cause["state"], "cure": cure["words"], "takes": time_of(cure), "half width then": then}
+
+
+def _print_settings(audited: dict[str, Any]) -> None:
+    clear = [each["name"] for each in audited["findings"] if each["state"] == "clear"]
+    for finding in audited["findings"]:
+        if finding["name"] in clear:
+            continue
+        style = {"found": "yellow"}.get(finding["state"])
+        where = ""
+        if finding["points"]:
+            where = f" ({_points(finding['points'], audited['n_points'])})"
+        say(f"\n{finding['name']}: {finding['state']}: {finding['sentence']}{where}", style)
+        for effect in finding["effects"]:
+            for name, both in effect["exponents"].items():
+                mark = ", outside of its interval" if both["differs"] else ""
+                change = f"{_exponent(both['before'])} becomes {_exponent(both['after'])}{mark}"
+                say(f"  {effect['change']}: {name} {change}")
+    if clear:
+        say(f"\nsettings that are clear: {listed(clear)}")
+
+
+def _points(names: list[str], n_points: int) -> str:
+    if len(names) == n_points:
+        if n_points > 1:
+            return "all points"
+        return names[0]
+    return several_named(names, _MOST_NAMED)
+
+
+def _exponent(exponent: dict[str, Any]) -> str:
+    if exponent["value"] is None:
+        return str(exponent["verdict"])
+    return f"{cell_text(exponent['value'])} ({cell_text(exponent['low'])} to {cell_text(exponent['high'])})"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from sweeplab.cli.laws.source import Count, Source, Where, is_file, studies_from
+from sweeplab.cli.laws.source import Count, Source, Where, is_file, print_numbers, studies_from
 from sweeplab.cli.options import Lab, option
 from sweeplab.cli.printing import Answer, cell_text, print_rows, say, say_warnings
 from sweeplab.formatting import several
@@ -114,22 +114,7 @@ def _print_cells(name: str, cells: list[dict[str, Any]]) -> None:
 
 def _print_searched(name: str, searched: Mapping[str, Any]) -> None:
     if searched["numbers"]:
-        rows = [
-            {
-                **{"quantity": quantity, "value": entry["value"]},
-                **{end: cell_text(entry[end]) for end in ("low", "high")},
-                **{"verdict": entry["verdict"], "meaning": entry["meaning"]},
-            }
-            for quantity, entry in searched["numbers"].items()
-        ]
-        print_rows(rows, text=("quantity", "verdict", "meaning"))
-        say()
-        reasons = {
-            f"{entry['verdict']}: {entry['why']}": quantity for quantity, entry in searched["numbers"].items()
-        }
-        for reason, quantity in reasons.items():
-            if not reason.startswith("identified"):
-                say(f"{quantity}: {reason}")
+        print_numbers(searched["numbers"])
     if searched["why_none"]:
         say(f"no law: {searched['why_none']}")
     if searched["factor_below"]:

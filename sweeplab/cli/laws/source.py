@@ -1,15 +1,17 @@
-"""What `laws` commands read: the points of a table's file or of studies."""
+"""What `laws` commands share: the points of a table's file or of studies, and how numbers are printed."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from sweeplab.cli.options import argument, option, studies
+from sweeplab.cli.printing import cell_text, print_rows, say
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import several
 
@@ -74,11 +76,7 @@ Law = Annotated[str, option("LAW", "A law, as in `laws fit`.")]
 def counting_of(
     columns: str | None, count: str | None, where: str | None = None, tuned: str | None = None
 ) -> Counting:
-    """Return what --columns, --count, --where and --tuned ask for.
-
-    Raises:
-        BadInput: an unknown role or convention.
-    """
+    """Return what --columns, --count, --where and --tuned ask for."""
     from sweeplab.analysis.studies import Counting
     from sweeplab.laws.columns import Conventions, parse_columns, parse_conventions
     from sweeplab.laws.points import parse_tuned
@@ -104,11 +102,7 @@ def read_source(
     where: str | None = None,
     tuned: str | None = None,
 ) -> Read:
-    """Read a file, or the studies that the source names, with commas between them.
-
-    Raises:
-        BadInput: there is no such file or study, or the table is refused.
-    """
+    """Read a file, or the studies that the source names, with commas between them."""
     counting = counting_of(columns, count, where, tuned)
     if is_file(source):
         path = Path(source)
@@ -127,11 +121,7 @@ def read_source(
 
 
 def studies_from(source: str, lab: Path | None) -> Studies:
-    """Read the studies of a comma-separated list.
-
-    Raises:
-        BadInput: the list holds a file, a study does not exist, or their losses cannot be compared.
-    """
+    """Read the studies of a comma-separated list."""
     from sweeplab.analysis.studies import read_studies
 
     names = names_in(source)
@@ -151,3 +141,34 @@ def is_file(source: str) -> bool:
 
     path = Path(source)
     return path.is_file() or ("," not in source and is_table(path))
+
+
+# The columns of text in a table of numbers.
+NUMBER_TEXT = ("quantity", "verdict", "meaning")
+
+
+def number_row(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a number with its interval and verdict as a row of a table."""
+    ends = {end: cell_text(entry[end]) for end in ("low", "high")}
+    refits = " to ".join(map(cell_text, entry["bootstrap"])) if "bootstrap" in entry else None
+    return {
+        **{"quantity": name, "value": entry["value"], **ends, "bootstrap": refits},
+        **{"verdict": entry["verdict"], "meaning": entry["meaning"]},
+    }
+
+
+def say_reasons(entries: Mapping[str, Mapping[str, Any]], prefix: str = "") -> None:
+    """Say why numbers are not identified, those with the same reason in one line."""
+    reasons: dict[str, list[str]] = {}
+    for name, entry in entries.items():
+        if entry["verdict"] != "identified":
+            reasons.setdefault(f"{entry['verdict']}: {entry['why']}", []).append(name)
+    for reason, names in reasons.items():
+        say(f"{prefix}{', '.join(names)}: {reason}")
+
+
+def print_numbers(entries: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print numbers as a table, then why some of them are not identified."""
+    print_rows([number_row(name, entry) for name, entry in entries.items()], text=NUMBER_TEXT)
+    say()
+    say_reasons(entries)

@@ -1,8 +1,9 @@
-"""Commands to a running study and its trials: workers read them at their next evaluation."""
+"""Commands to a running study and its trials, which workers read at their next evaluation; `repair` and `doctor`."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,9 +18,14 @@ from sweeplab.cli.options import (
     enqueued,
     flag,
     option,
+    study_files,
 )
-from sweeplab.cli.printing import Answer, answer_of, print_answer, say_start
-from sweeplab.lab.listing import find_study
+from sweeplab.cli.printing import Answer, answer_of, console, print_answer, print_json, say, say_start
+from sweeplab.lab.listing import file_of, find_study, name_in
+from sweeplab.records.folders import StudyFolder, lab_folder
+
+if TYPE_CHECKING:
+    from sweeplab.doctor import Check
 
 
 def stop(name: StudyName, lab: Lab = None) -> Answer:
@@ -30,7 +36,7 @@ def stop(name: StudyName, lab: Lab = None) -> Answer:
     \b
     $ sweeplab study stop small
     """
-    from sweeplab.sweep.control import steering
+    from sweeplab.sweep import steering
 
     return answer_of(steering.stop(find_study(lab, name)))
 
@@ -44,7 +50,7 @@ def pause(name: StudyName, lab: Lab = None) -> Answer:
     \b
     $ sweeplab study pause small
     """
-    from sweeplab.sweep.control import steering
+    from sweeplab.sweep import steering
 
     return answer_of(steering.pause(find_study(lab, name)))
 
@@ -67,7 +73,7 @@ def resume(
     """
     folder = find_study(lab, name)
     say_start(f"reading {name}")
-    from sweeplab.sweep.control import steering
+    from sweeplab.sweep import steering
 
     if done := steering.resume(folder, failed):
         print_answer(answer_of(done), as_json)
@@ -98,7 +104,7 @@ def extend(
     $ sweeplab study extend small --widen learning_rate --trials-per-cell 8
     $ sweeplab study extend small --time 2h
     """
-    from sweeplab.sweep.control import steering
+    from sweeplab.sweep import steering
 
     return answer_of(steering.extend(find_study(lab, name), trials_per_cell, time, widen))
 
@@ -119,7 +125,7 @@ def enqueue(
     \b
     $ sweeplab study enqueue small learning_rate=5e-2 n_layer=3
     """
-    from sweeplab.sweep.control import steering
+    from sweeplab.sweep import steering
 
     return answer_of(steering.enqueue(find_study(lab, name), values))
 
@@ -167,7 +173,7 @@ def resume_trial(
     \b
     $ sweeplab trial resume small 3 --cell n_layer=1,n_embd=32
     """
-    from sweeplab.sweep.control import steering
+    from sweeplab.sweep import steering
 
     return answer_of(steering.resume_trial(find_study(lab, name), trial, cell))
 
@@ -186,6 +192,55 @@ def stop_trial(
     \b
     $ sweeplab trial stop small 3 --cell n_layer=1,n_embd=32
     """
-    from sweeplab.sweep.control import steering
+    from sweeplab.sweep import steering
 
     return answer_of(steering.stop_trial(find_study(lab, name), trial, cell))
+
+
+COLORS = {"ok": "green", "warn": "yellow", "bad": "red"}
+
+
+def doctor(
+    name: Annotated[
+        str | None, argument("[NAME]", "Name of a study, or its file.", autocompletion=study_files)
+    ] = None,
+    lab: Lab = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check machine, lab and study, and suggest cures.
+
+    Of a study that has not run yet it checks the engine. Exits with 1 if a check is bad: a study would
+    not run, or its numbers may be wrong.
+
+    \b
+    $ sweeplab doctor small
+    """
+    from sweeplab.doctor import examine
+
+    checks, place = [], lab_folder(lab)
+    folder = spec = None
+    if name and file_of(name).is_file() and not StudyFolder(place, name_in(name)).has_started:
+        from sweeplab.study.file.reading import read_study
+
+        spec = read_study(file_of(name))
+        folder = StudyFolder(place, spec.name)
+    elif name:
+        folder = find_study(lab, name_in(name))
+    for check in examine(place, folder, spec):
+        checks.append(check)
+        if not as_json:
+            _print(check)
+    if as_json:
+        print_json([asdict(check) for check in checks])
+    if any(check.verdict == "bad" for check in checks):
+        raise typer.Exit(1)
+
+
+def _print(check: Check) -> None:
+    from rich.text import Text
+
+    verdict = (f"{check.verdict:4}", COLORS[check.verdict])
+    line = Text.assemble(verdict, f"  {check.name:9}  {check.found}  ", (check.looked_at, "dim"))
+    console().print(line, soft_wrap=True)
+    if check.cure:
+        say(f"      → {check.cure}")

@@ -143,21 +143,13 @@ def rm(
 
 
 def write_study(file: Path, text: str, force: bool, next_command: str) -> None:
-    """Write a new study file, and print which command comes next.
-
-    Raises:
-        BadInput: the file exists already, or cannot be written.
-    """
+    """Write a new study file, and print which command comes next."""
     new_file(file, text, force)
     typer.echo(f"wrote {file}\nnext: sweeplab study {next_command} {file}")
 
 
 def new_file(file: Path, text: str, force: bool) -> None:
-    """Write a new file.
-
-    Raises:
-        BadInput: it exists already, unless by `force`, or cannot be written.
-    """
+    """Write a new file."""
     try:
         if force:
             write_whole(file, text.encode())

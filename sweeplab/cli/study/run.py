@@ -1,4 +1,4 @@
-"""`sweeplab study plan`, `bench`, `run`, `confirm`, `watch`, `logs` and `work`: preview a study, run and follow it."""
+"""`sweeplab study plan`, `bench`, `run`, `confirm`, `watch` and `logs`: preview a study, run and follow it."""
 
 from __future__ import annotations
 
@@ -41,10 +41,8 @@ from sweeplab.cli.printing import (
     say_warnings,
     workers_in_words,
 )
-from sweeplab.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from sweeplab.formatting import bytes_in_words, duration, several, several_named, yaml_text
 from sweeplab.lab.identity import orders_in_words
-from sweeplab.lab.listing import find_metric, find_study
 
 if TYPE_CHECKING:
     from sweeplab.api import Study
@@ -284,7 +282,7 @@ def start_detached(
     study: Study, words: Sequence[str], say: Callable[[str], None] = lambda notice: None
 ) -> Answer:
     """Run a study by `sweeplab` with these arguments, without this terminal."""
-    from sweeplab.sweep.control.steering import detach
+    from sweeplab.sweep.steering import detach
 
     by = detach(study.spec, study.lab, words, say)
     watch, stop = (study.folder.command(f"study {each}") for each in ("watch", "stop"))
@@ -347,7 +345,7 @@ def logs(
     \b
     $ sweeplab study logs small --follow
     """
-    from sweeplab.sweep.control.following import log_lines
+    from sweeplab.sweep.following import log_lines
 
     try:
         for line in log_lines(named_study(name, lab), follow):
@@ -359,55 +357,3 @@ def logs(
                 print(f"{clock}  {line['source']}: {line['text']}")
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
-
-
-def work(
-    name: StudyName,
-    force: Annotated[bool, flag("Start even if code or data differ.", "--force")] = False,
-    allow_plugins: AllowPlugins = False,
-    quiet: Quiet = False,
-    lab: Lab = None,
-) -> None:
-    """Start one more worker on a running study, in the foreground.
-
-    It trains on this machine until the study's run ends; Ctrl-C saves its runs. It writes to the
-    study's own lab, and the process that runs the study sends its results to tracking.
-
-    \b
-    $ sweeplab study work small
-    """
-    folder = find_study(lab, name)
-    say_start(f"reading {name}", quiet)
-    from sweeplab.cli.streams import outlive_readers, write_line
-    from sweeplab.cli.study.view import counted_interrupts
-    from sweeplab.lab.events import Event, StudyNotice, TrialClaimed, TrialEnded, TrialRequeued, WorkerReady
-    from sweeplab.sweep.control.following import join_study
-
-    metric = find_metric(folder)
-
-    def report(event: Event) -> None:
-        match event:
-            case _ if quiet:
-                return
-            case StudyNotice():
-                write_line(event.message)
-            case WorkerReady():
-                write_line(f"{name}: one more worker is ready")
-            case TrialClaimed():
-                write_line(f"{event.cell} trial {event.trial}  started")
-            case TrialRequeued():
-                write_line(f"{event.cell} trial {event.trial}  saved")
-            case TrialEnded():
-                words = [f"{event.cell} trial {event.trial}", event.ending.outcome]
-                words += [f"{metric} {value:.4f}" for value in [event.ending.value] if value is not None]
-                write_line("  ".join(words))
-
-    outlive_readers(folder.log)
-    with counted_interrupts(lambda text: None if quiet else write_line(text)) as interrupts:
-        failures = join_study(folder, force, report, interrupts, allow_plugins)
-    for failure in failures:
-        write_line(f"error: {failure}")
-    if failures:
-        raise typer.Exit(EXIT_FAILED)
-    if interrupts():
-        raise typer.Exit(EXIT_INTERRUPTED)

@@ -33,10 +33,9 @@ from sweeplab.cli.study.manage import write_study
 from sweeplab.errors import DamagedFile
 from sweeplab.formatting import bytes_in_words, duration, out_of, several, written, yaml_text
 from sweeplab.lab import showing
-from sweeplab.lab.chosen import StudyTrials
 from sweeplab.lab.findings import Finding, find_limits
 from sweeplab.lab.identity import Order
-from sweeplab.lab.listing import find_metric, find_study, study_names
+from sweeplab.lab.listing import StudyTrials, find_metric, find_study, study_names
 from sweeplab.laws.evidence import Evidence
 from sweeplab.records.folders import StudyFolder, WorkerPlace, lab_folder
 from sweeplab.records.runs import MEASURED_ON

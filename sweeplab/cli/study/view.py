@@ -45,11 +45,11 @@ from sweeplab.lab.listing import StudyState, loss_unit_of, study_state
 from sweeplab.lab.showing import places_in_words, show_study, states_in_words
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.plan import CellPlan
-from sweeplab.sweep.control.following import wait_for_job, watch_study
 from sweeplab.sweep.engines import engine_class
 from sweeplab.sweep.engines.base import HEAD
-from sweeplab.sweep.work.progress import StudyProgress, ended_in_words, pace
-from sweeplab.sweep.work.worker import leaving_signals
+from sweeplab.sweep.following import wait_for_job, watch_study
+from sweeplab.sweep.progress import StudyProgress, ended_in_words, pace
+from sweeplab.sweep.worker import leaving_signals
 
 Result = TypeVar("Result")
 EXIT_CODES = {"complete": 0, "failed": EXIT_FAILED, "interrupted": EXIT_INTERRUPTED}
@@ -315,7 +315,6 @@ def _is_live(screen: Console) -> bool:
 def _following(
     name: str, screen: Console, live: bool, interrupts: Callable[[], int] = lambda: 0
 ) -> Iterator[Callable[[events.Event, StudyProgress], None]]:
-    """Show a study while entered: yield a function that takes its events and draws a view or prints lines."""
     if not live:
         yield Lines(screen).update
         return

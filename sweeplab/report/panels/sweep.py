@@ -38,7 +38,7 @@ from sweeplab.report.style import (
     spaced,
     ticks_of,
 )
-from sweeplab.study.stability import Unstable
+from sweeplab.study.choice import Unstable
 
 # A page draws at most this many trials: half are the best, the rest is evenly chosen. The CSV has all.
 MOST_DRAWN = 800

@@ -29,15 +29,9 @@ _TAG = "tag:yaml.org,2002:"
 _TEXTS = {_TAG + name for name in ("str", "timestamp", "merge")}
 _CONSTRUCTED = {_TAG + name for name in ("int", "float", "bool", "null")}
 
-_Entry = tuple[Node, Node]
-
 
 def file_text(path: Path, most_bytes: int) -> str:
-    """Return the text of a file that the user wrote.
-
-    Raises:
-        BadInput: it cannot be read, is too large, or is not UTF-8.
-    """
+    """Return the text of a file that the user wrote."""
     try:
         with opened(path, "rb") as file:
             content = file.read(most_bytes + 1)

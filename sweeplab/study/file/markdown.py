@@ -110,18 +110,13 @@ class MarkdownTables:
 
 
 def _untried(name: str, value: Any, entry: SearchSpec) -> str:
-    """Say why the first trial does not train a value that the tables have."""
     if isinstance(entry, Derived):
         return f"{name} is derived, not {shown(value)}, as it depends on what is searched"
     return f"{name} {shown(value)} is not in its range: the first trial draws one"
 
 
 def read_tables(path: Path) -> MarkdownTables:
-    """Read the tables of hyperparameters in a Markdown file.
-
-    Raises:
-        BadInput: the file cannot be read, or has no table of hyperparameters.
-    """
+    """Read the tables of hyperparameters in a Markdown file."""
     tables = parse_tables(file_text(path, MAX_BYTES))
     if tables == MarkdownTables():
         allowed = "a table with a Parameter and a Value column"
@@ -148,7 +143,6 @@ def parse_tables(text: str) -> MarkdownTables:
 
 
 def _add(tables: MarkdownTables, name: str, line: int, written: str, searched: str) -> list[str]:
-    """Add a row's value and range to the tables; return what is left out of them."""
     row, notices = TABLE[name], list[str]()
     read: dict[str, tuple[dict[str, Any], Any]] = {}
     try:

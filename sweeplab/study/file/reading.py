@@ -1,4 +1,8 @@
-"""Read a study file into a typed study: overrides replace its values, a preset and the starting run add to them."""
+"""Read a study file into a typed study: overrides replace its values, a preset and the starting run add to them.
+
+Plugins are imported only if the user allows them once. A study that was run records the digest of each file and the
+names that it registered, so that it can be read afterwards without importing the files, even if they are gone.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +15,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
+from sweeplab import plugins
 from sweeplab.errors import BadInput, Problem, conflict, nearest
 from sweeplab.formatting import without_passwords
 from sweeplab.hyperparameters import TABLE, canonical
+from sweeplab.plugins import Code, import_allowed, installed, is_package
 from sweeplab.study.file.checks import study_from
 from sweeplab.study.file.document import file_text, parse
 from sweeplab.study.file.values import overrides_of
-from sweeplab.study.plugins import import_plugins
-from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, SourceMap, dotted
-from sweeplab.study.spec import DATA_FILES, ENGINE_KEYS, PRESETS, StudySpec, beside, preset_names
+from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, SourceMap, dotted, shown
+from sweeplab.study.spec import DATA_FILES, ENGINE_KEYS, PRESETS, Plugin, StudySpec, beside, preset_names
 
 MAX_BYTES = 1_000_000
 # Keys whose value may be just the name of the type.
@@ -69,11 +76,7 @@ def read_text(
 
 
 def said_name(path: Path) -> str:
-    """Return the study's name in a study file.
-
-    Raises:
-        BadInput: the file cannot be read, or has no name.
-    """
+    """Return the study's name in a study file."""
     problems = Problems(SourceMap(path))
     document = parse(file_text(path, MAX_BYTES), problems)
     name = document.get("name") if isinstance(document, dict) else None
@@ -91,7 +94,7 @@ def read_plain(
 
 
 def _plain(value: Any) -> Any:
-    from sweeplab.study.objects import as_written  # Optuna's samplers and pruners
+    from sweeplab.study.algorithms import as_written  # Optuna's samplers and pruners
 
     written = as_written(value)
     if written is not value:
@@ -163,11 +166,7 @@ class Preset:
 
 @cache
 def preset(name: str) -> Preset:
-    """Return a preset.
-
-    Raises:
-        BadInput: there is no preset of this name; suggests the nearest.
-    """
+    """Return a preset."""
     if name not in (known := preset_names()):
         raise BadInput(Problem(f"unknown preset {name!r}", " | ".join(known), nearest(name, known)))
     text = (PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
@@ -342,3 +341,80 @@ def _set(document: dict[str, Any], path: Location, value: Any, problems: Problem
                 for rival in LENGTHS:
                     if isinstance(held, dict) and rival != path[1]:
                         held.pop(rival, None)
+
+
+HOW = "--allow-plugins, or allow_plugins=True from Python, once, if you trust it"
+
+
+def import_plugins(document: dict[str, Any], problems: Problems, allowed: bool) -> None:
+    """Import the plugins of a study's document and record their digests in it; if not allowed, only register names.
+
+    They are allowed here, or were earlier; to look at a study that was run, the names that it recorded suffice.
+
+    Adds a problem for a file that is not allowed, is missing, has another digest than the document says, or raises.
+    Entries that are not plugins are left to the reader of the document.
+    """
+    written = document.get("plugins")
+    if isinstance(written, list):
+        document["plugins"] = [
+            _read_plugin(entry, ("plugins", index), problems, allowed) for index, entry in enumerate(written)
+        ]
+
+
+def check_imported(spec: StudySpec) -> None:
+    """Import a study's plugins, if the user has allowed them earlier, and refuse to train it without them."""
+    problems = [
+        spec.problem(("plugins", index), _not_allowed(plugin.file), HOW)
+        for index, plugin in enumerate(spec.plugins)
+        if not import_allowed(plugin.file, plugin.sha256)
+    ]
+    if problems:
+        raise BadInput(*problems)
+
+
+def _not_allowed(file: str) -> str:
+    return f"the plugin {file} is code that would run here"
+
+
+def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) -> Any:
+    try:
+        plugin = Plugin.model_validate(entry)
+    except ValidationError:
+        return entry
+    place = plugin.file
+    if not is_package(place):
+        place = str(beside(problems.source.file, place))
+    if (
+        not allowed and "provides" in plugin.model_fields_set
+    ):  # of a study that was run: names suffice to look at it
+        plugins.add_names(plugin.provides, plugin.rows)
+        return entry
+    try:
+        code = Code.at(place)
+    except OSError as error:
+        if not allowed:
+            problems.add(path, _not_allowed(plugin.file), HOW)
+            return entry
+        known = [*installed(), *(file.name for file in Path(place).parent.glob("*.py"))]
+        problems.add(
+            path, f"no plugin {shown(place)}: {error.strerror}", "", nearest(Path(place).name, known)
+        )
+        return entry
+    if plugin.sha256 not in ("", code.digest):
+        what = f"{place} has changed: its sha256 begins with {code.digest[:12]}, not {plugin.sha256[:12]}"
+        problems.add(path, what)
+        return entry
+    if not allowed and not code.is_allowed:
+        changed = " and has changed since you allowed it" * code.was_another
+        problems.add(path, f"{_not_allowed(plugin.file)}{changed}", HOW)
+        return entry
+    code.allow()
+    try:
+        parts = code.parts()
+    except BadInput as error:
+        problems.add(path, str(error))
+        return entry
+    provides = {kind: [name for known, name, _ in parts if known == kind] for kind in plugins.KINDS}
+    provided = {kind: names for kind, names in provides.items() if names}
+    rows = plugins.rows_of(provided.get("hyperparameter", ()))
+    return {"file": place, "sha256": code.digest, "provides": provided, "rows": rows}

@@ -24,7 +24,7 @@ from sweeplab.records.folders import WorkerPlace as WorkerPlace
 from sweeplab.study.plan import WorkerResources
 from sweeplab.study.spec import Engine
 
-WORKER = "sweeplab.sweep.work.worker"
+WORKER = "sweeplab.sweep.worker"
 # The revision of the study's commands that a stopped or dead worker is said to know: any command restarts it.
 NO_REVISION = -1
 # The exit code of a worker that refused the study, or has lost its storage: restarting it is no use.
@@ -53,7 +53,7 @@ SETTINGS = {
 
 
 class WorkerEngine(ABC):
-    """Starts the workers of one study, each with the resources of its index; `name` is the prefix of their logs."""
+    """Starts the workers of one study, each with the resources of its index."""
 
     # Whether its workers run on this machine and use its resources.
     is_here: ClassVar[bool] = False
@@ -63,11 +63,8 @@ class WorkerEngine(ABC):
         folder: StudyFolder,
         spec: Engine,
         resources: Sequence[WorkerResources],
-        name: str = "worker",
-        force: bool = False,
     ) -> None:
         self.folder, self.spec, self.resources = folder, spec, resources
-        self.name, self.force = name, force
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
     @classmethod  # noqa: B027 - most need nothing
@@ -112,7 +109,7 @@ class WorkerEngine(ABC):
 
     def log(self, index: int) -> Path:
         """Return a worker's log file."""
-        return self.folder.path / f"{self.name}-{index}.log"
+        return self.folder.path / f"worker-{index}.log"
 
     def last_words(self, index: int) -> str:
         """Return the last line of a worker's log."""
@@ -129,7 +126,7 @@ class WorkerEngine(ABC):
 
     def command(self, index: int, since: float | None = None) -> list[str]:
         """Return the arguments for Python that start a worker; with `since`, a worker without pipes."""
-        options = ["--force"] * self.force
+        options: list[str] = []
         if since is not None:
             options += [f"--engine={self.spec.type}", f"--since={since!r}"]
         threads = str(self.resources[index].threads)

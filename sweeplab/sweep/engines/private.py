@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-from sweeplab.libraries import switched_off
+from sweeplab.processes import switched_off
 
 # Ask a cluster at an address without a token, in a process of its own: Ray reads the mode once. The second one joins
 # the cluster, which takes seconds.

@@ -36,11 +36,11 @@ CLUSTER = "a machine of the cluster, such as its login node, or --engine local"
 # The states of a job that waits to run.
 QUEUED = (
     "PENDING",
+    "CONFIGURING",
     "REQUEUED",
     "REQUEUE_HOLD",
     "REQUEUE_FED",
     "SPECIAL_EXIT",
-    "CONFIGURING",
     "RESV_DEL_HOLD",
 )
 IN_SERVICE = ("idle", "mixed", "allocated", "completing")  # the states of a node that runs jobs
@@ -66,8 +66,6 @@ class NoCluster(SlurmFailure):
 
 
 class _Task(NamedTuple):
-    """A task of a job array, as squeue reports it."""
-
     state: str
     node: str
     reason: str
@@ -109,11 +107,7 @@ def job_options(spec: Engine, threads: int) -> list[str]:
 
 
 def submit_head(spec: StudySpec, command: Sequence[str], log: Path) -> str:
-    """Submit a job that runs a study by a command; return the job and its log.
-
-    Raises:
-        BadInput: Slurm rejects it; with Slurm's message.
-    """
+    """Submit a job that runs a study by a command; return the job and its log."""
     make_folder(log.parent)
     opened(log, "ab").close()  # the shell would follow a link
     script = f"#!/bin/sh\nexport {HEAD}=1\nexec {shlex.join(command)} >>{shlex.quote(str(log))} 2>&1\n"
@@ -211,17 +205,13 @@ class SlurmEngine(WorkerEngine):
             print(f"this job cannot be requeued: {error}", file=sys.stderr, flush=True)
 
     def start(self, indices: Sequence[int], since: float = 0.0) -> None:
-        """Submit a job array.
-
-        Raises:
-            BadInput: Slurm rejects it; with Slurm's message.
-        """
+        """Submit a job array."""
         if not indices:
             return
         command = shlex.join(python(*self.command(indices[0], since)))
         for index in indices:
             opened(self.log(index), "ab").close()  # the shell would follow a link
-        log = shlex.quote(str(self.folder.path / self.name))
+        log = shlex.quote(str(self.folder.path / "worker"))
         options = job_options(self.spec, self.resources[indices[0]].threads)
         tasks = ",".join(map(str, indices))
         environment = self.environment(indices[0])

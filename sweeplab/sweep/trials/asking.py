@@ -31,8 +31,7 @@ from sweeplab.study.choice import Tried, rank
 from sweeplab.study.joint import JointModel, JointSampler
 from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import Sampler, StudySpec
-from sweeplab.sweep.trials.counting import CellTally, History, is_own
-from sweeplab.sweep.trials.shared import forwards
+from sweeplab.sweep.trials.counting import CellTally, History, forwards, is_own
 
 # After MOST_REPEATS repeated points in a row a new point is drawn at random, in at most MOST_LOOKED_AT attempts.
 MOST_REPEATS = 3

@@ -1,25 +1,107 @@
-"""The commands that a study was given: one row per command, added and never changed.
+"""The commands that a study was given, and how long a process waits for a storage that does not answer.
 
-The current state follows from applying all of them in order; the table is also the log of commands and their times.
+A command is one row, added and never changed. The current state follows from applying all of them in order; the table
+is also the log of commands and their times. The storage is the database of the trials and the folder of the files:
+either may be unavailable for a while, or full.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import sqlalchemy as sql
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError
 
-from sweeplab.lab.storage import READS, open_database
+from sweeplab.errors import StorageUnavailable
+from sweeplab.formatting import duration
+from sweeplab.hyperparameters import TABLE
+from sweeplab.lab.storage import PROMOTED, READS, open_database, reason_of
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunStart
+from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import Budget
-from sweeplab.sweep.trials.availability import Availability
 from sweeplab.sweep.trials.leases import TABLES
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+    from sweeplab.sweep.trials.public import SharedStorage
+
+
+T = TypeVar("T")
+# How long workers and supervisors wait for a restarting or locked database, or for a full disk.
+OUTAGE_SECONDS = 600.0
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
+FAILURES = (OperationalError, InterfaceError)
+DATABASE = "database"
+
+
+@dataclass
+class Availability:
+    """Tracks whether a study's storage answers: its `database`, and the files of its folder, by kind.
+
+    `limit` is how many seconds it may be unavailable, 0 where a person waits for the answer. `say` gets messages for
+    the user; once `stopping` returns True nothing is retried.
+    """
+
+    name: str
+    limit: float = 0.0
+    say: Callable[[str], None] = lambda message: None
+    stopping: Callable[[], bool] = lambda: False
+    _lost_since: float | None = None
+    _lost: set[str] = field(default_factory=set)
+
+    def retry(self, call: Callable[[], T], of: str = DATABASE) -> T:
+        """Make a call until the storage answers it.
+
+        Raises:
+            StorageUnavailable: it has not answered within the limit.
+        """
+        wait = _FIRST_WAIT
+        while True:
+            try:
+                result = call()
+            except (*FAILURES, OSError) as error:
+                self.note_failure(error, of)
+                time.sleep(wait)
+                wait = min(2 * wait, _LONGEST_WAIT)
+            else:
+                self.note_answer(of)
+                return result
+
+    def note_failure(self, error: Exception, of: str = DATABASE) -> None:
+        """Record that the storage did not answer.
+
+        Raises:
+            StorageUnavailable: it has not answered for longer than the limit, or `stopping` returns True.
+        """
+        now = time.monotonic()
+        why = (isinstance(error, OSError) and error.strerror) or reason_of(error)
+        if "disk is full" in why:  # SQLite's words for it
+            why = os.strerror(errno.ENOSPC)
+        reason = f"the storage of study {self.name} does not answer: {why}"
+        self._lost.add(of)
+        if self._lost_since is None:
+            self._lost_since = now
+            if self.limit:
+                self.say(f"{reason}; training continues, and sweeplab retries for {duration(self.limit)}")
+        if now - self._lost_since >= self.limit or self.stopping():
+            raise StorageUnavailable(reason) from error
+
+    def note_answer(self, of: str = DATABASE) -> None:
+        """Record that a part of the storage answered; it is available again once no other part is lost."""
+        self._lost.discard(of)
+        if self._lost_since is not None and not self._lost:
+            lost, self._lost_since = time.monotonic() - self._lost_since, None
+            self.say(f"the storage of study {self.name} answers again, after {duration(lost)}")
+
 
 # The phase that supervisor and workers follow: `over` means that the time budget is used up, `closing` that the
 # supervisor is about to end.
@@ -117,11 +199,7 @@ class Commands:
 
     @classmethod
     def open(cls, folder: StudyFolder) -> Commands:
-        """Open the commands of a study, read up to now.
-
-        Raises:
-            StorageUnavailable: its database does not answer.
-        """
+        """Open the commands of a study, read up to now."""
         commands = cls(open_database(folder.storage_url), Availability(folder.name))
         commands.read()
         return commands
@@ -170,3 +248,89 @@ class Commands:
 def is_running(folder: StudyFolder, commands: Commands) -> bool:
     """Return whether a process that still reads commands runs the study."""
     return folder.is_run and commands.state.phase not in ("closing", "ended")
+
+
+class Reopening:
+    """Reopens trials that have ended, pruned ones or such as disagree with their folders, in the caller's transaction.
+
+    Optuna cannot reopen an ended trial, and processes read an ended trial only once. So the same transaction adds a row
+    to the study's commands, and a process that reads the row reads the trial again. It stays one trial: a new one with
+    the same values would be counted, modeled and compared at rungs twice.
+    """
+
+    def __init__(
+        self, storage: SharedStorage, commands: Commands, trial_id: Callable[[Cell, int], int]
+    ) -> None:
+        self._storage, self._commands, self._trial_id = storage, commands, trial_id
+        self._heard: set[int] = set()  # reopened trials that this process has not read again yet
+
+    def hear(self, command: Command) -> None:
+        """Record that a trial was reopened."""
+        self._heard.add(command.value["trial_id"])
+
+    def read(self) -> None:
+        """Read the reopened trials again."""
+        if self._heard:
+            self._storage.read_again(self._heard)
+            self._heard.clear()
+
+    def reopen(self, connection: sql.Connection, cell: Cell, trial: FrozenTrial, anew: bool = False) -> bool:
+        """Set an ended trial to running, without a lease; return False if another process was faster.
+
+        With `anew` its parameters, reports and attributes are removed.
+        """
+        trial_id = self._trial_id(cell, trial.number)
+        if not self._storage.reopen(trial_id, anew):
+            return False
+        place = {"cell": cell.key, "trial": trial.number, "trial_id": trial_id, "anew": anew}
+        self._commands.add_in(connection, "reopen", place)
+        return True
+
+    def promote(self, connection: sql.Connection, cell: Cell, pruned: FrozenTrial) -> bool:
+        """Let a pruned trial continue to its end; return False if another process was faster."""
+        if not self.reopen(connection, cell, pruned):
+            return False
+        trial_id = self._trial_id(cell, pruned.number)
+        self._storage.set_trial_user_attr(trial_id, PROMOTED, pruned.last_step or 0)
+        return True
+
+    def restore(self, connection: sql.Connection, space: Space, study_id: int, start: RunStart) -> None:
+        """Set the trial of a run to running, as its record has it, in place of the one of this number in the storage.
+
+        Missing numbers before it are filled with trials marked infeasible.
+
+        Raises:
+            ValueError: a searched value is outside of its range.
+        """
+        from optuna.trial import TrialState, create_trial  # slow to import
+
+        point, number = {"fixed_params": stored_point(space, start)}, start.trial
+        marks = {name: getattr(start, name) for name in ("enqueued", "retries")}
+        marks = {name: value for name, value in marks.items() if value is not None}
+        while (n_known := len(self._storage.cell(study_id).trials)) < number:
+            void = create_trial(state=TrialState.FAIL, user_attrs={"infeasible": True})
+            self._storage.create_new_trial(study_id, void)
+        if n_known == number:
+            new = create_trial(state=TrialState.RUNNING, system_attrs=point, user_attrs=marks)
+            self._storage.create_new_trial(study_id, new)
+            return
+        old = self._storage.cell(study_id).trials[number]
+        if PROMOTED in old.user_attrs:
+            marks[PROMOTED] = old.user_attrs[PROMOTED]
+        self.reopen(connection, space.cell, old, anew=True)
+        trial_id = self._trial_id(space.cell, number)
+        self._storage.set_trial_system_attr(trial_id, *point.popitem())
+        for name, value in marks.items():
+            self._storage.set_trial_user_attr(trial_id, name, value)
+
+
+def stored_point(space: Space, start: RunStart) -> dict[str, Any]:
+    """Return a run's searched values as Optuna stores them.
+
+    Raises:
+        ValueError: one is outside of its search range.
+    """
+    point: dict[str, Any] = {}
+    for name, value in start.sampled.items():
+        point |= space.stored(name, TABLE[name].check(value))
+    return point

@@ -1,25 +1,64 @@
-"""The progress of a cell: its counts are updated as trials end, and never recomputed from all trials."""
+"""The trials of a cell as a process knows them: its counts are updated as trials end, never recomputed from all."""
 
 from __future__ import annotations
 
+import abc
 import bisect
 import heapq
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
+import sqlalchemy as sql
+from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from sweeplab.lab.storage import REPEATS, VOID
+from sweeplab.lab.storage import PROMOTED, REPEATS, VOID
 from sweeplab.records.runs import RunState
 from sweeplab.study.space import Cell
-from sweeplab.sweep.trials.shared import CachedTrials
 
-# The attribute of a pruned trial that continues to its end; its value is the iteration at which it was pruned.
-PROMOTED = "promoted"
+Storage = TypeVar("Storage", bound=type[BaseStorage])
+
+# One lock per schema of a PostgreSQL database: each study has its own schema.
+TAKE_TURN = sql.text("SELECT pg_advisory_xact_lock(hashtext('sweeplab ' || current_schema()))")
+
+
+@dataclass
+class CachedTrials:
+    """The trials of one Optuna study by number, and their ids.
+
+    `unended` are those that have not ended, by id, and `ended` the others in the order of their ends. `version` grows
+    when a trial starts or ends.
+    """
+
+    trials: list[FrozenTrial] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    unended: dict[int, FrozenTrial] = field(default_factory=dict)
+    ended: list[FrozenTrial] = field(default_factory=list)
+    version: int = 0
+
+
+def forwards(storage: Storage) -> Storage:
+    """Let a storage forward the calls that it does not define to its attribute `inner`.
+
+    The calls are those that the installed Optuna demands, so that a later version may add some.
+    """
+    for name in storage.__abstractmethods__:
+        setattr(storage, name, _forwarded(name))
+    abc.update_abstractmethods(storage)
+    return storage
+
+
+def _forwarded(name: str) -> Callable[..., Any]:
+    def call(self: Any, *args: Any, **arguments: Any) -> Any:
+        return getattr(self.inner, name)(*args, **arguments)
+
+    return call
+
+
 # How many of the newest and of the best ended trials of a cell TPE models.
 NEWEST, BEST = 1_000, 1_000
 

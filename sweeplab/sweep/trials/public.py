@@ -30,9 +30,9 @@ from sweeplab.lab.storage import (
     open_database,
     serialize,
 )
-from sweeplab.libraries import switched_off
 from sweeplab.permissions import has_pickles, signed, without_unsigned
-from sweeplab.sweep.trials.shared import TAKE_TURN, CachedTrials, forwards
+from sweeplab.processes import switched_off
+from sweeplab.sweep.trials.counting import TAKE_TURN, CachedTrials, forwards
 
 if TYPE_CHECKING:
     from sweeplab.sweep.trials.storage import TrialStorage
@@ -83,11 +83,7 @@ class PublicStorage(BaseStorage):
 
     @contextmanager
     def transaction(self, in_turn: bool = True, reads: bool = True) -> Iterator[Any]:
-        """Keep other processes from changing trials while the block runs.
-
-        Raises:
-            BadInput: this process may only read the database.
-        """
+        """Keep other processes from changing trials while the block runs."""
         if is_read_only(self.engine):
             raise BadInput(READ_ONLY)
         with self._thread:

@@ -36,7 +36,7 @@ from sweeplab.errors import BadInput
 from sweeplab.lab.storage import READ_ONLY, READS, engine_arguments, is_read_only, open_database
 from sweeplab.permissions import signed, without_unsigned
 from sweeplab.sweep.trials import tables
-from sweeplab.sweep.trials.shared import TAKE_TURN, CachedTrials, forwards
+from sweeplab.sweep.trials.counting import TAKE_TURN, CachedTrials, forwards
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -114,9 +114,6 @@ class TrialStorage(BaseStorage):
         Transactions with `in_turn` exclude each other, so leases and states stay as they were read. Every transaction
         that starts or ends a trial needs it. On SQLite all writing transactions exclude each other. Without `reads`
         the cached trials are not updated, unless there are none yet.
-
-        Raises:
-            BadInput: this process may only read the database.
         """
         if is_read_only(self.engine):
             raise BadInput(READ_ONLY)
@@ -315,7 +312,6 @@ class TrialStorage(BaseStorage):
         self._writes.setdefault(table, {})[tuple(row[name] for name in tables.KEYS[table])] = row
 
     def _write(self) -> None:
-        """Write all additions and changes, one statement per table."""
         assert self._connection is not None
         for table, rows in self._writes.items():
             self._connection.execute(tables.upsert(table, self.engine.dialect.name), [*rows.values()])

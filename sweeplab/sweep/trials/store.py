@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from sweeplab.data.task import Sizes
 from sweeplab.lab.listing import read_spec
-from sweeplab.lab.storage import REPEATS, SEED_OFFSET
+from sweeplab.lab.storage import PROMOTED, REPEATS, SEED_OFFSET
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.algorithms import make_pruner, n_startup_trials, promotes, settled_pruner
@@ -28,12 +28,10 @@ from sweeplab.study.rules import facts
 from sweeplab.study.space import Cell, cells, nearest_cells, spaces_of
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.asking import Asker
-from sweeplab.sweep.trials.availability import FAILURES, Availability
-from sweeplab.sweep.trials.commands import Command, Commands
-from sweeplab.sweep.trials.counting import PROMOTED, CellCounts, CellTally, is_own
+from sweeplab.sweep.trials.commands import FAILURES, Availability, Command, Commands, Reopening
+from sweeplab.sweep.trials.counting import CellCounts, CellTally, is_own
 from sweeplab.sweep.trials.leases import TABLES, Claim, Lease, LeaseLost, Leases, Report, Verdicts
 from sweeplab.sweep.trials.public import open_storage
-from sweeplab.sweep.trials.reopening import Reopening
 
 OPTUNA_STATES = {
     RunState.COMPLETE: TrialState.COMPLETE,
@@ -376,7 +374,6 @@ class Store:
         return bool(spent + planned >= self.budget.flops)
 
     def _ask(self, cell: Cell) -> Claim | None:
-        """Ask for a new trial; None if no new point is found that meets the cell's constraints."""
         study = self.study(cell)
         for left in reversed(range(MOST_DRAWS)):
             with warnings.catch_warnings(action="ignore"):

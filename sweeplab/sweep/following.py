@@ -1,40 +1,29 @@
-"""Follow a study that another process runs: its progress and its log; or join it with one more worker."""
+"""Follow a study that another process runs: its progress and its log."""
 
 from __future__ import annotations
 
-import os
-import platform
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from sweeplab.errors import BadInput, StorageUnavailable
 from sweeplab.files import GrowingFile
 from sweeplab.formatting import several_named, yaml_text
-from sweeplab.lab.events import Event, EventStream, OnLook, StudyNotice, Tick, TrialClaimed, TrialEnded
-from sweeplab.lab.identity import version_differences, versions
+from sweeplab.lab.events import Event, EventStream, OnLook, Tick, TrialClaimed, TrialEnded
 from sweeplab.lab.listing import find_metric, read_spec, study_state
 from sweeplab.lab.storage import open_database
 from sweeplab.records.folders import StudyFolder, WorkerPlace
-from sweeplab.study.plan import Plan, WorkerResources
-from sweeplab.study.plugins import check_imported
-from sweeplab.study.spec import Engine
-from sweeplab.sweep.engines.local import LocalEngine
-from sweeplab.sweep.trials.availability import OUTAGE_SECONDS, Availability
-from sweeplab.sweep.trials.commands import Command, Commands, is_running
-from sweeplab.sweep.work.pool import WorkerPool
-from sweeplab.sweep.work.progress import CellProgress, StudyProgress
+from sweeplab.study.plan import Plan
+from sweeplab.sweep.progress import CellProgress, StudyProgress
+from sweeplab.sweep.trials.commands import Availability, Command, Commands
 
 if TYPE_CHECKING:
-    from sweeplab.sweep.trials.store import Store
+    pass
 
 LOOK_SECONDS = 0.5
 # How often Slurm is asked whether the job that is to run a study has started.
 QUEUE_LOOK_SECONDS = 1.0
-# How often a joined worker looks whether the study is still run by somebody.
-JOINED_LOOK_SECONDS = 2.0
 # Phases that have another name in the log.
 PHASES = {"run": "resume", "over": "time budget used up", "closing": "nothing left to do, or interrupted"}
 
@@ -72,7 +61,6 @@ class Watched:
         self.progress.state = study_state(self.folder)
 
     def _begin(self, past: Sequence[Event]) -> None:
-        """Take over the plan and the counts with which the study was last started."""
         progress, start = self.progress, self.commands.state.start
         progress.begin(read_plan(self.folder), start.given, past)
         for cell in progress.plan.cells:
@@ -200,67 +188,3 @@ def _in_words(command: Command) -> str:
             trials = several_named([f"trial {number} in cell {cell}" for cell, number in value["trials"]])
             return ", with ".join(filter(None, (f"{command.kind} {trials}", values)))
     return f"{command.kind} {yaml_text(value)}"
-
-
-def join_study(
-    folder: StudyFolder,
-    force: bool,
-    listen: Callable[[Event], None],
-    interrupts: Callable[[], int],
-    allow_plugins: bool = False,
-) -> list[str]:
-    """Run one more worker on a study until the study's supervisor ends, and return the worker's failures.
-
-    Its runs are in the study's folder like all others, and the study's supervisor sends them to tracking.
-    `interrupts` counts how often the user asked to stop: once saves the worker's runs, twice kills it.
-
-    Raises:
-        BadInput: nobody runs the study, or it is run with other code or data, or on another machine.
-        StorageUnavailable: the storage has not answered for too long; the worker has saved its runs.
-    """
-    from sweeplab.sweep.trials.store import open_store  # Optuna with it: slow to import
-
-    store = open_store(folder, allow_plugins)
-    check_imported(store.spec)
-    _check_can_join(folder, store, force)
-    like = read_plan(folder).workers[0]
-    resources = WorkerResources(like.threads, None if like.gpu is None else 0)
-    name = f"worker-{platform.node()}-{os.getpid()}"
-    engine = LocalEngine(folder, Engine(), [resources], name, force)
-    pool = WorkerPool(engine, store, listen)
-    store.availability.limit = OUTAGE_SECONDS
-    store.availability.say = lambda message: listen(StudyNotice(message=message))
-    looked = time.monotonic()
-    try:
-        pool.start()
-        while len(pool) or not (interrupts() or pool.failures or not is_running(folder, store.commands)):
-            pool.listen(stopping=bool(interrupts()))
-            store.poll_commands()
-            if pool.has_new_command and not interrupts():
-                pool.start()
-            times = interrupts()
-            if times:
-                {1: engine.stop}.get(times, engine.kill)()
-            if time.monotonic() - looked > JOINED_LOOK_SECONDS:
-                looked = time.monotonic()
-                if not folder.is_run:
-                    engine.stop()
-    except StorageUnavailable:
-        pool.leave()
-        raise
-    finally:
-        engine.kill()
-    return pool.failures
-
-
-def _check_can_join(folder: StudyFolder, store: Store, force: bool) -> None:
-    from sweeplab.study.inputs import study_dataset  # numpy with it
-
-    start = store.commands.state.start
-    if not is_running(folder, store.commands):
-        raise BadInput(f"study {folder.name} is not running; {folder.command('study resume')} runs it")
-    dataset = study_dataset(store.spec)
-    different = version_differences(versions(dataset.token_digest), start.versions)
-    if different and not force:
-        what = f"study {folder.name} is run with another version of {', '.join(different)}"
-        raise BadInput(f"{what}; results from here would not be comparable: --force joins it anyway")

@@ -1,14 +1,17 @@
 """Run a study: check it, start its workers, and send their numbers to tracking.
 
 The supervisor trains nothing. Workers share the trials through the store; a thread here sends what they write into
-their run folders, so tracking never delays training or commands.
+their run folders, so tracking never delays training or commands. The worker pool decides when a worker is started,
+replaced or given up; an engine does the rest.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import queue
 import shutil
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,18 +33,117 @@ from sweeplab.study.inputs import write_baselines
 from sweeplab.study.plan import Plan, memory_shortage
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.engines import engine_class
+from sweeplab.sweep.engines.base import LEFT, NO_REVISION, REFUSED, UNSEEN, WorkerEngine
 from sweeplab.sweep.planning import check_reach, make_plan
-from sweeplab.sweep.trials.availability import OUTAGE_SECONDS, Availability
-from sweeplab.sweep.trials.commands import SupervisorStart
+from sweeplab.sweep.progress import CellProgress, Notifier, StudyProgress
+from sweeplab.sweep.shipping import Shipping
+from sweeplab.sweep.trials.commands import OUTAGE_SECONDS, Availability, SupervisorStart
 from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
-from sweeplab.sweep.work.pool import MOST_ALIKE, WorkerPool
-from sweeplab.sweep.work.progress import CellProgress, Notifier, StudyProgress
-from sweeplab.sweep.work.shipping import Shipping
 from sweeplab.tracking import open_mirrors, open_tracker
+from sweeplab.train.devices import n_out_of_memory
 
 if TYPE_CHECKING:
     from sweeplab.sweep.trials.store import Store
     from sweeplab.tracking.tracker import Mirror
+
+
+POLL_SECONDS = 0.2
+# How long workers that have lost the storage may take to save their runs.
+LEAVE_SECONDS = 60.0
+# After so many workers that die the same way, with no trial finished between, no more are started.
+MOST_ALIKE = 5
+
+
+class WorkerPool:
+    """The workers that this process keeps on a study, in step with the study's commands.
+
+    A worker that has nothing to do, or has to pause, exits, which frees all that it held, GPU memory included. It
+    reports which revision of the commands it knew; a later command starts it again. A worker that dies is replaced,
+    unless MOST_ALIKE died the same way with no trial finished between. `on_event` gets every event, with the index of
+    its `worker`. `shortage` says by how much runs exceed the memory, if they do.
+    """
+
+    def __init__(
+        self, engine: WorkerEngine, store: Store, on_event: Callable[[events.Event], None], shortage: str = ""
+    ) -> None:
+        self._shortage, self._n_out_of_memory = shortage, n_out_of_memory()
+        self._engine, self._store, self._on_event = engine, store, on_event
+        # The revision of the commands that each exited worker knew, and that each running one certainly knows.
+        self._exited = dict.fromkeys(range(len(engine.resources)), NO_REVISION)
+        self._known: dict[int, int] = {}
+        self._deaths: list[str] = []  # how workers died since the last trial that did not fail
+        self.failures: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def has_new_command(self) -> bool:
+        """Return whether the study should run and has a command that some exited worker does not know."""
+        state = self._store.commands.state
+        return state.phase == "run" and any(known < state.revision for known in self._exited.values())
+
+    def start(self) -> None:
+        """Start the exited workers that do not know the latest command."""
+        revision = self._store.commands.state.revision
+        self._start([index for index, known in self._exited.items() if known < revision])
+
+    def _start(self, indices: Sequence[int]) -> None:
+        state = self._store.commands.state
+        for index in indices:
+            self._exited.pop(index, None)
+            self._known[index] = state.revision
+        self._engine.start(indices, state.start.given)
+
+    def forget_revisions(self) -> None:
+        """Let the next `start` start every worker that has exited."""
+        self._exited = dict.fromkeys(self._exited, NO_REVISION)
+
+    def listen(self, stopping: bool) -> None:
+        """Handle the workers' events for POLL_SECONDS; replace a worker that dies, unless all are `stopping`."""
+        tick = time.monotonic() + POLL_SECONDS
+        with suppress(queue.Empty):
+            while (left := tick - time.monotonic()) > 0:
+                event = self._engine.events.get(timeout=left)
+                match event:
+                    case events.WorkerDone(worker=int(index)):
+                        self._known[index] = event.revision
+                    case events.WorkerExited(worker=int(index)):
+                        self._handle_exit(index, event.code, stopping)
+                    case events.TrialEnded():
+                        self.note_end(event)
+                self._on_event(event)
+
+    def note_end(self, event: events.TrialEnded) -> None:
+        """Record that a trial has ended, so that deaths of workers before it do not count as in a row."""
+        if event.ending.outcome is not RunState.FAILED:
+            self._deaths.clear()
+
+    def _handle_exit(self, index: int, code: int, stopping: bool) -> None:
+        known = self._known.pop(index)
+        if code in (0, LEFT) or stopping:
+            self._exited[index] = {0: known}.get(code, NO_REVISION)
+            return
+        if code == UNSEEN and not self._known and not any(self._engine.folder.runs()):
+            raise BadInput(self._engine.last_words(index))
+        death = f"code {code}: {self._engine.last_words(index)}"
+        if code == -signal.SIGKILL and (self._shortage or n_out_of_memory() > self._n_out_of_memory):
+            why = self._shortage or "the kernel has killed processes to free memory"
+            death = f"code {code}: probably out of memory: {why}"
+        self._deaths.append(death)
+        if code not in (REFUSED, UNSEEN) and self._deaths.count(death) < MOST_ALIKE:
+            self._start([index])
+            return
+        n_alike = f"{MOST_ALIKE} workers in a row died the same way; " * (code not in (REFUSED, UNSEEN))
+        self.failures.append(f"{n_alike}worker {index} ended with {death} (see {self._engine.log(index)})")
+
+    def leave(self) -> None:
+        """Let every worker save its runs and exit after the storage is lost, without reporting to it."""
+        self._engine.stop()
+        ends = time.monotonic() + LEAVE_SECONDS
+        while len(self) and time.monotonic() < ends:
+            self.listen(stopping=True)
+
 
 READ_SECONDS = 5.0  # how often the run folders are read for events of workers elsewhere
 
@@ -65,9 +167,6 @@ def run_study(
 
     `listen` gets every event of a worker and, several times a second, a `Tick`. `interrupts` counts how often the
     user asked to stop: once saves the runs at their next step, twice kills the workers.
-
-    Raises:
-        BadInput: the study cannot start, or the lab has another study of its name.
     """
     with _opened(spec, lab) as (plan, store, notifier, notices):
         folder = StudyFolder(lab, spec.name)
@@ -78,9 +177,6 @@ def submit_study(spec: StudySpec, lab: Path, submit: Callable[[], str], say: Cal
     """Check a study and start its storage as `run_study` does, then `submit` a job that runs it.
 
     Returns what `submit` does. `say` gets a notice for the user, if there is one.
-
-    Raises:
-        BadInput: the study cannot start, or the lab has another study of its name, or `submit` is refused.
     """
     with _opened(spec, lab) as (plan, _store, _notifier, notices):
         tracker = open_tracker(lab, spec.name, spec.track.uri)
@@ -213,7 +309,6 @@ class _Supervisor:
         return StudyEnd(self.folder, status, [*errors, *self.notifier.errors])
 
     def _supervise(self) -> None:
-        """Keep workers on the study until no work is left."""
         read = now = time.monotonic()
         n_interrupts, waited_for = 0, ""
         while self._goes_on():
@@ -322,7 +417,6 @@ class _Supervisor:
             self.shipping.hear(event)  # after callbacks, which may have logged something
 
     def _read_feed(self) -> None:
-        """Take in the events that workers elsewhere have left in the run folders."""
         for event in self._stream.new():
             if isinstance(event, events.TrialEnded):
                 self.pool.note_end(event)
@@ -362,7 +456,6 @@ class _Supervisor:
             self.engine.stop()
 
     def _finish(self) -> tuple[str, list[str]]:
-        """Bring tracking up to date and close it; return the study's status and its errors."""
         for _ in range(2):  # the stream looks for the end of a run only after it has found the run
             self._read_feed()
         errors = [*self.progress.errors, *self.pool.failures]

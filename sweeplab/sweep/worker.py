@@ -1,10 +1,10 @@
 """The program of one worker: open the study, train its trials, and leave when asked to.
 
-A worker is `python -m sweeplab.sweep.work.worker [--force] [--engine TYPE --since TIME] LAB NAME THREADS`. It
+A worker is `python -m sweeplab.sweep.worker [--engine TYPE --since TIME] LAB NAME THREADS`. It
 prints one JSON object per line for the process that started it, begins when a line arrives on its standard input, and
 leaves when that is closed: it saves its runs at the next step and exits. One of LEAVING_SIGNALS has the same effect.
 With `--since` it has no pipes, and works for the supervisor that started at that time. It refuses a study that others
-train with other code or data, except with `--force`.
+train with other code or data.
 """
 
 from __future__ import annotations
@@ -168,13 +168,13 @@ class Elsewhere(Starter):
         return 0
 
 
-def work(starter: Starter, folder: StudyFolder, threads: int, force: bool) -> int:
+def work(starter: Starter, folder: StudyFolder, threads: int) -> int:
     """Work on a study until it has no more trials or the worker has to leave; return the exit code."""
     from sweeplab.lab.identity import version_differences, versions
     from sweeplab.runs.generating import keep_sample
     from sweeplab.study.inputs import study_dataset
     from sweeplab.sweep.loop import Loop
-    from sweeplab.sweep.trials.availability import OUTAGE_SECONDS, Availability
+    from sweeplab.sweep.trials.commands import OUTAGE_SECONDS, Availability
     from sweeplab.sweep.trials.store import open_store
     from sweeplab.train.devices import cuda_count
 
@@ -195,9 +195,8 @@ def work(starter: Starter, folder: StudyFolder, threads: int, force: bool) -> in
     torch.set_num_threads(threads)
     dataset = study_dataset(store.spec)
     theirs = store.commands.state.start.versions
-    if not force and (different := version_differences(versions(dataset.token_digest), theirs)):
-        others = "the study's other workers have another version of"
-        print(f"{others} {', '.join(different)}; --force works with them anyway", file=sys.stderr)
+    if different := version_differences(versions(dataset.token_digest), theirs):
+        print(f"the study's other workers have another version of {', '.join(different)}", file=sys.stderr)
         return REFUSED
     starter.await_start()
     starter.follow(folder, store.commands)
@@ -212,7 +211,6 @@ def work(starter: Starter, folder: StudyFolder, threads: int, force: bool) -> in
 def main(words: Sequence[str]) -> int:
     """Run a worker with the options of its command line; return its exit code."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--force", action="store_true")
     parser.add_argument("--engine", default="local")
     parser.add_argument("--since", type=float)
     parser.add_argument("lab", type=Path)
@@ -222,7 +220,7 @@ def main(words: Sequence[str]) -> int:
     work_for_parent()
     starter = Pipes() if asked.since is None else Elsewhere(asked.since)
     try:
-        code = work(starter, StudyFolder(asked.lab, asked.name), asked.threads, asked.force)
+        code = work(starter, StudyFolder(asked.lab, asked.name), asked.threads)
     except StorageUnavailable as error:
         code = REFUSED
         with suppress(OSError):  # on a full disk the log has no room either

@@ -22,10 +22,9 @@ from sweeplab.errors import BadInput, Problem, conflict, nearest
 from sweeplab.files import make_folder, opened, read_bytes, write_whole
 from sweeplab.formatting import duration, several, written
 from sweeplab.hyperparameters import TABLE, canonical
-from sweeplab.lab.chosen import StudyTrials
 from sweeplab.lab.findings import find_limits, widened
 from sweeplab.lab.identity import write_orders
-from sweeplab.lab.listing import find_trial, read_spec
+from sweeplab.lab.listing import StudyTrials, find_trial, read_spec
 from sweeplab.lab.moving import Done
 from sweeplab.lab.storage import SEED_OFFSET
 from sweeplab.processes import python, python_environment
@@ -67,7 +66,7 @@ def detach(
     command = python("-m", "sweeplab", *words)
     if spec.engine.type == "slurm":
         from sweeplab.sweep.engines.slurm import submit_head
-        from sweeplab.sweep.work.supervisor import submit_study
+        from sweeplab.sweep.supervisor import submit_study
 
         return submit_study(spec, lab, partial(submit_head, spec, command, log), say)
     engine_class(spec.engine.type).check(spec.engine)
@@ -105,22 +104,14 @@ def _when(folder: StudyFolder, store: Store) -> str:
 
 
 def stop(folder: StudyFolder) -> Done:
-    """Stop a study: every worker saves its runs at its next evaluation, and the supervisor ends.
-
-    Raises:
-        BadInput: nobody runs the study.
-    """
+    """Stop a study: every worker saves its runs at its next evaluation, and the supervisor ends."""
     _commands_of_running(folder).set_phase("stop")
     what = f"{folder.name} stops: its workers save their runs at their next evaluation"
     return Done(what, [folder.command("study resume")])
 
 
 def pause(folder: StudyFolder) -> Done:
-    """Pause a study: every worker saves its runs at its next evaluation and frees its memory, until `resume`.
-
-    Raises:
-        BadInput: nobody runs the study, or it is paused.
-    """
+    """Pause a study: every worker saves its runs at its next evaluation and frees its memory, until `resume`."""
     commands = _commands_of_running(folder)
     if commands.state.phase == "pause":
         raise BadInput(f"study {folder.name} is paused; {folder.command('study resume')} continues it")
@@ -133,9 +124,6 @@ def resume(folder: StudyFolder, failed: bool = False) -> Done | None:
     """Continue a study that was paused, or is about to stop; return None if nobody runs it: it has to be run again.
 
     With `failed` its failed trials are enqueued again first, also while it is running.
-
-    Raises:
-        BadInput: it is running, its supervisor is just ending, or no trial has failed that is not tried again already.
     """
     commands = Commands.open(folder)
     if not folder.is_run:
@@ -163,9 +151,6 @@ def extend(
     """Change a study's budget; values are totals, as in its file, and "none" removes a limit.
 
     `widen` names a searched range that grows, at the ends where the best values lie, or at both if they lie at none.
-
-    Raises:
-        BadInput: nothing is given, a value is not a valid budget, or the range cannot be widened.
     """
     options = {"trials_per_cell": trials_per_cell, "time": time}
     limits = {
@@ -284,9 +269,6 @@ def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
     """Enqueue trials with given values (`name=value`), to be tried next: one in every cell that has these values.
 
     The sampler chooses the searched hyperparameters that are not given.
-
-    Raises:
-        BadInput: a name is neither searched nor in the grid, or the study does not allow a value.
     """
     store = open_store(folder)
     values = _read(words, store.spec)
@@ -307,7 +289,6 @@ def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
 
 
 def _retry(folder: StudyFolder) -> Done:
-    """Enqueue every failed trial again with the same values, as a new trial."""
     store = open_store(folder)
     with store.storage.transaction():
         failed = [(cell, trial) for cell in store.cells for trial in store.tally(cell).failed()]
@@ -330,11 +311,7 @@ def prune_trial(folder: StudyFolder, cell: str, number: int) -> None:
 
 
 def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Done:
-    """Stop a trial at its next evaluation, with its best value so far; withdraw it if it has not started.
-
-    Raises:
-        BadInput: there is no such trial, it has ended, or several cells have one of its number.
-    """
+    """Stop a trial at its next evaluation, with its best value so far; withdraw it if it has not started."""
     store = open_store(folder)
     with store.storage.transaction():
         of, trial = _find(store, number, cell)
@@ -363,11 +340,7 @@ def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Don
 
 
 def resume_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Done:
-    """Continue a pruned trial to its end, from its snapshot if it has one; it is not pruned again.
-
-    Raises:
-        BadInput: there is no such trial, it was not pruned, or several cells have one of its number.
-    """
+    """Continue a pruned trial to its end, from its snapshot if it has one; it is not pruned again."""
     store = open_store(folder)
     with store.storage.transaction() as connection:
         of, trial = _find(store, number, cell)
@@ -454,7 +427,6 @@ def _point(space: Space, searched: Mapping[str, Any]) -> dict[str, Any]:
 def _enqueue(
     store: Store, cell: Cell, point: Mapping[str, Any], attributes: Mapping[str, Any]
 ) -> tuple[str, int]:
-    """Add a trial to Optuna's queue; return its cell and number."""
     study = store.study(cell)
     study.enqueue_trial(dict(point), dict(attributes))
     return cell.key, max(trial.number for trial in study.get_trials(deepcopy=False))

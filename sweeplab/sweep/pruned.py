@@ -21,7 +21,7 @@ from sweeplab.lab.events import Event, TrialClaimed
 from sweeplab.lab.listing import read_spec
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import Inside, RunEnd, RunState
-from sweeplab.study.plugins import check_imported
+from sweeplab.study.file.reading import check_imported
 from sweeplab.study.spec import Budget, Pruner, Sampler, StudySpec
 
 AUDIT = "audit"

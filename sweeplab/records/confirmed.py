@@ -1,0 +1,84 @@
+"""The confirmed configurations of a study, and the looks at a test split: each confirmation of a lab that scored it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeplab.files import opened, read_bytes, write_whole
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import reading
+
+# Losses by seed, in its objective's unit.
+Losses = dict[int, float]
+# A configuration: the cell and number of the trial that found it.
+Found = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """One configuration: the trial that found it, its loss there, and its losses on fresh seeds.
+
+    `searched`, `race` and `validation` are losses on the whole validation split, `test` on the whole test split. The
+    last two are empty if another configuration won the race, or if a seed diverged. `look` counts how often a
+    confirmation of this lab has scored the text's test split, this one included.
+    """
+
+    cell: str
+    trial: int
+    searched: float
+    won: bool
+    race: Losses
+    validation: Losses
+    test: Losses
+    look: int = 1
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Confirmed:
+        """Read the record of a configuration."""
+        losses = ("race", "validation", "test")
+        read = {name: {int(seed): float(loss) for seed, loss in record[name].items()} for name in losses}
+        return cls(**{**record, **read})
+
+
+def write_confirmed(folder: StudyFolder, confirmed: Iterable[Confirmed]) -> None:
+    """Write a study's confirmed configurations (confirm.json)."""
+    write_whole(folder.confirm_file, json.dumps([asdict(each) for each in confirmed], indent=1).encode())
+
+
+def read_confirmed(folder: StudyFolder) -> list[Confirmed]:
+    """Return a study's confirmed configurations; none if it was not confirmed."""
+    if not folder.confirm_file.exists():
+        return []
+    with reading(folder.confirm_file, f"{folder.command('study confirm')} writes it again"):
+        return [Confirmed.from_json(each) for each in json.loads(read_bytes(folder.confirm_file))]
+
+
+def looks_file(lab: Path) -> Path:
+    """Return the file with a line for each look."""
+    return lab / "looks.jsonl"
+
+
+def record_look(folder: StudyFolder, text_digest: str, confirmed: Sequence[Confirmed]) -> int:
+    """Record that a study's winners were scored on the test split of a text; return the look's number for this text.
+
+    The same losses of the same trials and seeds, from the same command given again, are the same look.
+    """
+    losses = {f"{row.cell}/{row.trial}/{seed}": loss for row in confirmed for seed, loss in row.test.items()}
+    look = {"text": text_digest, "study": folder.name, "test": losses}
+    before = [known for known in _looks(folder.lab) if known["text"] == text_digest]
+    if look in before:
+        return before.index(look) + 1
+    with opened(looks_file(folder.lab), "ab") as file:
+        file.write(f"{json.dumps(look)}\n".encode())
+    return len(before) + 1
+
+
+def _looks(lab: Path) -> Iterator[dict[str, Any]]:
+    file = looks_file(lab)
+    if file.exists():
+        with reading(file, "put a copy of it back"):
+            yield from map(json.loads, read_bytes(file).decode().splitlines())

@@ -1,1 +1,0 @@
-"""Steer a study from other processes, and follow it."""
