@@ -202,7 +202,6 @@ def beam_search(next_: Next, prompt: Prompt, n_beams: int, max_new_tokens: int) 
 
 
 def _best(scores: Float[Tensor, "B V"], count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the rows, tokens and scores of the best `count` scores, or of fewer: only finite ones."""
     ranked, order = scores.flatten().sort(descending=True, stable=True)
     count = min(count, int(ranked.isfinite().sum()))
     return order[:count] // scores.shape[1], order[:count] % scores.shape[1], ranked[:count]

@@ -133,7 +133,6 @@ def _ordered(steps: list[Step]) -> Iterator[Step]:
 
 
 def _listed(p: _RecordingPass, name: str, value: Tensor) -> Iterator[Step]:
-    """Yield a recorded step as it is listed: without the run dimension, and with the steps derived from it."""
     shape, kind = p.shape, name.rpartition(".")[2]
     if kind == "token_embedding" and shape.positions == "relative":
         side = next(side for side in shape.of_family.sides if name == f"{side.prefix}token_embedding")

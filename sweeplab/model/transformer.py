@@ -165,7 +165,6 @@ class Transformer:
         return Pass(self.shape, w, n_runs, n_sequences, dropout, cache, self.mixed)
 
     def _last_hidden(self, p: Pass, batch: Batch) -> Normed:
-        """Return the input of the head: the output of the last side."""
         side = self.shape.of_family.sides[-1]
         source = p.cache.source if p.cache else None
         if side.has_cross and source is None:

@@ -168,7 +168,6 @@ class Writer:
         return takewhile(lambda token: token != self.prompt.end, tokens)
 
     def _spans(self, tokens: Iterable[int], texts: Sequence[str]) -> Iterator[str]:
-        """Yield the texts around holes, with the generated spans between them."""
         n_holes, span, here = len(texts) - 1, list[int](), -1
         yield texts[0]
         for token in self._ordinary(tokens):

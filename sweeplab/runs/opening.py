@@ -83,7 +83,6 @@ def open_run(text: str, lab: Path, uri: str | None = None, allow_plugins: bool =
 
 
 def _sent_as(run_id: str, lab: Path) -> Iterator[RunFolder]:
-    """Yield the run of the lab's studies that MLflow has by an id."""
     for name in study_names(lab):
         for run in StudyFolder(lab, name).runs():
             if run.tracked_id == run_id:

@@ -171,7 +171,6 @@ class SnapshotWriter:
 
 
 def _snapshots(folder: Path) -> Iterator[tuple[int, Path, str]]:
-    """Yield the iteration, file and hash of each snapshot, the latest first."""
     matches = [(SNAPSHOT.fullmatch(file.name), file) for file in folder.glob("state-*-*.safetensors")]
     yield from sorted(((int(match[1]), file, match[2]) for match, file in matches if match), reverse=True)
 

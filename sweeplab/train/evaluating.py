@@ -120,7 +120,6 @@ class Evaluation:
         return losses
 
     def _placed(self, weights: Weights, inputs: LossInputs) -> Iterator[Placed]:
-        """Yield each batch for all runs, and as the objective made it."""
         for made in self.objective.evaluation(self.n_tokens):
             batch = _for_all_runs(made, weights)
             if inputs.starts is not None:

@@ -75,7 +75,6 @@ def compile_ahead(function: Callable[..., Any], inputs: Sequence[Tensor], thread
     mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=False, allow_non_fake_inputs=True)
 
     def fake(index: int, tensor: Tensor) -> Tensor:
-        """Return a fake tensor whose first size is symbolic if it is the number of runs."""
         first = DimDynamic.DUCK if tensor.shape[0] == N_TRACED else DimDynamic.STATIC
         sizes = [first] + [DimDynamic.STATIC] * (tensor.ndim - 1)
         context: Any = StatelessSymbolicContext(dynamic_sizes=sizes)

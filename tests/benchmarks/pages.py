@@ -6,9 +6,6 @@ own server, and a browser with its own profile.
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,33 +13,24 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.pictures import DRAWN, mlflow_pages
 from benchmarks.setting import print_table, setting
 from chromium import chromium_page
-from terminal import PROGRAM
 
 RUNS = "document.querySelectorAll(\".ag-row a[href*='/runs/']\").length"
-CHARTS = "[...document.querySelectorAll('.js-plotly-plot')].filter((plot) => plot.data?.length).length >= 2"
 
 
 def measure(lab: str, name: str) -> tuple[float, float, float]:
     """Return the seconds from the command to the printed link, to the list of runs, and to the charts."""
     began = time.perf_counter()
-    command = [*PROGRAM, "ui", name, "--lab", lab, "--json", "--no-open"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout
-            text = ""
-            while not text.endswith("}\n") or text.count("{") != text.count("}"):
-                text += process.stdout.readline()
-            ready = time.perf_counter() - began
-            with tempfile.TemporaryDirectory() as profile, chromium_page(Path(profile)) as page:
-                page.open(json.loads(text)["studies"][name]["charts"])
-                page.wait_for(RUNS)
-                listed = time.perf_counter() - began
-                page.wait_for(CHARTS)
-                return ready, listed, time.perf_counter() - began
-        finally:
-            process.send_signal(signal.SIGINT)
+    with mlflow_pages(lab, name) as address:
+        ready = time.perf_counter() - began
+        with tempfile.TemporaryDirectory() as profile, chromium_page(Path(profile)) as page:
+            page.open(address)
+            page.wait_for(RUNS)
+            listed = time.perf_counter() - began
+            page.wait_for(DRAWN.format(2))
+            return ready, listed, time.perf_counter() - began
 
 
 if __name__ == "__main__":

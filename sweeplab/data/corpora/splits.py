@@ -62,7 +62,6 @@ def _hashes(text: str) -> Iterator[Hashes]:
 
 
 def _windows(texts: Sequence[str], n_characters: int) -> list[Hashes]:
-    """Return the hashes of each text's windows; in a corpus of many characters, only those of the chosen sample."""
     return [sampled(text, n_characters) for text in texts]
 
 
@@ -156,7 +155,6 @@ def dealt(
 
 
 def _sections(document: str, length: float) -> Iterable[str]:
-    """Yield a document in sections of about this length, cut at the best boundary nearby."""
     count, start = max(1, round(len(document) / length)), 0
     reach = len(document) // (4 * count)
     for index in range(1, count):

@@ -163,7 +163,6 @@ def named_rows(
 def _chosen(
     file: Path, head: list[str], first: Row, known: Sequence[tuple[str, ...]], form: Format, are_pairs: bool
 ) -> tuple[str, ...]:
-    """Return the fields to read, in the file's spelling; none for a table without names."""
     spelled = {name.lower(): name for name in reversed(head)} | {name: name for name in head}
     for names in known:
         if all(name in spelled or name.lower() in spelled for name in names):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.tokenizers import (
@@ -22,12 +23,15 @@ from sweeplab.data.tokenizers import (
     WordTokenizer,
 )
 from sweeplab.data.tokenizers.base import LARGEST_VOCABULARY, N_BYTES, utf8
+from sweeplab.data.tokenizers.sentencepiece import definition_of
 from sweeplab.errors import BadInput
+from sweeplab.files import read_bytes
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
 
 Definition = dict[str, Any]
+SUFFIXES = (".json", ".model")  # of the files of tokenizers that users bring
 
 ANY = r"[\s\S]"
 # The word tokenizer's pattern in the library's dialect, whose \w has combining accents and whose \s lacks separators.
@@ -192,3 +196,30 @@ def _no_bpe(definition: Definition) -> str:
     if not present and not BYTES.keys() <= model["vocab"].keys():
         present = ["not all bytes"]
     return f"its BPE has {', '.join(present)}" * bool(present)
+
+
+def is_file_of_tokenizer(name: str) -> bool:
+    """Return whether the name of a tokenizer is that of a file."""
+    return name.endswith(SUFFIXES)
+
+
+def tokenizer_in(file: Path) -> Tokenizer:
+    """Return the tokenizer in a file.
+
+    Raises:
+        BadInput: it cannot be read, or we have no tokenizer that gives the same ids.
+    """
+    try:
+        content = read_bytes(file)
+    except OSError as error:
+        raise BadInput(f"cannot read {file}: {error.strerror or error}") from error
+    try:
+        definition = json.loads(definition_of(content) if file.suffix == ".model" else content)
+        tokenizer = read_tokenizer(definition, is_ours=False)
+        _ = tokenizer.vocab_size  # for which the library reads the definition
+    except RecursionError:
+        raise BadInput(f"{file} has too deeply nested brackets") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = str(error) if isinstance(error, ValueError) else f"it has no whole definition ({error})"
+        raise BadInput(f"{file} is no tokenizer that can be used: {reason}") from error
+    return tokenizer
