@@ -232,7 +232,7 @@ class Study(Results):
         errors, report = list(ending.errors), None
         if not interrupts() and any(ending.folder.runs()):
             try:
-                report = write_report("scaling", self.lab, [ending.folder.name])[0]
+                report = write_report(ending.folder.main_page, self.lab, [ending.folder.name])[0]
             except (BadInput, OSError) as error:
                 errors.append(f"no report: {error}")
         status = "failed" if errors and ending.status == "complete" else ending.status

@@ -249,6 +249,13 @@ class StudyFolder:
         """Return a command about this study as its user would type it in this folder."""
         return command_in(self.lab, *words.split(), self.name, *more)
 
+    @property
+    def main_page(self) -> str:
+        """Return the page that its run ends with: of its sizes, or of its trials if it has one cell."""
+        if len(self.read_if_written(self.plan_file).get("cells", ())) == 1:
+            return "sweep"
+        return "scaling"
+
     def log(self, line: str) -> None:
         """Write a line to the log of the process that runs the study, if the disk takes it."""
         with suppress(OSError), opened(self.run_log, "ab") as file:

@@ -135,7 +135,7 @@ MARKS = {
         ("!", "fair"): ("found", "crowds here", "different"),
         ("≈", "fair"): ("weak",),
         ("?", "fair"): ("cannot be seen",),
-        ("?", ""): ("cannot be told", "within chance"),
+        ("?", ""): ("undecided", "within chance"),
         ("=", ""): ("no difference seen",),
     }.items()
     for word in words

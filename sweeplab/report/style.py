@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any, TypeAlias
@@ -27,6 +27,8 @@ GREY = "rgb(128,128,128)"
 FRONT = "rgb(214,48,49)"
 FAINT = "rgba(128,128,128,0.45)"
 SHADE = "rgba(128,128,128,0.13)"
+_FEW_COLORS = 5  # more are told apart by their dashes too
+_LETTER = 7.5  # pixels of a title
 MOST_LINES = 12  # in a legend; if there are more, it names only the best
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
@@ -43,11 +45,12 @@ GOOD, MIDDLE, BAD = colors(3)
 
 @dataclass(frozen=True)
 class Look:
-    """The name, color and marker of one line or group of points."""
+    """The name, color, marker and dash of one line or group of points."""
 
     name: str
     color: str
     symbol: str = "circle"
+    dash: str = "solid"
 
     def points(
         self, figure: Figure, rows: DataFrame, x: Any, y: Any, hover: str = "", **settings: Any
@@ -65,7 +68,7 @@ class Look:
         if size:
             mode = "lines+markers"
             settings["marker"] = {"color": self.color, "symbol": self.symbol, "size": size}
-        line = {"color": self.color, "width": 2, **settings.pop("line", {})}
+        line = {"color": self.color, "width": 2, "dash": self.dash, **settings.pop("line", {})}
         self._add(figure, rows, x, y, hover, mode=mode, line=line, **settings)
 
     def band(self, figure: Figure, rows: DataFrame, x: str) -> None:
@@ -100,14 +103,26 @@ def hovering(hover: str, rows: DataFrame) -> dict[str, Any]:
 
 
 def looks(names: Sequence[object]) -> list[Look]:
-    """Return a look for each name: the colors in order, the symbols over and over."""
-    return [Look(*each) for each in zip(map(str, names), colors(len(names)), cycle(SYMBOLS), strict=False)]
+    """Return a look for each name: the colors in order, the symbols over and over, and dashes where colors are near."""
+    dashes = DASHES if len(names) > _FEW_COLORS else DASHES[:1]
+    alike = zip(map(str, names), colors(len(names)), cycle(SYMBOLS), cycle(dashes), strict=False)
+    return [Look(*each) for each in alike]
 
 
-def by_look(data: DataFrame, column: str) -> Iterator[tuple[Look, DataFrame]]:
-    """Yield the rows of each value of a column with its look, in the order of the data."""
+def by_look(
+    data: DataFrame, column: str, known: Mapping[str, Look] | None = None
+) -> Iterator[tuple[Look, DataFrame]]:
+    """Yield the rows of each value of a column with its look, the `known` one if it has one, in the data's order."""
     for look in looks(list(dict.fromkeys(data[column]))):
-        yield look, data[data[column] == look.name]
+        yield (known or {}).get(look.name, look), data[data[column] == look.name]
+
+
+def wrap_titles(figure: Figure) -> None:
+    """Set the unit of a long vertical title in a line of its own, so that it fits beside its figure."""
+    for axis in figure.select_yaxes():
+        text, share = axis.title.text or "", axis.domain or (0.0, 1.0)
+        if len(text) * _LETTER > (figure.layout.height - 64) * (share[1] - share[0]):
+            axis.update(title={"text": text.replace(" (", "<br>("), "font": {"size": 13}}, automargin=True)
 
 
 @dataclass(frozen=True)

@@ -208,7 +208,9 @@ class MLflowTracker(Mirror):
         keys = [trial["key"] for trial in summary.get("best_trials", ())[:TRIALS_ON_PAGE]]
         links = {key: f"{runs}/{self._run_id(key)}" for key in keys if self._run_id(key)}
         if summary.get("state") == "complete" and self._parent:
-            links["report"] = f"{runs}/{self._parent.info.run_id}/artifacts/report/scaling.html"
+            links["report"] = (
+                f"{runs}/{self._parent.info.run_id}/artifacts/report/{self._folder.main_page}.html"
+            )
         return _page(self._description, summary, links)
 
     def _run_id(self, key: str) -> str:

@@ -80,7 +80,7 @@ class HistoryPanel(Panel, name="optimization_history", source="sweeps"):
         data, best = self.data, self.data["best"]
         # Of many cells the legend names only the best.
         many, winner = data["line"].nunique() > style.MOST_LINES, data["line"].iloc[int(best.argmin())]
-        for look, rows in by_look(data, "line"):
+        for look, rows in by_look(data, "line", self.palette):
             ended, hover = rows[rows["loss"].notna()], f"{look.name}<br>trial %{{x}}: %{{y:.4f}}"
             group = {"legendgroup": look.name, "marker": {"size": 5, "opacity": 0.45}, "showlegend": False}
             look.points(figure, ended, "trial", "loss", hover, **group)
@@ -126,7 +126,8 @@ class EdfPanel(Panel, name="edf", heading="Empirical distribution function", sou
         )
 
     def _draw(self, figure: Figure) -> None:
-        for (look, rows), dash in zip(by_look(self.data, "study"), cycle(style.DASHES), strict=False):
+        studies = by_look(self.data, "study", self.palette)
+        for (look, rows), dash in zip(studies, cycle(style.DASHES), strict=False):
             hover = f"{look.name}<br>%{{y:.0%}} of trials at %{{x:.4f}} or below"
             look.line(figure, rows, "loss", "share", hover, line={"shape": "hv", "dash": dash})
         loss = self.data["loss"]
@@ -189,6 +190,7 @@ class ImportancePanel(
         gap = 0.6 / scopes
         hover = "%{hyperparameter}: %{x:.0%}, %{verdict}<br>%{n_trials} trials"
         for at, (key, look) in enumerate(zip(self.scopes, looks([*self.scopes.values()]), strict=True)):
+            look = self.palette.get(look.name, look)
             rows = data[keys.isin([key])]
             y_of = rows["hyperparameter"].map(places) * 1.0 + (at - (scopes - 1) / 2) * gap
             tick = {"symbol": "line-ns-open", "size": 13, "line": {"width": 1.5}}
@@ -271,7 +273,7 @@ class SlicePanel(SpacePanel, name="slice"):
         for place, dimension in zip(places, self.dimensions, strict=True):
             x, hover = dimension.coordinates(data[dimension.name]), _hover(dimension)
             measured = f"{hover}<br>loss %{{y:.4f}}"
-            for look in looks(studies):
+            for look in map(self.palette.get, studies, looks(studies)):
                 here = ended & (data["study"] == look.name)
                 group = {"legendgroup": look.name, "showlegend": place == places[0], **place}
                 y = data.loc[here, column]
@@ -481,7 +483,10 @@ def _fifths(data: DataFrame) -> Iterator[tuple[Look, Series]]:
 def _axis(dimension: Dimension) -> dict[str, Any]:
     labels = dict(_ticks(dimension))
     marks = {"tickvals": list(labels), "ticktext": list(labels.values()), "zeroline": False}
-    return {"range": [-0.05, 1.05], "title": {"text": dimension.name}, **marks}
+    room = 0.05
+    if dimension.choices:  # for the names of the first and the last
+        room = 0.5 / max(1, len(dimension.choices) - 1)
+    return {"range": [-room, 1 + room], "title": {"text": dimension.name}, **marks}
 
 
 def _ticks(dimension: Dimension) -> Iterator[tuple[float, str]]:
