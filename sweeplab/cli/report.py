@@ -8,6 +8,7 @@ import sys
 import webbrowser
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -25,8 +26,9 @@ from sweeplab.cli.options import (
 )
 from sweeplab.cli.printing import Answer, print_json
 from sweeplab.errors import BadInput
+from sweeplab.files import read_bytes
 from sweeplab.lab.listing import find_study
-from sweeplab.records.folders import lab_folder
+from sweeplab.records.folders import StudyFolder, lab_folder
 
 if TYPE_CHECKING:
     from sweeplab.report.browse import Shown
@@ -191,12 +193,19 @@ def dashboard(
     \b
     $ sweeplab dashboard small
     """
+    from sweeplab.api import write_report
     from sweeplab.report.live import live_page
     from sweeplab.tracking.private import leading_to
 
     with ExitStack() as stack:
         _interrupted_by(stack, signal.SIGTERM, signal.SIGHUP)
-        live = stack.enter_context(live_page(lab_folder(lab), named_study(name, lab).name, port))
+        place = Path(stack.enter_context(TemporaryDirectory()))
+
+        def write_sweep(folder: StudyFolder) -> str:
+            (page,) = write_report("sweep", folder.lab, [folder.name], place, single_file=True)
+            return read_bytes(page).decode()
+
+        live = stack.enter_context(live_page(lab_folder(lab), named_study(name, lab).name, write_sweep, port))
         if as_json:
             print_json({"page": live.url})
         else:

@@ -112,9 +112,13 @@ def looks(names: Sequence[object]) -> list[Look]:
 def by_look(
     data: DataFrame, column: str, known: Mapping[str, Look] | None = None
 ) -> Iterator[tuple[Look, DataFrame]]:
-    """Yield the rows of each value of a column with its look, the `known` one if it has one, in the data's order."""
-    for look in looks(list(dict.fromkeys(data[column]))):
-        yield (known or {}).get(look.name, look), data[data[column] == look.name]
+    """Yield the rows of each value of a column with its look; those that are `known` come in that order."""
+    known = known or {}
+    names = list(dict.fromkeys(map(str, data[column])))
+    if set(names) <= known.keys():
+        names = [name for name in known if name in names]
+    for look in looks(names):
+        yield known.get(look.name, look), data[data[column].astype(str) == look.name]
 
 
 def wrap_titles(figure: Figure) -> None:

@@ -86,7 +86,7 @@ class HistoryPanel(Panel, name="optimization_history", source="sweeps"):
             look.points(figure, ended, "trial", "loss", hover, **group)
             hover = f"{look.name}<br>best up to trial %{{x}}: %{{y:.4f}}"
             settings: dict[str, Any] = {"legendgroup": look.name}
-            width, named = 2, Look(spaced(look.name), look.color)
+            width, named = 2, replace(look, name=spaced(look.name))
             if many and look.name == winner:
                 width = 3
             elif many:
