@@ -152,6 +152,14 @@ addEventListener("afterprint", () => {
   figures.forEach((place) => Plotly.relayout(place, { autosize: true, width: undefined }));
   folded.forEach((each) => { each.open = false; });
 });
+// A figure as a file: on white, in ink, as wide as it is on the page.
+for (const button of document.querySelectorAll("[data-save]")) button.onclick = () => {
+  const place = button.closest("section").querySelector("[data-figure]"), figure = clone({ data: place.data, layout: place.layout });
+  const white = { paper_bgcolor: "#fff", plot_bgcolor: "#fff", font: { ...figure.layout.font, color: "#1c1f24" } };
+  const filename = button.dataset.name.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "-");
+  Plotly.downloadImage({ data: figure.data, layout: { ...figure.layout, ...white } },
+    { format: button.dataset.save, width: place.clientWidth, height: place.clientHeight, scale: 2, filename });
+};
 document.addEventListener("click", ({ target }) => {
   const heading = target.closest("th");
   if (!heading) return;

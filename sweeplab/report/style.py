@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
+from textwrap import wrap
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,7 +29,7 @@ FRONT = "rgb(214,48,49)"
 FAINT = "rgba(128,128,128,0.45)"
 SHADE = "rgba(128,128,128,0.13)"
 _FEW_COLORS = 5  # more are told apart by their dashes too
-_LETTER = 7.5  # pixels of a title
+_LETTER = 0.6  # the width of a letter over its size
 MOST_LINES = 12  # in a legend; if there are more, it names only the best
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
@@ -121,12 +122,16 @@ def by_look(
         yield known.get(look.name, look), data[data[column].astype(str) == look.name]
 
 
-def wrap_titles(figure: Figure) -> None:
-    """Set the unit of a long vertical title in a line of its own, so that it fits beside its figure."""
+def wrap_titles(figure: Figure, letter: float = 13) -> None:
+    """Set vertical titles that are longer than their axis in several lines, the unit in its own."""
     for axis in figure.select_yaxes():
-        text, share = axis.title.text or "", axis.domain or (0.0, 1.0)
-        if len(text) * _LETTER > (figure.layout.height - 64) * (share[1] - share[0]):
-            axis.update(title={"text": text.replace(" (", "<br>("), "font": {"size": 13}}, automargin=True)
+        text, (low, high) = (axis.title.text or "").replace("<br>", " "), axis.domain or (0.0, 1.0)
+        margin = figure.layout.margin
+        room = int((figure.layout.height - margin.t - margin.b) * (high - low) / (_LETTER * letter))
+        if len(text) > room:
+            words, bracket, unit = text.partition(" (")
+            lines = [*wrap(words, max(room, 8)), *[f"({unit}"] * bool(bracket)]
+            axis.update(title={"text": "<br>".join(lines), "font": {"size": letter}}, automargin=True)
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,8 @@ def lines_by(assessment: Assessment, x: str) -> Lines:
         raise BadInput(f"{law.name} does not use {x}")
     if law.columns == (x,):
         line = (law.name, *ends, lambda at: loss_at(law, center, {x: at}))
-        return Lines(["measured"], np.zeros(assessment.points.n, np.intp), [line])
+        named = "less the tuning excess" if assessment.tuning.record else "measured"
+        return Lines([named], np.zeros(assessment.points.n, np.intp), [line])
     label, values, other_at = _held(columns, x)
     names, belongs, levels = _groups(label, values)
     lines = []
