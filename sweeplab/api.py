@@ -231,7 +231,7 @@ class Study(Results):
         errors, report = list(ending.errors), None
         if not interrupts() and any(ending.folder.runs()):
             try:
-                report = write_report("scaling", self.lab, [ending.folder.name])[0]
+                report = write_report(ending.folder.main_page, self.lab, [ending.folder.name])[0]
             except (BadInput, OSError) as error:
                 errors.append(f"no report: {error}")
         status = "failed" if errors and ending.status == "complete" else ending.status
@@ -396,11 +396,15 @@ def write_report(
     dashboard: Path | None = None,
     form: str = "html",
     single_file: bool = False,
+    panel: str = "",
+    width: str = "",
+    font: float | None = None,
 ) -> list[Path]:
     """Write a page about studies from their records, and return the files to open.
 
     `page` is scaling or sweep (one study), or compare (several). By default a study's pages go to its own folder, a
-    comparison to `reports` in the lab. `form` is html, or png, svg or pdf for one picture per figure. Pages share one
+    comparison to `reports` in the lab. `form` is html, or png, svg or pdf for one picture per figure, of one
+    `panel` if it is named, as wide as `width` (`3.25in`), with letters of `font` points. Pages share one
     plotly.js, in `reports` in the lab or in `folder`; a `single_file` embeds it, as does the copy that tracking keeps.
 
     Raises:
@@ -409,8 +413,11 @@ def write_report(
     """
     from sweeplab.report.data import CURVES
     from sweeplab.report.page import with_plotly
-    from sweeplab.report.writer import write_page
+    from sweeplab.report.writer import Picture, write_page
 
+    if form == "html" and (panel or width or font):
+        raise BadInput("--panel, --width and --font are for pictures: add --format svg, pdf or png")
+    picture = None if form == "html" else Picture(form, panel, width, font)
     report = report_data(lab, names)
     assert report.studied is not None
     one = StudyFolder(lab, names[0]) if len(names) == 1 else None
@@ -421,7 +428,7 @@ def write_report(
     folder = folder or (one.report if one else lab / "reports" / joined)
     for metric in CURVES if page == "scaling" else ():  # its curves.csv holds all of them
         report.curves(metric)
-    written = write_page(page, report, report.studied.runs, folder, dashboard, form, shared)
+    written = write_page(page, report, report.studied.runs, folder, dashboard, picture, shared)
     if one and one.tracked_file.exists():
         with suppress(BadInput, TrackingUnavailable):  # the page is written; tracking gets the next one
             tracker = open_tracker(lab, one.name, tracking_uri_of(one))

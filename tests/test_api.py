@@ -201,7 +201,7 @@ def test_mlflow_has_the_studys_data_its_time_and_the_best_model_of_its_cell(resu
     assert parent.info.end_time - parent.info.start_time == pytest.approx(1000 * elapsed, abs=1)
     note = parent.data.tags["mlflow.note.content"].splitlines()
     assert note[0].startswith(f"**Best val_loss {best['value']:.4f}**: [all/")
-    assert "learning_rate 0.003" in note[0] and "artifacts/report/scaling.html)" in note[1]
+    assert "learning_rate 0.003" in note[0] and "artifacts/report/sweep.html)" in note[1]
     assert (
         note[2].startswith("Next commands: `sweeplab generate tiny --prompt 'The '")
         and "study publish tiny" in note[2]

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 FOUND: Final = "found"
 CLEAR: Final = "clear"
-UNKNOWN: Final = "cannot be told"
+UNKNOWN: Final = "undecided"
 _LAWS = ("chinchilla", "power-n", "power-d")  # the first that the points allow
 
 

@@ -8,6 +8,7 @@ import sys
 import webbrowser
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -25,8 +26,9 @@ from sweeplab.cli.options import (
 )
 from sweeplab.cli.printing import Answer, print_json
 from sweeplab.errors import BadInput
+from sweeplab.files import read_bytes
 from sweeplab.lab.listing import find_study
-from sweeplab.records.folders import lab_folder
+from sweeplab.records.folders import StudyFolder, lab_folder
 
 if TYPE_CHECKING:
     from sweeplab.report.browse import Shown
@@ -39,6 +41,10 @@ Format = Annotated[
 SingleFile = Annotated[
     bool, flag("Embed plotly.js (5 MB), so that the page can be sent as one file.", "--single-file")
 ]
+
+OnePanel = Annotated[str, option("NAME", "With --format: only this panel, by its name in dashboards/.")]
+Width = Annotated[str, option("LENGTH", "With --format: how wide a picture is, such as 3.25in or 8cm.")]
+Font = Annotated[float | None, option("POINTS", "With --format: the size of its letters.", min=1, max=100)]
 
 Port = Annotated[int | None, typer.Option(min=1, max=65535, help="The port to use.  [default: a free one]")]
 OpenPage = Annotated[
@@ -54,6 +60,9 @@ def scaling(
     name: MaybeStudyName = None,
     dashboard: Dashboard = None,
     form: Format = "html",
+    panel: OnePanel = "",
+    width: Width = "",
+    font: Font = None,
     single_file: SingleFile = False,
     lab: Lab = None,
 ) -> Answer:
@@ -64,8 +73,18 @@ def scaling(
 
     \b
     $ sweeplab report scaling small
+    $ sweeplab report scaling small --format pdf --panel law --width 3.25in --font 8
     """
-    return _write("scaling", [named_study(name, lab).name], lab, None, dashboard, form, single_file)
+    return _write(
+        "scaling",
+        [named_study(name, lab).name],
+        lab,
+        None,
+        dashboard,
+        form,
+        (panel, width, font),
+        single_file,
+    )
 
 
 def sweep(
@@ -76,6 +95,9 @@ def sweep(
     allow_plugins: AllowPlugins = False,
     dashboard: Dashboard = None,
     form: Format = "html",
+    panel: OnePanel = "",
+    width: Width = "",
+    font: Font = None,
     single_file: SingleFile = False,
     lab: Lab = None,
 ) -> Answer:
@@ -93,7 +115,7 @@ def sweep(
         from sweeplab.sweep.pruned import audit_pruning as audit
 
         audit(folder, audit_pruning, lambda text: typer.echo(text, err=True), allow_plugins)
-    return _write("sweep", [folder.name], lab, None, dashboard, form, single_file)
+    return _write("sweep", [folder.name], lab, None, dashboard, form, (panel, width, font), single_file)
 
 
 def compare_studies(
@@ -101,6 +123,9 @@ def compare_studies(
     output: Annotated[Path | None, option("FOLDER", "Where to write.  [default: LAB/reports]")] = None,
     dashboard: Dashboard = None,
     form: Format = "html",
+    panel: OnePanel = "",
+    width: Width = "",
+    font: Font = None,
     single_file: SingleFile = False,
     lab: Lab = None,
 ) -> Answer:
@@ -114,7 +139,7 @@ def compare_studies(
     """
     if len(names) < 2:
         raise BadInput("a comparison needs two studies or more")
-    return _write("compare", names, lab, output, dashboard, form, single_file)
+    return _write("compare", names, lab, output, dashboard, form, (panel, width, font), single_file)
 
 
 def _write(
@@ -124,12 +149,14 @@ def _write(
     output: Path | None,
     dashboard: Dashboard,
     form: Format,
+    picture: tuple[str, str, float | None],
     single_file: bool,
 ) -> Answer:
     from sweeplab.api import write_report
 
     folders = [find_study(lab, name) for name in names]
-    files = list(map(str, write_report(page, folders[0].lab, names, output, dashboard, form, single_file)))
+    lab = folders[0].lab
+    files = list(map(str, write_report(page, lab, names, output, dashboard, form, single_file, *picture)))
     return {"report": files[0], "files": files}, "\n".join(files)
 
 
@@ -191,12 +218,19 @@ def dashboard(
     \b
     $ sweeplab dashboard small
     """
+    from sweeplab.api import write_report
     from sweeplab.report.live import live_page
     from sweeplab.tracking.private import leading_to
 
     with ExitStack() as stack:
         _interrupted_by(stack, signal.SIGTERM, signal.SIGHUP)
-        live = stack.enter_context(live_page(lab_folder(lab), named_study(name, lab).name, port))
+        place = Path(stack.enter_context(TemporaryDirectory()))
+
+        def write_sweep(folder: StudyFolder) -> str:
+            (page,) = write_report("sweep", folder.lab, [folder.name], place, single_file=True)
+            return read_bytes(page).decode()
+
+        live = stack.enter_context(live_page(lab_folder(lab), named_study(name, lab).name, write_sweep, port))
         if as_json:
             print_json({"page": live.url})
         else:

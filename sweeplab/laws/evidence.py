@@ -9,7 +9,7 @@ from sweeplab.formatting import several
 
 DIFFERENT: Final = "different"
 NOT_SEEN: Final = "no difference seen"
-UNKNOWN: Final = "cannot be told"
+UNKNOWN: Final = "undecided"
 UNTESTED: Final = "not tested on other seeds"
 # Why a difference cannot be told from chance, and how to find out.
 ONE_SEED = "no cell has two seeds; to find out, use `seeds: [0, 1, 2]` or `study confirm`"

@@ -24,6 +24,7 @@ from sweeplab.laws.points import Points
 from sweeplab.records.confirmed import read_confirmed
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import MEASURED_ON
+from sweeplab.report.style import Look, looks
 from sweeplab.study.choice import Ranking
 from sweeplab.sweep.pruned import Audited, audited_trials
 
@@ -201,6 +202,18 @@ class ReportData:
         if self.table is None:
             return self.measure_title(self.law_metric)
         return f"loss ({self.table.conventions.get('loss', 'loss').removesuffix(', by its name')})"
+
+    @property
+    def looks(self) -> Mapping[str, Look]:
+        """Return the look that every panel gives each study, or each cell of one study; cells in order of size."""
+        if self.runs.empty:
+            return {}
+        names = list(dict.fromkeys(self.runs["study"]))
+        if len(names) == 1:
+            names = list(
+                self.runs.groupby("cell", sort=False)["n_params"].first().sort_values(kind="stable").index
+            )
+        return {look.name: look for look in looks(names)}
 
     @property
     def studies(self) -> Studies:

@@ -2,6 +2,8 @@
 // Shows the server's events on the page: each has the state of the study, and its new runs and points of curves.
 const at = (id) => document.getElementById(id);
 const runs = new Map(), curves = new Map();
+const cells = {}, colors = {};
+let latest = null, is_dead = false;
 let study = new URLSearchParams(location.search).get("study"), source = null, drawn = 0, waiting = null;
 
 const url = (path) => `${path}?study=${encodeURIComponent(study)}`;
@@ -24,24 +26,71 @@ function fill(table, heads, rows) {
 }
 
 async function post(path, content) {
-  const answer = await fetch(url(path), { method: "POST", body: JSON.stringify(content) });
-  const said = await answer.json().catch(() => ({ error: `${answer.status}` }));
+  const said = await fetch(url(path), { method: "POST", body: JSON.stringify(content) })
+    .then((answer) => answer.json()).catch(() => ({ error: "not done: sweeplab dashboard does not answer" }));
   at("said").textContent = said.error || said.done || said.what || "";
   if (said.undo && said.undo.length) at("said").textContent += ` — undo: ${said.undo.join("; ")}`;
   return said;
 }
 
 function stopButton(run) {
-  const button = document.createElement("button");
-  button.textContent = "stop";
-  button.onclick = () => post("order", { order: "stop trial", trial: run.trial, cell: run.cell });
-  return button;
+  if (run.state !== "running") return "";
+  return element("button", "stop", { onclick: () => post("order", { order: "stop trial", trial: run.trial, cell: run.cell }) });
+}
+
+// A cell's name behind its color.
+function named(cell) {
+  const name = element("span");
+  name.append(element("span", "", { className: "swatch", style: `background: ${colors[cell]}` }), cell);
+  return name;
+}
+
+// n_layer=2 compares a value, loss<3 a number; any other word is looked for in a trial's cell, values, note and tags.
+function is_shown(run) {
+  if (at("state").value && run.outcome !== at("state").value) return false;
+  const known = { ...cells[run.cell], ...run.sampled, loss: run.loss, best: run.best, value: run.value, iteration: run.iteration, trial: run.trial };
+  return at("filter").value.trim().split(/\s+/).every((word) => {
+    const [, name, sign, wanted] = word.match(/^(\w+)(<=|>=|<|>|=)(.+)$/) ?? [];
+    if (!(name in known)) return `${run.cell} ${values(run.sampled)} ${run.note} ${run.tags}`.includes(word);
+    const value = known[name], number = Number(wanted);
+    if (sign === "=") return typeof value === "number" ? value === number : String(value) === wanted;
+    return value !== null && (sign[0] === "<" ? value < number : value > number) || (sign[1] === "=" && value === number);
+  });
+}
+
+// The dialog of reports, with a form for a note.
+function details(run) {
+  const runs_of = [...runs.values()].filter((each) => each.cell === run.cell && each.trial === run.trial);
+  const trial = { ...run, study: latest.study, state: run.outcome, loss: run.value ?? run.loss, cell_values: text_of(cells[run.cell]), values: text_of(run.sampled),
+    runs: runs_of.map((each) => { const points = curves.get(each.key) ?? []; return { ...each, curve: [points.map(([x]) => x), points.map(([, y]) => y)] }; }) };
+  open_trial(trial, { loss: latest.metric, several: false, servers: {}, commands: { [latest.study]: latest.commands }, note: () => noted(run) });
+}
+const text_of = (known) => Object.fromEntries(Object.entries(known ?? {}).map(([name, value]) => [name, short(value)]));
+function noted(run) {
+  const form = element("form"), text = element("textarea", "", { name: "text", rows: 3, placeholder: "a note", value: run.note });
+  const tags = element("input", "", { name: "tags", placeholder: "tags, by commas", value: run.tags.join(", ") });
+  form.append(text, tags, element("button", "keep the note"));
+  form.onsubmit = (event) => {
+    event.preventDefault();
+    post("order", { order: "note", trial: run.trial, cell: run.cell, text: text.value, tags: tags.value }).then((said) => { if (!said.error) dialog.close(); });
+  };
+  return form;
+}
+
+// How many trials the values in the field would make: one in each cell that has them.
+function counts_enqueued() {
+  const asked = at("enqueue").form.elements.values.value.trim().split(/\s+/).map((word) => word.split("="));
+  const fitting = Object.values(cells).filter((cell) => asked.every(([name, value]) => !(name in cell) || short(cell[name]) === value || String(cell[name]) === value));
+  const is_given = asked.some(([, value]) => value);
+  at("enqueue").textContent = is_given ? `enqueue ${fitting.length} ${fitting.length === 1 ? "trial" : "trials"}` : "enqueue";
 }
 
 function show(said) {
   if (said.error) { at("said").textContent = said.error; return; }
+  latest = said;
   for (const run of said.runs) runs.set(run.key, run);
   for (const [key, points] of Object.entries(said.points)) curves.set(key, [...(curves.get(key) || []), ...points]);
+  for (const cell of said.cells) [cells[cell.cell], colors[cell.cell]] = [cell.values, cell.color];
   document.title = `${said.study}: ${said.state}`;
   at("name").textContent = said.study;
   at("phase").textContent = said.state;
@@ -56,66 +105,118 @@ function show(said) {
   at("optuna").textContent = said.optuna;
   at("best").replaceChildren();
   if (said.best) {
-    const line = document.createElement("span");
-    line.className = "best";
-    line.textContent = `best ${said.metric} ${loss(said.best.value)} ${said.measured_on}`;
-    const use = document.createElement("code");
-    use.textContent = said.best.commands.generate;
-    at("best").append(line, ` by trial ${said.best.trial} in ${said.best.cell}: ${values(said.best.sampled)} · `, use);
+    const line = element("span", `best ${said.metric} ${loss(said.best.value)} ${said.measured_on}`, { className: "best" });
+    at("best").append(line, ` by trial ${said.best.trial} in ${said.best.cell}: ${values(said.best.sampled)} · `, element("code", said.best.commands.generate));
   }
-  for (const button of document.querySelectorAll("button[data-order]")) {
-    const order = button.dataset.order;
-    button.disabled = order === "resume" ? ["running", "queued"].includes(said.state) : !said.is_run;
+  for (const state of Object.keys(said.states)) {
+    if (![...at("state").options].some((each) => each.value === state)) at("state").append(new Option(state, state));
   }
-  const live = [...runs.values()].filter((run) => run.state === "running");
-  fill(at("running"), ["cell", "trial", "iteration", "loss", "best", "values", ""], live.map((run) => [
-    run.cell, `#${run.trial}`, `${run.iteration}/${run.max_iters}`, loss(run.loss), loss(run.best), values(run.sampled), stopButton(run)]));
-  fill(at("cells"), ["cell", "parameters", "done", "best"], said.cells.map((cell) => [
-    cell.cell, cell.n_params.toLocaleString("en"), cell.done, loss(cell.best)]));
+  at("sweep").hidden = said.is_run || !said.best;
+  able();
+  counts_enqueued();
+  list();
   clearTimeout(waiting);
-  waiting = setTimeout(() => draw(said), Math.max(0, drawn + 1000 - Date.now()));
+  waiting = setTimeout(draw, Math.max(0, drawn + 1000 - Date.now()));
 }
 
-function draw(said) {
+// Without an answer of the server nothing can be ordered.
+function able() {
+  for (const button of document.querySelectorAll("button")) {
+    const order = button.dataset.order ?? button.closest("form")?.dataset.order;
+    const is_run = latest?.is_run ?? false, state = latest?.state;
+    const is_useless = { resume: ["running", "queued"].includes(state), pause: !is_run || state === "paused", stop: !is_run }[order];
+    if (button.textContent !== "Close") button.disabled = is_dead || (is_useless ?? false);
+  }
+}
+
+function list() {
+  const order = (run) => [run.state === "running" ? 0 : 1, run.value ?? run.best ?? Infinity];
+  const shown = [...runs.values()].filter(is_shown).sort((a, b) => order(a)[0] - order(b)[0] || order(a)[1] - order(b)[1]);
+  fill(at("running"), ["", "trial", "cell", "state", "iteration", "loss", "best", "values", "note"], shown.slice(0, 200).map((run) => [
+    stopButton(run), element("button", `#${run.trial}`, { className: "plain", onclick: () => details(run) }), named(run.cell), run.outcome,
+    `${run.iteration}/${run.max_iters}`, loss(run.loss), loss(run.best), values(run.sampled), [run.note, ...run.tags.map((tag) => `[${tag}]`)].join(" ")]));
+  // A legend for both figures; a click leaves this cell's trials.
+  at("legend").replaceChildren(...latest.cells.slice(0, 40).map(({ cell, values: known }) => {
+    const words = Object.entries(known).map(([name, value]) => `${name}=${value}`).join(" ");
+    const button = element("button", "", { className: "plain", onclick: () => { at("filter").value = at("filter").value === words ? "" : words; at("filter").oninput(); } });
+    button.append(named(cell));
+    return button;
+  }));
+  fill(at("cells"), ["cell", "parameters", "done", "best"], latest.cells.map((cell) => [
+    named(cell.cell), cell.n_params.toLocaleString("en"), cell.done, loss(cell.best)]));
+}
+
+function smoothed(losses) {
+  const share = Number(at("smooth").value);
+  let mean = losses[0];
+  return losses.map((value) => (mean = share * mean + (1 - share) * value));
+}
+
+function draw() {
   drawn = Date.now();
-  const style = getComputedStyle(document.body), best = said.best && said.best.key;
-  const layout = (x, y, log) => ({
+  const said = latest, style = getComputedStyle(document.body), best = said.best && said.best.key;
+  // Whole numbers only: up to ten one by one.
+  const layout = (x, y, most) => ({
     margin: { l: 56, r: 12, t: 8, b: 44 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "closest",
-    font: { color: style.color }, showlegend: false, uirevision: study,
-    xaxis: { title: { text: x }, rangemode: "tozero", gridcolor: "rgba(128,128,128,.2)" },
-    yaxis: { title: { text: y }, gridcolor: "rgba(128,128,128,.2)", type: log ? "log" : "linear" } });
-  const color = style.getPropertyValue("--best").trim();
-  // The first loss is about the same for all runs, and would squeeze the rest of the curves.
-  const traces = [...curves].sort(([a], [b]) => (a === best) - (b === best)).map(([key, points]) => {
-    const run = runs.get(key), later = points.length > 2 ? points.slice(1) : points;
-    const line = key === best ? { color, width: 3 } : { color: run.state === "running" ? "#3b82c4" : "#9aa4ae", width: 1 };
-    return { x: later.map(([x]) => x), y: later.map(([, y]) => y), mode: later.length > 1 ? "lines" : "markers", line, marker: line, name: key,
+    font: { color: style.color }, uirevision: study, showlegend: false,
+    xaxis: { title: { text: x }, rangemode: "tozero", gridcolor: "rgba(128,128,128,.2)", tickformat: ",d", ...(most <= 10 ? { dtick: 1 } : {}) },
+    yaxis: { title: { text: y }, gridcolor: "rgba(128,128,128,.2)" } });
+  const shown = [...curves].filter(([key]) => is_shown(runs.get(key))).sort(([a], [b]) => (a === best) - (b === best));
+  const traces = shown.map(([key, points]) => {
+    const run = runs.get(key), line = { color: colors[run.cell], width: key === best ? 3.5 : 1.2 };
+    return { x: points.map(([x]) => x), y: smoothed(points.map(([, y]) => y)), mode: points.length > 1 ? "lines" : "markers", line, marker: { color: colors[run.cell] }, name: run.cell, meta: key,
       opacity: key === best || run.state === "running" ? 1 : 0.5, text: values(run.sampled),
       hovertemplate: `${key}<br>%{text}<br>iteration %{x}: %{y:.4f}<extra></extra>` };
   });
-  Plotly.react("curves", traces, layout("iteration", `validation loss (${said.unit})`), { responsive: true, displayModeBar: false });
-  const ended = [...runs.values()].filter((run) => run.ended !== null && run.value !== null && ["complete", "stopped"].includes(run.outcome));
+  const of_curves = layout("iteration", `validation loss (${said.unit})`, Math.max(0, ...shown.map(([, points]) => points.at(-1)[0])));
+  // The first loss is about the same for all runs, and would squeeze the rest of the curves.
+  const later = traces.flatMap((trace) => trace.y.slice(1)), low = Math.min(...later), high = Math.max(...later), room = 0.05 * (high - low || 1);
+  if (later.length) of_curves.yaxis.range = [low - room, high + room];
+  const settings = { responsive: true, displayModeBar: false };
+  Plotly.react("curves", traces, of_curves, settings).then(opens);
+  const ended = [...runs.values()].filter((run) => run.ended !== null && run.value !== null && ["complete", "stopped"].includes(run.outcome) && is_shown(run));
   const trials = [...new Map(ended.sort((a, b) => a.ended - b.ended).map((run) => [`${run.cell}#${run.trial}`, run])).values()];
-  let low = Infinity;
-  const lows = trials.map((run) => (low = Math.min(low, run.value)));
-  const numbers = trials.map((_, index) => index + 1);
-  Plotly.react("progress", [
-    { x: numbers, y: trials.map((run) => run.value), mode: "markers", marker: { color: "#9aa4ae", size: 6 }, text: trials.map((run) => `${run.cell} #${run.trial}`), hovertemplate: "%{text}: %{y:.4f}<extra></extra>" },
-    { x: numbers, y: lows, mode: "lines", line: { shape: "hv", color, width: 2 }, hoverinfo: "skip" },
-  ], layout("completed trials", said.metric), { responsive: true, displayModeBar: false });
+  const bests = said.cells.flatMap(({ cell }) => {
+    const mine = trials.map((run, place) => [place + 1, run]).filter(([, run]) => run.cell === cell);
+    let lowest = Infinity;
+    const marks = { x: mine.map(([place]) => place), y: mine.map(([, run]) => run.value), mode: "markers", marker: { color: colors[cell], size: 6, opacity: 0.6 }, name: cell,
+      meta: mine.map(([, run]) => run.key), text: mine.map(([, run]) => `#${run.trial} ${values(run.sampled)}`), hovertemplate: `${cell} %{text}: %{y:.4f}<extra></extra>` };
+    const steps = mine.map(([, run]) => (lowest = Math.min(lowest, run.value)));
+    return [marks, { x: [...marks.x, trials.length], y: [...steps, lowest], mode: "lines", line: { shape: "hv", color: colors[cell], width: 2 }, hoverinfo: "skip", name: cell }];
+  }).filter((trace) => trace.x.length > 0 && Number.isFinite(trace.y.at(-1)));
+  Plotly.react("progress", bests, layout("completed trials", said.metric, trials.length), settings).then(opens);
+}
+
+// A click on a curve or mark opens its trial.
+function opens(place) {
+  if (place.is_open_to_clicks) return;
+  place.is_open_to_clicks = true;
+  place.on("plotly_click", ({ points: [point] }) => {
+    const { meta } = point.data, run = runs.get(Array.isArray(meta) ? meta[point.pointIndex] : meta);
+    if (run) details(run);
+  });
 }
 
 function follow() {
   if (source) source.close();
   runs.clear();
   curves.clear();
+  for (const known of [cells, colors]) for (const name of Object.keys(known)) delete known[name];
+  at("sweep").open = false;
   source = new EventSource(url("events"));
-  source.onopen = () => { runs.clear(); curves.clear(); };  // after a reconnect the server sends everything again
+  source.onopen = () => { is_dead = false; runs.clear(); curves.clear(); };  // after a reconnect the server sends everything again
   source.onmessage = (event) => show(JSON.parse(event.data));
-  source.onerror = () => { at("phase").textContent = "no answer: sweeplab dashboard has ended or is restarting"; };
+  source.onerror = () => {
+    is_dead = true;
+    able();
+    [at("phase").textContent, at("left").textContent] = ["no answer: sweeplab dashboard has ended or is restarting", ""];
+  };
 }
 
 for (const button of document.querySelectorAll("button[data-order]")) button.onclick = () => post("order", { order: button.dataset.order });
+for (const name of ["state", "filter", "smooth"]) at(name).oninput = () => { if (latest) { list(); draw(); } };
+at("enqueue").form.oninput = counts_enqueued;
+at("sweep").ontoggle = () => { at("sweep").querySelector("iframe").src = at("sweep").open ? url("report") : "about:blank"; };
 for (const form of document.querySelectorAll("form[data-order]")) {
   form.onsubmit = (event) => {
     event.preventDefault();

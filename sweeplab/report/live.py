@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import shlex
 import sys
 import time
 from collections import Counter, deque
@@ -20,10 +22,20 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.formatting import json_ready, measured, out_of, several, without_password
 from sweeplab.lab.events import Event, RunEvaluated, Tick
-from sweeplab.lab.listing import find_metric, find_study, loss_unit_of, read_spec, study_names, study_state
+from sweeplab.lab.listing import (
+    StudyState,
+    find_metric,
+    find_study,
+    loss_unit_of,
+    read_spec,
+    study_names,
+    study_state,
+    tracking_uri_of,
+)
 from sweeplab.lab.moving import Done
 from sweeplab.lab.showing import commands_about
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.notes import Note, read_notes, write_note
 from sweeplab.records.runs import (
     MEASURED_ON,
     CurvePoint,
@@ -34,9 +46,11 @@ from sweeplab.records.runs import (
     TrialEnding,
     run_key,
 )
+from sweeplab.report.style import looks
 from sweeplab.sweep import steering
 from sweeplab.sweep.following import Watched
 from sweeplab.sweep.progress import StudyProgress
+from sweeplab.tracking import open_tracker
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -48,6 +62,12 @@ LOOK_SECONDS = 1.0
 MOST_BYTES = 65_536  # of a request
 # Only this page's own files and addresses; Plotly writes inline styles, and saves figures as data URLs.
 _POLICY = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'; img-src data: blob:"
+_POLICY += "; frame-src 'self'"
+_REPORT = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+_REPORT_HEADERS = {
+    "Content-Security-Policy": f"{_REPORT}; frame-ancestors 'self'",
+    "Cache-Control": "no-store",
+}
 _HEADERS = {"Content-Security-Policy": f"{_POLICY}; frame-ancestors 'none'", "Cache-Control": "no-store"}
 
 
@@ -62,15 +82,18 @@ class Follower:
     _rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     _new_rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     _new_points: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    _notes: dict[str, Note] = field(default_factory=dict)
 
     def look(self) -> dict[str, Any]:
         """Return the state of the study, with only those runs and points that are new since the last look.
 
-        A run has its key, state, values, iteration, latest and best loss; `points` are iterations and losses by run.
+        A run has its key, state, values, iteration, latest and best loss, and the note of its trial; `points` are
+        iterations and losses by run. A cell has the color that it has in reports.
         """
         watched = self._watched = self._watched or Watched(self.folder, self._hear)
         self._unfinished = self.folder.unfinished
         deque(watched.news(), maxlen=0)
+        self._take_notes()
         progress = watched.progress
         plan, is_run = progress.plan, self._unfinished is RunState.RUNNING
         trials = {(row["cell"], row["trial"]): row for row in self._rows.values()}
@@ -80,6 +103,10 @@ class Follower:
         live = [row["cell"] for row in self._rows.values() if row["state"] is RunState.RUNNING]
         slots = max((cell.stack for cell in plan.cells if cell.cell in live), default=0)
         metric = find_metric(self.folder)
+        sizes = sorted(plan.cells, key=lambda cell: cell.n_params)
+        colors = {look.name: look.color for look in looks([cell.cell for cell in sizes])}
+        objective = next((start.values.objective for start in self._starts.values()), "")
+        commands = commands_about(self.folder, objective, "{cell}", "{trial}", "{seed}")
         state = {
             "study": self.folder.name,
             "metric": metric,
@@ -89,7 +116,7 @@ class Follower:
             "is_run": is_run,
             "total": plan.trials,
             "counted": progress.counted,
-            "left": progress.left.in_words if is_run else "",
+            "left": progress.left.in_words if progress.state == StudyState.RUNNING else "",
             "best": best and {**best, "commands": how},
             "occupancy": {"running": len(live), "slots": max(len(live), slots * len(plan.workers))},
             "cells": [
@@ -97,6 +124,7 @@ class Follower:
                     "cell": cell.cell,
                     "values": cell.values,
                     "n_params": cell.n_params,
+                    "color": colors[cell.cell],
                     "done": progress.cells[cell.cell].counted,
                     "best": progress.cells[cell.cell].best,
                 }
@@ -105,22 +133,36 @@ class Follower:
             "states": Counter(row["outcome"] for row in trials.values()),
             "runs": [*self._new_rows.values()],
             "points": self._new_points,
+            "commands": {what: shlex.split(text) for what, text in commands.items() if what != "open"},
             "optuna": f"optuna-dashboard {without_password(self.folder.storage_url)}",
         }
         self._new_rows, self._new_points = {}, {}
         return state
 
+    def _take_notes(self) -> None:
+        """Send the runs of trials again whose notes have changed."""
+        notes = read_notes(self.folder)
+        for key, row in self._rows.items():
+            place = f"{row['cell']}/{row['trial']}"
+            if notes.get(place) != self._notes.get(place):
+                note = notes.get(place, Note())
+                self._rows[key] = self._new_rows[key] = row | {"note": note.text, "tags": note.tags}
+        self._notes = notes
+
     def _hear(self, run: RunFolder, points: Sequence[CurvePoint], end: RunEnd | None) -> None:
         key = run_key(run.cell, run.trial, run.seed)
         start = self._starts[key] = self._starts.get(key) or run.read_start()
-        before = self._rows.get(key, {"iteration": 0, "loss": None, "best": None})
+        before = self._rows.get(key, {"iteration": 0, "loss": None, "best": None, "checkpoint": None})
+        note = self._notes.get(f"{run.cell}/{run.trial}", Note())
         losses = [(point.iteration, point.val_loss) for point in points if point.val_loss is not None]
         at, loss = [(before["iteration"], before["loss"]), *losses][-1]
         known = [loss for loss in (before["best"], *(loss for _, loss in losses)) if loss is not None]
         open_end = RunEnd(
             state=self._unfinished, iteration=at, value=None, ending=TrialEnding(self._unfinished, None)
         )
-        record = end or open_end
+        record, checkpoint = end or open_end, before["checkpoint"]
+        if end:
+            checkpoint = run.checkpoint()
         row = {
             "key": key,
             "cell": start.cell,
@@ -135,6 +177,9 @@ class Follower:
             "loss": loss,
             "best": min(known, default=None),
             "ended": end and end.ended,
+            "checkpoint": checkpoint and str(checkpoint),
+            "note": note.text,
+            "tags": note.tags,
         }
         if losses:
             self._new_points.setdefault(key, []).extend(losses)
@@ -154,7 +199,22 @@ ORDERS: dict[str, Callable[[StudyFolder, Mapping[str, Any]], Done]] = {
     "stop trial": lambda folder, values: steering.stop_trial(
         folder, int(values["trial"]), str(values["cell"])
     ),
+    "note": lambda folder, values: _note(
+        folder, str(values["cell"]), int(values["trial"]), str(values["text"]), str(values["tags"])
+    ),
 }
+
+
+def _note(folder: StudyFolder, cell: str, trial: int, text: str, tags: str) -> Done:
+    """Keep a note about a trial, and show it in MLflow."""
+    note = write_note(folder, cell, trial, text, tags.split(","))
+    runs = [run for run in folder.runs() if (run.cell, run.trial) == (cell, trial)]
+    kept = f"the note of trial {trial} in cell {cell} is kept"
+    try:
+        open_tracker(folder.lab, folder.name, tracking_uri_of(folder)).annotate(runs, note.text, note.tags)
+    except (BadInput, TrackingUnavailable) as error:
+        return Done(f"{kept}, but MLflow does not show it: {error}", [])
+    return Done(kept, [])
 
 
 def give(folder: StudyFolder, order: str, values: Mapping[str, Any]) -> Done:
@@ -187,8 +247,12 @@ class Live:
 
 
 @contextmanager
-def live_page(lab: Path, name: str | None, port: int | None = None) -> Iterator[Live]:
+def live_page(
+    lab: Path, name: str | None, write_sweep: Callable[[StudyFolder], str], port: int | None = None
+) -> Iterator[Live]:
     """Open the page of one study, or of all studies of a lab, at a port of this machine.
+
+    `write_sweep` returns the page of a study's trials, which is shown while the study is not run.
 
     Raises:
         BadInput: there is no such study, or the port is taken.
@@ -203,15 +267,23 @@ def live_page(lab: Path, name: str | None, port: int | None = None) -> Iterator[
         raise BadInput(f"{lab} has no study to look at yet; sweeplab study run FILE trains one")
     with ExitStack() as stack, listen(port) as listening:
         address = private_address(listening)
-        app = Private(application(lab, stack), address)
+        app = Private(application(lab, stack, write_sweep), address)
         config = uvicorn.Config(app, log_level="critical", access_log=False, timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
         query = f"?study={name}" if name else ""
         yield Live(f"{address}/{query}", lambda: server.run(sockets=[listening]))
 
 
-def application(lab: Path, stack: ExitStack) -> Starlette:
-    """Return the pages of a lab's studies; `stack` stops MLflow's server, if one was started."""
+def _on_the_page(error: str) -> str:
+    """Write the options of the command line that an error names as the words on the page."""
+    return re.sub(r"--([a-z][a-z-]*)", lambda option: option[1].replace("-", " "), error)
+
+
+def application(lab: Path, stack: ExitStack, write_sweep: Callable[[StudyFolder], str]) -> Starlette:
+    """Return the pages of a lab's studies; `stack` stops MLflow's server, if one was started.
+
+    `write_sweep` returns the page of a study's trials.
+    """
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -229,15 +301,21 @@ def application(lab: Path, stack: ExitStack) -> Starlette:
             try:
                 return await answer(request)
             except (BadInput, TrackingUnavailable) as error:
-                return JSONResponse({"error": str(error)}, 400)
+                return JSONResponse({"error": _on_the_page(str(error))}, 400)
 
         return answer_or_refuse
 
-    async def page(request: Request) -> Response:
-        return text("text/html", (Path(__file__).parent / "live.html").read_text(encoding="utf-8"))
+    def file(kind: str, *names: str) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            parts = ((Path(__file__).parent / name).read_text(encoding="utf-8") for name in names)
+            return text(kind, "\n".join(parts))
 
-    async def script(request: Request) -> Response:
-        return text("text/javascript", (Path(__file__).parent / "live.js").read_text(encoding="utf-8"))
+        return answer
+
+    async def report(request: Request) -> Response:
+        folder = find_study(lab, request.query_params.get("study", ""))
+        content = await run_in_threadpool(write_sweep, folder)
+        return Response(content, media_type="text/html", headers=_REPORT_HEADERS)
 
     async def plotly(request: Request) -> Response:
         from plotly.offline import get_plotlyjs
@@ -268,7 +346,8 @@ def application(lab: Path, stack: ExitStack) -> Starlette:
             links[name] = shown.links
         return JSONResponse(dict(links[name]))
 
-    pages = {"/": page, "/live.js": script, "/plotly.js": plotly, "/studies": studies, "/events": events}
+    pages = {"/": file("text/html", "live.html"), "/live.js": file("text/javascript", "trial.js", "live.js")}
+    pages |= {"/plotly.js": plotly, "/studies": studies, "/events": events, "/report": report}
     routes = [Route(path, refusing(each)) for path, each in pages.items()]
     routes += [
         Route(path, refusing(answer), methods=["POST"])

@@ -3,7 +3,7 @@ const NARROW = 640, LEGEND_SHARE = 0.25;
 const places = [...document.querySelectorAll("[data-figure]")];
 const figures = window.Plotly ? places : [];
 const trials = JSON.parse(document.getElementById("trials")?.textContent ?? "[]");
-const element = (tag, text = "", more = {}) => Object.assign(document.createElement(tag), { textContent: text }, more);
+const about = JSON.parse(document.getElementById("about-trials")?.textContent ?? "{}");
 
 // The page was moved without the plotly.js file that it shares with other pages.
 for (const place of window.Plotly ? [] : places) {
@@ -127,46 +127,9 @@ function listens(place) {
   place.on("plotly_unhover", () => { if (front >= 0) Plotly.restyle(place, { x: [[]], y: [[]] }, [front]); });
   place.on("plotly_click", ({ points }) => {
     const found = points.map((at) => trials[at.data.meta?.trials?.[at.pointIndex]]).find(Boolean);
-    if (found) open_trial(found);
+    if (found) open_trial(found, about);
   });
 }
-
-const dialog = document.getElementById("trial");
-const quoted = (word) => word === "&&" || /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\"'\"'")}'`;
-function open_trial(trial) {
-  const about = JSON.parse(document.getElementById("about-trials").textContent);
-  const close = element("button", "Close", { type: "button", onclick: () => dialog.close() });
-  const list = element("dl");
-  const said = (what, ...parts) => { const words = element("dd"); words.append(...parts); list.append(element("dt", what), words); };
-  const of = trial.runs.length > 1 ? " (of the mean curve of its seeds)" : "";
-  said("State", `${trial.state}${trial.loss === null ? "" : `, ${about.loss} ${trial.loss.toFixed(4)}${of}`}`);
-  for (const [name, value] of Object.entries({ ...trial.cell_values, ...trial.values })) said(name, value);
-  for (const run of trial.runs) {
-    said(`Seed ${run.seed}`, run.checkpoint ? element("code", run.checkpoint) : "no checkpoint was kept");
-    if (run.mlflow) {
-      const link = element("a", "in MLflow", { href: run.mlflow, target: "_blank", rel: "noopener" });
-      said("", link, about.servers[trial.study] ? ` while ${about.servers[trial.study]} runs` : "");
-    }
-  }
-  const seed = trial.runs[0]?.seed ?? 0, is_kept = trial.runs.some((run) => run.checkpoint);
-  for (const [what, words] of Object.entries(about.commands[trial.study] ?? {})) {
-    if (what === "generate" && !is_kept) continue;
-    const filled = words.map((word) => word.replace("{cell}", () => trial.cell).replace("{trial}", trial.trial).replace("{seed}", seed));
-    said(what, element("code", filled.map(quoted).join(" ")));
-  }
-  const curve = element("div", "", { className: "curve" });
-  dialog.replaceChildren(close, element("h2", `Trial ${trial.trial} in cell ${trial.cell.replaceAll(",", ", ")}${about.several ? ` of ${trial.study}` : ""}`), curve, list);
-  dialog.showModal();
-  const lines = trial.runs.filter((run) => run.curve[0].length)
-    .map((run) => ({ x: run.curve[0], y: run.curve[1], mode: "lines+markers", name: `seed ${run.seed}`, hovertemplate: "%{x}: %{y:.4f}<extra></extra>" }));
-  const layout = { height: 220, margin: { l: 56, r: 8, t: 8, b: 40 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { size: 12 },
-    xaxis: { title: { text: "iteration" }, zeroline: false, rangemode: "tozero" }, yaxis: { title: { text: "validation loss" }, zeroline: false }, showlegend: lines.length > 1 };
-  // As on the page: the start of a run is far above the rest of its curve.
-  const later = lines.flatMap((line) => line.y.slice(1)), all = lines.flatMap((line) => line.y);
-  if (later.length) { const low = Math.min(...all), high = Math.max(...later), room = 0.08 * (high - low || 1); layout.yaxis.range = [low - room, high + room]; }
-  if (lines.length) Plotly.newPlot(curve, lines, layout, { displayModeBar: false }); else curve.remove();
-}
-dialog?.addEventListener("click", ({ target }) => { if (target === dialog) dialog.close(); });
 
 for (const place of figures) {
   place.source = JSON.parse(document.getElementById(place.dataset.figure).textContent);
@@ -189,6 +152,14 @@ addEventListener("afterprint", () => {
   figures.forEach((place) => Plotly.relayout(place, { autosize: true, width: undefined }));
   folded.forEach((each) => { each.open = false; });
 });
+// A figure as a file: on white, in ink, as wide as it is on the page.
+for (const button of document.querySelectorAll("[data-save]")) button.onclick = () => {
+  const place = button.closest("section").querySelector("[data-figure]"), figure = clone({ data: place.data, layout: place.layout });
+  const white = { paper_bgcolor: "#fff", plot_bgcolor: "#fff", font: { ...figure.layout.font, color: "#1c1f24" } };
+  const filename = button.dataset.name.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "-");
+  Plotly.downloadImage({ data: figure.data, layout: { ...figure.layout, ...white } },
+    { format: button.dataset.save, width: place.clientWidth, height: place.clientHeight, scale: 2, filename });
+};
 document.addEventListener("click", ({ target }) => {
   const heading = target.closest("th");
   if (!heading) return;

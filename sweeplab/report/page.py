@@ -20,6 +20,7 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from sweeplab.analysis.trials import TRIAL, grid_of, searched_of, trials_table
 from sweeplab.formatting import listed, written
 from sweeplab.lab.showing import commands_about
+from sweeplab.records.notes import Note, read_notes
 from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.style import Figure
@@ -67,12 +68,16 @@ def page_trials(report: ReportData) -> PageTrials:
         curves = report.curves("val_loss", study)
         drawn = dict(list(curves.groupby([*TRIAL, "seed"], sort=False)[["iteration", "value"]]))
         by_trial = dict(list(rows.groupby(TRIAL, sort=False)))
+        folder = report.folder(study)
+        notes = read_notes(folder) if folder else {}
         for row in table.sort_values("loss").head(MOST_TRIALS).to_dict("records"):
             place = str(row["cell"]), int(row["trial"])
             places[study, *place] = len(entries)
-            loss = round(float(row["loss"]), 5)
+            loss, note = round(float(row["loss"]), 5), notes.get(f"{place[0]}/{place[1]}", Note())
             entries.append(
                 {
+                    "note": note.text,
+                    "tags": note.tags,
                     "study": study,
                     "cell": place[0],
                     "trial": place[1],
@@ -135,7 +140,7 @@ MARKS = {
         ("!", "fair"): ("found", "crowds here", "different"),
         ("≈", "fair"): ("weak",),
         ("?", "fair"): ("cannot be seen",),
-        ("?", ""): ("cannot be told", "within chance"),
+        ("?", ""): ("undecided", "within chance"),
         ("=", ""): ("no difference seen",),
     }.items()
     for word in words
@@ -286,6 +291,6 @@ def _cell(column: str, value: Any) -> _Cell:
     if isinstance(value, str):
         text, _, quiet = value.partition("\n")
         return _Cell(text, value, quiet, *MARKS.get(text, ("", "")))
-    if "loss" in column:
+    if "loss" in column or column == "lowest value":
         return _Cell(f"{value:.4f}", str(value))
     return _Cell(written(value), str(value))

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
+from textwrap import wrap
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,6 +28,8 @@ GREY = "rgb(128,128,128)"
 FRONT = "rgb(214,48,49)"
 FAINT = "rgba(128,128,128,0.45)"
 SHADE = "rgba(128,128,128,0.13)"
+_FEW_COLORS = 5  # more are told apart by their dashes too
+_LETTER = 0.6  # the width of a letter over its size
 MOST_LINES = 12  # in a legend; if there are more, it names only the best
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
@@ -43,11 +46,12 @@ GOOD, MIDDLE, BAD = colors(3)
 
 @dataclass(frozen=True)
 class Look:
-    """The name, color and marker of one line or group of points."""
+    """The name, color, marker and dash of one line or group of points."""
 
     name: str
     color: str
     symbol: str = "circle"
+    dash: str = "solid"
 
     def points(
         self, figure: Figure, rows: DataFrame, x: Any, y: Any, hover: str = "", **settings: Any
@@ -65,7 +69,7 @@ class Look:
         if size:
             mode = "lines+markers"
             settings["marker"] = {"color": self.color, "symbol": self.symbol, "size": size}
-        line = {"color": self.color, "width": 2, **settings.pop("line", {})}
+        line = {"color": self.color, "width": 2, "dash": self.dash, **settings.pop("line", {})}
         self._add(figure, rows, x, y, hover, mode=mode, line=line, **settings)
 
     def band(self, figure: Figure, rows: DataFrame, x: str) -> None:
@@ -100,14 +104,34 @@ def hovering(hover: str, rows: DataFrame) -> dict[str, Any]:
 
 
 def looks(names: Sequence[object]) -> list[Look]:
-    """Return a look for each name: the colors in order, the symbols over and over."""
-    return [Look(*each) for each in zip(map(str, names), colors(len(names)), cycle(SYMBOLS), strict=False)]
+    """Return a look for each name: the colors in order, the symbols over and over, and dashes where colors are near."""
+    dashes = DASHES if len(names) > _FEW_COLORS else DASHES[:1]
+    alike = zip(map(str, names), colors(len(names)), cycle(SYMBOLS), cycle(dashes), strict=False)
+    return [Look(*each) for each in alike]
 
 
-def by_look(data: DataFrame, column: str) -> Iterator[tuple[Look, DataFrame]]:
-    """Yield the rows of each value of a column with its look, in the order of the data."""
-    for look in looks(list(dict.fromkeys(data[column]))):
-        yield look, data[data[column] == look.name]
+def by_look(
+    data: DataFrame, column: str, known: Mapping[str, Look] | None = None
+) -> Iterator[tuple[Look, DataFrame]]:
+    """Yield the rows of each value of a column with its look; those that are `known` come in that order."""
+    known = known or {}
+    names = list(dict.fromkeys(map(str, data[column])))
+    if set(names) <= known.keys():
+        names = [name for name in known if name in names]
+    for look in looks(names):
+        yield known.get(look.name, look), data[data[column].astype(str) == look.name]
+
+
+def wrap_titles(figure: Figure, letter: float = 13) -> None:
+    """Set vertical titles that are longer than their axis in several lines, the unit in its own."""
+    for axis in figure.select_yaxes():
+        text, (low, high) = (axis.title.text or "").replace("<br>", " "), axis.domain or (0.0, 1.0)
+        margin = figure.layout.margin
+        room = int((figure.layout.height - margin.t - margin.b) * (high - low) / (_LETTER * letter))
+        if len(text) > room:
+            words, bracket, unit = text.partition(" (")
+            lines = [*wrap(words, max(room, 8)), *[f"({unit}"] * bool(bracket)]
+            axis.update(title={"text": "<br>".join(lines), "font": {"size": letter}}, automargin=True)
 
 
 @dataclass(frozen=True)

@@ -16,17 +16,29 @@ from sweeplab.analysis.differences import settings
 from sweeplab.analysis.importance import FEWEST_TRIALS, WITHIN_CHANCE
 from sweeplab.analysis.studies import unlike_precision
 from sweeplab.analysis.sweep import Sweep
-from sweeplab.analysis.trials import COUNTED, VALUED, are_best, grid_of, searched_of, tasks_of, trials_table
+from sweeplab.analysis.trials import (
+    COUNTED,
+    LOST,
+    VALUED,
+    are_best,
+    finite,
+    grid_of,
+    searched_of,
+    tasks_of,
+    trials_table,
+)
 from sweeplab.data.task import loss_unit
 from sweeplab.formatting import counts, listed, rounded, sentence, several, several_named, span, written
+from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.findings import find_limits
 from sweeplab.lab.identity import differences
-from sweeplab.lab.listing import StudyTrials
+from sweeplab.lab.listing import StudyState, StudyTrials, cell_limits, read_trials, study_state
 from sweeplab.lab.showing import baselines_in_words, commands_about
 from sweeplab.laws.assessment import IDENTIFIED, NOT_IDENTIFIED, WEAK, Assessment
 from sweeplab.laws.evidence import chosen_best
 from sweeplab.laws.misfit import FLAGGED
-from sweeplab.records.runs import MEASURED_ON
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import MEASURED_ON, RunState
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.panels.sweep import main_scope
@@ -45,7 +57,8 @@ class Summary:
     """The head of a report: the question, the answers, and further entries as (name, text).
 
     `best` is the trial of the lowest expected loss, if any, and `use` has the commands about it, by what they do. Runs
-    with different tasks have no best trial.
+    with different tasks have no best trial. `answers` begin with what was found, then say how certain it is; `then` is
+    the command to go on with.
     """
 
     study: str
@@ -53,29 +66,29 @@ class Summary:
     best: Mapping[str, Any] = field(default_factory=dict)
     asked: str = ""
     answers: Sequence[str] = ()
+    then: str = ""
     use: Mapping[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, str]:
         """Return all texts by their names."""
-        texts = {"Asked": self.asked, "Answer": " ".join(self.answers)}
+        texts = {"Asked": self.asked, "Answer": " ".join(self.answers), "Next": self.then}
         return {what: words for what, words in texts.items() if words} | dict(self.entries)
 
 
-def summarize(report: ReportData) -> Summary:
-    """Put the runs of a study into words."""
+def summarize(report: ReportData, metric: str = "best_val_loss") -> Summary:
+    """Put the runs of a study into words; `metric` is the column of the loss that the page shows."""
     runs = report.runs
     if runs.empty:
         return Summary("no study", (("Runs", "none yet"),))
     grid = grid_of(runs, report.design)
     tuned = [name for name in searched_of(runs, report.design) if name not in grid]
     entries: Entries = []
-    trials = trials_table(runs)
+    trials = trials_table(runs, metric)
     tasks = trials.assign(task=tasks_of(trials))
     folder = report.folder(report.study)
     confirming = folder.command("study confirm") if folder else "study confirm"
     bests = [row for _, row in tasks[are_best(tasks, ["task"])].sort_values("loss").iterrows()]
-    if not bests:
-        entries.append(("Best trial", "no trial has ended with a loss yet"))
+    measure = MEASURED_ON[metric.removeprefix("best_").removeprefix("final_")]
     for row in bests:
         task = row["task"]
         of = f"{task}: " * (len(bests) > 1)
@@ -85,7 +98,9 @@ def summarize(report: ReportData) -> Summary:
         ranking = report.ranked.get((str(row["study"]), task))
         choice = ranking and ranking.choice()
         clauses = choice.in_words(confirming) if choice else []
-        text = "; ".join([_best(row, tuned, unit), *clauses, evidence.in_words()])
+        if choice and choice.expected and metric != "best_val_loss":
+            clauses[0] += f", {MEASURED_ON['val_loss']}"
+        text = "; ".join([_best(row, tuned, f"{unit} {measure}"), *clauses, evidence.in_words()])
         entries.append(("Best trial", of + text))
     for _, cell in report.confirmed[:1]:
         if cell.test:
@@ -124,7 +139,75 @@ def summarize(report: ReportData) -> Summary:
     use: Mapping[str, str] = {}
     if folder and best:
         use = commands_about(folder, str(bests[0].get("objective", "")))
-    return Summary(report.study, entries, best, use=use)
+    if not bests:
+        return Summary(
+            report.study, _joined(entries), answers=[_no_loss(runs, folder)], then=_cure(runs, folder)
+        )
+    answers, then = _unfinished(runs, folder)
+    if folder and not then and not report.confirmed:
+        then = confirming
+    return Summary(report.study, _joined(entries), best, answers=answers, then=then, use=use)
+
+
+def _joined(entries: Entries) -> Entries:
+    """Join texts of one name: no name stands twice."""
+    texts: dict[str, list[str]] = {}
+    for name, text in entries:
+        texts.setdefault(name, []).append(text)
+    return [(name, " ".join(each)) for name, each in texts.items()]
+
+
+def _unfinished(runs: DataFrame, folder: StudyFolder | None) -> tuple[list[str], str]:
+    """Say how far a study is that has not ended, and the command about it."""
+    if folder is None or not folder.plan_file.exists():
+        return [], ""
+    state = study_state(folder)
+    if state is StudyState.COMPLETE:
+        return [], ""
+    limits = cell_limits(folder)
+    trials = trials_table(runs)
+    ended = trials[trials["state"].isin(COUNTED)]
+    total = sum(limit or 0 for limit in limits.values())
+    done = f"{len(ended)} of {several(total, 'trial')}" if total else several(len(ended), "trial")
+    text = f"{sentence(state)[:-1]}: {done} have ended, in {ended['cell'].nunique()} of {several(len(limits), 'cell')}."
+    is_run = state not in (StudyState.INTERRUPTED, StudyState.PAUSED, StudyState.FAILED)
+    return [text], folder.command("study watch" if is_run else "study resume")
+
+
+def _no_loss(runs: DataFrame, folder: StudyFolder | None) -> str:
+    """Say why no trial has a loss."""
+    states, (progress, _) = Counter(runs["state"]), _unfinished(runs, folder)
+    if progress and not set(states) & set(LOST):
+        return f"{progress[0]} No trial has a loss yet."
+    if states.keys() == {RunState.DIVERGED}:
+        text = f"All {several(len(runs), 'run')} diverged" if len(runs) > 1 else "The only run diverged"
+        if "learning_rate" in runs:
+            text += f", learning_rate {_range(runs['learning_rate'])}: try lower ones"
+        return " ".join([f"{text}.", *progress])
+    text = f"No trial ended with a loss: {states_in_words(runs['state'])}."
+    errors = folder and [
+        trial.ending.error for trial in read_trials(folder) if trial.ending and trial.ending.error
+    ]
+    if errors:
+        text += f" The last error: {sentence(errors[-1].strip().rpartition(chr(10))[2])}"
+    return " ".join([text, *progress])
+
+
+def _cure(runs: DataFrame, folder: StudyFolder | None) -> str:
+    """Return the command that helps a study without a loss."""
+    if folder is None:
+        return ""
+    if set(runs["state"]) == {RunState.DIVERGED} and "learning_rate" in runs:
+        high = float(runs["learning_rate"].min())
+        name = f"--name {folder.name}-lower"
+        values = f"={rounded(high / 100)}..{rounded(high)}"
+        usual = TABLE["learning_rate"].suggested
+        if isinstance(usual, Mapping) and usual["max"] < high:
+            values = ""
+        return f"{folder.command('study run')} {name} --search learning_rate{values}"
+    if RunState.FAILED in set(runs["state"]):
+        return folder.command("study logs")
+    return _unfinished(runs, folder)[1]
 
 
 def _precision(runs: DataFrame) -> Entries:
@@ -141,75 +224,130 @@ def _beside_baselines(report: ReportData, best: Mapping[str, Any]) -> Entries:
     texts = [text.removeprefix(_N_GRAMS.lower()).lstrip(": ") for text in named]
     if best and best["cell"] in report.baselines:
         of_cell = report.baselines[best["cell"]]
-        baseline = float(of_cell["loss"])
-        where = "below" if best["loss"] < baseline else "above"
-        text = f"the lowest loss is {abs(1 - best['loss'] / baseline):.1%} {where} it"
-        beaten = sum(best["loss"] < loss for loss in of_cell.get("by_order", ()))
+        # N-grams are evaluated on the targets of the evaluations, as val_loss is.
+        runs, baseline = report.runs, float(of_cell["loss"])
+        of_trial = (runs["cell"] == best["cell"]) & (runs["trial"] == best["trial"])
+        lowest = float(runs.loc[of_trial, "best_val_loss"].mean())
+        where = "below" if lowest < baseline else "above"
+        text = f"the loss {MEASURED_ON['val_loss']} is {abs(1 - lowest / baseline):.1%} {where} it"
+        beaten = sum(lowest < loss for loss in of_cell.get("by_order", ()))
         if where == "above" and beaten:
             text += f", and below that of order {beaten}"
         texts.append(text)
-    return [(_N_GRAMS, words) for words in texts[:_MOST_SETTINGS]]
+    return [(_N_GRAMS, "; ".join(texts[:_MOST_SETTINGS]))][: len(texts)]
 
 
 def summarize_scaling(report: ReportData, panels: Sequence[Panel]) -> Summary:
-    """Put a study and its scaling law into words."""
-    summary, runs = summarize(report), report.runs
+    """Put a study and its scaling law into words; all losses are those that the law is fitted to."""
+    runs = report.runs
     if runs.empty:
-        return summary
+        return summarize(report)
+    metric = report.law_metric
+    summary = summarize(report, metric)
     law = next((tuning.result for tuning in panels if "parameters" in tuning.result), None)
     grid = grid_of(runs, report.design)
     tuned = [name for name in searched_of(runs, report.design) if name not in grid]
-    cells = several(runs["cell"].nunique(), "cell")
-    if tuned:
+    n_cells = runs["cell"].nunique()
+    cells = several(n_cells, "cell")
+    if tuned and n_cells > 1:
         cells += f", each by its best trial over {listed(tuned)}"
     asked = f"How does the loss depend on {listed(grid or ['its size'])}? Compared: {cells}."
-    answers, entries = _trend(runs), [*summary.entries]
+    answers, entries, then = (
+        [*summary.answers, *_trend(report, grid, metric)],
+        [*summary.entries],
+        summary.then,
+    )
+    folder = report.folder(report.study)
     if law:
         answers.append(_law_in_words(law))
-        audits = [panel.result["sentence"] for panel in panels if panel.result.get("causes")]
-        answers += map(sentence, audits)
+        if _exponents(law):
+            audits = [panel.result["sentence"] for panel in panels if panel.result.get("causes")]
+            answers += map(sentence, audits)
         entries += summarize_law(law)
-    return replace(summary, entries=entries, asked=asked, answers=answers)
+    elif n_cells == 1 and summary.best:
+        answers.append("There is one cell, so no size is compared: its trials are on the page of the sweep.")
+        if folder:
+            then = folder.command("report sweep")
+    return replace(summary, entries=entries, asked=asked, answers=answers, then=then)
 
 
-def _trend(runs: DataFrame) -> list[str]:
-    """Give the lowest loss at the smallest and the largest model (or training), and where it is lowest."""
-    trials = trials_table(runs)
+def _trend(report: ReportData, grid: Sequence[str], metric: str) -> list[str]:
+    """Say what each size of the grid does to the best trials' losses, and which cell has the lowest."""
+    trials = trials_table(report.runs, metric)
     ended = trials[trials["state"].isin(VALUED) & trials["loss"].notna()]
-    if tasks_of(ended).nunique() > 1:
+    if ended.empty or tasks_of(ended).nunique() > 1:
         return []
+    best = ended[are_best(ended, ["cell"])]
     units = {"n_params": "parameters", "train_tokens": "training tokens"}
-    role = next((each for each in units if ended[each].nunique() > 1), None)
+    role = next((each for each in units if best[each].nunique() > 1), None)
     if role is None:
         return []
-    lowest = ended[are_best(ended, [role])].set_index(role)["loss"].sort_index()
-    (low, first), (high, last) = (next(iter(lowest.iloc[[end]].items())) for end in (0, -1))
-    at: Any = lowest.idxmin()
-    text = f"From {low:,.0f} to {high:,.0f} {units[role]} the best trial's loss goes from {first:.4f} to {last:.4f}"
-    if at != high:
-        text += f"; it is lowest, {lowest[at]:.4f}, at {at:,.0f}"
+    factors = {name: _factor(best, name, grid) for name in grid}
+    known = {
+        name: factor for name, factor in sorted(factors.items(), key=lambda item: item[1]) if factor == factor
+    }
+    lowest = best.sort_values("loss", kind="stable").iloc[0]
+    loss = f"loss {MEASURED_ON[metric.removeprefix('best_').removeprefix('final_')]}"
+    at = f"{lowest['loss']:.4f} at {lowest[role]:,.0f} {units[role]}"
+    if len(known) > 1:
+        helping = [name for name, factor in known.items() if factor < 1]
+        text = "Larger is not better here"
+        if helping:
+            text = f"{helping[0]} helps most"
+        by = listed([f"{factor:.3f} for {name}" for name, factor in known.items()])
+        return [
+            f"{text}: a doubling multiplies the {loss} by {by}. The lowest is {at}, cell {spaced(lowest['cell'])}."
+        ]
+    by_size = best.set_index(role)["loss"].sort_index()
+    low, high, first, last = by_size.index[0], by_size.index[-1], by_size.iloc[0], by_size.iloc[-1]
+    text = f"From {low:,.0f} to {high:,.0f} {units[role]} the best trial's {loss} goes from {first:.4f} to {last:.4f}"
+    if lowest[role] != high:
+        text += f"; the lowest is {at}"
     return [f"{text}."]
+
+
+def _factor(best: DataFrame, name: str, grid: Sequence[str]) -> float:
+    """Compute by what a doubling of one size multiplies the loss while others stay, in the mean over all steps."""
+    others = [other for other in grid if other != name and other in best]
+    values = finite(best, name)
+    rows = best.assign(log=np.log2(values.where(values > 0)), height=np.log(best["loss"])).dropna(
+        subset=["log"]
+    )
+    lines = rows.groupby([rows[other].astype(str) for other in others] or np.zeros(len(rows)), sort=False)
+    steps = [line.sort_values("log")[["log", "height"]].diff().dropna() for _, line in lines]
+    wide, high = (sum(float(step[column].sum()) for step in steps) for column in ("log", "height"))
+    return math.exp(high / wide) if wide else math.nan
+
+
+def _exponents(law: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return those numbers of a law's answers that have a value."""
+    every = law["parameters"] | law["derived"]
+    return {name: one for name, one in every.items() if name in _ANSWERS and one["value"] is not None}
 
 
 def _law_in_words(law: Mapping[str, Any]) -> str:
     """Give a law's exponents with their intervals, or say that the points identify none."""
-    every = law["parameters"] | law["derived"]
-    estimates = {name: estimate for name, estimate in every.items() if name in _ANSWERS}
-    known = _estimates_in_words(estimates)
-    named = f"law {law['law']}, {law['formula']},"
+    known, named = _estimates_in_words(_exponents(law)), f"law {law['law']}, {law['formula']}"
     if known:
-        return f"The {named} has {listed(known)} (90% intervals)."
-    name, first = next(iter(estimates.items()))
-    points, ends = several(law["n_points"], "point"), span(first["low"], first["high"])
-    return f"These {points} do not identify the {named} yet: the 90% interval of {name} is {ends}."
+        return f"The {named}: {known} (90% intervals)."
+    every = law["parameters"] | law["derived"]
+    name, first = next((name, estimate) for name, estimate in every.items() if name in _ANSWERS)
+    points, low, high = several(law["n_points"], "point"), first["low"], first["high"]
+    ends = f"{name} is between {span(low, high).replace(' to ', ' and ')}"
+    if high is None and low is None:
+        ends = f"{name} may have any value"
+    elif high is None or low is None:
+        ends = f"{name} is {f'at least {rounded(low)}' if high is None else f'at most {rounded(high)}'}"
+    return f"No exponent is identified by these {points} yet: in the {named}, {ends} (90% interval)."
 
 
-def _estimates_in_words(estimates: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    return [
-        f"{name} {rounded(one['value'])} ({span(one['low'], one['high'])}, {one['verdict']})"
-        for name, one in estimates.items()
-        if one["value"] is not None
-    ]
+def _estimates_in_words(estimates: Mapping[str, Mapping[str, Any]]) -> str:
+    """List numbers with their intervals, those of one verdict together."""
+    by_verdict: dict[str, list[str]] = {}
+    for name, one in estimates.items():
+        ends = f"{name} {rounded(one['value'])} ({span(one['low'], one['high'])})"
+        by_verdict.setdefault(one["verdict"], []).append(ends)
+    return "; ".join(f"{verdict}: {listed(each)}" for verdict, each in by_verdict.items())
 
 
 def summarize_sweep(report: ReportData, panels: Sequence[Panel]) -> Summary:
@@ -226,8 +364,15 @@ def summarize_sweep(report: ReportData, panels: Sequence[Panel]) -> Summary:
         if grid:
             asked += f" in each of {cells} of {listed(grid)}"
         asked += ", and which values are good?"
-    ranked = next((each.notes[0] for each in panels if "choices" in each.result and each.notes), "")
-    return replace(summary, asked=asked, answers=[*_what_mattered(report, sweep), *filter(None, [ranked])])
+    if sweep.ended.empty:
+        return replace(summary, asked=asked)
+    answers, best = [*summary.answers], summary.best
+    if best:
+        values = [f"{name} {written(value)}" for name, value in best["hyperparameters"].items()]
+        of = f" with {listed(values)}" if values else ""
+        answers.append(f"The best trial has a loss of {best['loss']:.4f} {report.loss_unit}{of}.")
+    ranked = [each.notes[0] for each in panels if "choices" in each.result and each.notes][:1]
+    return replace(summary, asked=asked, answers=[*answers, *_what_mattered(report, sweep), *ranked])
 
 
 def _what_mattered(report: ReportData, sweep: Sweep) -> list[str]:
@@ -236,7 +381,10 @@ def _what_mattered(report: ReportData, sweep: Sweep) -> list[str]:
         return []
     ranked = [each for each in report.importances(sweep) if each.scope == main_scope(sweep)]
     if not ranked:
-        return [f"Importances need {FEWEST_TRIALS} trials or more; there are {len(sweep.trials)}."]
+        return [
+            f"Which hyperparameters matter is open: that takes {FEWEST_TRIALS} trials or more, and there are "
+            f"{len(sweep.trials)}."
+        ]
     ranked.sort(key=lambda share: -share.importance)
     matters = [each for each in ranked if each.verdict != WITHIN_CHANCE]
     others = [each.hyperparameter for each in ranked if each.verdict == WITHIN_CHANCE]
@@ -275,6 +423,17 @@ def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary
         for note in panel.notes[: len({(row["a"], row["b"]) for row in rows})]
     ]
     studies = [*extents]
+    lowest = {
+        sweep.name: float(sweep.ended["loss"].min()) for sweep in report.sweeps if not sweep.ended.empty
+    }
+    if len(lowest) > 1 and tasks_of(runs).nunique() == 1:
+        first, *others = sorted(lowest, key=lambda name: lowest[name])
+        against = listed([f"{lowest[name]:.4f} of {name}" for name in others])
+        answers = [
+            f"{first} has the lowest loss: {lowest[first]:.4f} {report.loss_unit}, against {against}.",
+            *answers,
+        ]
+    folders = [] if report.confirmed else filter(None, map(report.folder, studies))
     return Summary(
         listed(studies),
         [
@@ -284,6 +443,7 @@ def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary
         ],
         asked=f"Do the best losses of {listed(studies)} differ, and what was set differently?",
         answers=answers,
+        then=" && ".join(folder.command("study confirm") for folder in folders),
     )
 
 
@@ -324,8 +484,9 @@ def summarize_table(assessment: Assessment, source: str) -> Summary:
     """Put a table, and the law that was fitted to it, into words."""
     columns = assessment.points.columns
     ranges = (f"{name} {span(float(column.min()), float(column.max()))}" for name, column in columns.items())
-    rows = f"{assessment.points.n:,}: {', '.join(ranges)}"
-    return Summary(source, [("Rows", rows), *summarize_law(assessment.as_dict())])
+    rows, law = f"{assessment.points.n:,}: {', '.join(ranges)}", assessment.as_dict()
+    asked = f"How does the loss in {source} depend on {listed(assessment.fit.law.columns)}?"
+    return Summary(source, [("Rows", rows), *summarize_law(law)], asked=asked, answers=[_law_in_words(law)])
 
 
 def summarize_law(law: Mapping[str, Any]) -> Entries:
@@ -333,10 +494,13 @@ def summarize_law(law: Mapping[str, Any]) -> Entries:
     estimates = law["parameters"] | law["derived"]
     numbers = Counter(each["verdict"] for each in estimates.values())
     verdicts = counts({name: numbers[name] for name in (IDENTIFIED, WEAK, NOT_IDENTIFIED) if name in numbers})
-    exponents = _estimates_in_words({name: each for name, each in estimates.items() if name in _EXPONENTS})
+    known = {
+        name: each for name, each in estimates.items() if name in _EXPONENTS and each["value"] is not None
+    }
+    exponents = _estimates_in_words(known)
     entries = [("Scaling law", f"{law['law']}, {law['formula']}; its numbers: {verdicts}")]
     if exponents:
-        entries.append(("Exponents", ", ".join(exponents)))
+        entries.append(("Exponents", exponents))
     if law["misfit"]["status"] == FLAGGED:
         entries.append(("Form of the law", law["misfit"]["sentences"][0]))
     return entries
@@ -360,7 +524,7 @@ def _cells(runs: DataFrame, grid: Sequence[str]) -> str:
 
 def _best(row: Series, tuned: Sequence[str], unit: str) -> str:
     """Describe the trial of the lowest loss: its loss, cell, size and hyperparameters."""
-    loss, trial = f"{row['loss']:.4f} {unit} {MEASURED_ON['val_loss']}", f"trial {int(row['trial'])}"
+    loss, trial = f"{row['loss']:.4f} {unit}", f"trial {int(row['trial'])}"
     if row["seeds"] > 1:
         loss += f" (the mean of {several(row['seeds'], 'seed')})"
     if row["cell"] != "all":

@@ -12,7 +12,7 @@ import csv
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
@@ -208,7 +208,9 @@ class MLflowTracker(Mirror):
         keys = [trial["key"] for trial in summary.get("best_trials", ())[:TRIALS_ON_PAGE]]
         links = {key: f"{runs}/{self._run_id(key)}" for key in keys if self._run_id(key)}
         if summary.get("state") == "complete" and self._parent:
-            links["report"] = f"{runs}/{self._parent.info.run_id}/artifacts/report/scaling.html"
+            links["report"] = (
+                f"{runs}/{self._parent.info.run_id}/artifacts/report/{self._folder.main_page}.html"
+            )
         return _page(self._description, summary, links)
 
     def _run_id(self, key: str) -> str:
@@ -224,6 +226,14 @@ class MLflowTracker(Mirror):
         """
         with self._reaching():
             self._experiment.log_artifacts(self._parent_id(), files, folder)
+
+    def annotate(self, folders: Iterable[RunFolder], text: str, tags: Sequence[str]) -> None:
+        """Show a note about a trial, and its tags, with those of its runs that were sent."""
+        shown = {"mlflow.note.content": text, "sweeplab.tags": ", ".join(tags)}
+        with self._reaching():
+            for folder in folders:
+                if folder.tracked_id:
+                    self._experiment.log(folder.tracked_id, tags=shown)
 
     def _parent_id(self) -> str:
         if self._parent:

@@ -20,8 +20,12 @@ import strangers
 from chromium import chromium_page
 from cli.conftest import STUDY
 from terminal import PROGRAM
+from tracked import Tracked
 
+from sweeplab.api import write_report
+from sweeplab.errors import BadInput
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.notes import Note, read_notes
 from sweeplab.report.live import Follower, give
 
 # Prints what the server answers to each address.
@@ -166,7 +170,7 @@ def test_a_study_that_runs_is_seen_and_steered(folder: Path, tmp_path: Path) -> 
     try:
         while not list(folder.glob("lab/studies/tiny/runs/*/*/points.jsonl")):
             assert run.poll() is None
-        with served("tiny") as url, chromium_page(tmp_path / "profile", 1400, 1100) as page:
+        with chromium_page(tmp_path / "profile", 1400, 1100) as page, served("tiny") as url:
             page.open(url)
             page.wait_for("document.readyState == 'complete' && at('phase').textContent == 'running'")
             page.wait_for("document.querySelectorAll('#running tr').length > 1")
@@ -177,6 +181,22 @@ def test_a_study_that_runs_is_seen_and_steered(folder: Path, tmp_path: Path) -> 
             assert page.read("at('counted').textContent") == "0 of 4 trials"
             assert page.read("at('curves')._fullLayout.xaxis.range[0]") == 0, "nothing lies before the start"
             assert "stack slots are in use" in page.read("at('occupancy').textContent")
+            swatches = (
+                "[...document.querySelectorAll('#legend .swatch')].map((each) => each.style.background)"
+            )
+            assert len(set(page.read(swatches))) == 2, "a color a cell"
+            assert page.read("document.querySelector('#running button').getBoundingClientRect().right < 120")
+            trials = "document.querySelectorAll('#running tr').length - 1"
+            for asked, is_some in (("n_layer=7", False), ("loss<0", False), ("loss>0", True), ("", True)):
+                page.read(f"at('filter').value = '{asked}'; at('filter').oninput()")
+                assert bool(page.read(trials)) == is_some, asked
+            page.read("document.querySelector('#running .plain').click()")
+            assert page.read("dialog.open && dialog.textContent.includes('learning_rate')")
+            page.read("dialog.querySelector('textarea').value = 'looks slow'")
+            page.read("dialog.querySelector('[name=tags]').value = 'odd'")
+            page.read("dialog.querySelector('form button').click()")
+            page.wait_for("at('running').textContent.includes('looks slow [odd]')")
+            page.wait_for("!dialog.open")
             picture = os.environ.get("SWEEPLAB_SCREENSHOTS")
             if picture:
                 page.screenshot(Path(picture) / "dashboard.png")
@@ -188,16 +208,27 @@ def test_a_study_that_runs_is_seen_and_steered(folder: Path, tmp_path: Path) -> 
             page.read("document.querySelector('form[data-order=extend] button').click()")
             page.wait_for("at('counted').textContent.endsWith('of 6 trials')")
             assert "undo: sweeplab study extend tiny" in page.read("at('said').textContent")
-            page.read("document.querySelector('[name=values]').value = 'learning_rate=2e-3 n_embd=16'")
+            for asked, counted in (
+                ("learning_rate=2e-3", "2 trials"),
+                ("learning_rate=2e-3 n_embd=16", "1 trial"),
+            ):
+                page.read(f"document.querySelector('[name=values]').value = '{asked}'; counts_enqueued()")
+                assert page.read("at('enqueue').textContent") == f"enqueue {counted}", "one a cell"
             page.read("document.querySelector('form[data-order=enqueue] button').click()")
             page.wait_for("at('said').textContent.includes('1 trial enqueued')")
             page.read("document.querySelector('button[data-order=pause]').click()")
             page.wait_for("at('phase').textContent == 'paused'")
+            assert page.read("at('left').textContent") == "", "nothing counts down while it is paused"
             page.read("document.querySelector('button[data-order=resume]').click()")
             page.wait_for("at('phase').textContent == 'running'")
             page.read("document.querySelector('button[data-order=stop]').click()")
             page.wait_for("at('phase').textContent == 'interrupted'")
             assert page.read("document.querySelector('button[data-order=stop]').disabled")
+            page.read("at('sweep').open = true")
+            panels = (
+                "at('sweep').querySelector('iframe').contentDocument.querySelectorAll('.figure .main-svg')"
+            )
+            page.wait_for(f"{panels}.length > 0")
             assert "optuna-dashboard sqlite:///" in page.read("document.body.innerText")
             assert not page.errors
             assert {urlsplit(each).netloc for each in page.requests if each.startswith("http")} == {
@@ -210,11 +241,51 @@ def test_a_study_that_runs_is_seen_and_steered(folder: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.browser
+def test_without_an_answer_nothing_can_be_pressed(finished, tmp_path: Path) -> None:
+    with chromium_page(tmp_path / "profile", 800, 900) as page:
+        with served("tiny", "--lab", finished.lab) as url:
+            page.open(url)
+            page.wait_for("document.readyState == 'complete' && at('phase').textContent == 'complete'")
+        page.wait_for("at('phase').textContent.startsWith('no answer')")
+        assert page.read("[...document.querySelectorAll('button')].every((each) => each.disabled)")
+
+
+@pytest.mark.slow
+def test_a_note_is_kept_and_shown_everywhere(finished, tmp_path: Path) -> None:
+    study = StudyFolder(shutil.copytree(finished.lab, tmp_path / "lab"), "tiny")
+    follower = Follower(study)
+    (first, *_) = follower.look()["runs"]
+    place = {"cell": first["cell"], "trial": first["trial"]}
+    said = give(study, "note", place | {"text": " <b>odd</b> ", "tags": "again, , again,slow"})
+    assert said.what.endswith("is kept")
+    kept = Note("<b>odd</b>", ("again", "slow"))
+    assert read_notes(study) == {f"{first['cell']}/{first['trial']}": kept}
+    rows = follower.look()["runs"]
+    assert rows and all((row["note"], row["tags"]) == (kept.text, kept.tags) for row in rows)
+    tags = (
+        Tracked(study.lab, "tiny")
+        .client.get_run(study.run(*place.values(), first["seed"]).tracked_id)
+        .data.tags
+    )
+    assert (tags["mlflow.note.content"], tags["sweeplab.tags"]) == (kept.text, "again, slow")
+    page = write_report("sweep", study.lab, ["tiny"])[0].read_text(encoding="utf-8")
+    assert "\\u003cb\\u003eodd" in page and "<b>odd" not in page
+    for wrong in ({"trial": 99}, {"cell": "n_embd=9"}, {"text": "x" * 9000}, {"tags": 5 * "a" * 100}):
+        with pytest.raises(BadInput):
+            give(study, "note", {"text": "", "tags": ""} | place | wrong)
+    give(study, "note", place | {"text": "", "tags": ""})
+    assert read_notes(study) == {}
+
+
+@pytest.mark.browser
 def test_a_narrow_window_has_all_of_it(finished, tmp_path: Path) -> None:
     with served("tiny", "--lab", finished.lab) as url, chromium_page(tmp_path / "profile", 500, 900) as page:
         page.open(url)
         page.wait_for("document.readyState == 'complete' && at('phase').textContent == 'complete'")
-        page.wait_for("document.querySelectorAll('#progress .scatterlayer .trace').length == 2")
+        page.wait_for("document.querySelectorAll('#progress .scatterlayer .trace').length == 4")  # two a cell
+        ticks = "[...document.querySelectorAll('#progress .xtick text')].map((each) => each.textContent)"
+        assert all(tick.isdigit() for tick in page.read(ticks)), "whole numbers"
+        assert page.read("at('running').rows[0].cells[0].textContent") == "", "the buttons come first"
         assert page.read("document.documentElement.scrollWidth <= window.innerWidth"), (
             "nothing is wider than the window"
         )

@@ -6,11 +6,14 @@ from typing import NamedTuple
 
 import pytest
 from pandas import DataFrame
+from tiny_study import tiny
 
 from sweeplab.analysis.table import CURVES, validate
 from sweeplab.hyperparameters import TABLE, defaults
 from sweeplab.model.accounting import n_params, n_params_non_embedding
 from sweeplab.model.shape import ModelShape, settled
+
+__all__ = ["tiny"]
 
 ITERATIONS = (0, 100, 200, 300)
 TOKENS = 16 * 64

@@ -94,7 +94,7 @@ def test_choices_that_are_alone_in_their_tasks_are_listed(plant) -> None:
 def test_one_seed_cannot_tell(plant) -> None:
     found = ChoicesPanel.of(ReportData.of_study(*plant(["complete"])))
     (note,) = found.notes
-    assert "cannot be told: each cell's one trial, without a search, 1 seed; no cell has two seeds" in note
+    assert "undecided: each cell's one trial, without a search, 1 seed; no cell has two seeds" in note
 
 
 def test_a_single_cell_has_nothing_to_rank(plant) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from analysis.planted_sweep import CELLS, plant_sweep
@@ -13,10 +15,14 @@ from pandas import DataFrame
 
 import sweeplab
 from sweeplab.analysis.studies import Studies
+from sweeplab.api import Study, report_data
 from sweeplab.formatting import sentence
 from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import make_panel, read_dashboard
 from sweeplab.report.summary import SUMMARIES, Summary
+from sweeplab.study.search import Range
+from sweeplab.study.spec import StudySpec
+from sweeplab.sweep.control import steering
 
 
 def first_screen(page: str, *tables: DataFrame, report: ReportData | None = None) -> Summary:
@@ -29,7 +35,10 @@ def first_screen(page: str, *tables: DataFrame, report: ReportData | None = None
 @pytest.mark.slow
 def test_a_sweeps_page_opens_with_what_mattered_and_good_values() -> None:
     said = first_screen("sweep", plant_sweep(40, CELLS[:3]))
-    mattered, good, ranked, *_ = said.answers
+    lowest, mattered, good, ranked, *_ = said.answers
+    assert re.match(
+        r"The best trial has a loss of \d\.\d{4} nats/token with n_layer \d, n_embd \d+, ", lowest
+    )
     assert said.asked.startswith(
         "Which hyperparameters matter (activation, dropout, learning_rate and weight_decay) in each of 3 cells"
     )
@@ -37,9 +46,9 @@ def test_a_sweeps_page_opens_with_what_mattered_and_good_values() -> None:
     assert "activation" in mattered.split("; not distinguishable from chance: ")[1]
     low, high = map(float, re.search(r"learning_rate (\S+) to (\S*\d)", good).groups())
     assert low < 10**-2.5 < high < 30 * low, "the best rate that was planted, in less than half of its range"
-    assert "cannot be told" in ranked, "of one seed"
+    assert "whether by more than chance is undecided" in ranked, "of one seed"
     few = first_screen("sweep", plant_sweep(3, CELLS[:1])).answers
-    assert few[0] == "Importances need 10 trials or more; there are 3."
+    assert few[1].endswith("matter is open: that takes 10 trials or more, and there are 3.")
 
 
 def test_a_scaling_page_says_where_the_loss_goes_and_what_of_a_law_is_known() -> None:
@@ -53,9 +62,28 @@ def test_a_scaling_page_says_where_the_loss_goes_and_what_of_a_law_is_known() ->
     n_params = sorted(runs["n_params"].unique())
     lowest = runs.groupby("n_params")["best_val_loss"].min()
     assert said.answers[0] == (
-        f"From {n_params[0]:,} to {n_params[-1]:,} parameters the best trial's loss goes from "
-        f"{lowest.iloc[0]:.4f} to {lowest.iloc[-1]:.4f}."
+        f"From {n_params[0]:,} to {n_params[-1]:,} parameters the best trial's loss on the evaluation targets goes "
+        f"from {lowest.iloc[0]:.4f} to {lowest.iloc[-1]:.4f}."
     )
+
+
+@pytest.mark.parametrize(
+    ("n_layer", "n_embd", "says"),
+    [
+        (0.9, 0.8, "n_embd helps most"),
+        (0.8, 0.9, "n_layer helps most"),
+        (1.02, 1.01, "Larger is not better here"),
+    ],
+)
+def test_what_each_size_does_is_said_first(n_layer: float, n_embd: float, says: str) -> None:
+    def loss(values) -> float:
+        wanted = 3 * n_layer ** np.log2(values["n_layer"]) * n_embd ** np.log2(values["n_embd"] / 32)
+        return (wanted - 3 + 0.2 * values["n_layer"] + 0.005 * values["n_embd"]) / 0.3
+
+    cells = [(a, b) for a in (1, 2, 4) for b in (32, 64)]
+    first, *_ = first_screen("scaling", plant_sweep(2, cells, loss=loss, noise=0)).answers
+    assert first.startswith(f"{says}: a doubling multiplies the loss on the evaluation targets by ")
+    assert f"{n_layer:.3f} for n_layer" in first and f"{n_embd:.3f} for n_embd" in first
 
 
 def test_a_comparison_says_what_differs_and_what_stands_behind_each_side() -> None:
@@ -68,7 +96,8 @@ def test_a_comparison_says_what_differs_and_what_stands_behind_each_side() -> No
     assert "12 trials per cell, 2 seeds" in behind["planted"]
     assert "20 trials per cell, 2 seeds" in behind["other"]
     assert behind["Set differently"] == "dtype float32 / bfloat16 (planted / other)"
-    assert said.answers[0].startswith("other against planted: different, +0.")
+    assert said.answers[0].startswith("planted has the lowest loss: ")
+    assert said.answers[1].startswith("other against planted: different, +0.")
 
 
 def test_a_comparison_knows_how_the_files_differ(tmp_path: Path) -> None:
@@ -94,4 +123,39 @@ def test_what_limited_the_best_trials_is_on_the_first_screen(page: str, tmp_path
     runs = plant_sweep(3, CELLS[:1])
     report = ReportData.of_study(runs, DataFrame(), Studies(runs, {}, {}), tmp_path)
     told = [text for name, text in SUMMARIES[page](report, []).entries if name == "To change"]
-    assert told == [sentence(finding.in_words()) for finding in findings] and len(told) == 2
+    assert told == [" ".join(sentence(finding.in_words()) for finding in findings)] and len(findings) == 2
+
+
+@pytest.mark.slow
+def test_a_page_opens_with_the_state_of_its_study(tiny: Callable[..., StudySpec], tmp_path: Path) -> None:
+    def answers(study: Study, page: str) -> Summary:
+        said = SUMMARIES[page](report_data(study.lab, [study.folder.name]), [])
+        texts = [*said.answers, *(text for _, text in said.entries)]
+        assert not [
+            text for text in texts if "no limits" in text or "cannot be told" in text or " yet" in text
+        ]
+        names = [name for name, _ in said.entries]
+        assert len(names) == len(set(names)), "no name stands twice"
+        return said
+
+    study = Study(tiny(), tmp_path / "lab")
+    ended = study.run(progress=False)
+    assert ended.report.name == "sweep.html", "the page of a study of one cell"
+    said = answers(study, "sweep")
+    assert said.answers[0].startswith("The best trial has a loss of ") and "study confirm tiny" in said.then
+    said = answers(study, "scaling")
+    assert said.answers == [
+        "There is one cell, so no size is compared: its trials are on the page of the sweep."
+    ]
+    assert "report sweep tiny" in said.then
+    steering.extend(study.folder, 8, None)
+    said = answers(study, "sweep")
+    assert said.answers[0] == "Interrupted: 4 of 8 trials have ended, in 1 of 1 cell."
+    assert "study resume tiny" in said.then
+
+    wild = Study(tiny(name="wild", search={"learning_rate": Range(1e5, 1e6, log=True)}), tmp_path / "lab")
+    wild.run(progress=False)
+    for page in ("scaling", "sweep"):
+        said = answers(wild, page)
+        assert said.answers[0].startswith("All 4 runs diverged, learning_rate ")
+        assert "study run wild" in said.then and "--search learning_rate" in said.then

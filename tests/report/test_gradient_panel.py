@@ -10,7 +10,7 @@ from sweeplab.errors import BadInput
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import GradientPoint, RunFolder, append_gradients, read_gradients
 from sweeplab.report.data import ReportData
-from sweeplab.report.panels.runs import GradientFlowPanel
+from sweeplab.report.panels.gradients import GradientFlowPanel
 
 
 def planted(lab: Path, cell: str, trial: int, shrinks: float) -> None:

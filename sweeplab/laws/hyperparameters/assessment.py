@@ -37,7 +37,7 @@ _BENT = 0.025  # significance of a bend of the law
 _BETTER, _APART = 2.0, 0.7
 _DECADES = DECADES | {"n_embd": 0.4, "n_layer": 0.4}  # params grow as the square of the width
 _DISTINCT = 3
-YES, NO, UNTOLD = "transfers", "does not transfer", "cannot be told"
+YES, NO, UNTOLD = "transfers", "does not transfer", "may transfer or not"
 TIMESCALE = "timescale"
 
 

@@ -12,7 +12,7 @@ from pandas import DataFrame
 
 from sweeplab.errors import BadInput
 from sweeplab.report.options import PanelOption, PanelSpec, check_items, default_dashboard, read_checked
-from sweeplab.report.style import FONT, Axis, Figure
+from sweeplab.report.style import FONT, Axis, Figure, Look, wrap_titles
 from sweeplab.study.problems import Problems, SourceMap
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Panel:
     `data` has one row per mark that is drawn, and is what a reader can download. `shown` is the table on the page; a
     table panel without it shows `data`. `text` is a text in parts, each with a flag that is true where a model wrote
     it. `warnings` are notes that a reader must not miss, `method` explains the computation in paragraphs by heading,
-    and `result` is the result of the analysis as plain values.
+    and `result` is the result of the analysis as plain values. `palette` has the looks of the page's studies or cells.
     """
 
     name: ClassVar[str] = ""
@@ -66,6 +66,7 @@ class Panel:
     missing: str = ""
     x: Axis = NO_AXIS
     y: Axis = NO_AXIS
+    palette: Mapping[str, Look] = field(default_factory=dict)
 
     def __init_subclass__(cls, name: str = "", heading: str = "", source: Source | None = None) -> None:
         """Store the options of a subclass, and register a subclass with a name for dashboards."""
@@ -112,6 +113,7 @@ class Panel:
             **_BY_WIDTH[self.width],
         )
         self._draw(figure)
+        wrap_titles(figure)
         return figure
 
 
@@ -141,7 +143,8 @@ def make_panel(asked: PanelSpec, report: ReportData) -> Panel:
         panel = kind.of(report, **asked.options)
     except BadInput as refused:
         panel = MissingPanel(missing="; ".join(problem.what for problem in refused.problems))
-    return replace(panel, title=asked.title or panel.title or kind.heading, width=asked.width)
+    title = asked.title or panel.title or kind.heading
+    return replace(panel, title=title, width=asked.width, palette=report.looks)
 
 
 class Dashboard(NamedTuple):

@@ -121,7 +121,7 @@ class DifferencesPanel(IntervalsPanel, name="differences", source="studies"):
             shown=shown,
             notes=(
                 *(_in_words(each, report.loss_unit) for each in reversed(first.values())),
-                *(f"For single cells it {UNKNOWN}: {why}." for why in untold if why and len(untold) == 1),
+                *(f"For single cells it is {UNKNOWN}: {why}." for why in untold if why and len(untold) == 1),
             ),
             method=_DIFFERENCES | {"Level": _LEVEL.format(differences[0].level)},
             result={"differences": rows},
@@ -313,7 +313,7 @@ def _ranked(study: str, ranking: Ranking, varying: Sequence[str]) -> list[str]:
         return [f"{of}{first} is the only cell."]
     evidence = ranking.evidence.in_words()
     if ranking.evidence.verdict == UNKNOWN:
-        return [f"{of}{first} has the lowest loss; whether by more than chance, {evidence}."]
+        return [f"{of}{first} has the lowest loss; whether by more than chance is {evidence}."]
     best, *alike = [each.cell for each in ranking.cells if 0 in each.group]
     if len(alike) + 1 == len(cells):
         text = f"no two of the {several(len(cells), 'cell')} differ significantly."

@@ -21,7 +21,7 @@ from sweeplab.laws.intervals import LEVEL, correlations
 from sweeplab.report.data import ROLES, ReportData
 from sweeplab.report.options import PanelOption
 from sweeplab.report.panels.base import Panel, TablePanel
-from sweeplab.report.panels.lines import at_lines, columns_of, ended, lines_by, lines_of
+from sweeplab.report.panels.lines import at_lines, columns_of, ended, less_excess, lines_by, lines_of
 from sweeplab.report.style import GREY, SHADE, SYMBOLS, Axis, Figure, Look, by_look, looks, ticks_of
 
 Law = Annotated[str, PanelOption((AUTO, *LAWS))]
@@ -159,13 +159,15 @@ def shown_of(entries: Entries) -> DataFrame:
 
     The second line of a table cell is set in small type.
     """
-    rows = []
+    rows: list[dict[str, str]] = []
+    first: dict[str, str] = {}  # the number whose row gives a reason
     for name, entry in entries.items():
         value, verdict = "–", entry["verdict"]
         if entry["value"] is not None:
             value = rounded(entry["value"])
         if verdict != IDENTIFIED:
-            verdict += f"\n{entry['why']}"
+            named = first.setdefault(entry["why"], name)
+            verdict += f"\n{entry['why'] if named == name else f'as {named}'}"
         row = {
             "quantity": f"{name}\n{entry['meaning']}",
             "value": value,
@@ -319,6 +321,8 @@ def _predictions(scores: Mapping[str, Any]) -> dict[str, str]:
 class LinesPanel(Panel):
     """A law over a column. `data`: what (measured, law, beyond), line, x, loss, low, high, measured loss.
 
+    The `loss` of a point is the one that the law is fitted to: less its expected tuning excess, where that is known.
+
     Each line holds the other column, or the tokens per parameter, fixed; over FLOPs it follows the compute-optimal
     sizes. If no column has few values, a point's `loss` is moved by the law to the value that its line holds fixed, and
     keeps its residual. `low` and `high` are the pointwise band; `lines` are the groups of the points, in order; `edge`
@@ -327,6 +331,7 @@ class LinesPanel(Panel):
 
     lines: tuple[str, ...]
     edge: float
+    is_corrected: bool = False
 
     @classmethod
     def _over(cls, report: ReportData, assessment: Assessment, x: str, **more: Any) -> Panel:
@@ -354,6 +359,7 @@ class LinesPanel(Panel):
         ]
         if groups.moved:
             notes.append("The law moves each point to the value that its line holds, with its residual.")
+        notes += less_excess(assessment)
         settings: dict[str, Any] = {
             "title": f"{assessment.fit.law.name}: loss against {ROLES[x]}",
             "method": about_fit(assessment),
@@ -365,6 +371,7 @@ class LinesPanel(Panel):
             x=Axis(x, ROLES[x], True),
             lines=tuple(groups.names),
             edge=edge,
+            is_corrected=not groups.moved and bool(less_excess(assessment)),
             **settings | more,
         )
 
@@ -389,14 +396,21 @@ class LinesPanel(Panel):
             if len(points):
                 size = {"size": 8 if len(data) < 600 else 5}
                 look.points(figure, points, x, "loss", hover, marker=size, **group)
+        if self.is_corrected:
+            hollow = {"size": 6, "symbol": "circle-open", "opacity": 0.6}
+            measured = data[data["what"] == "measured"]
+            Look("as measured", GREY).points(
+                figure, measured, x, "measured loss", "measured %{y:.4f}", marker=hollow
+            )
         settings = self.x.around(data[x])
         if (data["what"] == "beyond").any():
             high = settings["range"][1]
             figure.add_vrect(x0=self.edge, x1=10**high, fillcolor=SHADE, line_width=0, layer="below")
             at = {"x": high, "xanchor": "right", "y": 1, "yref": "paper", "yanchor": "top"}
             figure.add_annotation(text="beyond the points", font={"size": 12}, showarrow=False, **at)
-        figure.update_layout(xaxis=settings, yaxis=self.y.around(data[["loss", "low", "high"]]), height=470)
-        figure.update_layout(showlegend=len(self.lines) + len(lines_alone) > 1)
+        losses = ["loss", "low", "high", *["measured loss"] * self.is_corrected]
+        figure.update_layout(xaxis=settings, yaxis=self.y.around(data[losses]), height=470)
+        figure.update_layout(showlegend=len(self.lines) + len(lines_alone) > 1 or self.is_corrected)
 
 
 class LawPanel(LinesPanel, name="law", heading="Scaling law", source="points"):

@@ -80,7 +80,8 @@ def lines_by(assessment: Assessment, x: str) -> Lines:
         raise BadInput(f"{law.name} does not use {x}")
     if law.columns == (x,):
         line = (law.name, *ends, lambda at: loss_at(law, center, {x: at}))
-        return Lines(["measured"], np.zeros(assessment.points.n, np.intp), [line])
+        named = "less the tuning excess" if assessment.tuning.record else "measured"
+        return Lines([named], np.zeros(assessment.points.n, np.intp), [line])
     label, values, other_at = _held(columns, x)
     names, belongs, levels = _groups(label, values)
     lines = []
@@ -156,15 +157,25 @@ def _shape_along(x: str, plane: Plane, mine: Mapping[str, Array]) -> Callable[[f
 
 
 def at_lines(assessment: Assessment, groups: Lines, x: str) -> Array:
-    """Compute the loss of each point at the value that its line holds fixed, [n]."""
+    """Compute the loss of each point that the law is fitted to, at the value that its line holds fixed, [n]."""
     if not groups.moved:
-        return assessment.points.columns["loss"]
+        return assessment.tuning.points.columns["loss"]
     fit, column = assessment.fit, columns_of(assessment.points)[x]
     at_line = [
         groups.lines[group][3](float(value)).measure(fit.theta[None])[0][0]
         for group, value in zip(groups.belongs, column, strict=True)
     ]
     return np.asarray(np.exp(at_line + fit.residuals()))
+
+
+def less_excess(assessment: Assessment) -> list[str]:
+    """Say that the law is fitted to losses less their tuning excess; nothing where none is known."""
+    if assessment.tuning.record is None:
+        return []
+    low, mean, high = (math.expm1(each) for each in assessment.tuning.ends)
+    return [
+        f"The law is fitted to losses less their expected tuning excess, {mean:.2%} ({low:.2%} to {high:.2%}): solid."
+    ]
 
 
 def _held(columns: Mapping[str, Array], x: str) -> tuple[str, Array, Callable[[float, float], float]]:

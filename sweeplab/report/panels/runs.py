@@ -1,4 +1,4 @@
-"""The runs of a study: learning curves, a table, a sample of the best one, losses over sizes, gradients by layer."""
+"""The runs of a study: learning curves, a table, a sample of the best one, losses over sizes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import cycle
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -28,16 +27,15 @@ from sweeplab.analysis.trials import (
 )
 from sweeplab.data.prompts import HOLE
 from sweeplab.errors import BadInput
-from sweeplab.formatting import rounded, several, short, written
+from sweeplab.formatting import rounded, several, written
 from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.laws.columns import SHAPE
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import read_gradients
 from sweeplab.report import style
 from sweeplab.report.data import CURVES, FACTS, LOSSES, PROGRESS, ReportData, states_in_words, title_of
 from sweeplab.report.options import Log, PanelOption, Params
 from sweeplab.report.panels.base import Panel, TablePanel
-from sweeplab.report.panels.lines import lines_of
+from sweeplab.report.panels.lines import at_lines, columns_of, less_excess, lines_by, lines_of
 from sweeplab.report.style import (
     DASHES,
     GREY,
@@ -52,7 +50,6 @@ from sweeplab.report.style import (
     marked,
     padded,
     spaced,
-    ticks_of,
 )
 from sweeplab.runs.generating import read_samples
 
@@ -128,7 +125,7 @@ class CurvesPanel(Panel, name="learning_curves"):
         winner = ends_of.idxmin() if len(ends_of) else None
         every.line(figure, joined, "x", "value", of_run, type=kind, line=faint, opacity=0.35)
         size = 5 * (len(self.best) <= 40 * self.best["cell"].nunique())
-        for look, rows in by_look(self.best, "cell"):
+        for look, rows in by_look(self.best, "cell", self.palette):
             hover, named = f"{look.name}, trial %{{trial}}<br>%{{x:.4s}}: %{{y:.4f}}", spaced(look.name)
             settings: dict[str, Any] = {"line": {"width": 1 if many else 1.5}}
             if look.name == winner:
@@ -294,15 +291,21 @@ class LossPanel(Panel, name="loss"):
         if len(self.lines) > 1:
             self._legend(figure)
         if self.law is not None:
-            lines, dashed = self.law.groupby("line"), {"width": 1.5, "dash": "4px 4px"}
+            fitted, dashed = self.law["what"] == "fitted", {"width": 1.5, "dash": "4px 4px"}
             look = Look(f"{self.law['law'].iloc[0]}, with its 90% band", GREY)
-            for at, (_, rows) in enumerate(lines):
+            for at, (_, rows) in enumerate(self.law[~fitted].groupby("line")):
                 look.band(figure, rows, "x")
                 group: dict[str, Any] = {"legendgroup": look.name, "showlegend": at == 0}
                 look.line(figure, rows, "x", "value", line=dashed, **group)
-        losses = self.data[["loss", "loss_low", "loss_high"]]
-        y = self.y.over(*self.view) if self.view else self.y.around(losses)
-        named = self.data["line"].nunique() > 1 or self.law is not None
+            if fitted.any():
+                hollow, words = {"symbol": "circle-open"}, "%{x:.4s}: %{y:.4f} without the tuning excess"
+                look = replace(look, name="losses that it is fitted to")
+                look.points(figure, self.law[fitted], "x", "value", words, marker=hollow)
+        law = [] if self.law is None else self.law["value"].tolist()
+        y = self.y.around(self.data[["loss", "loss_low", "loss_high"]], *law)
+        if self.view:
+            y = self.y.over(min([self.view[0], *law]), max([self.view[1], *law]))
+        named = self.data["line"].nunique() > 1 or bool(law)
         figure.update_layout(xaxis=self.x.around(self.data["x"]), yaxis=y, showlegend=named)
 
     def _encoded(self) -> tuple[dict[Any, Look], dict[Any, tuple[str, str]]]:
@@ -350,7 +353,10 @@ class LossPanel(Panel, name="loss"):
 
 
 def _law_of_size(report: ReportData, x: str, metric: str) -> DataFrame | None:
-    """The lines of the study's law over a size of the model: law, line, x, value, low, high; None without one."""
+    """The lines of the study's law over a size of the model: law, line, what, x, value, low, high; None without one.
+
+    Rows that are `fitted` are the losses that the law is fitted to, where these are not as measured.
+    """
     role = {report.params_column: "params"}.get(x, x)
     if role in ("params", *SHAPE) and metric == report.law_metric:
         with suppress(BadInput):
@@ -358,7 +364,12 @@ def _law_of_size(report: ReportData, x: str, metric: str) -> DataFrame | None:
             if not {"tokens", "flops"} & {*law.columns} and (law.reads_shape or role == "params"):
                 lines = lines_of(report, assessment, role).items()
                 drawn = concat([rows.assign(line=name) for name, (rows, _) in lines], ignore_index=True)
-                return drawn[drawn["what"] == "law"].assign(law=law.name)
+                drawn = drawn[drawn["what"] == "law"]
+                if less_excess(assessment):
+                    values = {"x": columns_of(assessment.points)[role]}
+                    values["value"] = at_lines(assessment, lines_by(assessment, role), role)
+                    drawn = concat([drawn, DataFrame(values).assign(what="fitted", line="")])
+                return drawn.assign(law=law.name)
     return None
 
 
@@ -503,98 +514,3 @@ def _natural(column: Series) -> Series:
     keys = [tuple(map(float, re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", str(label)))) for label in column]
     ranks = {key: rank for rank, key in enumerate(sorted(set(keys)))}
     return Series([ranks[key] for key in keys], index=column.index)
-
-
-_SHOWN = {"gradient": "gradient norm", "relative_update": "update / weights"}
-# In pixels: a layer's row, and the scale of colors above each of the two maps.
-_ROW, _SCALE = 24, 72
-_METHOD = (
-    "At each point of the curve: the norm of a layer's gradient in that step, before clipping; and the norm of the "
-    "step's weight update, divided by the norm of the weights before it. If the first blocks have much smaller "
-    "gradients than the last, gradients vanish on the way back; updates of about a thousandth of the weights are usual."
-)
-
-
-class GradientFlowPanel(Panel, name="gradient_flow", heading="Gradient flow by layer"):
-    """The norms of gradients, and of updates over weights, by layer and iteration, of the best run of each cell.
-
-    `data`: cell, trial, seed, iteration, layer, gradient, update, weights, relative_update.
-    """
-
-    @classmethod
-    def _of(cls, report: ReportData) -> Panel:
-        study, lab = report.study, report.lab or Path()
-        trials = trials_table(report.runs).sort_values("best", ascending=False, kind="stable")
-        best = trials.drop_duplicates("cell").sort_values("loss")[["cell", "trial", "seed"]]
-        rows = []
-        for cell, trial, seed in best.values.tolist() if report.lab else ():
-            run = {"cell": cell, "trial": trial, "seed": seed}
-            folder = StudyFolder(lab, study).run(cell, trial, seed)
-            for point in read_gradients(folder):
-                for layer, (gradient, update, weights) in point.layers.items():
-                    norms = {"gradient": gradient, "update": update, "weights": weights}
-                    rows.append({**run, "iteration": point.iteration, "layer": layer, **norms})
-        if not rows:
-            raise BadInput(
-                "no run has recorded the norms of its layers; track: {gradients: true} in the study records them"
-            )
-        data = DataFrame(rows).astype({"gradient": float, "update": float, "weights": float})
-        data["relative_update"] = data["update"] / data["weights"].where(data["weights"] > 0)
-        return cls(
-            data=data,
-            notes=("The best run of each cell; the first layer is on top. The color scale is logarithmic.",),
-            method={"Gradient flow": _METHOD},
-            x=Axis("iteration", PROGRESS["iteration"]),
-        )
-
-    def _draw(self, figure: Figure) -> None:
-        cells = list(dict.fromkeys(self.data["cell"]))
-        rows_high = _ROW * max(4, self.data["layer"].nunique())
-        height = 2 * (rows_high + _SCALE)
-        tops = {"y": 1 - _SCALE / height, "y2": 0.5 - _SCALE / height}  # of the maps, in shares of the figure
-        for cell, rows in self.data.groupby("cell", sort=False):
-            layers = list(dict.fromkeys(rows["layer"]))
-            for (column, title), (axis, top) in zip(_SHOWN.items(), tops.items(), strict=True):
-                table = rows.pivot(index="layer", columns="iteration", values=column).loc[layers]
-                known = self.data[column][self.data[column] > 0]  # one color scale for all cells
-                low, high = map(float, known.agg(["min", "max"]).fillna(1.0))
-                ticks = ticks_of(low, high, log=True) if high > low else [low]
-                figure.add_heatmap(
-                    x=table.columns,
-                    y=layers,
-                    z=np.log10(table.where(table > 0).to_numpy()),
-                    zmin=np.log10(low),
-                    zmax=np.log10(high),
-                    customdata=[[f"{each:.3g}" for each in row] for row in table.to_numpy()],
-                    colorscale="Cividis",
-                    colorbar={
-                        "title": {"text": title, "side": "top"},
-                        "orientation": "h",
-                        "thickness": 10,
-                        "outlinewidth": 0,
-                        "y": top,
-                        "yanchor": "bottom",
-                        "tickvals": [float(np.log10(tick)) for tick in ticks],
-                        "ticktext": [short(tick) for tick in ticks],
-                    },
-                    yaxis=axis,
-                    visible=cell == cells[0],
-                    meta={"of_line": {"cell": cell}},
-                    hovertemplate=f"%{{y}}, iteration %{{x}}<br>{title} %{{customdata}}<extra>{cell}</extra>",
-                )
-        x_axis: dict[str, Any] = {"title": {"text": self.x.title}, "anchor": "y2"}
-        x_axis |= {"showgrid": False, "zeroline": False}
-        iterations = self.data["iteration"].unique()
-        if len(iterations) == 1:  # an axis of numbers would mark others beside it, by halves
-            x_axis["tickvals"] = [*iterations]
-        plain = {"type": "category", "autorange": "reversed", "showgrid": False, "automargin": True}
-        figure.update_layout(
-            xaxis=x_axis,
-            yaxis={**plain, "domain": [tops["y"] - rows_high / height, tops["y"]]},
-            yaxis2={**plain, "domain": [tops["y2"] - rows_high / height, tops["y2"]]},
-            height=height + 64,  # with the margins
-        )
-        if len(cells) > 1:
-            figure.update_layout(
-                meta={"select": {"cell": {"values": cells, "shown": cells[0], "single": True}}}
-            )

@@ -80,13 +80,13 @@ class HistoryPanel(Panel, name="optimization_history", source="sweeps"):
         data, best = self.data, self.data["best"]
         # Of many cells the legend names only the best.
         many, winner = data["line"].nunique() > style.MOST_LINES, data["line"].iloc[int(best.argmin())]
-        for look, rows in by_look(data, "line"):
+        for look, rows in by_look(data, "line", self.palette):
             ended, hover = rows[rows["loss"].notna()], f"{look.name}<br>trial %{{x}}: %{{y:.4f}}"
             group = {"legendgroup": look.name, "marker": {"size": 5, "opacity": 0.45}, "showlegend": False}
             look.points(figure, ended, "trial", "loss", hover, **group)
             hover = f"{look.name}<br>best up to trial %{{x}}: %{{y:.4f}}"
             settings: dict[str, Any] = {"legendgroup": look.name}
-            width, named = 2, Look(spaced(look.name), look.color)
+            width, named = 2, replace(look, name=spaced(look.name))
             if many and look.name == winner:
                 width = 3
             elif many:
@@ -126,7 +126,8 @@ class EdfPanel(Panel, name="edf", heading="Empirical distribution function", sou
         )
 
     def _draw(self, figure: Figure) -> None:
-        for (look, rows), dash in zip(by_look(self.data, "study"), cycle(style.DASHES), strict=False):
+        studies = by_look(self.data, "study", self.palette)
+        for (look, rows), dash in zip(studies, cycle(style.DASHES), strict=False):
             hover = f"{look.name}<br>%{{y:.0%}} of trials at %{{x:.4f}} or below"
             look.line(figure, rows, "loss", "share", hover, line={"shape": "hv", "dash": dash})
         loss = self.data["loss"]
@@ -189,6 +190,7 @@ class ImportancePanel(
         gap = 0.6 / scopes
         hover = "%{hyperparameter}: %{x:.0%}, %{verdict}<br>%{n_trials} trials"
         for at, (key, look) in enumerate(zip(self.scopes, looks([*self.scopes.values()]), strict=True)):
+            look = self.palette.get(look.name, look)
             rows = data[keys.isin([key])]
             y_of = rows["hyperparameter"].map(places) * 1.0 + (at - (scopes - 1) / 2) * gap
             tick = {"symbol": "line-ns-open", "size": 13, "line": {"width": 1.5}}
@@ -212,7 +214,7 @@ class SpacePanel(Panel, source="sweeps"):
         notes = (f"Colored by a trial's rank in its cell; {note}", *_thinned(data))
         return cls(data=data[data["standing"].notna()], notes=notes, dimensions=tuple(dimensions), y=y)
 
-    def _grid(self, figure: Figure, count: int, share_y: bool) -> list[dict[str, int]]:
+    def grid(self, figure: Figure, count: int, share_y: bool) -> list[dict[str, int]]:
         """Lay out a number of small figures, and return the place of each."""
         n_rows, n_columns = math.ceil(count / _COLUMNS), min(_COLUMNS, count)
         gap, height = (0.03, 230) if share_y else (0.27, 250)
@@ -231,7 +233,7 @@ class SlicePanel(SpacePanel, name="slice"):
     @classmethod
     def _of(cls, report: ReportData, params: Params = ()) -> Panel:
         dimensions = _dimensions(params, report.sweeps)
-        data, y = _drawn_trials(report)
+        data, y = drawn_trials(report)
         ended = data.loc[has_ended(data), y.column]
         top = float(ended.quantile(0.9)) + 0.3 * float(ended.quantile(0.9) - ended.min())
         above = int((ended > top).sum()) if top > float(ended.min()) else 0
@@ -260,7 +262,7 @@ class SlicePanel(SpacePanel, name="slice"):
         )
 
     def _draw(self, figure: Figure) -> None:
-        places = self._grid(figure, len(self.dimensions), share_y=True)
+        places = self.grid(figure, len(self.dimensions), share_y=True)
         data, column = self.data[self.data["drawn"]], self.y.column
         studies = list(dict.fromkeys(data["study"]))
         ended, lost = has_ended(data), data["state"].isin(LOST)
@@ -269,9 +271,9 @@ class SlicePanel(SpacePanel, name="slice"):
         # Many marks fade.
         words, dot = data.astype(str), {"size": 5, "opacity": max(0.35, min(0.9, (150 / len(data)) ** 0.5))}
         for place, dimension in zip(places, self.dimensions, strict=True):
-            x, hover = dimension.coordinates(data[dimension.name]), _hover(dimension)
+            x, hover = dimension.coordinates(data[dimension.name]), hover_of(dimension)
             measured = f"{hover}<br>loss %{{y:.4f}}"
-            for look in looks(studies):
+            for look in map(self.palette.get, studies, looks(studies)):
                 here = ended & (data["study"] == look.name)
                 group = {"legendgroup": look.name, "showlegend": place == places[0], **place}
                 y = data.loc[here, column]
@@ -284,7 +286,7 @@ class SlicePanel(SpacePanel, name="slice"):
                 if zone.name == dimension.name:
                     edge = float(dimension.coordinates(Series([zone.edge])).iloc[0])
                     figure.add_vline(x=edge, **marked(f"unstable {zone.side} {rounded(zone.edge)}"), **place)
-            figure.update_xaxes(**_axis(dimension), **place)
+            figure.update_xaxes(**axis_of(dimension), **place)
             figure.update_yaxes(**self.y.over(bottom, top) | {"title": {}}, **place)
         figure.update_yaxes(title={"text": self.y.title}, row=places[-1]["row"] // 2 + 1, col=1)
         figure.update_layout(showlegend=len(studies) > 1)
@@ -296,7 +298,7 @@ class ParallelPanel(SpacePanel, name="parallel_coordinate", heading="Parallel co
     @classmethod
     def _of(cls, report: ReportData, params: Params = ()) -> Panel:
         sweep = _only(report, "parallel coordinates")
-        data, y = _drawn_trials(report)
+        data, y = drawn_trials(report)
         ended = data[has_ended(data)]
         dimensions, note = _dimensions(params, [sweep]), "drag along an axis to select."
         if not params:
@@ -343,35 +345,40 @@ class RankPanel(SpacePanel, name="rank", heading="Rank of the trials over pairs 
 
     @classmethod
     def _of(cls, report: ReportData, params: Params = ()) -> Panel:
-        sweep = _only(report, "ranks")
-        dimensions = _dimensions(params, [sweep])
-        if len(dimensions) < 2:
-            only = dimensions[0].name
-            raise BadInput(f"pairs need two searched hyperparameters; here only {only} was searched")
-        if not params:
-            scope = main_scope(sweep)
-            within = [each for each in report.importances(sweep) if each.scope == scope]
-            shares = {each.hyperparameter: each.importance for each in within}
-            dimensions.sort(key=lambda dimension: -shares.get(dimension.name, 0.0))
-            dimensions = dimensions[:MOST_PAIRED]
         return cls._by_rank(
-            _drawn_trials(report), dimensions, "trials that were pruned, diverged or failed rank last."
+            drawn_trials(report),
+            paired(report, params, "ranks"),
+            "trials that were pruned, diverged or failed rank last.",
         )
 
     def _draw(self, figure: Figure) -> None:
         pairs = list(combinations(self.dimensions, 2))
-        places = self._grid(figure, len(pairs), share_y=False)
+        places = self.grid(figure, len(pairs), share_y=False)
         data, dot = self.data[self.data["drawn"]], {"size": 5, "opacity": 0.8}
         words = data.astype(str)
         for place, (first, second) in zip(places, pairs, strict=True):
             x, y = (each.coordinates(data[each.name]) for each in (first, second))
-            hover = _hover(first, second)
+            hover = hover_of(first, second)
             for look, chosen in _fifths(data):
                 group = {"legendgroup": look.name, "showlegend": place == places[0], **place}
                 look.points(figure, words[chosen], x[chosen], y[chosen], hover, marker=dot, **group)
-            figure.update_xaxes(**_axis(first), **place)
-            figure.update_yaxes(automargin=True, **_axis(second), **place)
+            figure.update_xaxes(**axis_of(first), **place)
+            figure.update_yaxes(automargin=True, **axis_of(second), **place)
         figure.update_layout(legend={"traceorder": "reversed"})
+
+
+def paired(report: ReportData, params: Sequence[str], what: str) -> list[Dimension]:
+    """Return the dimensions whose pairs are drawn: those asked for, else the few that matter most."""
+    sweep = _only(report, what)
+    dimensions = _dimensions(params, [sweep])
+    if len(dimensions) < 2:
+        only = dimensions[0].name
+        raise BadInput(f"pairs need two searched hyperparameters; here only {only} was searched")
+    if params:
+        return dimensions
+    within = [each for each in report.importances(sweep) if each.scope == main_scope(sweep)]
+    shares = {each.hyperparameter: each.importance for each in within}
+    return sorted(dimensions, key=lambda dimension: -shares.get(dimension.name, 0.0))[:MOST_PAIRED]
 
 
 def _trials(report: ReportData) -> DataFrame:
@@ -427,8 +434,8 @@ def _dimensions(params: Sequence[str], sweeps: Sequence[Sweep]) -> list[Dimensio
     return dimensions
 
 
-def _drawn_trials(report: ReportData) -> tuple[DataFrame, Axis]:
-    """Gather the trials and the axis of their losses; `drawn` marks all, or the best and an even choice of the rest."""
+def drawn_trials(report: ReportData) -> tuple[DataFrame, Axis]:
+    """Return the trials and the axis of their losses; `drawn` marks all, or the best and an even choice of the rest."""
     data = _trials(report)
     if not has_ended(data).any():
         raise BadInput("no trial has ended with a value yet")
@@ -478,10 +485,14 @@ def _fifths(data: DataFrame) -> Iterator[tuple[Look, Series]]:
             yield look, chosen
 
 
-def _axis(dimension: Dimension) -> dict[str, Any]:
+def axis_of(dimension: Dimension) -> dict[str, Any]:
+    """Return Plotly's settings of an axis over a dimension."""
     labels = dict(_ticks(dimension))
     marks = {"tickvals": list(labels), "ticktext": list(labels.values()), "zeroline": False}
-    return {"range": [-0.05, 1.05], "title": {"text": dimension.name}, **marks}
+    room = 0.05
+    if dimension.choices:  # for the names of the first and the last
+        room = 0.5 / max(1, len(dimension.choices) - 1)
+    return {"range": [-room, 1 + room], "title": {"text": dimension.name}, **marks}
 
 
 def _ticks(dimension: Dimension) -> Iterator[tuple[float, str]]:
@@ -501,6 +512,7 @@ def _ticks(dimension: Dimension) -> Iterator[tuple[float, str]]:
         yield place, short(value)
 
 
-def _hover(*dimensions: Dimension) -> str:
+def hover_of(*dimensions: Dimension) -> str:
+    """Return the hover text of a trial with its values of these dimensions."""
     values = "<br>".join(f"{each.name} %{{{each.name}}}" for each in dimensions)
     return f"%{{cell}}, trial %{{trial}}, %{{state}}<br>{values}"
