@@ -1,11 +1,10 @@
 """Train what `study transfer` predicts at held-out sizes of several studies, and score the sealed predictions.
 
 Run: python tests/benchmarks/transfers.py FOLDER [--write]. Each study has a layer or two of n_embd 8 to 32 by max_iters
-80, 200 and 520, with eight random learning rates in each cell; n_embd 64 is held out at each length, predicted, sealed,
-and trained at the predicted rate, at that of the largest tuned cell, and at a quarter to four times the predicted one.
-Studies stay in FOLDER, and a second call continues from there; `--write` writes data/transfers.csv. Without FOLDER it
-prints the table of that file. The best rate of a ladder is that of a parabola in its log through the lowest loss and
-its neighbors.
+100, 250 and 640, with eight random learning rates in each cell. n_embd 64 is held out at each length, predicted and
+sealed, and trained at the predicted rate, at that of the largest tuned cell, and at a quarter to four times the
+predicted one. A second call continues from FOLDER; `--write` writes data/transfers.csv, whose table is printed without
+FOLDER. A ladder's best rate is that of a parabola in its log through the lowest loss and its neighbors.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import argparse
 import csv
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,10 @@ from benchmarks.setting import print_table, setting
 STUDY = """\
 name: {name}
 data: {{corpus: {corpus}, tokenizer: char}}
-fixed: {{{fixed}, n_head: 1, block_size: 32, batch_size: 8, dropout: 0.0, warmup_iters: 20%,
+fixed: {{{fixed}, n_head: 1, qk_norm: true, block_size: 32, batch_size: 16, dropout: 0.0, warmup_iters: 20%,
   scheduler_type: linear, eval_interval: 100%, eval_tokens: 32_768, device: cpu, dtype: float32}}
-grid: {{max_iters: [80, 200, 520], n_embd: [8, 12, 16, 24, 32, 64]}}
-search: {{learning_rate: {{min: 4e-3, max: {most}, log: true}}}}
+grid: {{max_iters: [100, 250, 640], n_embd: [8, 12, 16, 24, 32, 64]}}
+search: {{learning_rate: {{{rates}, log: true}}}}
 budget: {{trials_per_cell: 8}}
 sampler: random
 pruner: none
@@ -37,29 +37,26 @@ seeds: [{seed}]
 engine: {{workers: 1, threads: 1}}
 track: {{checkpoints: none}}
 """
-_PLAIN, _LLAMA = (
-    "n_layer: 1, qk_norm: true",
-    "n_layer: 1, positions: rotary, activation: swiglu, norm: rmsnorm",
-)
+_ADAMW, _MUON = "min: 1e-3, max: 0.1", "min: 5e-3, max: 0.3"
 STUDIES = {
-    "one-layer": ("python-docs", _PLAIN, 0.3, 0),
-    "one-layer-again": ("python-docs", _PLAIN, 0.3, 1),
-    "source": ("python-source", _PLAIN, 0.3, 2),
-    "source-again": ("python-source", _PLAIN, 0.3, 3),
-    "llama": ("python-docs", _LLAMA, 0.3, 4),
-    "llama-again": ("python-docs", _LLAMA, 0.3, 5),
-    "two-layers": ("python-source", "n_layer: 2, qk_norm: true", 0.3, 6),
-    "mup": ("python-docs", f"{_PLAIN}, parametrization: mup", 0.3, 7),
+    "adamw": ("python-docs", "n_layer: 1", _ADAMW),
+    "muon": ("python-docs", "n_layer: 1, optimizer: muon", _MUON),
+    "adamw-again": ("python-docs", "n_layer: 1", _ADAMW),
+    "muon-again": ("python-docs", "n_layer: 1, optimizer: muon", _MUON),
+    "mup": ("python-docs", "n_layer: 1, parametrization: mup", _ADAMW),
+    "muon-source": ("python-source", "n_layer: 1, optimizer: muon", _MUON),
+    "llama": ("python-source", "n_layer: 1, positions: rotary, activation: swiglu, norm: rmsnorm", _ADAMW),
+    "muon-two-layers": ("python-docs", "n_layer: 2, optimizer: muon", _MUON),
 }
 TABLE = Path(__file__).parent / "data" / "transfers.csv"
 
 
 def rows_of(name: str, folder: Path) -> list[dict[str, Any]]:
     """Run a study and return a row for each held-out size."""
-    corpus, fixed, most, seed = STUDIES[name]
+    (corpus, fixed, rates), seed = STUDIES[name], [*STUDIES].index(name)
     file = folder / f"{name}.yaml"
-    file.write_text(STUDY.format(name=name, corpus=corpus, fixed=fixed, most=most, seed=seed))
-    answer = json.loads(sweeplab("study", "transfer", file, "--json", "--quiet", "--lab", folder / "lab"))
+    file.write_text(STUDY.format(name=name, corpus=corpus, fixed=fixed, rates=rates, seed=seed))
+    answer = json.loads(sweeplab("study", "transfer", file, "--json", "--quiet", "--lab", folder / name))
     rows = []
     for size in answer["sizes"]:
         rate, loss = size["prediction"]["values"]["learning_rate"], size["prediction"]["loss"]
@@ -123,9 +120,10 @@ def main(folder: Path | None, write: bool) -> None:
             return table([*csv.DictReader(lines)])
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
-    for name in STUDIES:
-        rows += rows_of(name, folder)
-        print(rows[-3:], file=sys.stderr, flush=True)
+    with ThreadPoolExecutor(2) as pool:
+        for of_study in pool.map(lambda name: rows_of(name, folder), STUDIES):
+            rows += of_study
+            print(of_study, file=sys.stderr, flush=True)
     if write:
         with TABLE.open("w", newline="") as lines:
             writer = csv.DictWriter(lines, [*rows[0]], lineterminator="\n")
