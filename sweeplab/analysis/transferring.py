@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 RATE = "learning_rate"
 STANDARD, MUP = "standard", "mup"
 STEP = 2.0  # between the rungs of a ladder
+_PREDICTED, _WITH_MUP = "predicted", "-mup"
 Run = Callable[["StudySpec"], str]
 
 
@@ -152,7 +153,7 @@ def _small(spec: StudySpec, axis: str, parametrization: str) -> StudySpec:
         fixed.setdefault("mup_base_width", typical.n_embd)
         fixed.setdefault("mup_base_head_dim", typical.head_dim)
     changes = {
-        "name": f"{spec.name}-transfer" + "-mup" * (parametrization == MUP),
+        "name": f"{spec.name}-transfer" + _WITH_MUP * (parametrization == MUP),
         "grid": {**written["grid"], axis: [value for value in values if value < max(values)]},
         "fixed": fixed,
     }
@@ -168,18 +169,39 @@ def _complete(spec: StudySpec, run: Run) -> None:
 
 def _at_size(small: StudySpec, lab: Path, size: Mapping[str, Any], ladder: float, run: Run) -> Transferred:
     words = "-".join(f"{name}{yaml_text(value)}" for name, value in size.items())
-    file = StudyFolder(lab, small.name).path / "predicted" / f"{words}.json"
+    file = StudyFolder(lab, small.name).path / _PREDICTED / f"{words}.json"
     if not file.exists():
         make_folder(file.parent)
         write_whole(file, json.dumps(_predicted(small.name, lab, size), indent=1).encode())
     made = json.loads(read_bytes(file))
     rates = {made["predicted"], made["copied"], *_rungs(made["predicted"], ladder)}
-    large = _at_rates(made.pop("study"), sorted(rates))
-    _complete(large, run)
-    trials = trials_table(read_studies(lab, [large.name]).runs).to_dict("records")
+    _complete(_at_rates(made["study"], sorted(rates)), run)
+    return _trained(lab, small.name, made, rates)
+
+
+def _trained(lab: Path, small: str, made: Mapping[str, Any], rates: Iterable[float] = ()) -> Transferred:
+    made = dict(made)
+    large = made.pop("study")
+    trials = trials_table(read_studies(lab, [large["name"]]).runs).to_dict("records")
     known = {float(row[RATE]): float(row["loss"]) for row in trials if row["state"] in VALUED}
-    losses = {rate: known.get(rate) for rate in sorted(rates | known.keys())}
-    return Transferred(str(small.fixed["parametrization"]), small.name, large.name, losses=losses, **made)
+    losses = {rate: known.get(rate) for rate in sorted({*rates, *known})}
+    return Transferred(large["fixed"]["parametrization"], small, large["name"], losses=losses, **made)
+
+
+def read_transferred(lab: Path, name: str) -> list[Transferred]:
+    """Return what predictions cost at the held-out sizes of a study of small sizes, under muP too if that was trained.
+
+    Sizes of which no run has ended are left out.
+    """
+    base, results = name.removesuffix(_WITH_MUP), []
+    for small in (base, base + _WITH_MUP):
+        for file in sorted((StudyFolder(lab, small).path / _PREDICTED).glob("*.json")):
+            try:
+                result = _trained(lab, small, json.loads(read_bytes(file)))
+            except BadInput:  # the study of this size does not exist yet
+                continue
+            results += [result] if result.best else []
+    return results
 
 
 def _rungs(rate: float, ladder: float) -> list[float]:

@@ -42,7 +42,9 @@ WORSE = 0.02  # that of the worse activation
 
 @dataclass(frozen=True)
 class World:
-    """How a study is made: `kind` is law, none, kink or edge, where all learning rates lie below the best.
+    """How a study is made: `kind` is law, none, kink, mild kink or edge, where all learning rates lie below the best.
+
+    At a kink, a width of 48, the best learning rate falls no more, or half as fast.
 
     The best activation is relu, and with `flips` gelu above a width of 40.
     """
@@ -57,8 +59,10 @@ class World:
         """Return the log of the best learning rate on the law."""
         if self.kind == "none":
             return float(np.log(3e-3))
-        wide = width if self.kind != "kink" else min(width, 48)
-        return float(np.log(3e-3) - 0.7 * np.log(wide / 32) - 0.2 * np.log(length / 400))
+        wide = np.log(width / 32)
+        turn = {"kink": 1.0, "mild kink": 0.5}.get(self.kind, 0.0)
+        wide -= turn * max(np.log(width / 48), 0)
+        return float(np.log(3e-3) - 0.7 * wide - 0.2 * np.log(length / 400))
 
     def best_activation(self, width: float) -> str:
         """Return the best activation at a width."""

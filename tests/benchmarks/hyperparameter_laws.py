@@ -22,7 +22,7 @@ sys.path[0] = str(Path(__file__).parents[1])  # not this folder, which has a law
 
 import numpy as np
 from benchmarks.setting import print_table, setting
-from laws.planted_tuning import BATCH, RATE, World, law_at, planted, published_like
+from laws.planted_tuning import World, law_at, planted, published_like
 
 from sweeplab.errors import BadInput
 from sweeplab.laws.hyperparameters.assessment import assess_hyperparameters
@@ -33,6 +33,7 @@ WORLDS = {
     "12 cells, no scatter": World(scatter=0.0),
     "12 cells, noise 0.1%": World(noise=0.001),
     "12 cells, noise 1%": World(noise=0.01),
+    "12 cells, noise 2%": World(noise=0.02),
     "12 cells, scatter 0.3": World(scatter=0.3),
     "4 cells": World(2, 2),
     "6 cells": World(3, 2),
@@ -41,6 +42,8 @@ WORLDS = {
     "12 cells, 8 random trials each": World(random=8, noise=0.004),
     "30 cells, 4 random trials each": World(6, 5, random=4, noise=0.004),
     "no law": World(kind="none"),
+    "mild kink": World(kind="mild kink"),
+    "mild kink, noise 1%": World(kind="mild kink", noise=0.01),
     "kink": World(kind="kink"),
     "bimodal": World(kind="bimodal"),
     "learning rates end half a step below the best": World(edge=np.log(2) / 4),
@@ -62,7 +65,8 @@ def one_table(case: tuple[str, int]) -> dict[str, list[float]]:
     beyond = np.array([2.0, 2.0]) * random.uniform(0.87, 1.58, 2)
     size = table.sizes.max(axis=0) * beyond
     place = {"params": float(np.log(size[0])), "tokens": float(np.log(size[1]))}
-    truth = law_at(np.vstack([table.sizes, size]), world.kind)[-1] + world.scatter * random.normal(size=2)
+    middle = np.sqrt(table.sizes[:, 0].min() * table.sizes[:, 0].max())
+    truth = law_at(size[None], world.kind, middle)[0] + world.scatter * random.normal(size=2)
     order = np.lexsort(np.log(table.sizes).T[::-1])
     predicted = []
     for j, searched in enumerate(laws.searched.values()):
@@ -82,12 +86,14 @@ def one_table(case: tuple[str, int]) -> dict[str, list[float]]:
         if not searched.laws:
             continue
         law = searched.laws[0]
-        exponents = np.zeros(2) if world.kind == "none" else (RATE, BATCH)[j][1:]
-        for at, true in enumerate(exponents):
-            low, high = law.line.number(np.eye(3)[1 + at]).interval()
+        for at, number in enumerate(law.line.exponents()):
+            ends = np.stack([table.sizes.min(axis=0), table.sizes.max(axis=0)])
+            ends[:, 1 - at] = ends[0, 1 - at]
+            true = np.diff(law_at(ends, world.kind, middle)[:, j])[0] / np.diff(np.log(ends[:, at]))[0]
+            low, high = number.interval()
             found.setdefault("exponents", []).append(low <= true <= high)
             found.setdefault("half width", []).append((high - low) / 2)
-        mixture = law.optimum(place)
+        mixture = searched.optimum(place)
         low, high = mixture.interval()
         found.setdefault("predicted", []).append(low <= truth[j] <= high)
         predicted.append(mixture.mean)
@@ -110,7 +116,7 @@ def one_split(case: tuple[str, int]) -> dict[str, list[float]]:
         place = {"params": float(np.log(table.sizes[c, 0])), "tokens": float(np.log(table.sizes[c, 1]))}
         values = []
         for j, (name, of) in enumerate((("lr", "learning_rate"), ("bs", "batch_size"))):
-            mixture = laws.searched[of].laws[0].optimum(place)
+            mixture = laws.searched[of].optimum(place)
             low, high = mixture.interval()
             found[f"{name} held"].append(low <= table.optima[c, j] <= high)
             values.append(mixture.mean)

@@ -25,8 +25,10 @@ from benchmarks.setting import print_table, setting
 WORLDS = {
     "power law": World(),
     "power law, noise 1%": World(noise=0.01),
+    "power law, noise 2%": World(noise=0.02),
     "power law, 4 trials a cell": World(trials=4),
     "none": World("none"),
+    "mild kink": World("mild kink"),
     "kink": World("kink"),
     "choices that flip": World(flips=True),
     "learning rates end below the best": World("edge"),

@@ -21,7 +21,7 @@ SKEW = np.array(
 
 @dataclass(frozen=True)
 class World:
-    """How a table is made: `kind` is law, none, kink or bimodal; `edge` moves the grid's end below the optimum."""
+    """How a table is made: `kind` is law, none, (mild) kink or bimodal; `edge` ends the grid below the optimum."""
 
     n_params: int = 4
     n_tokens: int = 3
@@ -49,15 +49,15 @@ class Planted:
         return float(excess(np.atleast_2d(log_values) - self.optima[c], self.bend)[0])
 
 
-def law_at(sizes: Array, kind: str = "law") -> Array:
-    """Return the log of the best learning rate and batch size on the planted law, [C, 2]."""
+def law_at(sizes: Array, kind: str, middle: float) -> Array:
+    """Return the log of the best learning rate and batch size on the planted law, [C, 2]; a kink lies at N `middle`."""
     logs = np.log(sizes)
     if kind == "none":
         logs = np.full_like(logs, np.log([2e8, 8e9]))
     values = np.stack([a + n * logs[:, 0] + d * logs[:, 1] for a, n, d in (RATE, BATCH)], 1)
-    if kind == "kink":  # the learning rate stops falling at half of the largest sizes
-        middle = (logs[:, 0].min() + logs[:, 0].max()) / 2
-        values[:, 0] -= 0.8 * np.minimum(middle - logs[:, 0], 0)
+    # Above it the learning rate falls no more, or half as fast.
+    turn = {"kink": 0.8, "mild kink": 0.35}.get(kind, 0.0)
+    values[:, 0] += turn * np.maximum(logs[:, 0] - np.log(middle), 0)
     return np.asarray(values)
 
 
@@ -77,7 +77,8 @@ def planted(world: World, seed: int, sizes: Array | None = None) -> Planted:
         sizes = np.array([(one, other) for one in n for other in d])
     j = world.searched
     bend = BEND[:j, :j] * rng.uniform(0.7, 1.5)
-    optima = law_at(sizes, world.kind)[:, :j] + world.scatter * rng.normal(size=(len(sizes), j))
+    middle = float(np.sqrt(sizes[:, 0].min() * sizes[:, 0].max()))
+    optima = law_at(sizes, world.kind, middle)[:, :j] + world.scatter * rng.normal(size=(len(sizes), j))
     rows: list[Any] = []
     for (n, d), optimum in zip(sizes, optima, strict=True):
         loss = 1.69 + 406 / n**0.34 + 411 / d**0.28

@@ -137,7 +137,7 @@ def test_censored_cells_tell_that_the_optimum_lies_beyond() -> None:
     optima = Optima(np.where(side > 0, bound, truth), np.eye(9) * 1e-4, side, bound)
     line = fit_line(optima, logs)
     assert line is not None and line.n_interior == 5
-    assert line.number(np.array([0.0, 1.0])).mean == pytest.approx(-0.5, abs=0.03)
+    assert line.exponents()[0].mean == pytest.approx(-0.5, abs=0.03)
 
 
 @pytest.mark.slow

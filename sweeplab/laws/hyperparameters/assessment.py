@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed, rounded, several, several_named
 from sweeplab.laws.assessment import NOT_IDENTIFIED, WEAK, Verdict, by_width
-from sweeplab.laws.hyperparameters.line import LEVEL, Line, Mixture, Optima, bends, fit_line, form_error
+from sweeplab.laws.hyperparameters.line import LEVEL, Line, Mixture, Optima, average, bends, fit_line
 from sweeplab.laws.hyperparameters.runs import SHAPE, Runs
 from sweeplab.laws.hyperparameters.valley import MISFIT, Array, Valley, fit_valley
 from sweeplab.laws.points import DECADES, ON_PATH, SPREAD
@@ -62,21 +62,17 @@ class CellOptimum:
 
 @dataclass(frozen=True)
 class Law:
-    """The law of one searched value in some sizes: the fitted line, the error of its form, and what speaks against."""
+    """The law of one searched value in some sizes: the fit, and what speaks against it."""
 
     columns: tuple[str, ...]
     line: Line
-    form: float
     bent: Mapping[str, float]
     lacking: tuple[str, ...]
     doubt: str
-    farthest: float  # the log of compute, or of the first size, of the largest cell
 
     def optimum(self, logs: Mapping[str, float]) -> Mixture:
-        """Return the log of the best value at sizes, with the error of the form beyond the largest cell."""
-        where = np.array([logs[name] for name in self.columns])
-        beyond = max(float(where.sum()) - self.farthest, 0.0)
-        return self.line.optimum(where).widened(self.form * beyond)
+        """Return the log of the best value at sizes."""
+        return self.line.optimum(np.array([logs[name] for name in self.columns]))
 
     def verdict(self, kind: str, value: float, low: float, high: float) -> Verdict:
         """Return the verdict on a number with its interval, both in logs for a kind with a factor."""
@@ -100,6 +96,15 @@ class Searched:
     transfer: tuple[Mapping[str, Any], ...]
     flags: tuple[str, ...]
     why_none: str = ""
+
+    def optimum(self, logs: Mapping[str, float]) -> Mixture:
+        """Return the log of the best value at sizes, by every law of sizes that are named, one of them at least.
+
+        Laws of N and of the width extrapolate differently where N is no power of the width; each counts by how well it
+        predicts cells that are left out.
+        """
+        laws = [law for law in self.laws if set(law.columns) <= logs.keys()]
+        return average([law.optimum(logs) for law in laws], [law.line.score for law in laws])
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -251,12 +256,12 @@ def _searched(runs: Runs, valley: Valley, optima: Optima, j: int, varying: Seque
     laws = _laws(runs, optima, varying, name, why)
     numbers: dict[str, Mapping[str, Any]] = {}
     if laws:
-        numbers = _numbers(runs, laws, name)
+        numbers = _numbers(laws, name)
     shown = [_cell(runs, valley, optima, laws, j, c, int(counts[c])) for c in range(runs.n_cells)]
     if not laws and not why:
         n_interior = int((optima.side == 0).sum())
         why = f"{several(n_interior, 'cell')} with an optimum between their values are too few for a law"
-    transfer = _transfer(runs, valley, laws, j)
+    transfer = _transfer(valley, laws, j)
     flat = (math.exp(-reach[0]), math.exp(reach[1])) if math.isfinite(reach[0]) else (0.0, math.inf)
     return Searched(name, tuple(shown), tuple(laws), numbers, flat, tuple(transfer), tuple(flags), why)
 
@@ -304,8 +309,6 @@ def _law(runs: Runs, optima: Optima, columns: tuple[str, ...], name: str, why: s
     line = fit_line(optima, form_logs)
     if line is None:
         return None
-    order = form_logs.sum(axis=1)
-    form = form_error(optima, form_logs, order)
     bent = bends(optima, form_logs, columns)
     lacking = [why] if why else []
     interior = optima.side == 0
@@ -315,7 +318,7 @@ def _law(runs: Runs, optima: Optima, columns: tuple[str, ...], name: str, why: s
         doubts.append(
             f"the optimum of {several(int((~interior).sum()), 'cell')} lies at an end of the values tried"
         )
-    return Law(columns, line, form, bent, tuple(lacking), "; ".join(doubts), float(order.max()))
+    return Law(columns, line, bent, tuple(lacking), "; ".join(doubts))
 
 
 def _gate(logs: Array, columns: Sequence[str]) -> list[str]:
@@ -341,12 +344,11 @@ def _gate(logs: Array, columns: Sequence[str]) -> list[str]:
     return lacking
 
 
-def _numbers(runs: Runs, laws: Sequence[Law], name: str) -> dict[str, Mapping[str, Any]]:
+def _numbers(laws: Sequence[Law], name: str) -> dict[str, Mapping[str, Any]]:
     entries: dict[str, Mapping[str, Any]] = {}
     # A law of width alone says nothing on depth; the law of both does.
     for law in (laws[0], *sorted(laws[1:], key=lambda law: -len(law.columns))):
-        for at, column in enumerate(law.columns):
-            number = law.line.number(np.eye(len(law.columns) + 1)[1 + at])
+        for column, number in zip(law.columns, law.line.exponents(), strict=True):
             low, high = number.interval()
             entry = law.verdict("exponent", number.mean, low, high).entry(
                 (number.mean, low, high), f"the best {name} grows as {column} to this power"
@@ -356,7 +358,7 @@ def _numbers(runs: Runs, laws: Sequence[Law], name: str) -> dict[str, Mapping[st
                 entry["meaning"] += f", in a law of {listed([column, *others])}"
             entries.setdefault(f"exponent of {column}", entry | {"drifts": not low <= 0 <= high})
     law = laws[0]
-    largest = law.line.number(np.concatenate([[1.0], _largest(runs, law) - law.line.center]))
+    largest = law.line.sum(np.ones(1), law.line.places[[law.line.places.sum(axis=1).argmax()]])
     low, high = largest.interval()
     verdict = law.verdict("ratio", largest.mean, low, high)
     shown = (math.exp(largest.mean), math.exp(low), math.exp(high))
@@ -364,18 +366,7 @@ def _numbers(runs: Runs, laws: Sequence[Law], name: str) -> dict[str, Mapping[st
     return entries
 
 
-def _largest(runs: Runs, law: Law) -> Array:
-    logs = _logs(runs, law)
-    return np.asarray(logs[int(np.argmax(logs.sum(axis=1)))])
-
-
-def _logs(runs: Runs, law: Law) -> Array:
-    if law.columns == ("tokens per parameter",):
-        return (runs.log_of("tokens") - runs.log_of("params"))[:, None]
-    return np.column_stack([runs.log_of(size) for size in law.columns])
-
-
-def _transfer(runs: Runs, valley: Valley, laws: Sequence[Law], j: int) -> list[Mapping[str, Any]]:
+def _transfer(valley: Valley, laws: Sequence[Law], j: int) -> list[Mapping[str, Any]]:
     """Return whether the best value of the smallest model does for the largest: an equivalence test.
 
     It does if, with 95% confidence, keeping it costs less than 0.1% of the loss; and it does not if it costs more with
@@ -385,17 +376,17 @@ def _transfer(runs: Runs, valley: Valley, laws: Sequence[Law], j: int) -> list[M
     if not laws or valley.bend[j, j] <= 2 * valley.bend_error[j]:
         return results
     law, bend, error = laws[0], float(valley.bend[j, j]), 1.645 * float(valley.bend_error[j])
-    logs = _logs(runs, law)
+    logs = law.line.places
     models = [at for at, name in enumerate(law.columns) if name != "tokens"]
     trained = [at for at, name in enumerate(law.columns) if name == "tokens"]
     for places in (models, trained):
         if not places:
             continue
-        terms = np.zeros(len(law.columns) + 1)
         order = logs[:, places].sum(axis=1)
         small, large = int(np.argmin(order)), int(np.argmax(order))
-        terms[[1 + at for at in places]] = logs[large, places] - logs[small, places]
-        moved = law.line.number(terms)
+        ends = np.stack([law.line.center, law.line.center])
+        ends[:, places] = logs[[large, small]][:, places]
+        moved = law.line.sum(np.array([1.0, -1.0]), ends)
         within = math.sqrt(2 * TRANSFERS / (bend + error)), math.sqrt(2 * TRANSFERS / max(bend - error, 1e-9))
         inside = [moved.below(limit) - moved.below(-limit) for limit in within]
         verdict = UNTOLD
@@ -489,9 +480,7 @@ def _correlation(runs: Runs, optima: Sequence[Optima], searched_values: Mapping[
     for j, searched in enumerate(searched_values.values()):
         use &= optima[j].side == 0
         if searched.laws:
-            law = searched.laws[0]
-            terms = np.column_stack([np.ones(runs.n_cells), _logs(runs, law) - law.line.center])
-            away[:, j] = optima[j].values - terms @ (law.line.shares @ law.line.at)
+            away[:, j] = optima[j].values - searched.laws[0].line.expected
     products = away[use].T @ away[use]
     scale = np.sqrt(np.maximum(np.diag(products), 1e-12))
     shrunk = products / np.outer(scale, scale) * max(use.sum() - 3, 0) / max(use.sum(), 1)

@@ -39,7 +39,7 @@ def with_prediction(laws: HyperparameterLaws, target: Mapping[str, float]) -> Hy
         if not searched.laws:
             continue
         law = _law_for(searched.laws, logs, name)
-        mixture = law.optimum(logs)
+        mixture = searched.optimum(logs)
         low, high = mixture.interval()
         verdict: Verdict = law.verdict("ratio", mixture.mean, low, high)
         below, above = valley.reach(j, BAND)
