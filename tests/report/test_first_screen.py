@@ -22,7 +22,7 @@ from sweeplab.report.panels.base import make_panel, read_dashboard
 from sweeplab.report.summary import SUMMARIES, Summary
 from sweeplab.study.search import Range
 from sweeplab.study.spec import StudySpec
-from sweeplab.sweep.control import steering
+from sweeplab.sweep import steering
 
 
 def first_screen(page: str, *tables: DataFrame, report: ReportData | None = None) -> Summary:

@@ -41,7 +41,7 @@ class ContourPanel(SpacePanel, name="contour", heading="Loss over pairs of hyper
             self.data[self.data["drawn"]],
             self.grid(figure, len(list(combinations(self.dimensions, 2))), False),
         )
-        losses = data[self.y.column].clip(upper=data[self.y.column].quantile(0.9))
+        losses = data[self.y.column].clip(upper=float(data[self.y.column].quantile(0.9)))
         words, dot = data.astype(str), {"size": 4, "line": {"width": 1, "color": "white"}}
         for place, (first, second) in zip(rows, pairs, strict=True):
             x, y = (each.coordinates(data[each.name]) for each in (first, second))
