@@ -35,7 +35,7 @@ from sweeplab.data.readers.tokens import checked, in_bytes, pieces, token_files,
 from sweeplab.data.task import DataSizes
 from sweeplab.data.tokenizers import TOKENIZERS, IdsTokenizer, LearnedTokenizer, Tokenizer, load_tokenizer
 from sweeplab.data.tokenizers.base import LARGEST_VOCABULARY
-from sweeplab.data.tokenizers.files import is_file_of_tokenizer, tokenizer_in
+from sweeplab.data.tokenizers.sentencepiece import is_file_of_tokenizer, tokenizer_in
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import cache_folder, make_folder, read_bytes, write_whole
 from sweeplab.formatting import several

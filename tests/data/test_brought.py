@@ -18,7 +18,7 @@ from sweeplab.data.dataset import Dataset
 from sweeplab.data.readers import content
 from sweeplab.data.readers.documents import Reading
 from sweeplab.data.readers.tokens import checked, plain_pickle, token_files, token_splits, vocabulary_of
-from sweeplab.data.tokenizers.files import tokenizer_in
+from sweeplab.data.tokenizers.sentencepiece import tokenizer_in
 from sweeplab.errors import BadInput
 from sweeplab.study.file.reading import read_plain
 from sweeplab.study.inputs import study_dataset

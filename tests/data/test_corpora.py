@@ -16,7 +16,7 @@ import pytest
 
 from sweeplab.data.corpora import CORPORA, Corpus, Texts, download
 from sweeplab.data.corpora.base import user_files
-from sweeplab.data.readers import files
+from sweeplab.data.readers import source as files
 from sweeplab.errors import BadInput
 
 ALWAYS_THERE = ("python-docs", "python-source", "python-docstrings", "copy", "reverse", "sort", "addition")

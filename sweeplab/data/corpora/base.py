@@ -15,7 +15,7 @@ from sweeplab.data.batches import DataKind
 from sweeplab.data.corpora.splits import overlaps
 from sweeplab.data.readers.content import document as document
 from sweeplab.data.readers.documents import Reading
-from sweeplab.data.readers.files import user_files as user_files
+from sweeplab.data.readers.source import user_files as user_files
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several
 

@@ -21,7 +21,7 @@ from sweeplab.data.corpora.base import AnyCorpus, Files
 from sweeplab.data.corpora.splits import BETWEEN_DOCUMENTS, TENTHS, dealt, kept_of, sampled, share_of
 from sweeplab.data.corpora.text import Corpus
 from sweeplab.data.readers.documents import Document, Reading, documents
-from sweeplab.data.readers.guess import size_of
+from sweeplab.data.readers.source import size_of
 from sweeplab.data.tokenizers import Tokenizer
 from sweeplab.errors import BadInput
 from sweeplab.files import opened

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sweeplab.data.tokenizers import CharTokenizer, IdsTokenizer, Tokenizer
 from sweeplab.data.tokenizers.base import LARGEST_VOCABULARY
-from sweeplab.data.tokenizers.files import tokenizer_in
+from sweeplab.data.tokenizers.sentencepiece import tokenizer_in
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import opened, read_bytes
 from sweeplab.formatting import several

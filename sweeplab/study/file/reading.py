@@ -198,8 +198,7 @@ def _lay_data_under(document: dict[str, Any], source: SourceMap) -> None:
     named = {key: data[key] for key in DATA_FILES if isinstance(data.get(key), str)}
     if not named:
         return
-    from sweeplab.data.readers.guess import guessed
-    from sweeplab.data.readers.source import Source
+    from sweeplab.data.readers.source import Source, guessed
 
     field, format = data.get("field"), data.get("format")
     fields = tuple(map(str, field)) if isinstance(field, list) else (str(field),) * bool(field)
