@@ -11,14 +11,7 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import AUTO
 from sweeplab.lab.identity import DIGEST_CHARACTERS
-from sweeplab.lab.listing import (
-    StudyTrials,
-    Trial,
-    find_metric,
-    has_one_task,
-    read_spec,
-    tracking_uri_of,
-)
+from sweeplab.lab.listing import StudyTrials, Trial, find_metric, has_one_task, read_spec, tracking_uri_of
 from sweeplab.lab.showing import how_to_use
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
