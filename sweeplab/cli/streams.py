@@ -16,7 +16,7 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # the disk, or the quota; or the
 LOST = FULL | {errno.EPIPE, errno.EBADF}
 
 
-class VisibleStream:
+class _VisibleStream:
     """A stream of text on which nothing steers the terminal: what `print`, Typer, warnings and tracebacks write to.
 
     Rich, which colors and redraws lines, writes to `terminal`; `console` escapes what it is given.
@@ -36,11 +36,10 @@ class VisibleStream:
         return self._stream.write(visible(text))
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write several texts."""
         self._stream.writelines(map(visible, lines))
 
 
-class Output(io.RawIOBase):
+class _Output(io.RawIOBase):
     """The bytes of a standard stream; a failed write is an error, or drops the stream where `on_loss` is set."""
 
     def __init__(self, name: str, number: int) -> None:
@@ -49,15 +48,12 @@ class Output(io.RawIOBase):
         self.on_loss: Callable[[str], None] | None = None
 
     def writable(self) -> bool:
-        """Tell the buffer above that it may write."""
         return True
 
     def fileno(self) -> int:
-        """Return the number of the file."""
         return self.number
 
     def isatty(self) -> bool:
-        """Tell whether a terminal shows it."""
         return os.isatty(self.number)
 
     def write(self, data: Any, /) -> int:
@@ -84,7 +80,7 @@ class Output(io.RawIOBase):
         os.close(nowhere)
 
 
-_outputs: dict[str, Output] = {}
+_outputs: dict[str, _Output] = {}
 
 
 def open_streams() -> None:
@@ -102,8 +98,8 @@ def open_streams() -> None:
         stream = getattr(sys, name)
         if name not in _outputs and stream is getattr(sys, f"__{name}__"):
             stream = _reopened(name, number, stream)
-        if not isinstance(stream, VisibleStream):
-            setattr(sys, name, VisibleStream(stream))
+        if not isinstance(stream, _VisibleStream):
+            setattr(sys, name, _VisibleStream(stream))
 
 
 def _reopened(name: str, number: int, stream: TextIO | None) -> TextIO:
@@ -111,7 +107,7 @@ def _reopened(name: str, number: int, stream: TextIO | None) -> TextIO:
     if stream is not None:
         encoding = stream.encoding
         stream.flush()
-    output = _outputs[name] = Output(name, number)
+    output = _outputs[name] = _Output(name, number)
     return io.TextIOWrapper(
         io.BufferedWriter(output),
         encoding=encoding,

@@ -51,8 +51,8 @@ def machine_checks() -> Iterator[Check]:
     machine = device()
     yield device_check(machine, cuda_count())
     yield thread_check(machine["n_cores"], cpu_quota(), os.getloadavg()[0])
-    yield compiler_check(compiler())
-    yield libraries_check()
+    yield _compiler_check(compiler())
+    yield _libraries_check()
 
 
 def own_metadata() -> tuple[str, list[str]]:
@@ -125,7 +125,7 @@ def thread_check(n_cores: int, quota: float | None, load: float) -> Check:
     return Check("threads", "cores, quota, load", "warn", words, cure)
 
 
-def compiler_check(path: str | None) -> Check:
+def _compiler_check(path: str | None) -> Check:
     """Check for the compiler of compiled steps; without one every study trains except those with compile: true."""
     looked_at = "C++ compiler, for compiled steps on a CPU"
     if path:
@@ -133,8 +133,7 @@ def compiler_check(path: str | None) -> Check:
     return Check("compiler", looked_at, "warn", "none", COMPILER_CURE)
 
 
-def libraries_check() -> Check:
-    """Check whether the fast ways of Optuna and torch are taken, which use private parts of theirs."""
+def _libraries_check() -> Check:
     from sweeplab.sweep.trials.public import why_public  # Optuna with it
 
     ways = {
@@ -164,7 +163,7 @@ def lab_checks(lab: Path) -> Iterator[Check]:
         if free_bytes(lab) < BAD_BYTES:
             yield disk_check(lab, free_bytes(lab))
         return
-    system = file_system(place)
+    system = _file_system(place)
     if system in REMOTE:
         cure = "move the lab to a local disk: SQLite breaks where several machines write to one file"
         yield Check("lab", str(lab), "warn", f"is on {system}", cure)
@@ -184,8 +183,7 @@ def disk_check(lab: Path, free: int) -> Check:
     return Check("disk", place, "bad" if free < BAD_BYTES else "warn", text, cure)
 
 
-def file_system(place: Path) -> str:
-    """Return the type of a folder's file system."""
+def _file_system(place: Path) -> str:
     import psutil
 
     mounts = {Path(each.mountpoint): each.fstype for each in psutil.disk_partitions(all=True)}
@@ -269,8 +267,7 @@ def slurm_check(engine: Engine | None = None) -> Iterator[Check]:
         yield Check("slurm", "sbatch, sinfo", verdict, str(error), cure)
 
 
-def ray_check(engine: Engine) -> Iterator[Check]:
-    """Yield a check of the Ray cluster."""
+def _ray_check(engine: Engine) -> Iterator[Check]:
     try:
         ray = connect(engine.address)
         nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
@@ -299,7 +296,7 @@ def _run_on_free_nodes(engine: Engine, script: str) -> list[str]:
 
 def engine_checks(folder: StudyFolder, spec: StudySpec, is_stored: bool) -> Iterator[Check]:
     """Check the engine of a study, and what its nodes need; without `is_stored` its storage does not answer here."""
-    checks = [*{"slurm": slurm_check, "ray": ray_check}[spec.engine.type](spec.engine)]
+    checks = [*{"slurm": slurm_check, "ray": _ray_check}[spec.engine.type](spec.engine)]
     yield from checks
     if all(each.verdict != "bad" for each in checks):
         yield from node_checks(folder.lab, spec.engine, [*_needed(folder, spec, is_stored)])

@@ -11,14 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from sweeplab.doctor.findings import (
-    FAULTS,
-    Finding,
-    OpenedStudy,
-    end_of,
-    folder_findings,
-    tracking_findings,
-)
+from sweeplab.doctor.findings import FAULTS, Finding, OpenedStudy, end_of, folder_findings, tracking_findings
 from sweeplab.errors import BadInput
 from sweeplab.files import make_folder, sync_folder
 from sweeplab.formatting import several

@@ -11,14 +11,7 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import AUTO
 from sweeplab.lab.identity import DIGEST_CHARACTERS
-from sweeplab.lab.listing import (
-    StudyTrials,
-    Trial,
-    find_metric,
-    has_one_task,
-    read_spec,
-    tracking_uri_of,
-)
+from sweeplab.lab.listing import StudyTrials, Trial, find_metric, has_one_task, read_spec, tracking_uri_of
 from sweeplab.lab.showing import how_to_use
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
@@ -52,7 +45,7 @@ def describe(spec: StudySpec, folder: StudyFolder, plan: Plan) -> Description:
             "seeds": str(spec.as_written()["seeds"]),
             "budget": spec.budget.model_dump_json(),
         },
-        "note": plan_in_words(spec, plan),
+        "note": _plan_in_words(spec, plan),
         "summary": summarize(folder, "running"),
     }
 
@@ -77,12 +70,12 @@ def summarize(folder: StudyFolder, state: str) -> StudySummary:
             for start, value in shown
         ],
         "elapsed_seconds": folder.elapsed_seconds,
-        "checkpoints": best_checkpoints(by_task),
+        "checkpoints": _best_checkpoints(by_task),
         "commands": _how_to_go_on(folder, best, state),
     }
 
 
-def best_checkpoints(by_task: Iterable[Sequence[Trial]]) -> dict[str, RunFolder]:
+def _best_checkpoints(by_task: Iterable[Sequence[Trial]]) -> dict[str, RunFolder]:
     """Return by cell the run with the lowest loss, among the seeds of the cell's best trial with a checkpoint."""
     best: dict[str, RunFolder] = {}
     for trial in (trial for trials in by_task for trial in trials):
@@ -113,7 +106,7 @@ def publish(folder: StudyFolder, cell: str | None = None, name: str | None = Non
     from sweeplab.tracking.models import publish_model
 
     best = StudyTrials(folder).find(cell)
-    checkpoints = best_checkpoints([[best]])
+    checkpoints = _best_checkpoints([[best]])
     if not checkpoints:
         keep = "track: {checkpoints: best} keeps one"
         raise BadInput(f"trial {best.number} in cell {best.cell} kept no checkpoint; {keep}")
@@ -121,8 +114,7 @@ def publish(folder: StudyFolder, cell: str | None = None, name: str | None = Non
     return publish_model(folder.lab, folder.name, uri, checkpoints[best.cell], name or folder.name)
 
 
-def plan_in_words(spec: StudySpec, plan: Plan) -> str:
-    """Write a study's plan in Markdown."""
+def _plan_in_words(spec: StudySpec, plan: Plan) -> str:
     sizes = sorted(cell.n_params for cell in plan.cells)
     size = f"{sizes[0]:,}"
     if sizes[-1] > sizes[0]:

@@ -66,11 +66,7 @@ def find_limits(trials: StudyTrials, cell: str | None = None) -> list[Finding]:
         return []
 
 
-def _find(
-    study: Mapping[str, Any],
-    trials: StudyTrials,
-    cell: str | None,
-) -> list[Finding]:
+def _find(study: Mapping[str, Any], trials: StudyTrials, cell: str | None) -> list[Finding]:
     best = {key: trial for key, trial in trials.best_of_cells().items() if cell in (None, key)}
     if not best:
         return []

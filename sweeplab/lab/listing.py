@@ -323,7 +323,7 @@ def read_trials(folder: StudyFolder) -> list[Trial]:
 
 def has_one_task(folder: StudyFolder) -> bool:
     """Return whether all runs of a study learn one task; runs are read only if its plan lets tasks differ."""
-    return not tasks_may_differ(folder) or have_one_task(run.read_start().values for run in folder.runs())
+    return not _tasks_may_differ(folder) or have_one_task(run.read_start().values for run in folder.runs())
 
 
 def loss_unit_of(folder: StudyFolder) -> str:
@@ -331,7 +331,7 @@ def loss_unit_of(folder: StudyFolder) -> str:
     return loss_unit(run.read_start().values.objective for run in islice(folder.runs(), 1))
 
 
-def tasks_may_differ(folder: StudyFolder) -> bool:
+def _tasks_may_differ(folder: StudyFolder) -> bool:
     """Return whether a study's plan lets its runs learn different tasks."""
     cells = folder.read(folder.plan_file)["cells"]
     return any(name in TASK for cell in cells for name in (*cell["values"], *cell["search"]))
@@ -355,7 +355,7 @@ class StudyTrials:
     @cached_property
     def _rankings(self) -> list[Ranking]:
         by_task: dict[str, list[Trial]] = defaultdict(list)
-        differ = self.folder.plan_file.exists() and tasks_may_differ(self.folder)
+        differ = self.folder.plan_file.exists() and _tasks_may_differ(self.folder)
         for trial in self.all:
             if trial.has_value:
                 by_task[task_of(trial.start.values) if differ else ""].append(trial)

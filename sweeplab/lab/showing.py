@@ -61,7 +61,7 @@ def study_row(folder: StudyFolder, job: str = "") -> dict[str, Any]:
         best = None
     done = sum(each.counted for each in cells)
     try:
-        planned, state = n_planned(folder), StudyState.QUEUED if job else study_state(folder)
+        planned, state = _n_planned(folder), StudyState.QUEUED if job else study_state(folder)
     except DamagedFile:  # `show` and `doctor` say what is wrong
         planned, state = None, StudyState.INTERRUPTED
     return {
@@ -78,7 +78,7 @@ def study_row(folder: StudyFolder, job: str = "") -> dict[str, Any]:
     }
 
 
-def n_planned(folder: StudyFolder) -> int | None:
+def _n_planned(folder: StudyFolder) -> int | None:
     """Return how many trials a study's current budget asks for; None if it sets no number."""
     if folder.read(folder.canonical_file)["budget"]["trials_per_cell"] is None:
         return None

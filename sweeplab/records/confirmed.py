@@ -57,8 +57,7 @@ def read_confirmed(folder: StudyFolder) -> list[Confirmed]:
         return [Confirmed.from_json(each) for each in json.loads(read_bytes(folder.confirm_file))]
 
 
-def looks_file(lab: Path) -> Path:
-    """Return the file with a line for each look."""
+def _looks_file(lab: Path) -> Path:
     return lab / "looks.jsonl"
 
 
@@ -72,13 +71,13 @@ def record_look(folder: StudyFolder, text_digest: str, confirmed: Sequence[Confi
     before = [known for known in _looks(folder.lab) if known["text"] == text_digest]
     if look in before:
         return before.index(look) + 1
-    with opened(looks_file(folder.lab), "ab") as file:
+    with opened(_looks_file(folder.lab), "ab") as file:
         file.write(f"{json.dumps(look)}\n".encode())
     return len(before) + 1
 
 
 def _looks(lab: Path) -> Iterator[dict[str, Any]]:
-    file = looks_file(lab)
+    file = _looks_file(lab)
     if file.exists():
         with reading(file, "put a copy of it back"):
             yield from map(json.loads, read_bytes(file).decode().splitlines())

@@ -294,7 +294,7 @@ def _rows(trials: Sequence[tuple[int, FrozenTrial]]) -> list[_Row]:
     gains = _Gains([(cell, trial) for cell, trial in trials if trial.state == TrialState.COMPLETE])
     rows, diverged = [], []
     for cell, trial in trials:
-        if is_diverged(trial):
+        if _is_diverged(trial):
             diverged.append((cell, trial))
         elif (expected := gains.final(cell, trial)) is not None:
             rows.append(_Row(cell, trial.params, *expected))
@@ -334,8 +334,7 @@ class _Gains:
         return math.log(value) + float(np.median(gains)), EXTRAPOLATED**2 + float(np.var(gains))
 
 
-def is_diverged(trial: FrozenTrial) -> bool:
-    """Return whether a trial diverged."""
+def _is_diverged(trial: FrozenTrial) -> bool:
     return any(broken > 0 for broken in trial.constraints.values())
 
 

@@ -313,7 +313,7 @@ class Space:
         points = (dict(zip(free, point, strict=True)) for point in itertools.product(*listed))
         return (Hyperparameters.of(self._settled(self._constant | point, point)) for point in points)
 
-    def trials_for(self, rule: Rule) -> Iterable[Hyperparameters]:
+    def _trials_for(self, rule: Rule) -> Iterable[Hyperparameters]:
         """Return trials with the values that a rule depends on: all values, or some if there are too many to list."""
         listed = self._listed(rule)
         if listed is None:
@@ -444,7 +444,7 @@ def cells(spec: StudySpec, sizes: Sizes) -> tuple[list[Cell], list[tuple[dict[st
         broken = {rule.text: (rule, why) for _, rule, why in excluded}
         problems = list[Problem]()
         for rule, why in broken.values():
-            trials = (trial for space, *_ in excluded for trial in space.trials_for(rule))
+            trials = (trial for space, *_ in excluded for trial in space._trials_for(rule))
             problems.append(unmet(spec, rule, "cell", sizes, why, trials))
         raise BadInput(*problems)
     return kept, [(space.cell.values, f"{rule.text}{_without_value(why)}") for space, rule, why in excluded]

@@ -65,10 +65,10 @@ def step_flops(values: Hyperparameters) -> float:
 # ---------------------------------------------------------------------- the table
 
 
-def ways_of(values: Hyperparameters, n_cpus: int) -> list[Way]:
+def _ways_of(values: Hyperparameters, n_cpus: int) -> list[Way]:
     """Return the ways in which all cores of this machine's CPU can train runs like `values`."""
     dtypes = [*dict.fromkeys(("float32", precision(values)[0]))]
-    stacks, like = stacks_timed(values), values.replace(device="cpu", compile=True)
+    stacks, like = _stacks_timed(values), values.replace(device="cpu", compile=True)
     compiles = [False] + [True] * compiling_pays(like, math.inf)
     ways = [Way(n_cpus, 1, stack, dtype, done) for dtype in dtypes for done in compiles for stack in stacks]
     return ways + [Way(1, n_cpus, stacks[-1], dtype, False) for dtype in dtypes if n_cpus > 1]
@@ -94,8 +94,7 @@ def precision(values: Hyperparameters) -> tuple[str, str]:
     )
 
 
-def stacks_timed(values: Hyperparameters) -> list[int]:
-    """Return the stacks that are timed for runs like `values`."""
+def _stacks_timed(values: Hyperparameters) -> list[int]:
     if values.model != TRANSFORMER:
         return [1]
     largest = min(MOST_FLOPS / step_flops(values), MOST_BYTES / state_bytes(values))
@@ -107,7 +106,7 @@ def bench(
 ) -> list[BenchRow]:
     """Time the table for runs like `values`, with the way that a plan has taken; return it, the fastest first."""
     n_cpus = taken.workers * taken.threads
-    ways = [*dict.fromkeys([*ways_of(values, n_cpus), taken])]
+    ways = [*dict.fromkeys([*_ways_of(values, n_cpus), taken])]
     products = [Product(n_cpus, 1, dtype) for dtype in dict.fromkeys(way.dtype for way in ways)]
     seconds = measuring.measured(values, train, val, [*products, *ways], again)
     rates = {
@@ -224,7 +223,7 @@ def stack_rates(
     """
     if threads > 1 and n_params(ModelShape.of(values)) >= plan.CPU_STACK_BELOW_PARAMS:
         return {}
-    stacks = [stack for stack in stacks_timed(values) if stack == 1 or stack * workers <= n_runs]
+    stacks = [stack for stack in _stacks_timed(values) if stack == 1 or stack * workers <= n_runs]
     ways = [Way(workers, threads, stack, values.dtype, values.compile) for stack in stacks]
     if any(measuring.known_seconds(values, way) is None for way in ways):
         flops = step_flops(values)

@@ -365,7 +365,7 @@ class _Supervisor:
         if self.interrupts() and not (self.interrupts() == 1 and self.store.n_held()):
             self.commands.set_phase("closing")
             return False
-        if state.phase == "pause" or self.store.n_held():  # by workers that joined from elsewhere
+        if state.phase == "pause" or self.store.n_held():  # by workers of an earlier supervisor
             return True
         if state.phase == "run" and not self.pool.failures and self.store.n_running() and self._has_work():
             self.pool.forget_revisions()  # a worker elsewhere died, and nobody holds its trials

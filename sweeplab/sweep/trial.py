@@ -94,13 +94,13 @@ class SeedCurves:
 
     def value(self, at: Literal["best", "final"]) -> float | None:
         """Return the trial's value: its lowest mean, or the last one."""
-        return self.means.get(self.valued_at(at))
+        return self.means.get(self._valued_at(at))
 
     def valued(self, seed: int, at: Literal["best", "final"]) -> float | None:
         """Return a run's loss at the iteration that gives the trial its value."""
-        return self._at(seed, self.valued_at(at))
+        return self._at(seed, self._valued_at(at))
 
-    def valued_at(self, at: Literal["best", "final"]) -> int:
+    def _valued_at(self, at: Literal["best", "final"]) -> int:
         """Return the iteration that gives the trial its value; -1 if none does."""
         worth = {"best": lambda iteration: -self.means[iteration], "final": lambda iteration: iteration}
         return max(self.means, key=worth[at], default=-1)
@@ -358,7 +358,7 @@ class TrialRuns:
         at = self.spec.objective.at
         if not isinstance(METRICS[self.spec.objective.metric], ModelMetric):
             return self.curves.valued(training.folder.seed, at)
-        before = (point.val_loss for point in evaluated if point.iteration <= self.curves.valued_at(at))
+        before = (point.val_loss for point in evaluated if point.iteration <= self.curves._valued_at(at))
         return next(reversed([*before]), None)
 
     def _stop_reason(self, state: RunState, iteration: int) -> str:

@@ -76,7 +76,7 @@ class Starter(ABC):
         return 0
 
 
-class Pipes(Starter):
+class _Pipes(Starter):
     """A process on this machine: it reads events from our output, and holds our input open as long as we may work.
 
     It writes BEGIN and LEAVE to our input.
@@ -100,7 +100,6 @@ class Pipes(Starter):
         self._may_begin.set()
 
     def await_start(self) -> None:
-        """Wait until we may begin, or our input is closed, or a signal has come."""
         while not (self.closed.is_set() or self._may_begin.wait(WAIT_SECONDS)):
             pass
 
@@ -110,7 +109,6 @@ class Pipes(Starter):
         super()._hear(number, frame)
 
     def emit(self, event: Event) -> None:
-        """Print an event as a line of JSON."""
         try:
             print(event_line(event), file=self._events, flush=True)
         except BrokenPipeError:  # nobody listens any more: save the runs instead of failing them
@@ -120,7 +118,7 @@ class Pipes(Starter):
         """Do nothing: the end of our input sets `closed`."""
 
 
-class Elsewhere(Starter):
+class _Elsewhere(Starter):
     """A process on an unknown other machine; `since` is when it began to run the study.
 
     It follows our trials in their run folders, and gives its commands through the study's storage. A batch system may
@@ -137,8 +135,6 @@ class Elsewhere(Starter):
             print(event.message, file=sys.stderr, flush=True)
 
     def follow(self, folder: StudyFolder, commands: Commands) -> None:
-        """Set `closed` when nobody runs the study any more, or another process does."""
-
         def watch() -> None:
             n_gone = 0
             while n_gone < TIMES_LOOKED:
@@ -218,7 +214,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("threads", type=int)
     asked = parser.parse_args(words)
     work_for_parent()
-    starter = Pipes() if asked.since is None else Elsewhere(asked.since)
+    starter = _Pipes() if asked.since is None else _Elsewhere(asked.since)
     try:
         code = work(starter, StudyFolder(asked.lab, asked.name), asked.threads)
     except StorageUnavailable as error:

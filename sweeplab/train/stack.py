@@ -27,9 +27,15 @@ from sweeplab.files import private_cache
 from sweeplab.hyperparameters import TRANSFORMER, Hyperparameters
 from sweeplab.model.blocks import element_hashes, mask_inputs
 from sweeplab.model.plugged import model_of
-from sweeplab.train.evaluating import Evaluation, LossInputs, StartValues, compiled_losses
+from sweeplab.train.evaluating import (
+    Evaluation,
+    LossInputs,
+    MeasuredModel,
+    StartValues,
+    compiled_losses,
+    measured,
+)
 from sweeplab.train.member import Member, Record, Snapshot
-from sweeplab.train.metrics import MeasuredModel, measured
 from sweeplab.train.optimizers import OPTIMIZERS, adam_, fused_adam_rows_
 from sweeplab.train.program import compiles_whole, load_programs
 from sweeplab.train.run import Run, dropout_rates, is_at_end, shape_key

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _MANY, _ENOUGH = 20_000, 5_000  # rows of a table
 
 
-def tables_and_studies(ctx: typer.Context, incomplete: str) -> list[str]:
+def _tables_and_studies(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the tables, folders and studies that complete `incomplete`; of several studies, the last one."""
     from sweeplab.laws.reading import SUFFIXES
 
@@ -40,7 +40,7 @@ Source = Annotated[
     argument(
         "FILE|STUDY",
         "A .csv, .json, .jsonl or .parquet file, or study names: a,b.",
-        autocompletion=tables_and_studies,
+        autocompletion=_tables_and_studies,
     ),
 ]
 Columns = Annotated[

@@ -194,9 +194,9 @@ def print_confirmed(name: str, cells: Sequence[CellConfirmed], unit: str) -> Non
             "candidates": cell.n_raced,
             "search, validation": cell.searched,
             "fresh seeds, validation": cell.test and cell.validation,
-            "fresh seeds, test": interval_text(cell.test),
+            "fresh seeds, test": _interval_text(cell.test),
             "test minus search": None if cell.optimism is None else f"{cell.optimism:+.4f}",
-            "from the best": interval_text(cell.apart, "+"),
+            "from the best": _interval_text(cell.apart, "+"),
             "verdict": cell.evidence and cell.evidence.verdict,
         }
         for cell in cells
@@ -223,8 +223,7 @@ def print_confirmed(name: str, cells: Sequence[CellConfirmed], unit: str) -> Non
         say(f"{name}: {evidence.basis}")
 
 
-def interval_text(interval: SeedMean | None, sign: str = "") -> str | None:
-    """Write a mean with its interval."""
+def _interval_text(interval: SeedMean | None, sign: str = "") -> str | None:
     if interval is None:
         return None
     value = f"{interval.value:{sign}.4f}"

@@ -58,12 +58,7 @@ class WorkerEngine(ABC):
     # Whether its workers run on this machine and use its resources.
     is_here: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        folder: StudyFolder,
-        spec: Engine,
-        resources: Sequence[WorkerResources],
-    ) -> None:
+    def __init__(self, folder: StudyFolder, spec: Engine, resources: Sequence[WorkerResources]) -> None:
         self.folder, self.spec, self.resources = folder, spec, resources
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 

@@ -98,7 +98,7 @@ def ask(*words: str, script: str | None = None, environment: dict[str, str] | No
     return done.stdout.strip()
 
 
-def job_options(spec: Engine, threads: int) -> list[str]:
+def _job_options(spec: Engine, threads: int) -> list[str]:
     """Return sbatch's options for a job of one worker, or of the supervisor."""
     options = ["--requeue", "--output=/dev/null", "--open-mode=append", f"--cpus-per-task={threads}"]
     options += [f"--signal=B:USR1@{LEAVE_BEFORE}"]
@@ -111,7 +111,7 @@ def submit_head(spec: StudySpec, command: Sequence[str], log: Path) -> str:
     make_folder(log.parent)
     opened(log, "ab").close()  # the shell would follow a link
     script = f"#!/bin/sh\nexport {HEAD}=1\nexec {shlex.join(command)} >>{shlex.quote(str(log))} 2>&1\n"
-    words = ("sbatch", "--parsable", f"--job-name=sweeplab-{spec.name}", *job_options(spec.engine, 1))
+    words = ("sbatch", "--parsable", f"--job-name=sweeplab-{spec.name}", *_job_options(spec.engine, 1))
     try:
         return f"job {ask(*words, script=script).partition(';')[0]}, log {log}"
     except SlurmFailure as error:
@@ -186,7 +186,7 @@ class SlurmEngine(WorkerEngine):
         """
         if not shutil.which("sbatch"):
             raise BadInput(Problem("the engine slurm: there is no sbatch here", CLUSTER))
-        options = (*job_options(spec, spec.threads_elsewhere), *cls._gpus(spec))
+        options = (*_job_options(spec, spec.threads_elsewhere), *cls._gpus(spec))
         try:
             ask("sbatch", "--test-only", *options, "--wrap=true")
         except NoCluster as error:
@@ -212,7 +212,7 @@ class SlurmEngine(WorkerEngine):
         for index in indices:
             opened(self.log(index), "ab").close()  # the shell would follow a link
         log = shlex.quote(str(self.folder.path / "worker"))
-        options = job_options(self.spec, self.resources[indices[0]].threads)
+        options = _job_options(self.spec, self.resources[indices[0]].threads)
         tasks = ",".join(map(str, indices))
         environment = self.environment(indices[0])
         if not self.spec.gpus_per_worker:

@@ -80,11 +80,7 @@ class HistoryTPE(BaseSampler):
         return self._tpe.sample_relative(self._study, trial, search_space)
 
     def sample_independent(
-        self,
-        study: optuna.Study,
-        trial: FrozenTrial,
-        param_name: str,
-        param_distribution: BaseDistribution,
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         """Sample a parameter by itself."""
         return self._tpe.sample_independent(self._study, trial, param_name, param_distribution)
