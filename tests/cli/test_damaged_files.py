@@ -60,11 +60,10 @@ HARMLESS = {("missing", "elapsed.json"), ("hole", "trials.db")}
 
 
 @pytest.fixture
-def study(finished, folder: Path) -> StudyFolder:
+def study(finished, lab: Path) -> StudyFolder:
     """Return a copy of a finished study, beside its study file."""
-    shutil.copy(finished.file, folder)
-    shutil.copytree(finished.lab, folder / "lab")
-    return StudyFolder(folder / "lab", "tiny")
+    shutil.copy(finished.file, lab.parent)
+    return StudyFolder(lab, "tiny")
 
 
 def contents(study: StudyFolder) -> dict[str, bytes]:

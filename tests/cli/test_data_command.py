@@ -63,23 +63,6 @@ def test_a_first_study_is_whole_and_says_its_time(folder: Path, cli: Callable[..
     assert cli("init", "mine", "--data", place).err.startswith("error: studies/mine.yaml: the file exists")
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--data", "none.txt"], "there is no file"),
-        (["--data", "short.txt"], "too few for three splits"),
-        (["--data", "notes", "--minimal"], "--data chooses all values"),
-    ],
-)
-def test_a_first_study_is_refused_in_one_line(
-    folder: Path, cli: Callable[..., Any], words: list[str], says: str
-) -> None:
-    (folder / "short.txt").write_text("a short")
-    refused = cli("study", "init", "mine", *words)
-    assert refused.code == 2 and says in refused.err and refused.err.count("\n") == 1
-    assert not (folder / "mine.yaml").exists()
-
-
 @pytest.mark.slow
 def test_a_path_alone_is_a_study_s_data(folder: Path, cli: Callable[..., Any]) -> None:
     (folder / "a.txt").write_text(TEXT)

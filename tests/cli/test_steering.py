@@ -45,12 +45,6 @@ def wait_for(condition: Callable[[], object], seconds: float = 240) -> None:
         threading.Event().wait(0.05)
 
 
-@pytest.fixture
-def lab(finished, folder: Path) -> Path:
-    """Return a copy of the finished study's lab, where commands find it by themselves."""
-    return shutil.copytree(finished.lab, folder / "lab")
-
-
 def undo(cli, said: str) -> None:
     """Do what a command said takes it back."""
     commands = [line.removeprefix("undo: ") for line in said.splitlines() if line.startswith("undo: ")]
