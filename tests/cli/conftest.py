@@ -1,7 +1,5 @@
 """The command line as a user has it, and one study that has been run to its end."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
 import sys

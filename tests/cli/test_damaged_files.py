@@ -1,7 +1,5 @@
 """A file of a study that is gone or damaged is named with its cure, and nothing is lost by trying."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

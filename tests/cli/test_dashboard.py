@@ -1,7 +1,5 @@
 """`sweeplab dashboard`: whom its server answers, and the page in a real browser while a study runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`sweeplab data`, and a first study of data of one's own."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

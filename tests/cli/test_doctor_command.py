@@ -1,7 +1,5 @@
 """`sweeplab doctor` as a person and a program have it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

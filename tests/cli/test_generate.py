@@ -1,7 +1,5 @@
 """`sweeplab generate` and `sweeplab model next`, on runs of every family, and on one that was trained here."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`export-hf` and `import-hf`: a study's run goes out as a folder, and comes in again under a name."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """No string from outside steers the terminal or is taken for Rich's markup, whatever it is the name or value of."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

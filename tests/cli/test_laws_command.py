@@ -1,7 +1,5 @@
 """`sweeplab laws`: what it prints, what it gives to programs, and what it refuses in one line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`sweeplab laws hyperparameters`: what it prints, what it gives to programs, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`sweeplab laws isoflop` and `sweeplab laws shape`: a file, a study, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

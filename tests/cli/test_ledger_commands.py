@@ -1,7 +1,5 @@
 """`sweeplab laws forecast`, `verify` and `ledger`: sealed before, scored after, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

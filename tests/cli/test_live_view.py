@@ -1,7 +1,5 @@
 """The live view, in a real terminal and drawn from what a supervisor knows; and what Ctrl-C does."""
 
-from __future__ import annotations
-
 import re
 import signal
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`sweeplab mcp`, by the client of the protocol's own SDK."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

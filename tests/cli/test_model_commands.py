@@ -1,7 +1,5 @@
 """`sweeplab model`, as a person and as a program reads it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

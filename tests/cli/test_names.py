@@ -1,7 +1,5 @@
 """What a user types first: a study by its name or its file, short forms, other words, the version."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Labs that may only be read, and labs whose path has what an address gives a meaning to."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Every command that writes a file writes it where it says, and through no link that lies there already."""
 
-from __future__ import annotations
-
 import ast
 import os
 import shutil

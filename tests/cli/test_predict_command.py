@@ -1,7 +1,5 @@
 """`sweeplab predict` on a study of texts with labels, from its file to MLflow."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

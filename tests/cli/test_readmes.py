@@ -21,8 +21,6 @@ for any lines. A number or a digest stands for any other, since it depends on th
 fitted to a table that is the same everywhere, so their numbers may differ by a tenth at most.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import shlex

@@ -1,7 +1,5 @@
 """What every command refuses, in which words: one line, exit 2, nothing printed beside it, and nothing changed."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """A rename or removal that is killed, or that MLflow does not take, leaves a study that can be used or repaired."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from contextlib import closing

@@ -1,7 +1,5 @@
 """`sweeplab report`: a page of a study that has been run, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 from importlib.util import find_spec

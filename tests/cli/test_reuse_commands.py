@@ -1,7 +1,5 @@
 """`study diff`, `best` and warm starts, from one study's results to the next one's."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

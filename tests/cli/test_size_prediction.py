@@ -1,7 +1,5 @@
 """`sweeplab study predict`: the best values and the loss of a size that a study has not tried."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """How commands begin: what they import, and Ctrl-C before they have begun."""
 
-from __future__ import annotations
-
 import os
 import pty
 import signal

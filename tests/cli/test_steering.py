@@ -1,7 +1,5 @@
 """Commands that steer, follow and move studies: on a finished one, and on one that runs in another process."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """What a command prints to may be closed, full, of any encoding, or without a reader."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

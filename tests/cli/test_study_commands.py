@@ -1,7 +1,5 @@
 """The commands on real studies: what they print, for people and for programs, and what they leave behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

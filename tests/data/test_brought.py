@@ -1,7 +1,5 @@
 """What users bring is read as what it is, or refused in one line; nothing of it is executed."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """What a dataset has of learned tokenizers and of pairs, and what a loss on it is in bits a byte."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 The disk is a real one of some megabytes (tmpfs), which another file takes up and gives back.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

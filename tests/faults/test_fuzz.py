@@ -1,7 +1,5 @@
 """Random changes of what people write or bring: none ends in a traceback, late, or in much memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Memory that does not suffice: stacks are halved, runs computed in more parts, and no bit or step is lost by it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Thousands of deaths of simulated workers: no trial is lost, told twice or left behind, and budgets are exact."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

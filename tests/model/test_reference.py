@@ -1,7 +1,5 @@
 """The reference itself: known answers, and its hand-derived gradients against finite differences."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The shapes that signatures say are those of the tensors: checked in a process of its own, for checking takes time."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a plan says of a study, and what it refuses before the first trial."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """Study files written by the program: all that is said is read back."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Commands: read by every process in one order, obeyed within an evaluation, and nothing lost by any of them."""
 
-from __future__ import annotations
-
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """Pruned trials that go on to their end: to the same bits as if never pruned, and counted once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

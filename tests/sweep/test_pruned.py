@@ -1,7 +1,5 @@
 """Pruned trials trained to their end after all: outside of the study, and to the same losses."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

@@ -1,7 +1,5 @@
 """Claims, leases and endings: no trial is held twice or lost, whatever dies between two calls."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

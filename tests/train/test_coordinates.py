@@ -1,7 +1,5 @@
 """The coordinate check: under muP activations after some steps do not depend on the width, under standard they grow."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

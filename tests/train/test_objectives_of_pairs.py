@@ -1,7 +1,5 @@
 """Objectives of pairs, and those of studies/plugins: batches, losses and measures against plain computations."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Half precision and compilation change the bits, not what is learned."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -1,7 +1,5 @@
 """A run computes the same bits in any stack; what it does is its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
