@@ -88,9 +88,7 @@ def test_refits_stand_beside_the_numbers_that_are_identified(more: tuple[str, ..
     ("command", "words"),
     [
         (("fit", "--bootstrap", "3000"), " of 3,000 bootstrap refits"),
-        pytest.param(
-            ("compare", "--laws", "chinchilla,kaplan"), "back-testing chinchilla", marks=pytest.mark.slow
-        ),
+        (("compare", "--laws", "chinchilla,kaplan"), "back-testing chinchilla"),
     ],
 )
 def test_a_terminal_shows_how_far_a_long_fit_is(folder: Path, good: Path, command, words: str) -> None:
@@ -104,17 +102,10 @@ def test_a_terminal_shows_how_far_a_long_fit_is(folder: Path, good: Path, comman
     "command",
     [
         "fit",
-        *(
-            pytest.param(each, marks=pytest.mark.slow)
-            for each in (
-                *(
-                    "forecast --params 1e9 --tokens 1e11",
-                    "compare",
-                    "isoflop --budgets 5",
-                    "next --flops 1e14",
-                ),
-            )
-        ),
+        "forecast --params 1e9 --tokens 1e11",
+        "compare",
+        "isoflop --budgets 5",
+        "next --flops 1e14",
     ],
 )
 def test_what_speaks_against_a_file_is_said_wherever_it_is_fitted(command: str, cli, folder: Path) -> None:

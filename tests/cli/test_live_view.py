@@ -167,7 +167,7 @@ def test_in_a_terminal(finished) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("columns", [60, pytest.param(120, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("columns", [60, 120])
 def test_no_number_of_a_table_is_cut(columns: int, finished) -> None:
     """Each table has all of its numbers whole, in a terminal of any width."""
     lab = ("--lab", str(finished.lab))

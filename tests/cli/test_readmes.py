@@ -410,16 +410,13 @@ def page(
     return at
 
 
-# The study as it is written: four minutes on two quiet cores.
-WHOLE = [pytest.mark.slow, pytest.mark.timeout(3600)]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "size"),
     [
         *((path, "short") for path in READMES),
-        pytest.param(Path("README.md"), "whole", marks=WHOLE),
+        # The study as it is written: four minutes on two quiet cores.
+        pytest.param(Path("README.md"), "whole", marks=pytest.mark.timeout(3600)),
     ],
     ids=str,
 )

@@ -460,9 +460,8 @@ def test_one_state_in_all_views_of_a_study_that_has_ended(cli, folder: Path, vie
     check("failed")
 
 
-@pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
-@pytest.mark.usefixtures("forgets_plugins")
+@pytest.mark.usefixtures("forgets_plugins", "workers_here")
 def test_failed_trials_are_trained_again_and_the_study_goes_on(cli, folder: Path) -> None:
     parts = "from pathlib import Path\nfrom sweeplab.plugins import metric\n@metric('fragile')\n"
     parts += "def fragile(val_loss, iteration, values):\n"

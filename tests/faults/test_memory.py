@@ -65,7 +65,7 @@ def holds(
 @pytest.mark.parametrize(
     ("error", "after"),
     [
-        pytest.param(error, after, id=name, marks=() if after else pytest.mark.slow)
+        pytest.param(error, after, id=name)
         for (name, error), after in zip(ERRORS.items(), (0, 13, 0), strict=True)
     ],
 )

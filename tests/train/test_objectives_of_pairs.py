@@ -190,10 +190,7 @@ def evaluated(
     ("name", "family"),
     [
         *((name, families[0]) for name, families in FAMILIES.items()),
-        *(
-            pytest.param("classification", each, marks=pytest.mark.slow)
-            for each in ("decoder", "encoder_decoder")
-        ),
+        *(("classification", family) for family in ("decoder", "encoder_decoder")),
     ],
 )
 def test_it_is_learned_with_the_same_bits_in_any_stack(
