@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from law_tables import COLUMNS, write_table
+from laws.planted_tuning import World, planted
 from terminal import play
 
 
@@ -187,3 +188,31 @@ def test_a_page_is_written_beside_what_is_printed(cli, folder: Path) -> None:
     as_json = json.loads(cli("laws", "fit", table, *COLUMNS, "--law", "tied", "--report", page, "--json").out)
     assert as_json["report"] == str(page) and as_json["bootstrap"]["refits"] > 0
     assert "tied: estimates and verdicts" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_tuned_hyperparameters_and_a_prediction(cli, folder: Path) -> None:
+    table = folder / "runs.csv"
+    planted(World(3, 3, searched=1, scatter=0.03), 0).frame.to_csv(table, index=False)
+    asked = ("laws", "hyperparameters", table, "--at", "N=3e9,D=1e11,learning_rate=1e-3")
+    said = cli(*asked)
+    assert (said.code, said.err) == (0, "")
+    assert "exponent of params" in said.out and "one learning_rate does not transfer" in said.out
+    assert "expected regret of these values" in said.out and "above the tuned loss" in said.out
+    found = json.loads(cli(*asked, "--json").out)
+    best = found["prediction"]["best"]["learning_rate"]
+    assert best["low"] < best["value"] < best["high"] and best["band"][0] < best["value"] < best["band"][1]
+    assert found["n_cells"] == len(found["cells"]) == 9
+
+
+def test_what_tuned_hyperparameters_lack_is_said_in_a_line(cli, folder: Path) -> None:
+    table = folder / "runs.csv"
+    planted(World(2, 2, searched=1), 0).frame.to_csv(table, index=False)
+    for arguments, message in (
+        (("--columns", "learning_rat=lr"), "--columns has no 'learning_rat'"),
+        (("--columns", "learning_rate=lrr"), "no column 'lrr'"),
+        (("--at", "N=3e9"), "--at lacks tokens, which the law of learning_rate needs"),
+        (("--timescale",), "the timescale needs weight_decay"),
+    ):
+        said = cli("laws", "hyperparameters", table, *arguments)
+        assert said.code == 2 and message in said.err and "Traceback" not in said.err

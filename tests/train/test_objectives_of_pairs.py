@@ -1,6 +1,5 @@
 """Objectives of pairs, and those of studies/plugins: batches, losses and measures against plain computations."""
 
-import hashlib
 import json
 import math
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import plugged
 import pytest
 import torch
 from scipy.stats import pearsonr, spearmanr
+from trained import digest
 
 from sweeplab.data.batches import NO_TARGET, Batch, Pairs, changed, limited
 from sweeplab.data.dataset import Dataset, prepare
@@ -128,15 +128,6 @@ def start_of(data: Dataset, values: Hyperparameters) -> dict[str, torch.Tensor]:
     stack = Stack(values, data.train, data.val)
     stack.admit(Run("start", values.replace(seed=9)))
     return {name: 4 * weight for name, weight in stack.weights("start").items()}
-
-
-def digest(*batches: Batch) -> str:
-    found = hashlib.sha256()
-    for batch in batches:
-        for name, part in zip(Batch._fields, batch, strict=True):
-            if part is not None:
-                found.update(f"{name}{part.shape}".encode() + part.astype("<i8").tobytes())
-    return found.hexdigest()[:16]
 
 
 # ------------------------------------------------------------------ what all do
