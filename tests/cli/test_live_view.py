@@ -150,20 +150,8 @@ def test_in_a_terminal(finished) -> None:
         and " ".join(rows[0].split()) == "cell n params trials complete best value bits per byte"
     )
     assert [row.partition(" ")[0] for row in rows] == [
-        *(
-            "cell",
-            "n_embd=8",
-            "n_embd=16",
-            "n-gram",
-            "to",
-            "best:",
-            "chosen",
-            "not",
-            "tiny:",
-            "report:",
-            "browse:",
-        )
-    ]
+        "cell", "n_embd=8", "n_embd=16", "n-gram", "to", "best:", "chosen", "not", "tiny:", "report:", "browse:"
+    ]  # fmt: skip
 
 
 @pytest.mark.slow
