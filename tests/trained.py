@@ -1,11 +1,12 @@
-"""Runs as they lie in a folder, of any family, as if they had been trained."""
+"""Runs as they lie in a folder, of any family, as if they had been trained; and a digest of what trains them."""
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
-from sweeplab.data.batches import DataKind
+from sweeplab.data.batches import Batch, DataKind
 from sweeplab.data.objectives import n_special, settled_objective
 from sweeplab.data.tokenizers import CharTokenizer, Tokenizer
 from sweeplab.hyperparameters import Hyperparameters
@@ -36,3 +37,13 @@ def run_in(
     facts |= {"labels": labels} if labels else {}
     write_checkpoint(folder, "model", weights, facts | ({"special": special} if special else {}))
     return folder
+
+
+def digest(*batches: Batch) -> str:
+    """Return a digest of all that batches have, the same on every machine."""
+    found = hashlib.sha256()
+    for batch in batches:
+        for name, part in zip(Batch._fields, batch, strict=True):
+            if part is not None:
+                found.update(f"{name}{part.shape}".encode() + part.astype("<i8").tobytes())
+    return found.hexdigest()[:16]

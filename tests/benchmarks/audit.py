@@ -7,8 +7,6 @@ which only the new runs' noise differs, and the median half width is compared wi
 Run: python tests/benchmarks/audit.py [--worlds 40]
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -7,8 +7,6 @@ difference from the reference's, where trials differ by twice what a seed does. 
 the search found lies below the truth. Noise is equal, or up to four times as large in some cells.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ Run: python tests/benchmarks/daily.py LAB [repeats [BEFORE]], on a lab where stu
 commands take turns, also with those of the source tree BEFORE where it is given; the table has medians.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import subprocess

@@ -6,8 +6,6 @@ every second study all pruned trials are promoted at the end. A study that does 
 seed, which repeats it.
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import os

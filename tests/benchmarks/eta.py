@@ -4,8 +4,6 @@ Run: python tests/benchmarks/eta.py [rounds]. Studies of several kinds run in a 
 plan and those of the run are compared with the truth, the end of the last trial.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import sys

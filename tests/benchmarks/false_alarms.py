@@ -10,8 +10,6 @@ Run: python tests/benchmarks/false_alarms.py [--studies 500] [--cells 6 14] [--t
 [--seed 1] [--processes 1]
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

@@ -5,8 +5,6 @@ size twice as large with its forecast sealed, a run of that size, and `laws veri
 benchmark that was stopped goes on. Seconds are those of the first study's command; CPU seconds are of its processes.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -7,8 +7,6 @@ for cells of 3 to 10 times the compute of the largest. The split is of a table l
 with at most a tenth of the largest compute predict the others; copying takes the best run of the largest small cell.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

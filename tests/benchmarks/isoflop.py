@@ -7,8 +7,6 @@ optimum are off alike in all budgets, or drift from one side of it to the other,
 exponent or are the same in all budgets. A share is of the tables that give a number; the others give none.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

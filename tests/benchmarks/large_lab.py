@@ -4,8 +4,6 @@ Run: python tests/benchmarks/large_lab.py [studies] [runs of each] [folder]. One
 folder and its rows in Optuna's storage are then copied under other names.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

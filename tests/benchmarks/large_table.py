@@ -3,8 +3,6 @@
 Run: python tests/benchmarks/large_table.py [ROWS …]   (100000 where none is given; 1000000 takes minutes)
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

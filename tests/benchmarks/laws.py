@@ -5,8 +5,6 @@ Run: python tests/benchmarks/laws.py [coverage noises forecasts tuned halves nea
          [--designs 12 30] [--processes 2] [--table ../shared/data/chinchilla.csv --columns params=N,tokens=D,loss=loss]
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

@@ -8,8 +8,6 @@ flags it more often. On designs that show nothing the departure has the size tha
 Run: python tests/benchmarks/misfit.py [--tables 200] [--noises 0.003 0.01] [--designs 9 30] [--processes 2]
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

@@ -4,8 +4,6 @@ Run: SWEEPLAB_TINYSHAKESPEARE=… python tests/benchmarks/nanogpt.py [rounds]. E
 iterations in their own processes, on all cores, one after the other; which is first alternates.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import subprocess

@@ -7,8 +7,6 @@ a fit of the grid without noise gives.
 Run: python tests/benchmarks/next_runs.py [--tables 100] [--noises 0.003 0.01] [--quantities exponent]
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -3,8 +3,6 @@
 Run: python tests/benchmarks/occupancy.py [trials]. Workers and stacks are as the study plans them; shape P.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -4,8 +4,6 @@ Run: python tests/benchmarks/overhead.py [rounds]. The trainer alone gets the st
 stacks, each up to the iteration where the study ended it, on as many one-thread processes. Neither counts start-up.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -4,8 +4,6 @@ Run: python tests/benchmarks/pages.py LAB NAME [rounds], on a lab where the stud
 own server, and a browser with its own profile.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import time

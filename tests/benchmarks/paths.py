@@ -9,8 +9,6 @@ With `shapes` a law of n_embd and n_layer, or of N alone, is planted on 9 cells 
 noise; `laws fit` chooses. Exponents are those of the planted form, forecasts of one run of twice the largest N.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections import Counter

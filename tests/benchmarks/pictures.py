@@ -4,8 +4,6 @@ Run: python tests/benchmarks/pictures.py LAB NAME, on a lab where the study has 
 and dashboards/mlflow.png.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -6,8 +6,6 @@ Columns: the share of 90% intervals that hold the best learning rate, and the lo
 the share of right activations; of learning rates that are identified; the mean excess of the values over the best.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import zlib

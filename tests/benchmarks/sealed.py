@@ -6,8 +6,6 @@ widths and the three smallest budgets run first; their law forecasts the other c
 verify` scores the forecasts. Studies stay in FOLDER where it is given, and a second call continues from there.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

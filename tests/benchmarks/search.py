@@ -13,8 +13,6 @@ mean loss of the seeds at the chosen learning rate above that at the cell's best
 and repeats, its standard error, and the mean of the worst cell.
 """
 
-from __future__ import annotations
-
 import csv
 import functools
 import os

@@ -1,7 +1,5 @@
 """Provide what every benchmark prints beside its table, and the corpus that benchmarks train on."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

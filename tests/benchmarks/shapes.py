@@ -5,8 +5,6 @@ Run: python tests/benchmarks/shapes.py [rounds] [P B A] [--fastest]. Before timi
 its programs in the cache; compiled float32 runs are then compared with the loop.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import sys

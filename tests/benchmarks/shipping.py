@@ -5,8 +5,6 @@ evaluations and a checkpoint are shipped in three looks each: the start with fou
 end. It prints medians of CPU time per run, for looking at what changed and for looking at all runs each time.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

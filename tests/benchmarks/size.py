@@ -3,8 +3,6 @@
 Lines count comments, docstrings and blank lines. Without a commit only the working tree is measured.
 """
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -5,8 +5,6 @@ processes, to the first claimed trial, and to its first evaluation, which traini
 last trial to that of the results, to the last line and to the command's end. And the CPU seconds of all its processes.
 """
 
-from __future__ import annotations
-
 import os
 import pty
 import shutil

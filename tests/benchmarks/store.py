@@ -7,8 +7,6 @@ a report stands for 40 ms of training. With the URL of a PostgreSQL database the
 is dropped afterwards.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import os

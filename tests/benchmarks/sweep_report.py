@@ -4,8 +4,6 @@ Run: python tests/benchmarks/sweep_report.py [trials] [folder]. The study's runs
 them, with planted losses, and shipped to MLflow; then the command runs three times, each in its own process.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import random

@@ -1,7 +1,5 @@
 """The command line as a user has it, and one study that has been run to its end."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
 import sys
@@ -87,3 +85,9 @@ def finished(shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> F
         else:
             shutil.copytree(made, place, dirs_exist_ok=True)
     return Finished(place / "tiny.yaml", place / "lab", pickle.loads((made / "played.pickle").read_bytes()))
+
+
+@pytest.fixture
+def lab(finished: Finished, folder: Path) -> Path:
+    """Return a copy of the finished study's lab, where commands find it by themselves."""
+    return shutil.copytree(finished.lab, folder / "lab")

@@ -1,7 +1,5 @@
 """The table of commands in sweeplab/cli/README.md, from their own help: `python tests/cli/reference.py` writes it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

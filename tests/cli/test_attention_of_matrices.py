@@ -1,7 +1,5 @@
 """Attention on a person's own matrices: against torch's kernel, against numbers by hand, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

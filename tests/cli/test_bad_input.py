@@ -1,7 +1,5 @@
 """Whatever a user gets wrong is said in a line or a few, with its place, and costs nothing."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The shells' completion, asked as bash, zsh and fish ask."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

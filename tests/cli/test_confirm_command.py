@@ -1,7 +1,5 @@
 """`sweeplab study confirm`, and a study file that asks for it, as a user runs them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Two options that set the same thing differently: every pair is refused in the same words, whichever comes first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import permutations
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A file of a study that is gone or damaged is named with its cure, and nothing is lost by trying."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil
@@ -60,11 +58,10 @@ HARMLESS = {("missing", "elapsed.json"), ("hole", "trials.db")}
 
 
 @pytest.fixture
-def study(finished, folder: Path) -> StudyFolder:
+def study(finished, lab: Path) -> StudyFolder:
     """Return a copy of a finished study, beside its study file."""
-    shutil.copy(finished.file, folder)
-    shutil.copytree(finished.lab, folder / "lab")
-    return StudyFolder(folder / "lab", "tiny")
+    shutil.copy(finished.file, lab.parent)
+    return StudyFolder(lab, "tiny")
 
 
 def contents(study: StudyFolder) -> dict[str, bytes]:
@@ -75,17 +72,11 @@ def contents(study: StudyFolder) -> dict[str, bytes]:
     return {str(file): file.read_bytes() for file in files if file.stat().st_size < 2**30}
 
 
-# Every file and every damage once or more; the whole product is slow.
-PAIRS = {
-    (name, list(DAMAGES)[(at + more) % len(DAMAGES)]) for at, name in enumerate(FILES) for more in (0, 4)
-}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
-        pytest.param(*pair, marks=() if pair in PAIRS else pytest.mark.slow)
+        pair
         for pair in product(FILES, DAMAGES)
         if pair != ("trials.db", "device")  # a link that leads out of the lab
     ],
@@ -112,9 +103,7 @@ def test_a_damaged_file_is_one_line_with_its_cure(name: str, damage: str, study:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["study.json", "trials.db", *(pytest.param(each, marks=pytest.mark.slow) for each in OTHERS)]
-)
+@pytest.mark.parametrize("name", FILES)
 def test_what_else_reads_the_file_says_the_same(name: str, study: StudyFolder, cli) -> None:
     file = study.path / name
     DAMAGES["cut"](file)

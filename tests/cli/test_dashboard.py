@@ -1,10 +1,7 @@
 """`sweeplab dashboard`: whom its server answers, and the page in a real browser while a study runs."""
 
-from __future__ import annotations
-
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -142,8 +139,7 @@ def test_a_look_tells_all_and_the_next_one_only_what_is_new(finished) -> None:
 
 
 @pytest.mark.slow
-def test_resume_runs_a_study_that_nobody_runs(finished, tmp_path: Path) -> None:
-    lab = shutil.copytree(finished.lab, tmp_path / "lab")
+def test_resume_runs_a_study_that_nobody_runs(lab: Path) -> None:
     study = StudyFolder(lab, "tiny")
     (per_cell,) = {len([*study.path.glob(f"runs/{cell.name}/*")]) for cell in study.path.glob("runs/*")}
     give(study, "extend", {"trials_per_cell": str(per_cell + 1)})

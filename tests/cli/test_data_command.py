@@ -1,7 +1,5 @@
 """`sweeplab data`, and a first study of data of one's own."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -61,23 +59,6 @@ def test_a_first_study_is_whole_and_says_its_time(folder: Path, cli: Callable[..
     planned = json.loads(cli("plan", "studies/mine.yaml", "--json").out)
     assert planned["outlook"]["seconds"] <= 300 and len(planned["cells"]) == 3
     assert cli("init", "mine", "--data", place).err.startswith("error: studies/mine.yaml: the file exists")
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--data", "none.txt"], "there is no file"),
-        (["--data", "short.txt"], "too few for three splits"),
-        (["--data", "notes", "--minimal"], "--data chooses all values"),
-    ],
-)
-def test_a_first_study_is_refused_in_one_line(
-    folder: Path, cli: Callable[..., Any], words: list[str], says: str
-) -> None:
-    (folder / "short.txt").write_text("a short")
-    refused = cli("study", "init", "mine", *words)
-    assert refused.code == 2 and says in refused.err and refused.err.count("\n") == 1
-    assert not (folder / "mine.yaml").exists()
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """`sweeplab evaluate` on a study that has been run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

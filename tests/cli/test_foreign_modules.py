@@ -1,7 +1,5 @@
 """Modules in the folder that one stands in are never imported, by a command or by any interpreter that it starts."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

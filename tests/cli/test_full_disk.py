@@ -1,7 +1,5 @@
 """A lab on a disk without a byte left: it can be read, and what would write says so, with what may be deleted."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 import subprocess

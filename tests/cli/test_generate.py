@@ -1,7 +1,5 @@
 """`sweeplab generate` and `sweeplab model next`, on runs of every family, and on one that was trained here."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -125,7 +123,6 @@ def test_the_coldest_temperature_and_the_largest_seed_are_drawn_by(runs, cli) ->
     command = ("generate", "text", "--prompt", "the cat", "--max-new-tokens", "9")
     cold = cli(*command, "--temperature", "1e-320", "--top-k", "27", "--seed", str(2**63 - 1))
     assert cold.code == 0 and cold.out == cli(*command, "--greedy").out
-    assert cli(*command, "--seed", str(2**63)).code == 2
 
 
 def test_a_run_that_came_with_special_tokens_ends_and_names_them_by_its_own(runs, cli) -> None:

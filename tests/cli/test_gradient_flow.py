@@ -1,7 +1,5 @@
 """A study with `track: {gradients: true}`, from its file to `study show` and its page."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every command explains itself, and quickly: its help imports nothing heavy."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

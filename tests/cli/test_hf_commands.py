@@ -1,9 +1,6 @@
 """`export-hf` and `import-hf`: a study's run goes out as a folder, and comes in again under a name."""
 
-from __future__ import annotations
-
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,12 +21,6 @@ FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
 )
-
-
-@pytest.fixture
-def lab(finished, folder: Path) -> Path:
-    """Return a copy of the finished study's lab, where commands find it by themselves."""
-    return shutil.copytree(finished.lab, folder / "lab")
 
 
 def test_out_and_in_again_it_writes_the_same_text(cli, lab: Path) -> None:

@@ -1,12 +1,9 @@
 """No string from outside steers the terminal or is taken for Rich's markup, whatever it is the name or value of."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
 import re
-import shutil
 import subprocess
 import sys
 from io import StringIO
@@ -68,8 +65,8 @@ def checked(said: Any) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
-def test_every_argument_and_option(cli, finished, folder: Path, words: tuple[str, ...]) -> None:
-    shutil.copytree(finished.lab, folder / "lab")
+@pytest.mark.usefixtures("lab")
+def test_every_argument_and_option(cli, folder: Path, words: tuple[str, ...]) -> None:
     (folder / "tiny.yaml").write_text(STUDY)
     parameters = commands()[words].params
     arguments = [each for each in parameters if each.param_type_name == "argument"]
@@ -127,8 +124,7 @@ def test_headings_and_cells_of_a_table(cli, folder: Path, words: tuple[str, ...]
     checked(cli("laws", words[0], "points.csv", "--columns", f"loss={heading}", *words[1:]))
 
 
-def test_files_of_a_lab(cli, finished, folder: Path) -> None:
-    lab = shutil.copytree(finished.lab, folder / "lab")
+def test_files_of_a_lab(cli, lab: Path) -> None:
     study = StudyFolder(lab, "tiny")
     for file in [*study.path.rglob("*.json"), *study.path.rglob("*.jsonl"), *study.path.rglob("*.log")]:
         text = file.read_text()

@@ -1,7 +1,5 @@
 """`sweeplab laws audit`, and how every `laws` command counts, on a study that was really trained."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

@@ -1,34 +1,23 @@
 """`sweeplab laws`: what it prints, what it gives to programs, and what it refuses in one line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from law_tables import COLUMNS, write_table
+from laws.planted_tuning import World, planted
 from terminal import play
-
-COLUMNS = ("--columns", "params=N,tokens=D,loss=val")
-
-
-def write(path: Path, sizes, tokens_per_param, noise: float = 0.003) -> Path:
-    n = np.repeat(sizes, len(tokens_per_param))
-    d = n * np.tile(tokens_per_param, len(sizes))
-    error = np.random.default_rng(3).normal(0, noise, len(n))
-    loss = (1.8 + 480 / n**0.35 + 2085 / d**0.37) * np.exp(error)
-    np.savetxt(path, np.c_[n, d, loss], delimiter=",", header="N,D,val", comments="")
-    return path
 
 
 @pytest.fixture
 def good(folder: Path) -> Path:
-    return write(folder / "good.csv", np.geomspace(1e6, 1e8, 6), (2, 6, 20, 60, 200))
+    return write_table(folder / "good.csv", np.geomspace(1e6, 1e8, 6), (2, 6, 20, 60, 200))
 
 
 @pytest.fixture
 def ray(folder: Path) -> Path:
-    return write(folder / "ray.csv", np.geomspace(1e6, 1e9, 12), (20,))
+    return write_table(folder / "ray.csv", np.geomspace(1e6, 1e9, 12), (20,))
 
 
 def test_a_good_table(cli, good: Path) -> None:
@@ -56,11 +45,6 @@ def test_of_an_unknown_tuning_no_number_is_identified_and_one_line_says_what_it_
             "sealed"
         ]
         assert entry["predicted"]["verdict"]["verdict"] == "weak"
-
-
-def test_a_wrong_word_for_the_tuning_is_refused(cli, good: Path) -> None:
-    said = cli("laws", "fit", good, *COLUMNS, "--tuned", "eech")
-    assert said.code == 2 and said.err.strip().endswith("did you mean 'each'?")
 
 
 def test_a_ray_gives_no_numbers_and_says_why(cli, ray: Path) -> None:
@@ -105,9 +89,7 @@ def test_refits_stand_beside_the_numbers_that_are_identified(more: tuple[str, ..
     ("command", "words"),
     [
         (("fit", "--bootstrap", "3000"), " of 3,000 bootstrap refits"),
-        pytest.param(
-            ("compare", "--laws", "chinchilla,kaplan"), "back-testing chinchilla", marks=pytest.mark.slow
-        ),
+        (("compare", "--laws", "chinchilla,kaplan"), "back-testing chinchilla"),
     ],
 )
 def test_a_terminal_shows_how_far_a_long_fit_is(folder: Path, good: Path, command, words: str) -> None:
@@ -121,22 +103,15 @@ def test_a_terminal_shows_how_far_a_long_fit_is(folder: Path, good: Path, comman
     "command",
     [
         "fit",
-        *(
-            pytest.param(each, marks=pytest.mark.slow)
-            for each in (
-                *(
-                    "forecast --params 1e9 --tokens 1e11",
-                    "compare",
-                    "isoflop --budgets 5",
-                    "next --flops 1e14",
-                ),
-            )
-        ),
+        "forecast --params 1e9 --tokens 1e11",
+        "compare",
+        "isoflop --budgets 5",
+        "next --flops 1e14",
     ],
 )
 def test_what_speaks_against_a_file_is_said_wherever_it_is_fitted(command: str, cli, folder: Path) -> None:
     """Half of the runs repeat their text: that is no noise, and no law of params and tokens has it."""
-    path = write(folder / "runs.csv", np.geomspace(1e6, 1e8, 6), (2, 6, 20, 60, 200))
+    path = write_table(folder / "runs.csv", np.geomspace(1e6, 1e8, 6), (2, 6, 20, 60, 200))
     n, d, loss = np.loadtxt(path, delimiter=",", skiprows=1).T
     epochs = np.tile([1, 16], 15)
     table = np.c_[n, d, loss * np.exp(0.05 * np.log(epochs)), epochs]
@@ -181,3 +156,63 @@ def test_a_large_table_comes_with_a_hint_to_thin_it(cli, folder: Path) -> None:
     hint = "20,001 rows are read; fitting them takes a while; --where 'line % 4 == 0' takes 5,000 of them"
     assert hint in cli("laws", "shape", "large.csv").err
     assert "rows are read" not in cli("laws", "shape", "large.csv", "--where", "line % 4 == 0").err
+
+
+def test_laws_are_compared_on_a_good_table(cli, good: Path) -> None:
+    said = cli("laws", "compare", good, *COLUMNS, "--laws", "chinchilla,kaplan")
+    assert (said.code, said.err) == (0, "")
+    lines = said.out.splitlines()
+    assert lines[0].startswith("30 rows; cuts in flops: ")
+    rows = {line.split()[0]: line for line in lines[3:5]}
+    assert rows["chinchilla"].rstrip().endswith("not seen") and rows["kaplan"].rstrip().endswith("flagged")
+    assert "chinchilla is off by " in said.out and "kaplan does not fit: " in said.out
+
+
+@pytest.mark.slow
+def test_a_ray_cannot_show_a_misfit(cli, ray: Path) -> None:
+    said = cli("laws", "compare", ray, *COLUMNS, "--laws", "chinchilla")
+    assert said.code == 0
+    assert "this design cannot show a misfit: all rows lie near one ray" in said.out
+
+
+@pytest.mark.slow
+def test_a_page_is_written_beside_what_is_printed(cli, folder: Path) -> None:
+    table = write_table(folder / "runs.csv", np.geomspace(1e6, 1e8, 4), (5, 20, 80), seed=1)
+    page = table.with_name("law.html")
+    said = cli("laws", "fit", table, *COLUMNS, "--report", page)
+    assert (said.code, said.err) == (0, "")
+    assert said.out.splitlines()[-1] == str(page)
+    text = page.read_text(encoding="utf-8")
+    assert "tied: estimates and verdicts" not in text and "chinchilla: estimates and verdicts" in text
+    assert "runs.csv" in text and "Learning curves" not in text
+    as_json = json.loads(cli("laws", "fit", table, *COLUMNS, "--law", "tied", "--report", page, "--json").out)
+    assert as_json["report"] == str(page) and as_json["bootstrap"]["refits"] > 0
+    assert "tied: estimates and verdicts" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_tuned_hyperparameters_and_a_prediction(cli, folder: Path) -> None:
+    table = folder / "runs.csv"
+    planted(World(3, 3, searched=1, scatter=0.03), 0).frame.to_csv(table, index=False)
+    asked = ("laws", "hyperparameters", table, "--at", "N=3e9,D=1e11,learning_rate=1e-3")
+    said = cli(*asked)
+    assert (said.code, said.err) == (0, "")
+    assert "exponent of params" in said.out and "one learning_rate does not transfer" in said.out
+    assert "expected regret of these values" in said.out and "above the tuned loss" in said.out
+    found = json.loads(cli(*asked, "--json").out)
+    best = found["prediction"]["best"]["learning_rate"]
+    assert best["low"] < best["value"] < best["high"] and best["band"][0] < best["value"] < best["band"][1]
+    assert found["n_cells"] == len(found["cells"]) == 9
+
+
+def test_what_tuned_hyperparameters_lack_is_said_in_a_line(cli, folder: Path) -> None:
+    table = folder / "runs.csv"
+    planted(World(2, 2, searched=1), 0).frame.to_csv(table, index=False)
+    for arguments, message in (
+        (("--columns", "learning_rat=lr"), "--columns has no 'learning_rat'"),
+        (("--columns", "learning_rate=lrr"), "no column 'lrr'"),
+        (("--at", "N=3e9"), "--at lacks tokens, which the law of learning_rate needs"),
+        (("--timescale",), "the timescale needs weight_decay"),
+    ):
+        said = cli("laws", "hyperparameters", table, *arguments)
+        assert said.code == 2 and message in said.err and "Traceback" not in said.err

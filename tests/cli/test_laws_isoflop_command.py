@@ -1,7 +1,5 @@
 """`sweeplab laws isoflop` and `sweeplab laws shape`: a file, a study, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -60,9 +58,7 @@ def test_the_shape_of_a_file(cli, folder: Path) -> None:
 
 
 def test_a_real_study_of_two_cells(cli, finished) -> None:
-    """Two sizes, trained for real: every approach says why it has no number, and the shape too."""
-    refused = cli("laws", "isoflop", "tiny", "--lab", finished.lab)
-    assert refused.code == 2 and "the table has 2 sizes; the best size needs 3" in refused.err
+    """Two sizes, trained for real: it says why it has no number."""
     found = json.loads(cli("laws", "shape", "tiny", "--lab", finished.lab, "--json").out)
     assert [(each["n_layer"], each["n_embd"]) for each in found["cells"]] == [(1, 8), (1, 16)]
     assert not found["derived"] and found["law"] is None

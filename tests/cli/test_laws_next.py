@@ -1,7 +1,5 @@
 """`sweeplab laws next`: what it prints, what it gives to programs, and the study file that it writes."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """The live view, in a real terminal and drawn from what a supervisor knows; and what Ctrl-C does."""
 
-from __future__ import annotations
-
 import re
 import signal
 from dataclasses import replace
@@ -152,24 +150,12 @@ def test_in_a_terminal(finished) -> None:
         and " ".join(rows[0].split()) == "cell n params trials complete best value bits per byte"
     )
     assert [row.partition(" ")[0] for row in rows] == [
-        *(
-            "cell",
-            "n_embd=8",
-            "n_embd=16",
-            "n-gram",
-            "to",
-            "best:",
-            "chosen",
-            "not",
-            "tiny:",
-            "report:",
-            "browse:",
-        )
-    ]
+        "cell", "n_embd=8", "n_embd=16", "n-gram", "to", "best:", "chosen", "not", "tiny:", "report:", "browse:"
+    ]  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("columns", [60, pytest.param(120, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("columns", [60, 120])
 def test_no_number_of_a_table_is_cut(columns: int, finished) -> None:
     """Each table has all of its numbers whole, in a terminal of any width."""
     lab = ("--lab", str(finished.lab))

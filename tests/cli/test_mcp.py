@@ -1,7 +1,5 @@
 """`sweeplab mcp`, by the client of the protocol's own SDK."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -11,16 +9,11 @@ from typing import Any
 import anyio
 import pytest
 from cli.conftest import STUDY, Finished
+from law_tables import TABLE
 from mcp import Client, StdioServerParameters
 
 from sweeplab.cli.mcp import TOOLS, Reach, Tools
 from sweeplab.errors import BadInput
-
-TABLE = "params,tokens,loss\n" + "".join(
-    f"{n},{d},{1.7 + 400 / n**0.34 + 410 / d**0.28:.4f}\n"
-    for n in (1e6, 3e6, 1e7, 3e7, 1e8)
-    for d in (1e8, 3e8, 1e9, 3e9)
-)
 
 
 @pytest.fixture

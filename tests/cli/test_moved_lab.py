@@ -1,7 +1,5 @@
 """A lab that was moved or copied is whole where it is, and what is done there stays there."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

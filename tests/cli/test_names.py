@@ -1,7 +1,5 @@
 """What a user types first: a study by its name or its file, short forms, other words, the version."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -76,9 +74,8 @@ def test_a_wrong_word_is_answered_with_the_command(typed: str, meant: str, cli) 
     ids=" ".join,
 )
 def test_without_a_name_it_looks_at_the_study_that_was_run_last_and_says_so(
-    words: tuple[str, ...], cli, finished, folder: Path
+    words: tuple[str, ...], cli, lab: Path
 ) -> None:
-    lab = shutil.copytree(finished.lab, folder / "lab")
     studies = lab / "studies"
     shutil.copytree(studies / "tiny", studies / "another")
     for file in ("study.json", "elapsed.json"):
@@ -111,15 +108,6 @@ def test_the_version(cli) -> None:
 )
 def test_other_words_of_the_field_are_understood(said: str, known: list[str], meant: str) -> None:
     assert nearest(said, known) == meant
-
-
-@pytest.mark.parametrize(
-    ("override", "meant"),
-    [("beta1=0.9", "betas"), ("sampler=bayes", "tpe"), ("budget.n_trials=3", "trials_per_cell")],
-)
-def test_overrides_in_other_words(override: str, meant: str, cli, finished) -> None:
-    said = cli("plan", finished.file, "-o", override)
-    assert said.code == 2 and said.err.endswith(f"did you mean {meant!r}?\n")
 
 
 @pytest.mark.parametrize("command", ["run", "plan"])

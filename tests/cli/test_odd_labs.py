@@ -1,7 +1,5 @@
 """Labs that may only be read, and labs whose path has what an address gives a meaning to."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -107,10 +105,8 @@ def test_a_lab_whose_path_is_no_text_is_refused_in_a_line(
 
 
 @pytest.fixture
-def read_only(finished, folder: Path) -> Iterator[Path]:
+def read_only(lab: Path) -> Iterator[Path]:
     """Return a copy of a study's lab in which nothing may be written."""
-    lab = folder / "lab"
-    shutil.copytree(finished.lab, lab)
     everything = [lab, *lab.rglob("*")]
     for each in everything:
         each.chmod(each.stat().st_mode & ~0o222)
@@ -141,9 +137,8 @@ def test_a_lab_that_may_only_be_read_is_read(read_only: Path) -> None:
         assert "ok    storage    whole; trials: 4" in text and "ok    tracking   answers; studies: 1" in text
 
 
-def test_a_file_of_trials_is_opened_by_the_machine_alone_that_runs_the_study(finished, folder, cli) -> None:
-    shutil.copytree(finished.lab, folder / "lab")
-    study = StudyFolder(folder / "lab", "tiny")
+def test_a_file_of_trials_is_opened_by_the_machine_alone_that_runs_the_study(cli, lab: Path) -> None:
+    study = StudyFolder(lab, "tiny")
     with study.held("busy"):
         assert cli("study", "show", "tiny").code == 0
         # As a machine sees it that has the same disk.

@@ -1,7 +1,5 @@
 """A run is opened by whatever it is called."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

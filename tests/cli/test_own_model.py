@@ -1,7 +1,5 @@
 """A study of a plugin's model: searched by its own rows, killed and continued with the same bits, and used."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Every block of studies/OWN.md and AGENTS.md runs as it stands, each page in one folder, from top to bottom."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

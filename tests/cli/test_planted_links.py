@@ -1,23 +1,17 @@
 """Every command that writes a file writes it where it says, and through no link that lies there already."""
 
-from __future__ import annotations
-
 import ast
 import os
 import shutil
 from pathlib import Path
 
 import pytest
+from law_tables import TABLE
 
 import sweeplab
 from sweeplab.errors import BadInput
 from sweeplab.records.runs import append_lines
 
-TABLE = "params,tokens,loss\n" + "".join(
-    f"{n},{d},{1.7 + 400 / n**0.34 + 410 / d**0.28:.4f}\n"
-    for n in (1e6, 3e6, 1e7, 3e7, 1e8)
-    for d in (1e8, 3e8, 1e9, 3e9)
-)
 # Each writes into the folder `out`, or into a folder of reports in the lab.
 COMMANDS = {
     "init": ("init", "mine", "--output", "out/mine.yaml", "--force"),
@@ -35,8 +29,7 @@ NAMES = ("{}.tmp", "{}.part", "{}.new", "{}~", ".{}.swp", ".{}.tmp", "{}.{pid}.t
 
 
 @pytest.fixture
-def place(folder: Path, finished) -> Path:
-    shutil.copytree(finished.lab, folder / "lab")
+def place(folder: Path, lab: Path) -> Path:
     (folder / "points.csv").write_text(TABLE)
     (folder / "out").mkdir()
     return folder

@@ -1,7 +1,5 @@
 """A curve as a terminal shows it: it fits, its ends are where they belong, and what is no number is left out."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

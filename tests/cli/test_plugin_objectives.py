@@ -1,7 +1,5 @@
 """Studies of the objectives in studies/plugins: asked about, planned, run, evaluated and used, from file to MLflow."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

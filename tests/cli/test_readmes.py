@@ -21,8 +21,6 @@ for any lines. A number or a digest stands for any other, since it depends on th
 fitted to a table that is the same everywhere, so their numbers may differ by a tenth at most.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import shlex
@@ -412,16 +410,13 @@ def page(
     return at
 
 
-# The study as it is written: four minutes on two quiet cores.
-WHOLE = [pytest.mark.slow, pytest.mark.timeout(3600)]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "size"),
     [
         *((path, "short") for path in READMES),
-        pytest.param(Path("README.md"), "whole", marks=WHOLE),
+        # The study as it is written: four minutes on two quiet cores.
+        pytest.param(Path("README.md"), "whole", marks=pytest.mark.timeout(3600)),
     ],
     ids=str,
 )

@@ -1,7 +1,5 @@
 """What every command refuses, in which words: one line, exit 2, nothing printed beside it, and nothing changed."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 from cli.conftest import STUDY, Finished, Said
 from hf.models import GPT2, run_of, small
+from law_tables import write_table
 from trained import run_in
 
 from sweeplab.data.tokenizers import ByteTokenizer, IdsTokenizer
@@ -38,6 +37,14 @@ REFUSED = [
     ("show fresh.yaml", "no study 'fresh' in {lab} yet; sweeplab study run fresh runs it"),
     ("export fresh.yaml --output x.csv", "no study 'fresh' in {lab} yet; sweeplab study run fresh runs it"),
     ("run nowhere.yaml", f"nowhere.yaml: {NO_FILE}"),
+    ("plan tiny.yaml -o beta1=0.9", "; did you mean 'betas'?\n"),
+    ("plan tiny.yaml -o sampler=bayes", "; did you mean 'tpe'?\n"),
+    ("plan tiny.yaml -o budget.n_trials=3", "; did you mean 'trials_per_cell'?\n"),
+    ("study predict tiny --at n_layer=2", "--at lacks n_embd, which the grid of tiny has; allowed: n_embd=16"),
+    ("study predict tiny --at n_ebd=2", "--at n_ebd=2: 'n_ebd' is unknown"),
+    ("study predict tiny --at n_embd=33", "no cell meets 'n_embd % n_head == 0' where n_embd is 33"),
+    ("study predict tiny --at n_embd=big", "n_embd"),
+    ("study predict tiny --at n_embd=32 --seal", "there is no loss to seal"),
     ("run tiny.yml", f"tiny.yml: {NO_FILE} or directory; did you mean 'tiny.yaml'?"),
     ("run .", ".: is no file"),
     ("run tiny.yaml --name a/b", "--name a/b: name is not a valid study name"),
@@ -88,6 +95,9 @@ REFUSED = [
     ("init mine --grid max_iters", "--grid max_iters has no list of values; allowed: max_iters=A,B,C"),
     ("plan tiny.yaml --grid layerz=1,2", "--grid layerz=1,2: unknown hyperparameter 'layerz'"),
     ("plan tiny.yaml --search dropout=high..low", "--search dropout=high..low is not a range of dropout; allowed"),
+    ("init new --data none.txt", "there is no file"),
+    ("init new --data short.txt", "too few for three splits"),
+    ("init new --data short.txt --minimal", "--data chooses all values"),
     ("init tiny --output tiny.yaml", "tiny.yaml: the file exists already; allowed: --force"),
     ("init mine --output no/such.yaml", f"no/such.yaml: {NO_FILE} or directory"),
     *((f"init {name}", "cannot be a study's name") for name in ("../mine", "'a b'", "''", ".hidden")),
@@ -145,6 +155,7 @@ REFUSED = [
     ("laws fit runs.csv --columns params=n,tokens=D,loss=val", "runs.csv: no column 'n'; allowed: N, D, val"),
     ("laws fit runs.csv --columns parms=N", "--columns has no 'parms'"),
     ("laws fit runs.csv --columns params=D,tokens=N*1e-9,loss=val", "are params and tokens swapped"),
+    (f"laws fit runs.csv {COLUMNS} --tuned eech", "did you mean 'each'?"),
     (f"laws fit runs.csv {COLUMNS} --law kaplen", "there is no law 'kaplen'"),
     (f"laws fit runs.csv {COLUMNS} --delta big", "--delta 'big'; allowed: auto, least-squares or"),
     (f"laws fit runs.csv {COLUMNS} --flops -1", "--flops -1"),
@@ -192,18 +203,16 @@ def place(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(finished.lab, place / "lab")
     (place / "tiny.yaml").write_text(STUDY)
     (place / "fresh.yaml").write_text(STUDY.replace("tiny", "fresh"))
+    (place / "short.txt").write_text("a short")
     (place / "mine.yaml").write_text("columns: [stat]\nsort: {by: best_val_loss}\n")
     (place / "none.csv").write_text("N,D,val\n1e6,2e7,\n2e6,4e7,nan\n")
     for name in ("out", "pipe"):
         (place / name).mkdir()
     os.mkfifo(place / "pipe" / "config.json")
     os.mkfifo(place / "pipe.csv")
-    n = np.repeat(np.geomspace(1e6, 1e8, 6), 5)
-    d = n * np.tile((2, 6, 20, 60, 200), 6)
-    rows = np.c_[
-        n, d, (1.8 + 480 / n**0.35 + 2085 / d**0.37) * np.exp(np.random.default_rng(3).normal(0, 0.003, 30))
-    ]
-    tables = {"runs": rows, "few": rows[[0, 1, 5, 6]], "negative": np.r_[rows[:1] * [-1e-6, 1, 1], rows]}
+    table = write_table(place / "runs.csv", np.geomspace(1e6, 1e8, 6), (2, 6, 20, 60, 200))
+    rows = np.loadtxt(table, delimiter=",", skiprows=1)
+    tables = {"few": rows[[0, 1, 5, 6]], "negative": np.r_[rows[:1] * [-1e-6, 1, 1], rows]}
     for name, table in tables.items():
         np.savetxt(place / f"{name}.csv", table, delimiter=",", header="N,D,val", comments="")
     tokenizer = open_run("tiny", finished.lab).tokenizer

@@ -1,9 +1,6 @@
 """A rename or removal that is killed, or that MLflow does not take, leaves a study that can be used or repaired."""
 
-from __future__ import annotations
-
 import os
-import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -17,14 +14,6 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.tracking.connection import connect, tracking_uri
 
 KILLED = 9
-
-
-@pytest.fixture
-def lab(finished, folder: Path) -> Path:
-    """Return a copy of the lab with a finished study, beside its study file."""
-    shutil.copy(finished.file, folder)
-    shutil.copytree(finished.lab, folder / "lab")
-    return folder / "lab"
 
 
 def killed_before(name: str, lab: Path, monkeypatch: pytest.MonkeyPatch, call, *arguments: str) -> None:
@@ -62,10 +51,10 @@ def assert_agrees(lab: Path, before: dict) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["finish_renaming", "_rename_in_storage", "write_whole"])
-def test_repair_finishes_a_rename_that_was_killed(step: str, lab: Path, cli, monkeypatch) -> None:
+def test_repair_finishes_a_rename_that_was_killed(step: str, lab: Path, finished, cli, monkeypatch) -> None:
     before = show_study(StudyFolder(lab, "tiny"))
     killed_before(step, lab, monkeypatch, moving.rename_study, "other")
-    for words in ("run tiny.yaml --name other --quiet", "doctor other"):
+    for words in (f"run {finished.file} --name other --quiet", "doctor other"):
         said = cli(*words.split())
         assert said.code and "a rename was interrupted" in said.out + said.err, said
         assert "sweeplab study repair other" in said.out + said.err
@@ -83,11 +72,11 @@ def test_the_same_command_finishes_a_rename_that_was_killed_after_mlflow(lab: Pa
 
 
 @pytest.mark.slow
-def test_a_name_that_mlflow_has_changes_nothing(lab: Path, cli) -> None:
+def test_a_name_that_mlflow_has_changes_nothing(lab: Path, finished, cli) -> None:
     connect(lab, tracking_uri(lab)).create_experiment("other")
     said = cli("study", "rename", "tiny", "other", "--yes")
     assert said.code == 2 and "has an experiment 'other'; give another name" in said.err
-    assert cli("study", "run", "tiny.yaml", "--quiet").code == 0
+    assert cli("study", "run", finished.file, "--quiet").code == 0
 
 
 def test_the_same_command_finishes_a_removal_that_was_killed(lab: Path, cli, monkeypatch) -> None:

@@ -1,10 +1,7 @@
 """`sweeplab report`: a page of a study that has been run, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import re
-import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -42,9 +39,7 @@ def test_a_dashboard_of_ones_own_and_json(cli, finished, folder: Path) -> None:
 
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
-def test_two_studies_are_compared(cli, finished, tmp_path: Path) -> None:
-    shutil.copytree(finished.lab, tmp_path / "lab")
-    lab = tmp_path / "lab"
+def test_two_studies_are_compared(cli, finished, lab: Path) -> None:
     ran = cli("study", "run", finished.file, "--lab", lab, "--name", "longer", "-o", "max_iters=40", "--json")
     assert ran.code == 0, ran.err
     said = cli("report", "compare", "tiny", "longer", "--lab", lab)

@@ -1,7 +1,5 @@
 """The best trials of real studies, trained again from the file that `study best` writes: every bit is the same."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,11 +1,8 @@
 """`study diff`, `best` and warm starts, from one study's results to the next one's."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -46,12 +43,6 @@ def squared(x):
 def bits(val_loss, iteration, values):
     return val_loss / 0.6931471805599453
 """
-
-
-@pytest.fixture
-def lab(finished, folder: Path) -> Path:
-    """Return a copy of the finished study's lab, where commands find it by themselves."""
-    return shutil.copytree(finished.lab, folder / "lab")
 
 
 def values(lab: Path, name: str) -> list[float]:

@@ -1,7 +1,5 @@
 """`sweeplab study predict`: the best values and the loss of a size that a study has not tried."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -104,19 +102,3 @@ def test_a_study_of_few_trials_gives_the_nearest_cell_s_values_and_a_file_that_r
     said = cli(*asked, "--write", "big.yaml")
     assert said.code == 2 and "the file exists already" in said.err
     assert "of the nearest cell, n_embd=16" in cli(*asked).out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("n_layer=2",), "--at lacks n_embd, which the grid of tiny has; allowed: n_embd=16"),
-        (("n_ebd=2",), "--at n_ebd=2: 'n_ebd' is unknown"),
-        (("n_embd=33",), "no cell meets 'n_embd % n_head == 0' where n_embd is 33"),
-        (("n_embd=big",), "n_embd"),
-        (("n_embd=32", "--seal"), "there is no loss to seal"),
-    ],
-)
-def test_what_is_wrong_is_said_in_a_line(cli, finished, arguments: tuple[str, ...], message: str) -> None:
-    said = cli("study", "predict", "tiny", "--lab", finished.lab, "--at", *arguments)
-    assert said.code == 2 and message in said.err and said.err.count("\n") == 1

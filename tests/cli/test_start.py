@@ -1,7 +1,5 @@
 """How commands begin: what they import, and Ctrl-C before they have begun."""
 
-from __future__ import annotations
-
 import os
 import pty
 import signal
@@ -74,7 +72,7 @@ def test_the_first_line_comes_before_anything_slow_is_imported(finished: Finishe
 @pytest.mark.parametrize(
     ("command", "slow"),
     [
-        pytest.param("doctor", {"torch", "mlflow", "scipy"}, marks=pytest.mark.slow),
+        ("doctor", {"torch", "mlflow", "scipy"}),
         ("doctor tiny", {"torch", "mlflow", "scipy"}),
         ("report sweep tiny", {"torch", "mlflow", "sklearn"}),
         ("study logs tiny", {"torch", "mlflow", "optuna", "numpy", "pandas"}),

@@ -1,7 +1,5 @@
 """Commands that steer, follow and move studies: on a finished one, and on one that runs in another process."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -43,12 +41,6 @@ def wait_for(condition: Callable[[], object], seconds: float = 240) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never came"
         threading.Event().wait(0.05)
-
-
-@pytest.fixture
-def lab(finished, folder: Path) -> Path:
-    """Return a copy of the finished study's lab, where commands find it by themselves."""
-    return shutil.copytree(finished.lab, folder / "lab")
 
 
 def undo(cli, said: str) -> None:
@@ -410,9 +402,8 @@ def test_one_state_in_all_views_of_a_study_that_has_ended(cli, folder: Path, vie
     check("failed")
 
 
-@pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
-@pytest.mark.usefixtures("forgets_plugins")
+@pytest.mark.usefixtures("forgets_plugins", "workers_here")
 def test_failed_trials_are_trained_again_and_the_study_goes_on(cli, folder: Path) -> None:
     parts = "from pathlib import Path\nfrom sweeplab.plugins import metric\n@metric('fragile')\n"
     parts += "def fragile(val_loss, iteration, values):\n"

@@ -1,7 +1,5 @@
 """Study files, labs and folders of somebody else: through every command, nothing that only they name is reached."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

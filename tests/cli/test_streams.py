@@ -1,7 +1,5 @@
 """What a command prints to may be closed, full, of any encoding, or without a reader."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess
@@ -11,6 +9,7 @@ from pathlib import Path
 import pytest
 from cli.conftest import STUDY, Finished
 
+pytestmark = pytest.mark.slow
 SWEEPLAB = shlex.join([sys.executable, "-m", "sweeplab"])
 
 
@@ -21,7 +20,6 @@ def shell(command: str, **settings: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437"])
 @pytest.mark.parametrize("command", ["study run --help", "laws fit --help"])
 def test_any_encoding_prints(command: str, encoding: str) -> None:
@@ -29,13 +27,11 @@ def test_any_encoding_prints(command: str, encoding: str) -> None:
     assert ended.returncode == 0 and not ended.stderr and "\\u2026" in ended.stdout
 
 
-@pytest.mark.slow
 def test_yaml_with_an_ellipsis_prints_in_ascii(finished: Finished) -> None:
     ended = shell(f"sweeplab best tiny --yaml --lab {finished.lab}", PYTHONIOENCODING="ascii")
     assert ended.returncode == 0 and not ended.stderr and "seeds:" in ended.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", ["show tiny", "list", "doctor tiny", "best tiny --json"])
 def test_closed_streams_change_no_exit_code(command: str, finished: Finished) -> None:
     command = f"sweeplab {command} --lab {finished.lab}"
@@ -45,7 +41,6 @@ def test_closed_streams_change_no_exit_code(command: str, finished: Finished) ->
         assert ended.returncode == code and "Traceback" not in ended.stderr, closed
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", ["show tiny", "list", "best tiny --json"])
 def test_a_full_output_is_one_line_that_names_it(command: str, finished: Finished) -> None:
     command = f"sweeplab {command} --lab {finished.lab}"
@@ -54,13 +49,11 @@ def test_a_full_output_is_one_line_that_names_it(command: str, finished: Finishe
     assert shell(f"{command} >/dev/full 2>/dev/full").returncode == 1
 
 
-@pytest.mark.slow
 def test_a_reader_that_leaves_ends_what_only_prints(finished: Finished) -> None:
     ended = shell(f"sweeplab logs tiny --lab {finished.lab} | true; exit ${{PIPESTATUS[0]}}")
     assert ended.returncode == 1 and not ended.stderr
 
 
-@pytest.mark.slow
 def test_what_trains_outlives_who_reads(folder: Path) -> None:
     (folder / "tiny.yaml").write_text(STUDY)
     ended = shell("sweeplab study run tiny.yaml 2>&1 | head -1; exit ${PIPESTATUS[0]}")
@@ -70,7 +63,6 @@ def test_what_trains_outlives_who_reads(folder: Path) -> None:
     assert shell("sweeplab study run tiny.yaml --name full >/dev/full 2>/dev/full").returncode == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", ["list", "show tiny", "study run tiny.yaml", "report scaling tiny", "init new"]
 )

@@ -1,7 +1,5 @@
 """The commands on real studies: what they print, for people and for programs, and what they leave behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -38,16 +36,14 @@ def test_a_study_ends_with_a_report_and_says_where(finished) -> None:
 
 
 @pytest.mark.slow
-def test_a_page_to_send_has_all_it_needs(cli, finished, folder: Path) -> None:
-    lab = shutil.copytree(finished.lab, folder / "lab")
+def test_a_page_to_send_has_all_it_needs(cli, lab: Path) -> None:
     report = lab / "studies" / "tiny" / "report" / "scaling.html"
     assert cli("report", "scaling", "tiny", "--single-file", "--lab", str(lab)).code == 0
     assert "<script src" not in report.read_text(encoding="utf-8") and report.stat().st_size > 2e6
 
 
 @pytest.mark.slow
-def test_running_again_adds_nothing_and_a_larger_budget_the_rest(cli, finished, folder: Path) -> None:
-    lab = shutil.copytree(finished.lab, folder / "lab")
+def test_running_again_adds_nothing_and_a_larger_budget_the_rest(cli, finished, lab: Path) -> None:
     command = ["study", "run", str(finished.file), "--lab", str(lab), "--json"]
     said = cli(*command)
     assert (said.code, said.err) == (0, "")
@@ -100,9 +96,8 @@ def test_list_and_show(cli, finished) -> None:
 
 
 def test_a_study_that_lacks_trials_is_interrupted_in_the_list_and_its_plan_says_what_is_left(
-    cli, finished, folder: Path
+    cli, finished, lab: Path
 ) -> None:
-    shutil.copytree(finished.lab, folder / "lab")
     assert cli("study", "extend", "tiny", "--trials-per-cell", "5").code == 0
     (row,) = json.loads(cli("list", "--json").out)
     assert (row["state"], row["done"], row["planned"]) == ("interrupted", 4, 10)
@@ -115,8 +110,7 @@ def test_a_study_that_lacks_trials_is_interrupted_in_the_list_and_its_plan_says_
     assert re.search(r"checkpoints and snapshots take up to \S+ \S+ of the \S+ \S+ free on disk", printed)
 
 
-def test_the_best_in_a_few_lines_and_all_of_it_when_asked(cli, finished, folder: Path) -> None:
-    lab = shutil.copytree(finished.lab, folder / "lab")
+def test_the_best_in_a_few_lines_and_all_of_it_when_asked(cli, lab: Path) -> None:
     best = json.loads(cli("best", "tiny", "--json").out)
     lines = cli("best", "tiny").out.splitlines()
     assert [line.split()[0] for line in lines[1:4]] == ["val_loss", "chosen", "searched"] and len(lines) == 8
@@ -206,8 +200,8 @@ def test_export_without_a_file_is_a_table_on_standard_output(cli, finished) -> N
     assert [row["value"] for row in rows] == pytest.approx(list(table["value"]))
 
 
-def test_a_removal_has_one_undo(cli, finished, folder: Path) -> None:
-    shutil.copytree(finished.lab, folder / "lab")
+@pytest.mark.usefixtures("lab")
+def test_a_removal_has_one_undo(cli) -> None:
     before = cli("best", "tiny", "--json").out
     removed = json.loads(cli("rm", "tiny", "--yes", "--json").out)
     assert removed["undo"] == ["sweeplab study rm tiny --undo"]
@@ -221,8 +215,7 @@ def test_a_removal_has_one_undo(cli, finished, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_report_is_written_again(cli, finished, folder: Path) -> None:
-    lab = shutil.copytree(finished.lab, folder / "lab")
+def test_report_is_written_again(cli, lab: Path) -> None:
     page = lab / "studies" / "tiny" / "report" / "scaling.html"
     before = {path.name for path in page.parent.glob("scaling*")}
     shutil.rmtree(page.parent)

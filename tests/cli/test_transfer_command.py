@@ -1,7 +1,5 @@
 """`sweeplab study transfer`: the small sizes of a study tuned, its largest predicted, sealed and trained."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`sweeplab ui`: the links that it prints, the server behind them, and what it refuses."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import signal

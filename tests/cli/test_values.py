@@ -1,7 +1,5 @@
 """Values that are not luck, as a person sees them: the expected value beside the one seen, repetitions, edges."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

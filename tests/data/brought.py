@@ -1,7 +1,5 @@
 """Real files of every kind that a user brings, of the same documents; and how such a file is broken."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,7 +1,5 @@
 """A text file, and a cache of its own."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What users bring is read as what it is, or refused in one line; nothing of it is executed."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -350,7 +348,7 @@ KINDS: dict[str, Any] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_files", [50, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_files", [50, 2000])
 @pytest.mark.parametrize("name", KINDS)
 def test_a_broken_file_is_read_or_one_line(folder: Path, name: str, n_files: int) -> None:
     whole = KINDS[name]()

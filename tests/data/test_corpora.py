@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import ast
 import hashlib
 import http.server
@@ -75,14 +73,7 @@ class TestCorpusContract:
         assert len(corpus.meaning) > 20
 
     @pytest.mark.slow
-    @pytest.mark.parametrize(
-        "corpus_and_path",
-        [
-            pytest.param(each, marks=pytest.mark.slow) if each == "python-docstrings" else each
-            for each in CORPORA
-        ],
-        indirect=True,
-    )
+    @pytest.mark.parametrize("corpus_and_path", CORPORA, indirect=True)
     def test_has_texts_to_train_on_and_others_to_validate_and_to_test_with(
         self, corpus_and_path: tuple[str, str | None]
     ) -> None:

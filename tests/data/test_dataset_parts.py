@@ -1,7 +1,5 @@
 """What a dataset has of learned tokenizers and of pairs, and what a loss on it is in bits a byte."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
@@ -136,10 +134,7 @@ def test_bits_per_byte_compare_tokenizers(file: Path, cache: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [each if each in ("char", "bpe") else pytest.param(each, marks=pytest.mark.slow) for each in TOKENIZERS],
-)
+@pytest.mark.parametrize("name", TOKENIZERS)
 def test_bytes_are_those_of_the_evaluated_targets(name: str, file: Path, cache: Path) -> None:
     """Of a few windows they are not the whole split's per token: frequent words are long tokens here and there."""
     dataset = prepare("python-docs", name, cache=cache)

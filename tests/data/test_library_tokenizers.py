@@ -1,7 +1,5 @@
 """Our tokenizers in the library's own format: the same ids of the same text, and back."""
 
-from __future__ import annotations
-
 import json
 import unicodedata
 from typing import Any

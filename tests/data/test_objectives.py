@@ -1,12 +1,10 @@
-from __future__ import annotations
-
-import hashlib
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trained import digest
 
 from sweeplab.data.batches import NO_TARGET, Batch, DataKind, Pairs, changed
 from sweeplab.data.objectives import (
@@ -57,15 +55,6 @@ KINDS = [(name, family) for name, kind in OBJECTIVES.items() for family in kind.
 def split_for(objective: str) -> np.ndarray | Pairs:
     splits = {"text": TEXT, "pairs": PAIRS, "labels": LABELS}
     return splits[OBJECTIVES[objective].learns]
-
-
-def digest(*batches: Batch) -> str:
-    found = hashlib.sha256()
-    for batch in batches:
-        for name, part in zip(Batch._fields, batch, strict=True):
-            if part is not None:
-                found.update(f"{name}{part.shape}".encode() + part.astype("<i8").tobytes())
-    return found.hexdigest()[:16]
 
 
 def assert_same(one: Batch, other: Batch) -> None:

@@ -1,7 +1,5 @@
 """A prompt is laid out as the sequences are that the model has learned from."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

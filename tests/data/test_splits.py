@@ -1,7 +1,5 @@
 """How documents are cut into three splits: planted near-duplicates, passages and repetitions."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

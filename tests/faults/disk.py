@@ -1,7 +1,5 @@
 """A small disk of its own that can be filled up: a tmpfs, which only root can mount."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@
 A case is its seed, kind and number: `python tests/faults/fuzz.py 1 --seed 0 --kind study --first 17` tries it alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -6,8 +6,6 @@ study is started again until it ends, and then held against an undisturbed one: 
 budget, runs of which a bit differs, numbers that MLflow lacks or has twice. Prints a table of what was done and found.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

@@ -7,8 +7,6 @@ until others could take the trials of the worker that was lost: at once where a 
 be gone, as all of these are, else when its lease has run out.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

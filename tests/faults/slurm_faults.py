@@ -5,8 +5,6 @@ and a real PostgreSQL; each study is held against an undisturbed one of local wo
 Prints what was done, what was not as it should be, and after how many seconds a lost worker's trials were free.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import subprocess

@@ -5,8 +5,6 @@ that was not fsynced is cut in half by the death. A worker is swept with its sna
 with what it ships to MLflow.
 """
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import multiprocessing

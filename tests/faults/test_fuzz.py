@@ -1,7 +1,5 @@
 """Random changes of what people write or bring: none ends in a traceback, late, or in much memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,7 @@ COUNTS = {"study": 45, "table": 110, "dashboard": 520, "import": 325}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("part", [0, 1])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_changed_is_read_or_refused(kind: str, part: int, tmp_path: Path) -> None:
     cases = range(part * COUNTS[kind], (part + 1) * COUNTS[kind])

@@ -1,7 +1,5 @@
 """A study that is killed again and again ends as if nothing had happened."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Memory that does not suffice: stacks are halved, runs computed in more parts, and no bit or step is lost by it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -67,7 +65,7 @@ def holds(
 @pytest.mark.parametrize(
     ("error", "after"),
     [
-        pytest.param(error, after, id=name, marks=() if after else pytest.mark.slow)
+        pytest.param(error, after, id=name)
         for (name, error), after in zip(ERRORS.items(), (0, 13, 0), strict=True)
     ],
 )

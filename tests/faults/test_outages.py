@@ -1,7 +1,5 @@
 """A study whose database is lost for a while: it is waited for, training goes on, and nothing is lost or doubled."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import subprocess

@@ -1,7 +1,5 @@
 """What a batch system sends before it ends a job: every process puts its runs away, and nothing is trained twice."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

@@ -1,7 +1,5 @@
 """A study whose MLflow server hangs in the middle: its workers are heard, and what the server lacks is sent later."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Small models of every legal choice of parts, and batches for them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 

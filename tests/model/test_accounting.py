@@ -1,7 +1,5 @@
 """Closed forms against the tensors themselves, torch's own counter, and published numbers."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

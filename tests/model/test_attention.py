@@ -1,7 +1,5 @@
 """Each kind of attention against the whole square of weights with a mask."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial

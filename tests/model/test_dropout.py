@@ -1,7 +1,5 @@
 """Masks: the right share, the right scale, and nothing in common between any two of them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from model.cases import batch_of, dropout_of, rows_of, shape_of

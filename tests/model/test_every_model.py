@@ -1,7 +1,5 @@
 """Every legal choice of parts: its size, its independence of neighbors, and that it learns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

@@ -1,7 +1,5 @@
 """A mixture of experts against every expert's answer to every token, and its router's losses."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from model.cases import batch_of, losses_and_gradients, rows_of, shape_of

@@ -1,7 +1,5 @@
 """Generation: a cache changes nothing, and what is drawn, searched and contrasted is what the formulas say."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping

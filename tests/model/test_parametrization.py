@@ -1,7 +1,5 @@
 """muP's table, typed off: what a weight starts as and by how much its learning rate is scaled."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The stacked model against the reference, in double precision: loss and every gradient, every legal choice."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The reference against torch's own functions and layers, in value and gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The shapes that signatures say are those of the tensors: checked in a process of its own, for checking takes time."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -100,13 +98,7 @@ for wrong in (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "code",
-    [
-        pytest.param(MODELS, id="models", marks=pytest.mark.slow),
-        pytest.param(TRAINING + WRONG, id="training"),
-    ],
-)
+@pytest.mark.parametrize("code", [MODELS, TRAINING + WRONG], ids=["models", "training"])
 def test_tensors_have_the_shapes_that_signatures_say(code: str) -> None:
     tests = str(Path(__file__).parents[1])
     found = subprocess.run(

@@ -1,7 +1,5 @@
 """A traced token's numbers are the stacked model's, for every family and under muP."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """How the stack starts, and what padding, targets and scales do to it."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

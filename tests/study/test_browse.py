@@ -1,7 +1,5 @@
 """The file that says what MLflow shows: the shipped one, and what is wrong with others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

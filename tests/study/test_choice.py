@@ -1,7 +1,5 @@
 """The choice among trials: nearer the truth than the lowest value seen, and silent where little is known."""
 
-from __future__ import annotations
-
 import csv
 from collections import defaultdict
 from pathlib import Path

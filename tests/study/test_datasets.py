@@ -1,7 +1,5 @@
 """What of a study's data, objective and sizes goes together is said before the first trial."""
 
-from __future__ import annotations
-
 import random
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How long runs train: by epochs, by tokens a parameter, and what is a share of it."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

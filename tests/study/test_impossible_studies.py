@@ -1,7 +1,5 @@
 """What cannot be is said at plan time: in one line, with file, line, reason, and what would do."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

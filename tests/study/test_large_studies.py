@@ -1,7 +1,5 @@
 """Studies of thousands of entries: each is read, or refused, before it costs much time or memory."""
 
-from __future__ import annotations
-
 import resource
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What follows from a model's parts is settled, and what cannot be is said before the first trial."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import plugged

@@ -1,7 +1,5 @@
 """Samplers and pruners given as Optuna's objects are written as a study file has them."""
 
-from __future__ import annotations
-
 import warnings
 from functools import partial
 

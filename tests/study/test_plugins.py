@@ -1,7 +1,5 @@
 """Files of the user's own: they run when the user says so and not before, and what they raise is said in a line."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Presets: the published models, their totals, and what a study makes of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

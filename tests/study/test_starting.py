@@ -1,7 +1,5 @@
 """Runs that start from another run's weights, and are cut by its tokenizer."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
+import sweeplab
 from sweeplab.data.corpora import CORPORA
 from sweeplab.data.tokenizers import TOKENIZERS
 from sweeplab.errors import BadInput
@@ -13,7 +14,7 @@ from sweeplab.formatting import yaml_text
 from sweeplab.hyperparameters import MINIMAL, TABLE, defaults
 from sweeplab.study.algorithms import PRUNERS, SAMPLERS
 from sweeplab.study.file.reading import read_study
-from sweeplab.study.file.template import SEARCHED, range_in_words, study_text
+from sweeplab.study.file.template import SEARCHED, range_in_words, study_file, study_text
 from sweeplab.study.space import Space, cells
 
 SEARCHABLE = [name for name, row in TABLE.items() if row.suggested is not None]
@@ -218,3 +219,14 @@ def test_scalars_look_as_people_write_them(value: object, text: str) -> None:
 )
 def test_range_in_words(name: str, words: str) -> None:
     assert range_in_words(TABLE[name].suggested) == words
+
+
+@pytest.mark.parametrize(
+    "file",
+    sorted((Path(sweeplab.__file__).parents[1] / "studies").glob("*.yaml")),
+    ids=lambda each: each.stem,
+)
+def test_what_is_written_is_read_back(file: Path, tmp_path: Path) -> None:
+    written = read_study(file).as_written()
+    (tmp_path / "again.yaml").write_text(study_file(written, ["A comment"]))
+    assert read_study(tmp_path / "again.yaml").as_written() == written

@@ -1,7 +1,5 @@
 """What a plan refuses of a training's choices, and how many tokens are counted of one."""
 
-from __future__ import annotations
-
 import pytest
 
 from sweeplab.errors import BadInput

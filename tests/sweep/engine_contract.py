@@ -1,7 +1,5 @@
 """What every engine promises, with real processes: a class that the tests of each engine inherit."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Commands: read by every process in one order, obeyed within an evaluation, and nothing lost by any of them."""
 
-from __future__ import annotations
-
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 
@@ -96,7 +94,7 @@ def test_reading_waits_for_no_writer(opened, tiny) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wanted", ["stop", pytest.param("pause", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("wanted", ["stop", "pause"])
 def test_a_worker_leaves_at_its_next_evaluation_and_the_next_goes_on_to_the_same_bits(
     wanted, work, tiny
 ) -> None:

@@ -1,7 +1,5 @@
 """Confirming a study: who races, on which seeds, what is scored, and that it goes on where it was interrupted."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Engines: what the study file says of them, and that each keeps what all promise."""
 
-from __future__ import annotations
-
 import os
 import signal
 from contextlib import suppress

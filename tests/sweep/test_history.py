@@ -1,7 +1,5 @@
 """TPE on a bounded history draws what it draws on a whole study, and never loses the best trials."""
 
-from __future__ import annotations
-
 import random
 import warnings
 from typing import Any

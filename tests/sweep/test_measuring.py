@@ -1,7 +1,5 @@
 """What is measured of this machine is real and kept; the precision of a study is never measured."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Metrics of plugins that see the model: measured, recorded, shown, and the value of trials."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

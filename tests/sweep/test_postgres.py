@@ -1,7 +1,5 @@
 """A study whose trials are stored in PostgreSQL: a real server on loopback, with a data folder of its own."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

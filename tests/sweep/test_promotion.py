@@ -1,7 +1,5 @@
 """Pruned trials that go on to their end: to the same bits as if never pruned, and counted once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -65,7 +63,7 @@ def snapshots(folder: StudyFolder, number: int) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kept", [9, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kept", [9, 0])
 def test_a_promoted_trial_comes_to_the_bits_of_one_that_was_never_pruned(
     kept: int, tiny, work, tmp_path, monkeypatch
 ) -> None:

@@ -1,7 +1,5 @@
 """Pruned trials trained to their end after all: outside of the study, and to the same losses."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time
@@ -16,6 +14,8 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
 from sweeplab.sweep.pruned import audit_pruning, audited_trials
 from sweeplab.train.stack import Stack
+
+pytestmark = pytest.mark.slow
 
 STUDY = """\
 name: pruned
@@ -56,7 +56,6 @@ def files_of(folder: StudyFolder) -> dict[str, bytes]:
     return {str(each): each.read_bytes() for each in files}
 
 
-@pytest.mark.slow
 def test_trains_pruned_trials_to_their_end_and_leaves_the_study_as_it_was(
     copied: StudyFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,7 +87,6 @@ def test_trains_pruned_trials_to_their_end_and_leaves_the_study_as_it_was(
             assert [point["val_loss"] for point in points[:2]] == pytest.approx([then[0], then[10]], rel=1e-5)
 
 
-@pytest.mark.slow
 def test_audited_trials_have_the_bits_of_a_study_without_pruner(copied: StudyFolder, tmp_path: Path) -> None:
     audited = audit_pruning(copied, 99)
     lines = STUDY.replace("name: pruned", "name: whole").splitlines()
@@ -101,7 +99,6 @@ def test_audited_trials_have_the_bits_of_a_study_without_pruner(copied: StudyFol
         assert [point.val_loss for point in run.points()] == trained[run.read_start().values]
 
 
-@pytest.mark.slow
 def test_more_trials_begin_with_the_same_ones_and_train_only_the_new(copied: StudyFolder) -> None:
     first = audit_pruning(copied, 1)
     said: list[str] = []
@@ -111,7 +108,6 @@ def test_more_trials_begin_with_the_same_ones_and_train_only_the_new(copied: Stu
     assert len(audit_pruning(copied, 99)) == 4
 
 
-@pytest.mark.slow
 def test_an_interrupted_audit_is_begun_again(copied: StudyFolder) -> None:
     (done,) = audit_pruning(copied, 1)
     place = copied.path / "audit" / done.cell / f"{done.trial}-1"
@@ -120,7 +116,6 @@ def test_an_interrupted_audit_is_begun_again(copied: StudyFolder) -> None:
     assert audit_pruning(copied, 1) == [done]
 
 
-@pytest.mark.slow
 def test_a_study_without_pruned_trials_has_nothing_to_audit(copied: StudyFolder) -> None:
     shutil.rmtree(copied.path / "runs")
     with pytest.raises(BadInput, match="no pruned trial"):

@@ -1,7 +1,5 @@
 """Without private parts of libraries a study takes longer and comes to the same trials, bits and records."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Workers on a real Ray cluster of several nodes: the contract of engines, and nodes that come and go."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """A study file as foreign input: what it alone names is not read, not written, and not sent what is the user's."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import os

@@ -1,7 +1,5 @@
 """How long the rest of a study takes, on planted traces with a clock of their own: no jump, and the truth inside."""
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """The worker's loop on a real store: trials end as they should, and a killed one goes on to the same bits."""
 
-from __future__ import annotations
-
 import errno
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """Runs are shipped as something happens to them, in a thread that delays nobody."""
 
-from __future__ import annotations
-
 import socket
 import sys
 import time

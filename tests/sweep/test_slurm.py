@@ -1,7 +1,5 @@
 """Workers as jobs of a real Slurm cluster: two nodes on loopback, each of one processor."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

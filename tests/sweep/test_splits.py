@@ -1,7 +1,5 @@
 """What a study reads of its splits: the whole validation split at a run's end, and never the test split."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

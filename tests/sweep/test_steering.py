@@ -1,7 +1,5 @@
 """Trials that a person asks for: tried first, in full cells too; withdrawn, tried again; and what is refused."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The storage of trials keeps Optuna's own contract, and reads what Optuna's storage writes beside it."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

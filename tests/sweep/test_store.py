@@ -1,7 +1,5 @@
 """Claims, leases and endings: no trial is held twice or lost, whatever dies between two calls."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -153,16 +151,7 @@ def spec():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "where",
-    [
-        "told",
-        *(
-            pytest.param(each, marks=pytest.mark.slow)
-            for each in ("asked", "suggesting", "writing", "held", "telling")
-        ),
-    ],
-)
+@pytest.mark.parametrize("where", ["told", "asked", "suggesting", "writing", "held", "telling"])
 def test_a_worker_killed_anywhere_loses_and_doubles_nothing(where, tiny, opened, tmp_path, dataset) -> None:
     folder, store = opened(tiny())
     (tmp_path / "study_for_children.py").write_text(CHILD_SPEC.format(fixed=tiny().fixed, trials=4))

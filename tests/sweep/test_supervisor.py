@@ -1,7 +1,5 @@
 """A study whose trials, or workers, all end alike is stopped, and says why."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Trials from elsewhere: they come in once, inform the sampler, count for nothing, and say why they do not fit."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

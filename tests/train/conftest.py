@@ -1,7 +1,5 @@
 """Small data and the facts' three shapes, on one thread: what a stack computes must not depend on its size."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

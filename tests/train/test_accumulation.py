@@ -1,7 +1,5 @@
 """A batch in parts is the batch at once; a batch that warms up is a smaller batch."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The running mean of the weights: what evaluations see, what is kept, what is written down."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """A checkpoint is the old one or the new one, whatever happens; and a damaged one is known for it."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

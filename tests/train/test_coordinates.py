@@ -1,7 +1,5 @@
 """The coordinate check: under muP activations after some steps do not depend on the width, under standard they grow."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -44,8 +42,8 @@ def grown(values_of, tokens):
     ("optimizer", "head", "changed"),
     [
         ("adamw", "token_embedding", {}),
-        pytest.param("adamw", "head.weight", {"tie_weights": False}, marks=pytest.mark.slow),
-        pytest.param("lion", "token_embedding", {"learning_rate": 5e-4}, marks=pytest.mark.slow),
+        ("adamw", "head.weight", {"tie_weights": False}),
+        ("lion", "token_embedding", {"learning_rate": 5e-4}),
     ],
 )
 def test_flat_under_mup_and_growing_under_standard(optimizer, head, changed, grown) -> None:

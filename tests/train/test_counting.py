@@ -1,7 +1,5 @@
 """What training reads and computes, against real batches; what it holds, against a stack's buffers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

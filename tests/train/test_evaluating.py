@@ -1,7 +1,5 @@
 """What evaluations find besides the loss, against plain loops."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

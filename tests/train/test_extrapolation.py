@@ -1,7 +1,5 @@
 """Losses by position and at other lengths, against plain loops."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Each family learns what the synthetic corpora ask, to nearly every letter of a whole target."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

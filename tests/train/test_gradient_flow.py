@@ -1,7 +1,5 @@
 """The norms of layers' gradients and updates: against plain ones, and without a trace in what is trained."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is counted as found whole is what greedy decoding finds."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

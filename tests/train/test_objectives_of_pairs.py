@@ -1,8 +1,5 @@
 """Objectives of pairs, and those of studies/plugins: batches, losses and measures against plain computations."""
 
-from __future__ import annotations
-
-import hashlib
 import json
 import math
 from collections.abc import Iterator
@@ -15,6 +12,7 @@ import plugged
 import pytest
 import torch
 from scipy.stats import pearsonr, spearmanr
+from trained import digest
 
 from sweeplab.data.batches import NO_TARGET, Batch, Pairs, changed, limited
 from sweeplab.data.dataset import Dataset, prepare
@@ -132,15 +130,6 @@ def start_of(data: Dataset, values: Hyperparameters) -> dict[str, torch.Tensor]:
     return {name: 4 * weight for name, weight in stack.weights("start").items()}
 
 
-def digest(*batches: Batch) -> str:
-    found = hashlib.sha256()
-    for batch in batches:
-        for name, part in zip(Batch._fields, batch, strict=True):
-            if part is not None:
-                found.update(f"{name}{part.shape}".encode() + part.astype("<i8").tobytes())
-    return found.hexdigest()[:16]
-
-
 # ------------------------------------------------------------------ what all do
 
 
@@ -192,10 +181,7 @@ def evaluated(
     ("name", "family"),
     [
         *((name, families[0]) for name, families in FAMILIES.items()),
-        *(
-            pytest.param("classification", each, marks=pytest.mark.slow)
-            for each in ("decoder", "encoder_decoder")
-        ),
+        *(("classification", family) for family in ("decoder", "encoder_decoder")),
     ],
 )
 def test_it_is_learned_with_the_same_bits_in_any_stack(

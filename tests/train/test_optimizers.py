@@ -4,8 +4,6 @@ A new optimizer is one more row of OPTIMIZERS; what is asked of all is asked of 
 in references/optimizers.py.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

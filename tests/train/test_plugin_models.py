@@ -1,7 +1,5 @@
 """A plugin's model in a stack: it learns as the transformer does, and continues from a snapshot with the same bits."""
 
-from __future__ import annotations
-
 import plugged
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Half precision and compilation change the bits, not what is learned."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -135,7 +133,7 @@ def test_a_scale_follows_torchs_own() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("muon", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_gradient_that_is_not_finite_is_no_step_and_no_neighbors_matter(
     optimizer: str, values_of, tokens, monkeypatch
 ) -> None:

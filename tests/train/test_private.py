@@ -1,7 +1,5 @@
 """The public ways of torch come to what its private parts come to."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from train.test_stack import train_in_stacks_of

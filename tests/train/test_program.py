@@ -1,7 +1,5 @@
 """A compiled step trains as torch's operations do, to the same bits in any stack; where it pays, it is taken."""
 
-from __future__ import annotations
-
 import getpass
 import math
 import os

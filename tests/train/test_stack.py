@@ -1,7 +1,5 @@
 """A run computes the same bits in any stack; what it does is its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -84,9 +82,7 @@ ROUTED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "changed", [pytest.param(MODERN, marks=pytest.mark.slow), ROUTED], ids=["modern", "routed"]
-)
+@pytest.mark.parametrize("changed", [MODERN, ROUTED], ids=["modern", "routed"])
 def test_a_stack_of_other_parts_equals_stacks_of_one(changed, unlike, tokens) -> None:
     runs = [
         Run(run.key, run.values.replace(label_smoothing=0.02 * (index + 1), router_balance=0.01 * index))
@@ -220,7 +216,7 @@ while "resumed" in stack.keys:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("paused_at", [pytest.param("evaluation", marks=pytest.mark.slow), "between"])
+@pytest.mark.parametrize("paused_at", ["evaluation", "between"])
 def test_resumed_in_another_process_slot_and_stack_equals_uninterrupted(
     paused_at, unlike, tokens, tmp_path: Path
 ) -> None:

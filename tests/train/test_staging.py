@@ -1,7 +1,5 @@
 """A step as a GPU takes it: over a bucket of rows, from one copy, without waiting. Here on the CPU and on meta."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

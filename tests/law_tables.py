@@ -1,0 +1,29 @@
+"""Tables of runs by a known law, as files that the commands of `laws` read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+COLUMNS = ("--columns", "params=N,tokens=D,loss=val")
+# Twenty runs without noise, under names that need no --columns.
+TABLE = "params,tokens,loss\n" + "".join(
+    f"{n},{d},{1.7 + 400 / n**0.34 + 410 / d**0.28:.4f}\n"
+    for n in (1e6, 3e6, 1e7, 3e7, 1e8)
+    for d in (1e8, 3e8, 1e9, 3e9)
+)
+
+
+def write_table(
+    path: Path, sizes: Sequence[float], tokens_per_param: Sequence[float], noise: float = 0.003, seed: int = 3
+) -> Path:
+    """Write a run of each size at each number of tokens a parameter, with losses by Hoffmann et al. and noise."""
+    n = np.repeat(sizes, len(tokens_per_param))
+    d = n * np.tile(tokens_per_param, len(sizes))
+    loss = (1.8 + 480 / n**0.35 + 2085 / d**0.37) * np.exp(
+        np.random.default_rng(seed).normal(0, noise, len(n))
+    )
+    np.savetxt(path, np.c_[n, d, loss], delimiter=",", header="N,D,val", comments="")
+    return path
