@@ -35,13 +35,10 @@ class ContourPanel(SpacePanel, name="contour", heading="Loss over pairs of hyper
         return cls(data=ended, notes=(note,), dimensions=tuple(paired(report, params, "maps")), y=y)
 
     def _draw(self, figure: Figure) -> None:
-
         pairs, places = list(combinations(self.dimensions, 2)), np.linspace(0, 1, _GRID)
-        data, rows = (
-            self.data[self.data["drawn"]],
-            self.grid(figure, len(list(combinations(self.dimensions, 2))), False),
-        )
-        losses = data[self.y.column].clip(upper=data[self.y.column].quantile(0.9))
+        data, rows = self.data[self.data["drawn"]], self.grid(figure, len(pairs), share_y=False)
+        losses = data[self.y.column].to_numpy(float)
+        losses = np.minimum(losses, np.quantile(losses, 0.9))
         words, dot = data.astype(str), {"size": 4, "line": {"width": 1, "color": "white"}}
         for place, (first, second) in zip(rows, pairs, strict=True):
             x, y = (each.coordinates(data[each.name]) for each in (first, second))
@@ -87,9 +84,7 @@ class TimelinePanel(Panel, name="timeline", source="sweeps"):
             raise BadInput("no run has ended yet")
         data = DataFrame(rows).sort_values("begin", ignore_index=True)
         first = float(data["begin"].min())
-        notes = [
-            f"From {to_datetime(first, unit='s'):%Y-%m-%d %H:%M} UTC; the time in between is that of other runs."
-        ]
+        notes = [f"From {to_datetime(first, unit='s'):%Y-%m-%d %H:%M} UTC."]
         if len(data) > _MOST_BARS:
             notes.append(f"Drawn: the first {_MOST_BARS} of {several(len(data), 'run')}.")
         data = data.assign(begin=data["begin"] - first, end=data["end"] - first)
@@ -105,6 +100,7 @@ class TimelinePanel(Panel, name="timeline", source="sweeps"):
                 base=rows["begin"],
                 y=rows.index,
                 orientation="h",
+                textposition="none",
                 name=look.name,
                 marker={"color": look.color},
                 customdata=rows[["cell", "trial", "seed", "end"]],
