@@ -341,10 +341,8 @@ def log_ratios(stack: Stack, weights: Any, start: Any, batch: Batch) -> torch.Te
             found.append(sum(shares[row, place, targets[place]].log() for place in places))
         return found
 
-    policy, reference = (
-        torch.stack(answers({name: each[None] for name, each in own.items()})) for own in (weights, start)
-    )
-    return policy - reference
+    now, before = ({name: each[None] for name, each in own.items()} for own in (weights, start))
+    return torch.stack(answers(now)) - torch.stack(answers(before))
 
 
 def plainly(
