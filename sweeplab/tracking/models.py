@@ -18,7 +18,7 @@ from sweeplab.data.batches import DataKind
 from sweeplab.data.objectives import objective_of
 from sweeplab.errors import BadInput
 from sweeplab.files import read_bytes
-from sweeplab.formatting import without_password
+from sweeplab.formatting import several, without_password
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.records.folders import StudyFolder, command_in
 from sweeplab.records.runs import MEASURED_ON, RunFolder
@@ -118,9 +118,10 @@ def _described(lab: Path, study: str, run: RunFolder) -> str:
     loss = f"{end.best_val_loss:.4f}" if end and end.best_val_loss is not None else "unknown"
     data = folder.read_if_written(folder.data_file)
     command = command_in(lab, "generate", f"{study}/{start.cell}/{start.trial}-{start.seed}")
+    size, tokens = int(start.facts.get("n_params", 0)), int(data.get("train_tokens", 0))
     return (
-        f"**best_val_loss {loss}** {MEASURED_ON['val_loss']}, {start.facts.get('n_params', 0):,} parameters; data "
-        f"{data.get('corpus', 'unknown')}, {data.get('train_tokens', 0):,} training tokens. Use it: `{command}`."
+        f"**best_val_loss {loss}** {MEASURED_ON['val_loss']}, {several(size, 'parameter')}; data "
+        f"{data.get('corpus', 'unknown')}, {several(tokens, 'training token')}. Use it: `{command}`."
     )
 
 

@@ -53,7 +53,8 @@ def test_two_studies_are_compared(cli, finished, tmp_path: Path) -> None:
     assert page == lab / "reports" / "tiny+longer" / "compare.html"
     report = json.loads(page.with_suffix(".json").read_text())
     assert "max_iters 20 / 40" in report["summary"]["Set differently"]
-    assert report["summary"]["Answer"].startswith("longer against tiny: ")
+    assert report["summary"]["Answer"].startswith("longer has the lowest loss: ")
+    assert "longer against tiny: " in report["summary"]["Answer"]
     trials = json.loads(re.search(r'<script[^>]*id="trials"[^>]*>(.*?)</script>', page.read_text(), re.S)[1])
     links = {run["mlflow"] for trial in trials for run in trial["runs"]}
     client = MlflowClient(f"sqlite:///{lab / 'mlflow.db'}")

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from analysis.planted_sweep import plant_sweep
+from benchmarks.pictures import clip_of, cut_off
 from chromium import PROGRAM, Page, chromium_page
 from pandas import DataFrame
 
@@ -235,3 +236,11 @@ def test_two_trials_stand_beside_each_other_and_a_figure_can_be_saved(pages, bro
     saved = browser.read("window.saved")
     assert saved["format"] == "svg" and saved["width"] > 500 and saved["filename"]
     assert not browser.errors
+
+
+@pytest.mark.parametrize("width", [1500, 400])
+def test_a_picture_of_the_first_figure_has_all_of_its_axes(width: int, pages, browser: Page) -> None:
+    opened(browser, pages["scaling"], width)
+    clip = clip_of(browser, "figures[0]", width)
+    assert cut_off(browser, "figures[0]", clip) == []
+    assert cut_off(browser, "figures[0]", clip | {"height": clip["height"] - 60}), "it sees what is cut"
