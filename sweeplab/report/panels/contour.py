@@ -8,14 +8,13 @@ import numpy as np
 from pandas import DataFrame, to_datetime
 
 from sweeplab.analysis.sweep import has_ended
-from sweeplab.analysis.trials import WORST_FIRST
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import Params
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.panels.sweep import SpacePanel, axis_of, drawn_trials, hover_of, paired
-from sweeplab.report.style import GREY, Axis, Figure, Look, looks, name_rows
+from sweeplab.report.style import GREY, STATE_COLORS, Axis, Figure, Look, name_rows
 
 _GRID = 30  # places along each side of a map
 _FEWEST = 5  # trials for a map
@@ -92,17 +91,15 @@ class TimelinePanel(Panel, name="timeline", source="sweeps"):
 
     def _draw(self, figure: Figure) -> None:
         data = self.data.head(_MOST_BARS)
-        states = [state for state in WORST_FIRST if state in set(data["state"])]
-        for look in looks(states):
-            rows = data[data["state"] == look.name]
+        for state, rows in data.groupby("state"):
             figure.add_bar(
                 x=rows["end"] - rows["begin"],
                 base=rows["begin"],
                 y=rows.index,
                 orientation="h",
                 textposition="none",
-                name=look.name,
-                marker={"color": look.color},
+                name=state,
+                marker={"color": STATE_COLORS[str(state)]},
                 customdata=rows[["cell", "trial", "seed", "end"]],
                 hovertemplate="%{customdata[0]}, trial %{customdata[1]}, seed %{customdata[2]}"
                 "<br>%{base:.1f} to %{customdata[3]:.1f} s<extra></extra>",
