@@ -171,8 +171,7 @@ def _unfinished(runs: DataFrame, folder: StudyFolder | None) -> tuple[list[str],
     total = sum(limit or 0 for limit in limits.values())
     done = f"{len(ended)} of {several(total, 'trial')}" if total else several(len(ended), "trial")
     text = f"{sentence(state)[:-1]}: {done} have ended, in {ended['cell'].nunique()} of {several(len(limits), 'cell')}."
-    is_run = state not in (StudyState.INTERRUPTED, StudyState.PAUSED, StudyState.FAILED)
-    return [text], folder.command("study watch" if is_run else "study resume")
+    return [text], folder.command("study watch" if folder.is_run else "study resume")
 
 
 def _no_loss(runs: DataFrame, folder: StudyFolder | None) -> str:
