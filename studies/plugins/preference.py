@@ -18,7 +18,7 @@ from sweeplab.data.corpora import Pair, Targets
 from sweeplab.data.generators import RandomStream
 from sweeplab.data.objectives import PairsObjective
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.plugins import hyperparameter, objective, pairs
+from sweeplab.plugins import hyperparameter, metric, objective, pairs
 
 hyperparameter(
     "beta",
@@ -87,16 +87,28 @@ class Preference(PairsObjective):
         return losses(margins(logits, batch, *own), smoothing).mean(dim=1)
 
     def measures(self, outputs: Iterator[tuple[Tensor, Batch]], *own: Tensor) -> dict[str, Tensor]:
-        """Return the mean loss, the share of preferences ranked correctly, and the mean reward margin.
+        """Return the mean loss, the share of preferences ranked correctly, the mean reward margin, and two log-ratios.
 
-        Equal rewards, as at the start of every run, count as half correct.
+        Equal rewards, as at the start of every run, count as half correct. The log-ratios say how much more probable
+        than at the start the chosen and the rejected answers are, in nats an answer. A margin may grow while both
+        fall: a chosen answer's far below 0 shows a model that is damaged (Pal et al. 2024, DPO-Positive).
         """
-        found = torch.cat([margins(logits, batch, *own).double() for logits, batch in outputs], dim=1)
+        (beta,) = own
+        rewards = torch.cat([rewards_of(logits, batch, beta).double() for logits, batch in outputs], dim=1)
+        chosen, rejected = rewards[:, 0::2], rewards[:, 1::2]
         return {
-            "val_loss": losses(found).mean(dim=1),
-            "reward_accuracy": (found.sign() + 1).mean(dim=1) / 2,
-            "reward_margin": found.mean(dim=1),
+            "val_loss": losses(chosen - rejected).mean(dim=1),
+            "reward_accuracy": ((chosen - rejected).sign() + 1).mean(dim=1) / 2,
+            "reward_margin": (chosen - rejected).mean(dim=1),
+            "chosen_log_ratio": chosen.mean(dim=1) / beta,
+            "rejected_log_ratio": rejected.mean(dim=1) / beta,
         }
+
+
+@metric("kept_loss", at="evaluation")
+def kept_loss(model: Any, batches: Any, record: Any) -> float:
+    """Return the loss, plus what chosen answers have lost in probability since the start, in nats an answer."""
+    return float(record.val_loss) + max(0.0, -record.measures.get("chosen_log_ratio", 0.0))
 
 
 def log_probabilities(logits: Tensor, targets: Tensor) -> Tensor:
@@ -107,12 +119,17 @@ def log_probabilities(logits: Tensor, targets: Tensor) -> Tensor:
     return -each.view(targets.shape).sum(dim=2)
 
 
-def margins(logits: Tensor, batch: Batch, beta: Tensor) -> Tensor:
-    """Return the reward of each chosen answer minus that of its rejected answer, the next sequence [K, B/2].
+def rewards_of(logits: Tensor, batch: Batch, beta: Tensor) -> Tensor:
+    """Return the reward of each answer, chosen and rejected in turn [K, B].
 
-    A reward is beta times the increase of an answer's log-probability over the run's initial weights (eq. 5).
+    It is beta times the increase of an answer's log-probability over the run's initial weights (eq. 5).
     """
-    rewards = beta[:, None] * (log_probabilities(logits, batch.targets) - batch.reference)
+    return beta[:, None] * (log_probabilities(logits, batch.targets) - batch.reference)
+
+
+def margins(logits: Tensor, batch: Batch, beta: Tensor) -> Tensor:
+    """Return the reward of each chosen answer minus that of its rejected answer, the next sequence [K, B/2]."""
+    rewards = rewards_of(logits, batch, beta)
     return rewards[:, 0::2] - rewards[:, 1::2]
 
 

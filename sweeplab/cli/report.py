@@ -73,7 +73,7 @@ def scaling(
 
     \b
     $ sweeplab report scaling small
-    $ sweeplab report scaling small --format pdf --panel law --width 3.25in --font 8
+    $ sweeplab report scaling small --format pdf --panel law --width 3.25in
     """
     return _write(
         "scaling",

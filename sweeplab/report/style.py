@@ -42,6 +42,16 @@ def colors(n: int) -> list[str]:
 
 
 GOOD, MIDDLE, BAD = colors(3)
+# The color of each state, in the order of the stacked bars; evaluation is hatched.
+STATE_COLORS = {
+    "complete": GOOD,
+    "stopped": "rgb(110,150,220)",
+    "waiting": FAINT,
+    "running": GREY,
+    "pruned": MIDDLE,
+    "diverged": BAD,
+    "failed": "rgb(160,60,40)",
+}
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def summarize(report: ReportData, metric: str = "best_val_loss") -> Summary:
     measure = MEASURED_ON[metric.removeprefix("best_").removeprefix("final_")]
     for row in bests:
         task = row["task"]
-        of = f"{task}: " * (len(bests) > 1)
+        named = f"Best trial, {task}" if len(bests) > 1 else "Best trial"
         counted = tasks[tasks["state"].isin(COUNTED)]
         evidence = chosen_best(int(row["seeds"]), int((counted["task"] == task).sum()))
         unit = loss_unit(row.filter(["objective"]))
@@ -101,7 +101,7 @@ def summarize(report: ReportData, metric: str = "best_val_loss") -> Summary:
         if choice and choice.expected and metric != "best_val_loss":
             clauses[0] += f", {MEASURED_ON['val_loss']}"
         text = "; ".join([_best(row, tuned, f"{unit} {measure}"), *clauses, evidence.in_words()])
-        entries.append(("Best trial", of + text))
+        entries.append((named, text))
     for _, cell in report.confirmed[:1]:
         if cell.test:
             text = f"{cell.test.value:.4f} {report.loss_unit} {MEASURED_ON['test_loss']}"
@@ -154,7 +154,7 @@ def _joined(entries: Entries) -> Entries:
     texts: dict[str, list[str]] = {}
     for name, text in entries:
         texts.setdefault(name, []).append(text)
-    return [(name, " ".join(each)) for name, each in texts.items()]
+    return [(name, " ".join(of_name)) for name, of_name in texts.items()]
 
 
 def _unfinished(runs: DataFrame, folder: StudyFolder | None) -> tuple[list[str], str]:
@@ -170,8 +170,7 @@ def _unfinished(runs: DataFrame, folder: StudyFolder | None) -> tuple[list[str],
     total = sum(limit or 0 for limit in limits.values())
     done = f"{len(ended)} of {several(total, 'trial')}" if total else several(len(ended), "trial")
     text = f"{sentence(state)[:-1]}: {done} have ended, in {ended['cell'].nunique()} of {several(len(limits), 'cell')}."
-    is_run = state not in (StudyState.INTERRUPTED, StudyState.PAUSED, StudyState.FAILED)
-    return [text], folder.command("study watch" if is_run else "study resume")
+    return [text], folder.command("study watch" if folder.is_run else "study resume")
 
 
 def _no_loss(runs: DataFrame, folder: StudyFolder | None) -> str:
@@ -260,7 +259,7 @@ def summarize_scaling(report: ReportData, panels: Sequence[Panel]) -> Summary:
     folder = report.folder(report.study)
     if law:
         answers.append(_law_in_words(law))
-        if _exponents(law):
+        if _with_value(law, _ANSWERS):
             audits = [panel.result["sentence"] for panel in panels if panel.result.get("causes")]
             answers += map(sentence, audits)
         entries += summarize_law(law)
@@ -319,15 +318,15 @@ def _factor(best: DataFrame, name: str, grid: Sequence[str]) -> float:
     return math.exp(high / wide) if wide else math.nan
 
 
-def _exponents(law: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return those numbers of a law's answers that have a value."""
+def _with_value(law: Mapping[str, Any], names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    """Return those numbers of a law that are named and have a value."""
     every = law["parameters"] | law["derived"]
-    return {name: one for name, one in every.items() if name in _ANSWERS and one["value"] is not None}
+    return {name: one for name, one in every.items() if name in names and one["value"] is not None}
 
 
 def _law_in_words(law: Mapping[str, Any]) -> str:
     """Give a law's exponents with their intervals, or say that the points identify none."""
-    known, named = _estimates_in_words(_exponents(law)), f"law {law['law']}, {law['formula']}"
+    known, named = _estimates_in_words(_with_value(law, _ANSWERS)), f"law {law['law']}, {law['formula']}"
     if known:
         return f"The {named}: {known} (90% intervals)."
     every = law["parameters"] | law["derived"]
@@ -494,10 +493,7 @@ def summarize_law(law: Mapping[str, Any]) -> Entries:
     estimates = law["parameters"] | law["derived"]
     numbers = Counter(each["verdict"] for each in estimates.values())
     verdicts = counts({name: numbers[name] for name in (IDENTIFIED, WEAK, NOT_IDENTIFIED) if name in numbers})
-    known = {
-        name: each for name, each in estimates.items() if name in _EXPONENTS and each["value"] is not None
-    }
-    exponents = _estimates_in_words(known)
+    exponents = _estimates_in_words(_with_value(law, _EXPONENTS))
     entries = [("Scaling law", f"{law['law']}, {law['formula']}; its numbers: {verdicts}")]
     if exponents:
         entries.append(("Exponents", exponents))

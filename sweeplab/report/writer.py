@@ -59,9 +59,9 @@ class Picture:
 
 _UNITS = {"in": 96.0, "cm": 96 / 2.54, "mm": 9.6 / 2.54, "pt": 96 / 72, "px": 1.0}
 _FONT = 13  # pixels of a letter on the page
-# The width of an image in CSS pixels, and its pixels per CSS pixel.
+# The width of an image in CSS pixels, and its pixels per CSS pixel where it has pixels.
 WIDTHS = {"full": 1000, "half": 560}
-SCALE = 2
+SCALES = {"png": 2}
 _NARROW = 500
 INK, RULE = "#1c1f24", "#e3e6ea"
 
@@ -187,9 +187,8 @@ def _write_images(panels: Sequence[Panel], folder: Path, page: str, picture: Pic
     try:
         with TemporaryDirectory() as drawn, _written_to(folder):
             images = [Path(drawn, file.name) for file in files]
-            write_images(
-                fig=figures, file=images, format=picture.form, scale=SCALE, width=widths, height=heights
-            )
+            sizes = {"width": widths, "height": heights, "scale": SCALES.get(picture.form, 1)}
+            write_images(fig=figures, file=images, format=picture.form, **sizes)
             for file, image in zip(files, images, strict=True):
                 write_whole(file, image.read_bytes())
     except Exception as error:

@@ -18,9 +18,10 @@ from sweeplab.data.batches import DataKind
 from sweeplab.data.objectives import objective_of
 from sweeplab.errors import BadInput
 from sweeplab.files import read_bytes
-from sweeplab.formatting import without_password
+from sweeplab.formatting import several, without_password
 from sweeplab.hyperparameters import TABLE, Hyperparameters
-from sweeplab.records.runs import RunFolder
+from sweeplab.records.folders import StudyFolder, command_in
+from sweeplab.records.runs import MEASURED_ON, RunFolder
 from sweeplab.tracking.connection import SERVERS, check_location, reaching
 from sweeplab.tracking.experiment import Experiment
 
@@ -89,21 +90,39 @@ def publish_model(lab: Path, study: str, uri: str | None, run: RunFolder, name: 
             newest = None
         is_new = newest is None or newest.tags.get(WEIGHTS) != digest
         if is_new:
-            if not client.search_registered_models(f"name = '{name}'"):
-                client.create_registered_model(name)
+            described = _described(lab, study, run)
+            if client.search_registered_models(f"name = '{name}'"):
+                client.update_registered_model(name, described)
+            else:
+                client.create_registered_model(name, description=described)
             # A database's registry looks up a model's id in MLflow's global tracking, a server's in its own.
             at_server = experiment.uri.startswith(SERVERS)
             source, model_id = model.artifact_location, None
             if at_server:
                 source, model_id = f"models:/{model.model_id}", model.model_id
             tags = {CELL: cell, WEIGHTS: digest}
-            newest = client.create_model_version(name, source, model.source_run_id, tags, model_id=model_id)
+            newest = client.create_model_version(
+                name, source, model.source_run_id, tags, description=described, model_id=model_id
+            )
             client.set_registered_model_alias(name, ALIAS, newest.version)
     assert newest
     place = without_password(experiment.uri)
     example = _EXAMPLES.get(objective_of(run.read_start().values).learns, '["The "]')
     uri = f"models:/{name}@{ALIAS}"
     return Published(name, str(newest.version), uri, place, str(newest.run_id), is_new, example)
+
+
+def _described(lab: Path, study: str, run: RunFolder) -> str:
+    """Describe a model by its loss, size and data, and the command that generates with it, in Markdown."""
+    folder, start, end = StudyFolder(lab, study), run.read_start(), run.read_end()
+    loss = f"{end.best_val_loss:.4f}" if end and end.best_val_loss is not None else "unknown"
+    data = folder.read_if_written(folder.data_file)
+    command = command_in(lab, "generate", f"{study}/{start.cell}/{start.trial}-{start.seed}")
+    size, tokens = int(start.facts.get("n_params", 0)), int(data.get("train_tokens", 0))
+    return (
+        f"**best_val_loss {loss}** {MEASURED_ON['val_loss']}, {several(size, 'parameter')}; data "
+        f"{data.get('corpus', 'unknown')}, {several(tokens, 'training token')}. Use it: `{command}`."
+    )
 
 
 def _digest(run: RunFolder) -> str:

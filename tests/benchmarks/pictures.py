@@ -1,7 +1,7 @@
-"""Make the pictures of the README: the scaling report, and the study's charts in MLflow, as Chromium shows them.
+"""Make the pictures of the README: the scaling report, the live page, and the charts in MLflow, as Chromium shows them.
 
-Run: python tests/benchmarks/pictures.py LAB NAME, on a lab where the study has been run. Writes dashboards/scaling.png
-and dashboards/mlflow.png.
+Run: python tests/benchmarks/pictures.py LAB NAME, on a lab where the study has been run. Writes scaling.png, live.png
+and mlflow.png into dashboards; refuses a picture that cuts an axis.
 """
 
 import json
@@ -10,14 +10,15 @@ import subprocess
 import sys
 import tempfile
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from chromium import chromium_page
+from chromium import Page, chromium_page
 from terminal import PROGRAM
 
 FOLDER = HERE.parents[1] / "dashboards"
@@ -26,33 +27,59 @@ DRAWN = "[...document.querySelectorAll('.js-plotly-plot')].filter((plot) => plot
 
 
 @contextmanager
-def mlflow_pages(lab: str, name: str) -> Iterator[str]:
-    """Serve the study's pages as `sweeplab ui` does, and yield the address of its charts."""
-    command = [*PROGRAM, "ui", name, "--lab", lab, "--json", "--no-open"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+def pages_of(command: str, lab: str, name: str) -> Iterator[Any]:
+    """Serve the study's pages as a command does, and yield what it says of them."""
+    words = [*PROGRAM, command, name, "--lab", lab, "--json", "--no-open"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout
             text = ""
             while not text.endswith("}\n") or text.count("{") != text.count("}"):
                 text += process.stdout.readline()
-            yield json.loads(text)["studies"][name]["charts"]
+            yield json.loads(text)
         finally:
             process.send_signal(signal.SIGINT)
 
 
-def take(address: str, n_plots: int, target: Path, width: int = WIDTH, height: int = HEIGHT) -> None:
-    """Write what a window shows of an address from the left, once so many plots are drawn."""
-    with tempfile.TemporaryDirectory() as profile, chromium_page(Path(profile), WIDTH, height) as page:
+def clip_of(page: Page, last: str, width: int = WIDTH) -> dict[str, float]:
+    """Return the part of a page from its head to the end of an element, with some room below."""
+    bottom = page.read(f"{last}.getBoundingClientRect().bottom + scrollY")
+    return {"x": 0, "y": 0, "width": width, "height": bottom + 12, "scale": 1}
+
+
+def cut_off(page: Page, last: str, clip: Mapping[str, float]) -> list[str]:
+    """Return the titles and ticks of an element's axes that are not whole inside a part of the page."""
+    words = page.read(
+        f"[...{last}.querySelectorAll('.xtitle, .ytitle, .xtick text, .ytick text, .legendtext')].map((each) => {{"
+        "const box = each.getBoundingClientRect();"
+        "return [each.textContent, box.left, box.top + scrollY, box.right, box.bottom + scrollY]; })"
+    )
+    assert words, "no axis is drawn"
+    right, bottom = clip["width"], clip["height"]
+    return [text for text, *box in words if min(box) < 0 or box[2] > right or box[3] > bottom]
+
+
+def take(address: str, n_plots: int, target: Path, last: str, width: int = WIDTH) -> None:
+    """Write what a window shows of an address, to the end of an element, once so many plots are drawn."""
+    with tempfile.TemporaryDirectory() as profile, chromium_page(Path(profile), WIDTH, HEIGHT) as page:
         page.open(address)
         page.wait_for(DRAWN.format(n_plots))
         page._listen(2.0)
-        clip = {"x": 0, "y": 0, "width": width, "height": height - 150, "scale": 1}
-        target.write_bytes(b64decode(page._call("Page.captureScreenshot", format="png", clip=clip)["data"]))
+        clip = clip_of(page, last, width)
+        assert not cut_off(page, last, clip), f"{target.name} cuts axes"
+        shot = page._call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
+        target.write_bytes(b64decode(shot["data"]))
 
 
 if __name__ == "__main__":
     lab, name = sys.argv[1:]
     report = Path(lab).absolute() / "studies" / name / "report" / "scaling.html"
-    take(report.as_uri(), 1, FOLDER / "scaling.png", height=1480)  # to the end of the first figure
-    with mlflow_pages(lab, name) as address:
-        take(address, 2, FOLDER / "mlflow.png", width=1110)  # without MLflow's own assistant
+    take(report.as_uri(), 1, FOLDER / "scaling.png", "document.querySelector('.figure')")
+    with pages_of("dashboard", lab, name) as said:
+        take(said["page"], 2, FOLDER / "live.png", "document.getElementById('progress')")
+    with pages_of("ui", lab, name) as said:
+        charts, last = (
+            said["studies"][name]["charts"],
+            "[...document.querySelectorAll('.js-plotly-plot')].at(-1)",
+        )
+        take(charts, 2, FOLDER / "mlflow.png", last, width=1110)  # without MLflow's own assistant

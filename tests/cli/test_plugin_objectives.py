@@ -110,7 +110,7 @@ def test_scores_of_two_texts(cli, folder: Path) -> None:
         assert refused.code == 2 and why in refused.err and len(refused.err.splitlines()) == 1
     (end,) = [run.read_end() for run in find_study(folder / "lab", "kinds").runs()]
     assert end.best.keys() == {"pearson", "spearman"}
-    page = (folder / "lab/studies/kinds/report/scaling.html").read_text()
+    page = (folder / "lab/studies/kinds/report/sweep.html").read_text()
     assert "squared error" in page and "nats" not in page.partition("<script")[0]
 
 
@@ -144,7 +144,8 @@ def test_a_run_of_pairs_learns_which_answers_are_preferred(cli, folder: Path, mo
     evaluated = json.loads(cli("evaluate", "preferred", "--lengths", "1", ALLOWED, "--json").out)
     assert not evaluated["length_extrapolation"] and "no loss per position" in evaluated["left_out"][0]["why"]
     found = evaluated["measures"]
-    assert found.keys() == {"val_loss", "reward_accuracy", "reward_margin"}
+    ratios = {"chosen_log_ratio", "rejected_log_ratio"}
+    assert found.keys() == {"val_loss", "reward_accuracy", "reward_margin"} | ratios
     assert found["reward_accuracy"] == 1.0 and found["reward_margin"] > 1
     assert found["val_loss"] == pytest.approx(best["value"], rel=1e-4)
     assert found["val_loss"] < math.log(2)
@@ -154,7 +155,11 @@ def test_a_run_of_pairs_learns_which_answers_are_preferred(cli, folder: Path, mo
     assert said[0]["log_probability"] > said[1]["log_probability"]
     runs = [*find_study(folder / "lab", "preferred").runs()]
     point = [json.loads(line) for line in (runs[0].path / "points.jsonl").read_text().splitlines()][-1]
-    assert {"reward_accuracy", "reward_margin"} <= point.keys() and "bits_per_byte" not in point
+    assert {
+        "reward_accuracy",
+        "reward_margin",
+        "kept_loss",
+    } | ratios <= point.keys() and "bits_per_byte" not in point
     import mlflow
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri(folder / "lab"))

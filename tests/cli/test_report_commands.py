@@ -48,7 +48,8 @@ def test_two_studies_are_compared(cli, finished, lab: Path) -> None:
     assert page == lab / "reports" / "tiny+longer" / "compare.html"
     report = json.loads(page.with_suffix(".json").read_text())
     assert "max_iters 20 / 40" in report["summary"]["Set differently"]
-    assert report["summary"]["Answer"].startswith("longer against tiny: ")
+    assert report["summary"]["Answer"].startswith("longer has the lowest loss: ")
+    assert "longer against tiny: " in report["summary"]["Answer"]
     trials = json.loads(re.search(r'<script[^>]*id="trials"[^>]*>(.*?)</script>', page.read_text(), re.S)[1])
     links = {run["mlflow"] for trial in trials for run in trial["runs"]}
     client = MlflowClient(f"sqlite:///{lab / 'mlflow.db'}")
@@ -71,6 +72,27 @@ def test_each_figure_is_a_picture_where_that_is_asked_for(cli, finished, form: s
     assert len(pictures) > 3 and all(each.suffix == f".{form}" for each in pictures)
     for each in pictures:
         assert each.read_bytes().startswith(begins) and each.stat().st_size > 5000, each.name
+
+
+@pytest.mark.browser
+def test_a_figure_for_a_paper_has_the_width_and_the_letters_that_are_asked_for(cli, finished) -> None:
+    pytest.importorskip("kaleido", reason="kaleido, of the extra images, is not installed")
+    asked = ("report", "scaling", "tiny", "--lab", finished.lab, "--panel", "learning_curves", "--font", "8")
+    (pdf,) = cli(*asked, "--format", "pdf", "--width", "3.25in").out.splitlines()
+    (box,) = re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", Path(pdf).read_bytes())
+    assert float(box[0]) == pytest.approx(3.25 * 72, abs=1)
+    (svg,) = cli(*asked, "--format", "svg", "--width", "8cm").out.splitlines()
+    text = Path(svg).read_text(encoding="utf-8")
+    width = float(re.search(r'<svg[^>]* width="([\d.]+)"', text)[1])
+    assert width == pytest.approx(8 / 2.54 * 96, abs=1)
+    sizes = {float(size) for size in re.findall(r"font-size: ([\d.]+)px", text)}
+    assert sizes and max(abs(size - 8 * 96 / 72) for size in sizes) < 0.1, sizes
+    for more, why in (
+        (("--format", "svg", "--width", "3"), "allowed: a length of 0.6in to 100in"),
+        (("--width", "3in"), "add --format svg, pdf or png"),
+    ):
+        said = cli(*asked, *more)
+        assert said.code == 2 and why in said.err
 
 
 @pytest.mark.skipif(find_spec("kaleido") is not None, reason="Kaleido is installed")

@@ -76,8 +76,8 @@ def test_unlike_tasks_are_not_compared(plant) -> None:
     )
     assert len(found.data) == 1
     summary = SUMMARIES["sweep"](ReportData.of_study(runs, planted.curves), [])
-    lowest = [text for name, text in summary.entries if name == "Best trial"]
-    assert {text.partition(":")[0] for text in lowest} == set(found.result["tasks"])
+    lowest = [name for name, _ in summary.entries if name.startswith("Best trial")]
+    assert lowest and set(lowest) == {f"Best trial, {task}" for task in found.result["tasks"]}
     assert not summary.best
 
 
@@ -121,8 +121,9 @@ def test_baselines_stand_beside_the_curves_and_in_the_summary(material: ReportDa
     without = make_panel(PanelSpec("learning_curves", {"metric": "train_loss"}), material)
     assert without.missing == "no run has a train_loss yet"
     said = [text for name, text in SUMMARIES["sweep"](material, []).entries if name == "N-gram baseline"]
-    assert said[0] == "3.5000 nats/token, by n-grams, order 4; order 1 on: 5.00, 4.50, 4.00"
-    assert said[1].startswith("the lowest loss is ") and said[1].endswith("% below it")
+    (whole,) = said
+    assert whole.startswith("3.5000 nats/token, by n-grams, order 4; order 1 on: 5.00, 4.50, 4.00; ")
+    assert "; the loss on the evaluation targets is " in whole and whole.endswith("% below it")
     high = BASELINE | {"loss": 1e-3, "by_order": [5.0, 4.9, 1e-3]}
     above = replace(material, studied=replace(material.studied, baselines={"planted": {CELL: high}}))
     said = [text for name, text in SUMMARIES["sweep"](above, []).entries if name == "N-gram baseline"]

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from analysis.planted_sweep import plant_sweep
+from benchmarks.pictures import clip_of, cut_off
 from chromium import PROGRAM, Page, chromium_page
 from pandas import DataFrame
 
@@ -208,3 +209,38 @@ def test_gradient_flow_shows_the_layers_of_the_cell_that_is_chosen(
     assert browser.read(drawn) == ["blocks.0"]
     assert browser.read(f"{figure}._fullData.filter((each) => each.visible === true).length") == 2
     assert browser.read("document.documentElement.scrollWidth") == width and browser.errors == []
+
+
+def test_two_trials_stand_beside_each_other_and_a_figure_can_be_saved(pages, browser: Page) -> None:
+    opened(browser, pages["sweep"], 1400)
+    browser.read("open_trial(trials[0], about)")
+    browser.read(
+        "[...dialog.querySelectorAll('button')].find((each) => each.innerText.startsWith('Compare')).click()"
+    )
+    assert not browser.read("dialog.open")
+    browser.read("open_trial(trials[1], about)")
+    assert browser.read("dialog.open && dialog.querySelector('h2').innerText") == "Two trials"
+    heads = browser.read("[...dialog.querySelectorAll('th')].map((each) => each.innerText)")
+    assert len(heads) == 3 and heads[1] != heads[2]
+    cells = "[...dialog.querySelectorAll('tr')].slice(1).map((each) => [...each.cells].map((one) => one.innerText))"
+    rows = browser.read(cells)
+    assert "learning_rate" in [row[0] for row in rows] and all(row[1] != row[2] for row in rows)
+    browser.wait_for("dialog.querySelectorAll('.curve .scatterlayer .trace').length === 2")
+    browser.read("dialog.close()")
+    browser.read("open_trial(trials[2], about)")
+    assert browser.read("dialog.querySelector('h2').innerText").startswith("Trial "), "one at a time again"
+    browser.read(
+        "dialog.close(); window.saved = null; Plotly.downloadImage = (what, how) => { window.saved = how; }"
+    )
+    browser.read("document.querySelector('[data-save=svg]').click()")
+    saved = browser.read("window.saved")
+    assert saved["format"] == "svg" and saved["width"] > 500 and saved["filename"]
+    assert not browser.errors
+
+
+@pytest.mark.parametrize("width", [1500, 400])
+def test_a_picture_of_the_first_figure_has_all_of_its_axes(width: int, pages, browser: Page) -> None:
+    opened(browser, pages["scaling"], width)
+    clip = clip_of(browser, "figures[0]", width)
+    assert cut_off(browser, "figures[0]", clip) == []
+    assert cut_off(browser, "figures[0]", clip | {"height": clip["height"] - 60}), "it sees what is cut"

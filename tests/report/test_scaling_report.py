@@ -182,7 +182,8 @@ def test_a_page_refuses_panels_of_another_and_names_its_own(tmp_path: Path) -> N
         read_dashboard(mine, "sweep")
     mine.write_text("panels: [{panel: loss, x: n_params}]\n")
     with pytest.raises(
-        BadInput, match=r"unknown panel 'loss'; allowed: choices, compute, confirmed, differences, .* studies"
+        BadInput,
+        match=r"unknown panel 'loss'; allowed: choices, compute, confirmed, contour, differences, .* timeline",
     ):
         read_dashboard(mine, "compare")
 

@@ -314,10 +314,8 @@ def test_a_label_stands_where_all_of_its_text_is_seen(data: dict[str, Dataset], 
 # ------------------------------------------------------------------ preferences
 
 
-def plainly(
-    stack: Stack, weights: Any, start: Any, batch: Batch, beta: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return loss and margins of a batch of one run by equation 7 of Rafailov et al. 2023, answer by answer."""
+def log_ratios(stack: Stack, weights: Any, start: Any, batch: Batch) -> torch.Tensor:
+    """Return how much more probable each answer of a batch is under `weights` than at the start, answer by answer."""
 
     def answers(own: Any) -> list[torch.Tensor]:
         placed = Batch(*(None if part is None else torch.from_numpy(part)[None] for part in batch[:5]))
@@ -329,14 +327,16 @@ def plainly(
             found.append(sum(shares[row, place, targets[place]].log() for place in places))
         return found
 
-    policy, reference = (
-        answers({name: each[None] for name, each in own.items()}) for own in (weights, start)
-    )
-    margins = []
-    for chosen, rejected in zip(range(0, len(policy), 2), range(1, len(policy), 2), strict=True):
-        of_chosen = beta * (policy[chosen] - reference[chosen])
-        margins.append(of_chosen - beta * (policy[rejected] - reference[rejected]))
-    found = torch.stack(margins)
+    now, before = ({name: each[None] for name, each in own.items()} for own in (weights, start))
+    return torch.stack(answers(now)) - torch.stack(answers(before))
+
+
+def plainly(
+    stack: Stack, weights: Any, start: Any, batch: Batch, beta: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return loss and margins of a batch of one run by equation 7 of Rafailov et al. 2023."""
+    rewards = beta * log_ratios(stack, weights, start, batch)
+    found = rewards[0::2] - rewards[1::2]
     return -torch.log(1 / (1 + torch.exp(-found))).mean(), found
 
 
@@ -380,6 +380,15 @@ def test_the_measures_of_preferences_are_those_of_the_formula(data: dict[str, Da
     assert record.val_loss == pytest.approx(-torch.nn.functional.logsigmoid(margins).mean().item(), abs=1e-6)
     assert record.measures["reward_accuracy"] == (margins > 0).double().mean()
     assert record.measures["reward_margin"] == pytest.approx(margins.mean().item(), abs=1e-6)
+    ratios = [record.measures[f"{which}_log_ratio"] for which in ("chosen", "rejected")]
+    assert values.beta * (ratios[0] - ratios[1]) == pytest.approx(margins.mean().item(), abs=1e-6)
+    moved = [
+        torch.cat([log_ratios(stack, weights, start, batch)[which::2] for batch in batches]).mean().item()
+        for which in (0, 1)
+    ]
+    assert ratios == pytest.approx(moved, abs=1e-5) and first.measures["chosen_log_ratio"] == pytest.approx(
+        0, abs=1e-6
+    )
     assert stack.whole_losses(["run"], best=False) == pytest.approx([record.val_loss], abs=1e-7)
 
 

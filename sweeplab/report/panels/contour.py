@@ -8,14 +8,13 @@ import numpy as np
 from pandas import DataFrame, to_datetime
 
 from sweeplab.analysis.sweep import has_ended
-from sweeplab.analysis.trials import WORST_FIRST
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import Params
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.panels.sweep import SpacePanel, axis_of, drawn_trials, hover_of, paired
-from sweeplab.report.style import GREY, Axis, Figure, Look, looks, name_rows
+from sweeplab.report.style import GREY, STATE_COLORS, Axis, Figure, Look, name_rows
 
 _GRID = 30  # places along each side of a map
 _FEWEST = 5  # trials for a map
@@ -35,13 +34,10 @@ class ContourPanel(SpacePanel, name="contour", heading="Loss over pairs of hyper
         return cls(data=ended, notes=(note,), dimensions=tuple(paired(report, params, "maps")), y=y)
 
     def _draw(self, figure: Figure) -> None:
-
         pairs, places = list(combinations(self.dimensions, 2)), np.linspace(0, 1, _GRID)
-        data, rows = (
-            self.data[self.data["drawn"]],
-            self.grid(figure, len(list(combinations(self.dimensions, 2))), False),
-        )
-        losses = data[self.y.column].clip(upper=float(data[self.y.column].quantile(0.9)))
+        data, rows = self.data[self.data["drawn"]], self.grid(figure, len(pairs), share_y=False)
+        losses = data[self.y.column].to_numpy(float)
+        losses = np.minimum(losses, np.quantile(losses, 0.9))
         words, dot = data.astype(str), {"size": 4, "line": {"width": 1, "color": "white"}}
         for place, (first, second) in zip(rows, pairs, strict=True):
             x, y = (each.coordinates(data[each.name]) for each in (first, second))
@@ -87,9 +83,7 @@ class TimelinePanel(Panel, name="timeline", source="sweeps"):
             raise BadInput("no run has ended yet")
         data = DataFrame(rows).sort_values("begin", ignore_index=True)
         first = float(data["begin"].min())
-        notes = [
-            f"From {to_datetime(first, unit='s'):%Y-%m-%d %H:%M} UTC; the time in between is that of other runs."
-        ]
+        notes = [f"From {to_datetime(first, unit='s'):%Y-%m-%d %H:%M} UTC."]
         if len(data) > _MOST_BARS:
             notes.append(f"Drawn: the first {_MOST_BARS} of {several(len(data), 'run')}.")
         data = data.assign(begin=data["begin"] - first, end=data["end"] - first)
@@ -97,16 +91,15 @@ class TimelinePanel(Panel, name="timeline", source="sweeps"):
 
     def _draw(self, figure: Figure) -> None:
         data = self.data.head(_MOST_BARS)
-        states = [state for state in WORST_FIRST if state in set(data["state"])]
-        for look in looks(states):
-            rows = data[data["state"] == look.name]
+        for state, rows in data.groupby("state"):
             figure.add_bar(
                 x=rows["end"] - rows["begin"],
                 base=rows["begin"],
                 y=rows.index,
                 orientation="h",
-                name=look.name,
-                marker={"color": look.color},
+                textposition="none",
+                name=state,
+                marker={"color": STATE_COLORS[str(state)]},
                 customdata=rows[["cell", "trial", "seed", "end"]],
                 hovertemplate="%{customdata[0]}, trial %{customdata[1]}, seed %{customdata[2]}"
                 "<br>%{base:.1f} to %{customdata[3]:.1f} s<extra></extra>",

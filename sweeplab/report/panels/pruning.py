@@ -26,18 +26,17 @@ from sweeplab.formatting import duration, several, short, written
 from sweeplab.laws.intervals import LEVEL
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel, TablePanel
-from sweeplab.report.style import BAD, FAINT, GOOD, GREY, MIDDLE, Axis, Figure, hovering, name_rows, spaced
+from sweeplab.report.style import (
+    FAINT,
+    GOOD,
+    STATE_COLORS,
+    Axis,
+    Figure,
+    hovering,
+    name_rows,
+    spaced,
+)
 
-# The color of each state, in the order of the stacked bars; evaluation is hatched.
-_COLORS = {
-    "complete": GOOD,
-    "stopped": "rgb(110,150,220)",
-    "waiting": FAINT,
-    "running": GREY,
-    "pruned": MIDDLE,
-    "diverged": BAD,
-    "failed": "rgb(160,60,40)",
-}
 _SUMS = ("n_trials", "n_pruned", "flops_spent", "flops_saved", "seconds_spent", "seconds_saved")
 _METHOD = {
     "Saved": "The FLOPs that each pruned trial would still have needed, and their seconds at the trial's own speed.",
@@ -140,7 +139,7 @@ class ComputePanel(Panel, name="compute", heading="Where compute and time went",
     def _draw(self, figure: Figure) -> None:
         data = self.data
         studies = list(dict.fromkeys(data["study"]))
-        for (state, color), phase in product(_COLORS.items(), PHASES):
+        for (state, color), phase in product(STATE_COLORS.items(), PHASES):
             rows = data[(data["state"] == state) & (data["phase"] == phase)].set_index("study")
             if len(rows):
                 shares = rows[["share of flops", "share of seconds"]].reindex(studies).fillna(0.0)
