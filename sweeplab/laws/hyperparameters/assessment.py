@@ -197,6 +197,7 @@ def _with_minimum(runs: Runs, sizes: Array) -> tuple[Runs, Valley]:
     Raises:
         BadInput: none shows a minimum.
     """
+    unsure: list[tuple[Runs, Valley]] = []
     for n_values in range(len(runs.names), 0, -1):
         fits: list[tuple[Runs, Valley]] = []
         for names in combinations(runs.names, n_values):
@@ -204,8 +205,12 @@ def _with_minimum(runs: Runs, sizes: Array) -> tuple[Runs, Valley]:
             valley = fit_valley(some.x, some.y, some.cell, sizes)
             if valley is not None:
                 fits.append((some, valley))
-        if fits:
-            return min(fits, key=lambda pair: pair[1].noise)
+        sure = [pair for pair in fits if (np.diag(pair[1].bend) > 2 * pair[1].bend_error).all()]
+        if sure:
+            return min(sure, key=lambda pair: pair[1].noise)
+        unsure = unsure or fits
+    if unsure:
+        return min(unsure, key=lambda pair: pair[1].noise)
     what = f"{several(len(runs.y), 'row')} in {several(runs.n_cells, 'cell')} show no minimum over "
     what += listed(runs.names)
     raise BadInput(Problem(what, "several values of each in a cell, some on each side of the best"))
