@@ -39,10 +39,10 @@ track: {{checkpoints: none}}
 """
 _ADAMW, _MUON = "min: 1e-3, max: 0.1", "min: 5e-3, max: 0.3"
 STUDIES = {
-    "adamw": ("python-docs", "n_layer: 1", _ADAMW),
-    "muon": ("python-docs", "n_layer: 1, optimizer: muon", _MUON),
-    "adamw-again": ("python-docs", "n_layer: 1", _ADAMW),
-    "muon-again": ("python-docs", "n_layer: 1, optimizer: muon", _MUON),
+    "adamw": ("python-docs", "n_layer: 1", _ADAMW, 0),
+    "muon": ("python-docs", "n_layer: 1, optimizer: muon", _MUON, 1),
+    "muon-again": ("python-docs", "n_layer: 1, optimizer: muon", _MUON, 3),
+    "adamw-again": ("python-docs", "n_layer: 1", _ADAMW, 2),
 }
 HELD_OUT = (48, 64)
 TABLE = Path(__file__).parent / "data" / "transfers.csv"
@@ -55,7 +55,7 @@ def rows_of(name: str, folder: Path) -> list[dict[str, Any]]:
 
 def rows_at(name: str, folder: Path, width: int) -> list[dict[str, Any]]:
     """Run a study and return a row for each held-out length of a width."""
-    (corpus, fixed, rates), seed = STUDIES[name], [*STUDIES].index(name)
+    corpus, fixed, rates, seed = STUDIES[name]
     file = folder / f"{name}.yaml"
     file.write_text(
         STUDY.format(name=name, corpus=corpus, fixed=fixed, rates=rates, seed=seed, held_out=width)
