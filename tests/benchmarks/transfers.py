@@ -1,7 +1,7 @@
 """Train what `study transfer` predicts at held-out sizes of several studies, and score the sealed predictions.
 
 Run: python tests/benchmarks/transfers.py FOLDER [--write]. Each study has a layer of n_embd 8 to 32 by max_iters 100,
-250 and 640, with eight random learning rates in each cell. n_embd 48 and 64 are held out at each length, predicted and
+250 and 640, with eight random learning rates in each cell. n_embd 56 and 64 are held out at each length, predicted and
 sealed, and trained at the predicted rate, at that of the largest tuned cell, and at a quarter to four times the
 predicted one. A second call continues from FOLDER; `--write` writes data/transfers.csv, whose table is printed without
 FOLDER. A ladder's best rate is that of a parabola in its log through the lowest loss and its neighbors.
@@ -44,19 +44,14 @@ STUDIES = {
     "muon-again": ("python-docs", "n_layer: 1, optimizer: muon", _MUON, 3),
     "adamw-again": ("python-docs", "n_layer: 1", _ADAMW, 2),
 }
-HELD_OUT = (48, 64)
+HELD_OUT = (64, 56)
 TABLE = Path(__file__).parent / "data" / "transfers.csv"
 
 
-def rows_of(name: str, folder: Path) -> list[dict[str, Any]]:
-    """Run a study and return a row for each held-out size; it is tuned once for all of them."""
-    return [row for width in HELD_OUT for row in rows_at(name, folder, width)]
-
-
 def rows_at(name: str, folder: Path, width: int) -> list[dict[str, Any]]:
-    """Run a study and return a row for each held-out length of a width."""
+    """Run a study, which is tuned once for all widths, and return a row for each length of a held-out width."""
     corpus, fixed, rates, seed = STUDIES[name]
-    file = folder / f"{name}.yaml"
+    file = folder / f"{name}-{width}.yaml"
     file.write_text(
         STUDY.format(name=name, corpus=corpus, fixed=fixed, rates=rates, seed=seed, held_out=width)
     )
@@ -131,9 +126,10 @@ def main(folder: Path | None, write: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     with ThreadPoolExecutor(2) as pool:
-        for of_study in pool.map(lambda name: rows_of(name, folder), STUDIES):
-            rows += of_study
-            print(of_study, file=sys.stderr, flush=True)
+        jobs = [(name, width) for width in HELD_OUT for name in STUDIES]
+        for some in pool.map(lambda job: rows_at(job[0], folder, job[1]), jobs):
+            rows += some
+            print(some, file=sys.stderr, flush=True)
     if write:
         with TABLE.open("w", newline="") as lines:
             writer = csv.DictWriter(lines, [*rows[0]], lineterminator="\n")
