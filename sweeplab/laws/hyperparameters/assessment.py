@@ -205,7 +205,7 @@ def _with_minimum(runs: Runs, sizes: Array) -> tuple[Runs, Valley]:
             valley = fit_valley(some.x, some.y, some.cell, sizes)
             if valley is not None:
                 fits.append((some, valley))
-        sure = [pair for pair in fits if (np.diag(pair[1].bend) > 2 * pair[1].bend_error).all()]
+        sure = [pair for pair in fits if all(_is_seen(*pair, j) for j in range(n_values))]
         if sure:
             return min(sure, key=lambda pair: pair[1].noise)
         unsure = unsure or fits
@@ -214,6 +214,14 @@ def _with_minimum(runs: Runs, sizes: Array) -> tuple[Runs, Valley]:
     what = f"{several(len(runs.y), 'row')} in {several(runs.n_cells, 'cell')} show no minimum over "
     what += listed(runs.names)
     raise BadInput(Problem(what, "several values of each in a cell, some on each side of the best"))
+
+
+def _is_seen(runs: Runs, valley: Valley, j: int) -> bool:
+    """Return whether the loss has a minimum over value j, or falls toward one end of three values or more."""
+    if valley.bend[j, j] > 2 * valley.bend_error[j]:
+        return True
+    side = _optima(runs, valley, j).side
+    return bool(np.median(runs.steps(j)[0]) >= 3 and max((side < 0).mean(), (side > 0).mean()) > 0.5)
 
 
 def _with_timescale(runs: Runs) -> Runs:
