@@ -1,8 +1,8 @@
 """Measure how often the intervals of `study predict` hold at a size that was not tried, in planted studies.
 
 Run: python tests/benchmarks/predicting.py [studies] [part of the worlds' names]. Each world is a study of 18 cells,
-n_embd 16 to 96 by max_iters 150 to 1,000, with six random trials each (tests/analysis/planted_transfer.py); predicted is
-n_embd 192 at 2,000.
+n_embd 16 to 96 by max_iters 150 to 1,000, with six random trials each (tests/analysis/planted_transfer.py). Predicted
+is n_embd 192 at 2,000.
 Columns: the share of 90% intervals that hold the best learning rate, and the loss of a run with the predicted values;
 the share of right activations; of learning rates that are identified; the mean excess of the values over the best.
 """
