@@ -216,6 +216,12 @@ def _at_rates(written: Mapping[str, Any], rates: Sequence[float]) -> StudySpec:
 def _predicted(name: str, lab: Path, size: Mapping[str, Any]) -> dict[str, Any]:
     """Predict and seal a size; return the study that trains it, and what `Transferred` says of the prediction."""
     studies = read_studies(lab, [name])
+    trials = trials_table(studies.runs)
+    if any(all(row[each] == value for each, value in size.items()) for row in trials.to_dict("records")):
+        words = ",".join(f"{each}={yaml_text(value)}" for each, value in size.items())
+        raise BadInput(
+            f"study {name} has trained {words} already: there is nothing to predict; --name takes another"
+        )
     counting = Counting(studies.settled())
     points = studies.points(conventions=counting.conventions)
     sizes = [f"--at {each}={yaml_text(value)}" for each, value in size.items()]

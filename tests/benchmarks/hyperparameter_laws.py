@@ -51,15 +51,14 @@ WORLDS = {
 
 def one_table(case: tuple[str, int]) -> dict[str, list[float]]:
     """Return what was held, and the regrets, of one table."""
-    name, seed = case
-    world = WORLDS[name]
+    world = WORLDS[case[0]]
     table = planted(world, zlib.crc32(repr(case).encode()))
     found: dict[str, list[float]] = {}
     try:
         laws = assess_hyperparameters(runs_of_frame(table.frame, "table"))
     except BadInput:
         return {"refused": [1.0]}
-    random = np.random.default_rng([seed, 7])
+    random = np.random.default_rng([case[1], 7])
     beyond = np.array([2.0, 2.0]) * random.uniform(0.87, 1.58, 2)
     size = table.sizes.max(axis=0) * beyond
     place = {"params": float(np.log(size[0])), "tokens": float(np.log(size[1]))}
@@ -67,7 +66,8 @@ def one_table(case: tuple[str, int]) -> dict[str, list[float]]:
     truth = law_at(size[None], world.kind, middle)[0] + world.scatter * random.normal(size=2)
     order = np.lexsort(np.log(table.sizes).T[::-1])
     predicted = []
-    for j, searched in enumerate(laws.searched.values()):
+    for name, searched in laws.searched.items():
+        j = ("learning_rate", "batch_size").index(name)
         for c, cell in zip(order, searched.cells, strict=True):
             if cell.side == 0:
                 optimum = table.optima[c, j]
@@ -77,7 +77,7 @@ def one_table(case: tuple[str, int]) -> dict[str, list[float]]:
                         np.log(cell.alone[1]) <= optimum <= np.log(cell.alone[2])
                     )
         verdicts = [
-            number["verdict"] == "identified" for key, number in searched.numbers.items() if "exp" in key
+            entry["verdict"] == "identified" for key, entry in searched.numbers.items() if "exp" in key
         ]
         key = "identified on an edge" if j == 0 and world.edge is not None else "identified"
         found.setdefault(key, []).extend(verdicts or [False])

@@ -1,7 +1,8 @@
 """Measure how often the intervals of `study predict` hold at a size that was not tried, in planted studies.
 
-Run: python tests/benchmarks/predicting.py [studies]. Each world (tests/analysis/planted_transfer.py) is a study of 18
-cells, n_embd 16 to 96 by max_iters 150 to 1,000, with six random trials each; predicted is n_embd 192 at 2,000.
+Run: python tests/benchmarks/predicting.py [studies] [part of the worlds' names]. Each world is a study of 18 cells,
+n_embd 16 to 96 by max_iters 150 to 1,000, with six random trials each (tests/analysis/planted_transfer.py). Predicted
+is n_embd 192 at 2,000.
 Columns: the share of 90% intervals that hold the best learning rate, and the loss of a run with the predicted values;
 the share of right activations; of learning rates that are identified; the mean excess of the values over the best.
 """
@@ -49,12 +50,16 @@ def one_study(name: str, seed: int) -> dict[str, float | None]:
     return held | {"identified": rate.verdict == "identified", "excess": found.excess}
 
 
-def main(n_studies: int) -> None:
-    """Print the shares in each world."""
+def main(n_studies: int, only: str) -> None:
+    """Print the shares in each world that `only` is a part of."""
     print(f"{setting()}; {n_studies} studies a world\n")
     columns, rows = ("rate", "loss", "choice", "identified"), []
     with ProcessPoolExecutor() as pool:
-        jobs = {name: [pool.submit(one_study, name, seed) for seed in range(n_studies)] for name in WORLDS}
+        jobs = {
+            name: [pool.submit(one_study, name, seed) for seed in range(n_studies)]
+            for name in WORLDS
+            if only in name
+        }
         for name, of_world in jobs.items():
             results = [job.result() for job in of_world]
             row = [name]
@@ -67,4 +72,4 @@ def main(n_studies: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20)
+    main(int((sys.argv[1:] or ["20"])[0]), "".join(sys.argv[2:3]))

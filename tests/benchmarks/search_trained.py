@@ -41,9 +41,9 @@ CELLS, ONE = ([8, 16, 32], [100, 250]), ([16], [250])
 RANGE = "{min: 1e-3, max: 0.1, log: true}"
 RATES = [float(f"{rate:.4g}") for rate in np.geomspace(1e-3, 0.1, 13)]
 SEARCHES = {
-    ("six cells", "tpe", 4): CELLS,
-    ("six cells", "tpe", 16): CELLS,
     ("six cells", "joint", 4): CELLS,
+    ("six cells", "tpe", 16): CELLS,
+    ("six cells", "tpe", 4): CELLS,
     ("one cell", "tpe", 8): ONE,
     ("one cell", "joint", 8): ONE,
 }

@@ -1,7 +1,7 @@
 """Train what `study transfer` predicts at held-out sizes of several studies, and score the sealed predictions.
 
-Run: python tests/benchmarks/transfers.py FOLDER [--write]. Each study has a layer or two of n_embd 8 to 32 by max_iters
-100, 250 and 640, with eight random learning rates in each cell. n_embd 64 is held out at each length, predicted and
+Run: python tests/benchmarks/transfers.py FOLDER [--write]. Each study has a layer of n_embd 8 to 32 by max_iters 100,
+250 and 640, with eight random learning rates in each cell. n_embd 56 and 64 are held out at each length, predicted and
 sealed, and trained at the predicted rate, at that of the largest tuned cell, and at a quarter to four times the
 predicted one. A second call continues from FOLDER; `--write` writes data/transfers.csv, whose table is printed without
 FOLDER. A ladder's best rate is that of a parabola in its log through the lowest loss and its neighbors.
@@ -28,7 +28,7 @@ name: {name}
 data: {{corpus: {corpus}, tokenizer: char}}
 fixed: {{{fixed}, n_head: 1, qk_norm: true, block_size: 32, batch_size: 16, dropout: 0.0, warmup_iters: 20%,
   scheduler_type: linear, eval_interval: 100%, eval_tokens: 32_768, device: cpu, dtype: float32}}
-grid: {{max_iters: [100, 250, 640], n_embd: [8, 12, 16, 24, 32, 64]}}
+grid: {{max_iters: [100, 250, 640], n_embd: [8, 12, 16, 24, 32, {held_out}]}}
 search: {{learning_rate: {{{rates}, log: true}}}}
 budget: {{trials_per_cell: 8}}
 sampler: random
@@ -39,30 +39,35 @@ track: {{checkpoints: none}}
 """
 _ADAMW, _MUON = "min: 1e-3, max: 0.1", "min: 5e-3, max: 0.3"
 STUDIES = {
-    "adamw": ("python-docs", "n_layer: 1", _ADAMW),
-    "muon": ("python-docs", "n_layer: 1, optimizer: muon", _MUON),
-    "adamw-again": ("python-docs", "n_layer: 1", _ADAMW),
-    "muon-again": ("python-docs", "n_layer: 1, optimizer: muon", _MUON),
-    "mup": ("python-docs", "n_layer: 1, parametrization: mup", _ADAMW),
-    "muon-source": ("python-source", "n_layer: 1, optimizer: muon", _MUON),
-    "llama": ("python-source", "n_layer: 1, positions: rotary, activation: swiglu, norm: rmsnorm", _ADAMW),
-    "muon-two-layers": ("python-docs", "n_layer: 2, optimizer: muon", _MUON),
+    "adamw": ("python-docs", "n_layer: 1", _ADAMW, 0),
+    "muon": ("python-docs", "n_layer: 1, optimizer: muon", _MUON, 1),
+    "muon-again": ("python-docs", "n_layer: 1, optimizer: muon", _MUON, 3),
+    "adamw-again": ("python-docs", "n_layer: 1", _ADAMW, 2),
 }
+HELD_OUT = (64, 56)
 TABLE = Path(__file__).parent / "data" / "transfers.csv"
 
 
-def rows_of(name: str, folder: Path) -> list[dict[str, Any]]:
-    """Run a study and return a row for each held-out size."""
-    (corpus, fixed, rates), seed = STUDIES[name], [*STUDIES].index(name)
-    file = folder / f"{name}.yaml"
-    file.write_text(STUDY.format(name=name, corpus=corpus, fixed=fixed, rates=rates, seed=seed))
+def rows_at(name: str, folder: Path, width: int) -> list[dict[str, Any]]:
+    """Run a study, which is tuned once for all widths, and return a row for each length of a held-out width."""
+    corpus, fixed, rates, seed = STUDIES[name]
+    file = folder / f"{name}-{width}.yaml"
+    file.write_text(
+        STUDY.format(name=name, corpus=corpus, fixed=fixed, rates=rates, seed=seed, held_out=width)
+    )
     answer = json.loads(sweeplab("study", "transfer", file, "--json", "--quiet", "--lab", folder / name))
     rows = []
     for size in answer["sizes"]:
         rate, loss = size["prediction"]["values"]["learning_rate"], size["prediction"]["loss"]
         losses = {rung["learning_rate"]: rung["loss"] for rung in size["losses"]}
         rows.append(
-            {"study": name, "seed": seed, **size["prediction"]["at"], "sealed": size["sealed"] or ""}
+            {
+                "study": name,
+                "seed": seed,
+                "n_embd": width,
+                **size["prediction"]["at"],
+                "sealed": size["sealed"] or "",
+            }
             | {"rate": size["predicted"], "rate_low": rate["low"], "rate_high": rate["high"]}
             | {"verdict": rate["verdict"], "best_rate": parabola(losses), "copied": size["copied"]}
             | {f"loss_{key}": loss[key] for key in ("value", "low", "high")}
@@ -121,9 +126,10 @@ def main(folder: Path | None, write: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     with ThreadPoolExecutor(2) as pool:
-        for of_study in pool.map(lambda name: rows_of(name, folder), STUDIES):
-            rows += of_study
-            print(of_study, file=sys.stderr, flush=True)
+        jobs = [(name, width) for width in HELD_OUT for name in STUDIES]
+        for some in pool.map(lambda job: rows_at(job[0], folder, job[1]), jobs):
+            rows += some
+            print(some, file=sys.stderr, flush=True)
     if write:
         with TABLE.open("w", newline="") as lines:
             writer = csv.DictWriter(lines, [*rows[0]], lineterminator="\n")

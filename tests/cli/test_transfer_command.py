@@ -68,6 +68,8 @@ def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_o
     panel = PANELS["transfer"].of(ReportData.of_study(trained.runs, DataFrame(), trained, lab))
     assert dict(zip(panel.data["learning_rate"], panel.data["loss"], strict=True)) == losses
     assert panel.figure() and f"costs {size['cost']:.2%} against the ladder's best" in panel.notes[0]
+    seen = cli(*words, "-o", "grid.n_embd=[8,12,16,20]")
+    assert seen.code == 2 and "study tiny-transfer has trained n_embd=20 already" in seen.err
     said = cli(*words).out
     assert (
         f"costs {size['cost']:.2%} of the loss against the best of the ladder" in said and "sealed: " in said

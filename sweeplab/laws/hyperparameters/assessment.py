@@ -178,17 +178,11 @@ def assess_hyperparameters(runs: Runs, timescale: bool = False) -> Hyperparamete
     if timescale:
         runs = _with_timescale(runs)
     varying = [name for name in runs.sizes if np.ptp(runs.log_of(name)) > 1e-6]
-    if varying:
-        sizes = np.column_stack([runs.log_of(name) for name in varying])
-    else:
-        sizes = np.zeros((runs.n_cells, 1))
+    sizes = np.column_stack([runs.log_of(name) for name in varying or runs.sizes])
     runs, valley = _with_minimum(runs, sizes)
     optima = [_optima(runs, valley, j) for j in range(len(runs.names))]
-    searched = {}
-    for j, name in enumerate(runs.names):
-        searched[name] = _searched(runs, valley, optima[j], j, varying)
-    warnings = [*runs.notes]
-    return HyperparameterLaws(runs, valley, searched, _correlation(runs, optima, searched), tuple(warnings))
+    searched = {name: _searched(runs, valley, optima[j], j, varying) for j, name in enumerate(runs.names)}
+    return HyperparameterLaws(runs, valley, searched, _correlation(runs, optima, searched), runs.notes)
 
 
 def _with_minimum(runs: Runs, sizes: Array) -> tuple[Runs, Valley]:
@@ -197,18 +191,29 @@ def _with_minimum(runs: Runs, sizes: Array) -> tuple[Runs, Valley]:
     Raises:
         BadInput: none shows a minimum.
     """
+    fits: list[tuple[tuple[Any, ...], Runs, Valley]] = []
     for n_values in range(len(runs.names), 0, -1):
-        fits: list[tuple[Runs, Valley]] = []
         for names in combinations(runs.names, n_values):
             some = runs.over(names)
             valley = fit_valley(some.x, some.y, some.cell, sizes)
             if valley is not None:
-                fits.append((some, valley))
-        if fits:
-            return min(fits, key=lambda pair: pair[1].noise)
+                is_seen = all(_is_seen(some, valley, j) for j in range(n_values))
+                fits.append(((not is_seen, -n_values, valley.noise), some, valley))
+        if any(not rank[0] for rank, *_ in fits):
+            break
+    if fits:
+        return min(fits, key=lambda fit: fit[0])[1:]
     what = f"{several(len(runs.y), 'row')} in {several(runs.n_cells, 'cell')} show no minimum over "
     what += listed(runs.names)
     raise BadInput(Problem(what, "several values of each in a cell, some on each side of the best"))
+
+
+def _is_seen(runs: Runs, valley: Valley, j: int) -> bool:
+    """Return whether the loss has a minimum over value j, or falls toward one end of three values or more."""
+    if valley.bend[j, j] > 2 * valley.bend_error[j]:
+        return True
+    side = _optima(runs, valley, j).side
+    return bool(np.median(runs.steps(j)[0]) >= 3 and max((side < 0).mean(), (side > 0).mean()) > 0.5)
 
 
 def _with_timescale(runs: Runs) -> Runs:
@@ -254,9 +259,7 @@ def _searched(runs: Runs, valley: Valley, optima: Optima, j: int, varying: Seque
     flags = _flags(runs, optima, counts, steps)
     why = "" if has_minimum else f"the loss hardly depends on {name}: its curvature is not above its error"
     laws = _laws(runs, optima, varying, name, why)
-    numbers: dict[str, Mapping[str, Any]] = {}
-    if laws:
-        numbers = _numbers(laws, name)
+    numbers = _numbers(laws, name) if laws else {}
     shown = [_cell(runs, valley, optima, laws, j, c, int(counts[c])) for c in range(runs.n_cells)]
     if not laws and not why:
         n_interior = int((optima.side == 0).sum())
@@ -302,17 +305,14 @@ def _is_expected(law: Law, expected: tuple[str, ...]) -> bool:
 
 def _law(runs: Runs, optima: Optima, columns: tuple[str, ...], name: str, why: str) -> Law | None:
     logs = np.column_stack([runs.log_of(size) for size in columns])
-    form_logs = logs
     if name == TIMESCALE and {"params", "tokens"} <= set(columns):
-        form_logs = (runs.log_of("tokens") - runs.log_of("params"))[:, None]
+        logs = (runs.log_of("tokens") - runs.log_of("params"))[:, None]
         columns = ("tokens per parameter",)
-    line = fit_line(optima, form_logs)
+    line = fit_line(optima, logs)
     if line is None:
         return None
-    bent = bends(optima, form_logs, columns)
-    lacking = [why] if why else []
-    interior = optima.side == 0
-    lacking += _gate(form_logs[interior], columns)
+    bent, interior = bends(optima, logs, columns), optima.side == 0
+    lacking = [why] * bool(why) + _gate(logs[interior], columns)
     doubts = [f"the optima bend in log {size} (p = {p:.2g})" for size, p in bent.items() if p < _BENT]
     if 2 * (~interior).sum() > interior.sum():
         doubts.append(

@@ -130,12 +130,12 @@ class Line:
 
     def exponents(self) -> list[Mixture]:
         """Return the exponents of the sizes [p - 1], from the smallest to the largest of the cells."""
-        found = []
+        exponents = []
         for k in range(len(self.center)):
             ends = np.stack([self.center, self.center])
             ends[:, k] = self.places[:, k].max(), self.places[:, k].min()
-            found.append(self.sum(np.array([1.0, -1.0]) / np.ptp(ends[:, k]), ends))
-        return found
+            exponents.append(self.sum(np.array([1.0, -1.0]) / np.ptp(ends[:, k]), ends))
+        return exponents
 
     def cell(self, c: int) -> Mixture:
         """Return the optimum of a cell of the table, which its rows and the law tell."""
@@ -203,11 +203,11 @@ class _Given:
     def sum(self, factors: Array, away: Array) -> tuple[float, float]:
         """Return the mean and variance of a sum of the law at places [m, p - 1] relative to the center."""
         terms = factors @ np.column_stack([np.ones(len(away)), away])
-        between = factors @ _departures(away, self.terms[:, 1:], self.turn) @ self.precision
-        alone = float(factors @ _departures(away, away, self.turn) @ factors)
+        departures = factors @ _departures(away, self.terms[:, 1:], self.turn)
+        between = departures @ self.precision
         left = terms - between @ self.terms
-        known = factors @ _departures(away, self.terms[:, 1:], self.turn)
-        variance = alone - float(between @ known) + float(left @ self.covariance @ left)
+        variance = float(factors @ _departures(away, away, self.turn) @ factors - between @ departures)
+        variance += float(left @ self.covariance @ left)
         return float(terms @ self.at + between @ self.residual), variance
 
 
@@ -226,8 +226,8 @@ def _given(optima: Optima, terms: Array, interior: NDArray[np.bool_], scatter: f
     from scipy.special import log_ndtr
 
     n = len(terms)
-    own = _departures(terms[:, 1:], terms[:, 1:], turn) + (scatter**2 + 1e-8) * np.eye(n)
-    total = optima.covariance + own
+    prior = _departures(terms[:, 1:], terms[:, 1:], turn) + (scatter**2 + 1e-8) * np.eye(n)
+    total = optima.covariance + prior
     inside, outside = np.ix_(interior, interior), np.flatnonzero(~interior)
     weights = np.asarray(np.linalg.inv(total[inside]), np.float64)
     precision = np.zeros((n, n))
@@ -266,10 +266,10 @@ def _given(optima: Optima, terms: Array, interior: NDArray[np.bool_], scatter: f
     away = projected @ (values[interior]) / left
     score = float(0.5 * np.sum(np.log(left) - left * away**2))
     # Each cell's optimum: the line, and its part of the distance from it.
-    left, part = values - terms @ at, own @ precision
+    left, part = values - terms @ at, prior @ precision
     kept = terms - part @ terms
     variances = (
-        np.diag(own) - np.einsum("cd,cd->c", part, own) + np.einsum("ci,ij,cj->c", kept, covariance, kept)
+        np.diag(prior) - np.einsum("cd,cd->c", part, prior) + np.einsum("ci,ij,cj->c", kept, covariance, kept)
     )
     return _Given(
         *(terms, scatter, turn, at, covariance, precision, left, float(log_density) + beyond, score),

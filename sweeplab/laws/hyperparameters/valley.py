@@ -24,6 +24,7 @@ Ints = NDArray[np.intp]
 
 WINDOWS = (0.01, 0.02, 0.04, 0.08, 0.16)  # the largest excess of the rows that count, in log loss
 _HUBER = 1.345
+_SHRUNK = 0.86  # of Huber's weights and normal errors: the weighted mean of the squares over their variance
 _NO_WORSE, _LIKE = 1.05, 2.0  # by noise and by curvature
 MISFIT = 0.1  # of the excess: what the form of the loss may be wrong by, so that near rows count more
 _FREE = (
@@ -396,8 +397,8 @@ def _solve(
     )
     residual = solved.residuals(x, y, cell)[used]
     noise = math.sqrt(float(weight @ residual**2) / freedom)
-    # Weights below one shrink the squares: by how much, for normal errors, is known only roughly.
-    noise *= math.sqrt(len(losses) / max(float(weight.sum()), 1.0))
+    # Weights below one shrink the squares, Huber's those of far rows the most.
+    noise *= math.sqrt(len(losses) / max(float(weight.sum()), 1.0) / _SHRUNK)
     bend = solved.bend_and_skew[0]
     is_flat = bool(np.linalg.eigvalsh(bend)[0] <= _LEAST_BEND)
     return replace(solved, noise=max(noise, 1e-7), flat=is_flat)
