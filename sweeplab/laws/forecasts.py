@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -24,6 +24,7 @@ from sweeplab.laws.forms import loss_at
 from sweeplab.laws.intervals import LEVEL, profiles, run_noise, student
 from sweeplab.laws.points import Points, path_of
 
+INTERVAL_ONLY = "interval only"
 LAW, LAST_POINT, LOG_LINE = "law", "last point", "log-linear line"  # who forecasts
 METHOD = (
     "profile of the law (F quantile), a run's noise and the form's error in the back-test (t quantiles), "
@@ -61,13 +62,15 @@ class Normal:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The loss that a law predicts for a run (None if not identified), with its prediction interval at `level`.
+    """The loss that a law predicts for a run, with its prediction interval at `level`, which the verdict judges.
 
     `log_loss` is the normal distribution of the log loss with this interval; `law_low` and `law_high` bound the law
-    alone, `noise` is the sd of a run's log loss about the law, and `form` the sd of the form's error there.
+    alone, `noise` is the sd of a run's log loss about the law, and `form` the sd of the form's error there. A loss that
+    is no number of a law has the verdict INTERVAL_ONLY. `without_outliers` is the loss without the rows far from the
+    law, None if there are none.
     """
 
-    loss: float | None
+    loss: float
     low: float
     high: float
     level: float
@@ -76,6 +79,7 @@ class Forecast:
     law_high: float
     noise: float
     form: float
+    without_outliers: float | None
     verdict: Verdict
 
 
@@ -109,9 +113,6 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> 
     (noise,), quantile = run_noise(fit, shared, assessment.noise, logs, few)
     form = assessment.form_error.sd(fit, quantity)
     reached = assessment.form_error.widened(fit, quantity, interval)
-    of_tuning = ""
-    if assessment.what_if:
-        of_tuning = assessment.what_if.doubt(quantity, reached)
     if assessment.noise:
         reached = assessment.tuning.widened(fit, assessment.noise, quantity, reached)
     below = math.hypot(interval.value - reached.low, quantile * noise)
@@ -128,10 +129,17 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> 
     lacking, path = gate(quantity, points, fit), path_of(points)
     if path and len(fit.law.columns) == 1 and path.misses(at):
         lacking.append(f"the law holds along one path, {path.words}, and this run lies off it")
-    doubt = assessment.doubt or assessment.choice.doubt_of(fit.law) or of_tuning
-    verdict = judge(quantity, reached, fit, lacking, doubt)
+    sealed = replace(interval, low=low, high=high)
+    of_rows = [each.doubt(quantity, sealed) for each in (assessment.what_if, assessment.outliers) if each]
+    reasons = filter(None, [assessment.doubt, assessment.choice.doubt_of(fit.law), *of_rows])
+    verdict = judge(quantity, sealed, fit, lacking, next(reasons, ""))
+    if not verdict.identified:
+        verdict = Verdict(INTERVAL_ONLY, f"no law; interval only: {verdict.reason}")
+    without = None
+    if assessment.outliers:
+        without = math.exp(assessment.outliers.value(quantity))
     return Forecast(
-        loss=math.exp(interval.value) if verdict.identified else None,
+        loss=math.exp(interval.value),
         low=math.exp(low),
         high=math.exp(high),
         level=LEVEL,
@@ -140,6 +148,7 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> 
         law_high=math.exp(interval.high),
         noise=noise,
         form=form,
+        without_outliers=without,
         verdict=verdict,
     )
 

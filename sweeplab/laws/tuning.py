@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from sweeplab.formatting import listed, several
+from sweeplab.laws.doubts import Otherwise
 from sweeplab.laws.fitting import Fit, fit
 from sweeplab.laws.forms import Array, Law, Quantity
 from sweeplab.laws.intervals import LEVEL, Interval, Noise
@@ -52,9 +53,23 @@ class Tuning:
 
     @property
     def doubt(self) -> str:
-        """Return why every number of these points is weak at best; empty if they were tuned each by itself."""
+        """Return why every number of these points is weak at best; empty if they were tuned well each by itself."""
         known = {SHARED: "one setting served all sizes", UNKNOWN: "how the points were tuned is not known"}
+        if self.how == EACH and self.record and self.largest_drift > _DRIFT:
+            return f"the tuning excess may drift with size, by up to {self.largest_drift:.2%} of the loss"
         return known.get(self.how, "")
+
+    @property
+    def would_tell(self) -> str:
+        """Return what would tell how well the points were tuned."""
+        cures = {SHARED: "a search at each size would tell", UNKNOWN: "--tuned says how they were tuned"}
+        return cures.get(self.how, self.record.cure if self.record else "")
+
+    def warnings(self, effect: str) -> list[str]:
+        """Say what a doubt about the tuning does, and what would tell; empty if there is no doubt."""
+        if not self.doubt:
+            return []
+        return [f"{self.doubt}: {effect}; {self.would_tell}"]
 
     @property
     def says(self) -> str:
@@ -140,15 +155,10 @@ class Tuning:
 
 
 @dataclass(frozen=True)
-class WhatIf:
+class WhatIf(Otherwise):
     """The law if the points were tuned otherwise."""
 
-    fit: Fit
     tuning: Tuning
-
-    def value(self, quantity: Quantity) -> float:
-        """Return what a quantity would be, in the units of `measure`."""
-        return float(quantity.measure(self.fit.theta[None])[0][0])
 
     def doubt(self, quantity: Quantity, interval: Interval) -> str:
         """Say why a quantity is weak at best; empty if nothing speaks against it.
@@ -161,52 +171,29 @@ class WhatIf:
             if moved:
                 effect = "moves it out of its interval"
             return f"{self.tuning.doubt}: {MISTUNED[self.tuning.how]:.0%} of the loss too much at large sizes {effect}"
-        most = self.tuning.largest_drift
-        if most > _DRIFT:
-            return f"the tuning excess may drift with size, by up to {most:.2%} of the loss"
-        if not moved:
-            return ""
+        if self.tuning.doubt or not moved:
+            return self.tuning.doubt
         at = f"{quantity.shown(self.value(quantity)):.4g}, outside of its interval"
         return f"the tuning excess drifts with size: with its drift it would be {at}"
 
-    def moves(self, quantity: Quantity, interval: Interval) -> bool:
-        """Return whether a quantity would lie outside of its interval."""
-        return not interval.low <= self.value(quantity) <= interval.high
-
-    @property
-    def _unless(self) -> str:
-        size = MISTUNED[self.tuning.how]
-        return (
-            f"{self.tuning.doubt}: if that costs {size:.0%} of the loss at the largest {self.tuning.size} and "
-            "nothing at the smallest,"
-        )
-
     def warnings(self, numbers: Sequence[tuple[Quantity, Interval]]) -> list[str]:
         """Say what the other tuning does to numbers, in one line, and what would tell."""
-        moved = [quantity.name for quantity, interval in numbers if self.moves(quantity, interval)]
         tuning = self.tuning
         if tuning.how == EACH:
             low, _, high = (math.expm1(end) for end in tuning.ends)
-            cure = tuning.record.cure if tuning.record else ""
-            if tuning.largest_drift > _DRIFT:
-                drift = f"by up to {tuning.largest_drift:.2%} of the loss (expected: {low:.2%} to {high:.2%})"
-                return [
-                    f"the tuning excess may drift with size, {drift}: every number is weak at best; {cure}"
-                ]
+            moved, span = self.moved(numbers), f"{low:.2%} to {high:.2%} of the loss"
+            if tuning.doubt:
+                return tuning.warnings(f"every number is weak at best (expected: {span})")
             if not moved:
                 return []
-            drift = f"from {low:.2%} to {high:.2%} of the loss, and moves {listed(moved)} out of the interval"
-            return [f"the tuning excess drifts with size, {drift}; {cure}"]
+            drift = f"from {span}, and moves {listed(moved)} out of the interval"
+            return [f"the tuning excess drifts with size, {drift}; {tuning.would_tell}"]
         if not numbers:
             return []
-        values = [f"{quantity.name} {quantity.shown(self.value(quantity)):.4g}" for quantity, _ in numbers]
-        outside = "all inside of their intervals"
-        if moved:
-            outside = f"outside of its interval: {listed(moved)}"
-        cure = {SHARED: "a search at each size would tell", UNKNOWN: "--tuned says how they were tuned"}[
-            tuning.how
+        return [
+            f"{tuning.doubt}: if that costs {MISTUNED[tuning.how]:.0%} of the loss at the largest {tuning.size} and "
+            f"nothing at the smallest, {self.in_words(numbers)}; {tuning.would_tell}"
         ]
-        return [f"{self._unless} the numbers would be {', '.join(values)} ({outside}); {cure}"]
 
 
 @lru_cache(maxsize=16)
