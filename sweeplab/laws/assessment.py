@@ -20,14 +20,13 @@ from sweeplab.laws import forms, intervals, shape
 from sweeplab.laws.backtest import FormError, lean_of
 from sweeplab.laws.choosing import Choice, along_family, choice_of
 from sweeplab.laws.columns import COUNTS, SHAPE, as_number, pairs_of
-from sweeplab.laws.doubts import Outliers, outliers_of
+from sweeplab.laws.doubts import Outliers, Tuning, WhatIf, outliers_of, tuning_of
 from sweeplab.laws.evidence import Evidence
 from sweeplab.laws.fitting import LEAST_SQUARES, LITERATURE, Fit, fit
 from sweeplab.laws.forms import LAWS, Law, Quantity
 from sweeplab.laws.intervals import Interval, Noise, Refits, Shared, noise_of
 from sweeplab.laws.misfit import FLAGGED, Misfit, misfit
 from sweeplab.laws.points import DECADES, SPREAD, STANDS, UNLIKE, Points, design, path_of
-from sweeplab.laws.tuning import Tuning, WhatIf, tuning_of
 
 IDENTIFIED, WEAK, NOT_IDENTIFIED = "identified", "weak", "not identified"
 
@@ -418,8 +417,7 @@ def assess(
             *form.flag,
             *filter(None, [choice.doubt_of(law), of_repeats(points)]),
             *form.doubts,
-            *(what_if.warnings(numbers) if what_if else ()),
-            *(outliers.warnings(numbers) if outliers else ()),
+            *(line for each in (what_if, outliers) if each for line in each.warnings(numbers)),
             *_warnings(points, fitted, estimates, shared, noise, refits),
         ),
         tuning=tuning,

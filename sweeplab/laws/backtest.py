@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, several
 from sweeplab.laws.columns import SHAPE
+from sweeplab.laws.doubts import Tuning, tuning_of
 from sweeplab.laws.fitting import LEAST_SQUARES, Fit, Rows, fit, solve
 from sweeplab.laws.forms import LAWS, Array, Law, Quantity, log_compute
 from sweeplab.laws.intervals import (
@@ -41,7 +42,6 @@ from sweeplab.laws.intervals import (
 )
 from sweeplab.laws.misfit import Misfit, misfit, projected
 from sweeplab.laws.points import SPREAD, UNLIKE, Points, design, path_of
-from sweeplab.laws.tuning import Tuning, tuning_of
 
 N_CUTS = 4
 SPARE = 2  # more rows below a cut than the largest law has parameters

@@ -38,7 +38,7 @@ _LEAST = 1e-12
 _FREE = 1e-9  # damping too small to shorten a step: a shortened step promises little along a flat valley
 _SAME = 1e-6  # a start within this share of the lowest objective has reached it
 _ROUNDS = 3
-_SETTLED = 0.9  # of the scale of the residuals that delta was chosen for
+_SETTLED = 0.5  # of the scale of residuals for which delta was chosen: less is another optimum
 _POLISHES = 10
 _KEPT, _ROWS_KEPT = 256, 10_000  # the size of the cache, and the most rows of a cached fit
 

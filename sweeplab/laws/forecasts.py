@@ -95,13 +95,17 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> 
     """Predict the mean loss of `seeds` runs at a point {"params": …, "tokens": …}.
 
     Raises:
-        BadInput: the point lacks a column that the law uses, or the rows do not bound the loss there.
+        BadInput: the point lacks a column that the law uses, it lies off the path that the law holds along, or the rows
+            do not bound the loss there.
     """
     points, fit, shared = assessment.points, assessment.fit, assessment.shared
     missing = [name for name in fit.law.columns if name not in at]
     if missing:
         raise BadInput(f"{fit.law.name} needs {' and '.join(missing)} too: --{' and --'.join(missing)}")
-    quantity = loss_at(fit.law, fit.center, at)
+    quantity, path = loss_at(fit.law, fit.center, at), path_of(points)
+    if path and len(fit.law.columns) == 1 and path.misses(at):
+        why = f"the law holds along one path, {path.words}, and this run lies off it"
+        raise BadInput(f"{quantity.meaning} cannot be forecast: {why}")
     (interval,) = profiles(fit, [quantity], shared, assessment.noise)
     if interval.open_ends:
         why = f"the {several(fit.n_points, 'row')} give it no {interval.open_ends[0]} bound"
@@ -126,9 +130,7 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> 
     low, high = interval.value - below, interval.value + above
     if not math.isfinite(low + high) or max(abs(low), abs(high)) > 700:
         raise BadInput(f"{quantity.meaning} cannot be forecast: its interval has no end that is a number")
-    lacking, path = gate(quantity, points, fit), path_of(points)
-    if path and len(fit.law.columns) == 1 and path.misses(at):
-        lacking.append(f"the law holds along one path, {path.words}, and this run lies off it")
+    lacking = gate(quantity, points, fit)
     sealed = replace(interval, low=low, high=high)
     of_rows = [each.doubt(quantity, sealed) for each in (assessment.what_if, assessment.outliers) if each]
     reasons = filter(None, [assessment.doubt, assessment.choice.doubt_of(fit.law), *of_rows])

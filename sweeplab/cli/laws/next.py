@@ -61,11 +61,10 @@ def next_runs(
     from sweeplab.analysis.candidates import next_study_text
     from sweeplab.files import write_whole
     from sweeplab.laws.assessment import find_law, parse_target
-    from sweeplab.laws.doubts import doubts
+    from sweeplab.laws.doubts import doubts, tuning_of
     from sweeplab.laws.fitting import fit
     from sweeplab.laws.next_runs import find_quantity
     from sweeplab.laws.next_runs import next_runs as choose
-    from sweeplab.laws.tuning import tuning_of
 
     if output and is_file(source):
         raise BadInput("--output writes a study file, but a table's runs belong to no study")
