@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from sweeplab.laws.points import Points
     from sweeplab.study.spec import StudySpec
 
-# Names of a table's columns with the passes of a run over its text, or with the tokens of the text.
-_PASSES, _TEXTS = ("epochs", "passes", "n_epochs"), ("unique_tokens", "corpus_tokens", "dataset_tokens")
 _LONGEST = 480  # letters of an expression, a little under what a study file may have
 _MINUTES = 600  # seconds from which times are whole minutes
 # The column that would split a cause from the others.
@@ -89,22 +87,12 @@ def file_causes(path: Path, counting: Counting) -> dict[str, Any]:
     causes = _diagnosed(
         points,
         trials,
-        _passes(used, points.columns.get("tokens")),
+        points.passes,
         float(n_rows.mean()),
         finite(used, "wall_seconds").to_numpy(float),
     )
     _add_commands(causes, lambda cure: _law_command(str(path), cure, causes["number"]))
     return causes
-
-
-def _passes(used: pd.DataFrame, tokens: Array | None) -> Array | None:
-    """How often each point's run read its text, [n]; None if no column says it."""
-    for name in map(str, used):
-        if name.lower() in _PASSES:
-            return finite(used, name).to_numpy(float)
-        if name.lower() in _TEXTS and tokens is not None:
-            return np.asarray(tokens / finite(used, name).to_numpy(float))
-    return None
 
 
 def _diagnosed(

@@ -24,7 +24,7 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.listing import study_names
 from sweeplab.laws.assessment import IDENTIFIED, Assessment
 from sweeplab.laws.columns import COUNTS, NUMBERS, count_columns, read_columns
-from sweeplab.laws.forecasts import METHOD, Forecast, naive_forecasts, predict
+from sweeplab.laws.forecasts import INTERVAL_ONLY, METHOD, Forecast, naive_forecasts, predict
 from sweeplab.laws.points import Points
 from sweeplab.laws.reading import read_frame
 from sweeplab.records.folders import StudyFolder
@@ -293,7 +293,12 @@ def seal(
         verdict = predicted.verdict
         if verdict.verdict != IDENTIFIED:
             weak = f"the loss is {verdict.verdict} ({verdict.reason})"
+            if verdict.verdict == INTERVAL_ONLY:
+                weak = verdict.reason
             warnings.append(f"{target.words}: {weak}; the forecast is sealed with this verdict")
+        if assessment.outliers:
+            loss = f"{predicted.without_outliers:.4g} in place of {predicted.loss:.4g}"
+            warnings.append(f"{target.words}: {assessment.outliers.without} the loss would be {loss}")
     if not forecasts:
         raise BadInput(*(f"{words}: {why}" for words, why in left_out.items()))
     return Sealed(append(ledger, forecasts), left_out, tuple(dict.fromkeys(warnings)))

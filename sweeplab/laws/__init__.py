@@ -139,5 +139,5 @@ def fit(
         table, source = read_frame(Path(table)), str(table)
     if not named and set(map(str, table)) >= _STUDY_KEYS:
         from sweeplab.analysis.studies import table_points as read
-    points = read(table, source, named, conventions, where).tuned_as(tuned)
+    points = read(table, source, named, conventions, where).tuned_as(tuned).of_new_text()
     return FittedLaw(assess(points, law_for(points, law), delta, flops), named)

@@ -20,13 +20,13 @@ from sweeplab.laws import forms, intervals, shape
 from sweeplab.laws.backtest import FormError, lean_of
 from sweeplab.laws.choosing import Choice, along_family, choice_of
 from sweeplab.laws.columns import COUNTS, SHAPE, as_number, pairs_of
+from sweeplab.laws.doubts import Outliers, Tuning, WhatIf, outliers_of, tuning_of
 from sweeplab.laws.evidence import Evidence
 from sweeplab.laws.fitting import LEAST_SQUARES, LITERATURE, Fit, fit
 from sweeplab.laws.forms import LAWS, Law, Quantity
 from sweeplab.laws.intervals import Interval, Noise, Refits, Shared, noise_of
-from sweeplab.laws.misfit import FLAGGED, Misfit, doubts, misfit
+from sweeplab.laws.misfit import FLAGGED, Misfit, misfit
 from sweeplab.laws.points import DECADES, SPREAD, STANDS, UNLIKE, Points, design, path_of
-from sweeplab.laws.tuning import Tuning, WhatIf, tuning_of
 
 IDENTIFIED, WEAK, NOT_IDENTIFIED = "identified", "weak", "not identified"
 
@@ -108,10 +108,8 @@ def gate(quantity: Quantity, points: Points, fit: Fit, optimum_ratio: float | No
         ratios = np.log(points.columns["tokens"] / points.columns["params"])
         away = float(np.abs(ratios - optimum_ratio).min())
         if away > math.log(NEAR):
-            factor = "more than a factor 1e6"  # a fit of noise can have e^900, past what a float holds
-            if away < math.log(1e6):
-                factor = f"a factor {math.exp(away):.1f}"
-            failures.append(f"no row is near the optimum: the nearest is {factor} off in D/N")
+            # By what factor would give the number away.
+            failures.append(f"no row is within a factor {NEAR:g} of the optimum in D/N")
     return failures
 
 
@@ -140,16 +138,18 @@ def by_width(kind: str, value: float, low: float, high: float) -> Verdict:
     far = max(high - value, value - low)
     if not math.isfinite(far):
         return Verdict(NOT_IDENTIFIED, "the rows give it no bounds")
+    width, form = high - low, "{:.2g}"
     if tolerance.is_factor:
-        far = math.exp(min(far, 50))
-        width, wanted = f"a factor {far:.3g} from the value", f"a factor {tolerance.identified:g}"
-    else:
-        width, wanted = f"{far:.2g} from the value", f"{tolerance.identified:g}"
-    ends = f"its 90% interval ends {width}"
+        far, width, form = math.exp(min(far, 50)), math.exp(min(width, 100)), "a factor {:.3g}"
+    ends = f"its 90% interval ends {form.format(far)} from the value"
+    needed = f"{form.format(tolerance.identified)} or less is needed"
     if far <= tolerance.identified:
         return Verdict(IDENTIFIED, ends)
-    verdict = WEAK if far <= tolerance.weak else NOT_IDENTIFIED
-    return Verdict(verdict, f"{ends}; {wanted} or less is needed")
+    if far <= tolerance.weak:
+        return Verdict(WEAK, f"{ends}; {needed}")
+    # How far an end is from a value that is not shown would give it away.
+    wide = f"its 90% interval is {form.format(width)} wide"
+    return Verdict(NOT_IDENTIFIED, f"{wide}; {needed} between the value and each end")
 
 
 def above_a_loss(fit: Fit) -> bool:
@@ -222,6 +222,7 @@ class Assessment:
     warnings: tuple[str, ...]
     tuning: Tuning
     what_if: WhatIf | None = None
+    outliers: Outliers | None = None
     refits: Refits | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -350,7 +351,7 @@ def assess(
     tuning = tuning_of(raw)
     points = tuning.points
     fitted = fit(points, law, parse_delta(delta))
-    what_if = tuning.what_if(law, parse_delta(delta))
+    what_if, outliers = tuning.what_if(law, parse_delta(delta)), outliers_of(points, fitted)
     other_fits = {name: fit(points, law, DELTAS[name]) for name in others if name != delta}
     beside = dict.fromkeys(others, fitted) | other_fits
     budget = checked_budget(budget, points)
@@ -376,21 +377,24 @@ def assess(
     say("testing the form")
     form = misfit(points, fitted)
     form_error = FormError(points, law, lean_of(points, fitted))
-    doubt = _doubt(fitted, form)
+    doubt = _doubt(points, fitted, form)
     estimates, numbers, doubted = [], [], list[str]()
     say("computing the profile intervals, and back-testing")
     profiled = intervals.profiles(fitted, quantities, shared, noise)
     for quantity, interval in zip(quantities, profiled, strict=True):
         interval = form_error.widened(fitted, quantity, interval)
-        mistuned, of_tuning = None, ""
+        mistuned, of_tuning, of_outliers = None, "", ""
         ends, spread = interval, tuning.spread(fitted, noise, quantity)
         if what_if:
             mistuned, of_tuning = what_if.value(quantity), what_if.doubt(quantity, interval, spread)
+        if outliers:
+            of_outliers = outliers.doubt(quantity, interval)
         interval = tuning.widened(interval, spread)
         lacking = gate(quantity, points, fitted, ratios.get(quantity.kind))
         of_shape = shape.doubt_of(evidence) if quantity.name in shape.AT_EQUAL_PARAMS else ""
         of_size = choice.doubt_of(law) if "params" in quantity.needs else ""
-        verdict = judge(quantity, interval, fitted, lacking, doubt or of_shape or of_size or of_tuning)
+        reasons = filter(None, [doubt, of_shape, of_size, of_tuning, of_outliers])
+        verdict = judge(quantity, interval, fitted, lacking, next(reasons, ""))
         if verdict.identified:
             numbers.append((quantity, ends))
             doubted += [quantity.name] * bool(of_tuning)
@@ -415,17 +419,20 @@ def assess(
         estimates=tuple(estimates),
         warnings=(
             *form.flag,
-            *filter(None, [choice.doubt_of(law)]),
+            *filter(None, [choice.doubt_of(law), of_repeats(points)]),
+            *form.doubts,
             *(what_if.warnings(numbers, doubted) if what_if else ()),
+            *(outliers.warnings(numbers) if outliers else ()),
             *_warnings(points, fitted, estimates, shared, noise, refits),
         ),
         tuning=tuning,
         what_if=what_if,
+        outliers=outliers,
         refits=refits,
     )
 
 
-def _doubt(fit: Fit, form: Misfit) -> str:
+def _doubt(points: Points, fit: Fit, form: Misfit) -> str:
     """Why every number of a fit is weak at best; empty if numbers may be identified."""
     if form.status == FLAGGED:
         return "identified within this form, which does not fit"
@@ -435,7 +442,16 @@ def _doubt(fit: Fit, form: Misfit) -> str:
         return (
             f"its interval is narrow, but the best fit has {listed(fit.at_bound())} at the bound of its range"
         )
-    return ""
+    return of_repeats(points) or form.doubt
+
+
+def of_repeats(points: Points) -> str:
+    """Say that a law does not describe rows that read their text more than once; empty if there are none."""
+    again = int(points.is_repeated.sum())
+    if not again:
+        return ""
+    rows = f"{again} of {several(points.n, 'row')} read their text more than once (column {points.passes_by})"
+    return f"{rows}, which the law does not describe (Muennighoff et al. 2023)"
 
 
 def _warnings(
@@ -462,7 +478,6 @@ def _warnings(
     elif column is not None and np.ptp(np.log(column)) > math.log(2):
         factor = column.max() / column.min()
         warnings.append(f"{law.name} does not use {unseen}, which vary by a factor {factor:.3g}")
-    warnings += doubts(points, fit)
     moved: dict[str, list[str]] = {}
     for estimate in estimates:
         ends = estimate.interval

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, several
 from sweeplab.laws.columns import SHAPE
+from sweeplab.laws.doubts import Tuning, tuning_of
 from sweeplab.laws.fitting import LEAST_SQUARES, Fit, Rows, fit, solve
 from sweeplab.laws.forms import LAWS, Array, Law, Quantity, log_compute
 from sweeplab.laws.intervals import (
@@ -321,6 +322,15 @@ class Comparison:
     cuts: Cuts
     better: str | None
     sentences: tuple[str, ...]
+    tuning: Tuning
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return what speaks against the first law's fit, and against a comparison of forms."""
+        bends = (
+            "larger sizes that are tuned worse bend a law, so a form may be flagged or lead for that alone"
+        )
+        return (*self.rows[0].misfit.doubts, *self.tuning.warnings(bends))
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -331,6 +341,8 @@ class Comparison:
             "cuts": self.cuts.as_dict(),
             "better": self.better,
             "sentences": list(self.sentences),
+            "tuning": self.tuning.as_dict(),
+            "warnings": list(self.warnings),
         }
 
 
@@ -341,6 +353,8 @@ def compare(
 
     `say` is called with each step that begins.
     """
+    tuning = tuning_of(points)
+    points = tuning.points
     raced = race(points, laws or suited(points), say)
     leads = raced.leads
     say("testing the forms")
@@ -352,7 +366,7 @@ def compare(
     sure = [name for name, chance in chances.items() if chance <= BY_CHANCE]
     better = max(sure, key=lambda name: leads[name].value, default=None)
     sentences = tuple(_sentences(rows, raced.cuts, better))
-    return Comparison(points.n, rows, raced.left_out, raced.cuts, better, sentences)
+    return Comparison(points.n, rows, raced.left_out, raced.cuts, better, sentences, tuning)
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,9 @@ OTHER_NAMES = {
 }
 # A column of tokens per parameter, which gives the tokens where nothing else does.
 _PER_PARAM = re.compile(r"d/n|(tokens|d)_(per|over)_(param|parameter|n)s?|tokens_?/_?(param|parameter|n)s?")
+# Columns with how often a run read its text, or with the tokens of its text.
+_PASSES = ("epochs", "n_epochs", "num_epochs", "passes")
+_TEXTS = ("unique_tokens", "n_unique_tokens", "num_unique_tokens", "corpus_tokens", "dataset_tokens")
 # Roles that --columns can derive from FLOPs and another role: the name of the formula, and the other role.
 FOLLOWING = {"tokens": ("C/6N", "params"), "params": ("C/6D", "tokens")}
 # Names of results of a run, which are not settings of it.
@@ -235,6 +238,27 @@ def count_columns(
     known = [str(name) for name in frame]
     columns = guessed_columns(known) | own_columns(known) | dict(named or {})
     return {role: columns[role] for role in roles if role in columns}
+
+
+def passes_of(frame: pd.DataFrame, tokens: Array | None) -> tuple[Array | None, str]:
+    """Return how often each row's run read its text, [n], and the column that says it; None if none does.
+
+    It is `tokens` over those of the text if the column has these.
+    """
+    import pandas as pd
+
+    for name in filter(tells_passes, map(str, frame)):
+        column = pd.to_numeric(frame[name], errors="coerce").to_numpy(float, na_value=np.nan)
+        if _called(name) in _PASSES:
+            return column, name
+        if tokens is not None:
+            return np.asarray(tokens / (_unit(name, "tokens")[1] * column)), name
+    return None, ""
+
+
+def tells_passes(name: str) -> bool:
+    """Return whether a column, by its name, says how often a run read its text, or has the tokens of that text."""
+    return _called(name) in _PASSES or _called(_unit(name, "tokens")[0]) in _TEXTS
 
 
 def first_of(names: Iterable[Any], most: int) -> str:

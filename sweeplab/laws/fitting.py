@@ -38,6 +38,7 @@ _LEAST = 1e-12
 _FREE = 1e-9  # damping too small to shorten a step: a shortened step promises little along a flat valley
 _SAME = 1e-6  # a start within this share of the lowest objective has reached it
 _ROUNDS = 3
+_SETTLED = 0.5  # of the scale of residuals for which delta was chosen: less is another optimum
 _POLISHES = 10
 _KEPT, _ROWS_KEPT = 256, 10_000  # the size of the cache, and the most rows of a cached fit
 
@@ -396,20 +397,24 @@ def _fitted(law: Law, delta: float | None, columns: tuple[bytes, ...], weights: 
     center = {name: float(column.mean()) for name, column in logs.items()}
     centered = {name: column - center[name] for name, column in logs.items()}
     rows = Rows(centered, log_loss, np.frombuffer(weights), LEAST_SQUARES)
-    begin, sigma = starts(law, rows), math.nan
-    if delta is None:
+    begin, sigma, n_params = starts(law, rows), math.nan, len(law.parameters)
+    is_auto = delta is None
+    if is_auto:
         theta, sigma = _noise(law, rows, begin)
-        begin, delta = np.concatenate([theta[None], begin]), max(EFFICIENT * sigma, _SMALLEST_DELTA)
-    rows = replace(rows, delta=delta)
-    solution = solve(law, begin, rows, tol=_NEAR)
-    last = _polished(law, solution, rows)
+        begin = np.concatenate([theta[None], begin])
+    while True:
+        rows = replace(rows, delta=max(EFFICIENT * sigma, _SMALLEST_DELTA) if delta is None else delta)
+        solution = solve(law, begin, rows, tol=_NEAR)
+        last = _polished(law, solution, rows)
+        seen = robust_sigma(rows.log_loss - law.log_loss(last.theta, rows.logs)[0], n_params)
+        # Where a gross outlier has led to a wrong optimum at first, this one leaves much less.
+        if not (is_auto and seen < _SETTLED * sigma and sigma > _EXACT):
+            break
+        sigma = seen
     lowest = float(last.objective[0])
     reached = int((solution.objective <= lowest * (1 + _SAME) + 1e-300).sum())
-    converged = bool(last.converged[0])
-    best = Fit(law, rows, center, last.theta[0], lowest, sigma, len(begin), reached, converged)
-    if math.isnan(sigma):
-        return replace(best, sigma=robust_sigma(best.residuals(), len(best.theta)))
-    return best
+    scale = sigma if is_auto else seen
+    return Fit(law, rows, center, last.theta[0], lowest, scale, len(begin), reached, bool(last.converged[0]))
 
 
 def robust_sigma(residuals: Array, n_params: int) -> float:

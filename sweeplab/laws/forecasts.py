@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -24,6 +24,7 @@ from sweeplab.laws.forms import loss_at
 from sweeplab.laws.intervals import LEVEL, profiles, run_noise, student
 from sweeplab.laws.points import Points, path_of
 
+INTERVAL_ONLY = "interval only"
 LAW, LAST_POINT, LOG_LINE = "law", "last point", "log-linear line"  # who forecasts
 METHOD = (
     "profile of the law (F quantile), a run's noise and the form's error in the back-test (t quantiles), "
@@ -61,13 +62,15 @@ class Normal:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The loss that a law predicts for a run (None if not identified), with its prediction interval at `level`.
+    """The loss that a law predicts for a run, with its prediction interval at `level`, which the verdict judges.
 
     `log_loss` is the normal distribution of the log loss with this interval; `law_low` and `law_high` bound the law
-    alone, `noise` is the sd of a run's log loss about the law, and `form` the sd of the form's error there.
+    alone, `noise` is the sd of a run's log loss about the law, and `form` the sd of the form's error there. A loss that
+    is no number of a law has the verdict INTERVAL_ONLY. `without_outliers` is the loss without the rows far from the
+    law, None if there are none.
     """
 
-    loss: float | None
+    loss: float
     low: float
     high: float
     level: float
@@ -76,6 +79,7 @@ class Forecast:
     law_high: float
     noise: float
     form: float
+    without_outliers: float | None
     verdict: Verdict
 
 
@@ -91,13 +95,17 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> 
     """Predict the mean loss of `seeds` runs at a point {"params": …, "tokens": …}.
 
     Raises:
-        BadInput: the point lacks a column that the law uses, or the rows do not bound the loss there.
+        BadInput: the point lacks a column that the law uses, it lies off the path that the law holds along, or the rows
+            do not bound the loss there.
     """
     points, fit, shared = assessment.points, assessment.fit, assessment.shared
     missing = [name for name in fit.law.columns if name not in at]
     if missing:
         raise BadInput(f"{fit.law.name} needs {' and '.join(missing)} too: --{' and --'.join(missing)}")
-    quantity = loss_at(fit.law, fit.center, at)
+    quantity, path = loss_at(fit.law, fit.center, at), path_of(points)
+    if path and len(fit.law.columns) == 1 and path.misses(at):
+        why = f"the law holds along one path, {path.words}, and this run lies off it"
+        raise BadInput(f"{quantity.meaning} cannot be forecast: {why}")
     (interval,) = profiles(fit, [quantity], shared, assessment.noise)
     if interval.open_ends:
         why = f"the {several(fit.n_points, 'row')} give it no {interval.open_ends[0]} bound"
@@ -109,10 +117,8 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> 
     (noise,), quantile = run_noise(fit, shared, assessment.noise, logs, few)
     form = assessment.form_error.sd(fit, quantity)
     reached = assessment.form_error.widened(fit, quantity, interval)
-    of_tuning, spread = "", assessment.tuning.spread(fit, assessment.noise, quantity)
-    if assessment.what_if:
-        of_tuning = assessment.what_if.doubt(quantity, reached, spread)
-    reached = assessment.tuning.widened(reached, spread)
+    spread = assessment.tuning.spread(fit, assessment.noise, quantity)
+    of_rows, reached = reached, assessment.tuning.widened(reached, spread)
     below = math.hypot(interval.value - reached.low, quantile * noise)
     above = math.hypot(reached.high - interval.value, quantile * noise)
     if form:  # the side to which the residuals lean is the wider one, and hardly ever missed
@@ -124,13 +130,21 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> 
     low, high = interval.value - below, interval.value + above
     if not math.isfinite(low + high) or max(abs(low), abs(high)) > 700:
         raise BadInput(f"{quantity.meaning} cannot be forecast: its interval has no end that is a number")
-    lacking, path = gate(quantity, points, fit), path_of(points)
-    if path and len(fit.law.columns) == 1 and path.misses(at):
-        lacking.append(f"the law holds along one path, {path.words}, and this run lies off it")
-    doubt = assessment.doubt or assessment.choice.doubt_of(fit.law) or of_tuning
-    verdict = judge(quantity, reached, fit, lacking, doubt)
+    lacking = gate(quantity, points, fit)
+    sealed = replace(interval, low=low, high=high)
+    reasons = [assessment.doubt, assessment.choice.doubt_of(fit.law)]
+    if assessment.what_if:
+        reasons.append(assessment.what_if.doubt(quantity, of_rows, spread))
+    if assessment.outliers:
+        reasons.append(assessment.outliers.doubt(quantity, sealed))
+    verdict = judge(quantity, sealed, fit, lacking, next(filter(None, reasons), ""))
+    if not verdict.identified:
+        verdict = Verdict(INTERVAL_ONLY, f"no law; interval only: {verdict.reason}")
+    without = None
+    if assessment.outliers:
+        without = math.exp(assessment.outliers.value(quantity))
     return Forecast(
-        loss=math.exp(interval.value) if verdict.identified else None,
+        loss=math.exp(interval.value),
         low=math.exp(low),
         high=math.exp(high),
         level=LEVEL,
@@ -139,6 +153,7 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> 
         law_high=math.exp(interval.high),
         noise=noise,
         form=form,
+        without_outliers=without,
         verdict=verdict,
     )
 

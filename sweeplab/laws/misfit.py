@@ -21,9 +21,8 @@ of the same unequal size, through the same projection, clipping and maximum. So 
 test, however many directions there are. The power is the share of such simulations that are flagged with a departure.
 
 Departures from the textbook: residuals are clipped at Huber's delta as in the fit; errors that rows of a group share
-are simulated as shared; a parameter at its bound takes no direction away.
-
-`doubts` concern a fit of any form: large residuals, or residuals that correlate with a column it does not use.
+are simulated as shared, and so are those that few sizes, or few values of D/N, may share; a parameter at its bound
+takes no direction away. The effect of a departure is what a fit to the losses without it differs by.
 
 Legend: n rows, p parameters free to move, k directions, S draws; x and y centered log N and log D, s_N and s_D the
 shares of the loss that are N's and D's.
@@ -32,133 +31,25 @@ shares of the loss that are N's and D's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sweeplab.formatting import several
-from sweeplab.laws.columns import COUNTS, SHAPE, first_of
+from sweeplab.laws.columns import SHAPE
+from sweeplab.laws.doubts import Pattern, doubts, patterns, robust_line
 from sweeplab.laws.fitting import Fit, fit
 from sweeplab.laws.forms import Array, log_optimum
 from sweeplab.laws.intervals import noise_of, shared_of
 from sweeplab.laws.points import SPREAD, STANDS, Points, design, path_of
 
-_PATTERN_ALARM = 0.05  # over all columns together
-LARGE = 0.03  # of the loss: tuned runs of one recipe on one text are within 1 or 2% of their law
-_FEWEST, _MOST_NAMED = 3, 6
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """The pattern of residuals over a column: rank correlation, and the swing and bend of a fitted parabola.
-
-    `swing` is the difference of the residual between the column's high and low end, as a share of the loss; `bend` is
-    that between both ends and the middle. `p_value` is the chance of such a parabola under noise alone; None if the
-    column has too few values, or the law already contains such a parabola.
-    """
-
-    column: str
-    rank: float
-    swing: float
-    bend: float | None
-    p_value: float | None
-
-
-def doubts(points: Points, fit: Fit) -> list[str]:
-    """Return a warning for residuals above LARGE, and one for each column that they correlate with significantly."""
-    others = unused_columns(points)
-    tried = _patterns({name: others[name] for name in others if name not in fit.law.columns}, fit)
-    sure, names = significant(tried), [pattern.column for pattern in tried]
-    sentences = points.pooled_in_words()
-    if fit.sigma > LARGE:
-        tested = "the table has no other column that could explain it"
-        if names:
-            columns = f"{several(len(names), 'other column')} ({first_of(names, _MOST_NAMED)})"
-            tested = f"{len(sure)} of {columns} can be seen to correlate with it"
-        sentences.append(
-            f"residuals of {fit.sigma:.1%}: runs of one recipe rarely leave over {LARGE:.0%}, so more than "
-            f"{' and '.join(fit.law.columns)} affects the loss or the form is wrong: every number is in doubt; {tested}"
-        )
-    for pattern in sure:
-        tested = f"(p {pattern.p_value:.2g}, {several(len(names), 'column')} tested)"
-        swing = f"{pattern.swing:+.1%} of the loss from its low end to its high end {tested}"
-        sentences.append(
-            f"the residuals correlate with {pattern.column}, which the law does not use: {swing}"
-        )
-    return sentences
-
-
-def unused_columns(points: Points) -> dict[str, Array]:
-    """Return the columns that may be causes: the shape, the aspect ratio, other columns of the file."""
-    columns = {name: column for name, column in points.shape.items() if np.isfinite(column).all()}
-    if {"n_layer", "n_embd"} <= columns.keys():
-        columns["n_embd / n_layer"] = columns["n_embd"] / columns["n_layer"]
-    return columns | points.extra_columns
-
-
-def patterns(points: Points, fit: Fit) -> list[Pattern]:
-    """Return the pattern over each column that varies: params, tokens, flops, and all that the law does not use."""
-    columns = {name: points.columns[name] for name in COUNTS if name in points.columns}
-    return _patterns(columns | unused_columns(points), fit)
-
-
-def _patterns(columns: Mapping[str, Array], fit: Fit) -> list[Pattern]:
-    tried = [_pattern(name, column, fit) for name, column in columns.items()]
-    return [pattern for pattern in tried if pattern]
-
-
-def significant(tried: Sequence[Pattern]) -> list[Pattern]:
-    """Return the significant patterns, corrected for the number of columns tested (Holm 1979)."""
-    tested = [(each.p_value, each) for each in tried if each.p_value is not None]
-    tested.sort(key=lambda one: one[0])
-    too_large = (at for at, (p, _) in enumerate(tested) if p > _PATTERN_ALARM / (len(tested) - at))
-    return [each for _, each in tested[: next(too_large, len(tested))]]
-
-
-def _pattern(name: str, column: Array, fit: Fit) -> Pattern | None:
-    """The pattern over a column, for the rows that have it; over its log if all values are positive."""
-    from pandas import Series
-    from scipy.special import fdtrc
-
-    there = np.isfinite(column)
-    if there.sum() <= len(fit.theta) + _FEWEST:
-        return None
-    scale = column[there]
-    scale = np.log(scale) if (scale > 0).all() else scale
-    span = float(np.ptp(scale))
-    if span < 1e-9 * max(1.0, float(np.abs(scale).max())):
-        return None
-    residual, delta, jacobian = fit.residuals()[there], fit.rows.delta, fit.jacobian[:, there]
-    u = 2 * (scale - scale.min()) / span - 1
-    has_bend = len(np.unique(scale.round(9))) >= _FEWEST
-    root = np.sqrt(fit.rows.weights[there])[:, None]
-    curves = root * np.stack([u, u**2][: 1 + has_bend], 1)
-    clipped = root * np.clip(residual, -delta, delta)[:, None]
-    line = np.linalg.lstsq(np.column_stack([root, curves]), clipped, rcond=None)[0][:, 0]
-    # The law's own gradient is projected out of both, so that what it could fit is no pattern.
-    gradient = np.linalg.qr(root * jacobian.T)[0]
-    left = curves - gradient @ (gradient.T @ curves)
-    base, lengths, _ = np.linalg.svd(left, full_matrices=False)
-    base = base[:, lengths > _NOTHING * np.linalg.norm(curves)]
-    rest = (clipped - gradient @ (gradient.T @ clipped))[:, 0]
-    freedom = len(rest) - gradient.shape[1] - base.shape[1]
-    squares, inside = float(rest @ rest), float(((rest @ base) ** 2).sum())
-    p_value = None
-    if base.shape[1] and freedom > 0 and squares > 1e-24:
-        ratio = inside / base.shape[1] / max((squares - inside) / freedom, 1e-300)
-        p_value = float(fdtrc(base.shape[1], freedom, ratio))
-    # Spearman's correlation; equal values of a product, such as 6ND, may differ in their last bits.
-    ranks = [Series(each).rank() for each in (scale.round(9), residual.round(12))]
-    rank = ranks[0].corr(ranks[1]) if np.ptp(residual) else 0.0
-    bend = float(line[2]) if has_bend else None
-    return Pattern(name, rank, float(2 * line[1]), bend, p_value)
-
-
 N_DRAWS, _BATCH = 2000, 250
-_SEVERAL = 5  # sizes
+_SEVERAL = 5  # sizes, to tell the errors that they share
+_ASSUMED = 0.5  # of the errors' variance, that few groups may share
 _NOTHING = 1e-6  # the share of a direction left after projection below which the law contains it
 EXACT = 1e-9  # residuals of this size are rounding errors
 
@@ -168,19 +59,22 @@ class Projection:
     """Residuals and directions after projecting out the law, in rows of equal weight.
 
     `gradient` [n, p] is an orthonormal basis of the law's gradient; `directions` [n, k] have length 1, or 0 if nothing
-    is left; `gains` [k] are the changes of the forecast per unit length of a direction; `noise` is the errors' size.
-    `clip` is Huber's delta over the residuals' scale. `factor` [n, n] turns independent errors into the rows' errors;
-    None if these are independent. `root` are the roots of the weights.
+    is left, and `sizes` [k] are the lengths that they had; `gains` [k] are the changes of the forecast per unit length;
+    `noise` is the errors' size. `residual` is clipped at Huber's delta, `unclipped` is not, and `clip` is delta over
+    the residuals' scale. Each of `factors` [n, n] turns independent errors into errors that the rows may have; None if
+    these are independent. `root` are the roots of the weights.
     """
 
     gradient: Array
     residual: Array
+    unclipped: Array
     directions: Array
+    sizes: Array
     gains: Array
     noise: float
     clip: float
     root: Array
-    factor: Array | None
+    factors: tuple[Array | None, ...]
 
     @property
     def freedom(self) -> int:
@@ -218,49 +112,65 @@ def space_of(
     lengths = np.linalg.norm(left, axis=0)
     lengths[lengths <= _NOTHING * np.linalg.norm(changes, axis=0)] = math.inf
     raw = fit.residuals()
-    clipped = root * np.clip(raw, -fit.rows.delta, fit.rows.delta)
-    residual = clipped - gradient @ (gradient.T @ clipped)
+    both = root * np.stack([np.clip(raw, -fit.rows.delta, fit.rows.delta), raw])
+    residual, unclipped = both - (both @ gradient) @ gradient.T
     inside = max(float((np.abs(raw) < fit.rows.delta).mean()), 1 / fit.n_points)
     return Projection(
         gradient=gradient,
         residual=residual,
+        unclipped=unclipped,
         directions=left / lengths,
+        sizes=lengths,
         gains=(beyond - slopes[free] @ absorbed) / lengths,
         noise=float(np.linalg.norm(residual)) / math.sqrt(max(fit.n_points - len(free), 1)) / inside,
         clip=fit.rows.delta / max(fit.sigma, 1e-300),
         root=root,
-        factor=_error_factor(points, fit, bend),
+        factors=_error_factors(points, fit, bend),
     )
 
 
 @dataclass(frozen=True)
 class Draws:
-    """Residuals simulated under the right form: their lengths in each direction [S, k], and squared norms [S]."""
+    """Residuals simulated under the right form: their lengths in each direction [V, S, k], and squared norms [V, S].
+
+    There are V kinds of errors that the rows may have. What is called strong is so for all of them.
+    """
 
     lengths: Array
     squares: Array
 
     def threshold(self, chosen: Sequence[int], alarm: float) -> float:
         """Return the share of the residuals that the strongest of some directions exceeds with chance `alarm`."""
-        return float(np.quantile(self._largest(chosen), 1 - alarm))
+        return float(np.quantile(self._largest(chosen), 1 - alarm, axis=1).max())
 
     def p_value(self, chosen: Sequence[int], share: float) -> float:
         """Return how often noise alone has a share this large in the strongest of some directions."""
-        return float((1 + (self._largest(chosen) >= share).sum()) / (1 + len(self.squares)))
+        larger = (self._largest(chosen) >= share).sum(1).max()
+        return float((1 + larger) / (1 + self.squares.shape[1]))
 
     def _largest(self, chosen: Sequence[int]) -> Array:
-        return np.asarray((self.lengths[:, list(chosen)] ** 2).max(1) / self.squares)
+        return np.asarray((self.lengths[:, :, list(chosen)] ** 2).max(2) / self.squares)
 
 
 def draw(space: Projection) -> Draws:
     """Simulate residuals under noise alone: normal, projected and clipped like the real ones."""
+    lengths, squares = [], []
+    for factor in space.factors:
+        both = _drawn(space, factor)
+        unit = math.sqrt(space.freedom / max(float(both[1].mean()), 1e-300))
+        lengths.append(both[0] * unit)
+        squares.append(both[1] * unit**2)
+    return Draws(np.array(lengths), np.array(squares))
+
+
+def _drawn(space: Projection, factor: Array | None) -> tuple[Array, Array]:
     random = np.random.default_rng(0)
     n, n_params = space.gradient.shape
     lengths, squares = [], []
     for _ in range(0, N_DRAWS, _BATCH):
         errors = random.standard_normal((_BATCH, n))
-        if space.factor is not None:
-            errors = errors @ space.factor.T
+        if factor is not None:
+            errors = errors @ factor.T
         left = space.left(errors)
         if math.isfinite(space.clip):
             raw = left / space.root
@@ -269,9 +179,7 @@ def draw(space: Projection) -> Draws:
             left = space.left(space.root * np.clip(raw, -limit, limit))
         lengths.append(left @ space.directions)
         squares.append((left**2).sum(1))
-    both = np.concatenate(lengths), np.concatenate(squares)
-    unit = math.sqrt(space.freedom / max(float(both[1].mean()), 1e-300))
-    return Draws(both[0] * unit, both[1] * unit**2)
+    return np.concatenate(lengths), np.concatenate(squares)
 
 
 def power(
@@ -282,26 +190,37 @@ def power(
         return 0.0
     size = abs(effect) / max(abs(float(space.gains[at])), 1e-12) / max(space.noise, EXACT)
     alike = space.directions.T @ space.directions[:, at]
-    lengths = draws.lengths[:, list(chosen)] + size * alike[list(chosen)]
-    squares = draws.squares + 2 * size * draws.lengths[:, at] + size**2
-    return float(((lengths**2).max(1) > limit * squares).mean())
+    lengths = draws.lengths[:, :, list(chosen)] + size * alike[list(chosen)]
+    squares = draws.squares + 2 * size * draws.lengths[:, :, at] + size**2
+    return float(((lengths**2).max(2) > limit * squares).mean(1).min())
 
 
-def _error_factor(points: Points, fit: Fit, bend: Array | None) -> Array | None:
-    """The matrix that turns independent errors into the rows' errors [n, n], up to a factor; None if not needed.
+def _error_factors(points: Points, fit: Fit, bend: Array | None) -> tuple[Array | None, ...]:
+    """The matrices that turn independent errors into the rows' errors [n, n], up to a factor; None if not needed.
 
-    Without groups in the table, rows of one size may share an error. A bend in the size resembles that, so the shared
-    error is estimated without the bend. With few sizes the two cannot be separated.
+    Without groups in the table, rows of one size, or of one D/N, may share an error. A bend in the size resembles that,
+    so an error that several sizes share is estimated without the bend. Few groups do not tell how large a part is
+    shared: with each of these, errors of which _ASSUMED is shared are another kind that there may be.
     """
     if points.groups:
         bend = None
     shared, relative = shared_of(points, fit, bend), noise_of(fit).relative
-    if shared is None or shared.shared == 0 or not (points.groups or shared.n_groups >= _SEVERAL):
-        return np.diag(relative) if np.ptp(relative) else None
-    root = np.sqrt(fit.rows.weights)
-    together = (shared.place[:, None] == shared.place) * np.outer(root, root)
-    covariance = (1 - shared.share) * np.eye(fit.n_points) + shared.share * together
-    return relative[:, None] * np.linalg.cholesky(covariance + 1e-12 * np.eye(fit.n_points))
+    root, known = np.sqrt(fit.rows.weights), np.diag(relative) if np.ptp(relative) else None
+
+    def together(place: NDArray[np.intp], share: float) -> Array:
+        alike = (place[:, None] == place) * np.outer(root, root)
+        covariance = (1 - share) * np.eye(fit.n_points) + share * alike
+        return np.asarray(relative[:, None] * np.linalg.cholesky(covariance + 1e-12 * np.eye(fit.n_points)))
+
+    if shared and shared.shared and (points.groups or shared.n_groups >= _SEVERAL):
+        known = together(shared.place, shared.share)
+    factors = [known]
+    if not points.groups and points.columns.keys() >= _BOTH:
+        for column in (points.columns["params"], points.columns["tokens"] / points.columns["params"]):
+            place = np.unique(np.log(column).round(2), return_inverse=True)[1].astype(np.intp)
+            if 1 < place.max() + 1 < min(_SEVERAL, points.n):
+                factors.append(together(place, _ASSUMED))
+    return tuple(factors)
 
 
 BEYOND = 10.0  # times the largest compute: where the size of a departure is measured
@@ -443,7 +362,7 @@ class DepartureKind:
 class Misfit:
     """Whether a law's form is flagged on its table; `p_value` is over all directions that were tested.
 
-    `doubts` concern fits of any form; they are among the `sentences` too.
+    `doubts` concern fits of any form, and are among the `sentences` too; `doubt` is why numbers are weak for them.
     """
 
     law: str
@@ -454,6 +373,7 @@ class Misfit:
     patterns: tuple[Pattern, ...]
     sentences: tuple[str, ...]
     doubts: tuple[str, ...]
+    doubt: str
 
     @property
     def flag(self) -> tuple[str, ...]:
@@ -489,13 +409,14 @@ def misfit(points: Points, fitted: Fit) -> Misfit:
     thresholds = np.full(len(directions), draws.threshold(everything, GROSS))
     if tested:
         thresholds[tested] = np.minimum(thresholds[tested], draws.threshold(tested, FALSE_ALARM))
-    kinds = _kinds(directions, space, draws, tested, thresholds)
+    effect_of = partial(_effect, points, fitted, target)
+    kinds = _kinds(directions, space, draws, tested, thresholds, effect_of)
     there = {each.status for each in kinds}
     # The status of the whole form: `not seen` needs a kind that could have been seen.
     status = next((each for each in (FLAGGED, NOT_SEEN) if each in there), UNSEEABLE)
     judged = [tested] * bool(tested) + [list(everything)] * (status == FLAGGED)
     p_values = [draws.p_value(each, float(space.shares()[each].max())) for each in judged]
-    sentences = (*_sentences(fitted.law.name, kinds, lacking), *beside)
+    sentences = (*_sentences(fitted.law.name, kinds, lacking), *beside.sentences)
     return Misfit(
         law=fitted.law.name,
         status=status,
@@ -504,7 +425,8 @@ def misfit(points: Points, fitted: Fit) -> Misfit:
         kinds=kinds,
         patterns=tuple(patterns(points, fitted)),
         sentences=sentences,
-        doubts=tuple(beside),
+        doubts=beside.sentences,
+        doubt=beside.why,
     )
 
 
@@ -545,9 +467,14 @@ def _power(space: Projection, draws: Draws, at: int, tested: Sequence[int]) -> f
 
 
 def _kinds(
-    directions: Sequence[Departure], space: Projection, draws: Draws, tested: Sequence[int], thresholds: Array
+    directions: Sequence[Departure],
+    space: Projection,
+    draws: Draws,
+    tested: Sequence[int],
+    thresholds: Array,
+    effect_of: Callable[[Departure, float], float],
 ) -> tuple[DepartureKind, ...]:
-    shares, lengths, kinds = space.shares(), space.lengths(), []
+    shares, kinds = space.shares(), list[DepartureKind]()
     for kind in dict.fromkeys(each.kind for each in directions):
         places = [at for at, each in enumerate(directions) if each.kind == kind]
         strongest = max(places, key=lambda at: shares[at] - thresholds[at])
@@ -555,11 +482,22 @@ def _kinds(
         likely = _power(space, draws, places[0], tested) if tested else 0.0
         status, effect = NOT_SEEN if likely >= SEEN else UNSEEABLE, None
         if flagged:
-            status, size = FLAGGED, float(lengths[strongest] * space.gains[strongest])
-            effect = math.expm1(size) if abs(size) < _MOST else None
+            length = float(robust_line(space.directions[:, [strongest]], space.unclipped)[0])
+            status = FLAGGED
+            if abs(length * space.gains[strongest]) < _MOST:
+                effect = effect_of(directions[strongest], length / float(space.sizes[strongest]))
         words, share = directions[strongest].words, float(shares[strongest])
         kinds.append(DepartureKind(kind, status, likely, words, share, effect))
     return tuple(kinds)
+
+
+def _effect(points: Points, fitted: Fit, target: Mapping[str, float], cause: Departure, size: float) -> float:
+    """By what share the true loss at the target would be above the law's if a departure of this size were the cause."""
+    losses = points.columns["loss"] * np.exp(-size * cause.change[:-1])
+    without = fit(replace(points, columns=points.columns | {"loss": losses}), fitted.law, fitted.rows.delta)
+    there = {name: np.array([target[name]]) for name in fitted.law.columns}
+    true = float(without.predict(there)[0]) * math.exp(size * cause.change[-1])
+    return true / float(fitted.predict(there)[0]) - 1
 
 
 def _flag(law: str, kinds: Sequence[DepartureKind]) -> tuple[str, ...]:

@@ -34,8 +34,10 @@ from sweeplab.laws.columns import (
     is_measured,
     named_column,
     own_columns,
+    passes_of,
     read_columns,
     rows_where,
+    tells_passes,
 )
 from sweeplab.laws.comparing import CellTrials
 from sweeplab.laws.reading import LEFT_OUT, read_frame
@@ -53,7 +55,9 @@ _MOST_NAMED = 4
 _SEED = re.compile(r"(.*[^a-z])?(seed|seeds|replicate|repeat|repetition)([^a-z].*)?", re.IGNORECASE)
 
 
-_BY_ROW = ("columns", "weights", "groups", "names", "shape", "extra_columns", "tried", "n_rows")
+_BY_ROW = ("columns", "weights", "groups", "names", "shape", "extra_columns", "tried", "n_rows", "passes")
+_ONCE = 1.02  # passes over a text that count as one
+_FEWEST_NEW = 5  # rows of new text, to leave the others out
 _DEPTHS = ("n_encoder_layer", "n_decoder_layer")
 # That a column must span: N grows as n_layer and as the square of n_embd.
 DECADES = {"params": 0.8, "tokens": 0.8, "flops": 1.0, "n_embd": 0.4, "n_layer": 0.4}
@@ -93,7 +97,8 @@ class Points:
     `seed_spread` is the standard deviation of one seed's log loss, None if no point has a second seed: no law
     can leave residuals smaller than seed_spread / sqrt(weight). `tried` are the trials from which each point is the
     best, and `is_searched` says whether these were drawn from a search; both are unknown for a table, of which `n_rows`
-    is the number of rows that were combined into each point, [n]. `pooled` has the values of each setting without
+    is the number of rows that were combined into each point, [n]. `passes` is how often each run read its text, [n], by
+    the column `passes_by`, if one of the table says it. `pooled` has the values of each setting without
     numbers, such as a family, in which points differ. `tuned` is one of TUNED, for the reason `tuned_why`; `record`
     returns what the trials say about the tuning of points, None if they are too few.
     """
@@ -111,6 +116,8 @@ class Points:
     is_searched: bool = False
     known: tuple[str, ...] = ()
     n_rows: Array | None = None
+    passes: Array | None = None
+    passes_by: str = ""
     pooled: dict[str, tuple[str, ...]] = field(default_factory=dict)
     tuned: str = UNKNOWN
     tuned_why: str = ""
@@ -139,6 +146,21 @@ class Points:
         """Return the columns that a law may use: those by role, and the shape if all rows have it."""
         shape = {name: column for name, column in self.shape.items() if np.isfinite(column).all()}
         return self.columns | shape
+
+    @property
+    def is_repeated(self) -> NDArray[np.bool_]:
+        """Return which runs read their text more than once, [n]; all False if it is not known."""
+        if self.passes is None:
+            return np.zeros(self.n, bool)
+        return np.asarray(self.passes > _ONCE)
+
+    def of_new_text(self) -> Points:
+        """Return the rows of runs that read no text twice, if there are enough: the laws here hold for these alone."""
+        again = self.is_repeated
+        if not again.any() or self.n - again.sum() < _FEWEST_NEW:
+            return self
+        why = f"read their text more than once (column {self.passes_by}), as laws of new text do not hold for them"
+        return self.only(~again).left_out(f"that {why} (Muennighoff et al. 2023)", int(again.sum()))
 
     def pooled_in_words(self) -> list[str]:
         """Return a sentence for each setting without numbers that one law of these points pools."""
@@ -305,8 +327,12 @@ def points_of(
     if is_counted:
         return points
     taken = [*(column.name for column in read.values()), *(columns.get(role, role) for role in points.shape)]
-    others = [name for name in frame if name not in taken and not is_measured(str(name))]
-    points = replace(points, extra_columns=_extra_columns(frame.loc[keep, others]))
+    others = [name for name in map(str, frame) if name not in taken]
+    others = [name for name in others if not is_measured(name) and not tells_passes(name)]
+    passes, by = passes_of(frame[keep], kept.get("tokens"))
+    points = replace(
+        points, extra_columns=_extra_columns(frame.loc[keep, others]), passes=passes, passes_by=by
+    )
     points, kept_rows, searched = _combined(points, frame[keep], taken, rows, source)
     settings = [name for name in others if name not in searched and not _SEED.fullmatch(str(name))]
     return replace(points, pooled=nominal(frame.loc[keep, settings].iloc[kept_rows]))
@@ -388,8 +414,10 @@ def _combined(
 
 
 def _keys(points: Points) -> list[Any]:
-    """The sizes and the group, which rows at one point share."""
+    """The sizes, how often the text was read, and the group, which rows at one point share."""
     keys: list[Any] = [np.log(points.columns[role]).round(6) for role in COUNTS if role in points.columns]
+    if points.passes is not None:
+        keys.append(points.passes.round(6))
     groups = [np.array(points.groups, object)] if points.groups else []
     return [*keys, *points.shape.values(), *groups]
 

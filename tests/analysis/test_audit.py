@@ -15,7 +15,7 @@ from sweeplab.analysis.table import COLUMNS
 from sweeplab.analysis.trials import StudyDesign
 from sweeplab.errors import BadInput
 from sweeplab.laws.columns import Conventions
-from sweeplab.laws.tuning import tuning_of
+from sweeplab.laws.doubts import tuning_of
 from sweeplab.study.search import Choices, Range
 
 TEXT = 2_000_000  # tokens; the longest runs read 6.6 million

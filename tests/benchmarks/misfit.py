@@ -25,7 +25,7 @@ sys.path[0] = str(Path(__file__).parents[1])  # not this folder, which has a law
 
 import numpy as np
 from benchmarks.setting import print_table, setting
-from laws.planted_laws import BAD, GOOD, TRUTHS, plant
+from laws.planted_laws import BAD, GOOD, RATIO, SIZE, TRUTHS, plant
 from laws.planted_misfit import WRONG, wrong_losses, wrong_table
 
 from sweeplab.laws.fitting import LEAST_SQUARES, fit
@@ -43,7 +43,11 @@ from sweeplab.laws.misfit import (
 
 CHINCHILLA = LAWS["chinchilla"]
 DESIGNS = GOOD | BAD
-_SHARED = ((False, ", errors 36% shared by size"), (True, ", the same with a group column"))
+_SHARED = (
+    (SIZE, False, ", errors 36% shared by size"),
+    (RATIO, False, ", errors 36% shared by D/N"),
+    (SIZE, True, ", shared by size, with a group column"),
+)
 REFERENCE = "30 points, 6 x 5"
 SIZES = np.geomspace(1e-3, 2.0, 24)
 STATUSES = (FLAGGED, NOT_SEEN, UNSEEABLE)
@@ -82,14 +86,14 @@ def bound(truth: str, kind: str, design: str, noise: float, wrong_by: float = MA
     return normal.cdf(float(np.linalg.norm(left)) / noise - normal.inv_cdf(1 - FALSE_ALARM - GROSS))
 
 
-def one(case: tuple[str, str, float | None, str, float, float, bool, int]) -> list[bool]:
+def one(case: tuple[str, str, float | None, str, float, float, str, bool, int]) -> list[bool]:
     """Return which of the statuses one table gets."""
-    truth, kind, size, design, noise, shared, is_known, seed = case
+    truth, kind, size, design, noise, shared, by, is_known, seed = case
     random = np.random.default_rng([seed, 4])
     if kind:
         points = wrong_table(truth, kind, size or 0.0, DESIGNS[design], noise, random)
     else:
-        points = plant(truth, DESIGNS[design], noise, random, shared)
+        points = plant(truth, DESIGNS[design], noise, random, shared, by=by)
         if is_known:
             points = replace(points, groups=tuple(f"{n:.6g}" for n in points.columns["params"]))
     said = misfit(points, fit(points, CHINCHILLA)).status
@@ -104,13 +108,14 @@ def right(pool, designs: list[str], n_tables: int, noises: list[float]) -> None:
     print(f"\nThe form is right: {n_tables} tables a row, both truths in turn\n")
     rows = []
     grids = [design for design in designs if design in ("12 points, 4 x 3", REFERENCE)]
-    for design, shared, is_known, words in (
-        *((design, 0.0, False, "") for design in designs),
-        *((design, 0.36, known, words) for design in grids for known, words in _SHARED),
+    for design, shared, by, is_known, words in (
+        *((design, 0.0, SIZE, False, "") for design in designs),
+        *((design, 0.36, by, known, words) for design in grids for by, known, words in _SHARED),
     ):
         for noise in noises:
             cases = [
-                (list(TRUTHS)[k % 2], "", None, design, noise, shared, is_known, k) for k in range(n_tables)
+                (list(TRUTHS)[k % 2], "", None, design, noise, shared, by, is_known, k)
+                for k in range(n_tables)
             ]
             rows.append([design + words, f"{noise:.1%}", *shares(pool, cases)])
     print_table(["design", "noise", *STATUSES], rows)
@@ -129,7 +134,9 @@ def wrong(pool, designs: list[str], n_tables: int, noises: list[float]) -> None:
                 continue
             for noise in noises:
                 chosen = [list(sizes)[k % len(sizes)] for k in range(n_tables)]
-                cases = [(t, kind, sizes[t], design, noise, 0.0, False, k) for k, t in enumerate(chosen)]
+                cases = [
+                    (t, kind, sizes[t], design, noise, 0.0, SIZE, False, k) for k, t in enumerate(chosen)
+                ]
                 most = (
                     "" if design in BAD else f"{np.mean([bound(t, kind, design, noise) for t in sizes]):.0%}"
                 )

@@ -47,6 +47,26 @@ def test_of_an_unknown_tuning_no_number_is_identified_and_one_line_says_what_it_
         assert entry["predicted"]["verdict"]["verdict"] == "weak"
 
 
+@pytest.mark.parametrize("command", [("compare", "--laws", "chinchilla,joint"), ("next", "--flops", "1e18")])
+def test_a_comparison_and_a_choice_of_runs_say_it_too_unless_they_are_told(cli, good: Path, command) -> None:
+    name, *options = command
+    for how, said in (
+        ("unknown", "is not known: "),
+        ("shared", "one setting served all sizes: "),
+        ("each", ""),
+    ):
+        answer = json.loads(cli("laws", name, good, *COLUMNS, *options, "--tuned", how, "--json").out)
+        lines = [
+            each for each in answer["warnings"] if "the points were tuned is" in each or "one setting" in each
+        ]
+        assert len(lines) == bool(said) and all(said in line for line in lines)
+
+
+def test_a_wrong_word_for_the_tuning_is_refused(cli, good: Path) -> None:
+    said = cli("laws", "fit", good, *COLUMNS, "--tuned", "eech")
+    assert said.code == 2 and said.err.strip().endswith("did you mean 'each'?")
+
+
 def test_a_ray_gives_no_numbers_and_says_why(cli, ray: Path) -> None:
     said = cli("laws", "fit", ray, *COLUMNS, "--law", "chinchilla")
     assert said.code == 0

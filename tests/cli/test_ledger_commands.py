@@ -1,6 +1,7 @@
 """`sweeplab laws forecast`, `verify` and `ledger`: sealed before, scored after, and what is refused."""
 
 import json
+import math
 import shutil
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from law_tables import COLUMNS, write_table
 
 from sweeplab.analysis.ledger import append, read_chain
+from sweeplab.analysis.scoring import score
 from sweeplab.analysis.sealing import rows_at, started_runs
 from sweeplab.analysis.studies import Counting, read_studies
 from sweeplab.errors import BadInput
@@ -168,16 +170,24 @@ def test_what_is_not_identified_is_sealed_with_its_verdict(cli, folder: Path) ->
     ray = write_table(folder / "ray.csv", np.geomspace(1e6, 1e9, 12), (20,))
     forecast = ("laws", "forecast", ray, *COLUMNS, "--law", "chinchilla")
     said = cli(*forecast, "--params", "2e9", "--tokens", "4e10")
-    assert said.code == 0 and "warning: params 2e+09, tokens 4e+10: the loss is not identified" in said.out
+    assert (
+        said.code == 0 and "warning: params 2e+09, tokens 4e+10: no law; interval only: all rows" in said.out
+    )
     (entry,) = read_chain(folder / "lab" / "ledger.jsonl").entries
     verdict = entry.forecast["predicted"]["verdict"]
-    assert verdict["verdict"] == "not identified" and "near one ray" in verdict["reason"]
+    assert verdict["verdict"] == "interval only" and "near one ray" in verdict["reason"]
     assert entry.forecast["fit"]["verdicts"]["alpha"] == "not identified"
-    assert entry.forecast["predicted"]["loss"] is None and entry.forecast["fit"]["parameters"] == {}
+    predicted = entry.forecast["predicted"]
+    assert (
+        predicted["low"] < predicted["loss"] < predicted["high"] and entry.forecast["fit"]["parameters"] == {}
+    )
     later = folder / "later.csv"
     later.write_text(ray.read_text() + "2e9,4e10,2.3\n")
     scored = json.loads(cli("laws", "verify", "--against", later, "--json").out)["forecasts"][0]["score"]
-    assert scored["error_log"] is None and scored["crps"]["law"] > 0
+    assert (
+        scored["error_log"] == pytest.approx(math.log(2.3 / predicted["loss"])) and scored["crps"]["law"] > 0
+    )
+    assert score(predicted | {"loss": None}, {}, 2.3).error_log is None, "as older forecasts were sealed"
     assert cli("laws", "verify", "--against", later).code == 0 and cli("laws", "ledger").code == 0
 
 

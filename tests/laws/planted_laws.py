@@ -88,15 +88,18 @@ def losses(truth: dict[str, float], n: np.ndarray, d: np.ndarray) -> np.ndarray:
 
 
 EQUAL, FALLS, HEAVY = "equal", "falls with D", "t3"
+SIZE, RATIO = "size", "D/N"  # of rows that share an error
 
 
-def plant(truth: str, where, noise: float, random, shared: float = 0.0, kind: str = EQUAL) -> Points:
-    """Return a table with log-normal errors, of which the share `shared` of the variance is one a size.
+def plant(
+    truth: str, where, noise: float, random, shared: float = 0.0, kind: str = EQUAL, by: str = SIZE
+) -> Points:
+    """Return a table with log-normal errors, of which the share `shared` of the variance is one a size, or a D/N.
 
     Of a kind that falls with D they go as D^-0.25, about what they do in published tables; t3 are Student's.
     """
     n, d = where
-    return spoilt(n, d, losses((TRUTHS | HELD_OUT)[truth], n, d), noise, random, shared, kind)
+    return spoilt(n, d, losses((TRUTHS | HELD_OUT)[truth], n, d), noise, random, shared, kind, by)
 
 
 def spoilt(
@@ -107,9 +110,10 @@ def spoilt(
     random,
     shared: float = 0.0,
     kind: str = EQUAL,
+    by: str = SIZE,
 ) -> Points:
     """Return a table of losses with errors as `plant` makes them."""
-    sizes, place = np.unique(n, return_inverse=True)
+    sizes, place = np.unique((n if by == SIZE else d / n).round(6), return_inverse=True)
     drawn = random.standard_t(3, len(n)) / np.sqrt(3) if kind == HEAVY else random.standard_normal(len(n))
     own = np.sqrt(1 - shared) * drawn
     if kind == FALLS:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
+from contextlib import suppress
 from dataclasses import replace
 from itertools import cycle
 
 import numpy as np
 import pytest
-from laws.planted_laws import BAD, GOOD, TRUTHS, losses, plant
+from laws.planted_laws import BAD, GOOD, NEAR, TRUTHS, losses, plant
 from laws.planted_misfit import wrong_losses, wrong_table
 from scipy.stats import norm
 from scipy.stats import t as t_distribution
@@ -17,7 +19,7 @@ from sweeplab.errors import BadInput
 from sweeplab.laws.assessment import IDENTIFIED, NOT_IDENTIFIED, Assessment, assess
 from sweeplab.laws.backtest import FormError
 from sweeplab.laws.fitting import Fit, fit
-from sweeplab.laws.forecasts import LAST_POINT, LOG_LINE, naive_forecasts, predict
+from sweeplab.laws.forecasts import INTERVAL_ONLY, LAST_POINT, LOG_LINE, naive_forecasts, predict
 from sweeplab.laws.forms import LAWS, Law, Quantity
 from sweeplab.laws.intervals import Interval, noise_of, shared_of
 from sweeplab.laws.points import Points
@@ -144,7 +146,8 @@ def test_naive_forecasters() -> None:
 def test_a_ray_forecasts_along_itself_with_its_verdict() -> None:
     points = plant("steep", BAD["one ray, D = 20 N"], 0.003, np.random.default_rng(3))
     said = predict(assess(points, CHINCHILLA), {"params": 2e9, "tokens": 4e10})
-    assert said.verdict.verdict == NOT_IDENTIFIED and "near one ray" in said.verdict.reason
+    assert said.verdict.verdict == INTERVAL_ONLY and said.low < said.loss < said.high
+    assert said.verdict.reason.startswith("no law; interval only: all rows lie near one ray")
     good = plant("steep", GOOD["30 points, 6 x 5"], 0.003, np.random.default_rng(3))
     at = {"params": 2e8, "tokens": 4e9}
     assert predict(assess(good, CHINCHILLA), at).verdict.verdict == IDENTIFIED
@@ -189,3 +192,43 @@ def test_a_forecast_allows_for_the_form_on_the_side_to_which_the_residuals_lean(
         above, below = math.log(said.high / said.loss), math.log(said.loss / said.low)
         assert np.sign(found.form_error.lean) == np.sign(above - below) == np.sign(loss - said.loss)
         assert said.low < loss < said.high
+
+
+def numbers_in(value) -> list[float]:
+    """Return every number of plain values, also those in their texts."""
+    if isinstance(value, dict | list | tuple):
+        inside = value.values() if isinstance(value, dict) else value
+        return [number for each in inside for number in numbers_in(each)]
+    if isinstance(value, str):
+        return [float(each) for each in re.findall(r"\d+\.?\d*(?:e[-+]?\d+)?", value)]
+    return [float(value)] if isinstance(value, int | float) else []
+
+
+@pytest.mark.parametrize(("design", "truth"), [*zip((*BAD, "9 points, 3 x 3", "one budget"), cycle(TRUTHS))])
+def test_a_value_is_given_or_nothing_gives_it_away(design: str, truth: str) -> None:
+    """A forecast with an interval has its value; of a number without, no field and no two fields lead to it."""
+    points = plant(truth, (GOOD | BAD | NEAR)[design], 0.02, np.random.default_rng(6))
+    found = assess(points, CHINCHILLA, others=())
+    for times in (1.0, 30.0):
+        at = {"params": times * 1e8, "tokens": times * 2e9}
+        with suppress(BadInput):  # it has no interval
+            said = predict(found, at)
+            assert said.low < said.loss < said.high
+            assert said.verdict.verdict != NOT_IDENTIFIED
+    plain = found.as_dict()
+    entries = plain["parameters"] | plain["derived"]
+    hidden = [each for each in found.estimates if not each.verdict.identified]
+    assert hidden
+    for estimate in hidden:
+        entry, value = entries[estimate.quantity.name], estimate.quantity.shown(estimate.interval.value)
+        assert entry["value"] is None and "by_delta" not in entry
+        ends = [end for end in (entry["low"], entry["high"]) if end]
+        steps = [*filter(None, numbers_in(entry["why"]))]
+        led = [way for end in ends for step in steps for way in (end + step, end - step)]
+        if estimate.quantity.is_log:
+            led = [way for end in ends for step in steps for way in (end * step, end / step)]
+        assert not np.isclose([*steps, *led], value, rtol=2e-3, atol=0).any(), entry
+    named = [each for each in plain["warnings"] if "numbers would be" in each]
+    assert not any(
+        f" {each.quantity.name} " in line.split("(outside")[0] for line in named for each in hidden
+    )

@@ -114,6 +114,7 @@ def compare(
     laws: Annotated[
         str | None, option("LAW,…", "Laws, the first as the reference.  [default: all that suit the table]")
     ] = None,
+    tuned: Tuned = None,
     lab: Lab = None,
 ) -> Answer:
     """Compare laws by their forecasts of larger runs.
@@ -129,7 +130,7 @@ def compare(
     from sweeplab.laws.backtest import compare as compare_laws
 
     forms = [find_law(name) for name in dict.fromkeys(names_in(laws))] if laws else None
-    points = read_source(source, columns, count, lab, where).points
+    points = read_source(source, columns, count, lab, where, tuned).points
     with progress() as update:
         return compare_laws(points, forms, update).as_dict(), _print_comparison
 
@@ -142,7 +143,7 @@ def _print_comparison(comparison: dict[str, Any]) -> None:
     say()
     for sentence in comparison["sentences"]:
         say(sentence)
-    say_warnings(comparison["laws"][0]["misfit"]["doubts"])
+    say_warnings(comparison["warnings"])
     for name, why in comparison["left_out"].items():
         say(f"{name} is left out: {why}", "yellow")
 

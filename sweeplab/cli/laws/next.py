@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from sweeplab.cli.laws.source import Columns, Count, Law, Source, Where, is_file, names_in, read_source
+from sweeplab.cli.laws.source import Columns, Count, Law, Source, Tuned, Where, is_file, names_in, read_source
 from sweeplab.cli.options import Lab, option
 from sweeplab.cli.printing import Answer, cell_text, print_rows, say, say_warnings
 from sweeplab.errors import BadInput
@@ -47,6 +47,7 @@ def next_runs(
     columns: Columns = None,
     count: Count = None,
     where: Where = None,
+    tuned: Tuned = None,
     lab: Lab = None,
 ) -> Answer:
     """Choose the runs that tell most about a number.
@@ -60,8 +61,8 @@ def next_runs(
     from sweeplab.analysis.candidates import next_study_text
     from sweeplab.files import write_whole
     from sweeplab.laws.assessment import find_law, parse_target
+    from sweeplab.laws.doubts import doubts, tuning_of
     from sweeplab.laws.fitting import fit
-    from sweeplab.laws.misfit import doubts
     from sweeplab.laws.next_runs import find_quantity
     from sweeplab.laws.next_runs import next_runs as choose
 
@@ -69,11 +70,13 @@ def next_runs(
         raise BadInput("--output writes a study file, but a table's runs belong to no study")
     form, target = find_law(law), parse_target(at) if at else None
     rules = Rules(flops, most_runs, most_each, most_share, misfit=misfit)
-    points, counting, _ = read_source(source, columns, count, lab, where)
+    points, counting, _ = read_source(source, columns, count, lab, where, tuned)
     spec, choice = _candidates(source, points, candidates, flops, counting, lab)
-    fitted = fit(points, form)
+    tuning = tuning_of(points)
+    fitted = fit(tuning.points, form)
     chosen = choose(fitted, find_quantity(fitted, points, quantity, target), choice, rules).as_dict()
-    chosen["warnings"] = [*doubts(points, fitted), *chosen["warnings"]]
+    of_tuning = tuning.warnings(f"{chosen['quantity']} is weak at best, however many runs there are")
+    chosen["warnings"] = [*doubts(points, fitted).sentences, *of_tuning, *chosen["warnings"]]
     if output and spec:
         why = f"Chosen by `laws next` to learn {chosen['quantity']}; next: sweeplab laws fit {source},{spec.name}"
         cells, times = [run["cell"] for run in chosen["runs"]], [run["times"] for run in chosen["runs"]]

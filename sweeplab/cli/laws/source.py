@@ -106,7 +106,7 @@ def read_source(
     counting = counting_of(columns, count, where, tuned)
     if is_file(source):
         path = Path(source)
-        points = counting.of_file(path)
+        points = counting.of_file(path).of_new_text()
         if points.n > _MANY:
             word = "row" if path.suffix == ".parquet" else "line"
             thinned = f"--where '{word} % {points.n // _ENOUGH} == 0' takes {_ENOUGH:,} of them"

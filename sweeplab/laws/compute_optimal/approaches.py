@@ -30,11 +30,11 @@ from sweeplab.laws.assessment import (
 from sweeplab.laws.compute_optimal.envelope import Curves, Envelope, curves_of_points, envelope
 from sweeplab.laws.compute_optimal.isoflop import IsoFlop, check, isoflop
 from sweeplab.laws.compute_optimal.lines import N_AT, Number, RowNoise, no_optimum, optimum_at
+from sweeplab.laws.doubts import tuning_of
 from sweeplab.laws.fitting import Fit
 from sweeplab.laws.forms import D_OPT, N_OPT, RATIO
 from sweeplab.laws.intervals import LEVEL, inverse_curvature
 from sweeplab.laws.points import Points
-from sweeplab.laws.tuning import tuning_of
 
 ISOFLOP, ENVELOPE, PARAMETRIC = "isoflop", "envelope", "parametric"
 COMPARED = (N_OPT, N_AT)
