@@ -182,7 +182,11 @@ AsJson = Annotated[bool, flag("Print JSON for programs.", "--json")]
 
 
 def named_study(name: str | None, lab: Path | None) -> StudyFolder:
-    """Return the study that the user named, or the latest one, which is said on standard error."""
+    """Return the study that the user named, or the latest one, which is said on standard error.
+
+    Raises:
+        BadInput: there is no such study, or none at all.
+    """
     if name is not None:
         return find_study(lab, name)
     folder = latest_study(lab)
@@ -191,7 +195,11 @@ def named_study(name: str | None, lab: Path | None) -> StudyFolder:
 
 
 def named_file(file: Path | None, lab: Path | None) -> Path:
-    """Return the study file that the user named."""
+    """Return the study file that the user named.
+
+    Raises:
+        BadInput: the user named none; lists the known ones and how to create one.
+    """
     if file is not None:
         return file
     known = sorted({*map(str, Path("studies").glob("*.yaml")), *study_names(lab_folder(lab))})
@@ -215,7 +223,11 @@ def overrides(
 
 
 def whole_numbers(option: str, text: str, allowed: str, largest: int | None = None) -> list[int]:
-    """Parse an option such as 1,2,4: return its whole numbers above 0, sorted and without repeats."""
+    """Parse an option such as 1,2,4: return its whole numbers above 0, sorted and without repeats.
+
+    Raises:
+        BadInput: the text is not such a list, or a number exceeds `largest`; says what is `allowed`.
+    """
     parts = [part.strip() for part in text.split(",")]
     if all(part.isdecimal() and int(part) > 0 for part in parts):
         numbers = sorted({int(part) for part in parts})

@@ -60,7 +60,11 @@ def state_in_phase(phase: str, places: Sequence[WorkerPlace]) -> StudyState:
 
 
 def study_state(folder: StudyFolder) -> StudyState:
-    """Return the state of a study, from its commands, its trials and whether a process runs it."""
+    """Return the state of a study, from its commands, its trials and whether a process runs it.
+
+    Raises:
+        BadInput: its storage cannot be read.
+    """
     from sweeplab.lab.storage import count_trials, last_start
 
     phase, status, is_extended = "run", "", False
@@ -118,7 +122,11 @@ def study_names(lab: Path) -> list[str]:
 
 
 def find_study(lab: str | Path | None, name: str) -> StudyFolder:
-    """Return a study's folder."""
+    """Return a study's folder.
+
+    Raises:
+        BadInput: there is no such study; offers the nearest name.
+    """
     folder = lab_folder(lab)
     names = study_names(folder)
     if not names and not file_of(name).is_file():
@@ -133,7 +141,11 @@ def find_study(lab: str | Path | None, name: str) -> StudyFolder:
 
 
 def latest_study(lab: Path | None) -> StudyFolder:
-    """Return the study of a lab that was run last; one that confirms another stands for that."""
+    """Return the study of a lab that was run last; one that confirms another stands for that.
+
+    Raises:
+        BadInput: the lab has no study.
+    """
     place = lab_folder(lab)
     names = study_names(place)
     confirming = {f"{name}.{part}" for name in names for part in CONFIRMING}
@@ -157,7 +169,11 @@ def file_of(name: str | Path) -> Path:
 
 
 def name_in(text: str) -> str:
-    """Return a study's name: the name in a study file, or the text itself if it is not a file."""
+    """Return a study's name: the name in a study file, or the text itself if it is not a file.
+
+    Raises:
+        BadInput: the file has no name.
+    """
     path = Path(text)
     if path.suffix not in (".yaml", ".yml") or not path.is_file():
         return text
@@ -170,6 +186,9 @@ def study_source(path: str | Path, lab: Path) -> Path:
     """Return the file of a study given by file or name: its own file, or the study as the lab ran it last.
 
     A study that comes with the package, such as studies/small.yaml, need not be in this folder.
+
+    Raises:
+        BadInput: there is no such study; offers the nearest name.
     """
     file, name = file_of(path), str(path)
     if file.is_file():
@@ -188,7 +207,11 @@ def study_source(path: str | Path, lab: Path) -> Path:
 
 
 def read_spec(folder: StudyFolder, allow_plugins: bool = False) -> StudySpec:
-    """Return the study as it was last run; without its plugins only the names of their parts are known."""
+    """Return the study as it was last run; without its plugins only the names of their parts are known.
+
+    Raises:
+        BadInput: its file in the lab is missing or damaged.
+    """
     from sweeplab.study.file.reading import read_study
 
     folder.read(folder.canonical_file)  # reports damage as such, not as a mistake in a study file
@@ -210,13 +233,21 @@ def find_metric(folder: StudyFolder) -> str:
 
 
 def check_free(lab: Path, name: str) -> None:
-    """Make sure that no study has this name."""
+    """Make sure that no study has this name.
+
+    Raises:
+        BadInput: a study has it.
+    """
     if name in study_names(lab):
         raise BadInput(f"a study {name!r} exists in {lab} already; give another name")
 
 
 def find_trial(study: str, trials: Mapping[str, Collection[int]], number: int, cell: str | None) -> str:
-    """Return the cell of the trial with a number; `trials` has the numbers of the trials in each cell."""
+    """Return the cell of the trial with a number; `trials` has the numbers of the trials in each cell.
+
+    Raises:
+        BadInput: there is no such cell or trial, or several cells have a trial of this number.
+    """
     if cell is not None:
         cell = named_cell(study, trials, cell)
     searched, where = trials, f"study {study}"
@@ -338,7 +369,11 @@ def _tasks_may_differ(folder: StudyFolder) -> bool:
 
 
 def pick_trial(folder: StudyFolder, trials: Iterable[Trial], number: int, cell: str | None) -> Trial:
-    """Return the trial with a number, in a cell or in the only cell that has one."""
+    """Return the trial with a number, in a cell or in the only cell that has one.
+
+    Raises:
+        BadInput: there is no such trial or cell, or several cells have a trial of this number.
+    """
     by_cell: dict[str, dict[int, Trial]] = defaultdict(dict)
     for trial in trials:
         by_cell[trial.cell][trial.number] = trial
@@ -386,13 +421,22 @@ class StudyTrials:
         return None
 
     def cell_named(self, text: str | None) -> str | None:
-        """Return the cell with trials that a text names; None, for all cells, stays None."""
+        """Return the cell with trials that a text names; None, for all cells, stays None.
+
+        Raises:
+            BadInput: there is none, or there are several.
+        """
         if text is None:
             return None
         return named_cell(self.folder.name, sorted({trial.cell for trial in self.all}), text)
 
     def find(self, cell: str | None = None, number: int | None = None) -> Trial:
-        """Return the chosen trial of a cell or of all; with `number` that trial, however it ended."""
+        """Return the chosen trial of a cell or of all; with `number` that trial, however it ended.
+
+        Raises:
+            BadInput: there is no such trial or cell, no trial has ended yet, several cells have a trial of this number,
+                or the trials learn different tasks.
+        """
         if number is not None:
             return pick_trial(self.folder, self.all, number, cell)
         name, cell = self.folder.name, self.cell_named(cell)

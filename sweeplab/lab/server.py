@@ -241,7 +241,11 @@ class Server:
             raise BadInput(f"the lab's storage does not start: {why[0]} ({log})")
 
     def stop(self) -> bool:
-        """Stop the server cleanly; return whether it was running."""
+        """Stop the server cleanly; return whether it was running.
+
+        Raises:
+            BadInput: it runs on another machine, or does not stop.
+        """
         self._refuse_elsewhere()
         if not self.is_running:
             return False
@@ -251,7 +255,11 @@ class Server:
         return True
 
     def check(self) -> str:
-        """Return the version of the server."""
+        """Return the version of the server.
+
+        Raises:
+            BadInput: it does not answer.
+        """
         from sqlalchemy import create_engine, text
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -275,7 +283,11 @@ class Server:
             engine.dispose()
 
     def backup(self, file: Path) -> str:
-        """Write a consistent dump of the database to one file; return the command that restores it."""
+        """Write a consistent dump of the database to one file; return the command that restores it.
+
+        Raises:
+            BadInput: the server does not answer, or the file cannot be written.
+        """
         if not self.exists:
             raise BadInput(f"the lab has no server of its own; {self.command('start')} creates one")
         self.check()
@@ -310,7 +322,11 @@ class Server:
         return state
 
     def _programs(self) -> Path:
-        """Find the folder of PostgreSQL's programs, of the version that wrote the data if there are data."""
+        """Find the folder of PostgreSQL's programs, of the version that wrote the data if there are data.
+
+        Raises:
+            BadInput: they are not installed.
+        """
         written = self.data / "PG_VERSION"
         version = which = ""
         if written.exists():

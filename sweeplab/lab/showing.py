@@ -112,6 +112,9 @@ def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> d
     `metric`. Cells stand in the order of the grid, former cells last. If tasks differ there is no best. `findings` say
     what limited the best trials. With `only`, all is about this cell. `job` says what is known of one that waits in
     a cluster's queue to run the study.
+
+    Raises:
+        BadInput: the study has no such cell.
     """
     # Read without a check, as it was checked when it was run: the rules of samplers import Optuna.
     plan, study = map(folder.read, (folder.plan_file, folder.canonical_file))
@@ -315,7 +318,11 @@ def is_close(one: float | None, other: float | None) -> bool:
 
 
 def show_trial(folder: StudyFolder, number: int, cell: str | None = None) -> dict[str, Any]:
-    """Return a trial's hyperparameters with their origins, and each of its runs: curve, end, checkpoint, time."""
+    """Return a trial's hyperparameters with their origins, and each of its runs: curve, end, checkpoint, time.
+
+    Raises:
+        BadInput: no trial of this number has started, or several cells have one.
+    """
     trial = pick_trial(folder, read_trials(folder), number, cell)
     study = folder.read(folder.canonical_file)  # checked when it was run
     return {

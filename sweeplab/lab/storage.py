@@ -88,7 +88,11 @@ class TrialCounts:
 
 
 def count_trials(folder: StudyFolder) -> dict[str, TrialCounts]:
-    """Return the counts of every cell that has a trial."""
+    """Return the counts of every cell that has a trial.
+
+    Raises:
+        BadInput: the storage cannot be read.
+    """
     unfinished = {"RUNNING": str(folder.unfinished), "WAITING": "enqueued"}
     cells: dict[str, TrialCounts] = {}
     rows = _rows_by_optuna(folder) if switched_off() else _rows(folder, _QUERY)
@@ -130,7 +134,11 @@ def _rows_by_optuna(folder: StudyFolder) -> list[Any]:
 
 
 def last_start(folder: StudyFolder) -> list[tuple[str, Any]]:
-    """Return kind and value of the last start of a study and of the commands after it that concern all of it."""
+    """Return kind and value of the last start of a study and of the commands after it that concern all of it.
+
+    Raises:
+        BadInput: the storage cannot be read.
+    """
     return [(kind, json.loads(value)) for kind, value in _rows(folder, _LAST_START)]
 
 
@@ -214,7 +222,11 @@ def _start_shared(server: Server) -> str:
 
 
 def storage_address(folder: StudyFolder) -> tuple[str, int] | None:
-    """Return host and port of the database of a study, or of a new one; None if there is none, or a file."""
+    """Return host and port of the database of a study, or of a new one; None if there is none, or a file.
+
+    Raises:
+        BadInput: SWEEPLAB_STORAGE names no PostgreSQL, or the storage's file is damaged.
+    """
     from sqlalchemy import make_url  # slow to import
 
     asked, server = os.environ.get(VARIABLE), Server(folder.lab)

@@ -50,7 +50,11 @@ def write_confirmed(folder: StudyFolder, confirmed: Iterable[Confirmed]) -> None
 
 
 def read_confirmed(folder: StudyFolder) -> list[Confirmed]:
-    """Return a study's confirmed configurations; none if it was not confirmed."""
+    """Return a study's confirmed configurations; none if it was not confirmed.
+
+    Raises:
+        DamagedFile: confirm.json is damaged.
+    """
     if not folder.confirm_file.exists():
         return []
     with reading(folder.confirm_file, f"{folder.command('study confirm')} writes it again"):
@@ -65,6 +69,9 @@ def record_look(folder: StudyFolder, text_digest: str, confirmed: Sequence[Confi
     """Record that a study's winners were scored on the test split of a text; return the look's number for this text.
 
     The same losses of the same trials and seeds, from the same command given again, are the same look.
+
+    Raises:
+        DamagedFile: the file of looks is not as it was written.
     """
     losses = {f"{row.cell}/{row.trial}/{seed}": loss for row in confirmed for seed, loss in row.test.items()}
     look = {"text": text_digest, "study": folder.name, "test": losses}

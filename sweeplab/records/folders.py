@@ -69,7 +69,11 @@ def service_file(lab: Path) -> Path:
 
 
 def read_service(file: Path) -> URL:
-    """Return the SQLAlchemy URL, with its password, of the PostgreSQL server in a libpq service file."""
+    """Return the SQLAlchemy URL, with its password, of the PostgreSQL server in a libpq service file.
+
+    Raises:
+        DamagedFile: the file is not as it was written.
+    """
     from configparser import ConfigParser, Error
 
     from sqlalchemy import URL
@@ -120,7 +124,11 @@ def schema_url(url: URL, schema: str) -> str:
 
 
 def check_inside(folder: Path, file: Path) -> None:
-    """Make sure that a file of a folder is no link that leads out of it: it may come from somebody else."""
+    """Make sure that a file of a folder is no link that leads out of it: it may come from somebody else.
+
+    Raises:
+        BadInput: it is one.
+    """
     if not file.resolve().is_relative_to(folder.resolve()):
         raise BadInput(Problem(f"{file} leads out of {folder}, to {file.resolve()}", "a file in this folder"))
 
@@ -307,6 +315,9 @@ class StudyFolder:
         """Make sure that no other machine has the study's database open, if it is an SQLite file.
 
         The index of its write-ahead log is in memory shared by its processes: several machines would destroy the file.
+
+        Raises:
+            BadInput: another machine runs the study.
         """
         if self.storage_file.exists() or not self.lock_file.exists():
             return
@@ -348,12 +359,20 @@ class StudyFolder:
         return "put a copy of it back, or remove it and run the study again"
 
     def read(self, file: Path) -> dict[str, Any]:
-        """Return the content of one of the study's JSON files."""
+        """Return the content of one of the study's JSON files.
+
+        Raises:
+            DamagedFile: it is gone or damaged.
+        """
         with reading(file, self.cure_of(file)):
             return dict(json.loads(read_bytes(file)))
 
     def read_study(self) -> str:
-        """Return the text of the study file that the study was last run from."""
+        """Return the text of the study file that the study was last run from.
+
+        Raises:
+            DamagedFile: it is gone or damaged.
+        """
         with reading(self.study_file, self.cure_of(self.study_file)):
             return read_bytes(self.study_file).decode()
 
@@ -364,7 +383,11 @@ class StudyFolder:
         return {}
 
     def check_whole(self) -> None:
-        """Make sure that the files that a study needs to continue exist and can be read."""
+        """Make sure that the files that a study needs to continue exist and can be read.
+
+        Raises:
+            DamagedFile: one is gone or damaged.
+        """
         if self.stored_name != self.name:
             what = f"the study is still named {self.stored_name} there: a rename was interrupted"
             raise DamagedFile(self.canonical_file, what, self.command("study repair"))
@@ -379,7 +402,11 @@ class StudyFolder:
 
     @property
     def data(self) -> DataDescription:
-        """Return the description of the study's data."""
+        """Return the description of the study's data.
+
+        Raises:
+            DamagedFile: it is gone or damaged.
+        """
         with reading(self.data_file, self.cure_of(self.data_file)):
             return DataDescription.of(self.read(self.data_file))
 
@@ -398,7 +425,11 @@ class StudyFolder:
         return self.canonical_file.exists() or self._runs.exists()
 
     def runs(self) -> Iterator[RunFolder]:
-        """Yield the folders of all runs that have started."""
+        """Yield the folders of all runs that have started.
+
+        Raises:
+            DamagedFile: a run has ended, but its run.json is gone.
+        """
         yield from self._started("*/*/")
 
     def runs_of(self, cell: str, trial: int) -> Iterator[RunFolder]:
@@ -479,7 +510,11 @@ class StudyFolder:
         write_whole(self.tracked_file, json.dumps(tracked._asdict()).encode())
 
     def read_tracked(self) -> TrackedStudy | None:
-        """Return where MLflow has the study; None if it was not sent, or by a version that did not record it."""
+        """Return where MLflow has the study; None if it was not sent, or by a version that did not record it.
+
+        Raises:
+            DamagedFile: the record is damaged.
+        """
         if not self.tracked_file.exists():
             return None
         with reading(self.tracked_file, self.cure_of(self.tracked_file)):
@@ -490,7 +525,11 @@ class StudyFolder:
 
     @property
     def elapsed_seconds(self) -> float:
-        """Return how long the study has been run so far, over all its continuations."""
+        """Return how long the study has been run so far, over all its continuations.
+
+        Raises:
+            DamagedFile: the file with this time cannot be read.
+        """
         if not self.elapsed_file.exists():
             return 0.0
         with reading(self.elapsed_file, self.cure_of(self.elapsed_file)):
@@ -515,7 +554,11 @@ def some_of(names: Collection[str]) -> str:
 
 
 def named_cell(study: str, cells: Collection[str], text: str) -> str:
-    """Return the cell that a text names: its name, or the values that no other cell has together."""
+    """Return the cell that a text names: its name, or the values that no other cell has together.
+
+    Raises:
+        BadInput: no cell has these values, with the nearest; or several have them.
+    """
     if text in cells:
         return text
     asked = _values(text)

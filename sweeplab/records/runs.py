@@ -344,7 +344,11 @@ class RunFolder:
             write_whole(self.start_file, _json(start.as_json()))
 
     def read_start(self) -> RunStart:
-        """Return the run's start."""
+        """Return the run's start.
+
+        Raises:
+            DamagedFile: run.json is gone or damaged.
+        """
         cure = f"rm {self.start_file}, and run the study again"
         if self.end_file.exists():
             cure = FROM_A_COPY
@@ -374,7 +378,11 @@ class RunFolder:
         return end
 
     def read_end(self) -> RunEnd | None:
-        """Return how the run ended, or None while it has not."""
+        """Return how the run ended, or None while it has not.
+
+        Raises:
+            DamagedFile: end.json is damaged.
+        """
         try:
             content = read_bytes(self.end_file)
         except FileNotFoundError:
@@ -392,7 +400,11 @@ class RunFolder:
         write_whole(self.test_file, json.dumps(measures).encode())
 
     def read_test(self) -> dict[str, float] | None:
-        """Return the run's measures on the whole test split, or None while it is not scored."""
+        """Return the run's measures on the whole test split, or None while it is not scored.
+
+        Raises:
+            DamagedFile: test.json is damaged.
+        """
         if not self.test_file.exists():
             return None
         with reading(self.test_file, f"rm {self.test_file}, and confirm the study again"):

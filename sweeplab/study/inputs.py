@@ -42,7 +42,11 @@ NO_CHECKPOINT = (
 
 
 def study_dataset(spec: StudySpec) -> Dataset:
-    """Return a study's data, from the cache if possible; with the tokenizer of the run in init_from, if any."""
+    """Return a study's data, from the cache if possible; with the tokenizer of the run in init_from, if any.
+
+    Raises:
+        BadInput: as `prepare` and `read_start` do.
+    """
     data, start = spec.data, read_start(spec)
     trained = start.tokenizer if start else None
     tokenizer = spec.data_files.get("tokenizer", data.tokenizer)
@@ -58,7 +62,11 @@ def data_source(spec: StudySpec) -> Source:
 
 
 def placed_dataset(spec: StudySpec) -> Dataset:
-    """Return a study's data."""
+    """Return a study's data.
+
+    Raises:
+        BadInput: the data cannot be read; points at the line of the study that names them.
+    """
     try:
         return study_dataset(spec)
     except BadInput as error:
@@ -68,7 +76,11 @@ def placed_dataset(spec: StudySpec) -> Dataset:
 
 
 def recorded_dataset(folder: StudyFolder, spec: StudySpec) -> Dataset:
-    """Return a study's data, checked to be the same as when it was run."""
+    """Return a study's data, checked to be the same as when it was run.
+
+    Raises:
+        BadInput: the data have changed since.
+    """
     dataset = study_dataset(spec)
     if dataset.token_digest != folder.data.token_digest:
         raise BadInput(f"the text of study {folder.name} has changed since it was trained on")
@@ -129,7 +141,11 @@ def write_baselines(folder: StudyFolder, spaces: Iterable[Space], dataset: Datas
 
 
 def check_rows(spec: StudySpec, dataset: Dataset, trials: Iterable[Hyperparameters]) -> list[str]:
-    """Check that every split has rows of block_size tokens; return warnings about text that rows cut off."""
+    """Check that every split has rows of block_size tokens; return warnings about text that rows cut off.
+
+    Raises:
+        BadInput: a split is too short, or rows cut off text that targets need; points at the line to change.
+    """
     problems = []
     settings = {
         tuple(getattr(values, name) for name in (*SETTINGS, "data_limit")): values for values in trials
@@ -239,7 +255,11 @@ def open_start(folder: Path) -> Start:
 
 
 def read_start(spec: StudySpec) -> Start | None:
-    """Return the run that a study's runs start from, or None for random weights."""
+    """Return the run that a study's runs start from, or None for random weights.
+
+    Raises:
+        BadInput: the folder has no checkpoint, or a damaged one, or the study names another tokenizer.
+    """
     if (folder := spec.init_folder) is None:
         return None
     try:
@@ -259,7 +279,11 @@ def read_start(spec: StudySpec) -> Start | None:
 
 
 def check_start(spec: StudySpec, start: Start | None, trials: Iterable[Hyperparameters]) -> list[str]:
-    """Check that every trial has the model of the run that it starts from; return what else of it is not kept."""
+    """Check that every trial has the model of the run that it starts from; return what else of it is not kept.
+
+    Raises:
+        BadInput: a trial's model differs; the message says in which values.
+    """
     if start is None:
         return []
     unlike: dict[str, set[Any]] = {}

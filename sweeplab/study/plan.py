@@ -314,7 +314,11 @@ class Samples:
 
 
 def sample_cell(spec: StudySpec, space: Space, count: int) -> Samples:
-    """Draw samples of a cell's space, always the same ones; all of its trials if there are at most `count`."""
+    """Draw samples of a cell's space, always the same ones; all of its trials if there are at most `count`.
+
+    Raises:
+        BadInput: none meets the rules; the message says which rules they break.
+    """
     is_small = space.n_points is not None and space.n_points <= count
     drawn = list(space.trials() if is_small else space.draws(count))
     broken = [space.broken_rule(values) for values in drawn]
@@ -329,7 +333,11 @@ def sample_cell(spec: StudySpec, space: Space, count: int) -> Samples:
 
 
 def sample_cells(spec: StudySpec, spaces: Sequence[Space]) -> list[Samples]:
-    """Draw samples of every cell, fewer if there are many cells, so that a plan takes seconds."""
+    """Draw samples of every cell, fewer if there are many cells, so that a plan takes seconds.
+
+    Raises:
+        BadInput: no sample of a cell meets the rules.
+    """
     count = max(FEWEST_SAMPLES, min(MOST_SAMPLES, SAMPLES_IN_ALL // len(spaces)))
     return [sample_cell(spec, space, count) for space in spaces]
 

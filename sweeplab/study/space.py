@@ -427,6 +427,9 @@ def cells(spec: StudySpec, sizes: Sizes) -> tuple[list[Cell], list[tuple[dict[st
     The points are each of the study's `cells` at each point of its grid.
 
     Before the data are read `sizes` is None, and rules that depend on them exclude nothing.
+
+    Raises:
+        BadInput: no cell is left.
     """
     kept: list[Cell] = []
     excluded: list[tuple[Space, Rule, str]] = []
@@ -461,7 +464,11 @@ def spaces_of(spec: StudySpec, cells: Sequence[Cell], sizes: Sizes) -> list[Spac
 
 
 def cells_named(spec: StudySpec, sizes: Sizes, key: str | None) -> list[Cell]:
-    """Return the cell of this name in a list, or all cells if `key` is None."""
+    """Return the cell of this name in a list, or all cells if `key` is None.
+
+    Raises:
+        BadInput: the study has no such cell; suggests the nearest name.
+    """
     every, _ = cells(spec, sizes)
     if key is None:
         return every

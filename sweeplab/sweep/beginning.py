@@ -40,14 +40,22 @@ def section_of(place: str, folder: Path, **keys: Any) -> dict[str, Any]:
 
 
 def spec_of(place: str, **keys: Any) -> StudySpec:
-    """Return a study of the data at a place, or of a study file's data."""
+    """Return a study of the data at a place, or of a study file's data.
+
+    Raises:
+        BadInput: a key is not valid.
+    """
     if Path(place).suffix in (".yaml", ".yml") and "corpus" not in keys:
         return read_study(Path(place))
     return read_plain({"name": "data", "data": section_of(place, Path.cwd(), **keys)})
 
 
 def look_at(spec: StudySpec) -> dict[str, Any]:
-    """Read a study's data, and return what was read: sizes, splits, tokens by tokenizer, samples, warnings."""
+    """Read a study's data, and return what was read: sizes, splits, tokens by tokenizer, samples, warnings.
+
+    Raises:
+        BadInput: they cannot be read.
+    """
     dataset = placed_dataset(spec)
     described = describe_data(spec, dataset)
     splits = {"train": dataset.train, "val": dataset.val, "test": dataset.test}
@@ -104,6 +112,9 @@ def first_study(name: str, place: str, file: Path, lab: Path) -> tuple[str, list
     """Return the text of a study file for the data at a place, and what is said of it.
 
     The data outside of the file's folder are allowed from now on: the user names them.
+
+    Raises:
+        BadInput: the data cannot be read, or are too short for the smallest block_size.
     """
     section = section_of(place, file.parent)
     spec = _read(file, {"name": name, "data": section})

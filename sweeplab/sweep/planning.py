@@ -72,7 +72,11 @@ SHORT_CURE = "use fewer workers, a smaller batch_size or a larger grad_accum"
 
 
 def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Dataset]:
-    """Check a study against its data and this machine and return what it would do."""
+    """Check a study against its data and this machine and return what it would do.
+
+    Raises:
+        BadInput: with every reason why the study cannot start.
+    """
     check_imported(spec)
     folder = StudyFolder(lab, spec.name)
     dataset = _checked_dataset(spec, folder)
@@ -135,6 +139,9 @@ def bench_study(spec: StudySpec, lab: Path, again: bool = False) -> tuple[str, l
     """Time the ways to train the cell with most of a study's FLOPs on this machine; return its key and the ways.
 
     `again` repeats measurements that are in the cache, and plans with the new ones.
+
+    Raises:
+        BadInput: the study cannot start, or does not train on this machine's CPU.
     """
     planned, _, dataset = make_plan(spec, lab)
     if planned.device != "cpu" or spec.engine.type != "local":

@@ -104,14 +104,22 @@ def _when(folder: StudyFolder, store: Store) -> str:
 
 
 def stop(folder: StudyFolder) -> Done:
-    """Stop a study: every worker saves its runs at its next evaluation, and the supervisor ends."""
+    """Stop a study: every worker saves its runs at its next evaluation, and the supervisor ends.
+
+    Raises:
+        BadInput: nobody runs the study.
+    """
     _commands_of_running(folder).set_phase("stop")
     what = f"{folder.name} stops: its workers save their runs at their next evaluation"
     return Done(what, [folder.command("study resume")])
 
 
 def pause(folder: StudyFolder) -> Done:
-    """Pause a study: every worker saves its runs at its next evaluation and frees its memory, until `resume`."""
+    """Pause a study: every worker saves its runs at its next evaluation and frees its memory, until `resume`.
+
+    Raises:
+        BadInput: nobody runs the study, or it is paused.
+    """
     commands = _commands_of_running(folder)
     if commands.state.phase == "pause":
         raise BadInput(f"study {folder.name} is paused; {folder.command('study resume')} continues it")
@@ -124,6 +132,9 @@ def resume(folder: StudyFolder, failed: bool = False) -> Done | None:
     """Continue a study that was paused, or is about to stop; return None if nobody runs it: it has to be run again.
 
     With `failed` its failed trials are enqueued again first, also while it is running.
+
+    Raises:
+        BadInput: it is running, its supervisor is just ending, or no trial has failed that is not tried again already.
     """
     commands = Commands.open(folder)
     if not folder.is_run:
@@ -151,6 +162,9 @@ def extend(
     """Change a study's budget; values are totals, as in its file, and "none" removes a limit.
 
     `widen` names a searched range that grows, at the ends where the best values lie, or at both if they lie at none.
+
+    Raises:
+        BadInput: nothing is given, a value is not a valid budget, or the range cannot be widened.
     """
     options = {"trials_per_cell": trials_per_cell, "time": time}
     limits = {
@@ -269,6 +283,9 @@ def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
     """Enqueue trials with given values (`name=value`), to be tried next: one in every cell that has these values.
 
     The sampler chooses the searched hyperparameters that are not given.
+
+    Raises:
+        BadInput: a name is neither searched nor in the grid, or the study does not allow a value.
     """
     store = open_store(folder)
     values = _read(words, store.spec)
@@ -311,7 +328,11 @@ def prune_trial(folder: StudyFolder, cell: str, number: int) -> None:
 
 
 def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Done:
-    """Stop a trial at its next evaluation, with its best value so far; withdraw it if it has not started."""
+    """Stop a trial at its next evaluation, with its best value so far; withdraw it if it has not started.
+
+    Raises:
+        BadInput: there is no such trial, it has ended, or several cells have one of its number.
+    """
     store = open_store(folder)
     with store.storage.transaction():
         of, trial = _find(store, number, cell)
@@ -340,7 +361,11 @@ def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Don
 
 
 def resume_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Done:
-    """Continue a pruned trial to its end, from its snapshot if it has one; it is not pruned again."""
+    """Continue a pruned trial to its end, from its snapshot if it has one; it is not pruned again.
+
+    Raises:
+        BadInput: there is no such trial, it was not pruned, or several cells have one of its number.
+    """
     store = open_store(folder)
     with store.storage.transaction() as connection:
         of, trial = _find(store, number, cell)

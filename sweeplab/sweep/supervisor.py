@@ -167,6 +167,9 @@ def run_study(
 
     `listen` gets every event of a worker and, several times a second, a `Tick`. `interrupts` counts how often the
     user asked to stop: once saves the runs at their next step, twice kills the workers.
+
+    Raises:
+        BadInput: the study cannot start, or the lab has another study of its name.
     """
     with _opened(spec, lab) as (plan, store, notifier, notices):
         folder = StudyFolder(lab, spec.name)
@@ -177,6 +180,9 @@ def submit_study(spec: StudySpec, lab: Path, submit: Callable[[], str], say: Cal
     """Check a study and start its storage as `run_study` does, then `submit` a job that runs it.
 
     Returns what `submit` does. `say` gets a notice for the user, if there is one.
+
+    Raises:
+        BadInput: the study cannot start, or the lab has another study of its name, or `submit` is refused.
     """
     with _opened(spec, lab) as (plan, _store, _notifier, notices):
         tracker = open_tracker(lab, spec.name, spec.track.uri)

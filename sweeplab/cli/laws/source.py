@@ -76,7 +76,11 @@ Law = Annotated[str, option("LAW", "A law, as in `laws fit`.")]
 def counting_of(
     columns: str | None, count: str | None, where: str | None = None, tuned: str | None = None
 ) -> Counting:
-    """Return what --columns, --count, --where and --tuned ask for."""
+    """Return what --columns, --count, --where and --tuned ask for.
+
+    Raises:
+        BadInput: an unknown role or convention.
+    """
     from sweeplab.analysis.studies import Counting
     from sweeplab.laws.columns import Conventions, parse_columns, parse_conventions
     from sweeplab.laws.points import parse_tuned
@@ -102,7 +106,11 @@ def read_source(
     where: str | None = None,
     tuned: str | None = None,
 ) -> Read:
-    """Read a file, or the studies that the source names, with commas between them."""
+    """Read a file, or the studies that the source names, with commas between them.
+
+    Raises:
+        BadInput: there is no such file or study, or the table is refused.
+    """
     counting = counting_of(columns, count, where, tuned)
     if is_file(source):
         path = Path(source)
@@ -121,7 +129,11 @@ def read_source(
 
 
 def studies_from(source: str, lab: Path | None) -> Studies:
-    """Read the studies of a comma-separated list."""
+    """Read the studies of a comma-separated list.
+
+    Raises:
+        BadInput: the list holds a file, a study does not exist, or their losses cannot be compared.
+    """
     from sweeplab.analysis.studies import read_studies
 
     names = names_in(source)

@@ -143,13 +143,21 @@ def rm(
 
 
 def write_study(file: Path, text: str, force: bool, next_command: str) -> None:
-    """Write a new study file, and print which command comes next."""
+    """Write a new study file, and print which command comes next.
+
+    Raises:
+        BadInput: the file exists already, or cannot be written.
+    """
     new_file(file, text, force)
     typer.echo(f"wrote {file}\nnext: sweeplab study {next_command} {file}")
 
 
 def new_file(file: Path, text: str, force: bool) -> None:
-    """Write a new file."""
+    """Write a new file.
+
+    Raises:
+        BadInput: it exists already, unless by `force`, or cannot be written.
+    """
     try:
         if force:
             write_whole(file, text.encode())

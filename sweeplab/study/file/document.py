@@ -31,7 +31,11 @@ _CONSTRUCTED = {_TAG + name for name in ("int", "float", "bool", "null")}
 
 
 def file_text(path: Path, most_bytes: int) -> str:
-    """Return the text of a file that the user wrote."""
+    """Return the text of a file that the user wrote.
+
+    Raises:
+        BadInput: it cannot be read, is too large, or is not UTF-8.
+    """
     try:
         with opened(path, "rb") as file:
             content = file.read(most_bytes + 1)

@@ -116,7 +116,11 @@ def _untried(name: str, value: Any, entry: SearchSpec) -> str:
 
 
 def read_tables(path: Path) -> MarkdownTables:
-    """Read the tables of hyperparameters in a Markdown file."""
+    """Read the tables of hyperparameters in a Markdown file.
+
+    Raises:
+        BadInput: the file cannot be read, or has no table of hyperparameters.
+    """
     tables = parse_tables(file_text(path, MAX_BYTES))
     if tables == MarkdownTables():
         allowed = "a table with a Parameter and a Value column"

@@ -76,7 +76,11 @@ def read_text(
 
 
 def said_name(path: Path) -> str:
-    """Return the study's name in a study file."""
+    """Return the study's name in a study file.
+
+    Raises:
+        BadInput: the file cannot be read, or has no name.
+    """
     problems = Problems(SourceMap(path))
     document = parse(file_text(path, MAX_BYTES), problems)
     name = document.get("name") if isinstance(document, dict) else None
@@ -166,7 +170,11 @@ class Preset:
 
 @cache
 def preset(name: str) -> Preset:
-    """Return a preset."""
+    """Return a preset.
+
+    Raises:
+        BadInput: there is no preset of this name; suggests the nearest.
+    """
     if name not in (known := preset_names()):
         raise BadInput(Problem(f"unknown preset {name!r}", " | ".join(known), nearest(name, known)))
     text = (PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
@@ -361,7 +369,11 @@ def import_plugins(document: dict[str, Any], problems: Problems, allowed: bool) 
 
 
 def check_imported(spec: StudySpec) -> None:
-    """Import a study's plugins, if the user has allowed them earlier, and refuse to train it without them."""
+    """Import a study's plugins, if the user has allowed them earlier, and refuse to train it without them.
+
+    Raises:
+        BadInput: lists every plugin that is not allowed.
+    """
     problems = [
         spec.problem(("plugins", index), _not_allowed(plugin.file), HOW)
         for index, plugin in enumerate(spec.plugins)

@@ -187,6 +187,9 @@ def read_search(words: Sequence[str]) -> dict[str, Any]:
     """Parse the options `--search learning_rate=1e-4..1e-2`, `--search dropout,eps` into entries of `search`.
 
     A name alone gets the table's suggested range.
+
+    Raises:
+        BadInput: a hyperparameter is unknown, does not accept such a range, or is given two.
     """
     return {name: entry for name, (entry, _) in _searched(words).items()}
 
@@ -214,7 +217,12 @@ def _searched(words: Sequence[str]) -> dict[str, tuple[Any, str]]:
 def read_grid(
     words: Sequence[str], ranges: Mapping[str, Any], search: Sequence[str] = ()
 ) -> dict[str, list[Any]]:
-    """Parse the options `--grid n_layer=1,2,4` into a grid; a name alone gets the values of its range."""
+    """Parse the options `--grid n_layer=1,2,4` into a grid; a name alone gets the values of its range.
+
+    Raises:
+        BadInput: a hyperparameter is unknown, does not accept a value, has no list of values, is given two lists, or
+            is in one of the options `search` too.
+    """
     grid, searched = dict[str, tuple[Any, str]](), _searched(search)
     for word in words:
         name, equals, written = word.partition("=")
@@ -244,6 +252,9 @@ def overrides_of(option: str) -> list[str]:
 
     The option is `--grid WORD`, `--search WORD`, `--at NAME=VALUE`, one of `_PLACES` with its value, or an override
     itself.
+
+    Raises:
+        BadInput: as `read_grid` and `read_search` do.
     """
     kind, _, word = option.partition(" ")
     if kind in _PLACES:

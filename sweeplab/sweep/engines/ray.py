@@ -94,6 +94,9 @@ def _running() -> str:
 
     `ray start` writes it into a folder in which other users may write. Ray itself would read any file there, and take
     the address from the arguments of any process that is called as a cluster's.
+
+    Raises:
+        BadInput: there is none, or another user has written it.
     """
     if os.environ.get("RAY_ADDRESS", AUTO) != AUTO:
         return os.environ["RAY_ADDRESS"]
@@ -145,7 +148,11 @@ def shortage(ray: Any, spec: Engine) -> str:
 
 
 def run_on_nodes(address: str, script: str, seconds: float) -> list[str]:
-    """Run a shell script on every node of a cluster, and return what each prints."""
+    """Run a shell script on every node of a cluster, and return what each prints.
+
+    Raises:
+        BadInput: the cluster does not answer, or not in time.
+    """
     ray = connect(address)
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

@@ -107,7 +107,11 @@ def _job_options(spec: Engine, threads: int) -> list[str]:
 
 
 def submit_head(spec: StudySpec, command: Sequence[str], log: Path) -> str:
-    """Submit a job that runs a study by a command; return the job and its log."""
+    """Submit a job that runs a study by a command; return the job and its log.
+
+    Raises:
+        BadInput: Slurm rejects it; with Slurm's message.
+    """
     make_folder(log.parent)
     opened(log, "ab").close()  # the shell would follow a link
     script = f"#!/bin/sh\nexport {HEAD}=1\nexec {shlex.join(command)} >>{shlex.quote(str(log))} 2>&1\n"
@@ -205,7 +209,11 @@ class SlurmEngine(WorkerEngine):
             print(f"this job cannot be requeued: {error}", file=sys.stderr, flush=True)
 
     def start(self, indices: Sequence[int], since: float = 0.0) -> None:
-        """Submit a job array."""
+        """Submit a job array.
+
+        Raises:
+            BadInput: Slurm rejects it; with Slurm's message.
+        """
         if not indices:
             return
         command = shlex.join(python(*self.command(indices[0], since)))

@@ -199,7 +199,11 @@ class Commands:
 
     @classmethod
     def open(cls, folder: StudyFolder) -> Commands:
-        """Open the commands of a study, read up to now."""
+        """Open the commands of a study, read up to now.
+
+        Raises:
+            StorageUnavailable: its database does not answer.
+        """
         commands = cls(open_database(folder.storage_url), Availability(folder.name))
         commands.read()
         return commands

@@ -83,7 +83,11 @@ class PublicStorage(BaseStorage):
 
     @contextmanager
     def transaction(self, in_turn: bool = True, reads: bool = True) -> Iterator[Any]:
-        """Keep other processes from changing trials while the block runs."""
+        """Keep other processes from changing trials while the block runs.
+
+        Raises:
+            BadInput: this process may only read the database.
+        """
         if is_read_only(self.engine):
             raise BadInput(READ_ONLY)
         with self._thread:

@@ -114,6 +114,9 @@ class TrialStorage(BaseStorage):
         Transactions with `in_turn` exclude each other, so leases and states stay as they were read. Every transaction
         that starts or ends a trial needs it. On SQLite all writing transactions exclude each other. Without `reads`
         the cached trials are not updated, unless there are none yet.
+
+        Raises:
+            BadInput: this process may only read the database.
         """
         if is_read_only(self.engine):
             raise BadInput(READ_ONLY)

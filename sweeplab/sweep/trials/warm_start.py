@@ -80,6 +80,9 @@ def read_warm_starts(
     """Read a study's warm-start sources; a source that was added before and is missing now is left out.
 
     `data` describes the study's own corpus.
+
+    Raises:
+        BadInput: a source cannot be read, is of other data, or has no fitting trial; with the trials and reasons.
     """
     recorded = folder.read_if_written(folder.warm_start_file)
     known = {name for counts in recorded.values() for name in counts}
