@@ -1,18 +1,18 @@
-"""Runs as they lie in a folder, of any family, as if they had been trained; and a digest of what trains them."""
-
-from __future__ import annotations
+"""Runs as they lie in a folder, of any family, as if they had been trained; stacks of one; a digest of batches."""
 
 import hashlib
 from pathlib import Path
 from typing import Any
 
-from sweeplab.data.batches import Batch, DataKind
+from sweeplab.data.batches import Batch, DataKind, Split
 from sweeplab.data.objectives import n_special, settled_objective
 from sweeplab.data.tokenizers import CharTokenizer, Tokenizer
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 from sweeplab.train.checkpoint import write_checkpoint
+from sweeplab.train.run import Run
+from sweeplab.train.stack import Stack
 
 SIZES = {"n_layer": 1, "n_head": 2, "n_embd": 8, "block_size": 24, "batch_size": 2}
 LETTERS = CharTokenizer(" abcdefghijklmnopqrstuvwxyz")
@@ -37,6 +37,13 @@ def run_in(
     facts |= {"labels": labels} if labels else {}
     write_checkpoint(folder, "model", weights, facts | ({"special": special} if special else {}))
     return folder
+
+
+def begun(values: Hyperparameters, train: Split, val: Split | None = None) -> Stack:
+    """Return a stack of one, `run`, before its first evaluation; without `val` it is evaluated on `train`."""
+    stack = Stack(values, train, train if val is None else val)
+    stack.admit(Run("run", values))
+    return stack
 
 
 def digest(*batches: Batch) -> str:

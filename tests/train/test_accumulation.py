@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from trained import begun
 
 from sweeplab.data.batches import changed
 from sweeplab.model.blocks import Dropout
@@ -14,8 +15,7 @@ from sweeplab.train.stack import Stack
 def after_one_step(values, tokens, seed: int = 0) -> tuple[torch.Tensor, float]:
     """Return the gradient of a run's first step and its loss."""
     values = values.replace(log_interval=1, max_iters=1, grad_clip=None, seed=seed)
-    stack = Stack(values, tokens, tokens)
-    stack.admit(Run("run", values))
+    stack = begun(values, tokens)
     stack.advance()
     (record,) = stack.advance()
     return stack._way.buffers[0][0].clone(), record.points[0]["train_loss"]
@@ -47,8 +47,7 @@ def test_parts_are_the_batch_at_once(n_parts: int, values_of, tokens) -> None:
 
 def test_a_part_weighs_by_its_targets(values_of, tokens) -> None:
     values = values_of(batch_size=4, dropout=0.0, grad_accum=2)
-    stack = Stack(values, tokens, tokens)
-    stack.admit(Run("run", values))
+    stack = begun(values, tokens)
     inputs = stack._inputs()
     inputs.batch.targets[:, 2:, -4:] = -1
     seen = []
@@ -64,8 +63,7 @@ def test_a_part_weighs_by_its_targets(values_of, tokens) -> None:
 
 def test_parts_have_dropout_masks_of_their_own(values_of, tokens) -> None:
     values = values_of(dropout=0.5, grad_accum=2)
-    stack = Stack(values, tokens, tokens)
-    stack.admit(Run("run", values))
+    stack = begun(values, tokens)
     ones, masks = torch.ones(2, 16, 32), []
 
     def drop(part: int) -> None:
@@ -102,8 +100,7 @@ def test_in_parts_a_stack_of_four_equals_four_of_one(unlike, tokens) -> None:
 def test_a_warming_batch_is_its_first_rows(values_of, tokens) -> None:
     values = values_of(batch_size=12, dropout=0.0, optimizer="sgd", weight_decay=0.0, batch_warmup_iters=5)
     found, loss = after_one_step(values, tokens)  # of 12 * 1 / 6 = 2 rows
-    stack = Stack(values, tokens, tokens)
-    stack.admit(Run("run", values))
+    stack = begun(values, tokens)
     leaves = {
         name: view.requires_grad_()
         for name, view in stack.transformer.layout.views(stack._rows["weights"]).items()
@@ -126,8 +123,7 @@ def test_warming_up_shares_a_stack_and_parts_do_not(values_of) -> None:
 
 def test_tokens_a_second_count_rows_that_were_learnt_from(values_of, tokens) -> None:
     values = values_of(batch_size=12, batch_warmup_iters=20, max_iters=25)
-    stack = Stack(values, tokens, tokens)
-    stack.admit(Run("run", values))
+    stack = begun(values, tokens)
     stack.advance()
     (record,) = stack.advance()
     ends = [0, *(int(point["iteration"]) for point in record.points)]

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from trained import begun
 
 from sweeplab.data.batches import Batch
 from sweeplab.data.objectives import make_objective
-from sweeplab.train.run import Run
 from sweeplab.train.schedule import decay_at
 from sweeplab.train.stack import Stack
 from sweeplab.train.step import average_
@@ -34,8 +34,7 @@ def test_forgets_the_start_of_a_short_run() -> None:
 
 def test_evaluations_and_best_use_the_mean(values_of, tokens) -> None:
     values = values_of(ema=0.95, learning_rate=2e-2, warmup_iters=0, max_iters=60, eval_interval=20)
-    stack = Stack(values, tokens, tokens)
-    stack.admit(Run("run", values))
+    stack = begun(values, tokens)
     drawn = list(make_objective(tokens, values).evaluation(values.evaluated_tokens))
     inputs, targets = (np.concatenate([each[part] for each in drawn]) for part in (0, 1))
     batches = Batch(torch.from_numpy(inputs)[None], torch.from_numpy(targets)[None])
@@ -55,8 +54,7 @@ def test_evaluations_and_best_use_the_mean(values_of, tokens) -> None:
 
 def test_a_snapshot_has_the_mean_and_a_run_without_has_none(values_of, tokens) -> None:
     values = values_of(ema=0.95)
-    stack = Stack(values, tokens, tokens)
-    stack.admit(Run("run", values))
+    stack = begun(values, tokens)
     stack.advance(iter([False] * 7 + [True]).__next__)
     stack.advance(iter([False] * 7 + [True]).__next__)
     rows = stack.snapshot("run").rows
@@ -68,8 +66,7 @@ def test_a_snapshot_has_the_mean_and_a_run_without_has_none(values_of, tokens) -
 def test_training_goes_on_as_without(values_of, tokens) -> None:
     ends = []
     for ema in (0.0, 0.99):
-        stack = Stack(values_of(ema=ema), tokens, tokens)
-        stack.admit(Run("run", values_of(ema=ema)))
+        stack = begun(values_of(ema=ema), tokens)
         for _ in range(3):
             stack.advance()
         ends.append(stack.snapshot("run").rows["weights"])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from trained import begun
 
 from sweeplab.train.checkpoint import (
     DamagedCheckpoint,
@@ -218,8 +219,7 @@ def test_whatever_is_damaged_of_a_checkpoint_is_noticed(pattern: str, tmp_path: 
 
 
 def test_a_stacks_snapshot_comes_back_and_goes(values_of, tokens, tmp_path: Path) -> None:
-    stack = Stack(values_of(), tokens, tokens)
-    stack.admit(Run("run", values_of()))
+    stack = begun(values_of(), tokens)
     stack.advance()
     assert read_snapshot(tmp_path) is None
     write_snapshot(tmp_path, stack.snapshot("run"))

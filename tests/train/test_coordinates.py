@@ -4,14 +4,13 @@ import math
 
 import pytest
 import torch
+from trained import begun
 
 from sweeplab.data.batches import changed
 from sweeplab.data.objectives import make_objective
 from sweeplab.model import blocks
 from sweeplab.model.layout import Weight
 from sweeplab.train.coordinates import Coordinate, coordinates, growth
-from sweeplab.train.run import Run
-from sweeplab.train.stack import Stack
 
 WIDTHS = (32, 64, 128, 256)
 N_STEPS = 5
@@ -106,8 +105,7 @@ def test_experts_are_one_layer(values_of, tokens) -> None:
         layer.removeprefix("blocks.0.") for layer in found if layer.startswith("blocks.0.feed_forward")
     } == {f"feed_forward.{part}.weight" for part in ("router", "up", "down")}
     # By hand: every expert's first product of the tokens that it got.
-    stack = Stack(values, tokens, tokens)
-    stack.admit(Run("run", values))
+    stack = begun(values, tokens)
     weights = {name: each[None] for name, each in stack.weights("run").items()}
     probe = make_objective(tokens, values).training(0, 0)
     products = []

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
+from trained import begun
 
 from sweeplab.data.batches import Pairs, Split, changed
 from sweeplab.data.objectives import OBJECTIVES, make_objective, n_special
@@ -14,8 +15,7 @@ from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
-from sweeplab.train.run import Run, row_flops, row_lengths, train_flops, train_memory_bytes, train_tokens
-from sweeplab.train.stack import Stack
+from sweeplab.train.run import row_flops, row_lengths, train_flops, train_memory_bytes, train_tokens
 
 N_SYMBOLS = 20
 TEXT = (np.arange(4000) * 7 % N_SYMBOLS).astype(np.uint16)
@@ -81,8 +81,7 @@ def test_copies_of_the_weights_are_a_stacks_buffers(beside: dict[str, Any]) -> N
 
 def held_bytes(values: Hyperparameters) -> int:
     """Return the bytes of all tensors that a stack of one holds between steps."""
-    stack = Stack(values, TEXT, TEXT)
-    stack.admit(Run("run", values))
+    stack = begun(values, TEXT)
     stack.advance()
     held = [*stack._rows.values(), *stack._way.buffers]
     return sum(tensor.untyped_storage().nbytes() for tensor in held)

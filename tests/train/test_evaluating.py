@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from trained import begun
 
 from sweeplab.data.batches import NO_TARGET, changed
 from sweeplab.data.dataset import prepare
@@ -59,8 +60,7 @@ def test_pseudo_perplexity_is_a_plain_loops(of_encoder, tokens) -> None:
 
 
 def test_only_encoders_of_text_have_a_pseudo_perplexity(values_of, tokens) -> None:
-    stack = Stack(values_of(), tokens, tokens)
-    stack.admit(Run("run", values_of()))
+    stack = begun(values_of(), tokens)
     (record,) = stack.advance()
     assert record.measures == {}
 
@@ -69,8 +69,7 @@ def test_of_pairs_loss_and_matches_are_of_one_pass(values_of, monkeypatch) -> No
     data = prepare("reverse", "char")
     values = values_of(family="encoder_decoder", objective="pairs")
     values = values.replace(vocab_size=data.tokenizer.vocab_size + n_special(values))
-    stack = Stack(values, data.train, data.val)
-    stack.admit(Run("run", values))
+    stack = begun(values, data.train, data.val)
     passes, forward = [], Transformer.forward
     monkeypatch.setattr(Transformer, "forward", lambda *given: passes.append(given) or forward(*given))
     (record,) = stack.advance()
@@ -103,8 +102,7 @@ def test_a_checkpoint_scores_the_same_whatever_batch_size_and_accumulation(value
     found = set()
     for batching in ({"batch_size": 4}, {"batch_size": 32}, {"batch_size": 24, "grad_accum": 3}):
         values = values_of(**batching)
-        stack = Stack(values, tokens, tokens)
-        stack.admit(Run("run", values))
+        stack = begun(values, tokens)
         (record,) = stack.advance()
         assert record.iteration == 0
         found.add(record.val_loss)
@@ -126,8 +124,7 @@ def test_the_training_split_is_evaluated_on_fixed_targets_without_dropout(values
 
     def records(train, val, **changed):
         values = values_of(dropout=0.3, **changed)
-        stack = Stack(values, train, val)
-        stack.admit(Run("run", values))
+        stack = begun(values, train, val)
         return [each for _ in range(3) for each in stack.advance()]
 
     both, of_train = records(train, val, eval_train=True), records(train, train)

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from trained import begun
 
 from sweeplab.data.objectives import make_objective, n_special
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 from sweeplab.train.evaluating import losses_at, why_not_longer
-from sweeplab.train.run import Run
-from sweeplab.train.stack import Stack
 
 
 @pytest.fixture
@@ -26,8 +25,7 @@ def longer(values_of):
 @pytest.mark.parametrize(("family", "objective"), [("decoder", "next_token"), ("encoder", "masked")])
 def test_at_its_own_length_the_loss_is_evaluations(family: str, objective: str, longer, tokens) -> None:
     values = longer(family=family, objective=objective)
-    stack = Stack(values, tokens, tokens)
-    stack.admit(Run("run", values))
+    stack = begun(values, tokens)
     (record,) = stack.advance()
     weights = stack.transformer.layout.views(stack._rows["weights"])
     found = losses_at(stack.transformer, weights, tokens, values, 1)

@@ -3,13 +3,12 @@
 import time
 
 import pytest
+from trained import begun
 
 from sweeplab.data.dataset import prepare
 from sweeplab.data.objectives import n_special, settled_objective
 from sweeplab.hyperparameters import Hyperparameters, defaults
 from sweeplab.model.shape import settled
-from sweeplab.train.run import Run
-from sweeplab.train.stack import Stack
 
 VALUES = {
     "n_layer": 2, "n_embd": 64, "n_head": 4, "block_size": 32, "batch_size": 64, "dropout": 0.0, "max_iters": 3000,
@@ -28,8 +27,7 @@ def test_a_family_learns_a_rule(family: str, corpus: str, one_thread) -> None:
     values = Hyperparameters.of(settled({**defaults(), **VALUES, "family": family}))
     values = values.replace(objective=settled_objective(values, data.kind))
     values = values.replace(vocab_size=data.tokenizer.vocab_size + n_special(values))
-    stack = Stack(values, data.train, data.val)
-    stack.admit(Run("run", values))
+    stack = begun(values, data.train, data.val)
     started, matches = time.process_time(), 0.0
     while matches < MATCHES:
         (record,) = stack.advance()

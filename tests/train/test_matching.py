@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from trained import begun
 
 from sweeplab.data.batches import NO_TARGET, Batch, Pairs, changed
 from sweeplab.data.objectives import make_objective
@@ -80,8 +81,7 @@ def test_an_evaluation_weighs_every_target_alike_and_counts_what_is_found_whole(
     of_pairs, pairs: Pairs
 ) -> None:
     values = of_pairs(eval_full=True, max_iters=1, batch_size=7)
-    stack = Stack(values, pairs, pairs)
-    stack.admit(Run("run", values))
+    stack = begun(values, pairs)
     (record,) = stack.advance()
     weights = stack.transformer.layout.views(stack._rows["weights"])
     total, count, whole = 0.0, 0, 0

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from references.optimizers import STEPS
+from trained import begun
 
 from sweeplab.hyperparameters import TABLE
 from sweeplab.model.layout import BLOCK, Layout
@@ -374,7 +375,6 @@ def test_learns(name: str, values_of, tokens) -> None:
         dropout=0.0,
         weight_decay=1e-4,
     )
-    stack = Stack(values, tokens, tokens)
-    stack.admit(Run("run", values))
+    stack = begun(values, tokens)
     losses = [record.val_loss for _ in range(2) for record in stack.advance()]
     assert losses[1] < losses[0] - 1.5

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from trained import begun
 
 from sweeplab.data.dataset import prepare
 from sweeplab.data.objectives import n_special
@@ -57,8 +58,7 @@ def test_on_a_cpu_large_products_alone_are_of_bfloat16(values_of, tokens) -> Non
     some = {"n_embd": 72, "batch_size": 16}  # of attention's and the feed-forward layer's, not the head's
     for changes, products in ((some, {torch.float32, torch.bfloat16}), ({}, {torch.float32})):
         values = values_of(dtype="bfloat16", dropout=0.0, bias=False, **changes)
-        stack = Stack(values, tokens, tokens)
-        stack.admit(Run("run", values))
+        stack = begun(values, tokens)
         stack.advance()
         with _Seen() as seen:
             stack.step()
@@ -180,8 +180,7 @@ def test_linear_attention_lives_in_bfloat16(values_of) -> None:
         seed=1,
     )  # fmt: skip
     values = values.replace(vocab_size=data.tokenizer.vocab_size + n_special(values))
-    stack = Stack(values, data.train, data.val)
-    stack.admit(Run("run", values))
+    stack = begun(values, data.train, data.val)
     (before,), (after,) = stack.advance(), stack.advance()
     assert after.iteration == 100
     assert after.val_loss < before.val_loss

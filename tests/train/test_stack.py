@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from trained import begun
 
 from sweeplab.data.batches import Batch
 from sweeplab.sweep.engines.base import SETTINGS
@@ -175,8 +176,7 @@ def test_a_run_that_enters_late_computes_the_same(unlike, tokens) -> None:
 def test_evaluating_more_often_changes_no_step(values_of, tokens) -> None:
     ends = []
     for interval in (50, 7):
-        stack = Stack(values_of(eval_interval=interval), tokens, tokens)
-        stack.admit(Run("run", values_of(eval_interval=interval)))
+        stack = begun(values_of(eval_interval=interval), tokens)
         ends.append(train(stack)[1]["run"]["weights"])
     assert torch.equal(*ends)
 
@@ -249,8 +249,7 @@ def test_resumed_in_another_process_slot_and_stack_equals_uninterrupted(
 
 
 def test_pausing_loses_no_point_of_the_curve(values_of, tokens) -> None:
-    stack = Stack(values_of(), tokens, tokens)
-    stack.admit(Run("run", values_of()))
+    stack = begun(values_of(), tokens)
     stack.advance()
     steps = iter([False] * 12 + [True])
     assert stack.advance(lambda: next(steps)) == []
@@ -262,8 +261,7 @@ def test_pausing_loses_no_point_of_the_curve(values_of, tokens) -> None:
 
 def test_best_weights_are_those_of_the_best_evaluation(values_of, tokens) -> None:
     values = values_of(learning_rate=3e-2, grad_clip=None, max_iters=100, warmup_iters=0, eval_interval=10)
-    stack = Stack(values, tokens, tokens)
-    stack.admit(Run("run", values))
+    stack = begun(values, tokens)
     best = None
     while len(stack):
         for record in stack.advance():
@@ -279,8 +277,7 @@ def test_best_weights_are_those_of_the_best_evaluation(values_of, tokens) -> Non
 def test_evaluation_on_the_whole_split_is_its_mean(values_of, tokens) -> None:
     val = tokens[: 62 * 16 + 1]  # whole windows
     values = values_of(eval_full=True, max_iters=1)
-    stack = Stack(values, tokens, val)
-    stack.admit(Run("run", values))
+    stack = begun(values, tokens, val)
     (record,) = stack.advance()
     windows = np.lib.stride_tricks.sliding_window_view(val, 17)[::16].astype(np.int64)
     every = torch.from_numpy(windows)[None]
