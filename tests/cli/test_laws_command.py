@@ -130,20 +130,20 @@ def test_a_terminal_shows_how_far_a_long_fit_is(folder: Path, good: Path, comman
     ],
 )
 def test_what_speaks_against_a_file_is_said_wherever_it_is_fitted(command: str, cli, folder: Path) -> None:
-    """Half of the runs repeat their text: that is no noise, and no law of params and tokens has it."""
+    """Half of the runs have 16 experts: that is no noise, and no law of params and tokens has it."""
     path = write_table(folder / "runs.csv", np.geomspace(1e6, 1e8, 6), (2, 6, 20, 60, 200))
     n, d, loss = np.loadtxt(path, delimiter=",", skiprows=1).T
-    epochs = np.tile([1, 16], 15)
-    table = np.c_[n, d, loss * np.exp(0.05 * np.log(epochs)), epochs]
-    np.savetxt(path, table, delimiter=",", header="N,D,val_loss,epochs", comments="")
+    experts = np.tile([1, 16], 15)
+    table = np.c_[n, d, loss * np.exp(0.05 * np.log(experts)), experts]
+    np.savetxt(path, table, delimiter=",", header="N,D,val_loss,experts", comments="")
     name, *more = command.split()
     said = cli("laws", name, "runs.csv", *more, "--lab", "lab")
     assert said.code == 0, said.err
     assert (
         "residuals of " in said.out
-        and "every number is in doubt; 1 of 1 other column (epochs) can" in said.out
+        and "every number is in doubt; 1 of 1 other column (experts) can" in said.out
     )
-    assert "the residuals correlate with epochs, which the law does not use: +" in said.out
+    assert "the residuals correlate with experts, which the law does not use: +" in said.out
     if name == "fit":
         warnings = json.loads(cli("laws", name, "runs.csv", "--json").out)["warnings"]
         assert sum("every number is in doubt" in each for each in warnings) == 1

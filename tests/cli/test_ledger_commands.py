@@ -339,8 +339,9 @@ def test_small_cells_are_run_large_ones_forecast_run_and_scored(cli, folder: Pat
         (end,) = (runs / cell).glob("*/end.json")
         ended = json.loads(end.read_text())
         assert each["score"]["outcome"] == pytest.approx(ended["best_whole_val_loss"], rel=1e-12)
-        # Tokens span less than a decade: an interval is forecast, no loss.
-        assert each["score"]["error_log"] is None and each["score"]["covered"]
+        # Tokens span less than a decade: the law identifies no loss, and the interval alone stands.
+        assert each["forecast"]["predicted"]["verdict"]["verdict"] == "interval only"
+        assert each["score"]["error_log"] is not None and each["score"]["covered"]
     assert found["calibration"]["n"] == 4
     # The same forecast sealed again, now that the runs have ended: the chain is whole, the time is not before.
     path = folder / "lab" / "ledger.jsonl"

@@ -32,7 +32,6 @@ from sweeplab.laws.assessment import (
     WEAK,
     assess,
     find_law,
-    gate,
     parse_delta,
     parse_target,
 )
@@ -229,9 +228,8 @@ def test_an_optimum_far_from_every_row_is_not_identified() -> None:
     far = assess(replace(points, columns=starved | {"loss": loss}), CHINCHILLA, budget=1e19)
     entry = far.as_dict()["derived"]["tokens per parameter"]
     assert near["verdict"] == IDENTIFIED
-    assert entry["verdict"] == NOT_IDENTIFIED and "no row is near the optimum" in entry["why"]
-    past_a_float = gate(far.estimates[-1].quantity, points, far.fit, optimum_ratio=941.0)
-    assert past_a_float[-1] == "no row is near the optimum: the nearest is more than a factor 1e6 off in D/N"
+    assert entry["verdict"] == NOT_IDENTIFIED
+    assert "no row is within a factor 3 of the optimum in D/N" in entry["why"], "how far would give it away"
 
 
 @pytest.mark.slow
