@@ -1,8 +1,8 @@
 """Train what `study transfer` predicts at held-out sizes of several studies, and score the sealed predictions.
 
 Run: python tests/benchmarks/transfers.py FOLDER [--write]. Each study has a layer of n_embd 8 to 32 by max_iters 100,
-250 and 640, with eight random learning rates in each cell. n_embd 56 and 64 are held out at each length, predicted and
-sealed, and trained at the predicted rate, at that of the largest tuned cell, and at a quarter to four times the
+250 and 640, with eight random learning rates in each cell. n_embd 56, 64 and 72 are held out at each length, predicted
+and sealed, and trained at the predicted rate, at that of the largest tuned cell, and at a quarter to four times the
 predicted one. A second call continues from FOLDER; `--write` writes data/transfers.csv, whose table is printed without
 FOLDER. A ladder's best rate is that of a parabola in its log through the lowest loss and its neighbors.
 """
@@ -41,10 +41,9 @@ _ADAMW, _MUON = "min: 1e-3, max: 0.1", "min: 5e-3, max: 0.3"
 STUDIES = {
     "adamw": ("python-docs", "n_layer: 1", _ADAMW, 0),
     "muon": ("python-docs", "n_layer: 1, optimizer: muon", _MUON, 1),
-    "muon-again": ("python-docs", "n_layer: 1, optimizer: muon", _MUON, 3),
     "adamw-again": ("python-docs", "n_layer: 1", _ADAMW, 2),
 }
-HELD_OUT = (64, 56)
+HELD_OUT = (56, 64, 72)
 TABLE = Path(__file__).parent / "data" / "transfers.csv"
 
 
@@ -125,11 +124,11 @@ def main(folder: Path | None, write: bool) -> None:
             return table([*csv.DictReader(lines)])
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
-    with ThreadPoolExecutor(2) as pool:
-        jobs = [(name, width) for width in HELD_OUT for name in STUDIES]
-        for some in pool.map(lambda job: rows_at(job[0], folder, job[1]), jobs):
+    with ThreadPoolExecutor() as pool:  # a thread a study: its widths are tuned once
+        for some in pool.map(
+            lambda name: [row for width in HELD_OUT for row in rows_at(name, folder, width)], STUDIES
+        ):
             rows += some
-            print(some, file=sys.stderr, flush=True)
     if write:
         with TABLE.open("w", newline="") as lines:
             writer = csv.DictWriter(lines, [*rows[0]], lineterminator="\n")

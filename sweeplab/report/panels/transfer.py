@@ -9,7 +9,7 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import rounded
 from sweeplab.report.data import ReportData, title_of
 from sweeplab.report.panels.base import Panel
-from sweeplab.report.style import FAINT, Axis, Figure, by_look
+from sweeplab.report.style import FAINT, Axis, Figure, bars, by_look
 
 _METHOD = {
     "Prediction": "The learning rate follows its law over the tuned sizes, or is that of the nearest cell. It was made "
@@ -20,7 +20,7 @@ _METHOD = {
 
 
 class TransferPanel(Panel, name="transfer", heading="Predicted sizes", source="runs"):
-    """The ladders. `data`: size, learning_rate, loss, cost (%), what (predicted, copied), its interval low, high."""
+    """The ladders. `data`: size, learning_rate, loss, cost (a share), what (predicted, copied), interval low, high."""
 
     @classmethod
     def _of(cls, report: ReportData) -> Panel:
@@ -29,7 +29,9 @@ class TransferPanel(Panel, name="transfer", heading="Predicted sizes", source="r
             raise BadInput("no size was predicted and trained; sweeplab study transfer does")
         return cls(
             title="Loss at sizes that were predicted, not tuned",
-            data=DataFrame([row for each in results for row in _rows(each)]),
+            data=DataFrame([row for each in results for row in _rows(each)]).astype(
+                {"low": float, "high": float}
+            ),
             notes=tuple(_in_words(each) for each in results),
             method=_METHOD,
             result={"sizes": [each.as_dict() for each in results]},
@@ -38,15 +40,11 @@ class TransferPanel(Panel, name="transfer", heading="Predicted sizes", source="r
         )
 
     def _draw(self, figure: Figure) -> None:
-        hover = "%{size}: %{y:.4f} at %{x:.3g}, %{cost (%):.2f}% above the best"
+        hover = "%{size}: %{y:.4f} at %{x:.3g}, %{cost:.2%} above the best"
         for look, rows in by_look(self.data, "size"):
             look.line(figure, rows, RATE, "loss", hover, size=6)
             predicted = rows[rows["what"].str.startswith("predicted")]
-            ends = {
-                "array": predicted["high"] - predicted[RATE],
-                "arrayminus": predicted[RATE] - predicted["low"],
-            }
-            bar = {"type": "data", "symmetric": False, **ends, "thickness": 5, "width": 0, "color": FAINT}
+            bar = bars(predicted, RATE, thickness=5, width=0, color=FAINT)
             marker = {"size": 12, "symbol": "diamond"}
             look.points(figure, predicted, RATE, "loss", hover, marker=marker, error_x=bar, showlegend=False)
         figure.update_layout(xaxis=self.x.around(self.data[RATE]), yaxis=self.y.around(self.data["loss"]))
@@ -54,24 +52,18 @@ class TransferPanel(Panel, name="transfer", heading="Predicted sizes", source="r
 
 def _rows(result: Transferred) -> list[dict[str, object]]:
     marks = {result.copied: "copied", result.predicted: "predicted"}
-    interval = result.prediction["values"][RATE]
-    rows = []
-    for rate, loss in result.losses.items():
-        what, cost = marks.get(rate, ""), result.cost(rate)
-        ends = {end: interval[end] if what == "predicted" else None for end in ("low", "high")}
-        percent = None if cost is None else 100 * cost
-        rows.append(
-            {"size": _name(result), RATE: rate, "loss": loss, "cost (%)": percent, "what": what, **ends}
-        )
-    return rows
+    rows = [
+        {"size": _name(result), **rung, "what": marks.get(rung[RATE], "")}
+        for rung in result.as_dict()["losses"]
+    ]
+    ends = {end: result.prediction["values"][RATE][end] for end in ("low", "high")}
+    return [row | (ends if row["what"] == "predicted" else {}) for row in rows]
 
 
 def _in_words(result: Transferred) -> str:
     costs = [result.cost(rate) for rate in (result.predicted, result.copied)]
     shares = ["diverged" if cost is None else f"costs {cost:.2%}" for cost in costs]
-    loss = {True: "holds the loss seen", False: "does not hold the loss seen", None: "is not known"}[
-        result.is_held
-    ]
+    loss = {True: "holds the loss seen", False: "does not hold it", None: "is not known"}[result.is_held]
     rates = rounded(result.predicted), rounded(result.best or 0.0)
     return (
         f"{_name(result)}: the predicted learning rate {rates[0]} {shares[0]} against the ladder's best, {rates[1]}; "
