@@ -403,6 +403,11 @@ def assess(
         if refits:
             estimate = replace(estimate, refits=refits.interval(quantity))
         estimates.append(estimate)
+    otherwise = list[str]()
+    if what_if:
+        otherwise += what_if.warnings(numbers, doubted)
+    if outliers:
+        otherwise += outliers.warnings(numbers)
     return Assessment(
         points=raw,
         fit=fitted,
@@ -421,8 +426,7 @@ def assess(
             *form.flag,
             *filter(None, [choice.doubt_of(law), of_repeats(points)]),
             *form.doubts,
-            *(what_if.warnings(numbers, doubted) if what_if else ()),
-            *(outliers.warnings(numbers) if outliers else ()),
+            *otherwise,
             *_warnings(points, fitted, estimates, shared, noise, refits),
         ),
         tuning=tuning,
