@@ -126,7 +126,7 @@ def in_words(causes: Mapping[str, Any]) -> str:
     if first:
         ends = f"{first['low']:.0%} to {first['high']:.0%}"
         share = f"{first['share']:.0%} ({ends}) of the residual of {causes['residual']:.2%}"
-        words = f"{first['name']} is {share}, and {half} is {verdict}"
+        words = f"{half} is {verdict}; {share} is {first['name']}"
     else:
         first = next(each for each in causes["causes"] if each["name"] == REST)
     cure = first["cure"]

@@ -134,7 +134,7 @@ def test_a_signal_to_one_worker_replaces_it_and_loses_no_step(folder: StudyFolde
         workers = [
             each
             for each in psutil.Process(study.pid).children()
-            if any(word.endswith("work.worker") for word in each.cmdline())
+            if any(word.endswith("sweep.worker") for word in each.cmdline())
         ]
         workers[0].send_signal(signal.SIGHUP)
         assert study.wait() == 0, (folder.lab.parent / "said.txt").read_text()
@@ -164,7 +164,7 @@ def test_who_is_waited_for_is_said_of_a_worker_that_a_signal_has_stopped(folder:
     with start(folder) as study:
         wait_for_points(folder, study)
         workers = [
-            each for each in psutil.Process(study.pid).children() if "work.worker" in str(each.cmdline())
+            each for each in psutil.Process(study.pid).children() if "sweep.worker" in str(each.cmdline())
         ]
         workers[0].suspend()
         study.send_signal(signal.SIGINT)
