@@ -221,16 +221,19 @@ def test_a_study_that_runs_is_seen_and_steered(folder: Path, tmp_path: Path) -> 
             page.read("document.querySelector('button[data-order=stop]').click()")
             page.wait_for("at('phase').textContent == 'interrupted'")
             assert page.read("document.querySelector('button[data-order=stop]').disabled")
+            page.read("at('sweep').querySelector('iframe').onload = () => { window.is_shown = true; }")
             page.read("at('sweep').open = true")
-            panels = (
-                "at('sweep').querySelector('iframe').contentDocument.querySelectorAll('.figure .main-svg')"
-            )
-            page.wait_for(f"{panels}.length > 0")
+            page.wait_for("window.is_shown && at('sweep').querySelector('iframe').src.includes('report')")
+            panels = page.read("at('sweep').querySelector('iframe').src")
+            # What a report shows has names that others chose: it does not reach the page with the orders.
+            assert page.read("at('sweep').querySelector('iframe').contentDocument === null")
             assert "optuna-dashboard sqlite:///" in page.read("document.body.innerText")
             assert not page.errors
             assert {urlsplit(each).netloc for each in page.requests if each.startswith("http")} == {
                 urlsplit(url).netloc
             }
+            page.open(panels)
+            page.wait_for("document.querySelectorAll('.figure .main-svg').length > 0")
         assert run.wait(timeout=60) == 130
     finally:
         run.kill()
