@@ -213,6 +213,9 @@ def _fitted_scales(
     rows = np.arange(len(y))
 
     def loss(vector: Floats) -> tuple[float, Floats]:
+        away = (vector - center) / sd
+        if np.abs(away).max() > _FARTHEST:
+            return math.inf, np.zeros_like(vector)
         scales = Scales.of(vector, n_columns)
         scaled = apart * np.exp(-2 * scales.length)[:, None, None]
         root = np.sqrt(5 * scaled.sum(axis=0))
@@ -238,14 +241,10 @@ def _fitted_scales(
                 by_noise @ z,
             ]
         )
-        away = (vector - center) / sd
         value = y @ weights / 2 + np.log(np.diag(lower)).sum() + away @ away / 2
         return float(value), away / sd - gradient / 2
 
-    bounds = list(zip(center - _FARTHEST * sd, center + _FARTHEST * sd, strict=True))
-    best = minimize(
-        loss, center, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _MOST_STEPS}
-    )
+    best = minimize(loss, center, jac=True, method="L-BFGS-B", options={"maxiter": _MOST_STEPS})
     return Scales.of(best.x, n_columns)
 
 

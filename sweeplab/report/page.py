@@ -138,7 +138,7 @@ MARKS = {
         ("✓", "good"): ("identified", "not seen", "clear", "held", "above chance", "spread evenly"),
         ("✕", "poor"): ("not identified", "flagged", "missed"),
         ("!", "fair"): ("found", "crowds here", "different"),
-        ("≈", "fair"): ("weak",),
+        ("≈", "fair"): ("weak", "interval only"),
         ("?", "fair"): ("cannot be seen",),
         ("?", ""): ("undecided", "within chance"),
         ("=", ""): ("no difference seen",),

@@ -88,7 +88,9 @@ class Study:
         """Return the worker processes."""
         with suppress(psutil.Error):
             children = psutil.Process(self.process.pid).children()
-            return [each for each in children if any(word.endswith("sweep.worker") for word in each.cmdline())]
+            return [
+                each for each in children if any(word.endswith("sweep.worker") for word in each.cmdline())
+            ]
         return []
 
     def pass_time(self, is_over: Callable[[], bool]) -> bool:
