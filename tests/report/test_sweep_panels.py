@@ -67,7 +67,7 @@ def test_every_panel_of_a_sweep_is_drawn_from_its_data(kind: str, one: ReportDat
     if kind in (
         "confirmed",
         "timeline",
-    ):  # which are drawn in test_choices_panel.py and test_scaling_report.py
+    ):  # which are drawn in test_choices_panel.py and cli/test_dashboard.py
         assert found.missing.startswith(MISSING[kind])
         return
     assert not found.missing and len(found.data)
