@@ -314,6 +314,7 @@ def free_bytes(path: Path) -> int:
 
 def full_disk(error: BaseException, labs: Sequence[Path]) -> str | None:
     """Say that the disk of one of these labs is full and what may be deleted; None if an error has another cause."""
+    labs = [lab for lab in labs if shutil.disk_usage(existing(lab)).total]  # /proc and its like have no bytes
     if not labs:
         return None
     lab = min(labs, key=free_bytes)

@@ -84,4 +84,6 @@ def test_the_disk_or_the_quota_is_named(number: int, tmp_path: Path) -> None:
         "may be deleted" in message or "free some" in message
     )
     assert ("your quota" in message) == (number == errno.EDQUOT)
+    of_two = full_disk(RuntimeError("database or disk is full"), [Path("/proc/lab"), tmp_path]) or ""
+    assert of_two.startswith(f"{tmp_path}: ")
     assert full_disk(OSError(errno.EIO, "broken", "/file"), [tmp_path]) is None

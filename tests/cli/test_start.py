@@ -43,7 +43,7 @@ def test_ctrl_c_while_the_commands_are_imported_is_quiet(imported: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["run tiny", "resume tiny", "confirm tiny", "watch tiny", "work tiny"])
+@pytest.mark.parametrize("command", ["run tiny", "resume tiny", "confirm tiny", "watch tiny"])
 def test_the_first_line_comes_before_anything_slow_is_imported(finished: Finished, command: str) -> None:
     words = ["-X", "importtime", "-m", "sweeplab", "study", *command.split(), "--lab", str(finished.lab)]
     terminal, end = pty.openpty()
