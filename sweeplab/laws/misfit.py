@@ -49,7 +49,7 @@ from sweeplab.laws.points import SPREAD, STANDS, Points, design, path_of
 
 N_DRAWS, _BATCH = 2000, 250
 _SEVERAL = 5  # sizes, to tell the errors that they share
-_ASSUMED = 0.5  # of the errors' variance, that few groups may share
+_ASSUMED = 0.42  # of the errors' variance, that few groups may share
 _NOTHING = 1e-6  # the share of a direction left after projection below which the law contains it
 EXACT = 1e-9  # residuals of this size are rounding errors
 
