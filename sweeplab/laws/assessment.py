@@ -376,7 +376,7 @@ def assess(
         quantities.append(forms.loss_at(law, fitted.center, target))
     say("testing the form")
     form = misfit(points, fitted)
-    form_error = FormError(points, law, lean_of(points, fitted))
+    form_error = FormError(points, law, lean_of(points, fitted), form.status == FLAGGED)
     doubt = _doubt(points, fitted, form)
     estimates, numbers, doubted = [], [], list[str]()
     say("computing the profile intervals, and back-testing")

@@ -56,6 +56,8 @@ _TOLERANCE = 1e-6
 _LEAST_ERROR, _POWER = 0.016, 0.7
 _PRIOR = 0.03  # of the loss
 _SHOWN = 0.1  # the quantile of the growth that a back-test shows
+# Growths of the error of a form that is not flagged, per unit of log compute: 5% at ten times the compute is much.
+_USUAL = 0.02
 _GROWTHS = np.append(0.0, np.geomspace(1e-5, 0.3, 120))  # of a form's error, per unit of log compute
 _ROUNDING = 1e-16
 
@@ -198,17 +200,20 @@ class FormError:
     """The error of a form beyond its table, in log loss.
 
     Errors of the back-test are modelled as normal, with the variance of the law, of noise, and of a growth times the
-    distance from the largest fitted row. The growth is its posterior median under a flat prior, so that growths which
-    the errors cannot rule out count too. The error is at least 1.6% at ten times the compute, because a bend in one
-    column that a back-test cannot see is often as large. That holds for the side to which the residuals `lean` (the
-    sign of `lean_of`): on the other side only the growth counts that the back-test shows, its lower decile. So an
-    interval is as wide as a departure needs on the side where there may be one; a right form, whose residuals lean to
-    either side by chance, is still missed on the other.
+    distance from the largest fitted row. The growth is its posterior median, so that growths which the errors cannot
+    rule out count too. Its prior is flat for a form that the residuals flag, and else half-Cauchy with the scale _USUAL
+    (Gelman 2006, Prior distributions for variance parameters): a flat one would make few errors mean growths that no
+    law of losses has. The error is at least 1.6% at ten times the compute, because a bend in one column that a
+    back-test cannot see is often as large. That holds for the side to which the residuals `lean` (the sign of
+    `lean_of`): on the other side only the growth counts that the back-test shows, its lower decile. So an interval is
+    as wide as a departure needs on the side where there may be one; a right form, whose residuals lean to either side
+    by chance, is still missed on the other.
     """
 
     points: Points
     law: Law
     lean: float = 0.0
+    flagged: bool = False
 
     @cached_property
     def test(self) -> Backtest:
@@ -231,6 +236,8 @@ class FormError:
             )
             chances -= 0.5 * (np.log(variance) + errors.errors**2 / variance).mean(1)
         density = np.exp(chances - chances.max())
+        if not self.flagged:
+            density = density / (1 + (_GROWTHS / _USUAL) ** 2)
         steps = np.diff(_GROWTHS) * (density[1:] + density[:-1])
         shares = np.append(0.0, steps.cumsum()) / steps.sum()
         low, median = np.interp([_SHOWN, 0.5], shares, _GROWTHS)

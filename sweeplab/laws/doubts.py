@@ -439,5 +439,6 @@ def tuning_of(points: Points) -> Tuning:
             why = f"{several(points.n, 'point')} with too few trials to tell their tuning excess"
             points = replace(points, tuned=UNKNOWN, tuned_why=why)
         return Tuning(points, points, None)
-    losses = points.columns["loss"] * np.exp(-record.above.mean(0))
-    return Tuning(points, replace(points, columns=points.columns | {"loss": losses}), record)
+    columns = points.columns | {"loss": points.columns["loss"] * np.exp(-record.above.mean(0))}
+    others = {name: points.extra_columns[name] for name in points.extra_columns if name not in record.columns}
+    return Tuning(points, replace(points, columns=columns, extra_columns=others), record)

@@ -74,12 +74,13 @@ class TuningRecord:
 
     `draws` [S, n] are of the excess: how far the best value tried lies above the best there is, in log loss. `luck`
     [S, n] is how far a point's loss lies below that of the best value tried because it is the lowest of several. `cure`
-    says which trials would make the excess smaller.
+    says which trials would make the excess smaller. What the values of the `columns` cost, the excess contains.
     """
 
     draws: Array
     luck: Array
     cure: str
+    columns: tuple[str, ...] = ()
 
     @property
     def above(self) -> Array:

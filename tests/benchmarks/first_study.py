@@ -70,7 +70,7 @@ def repeat(seed: int, at: str, folder: Path) -> dict[str, Any]:
     larger = folder / f"larger{seed}.yaml"
     if not larger.exists():
         sweeplab("study", "predict", "small", "--at", at, "--write", larger, "--seal", lab=lab)
-        trained(larger, lab, "-o", f"seeds=[{1000 + seed}]")
+        trained(larger, lab)
     (scored,) = sweeplab("laws", "verify", lab=lab)["forecasts"]
     names = [name for name in law["parameters"] if name.startswith(("alpha", "exponent"))]
     predicted = scored["forecast"]["predicted"]

@@ -11,6 +11,8 @@ from laws.planted_mistuned import FEW, HIGH, RIGHT, mistuned_table
 
 from sweeplab import laws
 from sweeplab.laws.assessment import IDENTIFIED, Assessment, assess
+from sweeplab.laws.doubts import doubts, tuning_of
+from sweeplab.laws.fitting import fit
 from sweeplab.laws.forecasts import predict
 from sweeplab.laws.forms import LAWS
 from sweeplab.laws.hyperparameters.excess import searched_points
@@ -43,6 +45,14 @@ def test_where_every_size_is_tuned_numbers_stay_identified() -> None:
         assessed = laws.fit(frame, "chinchilla").assessment
         assert {"E", "alpha", "beta", "a forecast"} <= {*identified(assessed)}
         assert assessed.tuning.how == EACH and assessed.tuning.ends[2] < 0.002
+
+
+def test_a_searched_column_is_no_unused_one_as_the_excess_contains_what_its_values_cost() -> None:
+    frame = mistuned_table(RIGHT, DESIGN, next(iter(TRUTHS)), np.random.default_rng([0, 3033167124]))
+    points = searched_points(frame, "the table")
+    assert "lr" in points.extra_columns and "lr" in doubts(points, fit(points, LAWS["chinchilla"])).why
+    assert "lr" not in tuning_of(points).points.extra_columns
+    assert len(identified(laws.fit(frame, "chinchilla").assessment)) == 10
 
 
 def test_a_table_of_the_best_rows_alone_identifies_nothing_unless_a_person_says_how_it_was_tuned() -> None:

@@ -113,7 +113,7 @@ def record_of(read: Callable[[], Runs]) -> Callable[[Points], TuningRecord | Non
         runs, excess = both
         cells = cells_of(points, runs)
         luck = _luck(np.log(points.columns["loss"]), excess.level[cells], excess.n_trials[cells])
-        return TuningRecord(excess.draws[:, cells], luck, _cure(runs, excess))
+        return TuningRecord(excess.draws[:, cells], luck, _cure(runs, excess), runs.columns)
 
     return record
 

@@ -53,6 +53,7 @@ class Runs:
     """Runs with logs: searched values [n, J], losses [n], and the sizes of cells [C, k]; `cell` [n] is each run's.
 
     `said` describes the columns, `dropped` counts rows that are left out, and `notes` says what was not searched.
+    `columns` are those of a table that have the searched values.
     """
 
     names: tuple[str, ...]
@@ -64,6 +65,7 @@ class Runs:
     said: Mapping[str, str]
     dropped: Mapping[str, int]
     notes: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
     @property
     def n_cells(self) -> int:
@@ -216,6 +218,7 @@ def runs_of_frame(
         said={name: words[name] for name in (*sizes, "loss", *searched)},
         dropped={why: count for why, count in dropped.items() if count},
         notes=notes,
+        columns=tuple(chosen[name] for name in searched),
     )
 
 
