@@ -1,9 +1,10 @@
 """Tune a study's small sizes, predict its largest, train that, and tell what the prediction cost.
 
-The size whose values lie farthest apart in the grid loses its largest value; each cell there is held out. The others
-are the study NAME-transfer. `predict_size` gives the held-out cell's values and loss, which is sealed before the study
-NAME-transfer-SIZE trains the cell with the predicted learning rate, with the one of the largest tuned cell, and with a
-ladder around the predicted one. The same again continues where it stopped: a prediction is made once.
+The size that is asked for, else the one whose values lie farthest apart in the grid, loses its largest value; each cell
+there is held out. The others are the study NAME-transfer. `predict_size` gives the held-out cell's values and loss,
+which is sealed before the study NAME-transfer-SIZE trains the cell with the predicted learning rate, with the one of
+the largest tuned cell, and with a ladder around the predicted one. The same again continues where it stopped: a
+prediction is made once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from sweeplab.analysis.predicting import predict_size
 from sweeplab.analysis.sealing import Source, cell_targets, seal
 from sweeplab.analysis.studies import Counting, read_studies
 from sweeplab.analysis.trials import VALUED, trials_table
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import make_folder, read_bytes, write_whole
 from sweeplab.formatting import yaml_text
 from sweeplab.records.folders import StudyFolder
@@ -95,17 +96,20 @@ class Transferred:
         }
 
 
-def transfer(spec: StudySpec, lab: Path, run: Run, ladder: float, with_mup: bool) -> list[Transferred]:
+def transfer(
+    spec: StudySpec, lab: Path, run: Run, ladder: float, with_mup: bool, axis: str = ""
+) -> list[Transferred]:
     """Tune a study's small sizes, predict, seal and train each held-out one; return what it cost.
 
     The ladder's rungs lie STEP apart, up to a factor of `ladder` below and above the prediction. `run` runs a study to
-    its end, or continues it, and returns its status. `with_mup` does all again under muP.
+    its end, or continues it, and returns its status. `with_mup` does all again under muP. The largest value of `axis`
+    is held out; of a size that spans most if it is empty.
 
     Raises:
-        BadInput: the grid has no size to hold out, no learning rate is searched, or a study cannot start.
+        BadInput: the grid has no such size to hold out, no learning rate is searched, or a study cannot start.
         Interrupted: a study did not come to its end.
     """
-    axis, held_out = _held_out(spec)
+    axis, held_out = _held_out(spec, axis)
     kinds = (STANDARD, MUP) if with_mup else (str(spec.fixed.get("parametrization", STANDARD)),)
     results = []
     for small in [_small(spec, axis, kind) for kind in kinds]:
@@ -114,7 +118,7 @@ def transfer(spec: StudySpec, lab: Path, run: Run, ladder: float, with_mup: bool
     return results
 
 
-def _held_out(spec: StudySpec) -> tuple[str, list[dict[str, Any]]]:
+def _held_out(spec: StudySpec, axis: str) -> tuple[str, list[dict[str, Any]]]:
     entry = spec.search.get(RATE)
     if not isinstance(entry, Range | Choices) or entry.when:
         what = f"study {spec.name} does not search {RATE} in every trial: there is nothing to transfer"
@@ -130,7 +134,10 @@ def _held_out(spec: StudySpec) -> tuple[str, list[dict[str, Any]]]:
     if not ratios:
         what = f"the grid of study {spec.name} has no size with two values, of which one could be held out"
         raise BadInput(spec.problem(("grid",), what, "such as n_embd: [16, 32, 64]"))
-    axis = max(ratios, key=lambda name: ratios[name])
+    if axis and axis not in ratios:
+        what = f"the grid of study {spec.name} has no size {axis!r} with two values to hold one out"
+        raise BadInput(Problem(what, ", ".join(ratios), nearest(axis, ratios)))
+    axis = axis or max(ratios, key=lambda name: ratios[name])
     sizes: list[dict[str, Any]] = [{}]
     for name, values in spec.grid.items():
         kept = [max(values)] if name == axis else values

@@ -101,3 +101,20 @@ def test_mup_is_beside_the_standard_parametrization(cli, file) -> None:
 def test_what_cannot_be_transferred_is_said_in_a_line(cli, change: str, message: str) -> None:
     said = cli("study", "transfer", "tiny.yaml", "-o", change, "--quiet")
     assert said.code == 2 and message in said.err and said.err.count("\n") == 1
+
+
+def test_the_size_that_is_asked_for_is_held_out(cli, file) -> None:
+    deep = ("tiny.yaml", "-o", "grid={n_embd: [8, 16, 32], d_ff: [16, 32]}")
+    study = load_study(file, overrides={"grid": {"n_embd": [8, 16, 32], "d_ff": [16, 32]}})
+    tuned: list[dict[str, list]] = []
+
+    def stopped(small) -> str:
+        tuned.append(small.spec.grid)
+        return "interrupted"
+
+    for hold_out in ("", "d_ff"):
+        with pytest.raises(Interrupted):
+            study.transfer(run=stopped, hold_out=hold_out)
+    assert tuned == [{"n_embd": [8, 16], "d_ff": [16, 32]}, {"n_embd": [8, 16, 32], "d_ff": [16]}]
+    said = cli("study", "transfer", *deep, "--hold-out", "d_f", "--quiet")
+    assert said.code == 2 and "has no size 'd_f' with two values" in said.err and "'d_ff'?" in said.err

@@ -134,6 +134,9 @@ def transfer(
     mup: Annotated[
         bool, flag("Do the same again under muP, beside the standard parametrization.", "--mup")
     ] = False,
+    hold_out: Annotated[
+        str, option("NAME", "Hold out the largest value of this size.  [default: the size that spans most]")
+    ] = "",
     allow_plugins: AllowPlugins = False,
     quiet: Quiet = False,
     lab: Lab = None,
@@ -149,6 +152,7 @@ def transfer(
     \b
     $ sweeplab study transfer studies/small.yaml
     $ sweeplab study transfer studies/small.yaml --mup --ladder 8
+    $ sweeplab study transfer studies/small.yaml --hold-out n_layer --name deeper
     """
     file = named_file(file, lab)
     study = load_study(
@@ -158,7 +162,7 @@ def transfer(
     from sweeplab.cli.study.view import followed
 
     again = shlex.join(["sweeplab", *sys.argv[1:]])
-    done = followed(lambda run: study.transfer(ladder, mup, run), again, as_json, quiet)
+    done = followed(lambda run: study.transfer(ladder, mup, run, hold_out), again, as_json, quiet)
     print_answer(_answer(study.spec.name, done), as_json)
 
 
