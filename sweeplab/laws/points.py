@@ -64,7 +64,7 @@ DECADES = {"params": 0.8, "tokens": 0.8, "flops": 1.0, "n_embd": 0.4, "n_layer":
 UNLIKE = "sd across one line of n_embd against n_layer"
 SPREAD = 0.5  # the least sd of log(D/N), or across any other line of log D against log N
 ON_PATH = 0.1  # the largest sd of log tokens around a path, and its share of their range
-STRAIGHT = 0.05  # the largest difference of a path's slope from 1 that is not shown
+STRAIGHT = 0.05  # the largest difference of a fitted slope from 1 on a path of as many tokens a parameter
 STANDS = 2 / 3  # the share of these that must remain without any one row
 
 
@@ -510,18 +510,19 @@ def design(points: Points, columns: tuple[str, ...]) -> dict[str, float]:
 class TokenPath:
     """Tokens that follow params, as on a compute-optimal ladder: `tokens` (params / `params`)^`slope`.
 
-    `spread` is the sd of log tokens around the line.
+    `spread` is the sd of log tokens around the line, `squares` the sum of squares of log params around their mean.
     """
 
     slope: float
     params: float
     tokens: float
     spread: float
+    squares: float
 
     @property
     def words(self) -> str:
         """Describe the path: "tokens = 40 params in all rows, within 6%"."""
-        if abs(self.slope - 1) < STRAIGHT:
+        if self.slope == 1:
             line = f"{short(self.tokens / self.params)} params"
         else:
             line = f"{short(self.tokens)} (params / {short(self.params)})^{self.slope:.2f}"
@@ -531,8 +532,10 @@ class TokenPath:
         """Return whether a point {"params": …, "tokens": …} lies off the path."""
         if not at.keys() >= {"params", "tokens"}:
             return False
-        there = math.log(self.tokens) + self.slope * math.log(at["params"] / self.params)
-        return abs(math.log(at["tokens"]) - there) > max(ON_PATH, 3 * self.spread)
+        away = math.log(at["params"] / self.params)
+        there = math.log(self.tokens) + self.slope * away
+        sd = self.spread * math.sqrt(1 + away**2 / self.squares)  # of rows, and of the line by its slope
+        return abs(math.log(at["tokens"]) - there) > max(ON_PATH, 3 * sd)
 
 
 def path_of(points: Points) -> TokenPath | None:
@@ -541,10 +544,17 @@ def path_of(points: Points) -> TokenPath | None:
         return None
     x, y = (np.log(points.columns[name]) for name in ("params", "tokens"))
     slope, _ = np.polyfit(x, y, 1)
+    if (
+        abs(slope - 1) < STRAIGHT
+    ):  # continued, a slope that is off by chance would leave a ratio that all rows have
+        slope = 1.0
     spread = float(np.std(y - y.mean() - slope * (x - x.mean())))
     if spread > min(ON_PATH, ON_PATH * float(np.ptp(y))):
         return None
-    return TokenPath(float(slope), math.exp(x.mean()), math.exp(y.mean()), spread)
+    spread *= math.sqrt(
+        len(x) / max(len(x) - 2, 1)
+    )  # a line through few rows lies closer to them than to others
+    return TokenPath(float(slope), math.exp(x.mean()), math.exp(y.mean()), spread, float(x.var() * len(x)))
 
 
 def _across(columns: Mapping[str, Array], *names: str) -> tuple[float, float]:

@@ -31,6 +31,12 @@ def test_a_path_is_found_and_said(jitter: float, slope: float) -> None:
     )
 
 
+def test_a_ratio_that_rows_have_nearly_is_the_path_of_larger_runs_too() -> None:
+    larger = {"params": 5e5, "tokens": RATIO * 5e5}
+    paths = [path_of(plant_path(6, 0.06, TRUTH, np.random.default_rng(seed))) for seed in range(300)]
+    assert sum(path is not None and path.misses(larger) for path in paths) < 5
+
+
 def test_scattered_runs_lie_on_no_path() -> None:
     points = plant("hoffmann", GOOD["12 points, 4 x 3"], 0.005, np.random.default_rng(0))
     assert path_of(points) is None and law_for(points).name == "chinchilla"
