@@ -196,6 +196,8 @@ class ModelHyperparameters:
     relative_max_distance: int = row("model", 128, "Distance from which on all relative positions share one bucket",
         unit="tokens", low=2, high=2**20)
     attention: str = row("model", "full", "Kind of attention", choices=("full", "local", "strided", "linear"))
+    full_attention_interval: int | None = row("model", 6, "Every so many blocks one has full attention, and the others have the kind `attention`; null: none has",
+        unit="blocks", low=1, high=2**10, off=True, suggested=(2, 4, 6))
     attention_window: int = row("model", 64, "Local attention sees positions that are less than this far away", unit="tokens", low=1, high=2**20)
     attention_stride: int = row("model", 16, "Strided attention sees positions less than this far away, and all at a multiple of this distance",
         unit="tokens", low=1, high=2**20)
@@ -404,9 +406,10 @@ CONDITIONS: dict[str, Callable[[Hyperparameters], bool]] = {
         "qkv_bias out_bias": lambda run: run.bias,
         "rotary_base": lambda run: run.positions == "rotary",
         "relative_buckets relative_max_distance": lambda run: run.positions == "relative",
+        "full_attention_interval": lambda run: run.attention != "full",
         "attention_window": lambda run: run.attention == "local",
         "attention_stride": lambda run: run.attention == "strided",
-        "attention_dropout": lambda run: run.attention != "linear",
+        "attention_dropout": lambda run: run.attention != "linear" or run.full_attention_interval is not None,
         "n_expert_active router_balance router_z": lambda run: run.n_expert > 1,
         "mup_base_width mup_base_head_dim": lambda run: run.parametrization == "mup",
         "betas": lambda run: run.optimizer in ("adamw", "adam", "lion", "muon"),

@@ -58,6 +58,7 @@ def test_defaults_are_the_samples_but_for_what_is_settled() -> None:
         "mup_base_head_dim",
     }
     off = {"wandb_project", "data_limit", "plateau_threshold", "epochs", "tokens_per_param", "n_labels"}
+    off.add("full_attention_interval")
     assert differing == {"device", "dtype", "compile", "objective"} | settled_by_others | off
     assert {defaults()[name] for name in differing - off} == {AUTO}
     assert {defaults()[name] for name in off} == {None}, "and nothing is sent anywhere unasked"

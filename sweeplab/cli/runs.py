@@ -319,7 +319,7 @@ def export_hf(
 ) -> Answer:
     """Export a run as a folder for Hugging Face transformers.
 
-    It is written for the class that can express it: GPT-2, Llama, Mistral, BERT or T5.
+    It is written for the class that can express it: GPT-2, Llama, Mistral, Mixtral, BERT, T5 or BART.
 
     \b
     $ sweeplab export-hf small small-hf

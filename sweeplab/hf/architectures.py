@@ -7,100 +7,16 @@ written as a table.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hf import mapping
-from sweeplab.hf.mapping import Field, Links, Values, only
-from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.model.shape import ModelShape, Requirement, Side, requirement, settled
-
-# The key of config.json for our own hyperparameters that determine the layout of sequences.
-LAYOUT_KEY = "sweeplab"
-LAYOUT = ("objective", "mask_share", "span_length", "n_labels")
-
-
-def _nothing(_: Any) -> dict[str, Any]:
-    return {}
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """A class of `transformers`: the models that it can express, and how they are written.
-
-    embedding, head: the tensors of the token embeddings, and of an untied output head.
-    fixed: hyperparameters that all imported runs have. constants: required values in config.json.
-    transposed: whether its matrices are [out, in]. biased: whether its linear layers and norms have biases.
-    link(links, config): add all weights of a model with this config.
-    computed(shape): keys of config.json computed from several hyperparameters. inferred(config): the inverse.
-    beside: regular expressions of tensors that may be in a file but do not affect the logits.
-    attention: the kinds of attention that it has.
-    """
-
-    model_type: str
-    class_name: str
-    embedding: str
-    head: str
-    fixed: Values
-    fields: Sequence[Field]
-    requires: Sequence[Requirement]
-    link: Callable[[Links, Values], None]
-    transposed: bool = True
-    biased: bool = True
-    computed: Callable[[ModelShape], dict[str, Any]] = _nothing
-    inferred: Callable[[Values], dict[str, Any]] = _nothing
-    prefix: str = ""
-    constants: Values = field(default_factory=dict)
-    beside: Sequence[str] = ()
-    attention: str = "full"
-
-    def links(self, shape: ModelShape, config: Values) -> Links:
-        """Return the links between the weights and tensors of a model with this config."""
-        links = Links(shape, self.embedding, self.head, self.transposed, self.biased)
-        self.link(links, config)
-        return links
-
-    def unmet(self, shape: ModelShape) -> list[Requirement]:
-        """Return the requirements of the class that a model of its family does not meet."""
-        seen = only("attention", self.attention, "because every position attends to all visible ones")
-        return [
-            condition for condition in (*self.requires, seen, *mapping.COMMON) if not condition.holds(shape)
-        ]
-
-    def config(self, values: Hyperparameters) -> dict[str, Any]:
-        """Return config.json for a run that the class can express, from its effective hyperparameters."""
-        shape = ModelShape.of(values)
-        known = settled({**values.as_dict(), **vars(shape)})
-        written = {each.key: each.write(known) for each in self.fields}
-        return {
-            "model_type": self.model_type,
-            "architectures": [self.class_name],
-            "dtype": "float32",
-            **written,
-            **self.constants,
-            **self.computed(shape),
-        }
-
-    def values(self, config: Values) -> dict[str, Any]:
-        """Return the hyperparameters of a config.json.
-
-        Raises:
-            BadInput: a value is not supported.
-        """
-        for key, wanted in self.constants.items():
-            value = config.get(key, wanted)
-            if value != wanted:
-                what = f"config.json has {key} {value!r}, which is not supported"
-                raise BadInput(Problem(what, str(wanted)))
-        return {
-            **self.fixed,
-            **{each.name: each.read(config) for each in self.fields},
-            **self.inferred(config),
-        }
-
+from sweeplab.hf.encoder_decoders import BART, T5
+from sweeplab.hf.mapping import Architecture, Field, Links, Values, nothing, only
+from sweeplab.model.shape import ModelShape, requirement
 
 # ------------------------------------------------------------------ GPT-2
 
@@ -192,8 +108,19 @@ def _link_llama(links: Links, config: Values) -> None:
         links.linear(f"{ours}.attention.qkv", *heads, columns=links.heads(), biased=attention)
         links.linear(f"{ours}.attention.out", f"{theirs}.self_attn.o_proj", biased=attention)
         links.norm(f"{ours}.feed_forward_norm", f"{theirs}.post_attention_layernorm")
+        if links.shape.n_expert > 1:
+            _link_experts(links, f"{ours}.feed_forward", f"{theirs}.block_sparse_moe")
+            continue
         for part in ("up", "gate", "down"):
             links.linear(f"{ours}.feed_forward.{part}", f"{theirs}.mlp.{part}_proj", biased=feed_forward)
+
+
+def _link_experts(links: Links, ours: str, theirs: str) -> None:
+    """Link Mixtral's router and experts, whose tensors are named in its files as they were published."""
+    links.linear(f"{ours}.router", f"{theirs}.gate")
+    for part, number in (("gate", 1), ("up", 3), ("down", 2)):
+        experts = range(links.shape.n_expert)
+        links.experts(f"{ours}.{part}", [f"{theirs}.experts.{expert}.w{number}" for expert in experts])
 
 
 LLAMA = Architecture(
@@ -263,6 +190,35 @@ MISTRAL = replace(
     attention="full local",
     computed=_computed_for_mistral,
     inferred=_inferred_for_mistral,
+)
+
+# ------------------------------------------------------------------ Mixtral
+
+
+def _inferred_for_mixtral(config: Values) -> dict[str, Any]:
+    return _inferred_for_mistral({"sliding_window": None, "rope_theta": 1e6, **config})
+
+
+_OF_MIXTRAL = {"max_position_embeddings": 2**17, "rms_norm_eps": 1e-5}
+MIXTRAL = replace(
+    MISTRAL,
+    model_type="mixtral",
+    class_name="MixtralForCausalLM",
+    fields=[
+        *(replace(row, default=_OF_MIXTRAL.get(row.key, row.default)) for row in MISTRAL.fields),
+        Field("num_local_experts", "n_expert", 8),
+        Field("num_experts_per_tok", "n_expert_active", 2),
+    ],
+    requires=(
+        *MISTRAL.requires,
+        requirement(
+            "n_expert_active at least 2, because it scales the shares of the chosen experts to sum to one",
+            "n_expert_active",
+            lambda shape: shape.n_expert_active > 1,
+        ),
+    ),
+    allow=("n_expert",),
+    inferred=_inferred_for_mixtral,
 )
 
 # ------------------------------------------------------------------ BERT
@@ -401,8 +357,7 @@ BERT = Architecture(
     constants={"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"},
     requires=(
         *(mapping.PLACES, mapping.LAYERNORM),
-        only("norm_position", "post", "because its norms follow the sub-layers"),
-        only("embedding_norm", "true", "because a norm follows its embeddings"),
+        *(mapping.POST_NORM, mapping.HAS_EMBEDDING_NORM),
         *(mapping.NO_GATE, mapping.HEADS_FILL, mapping.ALL_KEYS),
     ),
     beside=(
@@ -462,130 +417,10 @@ DISTILBERT = replace(
     constants={},
     beside=(r"distilbert\.embeddings\.position_ids",),
     link=_DISTILBERT.link,
-    computed=_nothing,
+    computed=nothing,
     inferred=lambda config: {"embedding_dropout": config.get("dropout", 0.1)},
 )
 
-# ------------------------------------------------------------------ T5
-
-# T5 reads "gated-gelu" as the tanh approximation; the exact one needs another name.
-ACTS = (
-    mapping.PLAIN
-    | {f"gated-{name}": ours for name, ours in mapping.GATES.items()}
-    | {"gated-gelu": "geglu_tanh"}
-)
-
-
-def _computed_for_t5(shape: ModelShape) -> dict[str, Any]:
-    config: dict[str, Any] = {
-        "num_decoder_layers": shape.n_decoder_layer,
-        "tie_word_embeddings": shape.tie_weights,
-        "scale_decoder_outputs": shape.tie_weights,
-    }
-    if shape.positions == "none":  # the class gets a table of zeros
-        config |= {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}
-    return config
-
-
-def _inferred_for_t5(config: Values) -> dict[str, Any]:
-    n_layer, dropout = config.get("num_layers", 6), config.get("dropout_rate", 0.1)
-    return {
-        "n_layer": n_layer,
-        "n_decoder_layer": config.get("num_decoder_layers") or n_layer,
-        "embedding_dropout": dropout,
-        "attention_dropout": dropout,
-        "tie_scale": _scales(config),  # an untied head is recognized by its tensor
-    }
-
-
-def _link_t5(links: Links, config: Values) -> None:
-    """Link the weights; T5 does not divide scores by the root of head_dim, so the queries' weights include the factor.
-
-    If the output head has the embeddings' weights, T5 multiplies its logits by n_embd^-0.5, unless its config says
-    otherwise.
-    """
-    shape = links.shape
-    last_norm = ("final_norm", "decoder.final_layer_norm")
-    links.embeddings(last_norm, shape.n_embd**-0.5 if _scales(config) else 1.0)
-    links.norm("encoder.final_norm", "encoder.final_layer_norm")
-    for side, theirs in zip(shape.of_family.sides, ("encoder", "decoder"), strict=True):
-        bias = f"{theirs}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        if shape.positions == "relative":
-            links.table(f"{side.prefix}relative_bias", bias)
-        else:
-            links.constant[bias] = torch.zeros(32, shape.n_head)
-        for layer in range(shape.layers(side)):
-            _link_block(links, side, f"{side.prefix}blocks.{layer}", f"{theirs}.block.{layer}.layer")
-
-
-def _scales(config: Values) -> bool:
-    """Return whether logits are multiplied by n_embd^-0.5: by default, if embeddings are tied."""
-    return bool(config.get("scale_decoder_outputs", config.get("tie_word_embeddings") is not False))
-
-
-def _link_block(links: Links, side: Side, ours: str, theirs: str) -> None:
-    """Link the sub-layers of a block, which T5 numbers."""
-    queries, *keys = links.heads(links.shape.head_dim**-0.5)
-    for index, part in enumerate(side.sub_layers):
-        links.norm(f"{ours}.{part}_norm", f"{theirs}.{index}.layer_norm")
-        if part == "attention":
-            name = f"{theirs}.{index}.SelfAttention"
-            heads = (f"{name}.{each}" for each in "qkv")
-            links.linear(f"{ours}.attention.qkv", *heads, columns=[queries, *keys])
-            links.linear(f"{ours}.attention.out", f"{name}.o")
-        elif part == "cross":
-            name = f"{theirs}.{index}.EncDecAttention"
-            links.linear(f"{ours}.cross.q", f"{name}.q", columns=[queries])
-            links.linear(f"{ours}.cross.kv", f"{name}.k", f"{name}.v", columns=keys)
-            links.linear(f"{ours}.cross.out", f"{name}.o")
-        else:
-            name = f"{theirs}.{index}.DenseReluDense"
-            if links.shape.is_gated:
-                links.linear(f"{ours}.feed_forward.gate", f"{name}.wi_0")
-                links.linear(f"{ours}.feed_forward.up", f"{name}.wi_1")
-            else:
-                links.linear(f"{ours}.feed_forward.up", f"{name}.wi")
-            links.linear(f"{ours}.feed_forward.down", f"{name}.wo")
-
-
-T5 = Architecture(
-    model_type="t5",
-    class_name="T5ForConditionalGeneration",
-    embedding="shared.weight",
-    head="lm_head.weight",
-    biased=False,
-    fixed={"family": "encoder_decoder", "positions": "relative", "norm": "rmsnorm", "bias": False},
-    fields=(
-        Field("vocab_size", "vocab_size", 32128),
-        Field("n_positions", "block_size", 512),  # not a limit in T5, but the length of its training texts
-        Field("d_model", "n_embd", 512),
-        Field("d_kv", "head_dim", 64),
-        Field("d_ff", "d_ff", 2048),
-        Field("num_layers", "n_encoder_layer", 6),
-        Field("num_heads", "n_head", 8),
-        Field("relative_attention_num_buckets", "relative_buckets", 32),
-        Field("relative_attention_max_distance", "relative_max_distance", 128),
-        Field("feed_forward_proj", "activation", "relu", ACTS),
-        Field("layer_norm_epsilon", "norm_eps", 1e-6),
-        Field("dropout_rate", "residual_dropout", 0.1),
-    ),
-    constants={"is_encoder_decoder": True},
-    requires=(
-        only("positions", "relative none", "because it shifts scores by the distance"),
-        *(mapping.RMSNORM, mapping.PRE_NORM),
-        only("bias", "false", "because it has no biases"),
-        only("share_embeddings", "true", "because source and target share their embeddings"),
-        *(mapping.ALL_KEYS, mapping.NO_TYPES, mapping.NO_EMBEDDING_NORM),
-    ),
-    beside=(
-        r"(en|de)coder\.embed_tokens\.weight",
-        r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
-    ),
-    link=_link_t5,
-    computed=_computed_for_t5,
-    inferred=_inferred_for_t5,
-)
-
 ARCHITECTURES: dict[str, Architecture] = {
-    kind.model_type: kind for kind in (GPT2, LLAMA, MISTRAL, BERT, ROBERTA, DISTILBERT, T5)
+    kind.model_type: kind for kind in (GPT2, LLAMA, MISTRAL, MIXTRAL, BERT, ROBERTA, DISTILBERT, T5, BART)
 }

@@ -25,7 +25,8 @@ from sweeplab.data.tokenizers.library import Definition, contents_of, read_token
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import make_folder, read_bytes, write_whole
 from sweeplab.formatting import several
-from sweeplab.hf.architectures import ARCHITECTURES, LAYOUT, LAYOUT_KEY, Architecture
+from sweeplab.hf.architectures import ARCHITECTURES
+from sweeplab.hf.mapping import LAYOUT, LAYOUT_KEY, Architecture
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.attention import why_not
@@ -268,6 +269,8 @@ def _values(
     head, embedding = (tensors.get(name) for name in (architecture.head, architecture.embedding))
     if head is not None and embedding is not None and not torch.equal(head, embedding):
         tied = {"tie_weights": False, "tie_scale": False}
+    if architecture.head_bias:
+        tied["head_bias"] = architecture.head_bias in tensors
     try:
         layout = {**config.get(LAYOUT_KEY, {})}
         read = architecture.values(config) | tied | {name: layout[name] for name in LAYOUT if name in layout}

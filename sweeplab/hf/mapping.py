@@ -5,18 +5,19 @@ Each mapping is written once and used in both directions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.hyperparameters import AUTO
+from sweeplab.hyperparameters import AUTO, Hyperparameters
 from sweeplab.model.attention import POSITIONS, query_factor
 from sweeplab.model.layout import declared
-from sweeplab.model.shape import ModelShape, Requirement, requirement
+from sweeplab.model.shape import ModelShape, Requirement, requirement, settled
 
 Values = Mapping[str, Any]
 
@@ -77,10 +78,15 @@ def only(name: str, allowed: str, why: str) -> Requirement:
     return requirement(text, name, lambda shape: str(getattr(shape, name)).lower() in values)
 
 
-# The requirements of all classes.
+# The requirements of all classes, but for those that `allow` their hyperparameters.
 COMMON = (
     only("model", "transformer", "because it has no other parts"),
     only("n_expert", "1", "because it has no experts"),
+    requirement(
+        "full_attention_interval null, because all its blocks have the same kind of attention",
+        "full_attention_interval",
+        lambda shape: shape.attention == "full" or shape.full_attention_interval is None,
+    ),
     only("qk_norm", "false", "because it does not normalize queries and keys"),
     only("parallel_block", "false", "because attention comes before feed-forward"),
     requirement(
@@ -100,6 +106,9 @@ LAYERNORM, RMSNORM = (only("norm", name, "because it has no other norm") for nam
 PRE_NORM = only("norm_position", "pre", "because its norms precede the sub-layers")
 NO_GATE = only("activation", " ".join(dict.fromkeys(PLAIN.values())), "because its feed-forward is not gated")
 NO_TYPES = only("n_token_types", "0", "because it has no token types")
+POST_NORM = only("norm_position", "post", "because its norms follow the sub-layers")
+HAS_EMBEDDING_NORM = only("embedding_norm", "true", "because a norm follows its embeddings")
+SHARED = only("share_embeddings", "true", "because source and target share their embeddings")
 NO_EMBEDDING_NORM = only("embedding_norm", "false", "because no norm follows its embeddings")
 ALL_KEYS = requirement(
     "n_kv_head equal to n_head, because every head has its own keys",
@@ -123,7 +132,8 @@ Columns = Sequence[tuple[int, float]]
 class Link:
     """One of our weights and the `transformers` tensors that together hold its columns, each times its factor.
 
-    A weight without such a tensor, such as a bias, is zeros. Their tables begin with `offset` other rows.
+    A weight without such a tensor, such as a bias, is zeros. Their tables begin with `offset` other rows. A weight of
+    `experts` is one tensor for each. A vector that `is_row` is a matrix of one row.
     """
 
     ours: str
@@ -132,6 +142,8 @@ class Link:
     columns: Columns
     transposed: bool = False
     offset: int = 0
+    experts: bool = False
+    is_row: bool = False
 
     def give(self, weight: Tensor) -> dict[str, Tensor]:
         """Return the tensors for `transformers`, by name."""
@@ -139,9 +151,15 @@ class Link:
         if self.offset:
             weight = torch.cat([weight.new_zeros(self.offset, weight.shape[-1]), weight])
         widths = [width for width, _ in self.columns]
-        parts = weight.split_with_sizes(widths, dim=-1) if len(self.theirs) > 1 else [weight]
+        parts: Sequence[Tensor] = [weight]
+        if self.is_row:
+            parts = [weight[None]]
+        elif self.experts:
+            parts = weight.unbind()
+        elif len(self.theirs) > 1:
+            parts = weight.split_with_sizes(widths, dim=-1)
         return {
-            name: (part.T if self.transposed else part).contiguous()
+            name: (part.mT if self.transposed else part).contiguous()
             for name, part in zip(self.theirs, parts, strict=False)
         }
 
@@ -154,10 +172,14 @@ class Link:
         if not self.theirs:
             return torch.zeros(self.size)
         parts = [tensors[name].float() for name in self.theirs]
+        if self.is_row:
+            parts = [part.squeeze(0) for part in parts]
         if self.offset:
             parts = [part[self.offset :] for part in parts]
         if self.transposed:
             parts = [part.mT if part.dim() > 1 else part for part in parts]
+        if self.experts and len({part.shape for part in parts}) == 1:
+            parts = [torch.stack(parts)]
         fit = {(part.dim(), *part.shape[:-1]) for part in parts} == {(len(self.size), *self.size[:-1])}
         if not fit or sum(part.shape[-1] for part in parts) != self.size[-1]:
             sizes = ", ".join(f"{name} {list(tensors[name].shape)}" for name in self.theirs)
@@ -215,10 +237,24 @@ class Links:
         has_bias = self.biased if biased is None else biased
         self._vector(f"{ours}.bias", tuple(f"{each}.bias" for each in theirs if has_bias), columns)
 
+    def experts(self, ours: str, theirs: Sequence[str]) -> None:
+        """Link the matrices of all experts, each of which is a tensor there."""
+        size = self._sizes[f"{ours}.weight"]
+        names = tuple(f"{name}.weight" for name in theirs)
+        self.links.append(
+            Link(f"{ours}.weight", size, names, [(size[-1], 1.0)], self.transposed, experts=True)
+        )
+
     def bias(self, ours: str, *theirs: str) -> None:
         """Link a bias over the vocabulary to its copies."""
         for name in theirs:
             self._vector(ours, (name,), [(self.shape.vocab_size, 1.0)])
+
+    def row(self, ours: str, theirs: str) -> None:
+        """Link a bias over the vocabulary to a matrix of one row."""
+        self.links.append(
+            Link(ours, self._sizes[ours], (theirs,), [(self.shape.vocab_size, 1.0)], is_row=True)
+        )
 
     def _vector(self, ours: str, theirs: tuple[str, ...], columns: Columns) -> None:
         """Link a vector; if we have none, write zeros."""
@@ -250,15 +286,104 @@ class Links:
         if not shape.tie_weights:
             self.table("head.weight", self.head, out)
 
-    def places(self, theirs: str, offset: int = 0) -> None:
+    def places(self, theirs: str, offset: int = 0, prefix: str = "") -> None:
         """Link learned positions; other positions added to the embeddings are written as a constant table.
 
-        Their table has `offset` rows before that of the first position.
+        Their table has `offset` rows before that of the first position; `prefix` is the side's.
         """
         size = (self.shape.block_size, self.shape.n_embd)
         if self.shape.positions == "learned":
-            self.table("position_embedding", theirs, offset=offset)
+            self.table(f"{prefix}position_embedding", theirs, offset=offset)
             return
         add = POSITIONS[self.shape.positions].add
         table = add({}, self.shape, "", range(size[0]), torch.zeros(1))[0, 0] if add else torch.zeros(size)
-        self.constant[theirs] = table
+        self.constant[theirs] = F.pad(table, (0, 0, offset, 0))
+
+
+# ------------------------------------------------------------------ classes
+
+# The key of config.json for our own hyperparameters that determine the layout of sequences.
+LAYOUT_KEY = "sweeplab"
+LAYOUT = ("objective", "mask_share", "span_length", "n_labels")
+
+
+def nothing(_: Any) -> dict[str, Any]:
+    """Return no keys."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A class of `transformers`: the models that it can express, and how they are written.
+
+    embedding, head: the tensors of the token embeddings, and of an untied output head.
+    fixed: hyperparameters that all imported runs have. constants: required values in config.json.
+    transposed: whether its matrices are [out, in]. biased: whether its linear layers and norms have biases.
+    link(links, config): add all weights of a model with this config.
+    computed(shape): keys of config.json computed from several hyperparameters. inferred(config): the inverse.
+    beside: regular expressions of tensors that may be in a file but do not affect the logits.
+    attention: the kinds of attention that it has. allow: hyperparameters that other classes restrict.
+    head_bias: the tensor of the output head's bias, which a file may lack.
+    """
+
+    model_type: str
+    class_name: str
+    embedding: str
+    head: str
+    fixed: Values
+    fields: Sequence[Field]
+    requires: Sequence[Requirement]
+    link: Callable[[Links, Values], None]
+    transposed: bool = True
+    biased: bool = True
+    computed: Callable[[ModelShape], dict[str, Any]] = nothing
+    inferred: Callable[[Values], dict[str, Any]] = nothing
+    prefix: str = ""
+    constants: Values = field(default_factory=dict)
+    beside: Sequence[str] = ()
+    attention: str = "full"
+    allow: Sequence[str] = ()
+    head_bias: str = ""
+
+    def links(self, shape: ModelShape, config: Values) -> Links:
+        """Return the links between the weights and tensors of a model with this config."""
+        links = Links(shape, self.embedding, self.head, self.transposed, self.biased)
+        self.link(links, config)
+        return links
+
+    def unmet(self, shape: ModelShape) -> list[Requirement]:
+        """Return the requirements of the class that a model of its family does not meet."""
+        seen = only("attention", self.attention, "because every position attends to all visible ones")
+        common = (condition for condition in COMMON if condition.names[0] not in self.allow)
+        return [condition for condition in (*self.requires, seen, *common) if not condition.holds(shape)]
+
+    def config(self, values: Hyperparameters) -> dict[str, Any]:
+        """Return config.json for a run that the class can express, from its effective hyperparameters."""
+        shape = ModelShape.of(values)
+        known = settled({**values.as_dict(), **vars(shape)})
+        written = {each.key: each.write(known) for each in self.fields}
+        return {
+            "model_type": self.model_type,
+            "architectures": [self.class_name],
+            "dtype": "float32",
+            **written,
+            **self.constants,
+            **self.computed(shape),
+        }
+
+    def values(self, config: Values) -> dict[str, Any]:
+        """Return the hyperparameters of a config.json.
+
+        Raises:
+            BadInput: a value is not supported.
+        """
+        for key, wanted in self.constants.items():
+            value = config.get(key, wanted)
+            if value != wanted:
+                what = f"config.json has {key} {value!r}, which is not supported"
+                raise BadInput(Problem(what, str(wanted)))
+        return {
+            **self.fixed,
+            **{each.name: each.read(config) for each in self.fields},
+            **self.inferred(config),
+        }

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from sweeplab.model.attention import ATTENTION, POSITIONS, cross_kind
+from sweeplab.model.attention import POSITIONS, cross_kind, kinds
 from sweeplab.model.modules import cost
 from sweeplab.model.modules import parameters as parameters_of
 from sweeplab.model.shape import ModelShape, Side
@@ -154,16 +154,16 @@ def forward_flops(shape: ModelShape, length: int, source_length: int = 0) -> int
     feed_forward = shape.n_expert_active * (2 + shape.is_gated) * 2 * c * shape.d_ff
     if shape.n_expert > 1:
         feed_forward += 2 * c * shape.n_expert
-    kind, cross = ATTENTION[shape.attention], cross_kind(shape.attention)
     total = 2 * length * c * (shape.vocab_size + c * shape.of_family.transforms)
     for side in shape.of_family.sides:
         n = side_length(shape, side, length, source_length)
         layer = n * (2 * c * (query_width + 2 * key_width) + 2 * query_width * c + feed_forward)
-        layer += kind.flops(shape, n, n, side.causal)
         if side.has_cross:
             layer += 2 * n * 2 * c * query_width + 2 * source_length * c * 2 * key_width
-            layer += cross.flops(shape, n, source_length, False)
-        total += shape.layers(side) * layer
+        for kind in kinds(shape, side):
+            total += layer + kind.flops(shape, n, n, side.causal)
+            if side.has_cross:
+                total += cross_kind(kind).flops(shape, n, source_length, False)
     return total
 
 
@@ -171,16 +171,16 @@ def activation_bytes(shape: ModelShape, length: int, source_length: int = 0, val
     """Estimate the bytes that the forward pass of one sequence saves for the backward pass, value_bytes per number."""
     if shape.is_plugin:
         return cost(shape, length).saved * value_bytes
-    c, kind, cross = shape.n_embd, ATTENTION[shape.attention], cross_kind(shape.attention)
+    c = shape.n_embd
     hidden = (2 + shape.is_gated) * shape.d_ff * shape.n_expert_active
     saved = 3 * shape.vocab_size * length
     for side in shape.of_family.sides:
         n = side_length(shape, side, length, source_length)
-        weights = kind.n_weights(shape, n, n, side.causal)
-        if side.has_cross:
-            weights += cross.n_weights(shape, n, source_length, False)
-        layer = n * ((16 + 8 * side.has_cross) * c + hidden) + 2 * shape.n_head * weights
-        saved += shape.layers(side) * layer
+        for kind in kinds(shape, side):
+            weights = kind.n_weights(shape, n, n, side.causal)
+            if side.has_cross:
+                weights += cross_kind(kind).n_weights(shape, n, source_length, False)
+            saved += n * ((16 + 8 * side.has_cross) * c + hidden) + 2 * shape.n_head * weights
     return saved * value_bytes
 
 

@@ -14,7 +14,7 @@ from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from sweeplab.model.shape import GENERAL, ModelShape, Requirement, requirement
+from sweeplab.model.shape import GENERAL, ModelShape, Requirement, Side, requirement
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -199,7 +199,7 @@ class AttentionMask:
     present: Bool[Tensor, "KB S"] | None = None
     bias: Callable[[Tensor], Tensor] | None = None
     _biases: dict[str, Tensor] = field(default_factory=dict)
-    _additive_mask: Tensor | None = None
+    _additive_masks: dict[AttentionKind, Tensor] = field(default_factory=dict)
 
     @property
     def visible(self) -> Bool[Tensor, "KB S"] | None:
@@ -207,10 +207,10 @@ class AttentionMask:
         return None if self.causal else self.present
 
     def additive_mask(
-        self, n: int, distances: Int[Tensor, "T S"], hidden: Bool[Tensor, "T S"] | None
+        self, kind: AttentionKind, n: int, distances: Int[Tensor, "T S"], hidden: Bool[Tensor, "T S"] | None
     ) -> Float[Tensor, "n H T S"]:
-        """Return the biases of all scores [n, H, T, S], with -inf for hidden keys and padding; layers share them."""
-        if self._additive_mask is None:
+        """Return the biases of scores [n, H, T, S], -inf for hidden keys and padding; layers of a kind share them."""
+        if kind not in self._additive_masks:
             assert self.bias is not None
             bias = self.bias(distances)
             if hidden is not None:
@@ -218,8 +218,8 @@ class AttentionMask:
             mask = bias[:, None].expand(-1, n // len(bias), -1, -1, -1).flatten(0, 1)
             if self.visible is not None:
                 mask = mask.masked_fill(~self.visible[:, None, None], -math.inf)
-            self._additive_mask = mask
-        return self._additive_mask
+            self._additive_masks[kind] = mask
+        return self._additive_masks[kind]
 
     def add_bias(
         self, scores: Float[Tensor, "KB H *blocks T S"], part: str, distances: Int[Tensor, "T S"]
@@ -300,7 +300,7 @@ class AttentionKind(ABC):
                 hidden = hidden | ~allowed
         if mask.bias:
             return F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask.additive_mask(len(q), distances, hidden)
+                q, k, v, attn_mask=mask.additive_mask(self, len(q), distances, hidden)
             )
         if hidden is not None:
             hidden = ~hidden
@@ -367,7 +367,7 @@ class _Full(AttentionKind):
         distances = distance_matrix(q, k)
         hidden = distances < 0 if mask.causal else None
         if mask.bias:
-            additive = mask.additive_mask(len(q), distances, hidden)
+            additive = mask.additive_mask(self, len(q), distances, hidden)
             # The kernel is not faster with a mask that needs a gradient.
             if drop is None and not additive.requires_grad:
                 return kernel(q, k, v, attn_mask=additive)
@@ -567,19 +567,22 @@ ATTENTION: dict[str, AttentionKind] = {
 }
 
 
-def cross_kind(attention: str) -> AttentionKind:
+def kinds(shape: ModelShape, side: Side) -> list[AttentionKind]:
+    """Return the kind of self-attention of each block of a side."""
+    return [ATTENTION[shape.attention_of(layer)] for layer in range(shape.layers(side))]
+
+
+def cross_kind(kind: AttentionKind) -> AttentionKind:
     """Return the kind of cross-attention for a kind of self-attention: full if the kind needs distances."""
-    kind = ATTENTION[attention]
     return kind if kind.allows_cross else FULL
 
 
-def query_factor(shape: ModelShape) -> float:
+def query_factor(shape: ModelShape, kind: AttentionKind = FULL) -> float:
     """Return the factor of the queries; besides it, scores are divided by sqrt(head_dim).
 
-    With the factor, muP divides scores by head_dim over the root of mup_base_head_dim, so that they are the standard
-    ones at the base; without muP scores are divided by the root of what attention_scale names.
+    With it, muP divides scores by head_dim over the root of mup_base_head_dim; else attention_scale names the divisor.
     """
-    if shape.parametrization == "mup" and ATTENTION[shape.attention].has_scores:
+    if shape.parametrization == "mup" and kind.has_scores:
         return math.sqrt(shape.mup_base_head_dim / shape.head_dim)
     return math.sqrt(shape.head_dim / shape.n_embd) if shape.attention_scale == "n_embd" else 1.0
 

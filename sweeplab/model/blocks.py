@@ -21,7 +21,6 @@ from torch.nn import functional as F
 
 from sweeplab.model.accounting import is_large_product
 from sweeplab.model.attention import (
-    ATTENTION,
     POSITIONS,
     AttentionKind,
     AttentionMask,
@@ -29,6 +28,7 @@ from sweeplab.model.attention import (
     Drop,
     by_run,
     cross_kind,
+    kinds,
     query_factor,
     repeat_kv,
 )
@@ -256,7 +256,7 @@ class Pass:
     def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Out:
         """Return the attention output of all heads, before the output projection."""
         shape, (q, k, v) = self.shape, heads
-        factor = query_factor(shape)
+        factor = query_factor(shape, kind)
         if factor != 1.0:
             q = q * factor
         if self.cache and mask.causal:
@@ -322,8 +322,8 @@ def at_least_float32(x: Tensor) -> Tensor:
 def forward_side(p: Pass, side: Side, tokens: Tokens, mask: AttentionMask, source: Source | None) -> Normed:
     """Return a side's output for tokens, [K, N, C], after the final norm where the model has one."""
     x = _embed(p, side, tokens)
-    for layer in range(p.shape.layers(side)):
-        x = _block(p, f"{side.prefix}blocks.{layer}", x, mask, source)
+    for layer, kind in enumerate(kinds(p.shape, side)):
+        x = _block(p, f"{side.prefix}blocks.{layer}", kind, x, mask, source)
     if p.shape.final_norm:
         return p.normalize(f"{side.prefix}final_norm", x)
     return Normed(x)
@@ -353,11 +353,13 @@ def _embed(p: Pass, side: Side, tokens: Tokens) -> Stream:
     return p.drop(x, f"{prefix}embedding")
 
 
-def _block(p: Pass, name: str, x: Stream, mask: AttentionMask, source: Source | None) -> Stream:
-    attend = partial(self_attention, p, f"{name}.attention", mask)
+def _block(
+    p: Pass, name: str, kind: AttentionKind, x: Stream, mask: AttentionMask, source: Source | None
+) -> Stream:
+    attend = partial(self_attention, p, f"{name}.attention", kind, mask)
     parts: dict[str, Callable[[Normed], Tensor]] = {"attention": attend}
     if source:
-        parts["cross"] = partial(cross_attention, p, f"{name}.cross", *source)
+        parts["cross"] = partial(cross_attention, p, f"{name}.cross", cross_kind(kind), *source)
     parts["feed_forward"] = partial(feed_forward, p, f"{name}.feed_forward")
     if p.shape.n_expert > 1:
         parts["feed_forward"] = partial(experts, p, f"{name}.feed_forward", mask.present)
@@ -371,7 +373,7 @@ def _block(p: Pass, name: str, x: Stream, mask: AttentionMask, source: Source | 
     return x
 
 
-def self_attention(p: Pass, name: str, mask: AttentionMask, normed: Normed) -> Stream:
+def self_attention(p: Pass, name: str, kind: AttentionKind, mask: AttentionMask, normed: Normed) -> Stream:
     """Return the self-attention of each sequence, after the output projection."""
     shape = p.shape
     counts = (shape.n_head, shape.n_kv_head, shape.n_kv_head)
@@ -382,11 +384,16 @@ def self_attention(p: Pass, name: str, mask: AttentionMask, normed: Normed) -> S
         if length not in p.rotations:
             p.rotations[length] = rotation(shape, p.positions(length), q)
         q, k = p.rotations[length](q), p.rotations[length](k)
-    return _out_projection(p, name, p.attend(name, ATTENTION[shape.attention], (q, k, v), mask))
+    return _out_projection(p, name, p.attend(name, kind, (q, k, v), mask))
 
 
 def cross_attention(
-    p: Pass, name: str, source: Float[Tensor, "K BS C"], mask: AttentionMask, normed: Normed
+    p: Pass,
+    name: str,
+    kind: AttentionKind,
+    source: Float[Tensor, "K BS C"],
+    mask: AttentionMask,
+    normed: Normed,
 ) -> Stream:
     """Return the attention of each sequence to its source, after the output projection; no positions are encoded.
 
@@ -398,7 +405,7 @@ def cross_attention(
         k, v = _split_heads(p, p.linear(f"{name}.kv", Normed(source)), 2 * p.shape.n_kv_head).chunk(2, dim=1)
         cached[name] = _qk_norm(p, f"{name}.k_norm", k), v
     k, v = cached[name]
-    return _out_projection(p, name, p.attend(name, cross_kind(p.shape.attention), (q, k, v), mask))
+    return _out_projection(p, name, p.attend(name, kind, (q, k, v), mask))
 
 
 def _split_heads(p: Pass, x: Float[Tensor, "K N nD"], count: int) -> Float[Tensor, "KB n T D"]:

@@ -106,15 +106,15 @@ class Weight:
 
 @dataclass(frozen=True)
 class Init:
-    """An initialization: the standard deviations of matrices (by inputs, outputs) and of tables (by n_embd).
+    """An initialization: the standard deviations of matrices (by inputs, outputs) and embeddings (by rows, n_embd).
 
-    `relative` is for the table of relative biases. With `shrinks`, the standard deviation of projections back into the
-    residual stream is divided by the root of their number. With `of_linear`, an untied head is drawn like a matrix, and
-    biases like their matrices.
+    `relative` is for the table of relative biases (by n_embd). With `shrinks`, the standard deviation of projections
+    back into the residual stream is divided by the root of their number. With `uniform`, matrices and embeddings are
+    drawn uniformly; with `of_linear`, untied heads are drawn like matrices, biases like theirs, embeddings not.
     """
 
     matrix: Callable[[int, int], float]
-    embedding: Callable[[int], float]
+    embedding: Callable[[int, int], float]
     relative: Callable[[int], float]
     shrinks: bool = False
     uniform: bool = False
@@ -129,17 +129,21 @@ def _rsqrt(width: int, _: int = 0) -> float:
     return 1 / math.sqrt(width)
 
 
+def _glorot(n_in: int, n_out: int) -> float:
+    return math.sqrt(2.0 / (n_in + n_out))
+
+
 # normal: GPT-2, as OpenAI released it. bert: BERT, but its normal distribution is not truncated at two deviations.
-# t5: T5, but queries are not divided by the root of head_dim, because our attention scores are. xavier: the original
-# transformer, by Glorot and Bengio (2010); the joined query, key and value count as three matrices as wide as the
-# queries, also if n_kv_head is less than n_head. torch: the defaults of torch.nn.Linear (weight and bias uniform within
-# 1/sqrt(inputs)) and of torch.nn.Embedding (standard normal).
+# t5: T5, but queries are not divided by the root of head_dim, because our attention scores are. xavier: Glorot and
+# Bengio (2010), for embeddings too, as in "The Annotated Transformer" (Rush, 2018); the joined query, key and value
+# count as three matrices as wide as the queries, also if n_kv_head is less than n_head. torch: the defaults of
+# torch.nn.Linear (weight and bias uniform within 1/sqrt(inputs)) and of torch.nn.Embedding (standard normal).
 INITS: dict[str, Init] = {
     "normal": Init(_constant, _constant, _constant, shrinks=True),
     "bert": Init(_constant, _constant, _constant),
-    "t5": Init(_rsqrt, lambda n_embd: 1.0, _rsqrt),
-    "xavier": Init(lambda n_in, n_out: math.sqrt(2.0 / (n_in + n_out)), _rsqrt, _rsqrt, uniform=True),
-    "torch": Init(lambda n_in, _: _rsqrt(3 * n_in), lambda n_embd: 1.0, _rsqrt, uniform=True, of_linear=True),
+    "t5": Init(_rsqrt, lambda *_: 1.0, _rsqrt),
+    "xavier": Init(_glorot, _glorot, _rsqrt, uniform=True),
+    "torch": Init(lambda n_in, _: _rsqrt(3 * n_in), lambda *_: 1.0, _rsqrt, uniform=True, of_linear=True),
 }
 
 
@@ -152,8 +156,13 @@ class _WeightList:
         self._n_residual = max(len(side.sub_layers) * shape.layers(side) for side in shape.of_family.sides)
 
     def table(self, name: str, rows: int, width: int) -> None:
-        std = self._init.relative if name.endswith("relative_bias") else self._init.embedding
-        self.weights.append(Weight(name, (rows, width), std(self.shape.n_embd)))
+        if name.endswith("relative_bias"):
+            self.weights.append(Weight(name, (rows, width), self._init.relative(self.shape.n_embd)))
+            return
+        is_uniform = self._init.uniform and not self._init.of_linear
+        self.weights.append(
+            Weight(name, (rows, width), self._init.embedding(rows, width), uniform=is_uniform)
+        )
 
     def gain(self, name: str, width: int) -> None:
         self.weights.append(Weight(f"{name}.gain", (width,), fill=1.0))

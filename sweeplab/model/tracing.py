@@ -81,7 +81,7 @@ class _RecordingPass(Pass):
     def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Out:
         """Attend, and record the queries, keys, values, scores, attention weights and output of all heads."""
         q, *keys = heads
-        q, k, v = q * query_factor(self.shape), *(repeat_kv(part, self.shape) for part in keys)
+        q, k, v = q * query_factor(self.shape, kind), *(repeat_kv(part, self.shape) for part in keys)
         multiplied = (q, k, v) if kind.has_scores else (feature_map(q), feature_map(k), v)
         for role, head in zip("qkv", multiplied, strict=True):
             self.note(f"{name}.{role}.heads", head)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sweeplab.data.batches import NO_TARGET, Batch
-from sweeplab.model.attention import ATTENTION, POSITIONS, AttentionMask, by_run, cross_kind
+from sweeplab.model.attention import POSITIONS, AttentionMask, by_run, cross_kind, kinds
 from sweeplab.model.blocks import (
     Dropout,
     KVCache,
@@ -72,10 +72,10 @@ class Transformer:
         for side in reversed(self.shape.of_family.sides):
             others[f"{side.prefix}embedding"] = ("embedding", 1.0)
             n_layer = self.shape.layers(side)
-            for layer in range(n_layer):
+            for layer, kind in enumerate(kinds(self.shape, side)):
                 block = f"{side.prefix}blocks.{layer}"
                 for part in side.sub_layers:
-                    if part != "feed_forward" and ATTENTION[self.shape.attention].has_scores:
+                    if part != "feed_forward" and kind.has_scores:
                         others[f"{block}.{part}"] = ("attention", 1.0)
                     others[f"{block}.{part}.residual"] = ("residual", 1.0)
                     depths[f"{block}.{part}.depth"] = ("depth", (layer + 1) / n_layer)
@@ -84,11 +84,11 @@ class Transformer:
     def max_mask_size(self, n_sequences: int) -> int:
         """Return the largest number of elements in one run's dropout mask: of activations or attention weights."""
         shape, length = self.shape, self.shape.block_size
-        kinds = {ATTENTION[shape.attention], cross_kind(shape.attention)}
         weights = max(
-            kind.n_weights(shape, length, length, side.causal) * kind.has_scores
-            for kind in kinds
+            of_part.n_weights(shape, length, length, side.causal) * of_part.has_scores
             for side in shape.of_family.sides
+            for kind in set(kinds(shape, side))
+            for of_part in (kind, cross_kind(kind))
         )
         return n_sequences * max(length * shape.n_embd, shape.n_head * weights)
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from trained import run_in
 
-from sweeplab.hf.architectures import LAYOUT
+from sweeplab.hf.mapping import LAYOUT
 from sweeplab.tracking.loading import load_checkpoint
 
 OF_T5 = {"positions": "relative", "norm": "rmsnorm", "bias": False, "activation": "relu"}

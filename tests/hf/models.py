@@ -25,7 +25,9 @@ BERT = {"family": "encoder", "norm_position": "post", "embedding_norm": True, "n
 T5 = {
     "family": "encoder_decoder", "positions": "relative", "norm": "rmsnorm", "bias": False, "activation": "relu",
 }  # fmt: skip
-BASES = {"gpt2": GPT2, "llama": LLAMA, "bert": BERT, "t5": T5}
+BART = {"family": "encoder_decoder", "norm_position": "post", "embedding_norm": True}
+MIXTRAL = {**LLAMA, "bias": False, "n_expert": 3, "n_expert_active": 2}
+BASES = {"gpt2": GPT2, "llama": LLAMA, "bert": BERT, "t5": T5, "bart": BART, "mixtral": MIXTRAL}
 # What each may be otherwise, and is still what it is.
 EXPRESSIBLE = (
     (GPT2, {}),
@@ -45,6 +47,10 @@ EXPRESSIBLE = (
     (T5, {"tie_scale": True, "head_dim": 5, "d_ff": 12}),
     (T5, {"activation": "geglu", "tie_weights": False, "n_encoder_layer": 1, "relative_buckets": 6}),
     (T5, {"activation": "swiglu", "n_decoder_layer": 1, "relative_max_distance": 20}),
+    (MIXTRAL, {"n_expert_active": 3, "tie_weights": False}),
+    (MIXTRAL, {"attention": "local", "attention_window": 3, "n_kv_head": 1, "activation": "geglu_tanh"}),
+    (BART, {"head_bias": True, "scale_embedding": True}),
+    (BART, {"bias": False, "activation": "relu", "positions": "sinusoidal", "n_encoder_layer": 1}),
     (T5, {"positions": "none", "scale_embedding": True, "activation": "geglu_tanh"}),
 )
 

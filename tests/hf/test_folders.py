@@ -9,7 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hf.models import BERT, EXPRESSIBLE, GPT2, LLAMA, T5, logits_of, random_shapes, run_of, small, tokens_of
+from hf.models import (
+    BART,
+    BERT,
+    EXPRESSIBLE,
+    GPT2,
+    LLAMA,
+    MIXTRAL,
+    T5,
+    logits_of,
+    random_shapes,
+    run_of,
+    small,
+    tokens_of,
+)
 from model.cases import legal_shapes
 from safetensors.torch import load_file, save_file
 
@@ -95,6 +108,10 @@ def test_every_legal_shape_is_expressed_or_refused_with_its_reason() -> None:
          "BertForMaskedLM cannot express positions rotary, norm rmsnorm, activation swiglu; allowed: positions"),
         (BERT, {"norm_position": "pre"}, "cannot express norm_position pre; allowed: norm_position post, because"),
         (BERT, {"n_expert": 2}, "BertForMaskedLM cannot express n_expert 2; allowed: n_expert 1, because it"),
+        (LLAMA, {"attention": "local", "full_attention_interval": 2, "bias": False},
+         "MistralForCausalLM cannot express full_attention_interval 2; allowed: full_attention_interval null, because"),
+        (MIXTRAL, {"n_expert_active": 1}, "LlamaForCausalLM cannot express n_expert 3; allowed: n_expert 1, because"),
+        (BART, {"norm_eps": 1e-6}, "BartForConditionalGeneration cannot express norm_eps 1e-06; allowed: norm_eps 1e"),
         (T5, {"bias": True}, "T5ForConditionalGeneration cannot express bias true; allowed: bias false, because"),
         (T5, {"share_embeddings": False}, "cannot express share_embeddings false; allowed: share_embeddings true"),
         (T5, {"attention": "local", "norm": "layernorm"}, "cannot express norm layernorm, attention local; allowed: "),
@@ -110,7 +127,7 @@ def test_what_no_class_can_express(base: dict, changed: dict, said: str, tmp_pat
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"model_type": "mixtral"}, "config.json has the unsupported model_type 'mixtral'; allowed: gpt2 | llama | "),
+        ({"model_type": "mamba"}, "config.json has the unsupported model_type 'mamba'; allowed: gpt2 | llama | "),
         ({"activation_function": "silu"},
          "config.json has activation_function 'silu', which is not supported as activation"),
         ({"scale_attn_by_inverse_layer_idx": True},
@@ -273,12 +290,14 @@ def test_every_architecture_has_runs_here() -> None:
         ("gpt2", 124_439_808),
         ("llama", 6_738_415_616),
         ("mistral", 7_241_732_096),
+        ("mixtral", 46_702_792_704),
+        ("bart", 406_287_360),
         ("bert", 109_514_298),
         ("distilbert", 66_985_530),
         ("t5", 60_506_624),
     ],
 )
 def test_a_config_that_says_nothing_is_the_published_model(model_type: str, count: int) -> None:
-    """GPT-2 small, Llama-2-7B, Mistral 7B, BERT-base, DistilBERT, T5-small: what `transformers` takes by itself."""
+    """GPT-2 small, Llama-2-7B, Mistral 7B and so on: what `transformers` takes by itself."""
     values = ARCHITECTURES[model_type].values({"model_type": model_type})
     assert n_params(ModelShape.named({"n_layer": 0, **values})) == count

@@ -44,7 +44,9 @@ def _quiet() -> None:
 
 def opened(folder: Path, shape: ModelShape) -> Any:
     """Open a folder as a user would; nothing may be missing there, or left over."""
-    model, report = AUTO[shape.family].from_pretrained(folder, output_loading_info=True)
+    # Its grouped products, on a CPU, are only for sizes that are multiples of four.
+    plain = {"experts_implementation": "eager"} if shape.n_expert > 1 else {}
+    model, report = AUTO[shape.family].from_pretrained(folder, output_loading_info=True, **plain)
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     return model.eval()
 
@@ -109,6 +111,10 @@ DISTILBERT_SIZES = {
     "vocab_size": 50, "dim": 24, "n_layers": 2, "n_heads": 4, "hidden_dim": 20, "max_position_embeddings": 12,
 }  # fmt: skip
 T5_SIZES = {"vocab_size": 50, "d_model": 24, "d_kv": 5, "d_ff": 20, "num_layers": 2, "num_heads": 3}
+BART_SIZES = {
+    "vocab_size": 50, "d_model": 24, "encoder_layers": 2, "decoder_layers": 2, "max_position_embeddings": 12,
+    "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 20, "decoder_ffn_dim": 20,
+}  # fmt: skip
 NO_IDS = {"bos_token_id": None, "eos_token_id": None}
 # Their defaults, but for what is said: eps, activations and head as their models were published with.
 CONFIGS = {
@@ -131,6 +137,14 @@ CONFIGS = {
     "distilbert": ("DistilBertForMaskedLM", DISTILBERT_SIZES),
     "distilbert untied": ("DistilBertForMaskedLM", {
         **DISTILBERT_SIZES, "activation": "relu", "tie_word_embeddings": False,
+    }),
+    "mixtral": ("MixtralForCausalLM", {**SIZES, "num_key_value_heads": 2, "num_local_experts": 5}),
+    "mixtral windows": ("MixtralForCausalLM", {
+        **SIZES, "num_key_value_heads": 4, "num_local_experts": 3, "num_experts_per_tok": 3, "sliding_window": 4,
+    }),
+    "bart": ("BartForConditionalGeneration", BART_SIZES),
+    "bart scaled": ("BartForConditionalGeneration", {
+        **BART_SIZES, "scale_embedding": True, "activation_function": "relu", "decoder_layers": 1,
     }),
     "t5": ("T5ForConditionalGeneration", T5_SIZES),
     "t5 1.1": ("T5ForConditionalGeneration", {
@@ -167,8 +181,9 @@ def planted(class_name: str, **config: Any) -> Any:
     kind = getattr(transformers, class_name)
     model = kind(kind.config_class(**config)).eval()
     generator = torch.Generator().manual_seed(3)
+    biases = (buffer for name, buffer in model.named_buffers() if name == "final_logits_bias")
     with torch.no_grad():
-        for parameter in model.parameters():
+        for parameter in (*model.parameters(), *biases):
             start = 1.0 if parameter.ndim == 1 and bool((parameter == 1).all()) else 0.0
             parameter.copy_(start + 0.3 * torch.randn(parameter.shape, generator=generator))
     return model

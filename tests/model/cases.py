@@ -28,6 +28,7 @@ EXTRAS = (
     {"n_expert": 2, "tie_weights": False, "head_bias": True, "d_ff": 9},
     {"n_encoder_layer": 2, "relative_buckets": 6, "relative_max_distance": 8},
     {"n_kv_head": 1, "qk_norm": True, "attention_window": 1, "attention_stride": 1},
+    {"n_layer": 3, "full_attention_interval": 2},
 )
 
 

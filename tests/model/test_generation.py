@@ -79,8 +79,11 @@ def test_with_a_cache_and_without_the_same_tokens(family: str, attention: str, o
 
 @pytest.mark.parametrize("attention", ATTENTION)
 def test_a_cache_takes_in_any_number_of_tokens_at_once(attention: str) -> None:
-    for positions in ("rotary",) if attention == "linear" else ("rotary", "alibi", "relative"):
-        shape = shape_of(attention=attention, positions=positions, n_layer=2, n_kv_head=1)
+    every_positions = ("rotary",) if attention == "linear" else ("rotary", "alibi", "relative")
+    for positions, interval in itertools.product(every_positions, (None, 2)):
+        shape = shape_of(
+            attention=attention, positions=positions, n_layer=4, n_kv_head=1, full_attention_interval=interval
+        )
         model, weights = model_of(shape)
         text = torch.randint(0, VOCABULARY, (1, 3, 17), generator=torch.Generator().manual_seed(1))
         cache, at = KVCache(), 0
@@ -94,12 +97,17 @@ def test_a_cache_takes_in_any_number_of_tokens_at_once(attention: str) -> None:
 def test_a_cache_is_no_larger_than_its_kind_of_attention_needs() -> None:
     kept = {}
     for attention in ATTENTION:
-        shape = shape_of(attention=attention, positions="rotary", n_kv_head=1)
+        shape = shape_of(
+            attention=attention, positions="rotary", n_kv_head=1, n_layer=2, full_attention_interval=2
+        )
         model, weights = model_of(shape)
         cache = KVCache()
         for _ in range(20):
             model.next_logits(weights, Batch(ids(1)[None], None), cache)
-        kept[attention] = [tuple(each.shape) for each in cache.cached["blocks.0.attention"]]
+        kept[attention], every_second = (
+            [tuple(each.shape) for each in cache.cached[f"blocks.{layer}.attention"]] for layer in (0, 1)
+        )
+        assert every_second == [(1, 1, 20, 4)] * 2, "of full attention"
     d, window = 4, 4
     assert kept["full"] == kept["strided"] == [(1, 1, 20, d)] * 2
     assert kept["local"] == [(1, 1, window - 1, d)] * 2

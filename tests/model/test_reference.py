@@ -69,6 +69,7 @@ CHOICES = {
     "parallel_block": (True, False, False),
     "final_norm": (True, False, "auto"),
     "attention_scale": ("head_dim", "n_embd"),
+    "full_attention_interval": (None, 2),
 }
 SWITCHES = ("bias", "qkv_bias", "out_bias", "head_bias", "tie_weights", "tie_scale", "share_embeddings")
 SWITCHES += ("embedding_norm", "scale_embedding", "qk_norm")
@@ -118,7 +119,7 @@ def test_attention_over_equal_keys_is_the_mean_of_what_is_seen() -> None:
     for kind in ATTENTIONS:
         p = Pass(shape_of(attention=kind), {})
         positive = np.abs if kind == "linear" else np.asarray
-        mixed, _ = attend(p, "attention", positive(q), positive(k), v, np.zeros((1, 1, 1)), causal)
+        mixed, _ = attend(p, "attention", kind, positive(q), positive(k), v, np.zeros((1, 1, 1)), causal)
         expected = np.cumsum(v, axis=2) / np.arange(1, 6)[:, None]
         np.testing.assert_allclose(mixed, expected, rtol=1e-12)
 
@@ -145,7 +146,7 @@ def test_nothing_to_see_is_nothing() -> None:
     q = k = v = np.ones((1, 2, 3, 4))
     for kind in ATTENTIONS:
         p = Pass(shape_of(attention=kind), {})
-        mixed, back = attend(p, "attention", q, k, v, np.zeros((1, 1, 1)), np.zeros((3, 3), bool))
+        mixed, back = attend(p, "attention", "full", q, k, v, np.zeros((1, 1, 1)), np.zeros((3, 3), bool))
         assert all((each == 0).all() for each in (mixed, *back(np.ones_like(mixed))))
 
 

@@ -82,7 +82,7 @@ def test_attention_is_torchs_in_output_and_weights() -> None:
     sizes = {"qkv.weight": (12, 36), "qkv.bias": (36,), "out.weight": (12, 12), "out.bias": (12,)}
     weights = {f"a.{name}": rng.normal(size=size) for name, size in sizes.items()}
     x, p = rng.normal(size=(2, 8, 12)), Pass(shape, weights)
-    y, _ = self_attention(p, "a", sight(p, "", x, np.array([8, 5]), causal=True), x)
+    y, _ = self_attention(p, "a", "full", sight(p, "", x, np.array([8, 5]), causal=True), x)
     theirs = nn.MultiheadAttention(12, 3, batch_first=True).double()
     own = {"in_proj_weight": "qkv.weight", "in_proj_bias": "qkv.bias"}
     own |= {"out_proj.weight": "out.weight", "out_proj.bias": "out.bias"}

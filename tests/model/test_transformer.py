@@ -47,7 +47,9 @@ def test_xavier_is_glorots_of_each_matrix() -> None:
         matrix, bound = weights[f"blocks.1.{name}.weight"], math.sqrt(6 / (128 + n_out))
         assert 0.99 * bound < matrix.abs().max().item() <= bound
         assert matrix.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.02)
-    assert weights["token_embedding"].std().item() == pytest.approx(128**-0.5, rel=0.02)
+    table, bound = weights["token_embedding"], math.sqrt(6 / (500 + 128))
+    assert 0.99 * bound < table.abs().max().item() <= bound
+    assert table.std().item() == pytest.approx(math.sqrt(2 / (500 + 128)), rel=0.02)
 
 
 def test_bert_starts_every_matrix_alike_and_gpt2_those_into_the_residual_stream_smaller() -> None:

@@ -78,6 +78,7 @@ ROUTED = {
     "n_expert_active": 2,
     "attention": "local",
     "attention_window": 6,
+    "full_attention_interval": 2,
     "positions": "alibi",
 }
 

@@ -28,7 +28,7 @@ from references.numpy_model.functions import (
 from references.numpy_model.passes import Pass
 from references.numpy_model.positions import alibi_slopes, relative_buckets, rotate
 
-from sweeplab.model.attention import query_factor
+from sweeplab.model.attention import ATTENTION, query_factor
 from sweeplab.model.shape import ModelShape
 
 # Which distances (query less key) each kind of attention sees; a causal one further none below zero.
@@ -48,12 +48,13 @@ class Sight:
     """What a stack's queries see of its own keys.
 
     present: which keys are no padding, [B or 1, 1, 1, T];
-    visible: which of those the kind of attention sees, [B or 1, 1, T, T]; bias: what positions add to the scores,
-    [H or 1, T, T], and where its gradient goes. All layers share it.
+    visible: which of those the kind of attention sees, [B or 1, 1, T, T]; whole: which full attention sees;
+    bias: what positions add to the scores, [H or 1, T, T], and where its gradient goes. All layers share it.
     """
 
     present: Mask
     visible: Mask
+    whole: Mask
     bias: Step
 
 
@@ -71,9 +72,11 @@ def sight(p: Pass, prefix: str, tokens: Any, lengths: Any, causal: bool) -> Sigh
     distance = places[:, None] - places
     ends = np.array([len(places)]) if lengths is None else np.asarray(lengths)
     present = places < ends[:, None, None, None]
-    visible = VISIBLE[p.shape.attention](distance, p.shape) & present
-    bias = position_bias(p, prefix, distance, causal)
-    return Sight(present, visible & (distance >= 0) if causal else visible, bias)
+    ahead = causal & (distance < 0)
+    visible, whole = (
+        VISIBLE[kind](distance, p.shape) & present & ~ahead for kind in (p.shape.attention, "full")
+    )
+    return Sight(present, visible, whole, position_bias(p, prefix, distance, causal))
 
 
 def position_bias(p: Pass, prefix: str, distance: Indices, causal: bool) -> Step:
@@ -109,7 +112,7 @@ def share_heads(x: Array, n_head: int) -> Step:
     return y, lambda dy: dy.reshape(batch, n_kv_head, -1, length, width).sum(2)
 
 
-def heads(p: Pass, name: str, role: str, x: Array, turned: bool = False) -> Step:
+def heads(p: Pass, name: str, role: str, kind: str, x: Array, turned: bool = False) -> Step:
     """Cut q, k or v into heads; norm, turn and map those of q and k as the model's parts say."""
     shape = p.shape
     functions: list[Function] = [partial(split_heads, width=shape.head_dim)]
@@ -118,8 +121,8 @@ def heads(p: Pass, name: str, role: str, x: Array, turned: bool = False) -> Step
     if role in "qk" and turned:
         functions.append(partial(rotate, base=shape.rotary_base))
     if role == "q":  # under muP scores are divided by D, not by its root; or by that of C
-        functions.append(partial(scaled, factor=query_factor(shape)))
-    if role in "qk" and shape.attention == "linear":
+        functions.append(partial(scaled, factor=query_factor(shape, ATTENTION[kind])))
+    if role in "qk" and kind == "linear":
         functions.append(elu_plus_one)
     if role in "kv":
         functions.append(partial(share_heads, n_head=shape.n_head))
@@ -130,13 +133,15 @@ def heads(p: Pass, name: str, role: str, x: Array, turned: bool = False) -> Step
 Mix = Callable[[Array], tuple[Array, Array, Array, Array]]
 
 
-def attend(p: Pass, name: str, q: Array, k: Array, v: Array, bias: Array, visible: Mask) -> tuple[Array, Mix]:
+def attend(
+    p: Pass, name: str, kind: str, q: Array, k: Array, v: Array, bias: Array, visible: Mask
+) -> tuple[Array, Mix]:
     """Return each query's mean of the visible values, weighed by softmax(q kᵀ / √D + bias); linear: by q kᵀ.
 
     (Linear attention's running sums are the same numbers, summed in another order.) y = weights v, so the gradient
     by the weights is dy vᵀ and by v it is weightsᵀ dy; with the product q kᵀ likewise.
     """
-    linear = p.shape.attention == "linear"
+    linear = kind == "linear"
     scale = 1.0 if linear else 1.0 / math.sqrt(q.shape[-1])
     scores = np.where(visible, scale * (q @ k.swapaxes(2, 3)) + bias, 0.0 if linear else -np.inf)
     weights, back_weights = normalize(scores) if linear else softmax(scores)
@@ -151,17 +156,18 @@ def attend(p: Pass, name: str, q: Array, k: Array, v: Array, bias: Array, visibl
     return p.note(f"{name}.mixed", p.note(f"{name}.weights", weights) @ v), back
 
 
-def self_attention(p: Pass, name: str, seen: Sight, x: Array) -> Step:
+def self_attention(p: Pass, name: str, kind: str, seen: Sight, x: Array) -> Step:
     """Let each token of x [B, T, C] attend to those of its own sequence that it sees."""
     shape = p.shape
     turned = shape.positions == "rotary"
     qkv, back_qkv = p.linear(f"{name}.qkv", x)
     q, k, v = np.split(qkv, np.cumsum([shape.n_head, shape.n_kv_head]) * shape.head_dim, axis=-1)
-    q, back_q = heads(p, name, "q", q, turned)
-    k, back_k = heads(p, name, "k", k, turned)
-    v, back_v = heads(p, name, "v", v)
+    q, back_q = heads(p, name, "q", kind, q, turned)
+    k, back_k = heads(p, name, "k", kind, k, turned)
+    v, back_v = heads(p, name, "v", kind, v)
     bias, back_bias = seen.bias
-    mixed, back_mixed = attend(p, name, q, k, v, bias, seen.visible)
+    visible = seen.whole if kind == "full" else seen.visible
+    mixed, back_mixed = attend(p, name, kind, q, k, v, bias, visible)
     y, back_out = chain(mixed, merge_heads, partial(p.linear, f"{name}.out"))
 
     def back(dy: Array) -> Array:
@@ -172,17 +178,17 @@ def self_attention(p: Pass, name: str, seen: Sight, x: Array) -> Step:
     return y, back
 
 
-def cross_attention(p: Pass, name: str, memory: Memory, x: Array) -> Step:
+def cross_attention(p: Pass, name: str, kind: str, memory: Memory, x: Array) -> Step:
     """Let each token of x [B, T, C] attend to what the encoder makes of its source, wherever that stands.
 
     To a decoder the encoder's output is what a weight is: every layer reads it, and its gradient is their sum.
     """
-    q, back_q = chain(x, partial(p.linear, f"{name}.q"), partial(heads, p, name, "q"))
+    q, back_q = chain(x, partial(p.linear, f"{name}.q"), partial(heads, p, name, "q", kind))
     kv, back_kv = p.linear(f"{name}.kv", memory.encoded)
     k, v = np.split(kv, 2, axis=-1)
-    k, back_k = heads(p, name, "k", k)
-    v, back_v = heads(p, name, "v", v)
-    mixed, back_mixed = attend(p, name, q, k, v, np.zeros((1, 1, 1)), memory.visible)
+    k, back_k = heads(p, name, "k", kind, k)
+    v, back_v = heads(p, name, "v", kind, v)
+    mixed, back_mixed = attend(p, name, kind, q, k, v, np.zeros((1, 1, 1)), memory.visible)
     y, back_out = chain(mixed, merge_heads, partial(p.linear, f"{name}.out"))
 
     def back(dy: Array) -> Array:

@@ -51,11 +51,11 @@ def residual(p: Pass, name: str, sublayer: Function, x: Array) -> Step:
     return chain(x, lambda x: add(x, same, update), partial(p.noted, f"{name}.added"), *last)
 
 
-def block(p: Pass, name: str, seen: Sight, memory: Memory | None, x: Array) -> Step:
+def block(p: Pass, name: str, kind: str, seen: Sight, memory: Memory | None, x: Array) -> Step:
     """Attend, attend to the source if there is one, feed forward: each added to the stream x [B, T, C]."""
-    parts: dict[str, Function] = {"attention": partial(self_attention, p, f"{name}.attention", seen)}
+    parts: dict[str, Function] = {"attention": partial(self_attention, p, f"{name}.attention", kind, seen)}
     if memory:
-        parts["cross"] = partial(cross_attention, p, f"{name}.cross", memory)
+        parts["cross"] = partial(cross_attention, p, f"{name}.cross", kind, memory)
     parts["feed_forward"] = partial(feed_forward, p, f"{name}.feed_forward")
     if p.shape.n_expert > 1:
         parts["feed_forward"] = partial(experts, p, f"{name}.feed_forward", seen.present)
@@ -93,8 +93,10 @@ def embed(p: Pass, prefix: str, tokens: Any) -> tuple[Array, Back]:
 
 def stack(p: Pass, prefix: str, n_layer: int, tokens: Any, seen: Sight, memory: Memory | None = None) -> Step:
     """Embed tokens [B, T] and take them through all blocks of an encoder or a decoder, to [B, T, C]."""
-    names = [f"{prefix}blocks.{layer}" for layer in range(n_layer)]
-    functions: list[Function] = [partial(block, p, name, seen, memory) for name in names]
+    functions: list[Function] = [
+        partial(block, p, f"{prefix}blocks.{layer}", p.shape.attention_of(layer), seen, memory)
+        for layer in range(n_layer)
+    ]
     if p.shape.final_norm:
         functions.append(partial(p.norm, f"{prefix}final_norm"))
     x, back_embed = embed(p, prefix, tokens)
