@@ -27,7 +27,7 @@ from sweeplab.formatting import duration
 from sweeplab.records.folders import StudyFolder, TrackedStudy
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState
 from sweeplab.tracking.connection import database_file, is_of_lab, point_files_here, reaching
-from sweeplab.tracking.experiment import KEY, STUDY, TAG_CHARACTERS, Experiment, quoted
+from sweeplab.tracking.experiment import KEY, NOTE, STUDY, TAG_CHARACTERS, Experiment, quoted
 from sweeplab.tracking.models import log_best_models
 from sweeplab.tracking.tracker import (
     WAITING,
@@ -36,6 +36,7 @@ from sweeplab.tracking.tracker import (
     Mirror,
     RunMeasures,
     StudySummary,
+    rounded,
     run_name,
 )
 from sweeplab.tracking.undocumented import active_runs
@@ -152,9 +153,10 @@ class MLflowTracker(Mirror):
         changed = {f"sweeplab.now.{name}": text for name, text in new.items() if name in known}
         tags = self._tags | changed | dict(description.get("tags", {}))
         note = self._page({**description.get("summary", {}), "state": "running"})
-        tags |= {"sweeplab.state": "running", "mlflow.note.content": note}
+        tags |= {"sweeplab.state": "running", NOTE: note}
         missing = {name: text for name, text in new.items() if name not in known}
         self._experiment.log(run_id, [], missing, tags)
+        self._experiment.describe("running")
         files = {
             "study.yaml": description.get("study"),
             "plan.json": description.get("plan"),
@@ -185,8 +187,9 @@ class MLflowTracker(Mirror):
             best_run = best_key and self._run_id(best_key)
             if best_key and best_run:
                 tags |= {"sweeplab.best_key": best_key, "sweeplab.best_run": best_run}
-            tags["mlflow.note.content"] = self._page(summary)
+            tags[NOTE] = self._page(summary)
             self._experiment.log(run_id, points, {}, tags)
+            self._experiment.describe(_in_a_line(summary))
             trials = summary.get("best_trials")
             if trials:
                 self._experiment.log_text(
@@ -229,7 +232,7 @@ class MLflowTracker(Mirror):
 
     def annotate(self, folders: Iterable[RunFolder], text: str, tags: Sequence[str]) -> None:
         """Show a note about a trial, and its tags, with those of its runs that were sent."""
-        shown = {"mlflow.note.content": text, "sweeplab.tags": ", ".join(tags)}
+        shown = {NOTE: text, "sweeplab.tags": ", ".join(tags)}
         with self._reaching():
             for folder in folders:
                 if folder.tracked_id:
@@ -341,6 +344,7 @@ class MLflowTracker(Mirror):
             return None
         start = folder.read_start()
         measures, params = RunMeasures(folder, start), _texts(start.values.applicable())
+        params |= {name: text for name, text in rounded(start).items() if name in params}
         run = self._find(folder, start)
         is_known, is_waiting = run is not None, run is not None and run.info.status != "RUNNING"
         if run:
@@ -398,7 +402,7 @@ class MLflowTracker(Mirror):
             "sweeplab.trial": str(start.trial),
             "sweeplab.seed": str(start.seed),
             "sweeplab.state": "running",
-            "sweeplab.searched": json.dumps(start.sampled)[:TAG_CHARACTERS],
+            "sweeplab.searched": json.dumps(start.sampled)[:TAG_CHARACTERS],  # to the last digit
         }
 
     def _finish(self, shipping: _Shipping, points: list[list[Measure]], end: RunEnd) -> None:
@@ -512,7 +516,7 @@ def _page(description: Description, summary: StudySummary, links: Mapping[str, s
 
     `links` maps the keys of the best trials to their runs, and `report` to the study's report.
     """
-    counts = ", ".join(f"{count} {state}" for state, count in summary.get("counts", {}).items())
+    counts = _counted(summary)
     trials = summary.get("best_trials", ())[:TRIALS_ON_PAGE]
     state = f"**{summary.get('state', 'interrupted')}**"
     best, metric = summary.get("best_value"), summary.get("metric", "val_loss")
@@ -537,6 +541,18 @@ def _page(description: Description, summary: StudySummary, links: Mapping[str, s
         "Artifacts: the study file, its plan, its environment, its best trials, and its report.",
     ]
     return "\n\n".join(filter(None, parts))
+
+
+def _in_a_line(summary: StudySummary) -> str:
+    """Describe a study in one line, its loss first: MLflow's list of experiments shows only its first words."""
+    best, metric = summary.get("best_value"), summary.get("metric", "val_loss")
+    found = [] if best is None else [f"{metric} {_short(best)}"]
+    counted = [f"runs {_counted(summary)}"] if summary.get("counts") else []
+    return ", ".join([*found, summary.get("state", "interrupted"), *counted])
+
+
+def _counted(summary: StudySummary) -> str:
+    return ", ".join(f"{count} {state}" for state, count in summary.get("counts", {}).items())
 
 
 def _in_words(trial: Mapping[str, Any], links: Mapping[str, str]) -> str:

@@ -24,6 +24,7 @@ from sweeplab.records.folders import StudyFolder, command_in
 from sweeplab.records.runs import MEASURED_ON, RunFolder
 from sweeplab.tracking.connection import SERVERS, check_location, reaching
 from sweeplab.tracking.experiment import Experiment
+from sweeplab.tracking.tracker import rounded
 
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel
@@ -157,6 +158,7 @@ def _log(experiment: Experiment, cell: str, run: RunFolder, digest: str) -> Logg
     run_id = run.tracked_id
     tags = {CELL: cell, WEIGHTS: digest}
     params = {name: str(start.values.as_dict()[name]) for name in start.sampled if name in TABLE}
+    params |= rounded(start)
     name = _NOT_IN_NAMES.sub("-", f"{experiment.study}-{cell}")
     model = client.create_logged_model(
         experiment.find(), name, run_id, tags, params, model_type=start.values.family

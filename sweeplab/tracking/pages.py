@@ -28,7 +28,7 @@ from sweeplab.formatting import duration
 from sweeplab.hyperparameters import TABLE
 from sweeplab.processes import end_with_parent, python, python_environment
 from sweeplab.tracking.connection import SETTINGS, artifact_location, reaching
-from sweeplab.tracking.experiment import Experiment
+from sweeplab.tracking.experiment import SHARED_VIEW, WORKFLOW, Experiment
 from sweeplab.tracking.private import Private, listen, private_address
 from sweeplab.tracking.tracker import BY_TOKENS, CURVES, FACTS, LOG_PARAMS, TOTALS
 
@@ -45,7 +45,6 @@ COMPARED = ("Tags", "Model metrics", "Parameters")
 # On a screen of 1080 lines both kinds of row are visible.
 CARD_PIXELS = {1: 600, 2: 280}
 TAG_BYTES = 20_000
-WORKFLOW = "workflowType=machine_learning"  # as opposed to that for agents
 
 
 # A view as a dashboard has it: columns, sort, and charts, which are lines, scatters, or a comparison of runs.
@@ -81,7 +80,8 @@ def publish(
         text = json.dumps(state(view, run_id, grid, searched))
         if len(text.encode()) > TAG_BYTES:
             raise BadInput(f"{name}: too many columns and charts; MLflow stores {TAG_BYTES:,} bytes")
-        there.client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{key}", text)
+        there.client.set_experiment_tag(experiment, f"{SHARED_VIEW}{key}", text)
+        there.describe()
     runs = f"{page}#/experiments/{experiment}/runs"
     shared = f"{runs}?{WORKFLOW}&viewStateShareKey={key}&compareRunsMode="
     return {"charts": f"{shared}CHART", "table": f"{shared}TABLE", "study": f"{runs}/{run_id}?{WORKFLOW}"}
@@ -138,7 +138,8 @@ def _rows(charts: Sequence[View]) -> list[list[tuple[int, View]]]:
 
 def _title(row: Sequence[tuple[int, View]], number: int) -> str:
     """Head a row: MLflow titles the charts themselves only by the names of their metrics."""
-    return " · ".join(str(chart["title"]) for _, chart in row if chart.get("title")) or f"Row {number + 1}"
+    title = " · ".join(str(chart["title"]) for _, chart in row if chart.get("title"))
+    return title[:1].upper() + title[1:] or f"Row {number + 1}"
 
 
 def _section(uuid: str, name: str, columns: int, display: bool = True) -> dict[str, Any]:

@@ -188,6 +188,12 @@ class RunMeasures:
         return measures
 
 
+def rounded(start: RunStart) -> dict[str, str]:
+    """Return the searched values that are no integers with the four digits that a column of a table has room for."""
+    numbers = {name: value for name, value in start.sampled.items() if isinstance(value, float)}
+    return {name: str(float(f"{value:.4g}")) for name, value in numbers.items() if name in TABLE}
+
+
 def run_name(start: RunStart) -> str:
     """Return a short name that distinguishes a run: #1 L1 d128 lr 3.4e-3, and its seed if that is not 0."""
     names = dict.fromkeys([*start.grid, *start.sampled])

@@ -109,7 +109,7 @@ def test_a_nested_run(
 ) -> None:
     tracker = MLflowTracker(lab, f"nested {state}")
     parent = tracker.open(DESCRIPTION)
-    tracker.ship(run_folder("n_embd=32/7/3", state, grid=["n_embd"], sampled={"learning_rate": 0.01}))
+    tracker.ship(run_folder("n_embd=32/7/3", state, grid=["n_embd"], sampled={"learning_rate": 0.0123456}))
     (run,) = nested(client, parent)
     assert run.info.run_name == "#7 d192 lr 3e-4 seed 3"
     assert (run.info.status, run.info.start_time) == (status, 1_700_000_000_250)
@@ -118,7 +118,8 @@ def test_a_nested_run(
     assert tags["sweeplab.key"] == f"nested {state}/n_embd=32/7/3"
     assert (tags["sweeplab.cell"], tags["sweeplab.trial"], tags["sweeplab.seed"]) == ("n_embd=32", "7", "3")
     assert tags.get("mlflow.runColor") == COLOR_OF_STATE.get(state)
-    assert (tags["sweeplab.state"], tags["sweeplab.searched"]) == (state, '{"learning_rate": 0.01}')
+    assert (tags["sweeplab.state"], tags["sweeplab.searched"]) == (state, '{"learning_rate": 0.0123456}')
+    assert run.data.params["learning_rate"] == "0.01235", "as much as a column shows"
     assert tags["mlflow.source.git.commit"] == "abc123"
     assert tags.get("sweeplab.error") == ("ValueError: no" if state == "failed" else None)
     assert text(client, run.info.run_id, "checkpoint/model.safetensors", tmp_path) == "weights"
@@ -167,6 +168,9 @@ def test_closing_writes_the_best(
     best = client.get_run(run.data.tags["sweeplab.best_run"])
     assert best.data.tags["sweeplab.trial"] == "1"
     assert run.data.tags["sweeplab.runs.pruned"] == "1"
+    experiment = client.get_experiment(run.info.experiment_id)
+    described = "val_loss 3.8, complete, runs 1 complete, 1 pruned · written by sweeplab"
+    assert experiment.tags["mlflow.note.content"] == described
     page = run.data.tags["mlflow.note.content"]
     run_link = f"#/experiments/{best.info.experiment_id}/runs/{best.info.run_id}"
     assert page.startswith(
@@ -181,6 +185,9 @@ def test_closing_writes_the_best(
     tracker.open({"summary": {"state": "complete", "best_trials": trials}})
     page = client.get_run(parent).data.tags["mlflow.note.content"]
     assert "**running**" in page and f"]({link})" in page
+    client.set_experiment_tag(run.info.experiment_id, "mlflow.note.content", "a person's own words")
+    tracker.close({"state": "complete"})
+    assert client.get_experiment(run.info.experiment_id).tags["mlflow.note.content"] == "a person's own words"
 
 
 def test_files_are_kept_with_the_study(

@@ -27,7 +27,7 @@ COLUMNS = ("searched", "best_val_loss", "state", "n_params", "cell")
 CHARTS = (
     {
         "chart": "line",
-        "title": "Loss over tokens",
+        "title": "loss over tokens",
         "x": "train_tokens",
         "metric": "val_loss",
         "width": "half",
@@ -159,6 +159,15 @@ def test_the_charts_stand_beside_the_runs_on_the_first_screen(shown: Shown) -> N
     # Below, side by side: everything that runs differ in.
     compared = ("sweeplab.state", "sweeplab.cell", "learning_rate", "best_val_loss", "n_params")
     shown.page.wait_for(has("Loss over tokens · against parameters", "Compare by", *compared))
+
+
+@pytest.mark.browser
+def test_the_bare_page_of_an_experiment_has_the_loss_and_a_link_to_the_runs_by_loss(shown: Shown) -> None:
+    shown.page.open(shown.links["study"].partition("/runs/")[0] + "/runs?workflowType=machine_learning")
+    shown.page.wait_for(has("val_loss 1.5, complete", "runs by loss"))
+    link = "[...document.querySelectorAll('a')].find((each) => each.innerText === 'runs by loss')"
+    shown.page.read(f"{link}.removeAttribute('target'), {link}.click()")
+    shown.page.wait_for(f"{TABLE}.length == 5 && {TABLE}[0]['metrics.`best_val_loss`'] == '1.5'")
 
 
 @pytest.mark.browser
