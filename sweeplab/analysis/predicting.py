@@ -134,6 +134,9 @@ def predict_size(
     spec = _one_cell(
         folder, [*(f"{name}={yaml_text(value.value)}" for name, value in values.items()), *sizes]
     )
+    (target, *_), _ = cell_targets(
+        spec, folder.lab, counting
+    )  # of the study that runs, not of one that searches
     beyond = {name: factor for name, factor in laws.get("beyond", {}).items() if factor > 1.001}
     return Prediction(spec, target, values, beyond, laws.get("regret"), law, loss, why_none)
 
