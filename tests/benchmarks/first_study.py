@@ -75,22 +75,28 @@ def repeat(seed: int, at: str, folder: Path) -> dict[str, Any]:
     names = [name for name in law["parameters"] if name.startswith(("alpha", "exponent"))]
     predicted = scored["forecast"]["predicted"]
     tuned = sweeplab("laws", "hyperparameters", "small", lab=lab)
+    rates = [cell["best"]["learning_rate"]["value"] for cell in tuned["cells"]]
+    low, high = written("search")["learning_rate"]["min"], written("search")["learning_rate"]["max"]
     return {
         **first_command(seed, folder),
         **{"seed": seed, "exponent": law["parameters"][names[0]], "form": law["misfit"]["status"]},
         **{"low": predicted["low"], "high": predicted["high"], "score": scored["score"]},
-        "inside": not any(cell["best"]["learning_rate"]["edge"] for cell in tuned["cells"]),
+        "inside": all(1.05 * low < rate < high / 1.05 for rate in rates),
     }
+
+
+def written(section: str) -> Any:
+    """Return a section of the first study's file."""
+    from sweeplab.study.file.reading import read_study
+
+    return read_study(STUDY).as_written()[section]
 
 
 def seeds(seed: int) -> tuple[str, ...]:
     """Return the options that shift the study's seeds."""
-    from sweeplab.study.file.reading import read_study
-
-    written = read_study(STUDY).as_written()["seeds"]
     shifted = [
         {**entry, "seed": entry["seed"] + 10 * seed} if isinstance(entry, dict) else entry + 10 * seed
-        for entry in written
+        for entry in written("seeds")
     ]
     return ("-o", f"seeds={json.dumps(shifted)}")
 
