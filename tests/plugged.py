@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+import numpy as np
 
 import sweeplab
 from sweeplab import plugins
@@ -28,3 +31,19 @@ def imported() -> Iterator[dict[str, ModuleType]]:
         yield modules
     finally:
         plugins.forget(before)
+
+
+def questions(count: int = 800) -> list[dict[str, Any]]:
+    """Draw contexts of a name in capitals, a year and other words; questions are `who?` and `when?`."""
+    drawn, rows = np.random.default_rng(0), []
+
+    def word(letters: str) -> str:
+        return "".join(drawn.choice(list(letters), 1 + drawn.integers(4)))
+
+    for _ in range(count):
+        who, when = word("ABC"), word("0123")
+        context = " ".join(drawn.permutation([who, when, word("abc"), word("abc")]))
+        question, answer = (("who?", who), ("when?", when))[drawn.integers(2)]
+        start = context.index(answer)
+        rows.append({"question": question, "context": context, "answer": answer, "answer_start": start})
+    return rows

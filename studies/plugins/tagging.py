@@ -3,17 +3,22 @@
 The encoder reads `bos text eos` and predicts a word's tag at the word's first token, like BERT (Devlin et al. 2019,
 section 5.3); the other tokens have no target. Files are .jsonl with lists of `tokens` and `tags`, or a .conll, in which
 each line begins with a token and ends with its tag, and an empty line follows each sentence.
+
+Where every tag is `O`, or B-, I-, E- or S- (or L- or U-) and a type, tags form spans, such as names. A span is then
+found if its type and both its ends are (as conlleval of the CoNLL tasks counts them).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from sweeplab.data.batches import NO_TARGET, Batch, Ids, Pairs
 from sweeplab.data.corpora import Pair, Targets
@@ -23,9 +28,14 @@ from sweeplab.data.objectives import Classification
 from sweeplab.data.prompts import label
 from sweeplab.errors import BadInput
 from sweeplab.plugins import objective, pairs
+from sweeplab.train.evaluating import label_measures
 
 KEYS = ("tokens", "tags")
 NO_TAG = 2**16 - 1  # the tag of a token that has none
+# The places of a tag in a span; L and U are other names of E and S.
+PLACES = {"O": 0, "B": 1, "I": 2, "E": 3, "S": 4, "L": 3, "U": 4}
+OUTSIDE, BEGIN, _, END, SINGLE = range(5)
+N_TYPES = 1024
 DOCUMENT = "-DOCSTART-"  # begins a document in the files of the CoNLL tasks
 
 
@@ -58,11 +68,35 @@ def word_encoder(tokenizer: Any) -> Callable[[Sequence[str]], tuple[Ids, list[in
 
 
 def encode(tokenizer: Any, sentence: str, tags: str, numbers: Mapping[str, int]) -> tuple[Ids, Ids]:
-    """Return the tokens of a sentence, and for each the number of its tag, or NO_TAG."""
+    """Return the tokens of a sentence, and for each the number of its tag, or NO_TAG, followed by the tags' codes."""
     tokens, places = word_encoder(tokenizer)(sentence.split())
     numbered = np.full(len(tokens), NO_TAG)
     numbered[places] = [numbers[tag] for tag in tags.split()]
-    return tokens, numbered
+    return tokens, np.append(numbered, span_codes(tuple(numbers)))
+
+
+@cache
+def span_codes(names: Sequence[str]) -> Ids:
+    """Return the place and the number of the type of each tag as one number; nothing if the tags form no spans."""
+    parts = [name.partition("-") for name in names]
+    if not all(place in PLACES and (place == "O") == (not kind) for place, _, kind in parts):
+        return np.empty(0, np.int64)
+    kinds = sorted({kind for _, _, kind in parts})
+    return np.array([PLACES[place] * N_TYPES + kinds.index(kind) for place, _, kind in parts])
+
+
+def spans(codes: Iterable[int]) -> set[tuple[int, int, int]]:
+    """Return the spans that tags form, by their codes: first tag, end and type."""
+    found, start, last = set[tuple[int, int, int]](), 0, (OUTSIDE, 0)
+    for at, code in enumerate([*codes, OUTSIDE]):
+        place, kind = divmod(code, N_TYPES)
+        is_new = place in (BEGIN, SINGLE) or last[0] in (END, SINGLE) or kind != last[1]
+        if last[0] != OUTSIDE and (is_new or place == OUTSIDE):
+            found.add((start, at, last[1]))
+        if is_new or last[0] == OUTSIDE:
+            start = at
+        last = place, kind
+    return found
 
 
 def sentences(file: Path) -> Iterator[tuple[int, Callable[[], Sequence[object]]]]:
@@ -124,7 +158,7 @@ class Tagging(Classification):
     @classmethod
     def n_targets(cls, split: Pairs) -> int:
         """Return the number of words."""
-        return int(split.lengths[:, 1].sum()) - int(np.count_nonzero(split.tokens == NO_TAG))
+        return int(split.lengths[:, 0].sum()) - int(np.count_nonzero(split.tokens == NO_TAG))
 
     @classmethod
     def predict(cls, run: Any, texts: Sequence[str]) -> list[dict[str, Any]]:
@@ -163,6 +197,8 @@ class Tagging(Classification):
     def _load(self, split: Any) -> int:
         n_pairs = super()._load(split)
         self._tag_starts = split.starts[:, 1]
+        length, n_numbers = split.lengths[0]
+        self._codes = self._tokens[split.ends[1] - (n_numbers - length) : split.ends[1]].tolist()
         self._n_tagged = int(np.count_nonzero(self._tags(np.arange(n_pairs)) != NO_TARGET))
         return n_pairs
 
@@ -170,6 +206,28 @@ class Tagging(Classification):
         """Yield texts with about `n_tokens` tags, evenly spread over the split; or all texts."""
         n_texts = None if n_tokens is None else max(1, round(n_tokens * self._n_items / self._n_tagged))
         return super().evaluation(n_texts)
+
+    def measures(self, outputs: Iterator[tuple[Tensor, Batch]], *own: Tensor) -> dict[str, Tensor]:
+        """Return loss, accuracy and F1 of single tags; where tags form spans, also the micro F1 of the spans found."""
+        both = [*outputs]
+        measured = label_measures(both, self.n_candidates)
+        if self._codes:
+            counts = torch.tensor(sum(self._counts(*output) for output in both))
+            measured["span_f1"] = 2 * counts[:, 0].double() / counts[:, 1].clamp(min=1)
+        return measured
+
+    def _counts(self, logits: Tensor, batch: Batch) -> Ids:
+        """Return for each run how many true spans of a batch are found, and how many are true or predicted [K, 2]."""
+        codes, counts = np.array(self._codes), []
+        best = logits.argmax(dim=-1).view(batch.targets.shape).cpu().numpy()
+        for of_run, targets_of_run in zip(best, batch.targets.cpu().numpy(), strict=True):
+            n_found = n_spans = 0
+            for row, targets in zip(of_run, targets_of_run, strict=True):
+                is_tag = targets != NO_TARGET
+                predicted, true = (spans(codes[tags[is_tag]].tolist()) for tags in (row, targets))
+                n_found, n_spans = n_found + len(predicted & true), n_spans + len(predicted) + len(true)
+            counts.append((n_found, n_spans))
+        return np.array(counts)
 
     def _tags(self, items: Ids) -> Ids:
         """Return the token id of each position's label [B, width], NO_TARGET where there is none."""

@@ -106,7 +106,8 @@ class Evaluation:
         if self.objective.has_own("measures"):
             measures = self.objective.measures(self._outputs(weights, batches), *inputs.columns)
         elif self.objective.n_candidates:
-            measures = self._labels(weights, batches)
+            outputs = self._outputs(weights, batches)
+            measures = label_measures(outputs, self.objective.n_candidates)
         else:
             measures = self._means(weights, batches, inputs, self.objective.finds_whole)
         if masked := self.objective.alone(N_MASKED_SEQUENCES):
@@ -166,29 +167,6 @@ class Evaluation:
             return means | {"exact_match": matches / n_sequences}
         return means
 
-    def _labels(self, weights: Weights, batches: Iterator[Placed]) -> dict[str, Tensor]:
-        """Return the loss, the accuracy and the macro F1, all [K].
-
-        F1 is the harmonic mean of precision and recall. Labels that neither occur nor are predicted are left out.
-        """
-        n_labels = self.objective.n_candidates
-        losses: list[Tensor] = []
-        confusion = torch.zeros(1, n_labels, n_labels, dtype=torch.float64)  # true label x predicted label
-        for batch, made in batches:
-            logits = self.transformer.logits(weights, batch)
-            logits, targets = candidate_logits(logits, batch.targets, n_labels)
-            losses.append(cross_entropy(logits, targets).double() * made.n_targets)
-            true = F.one_hot(targets.flatten(1) + 1, n_labels + 1)[..., 1:].double()
-            predicted = F.one_hot(logits.argmax(dim=-1), n_labels).double()
-            confusion = confusion + (true.mT @ predicted).cpu()
-        correct = confusion.diagonal(dim1=1, dim2=2)
-        n_true, n_predicted = confusion.sum(dim=2), confusion.sum(dim=1)
-        scores = 2 * correct / (n_true + n_predicted).clamp(min=1)
-        f1 = scores.sum(dim=1) / ((n_true + n_predicted) > 0).sum(dim=1)
-        total = confusion.sum(dim=(1, 2))
-        loss = torch.stack(losses).sum(dim=0) / total.to(losses[0].device)
-        return {"val_loss": loss, "accuracy": correct.sum(dim=1) / total, "f1": f1}
-
     def _expert_use(self, weights: Weights) -> dict[str, Tensor]:
         """Return how unevenly the experts are used in the worst layer, measured on the first batch.
 
@@ -204,6 +182,28 @@ class Evaluation:
 def _for_all_runs(batch: Batch, weights: Mapping[str, Tensor]) -> Batch:
     like = next(iter(weights.values()))
     return changed(batch, lambda part: torch.from_numpy(part).to(like.device).expand(len(like), *part.shape))
+
+
+def label_measures(outputs: Iterable[tuple[Tensor, Batch]], n_labels: int) -> dict[str, Tensor]:
+    """Return the loss, the accuracy and the macro F1 of labels, all [K], from logits [K, N, n_labels] and targets.
+
+    F1 is the harmonic mean of precision and recall. Labels that neither occur nor are predicted are left out.
+    """
+    losses: list[Tensor] = []
+    confusion = torch.zeros(1, n_labels, n_labels, dtype=torch.float64)  # true label x predicted label
+    for logits, batch in outputs:
+        targets = batch.targets
+        losses.append(cross_entropy(logits, targets).double() * (targets != NO_TARGET).sum(dim=(1, 2)))
+        true = F.one_hot(targets.flatten(1) + 1, n_labels + 1)[..., 1:].double()
+        predicted = F.one_hot(logits.argmax(dim=-1), n_labels).double()
+        confusion = confusion + (true.mT @ predicted).cpu()
+    correct = confusion.diagonal(dim1=1, dim2=2)
+    n_true, n_predicted = confusion.sum(dim=2), confusion.sum(dim=1)
+    scores = 2 * correct / (n_true + n_predicted).clamp(min=1)
+    f1 = scores.sum(dim=1) / ((n_true + n_predicted) > 0).sum(dim=1)
+    total = confusion.sum(dim=(1, 2))
+    loss = torch.stack(losses).sum(dim=0) / total.to(losses[0].device)
+    return {"val_loss": loss, "accuracy": correct.sum(dim=1) / total, "f1": f1}
 
 
 def exact_matches(logits: Float[Tensor, "K N V"], targets: Int[Tensor, "K B T"]) -> Int[Tensor, "K"]:

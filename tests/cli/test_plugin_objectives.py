@@ -115,6 +115,33 @@ def test_scores_of_two_texts(cli, folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("workers_here")
+def test_answers_and_embeddings(cli, folder: Path) -> None:
+    rows = [
+        {"question": "where?", "context": f"{'a' * (at % 3)}B{at}", "answer": "B", "answer_start": at % 3}
+        for at in range(200)
+    ]
+    study = STUDY.replace("PLUGIN", "answers").replace("CORPUS", "questions").replace("FILE", "kinds.jsonl")
+    write(folder, "kinds.yaml", study, "kinds.jsonl", [*map(json.dumps, rows)], "answers")
+    short = cli("run", "kinds.yaml", "--quiet", ALLOWED)
+    assert short.code == 2 and "block_size 12 is too short for a question and its context" in short.err
+    assert cli("run", "kinds.yaml", "--quiet", ALLOWED, "-o", "fixed.block_size=20").code == 0
+    found = json.loads(cli("evaluate", "kinds", ALLOWED, "--json").out)
+    assert found["measures"].keys() == {"val_loss", "exact_match", "f1"} and found["unit"] == "nats/answer"
+    assert found["measures"]["exact_match"] > 0.9
+    (said,) = json.loads(cli("predict", "kinds", "where?\taB7", ALLOWED, "--json").out)["texts"]
+    assert (said["question"], said["answer"]) == ("where?", "B") and said["probability"] > 0.5
+    scores = ["sentence1,sentence2,score", *(f"{'ab'[at % 2]}{at},c{at},{at % 2}" for at in range(200))]
+    study = STUDY.replace("PLUGIN", "similarity").replace("CORPUS", "scores").replace("FILE", "alike.csv")
+    study = study.replace("kinds", "alike").replace("fixed: {", "fixed: {objective: embedding, ")
+    write(folder, "alike.yaml", study, "alike.csv", scores, "similarity")
+    assert cli("run", "alike.yaml", "--quiet", ALLOWED).code == 0
+    one, other = json.loads(cli("predict", "alike", "b7", "c7", ALLOWED, "--json").out)["texts"]
+    (both,) = json.loads(cli("predict", "alike", "b7\tc7", ALLOWED, "--json").out)["texts"]
+    cosine = sum(x * y for x, y in zip(one["embedding"], other["embedding"], strict=True))
+    assert both["score"] == pytest.approx(cosine, abs=1e-5) and both["score"] > 0.5
+
+
+@pytest.mark.usefixtures("workers_here")
 def test_a_run_of_pairs_learns_which_answers_are_preferred(cli, folder: Path, monkeypatch) -> None:
     """Both answers are as likely in the pairs, and the preferences choose one."""
     prompts = [f"is {at}?" for at in range(300)]
