@@ -546,9 +546,9 @@ def _page(description: Description, summary: StudySummary, links: Mapping[str, s
 def _in_a_line(summary: StudySummary) -> str:
     """Describe a study in one line, its loss first: MLflow's list of experiments shows only its first words."""
     best, metric = summary.get("best_value"), summary.get("metric", "val_loss")
-    found = [] if best is None else [f"{metric} {_short(best)}"]
-    counted = [f"runs {_counted(summary)}"] if summary.get("counts") else []
-    return ", ".join([*found, summary.get("state", "interrupted"), *counted])
+    loss = "" if best is None else f"{metric} {_short(best)}"
+    counts = f"runs {_counted(summary)}".removesuffix("runs ")
+    return ", ".join(filter(None, [loss, summary.get("state", "interrupted"), counts]))
 
 
 def _counted(summary: StudySummary) -> str:
