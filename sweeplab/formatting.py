@@ -12,6 +12,7 @@ _LARGE = 1e5
 # Texts that YAML reads as text without quotes.
 _PLAIN_TEXT = re.compile(r"(?!(?:true|false|null|yes|no|on|off)$)[A-Za-z][\w./-]*", re.IGNORECASE | re.ASCII)
 # The names of secrets in the query of an address.
+_NAME = re.compile(r"\w+[_=]")  # of a hyperparameter or a cell
 _SECRET = re.compile("pass|pwd|secret|token|key|cred|auth|sig|odbc", re.IGNORECASE)
 # User and password of an address, up to the @ that ends them: a password may hold unescaped / # ? and @.
 _USER = re.compile(r"(?<=://)[^/?#@:]*:.*@", re.DOTALL)
@@ -148,8 +149,9 @@ def several_named(names: Sequence[str], most: int = 3) -> str:
 
 
 def sentence(text: str) -> str:
-    """Write a clause as a sentence: a capital first, one full stop last."""
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+    """Write a clause as a sentence: a capital first, unless it is a name such as n_layer; one full stop last."""
+    first = text[:1] if _NAME.match(text) else text[:1].upper()
+    return f"{first}{text[1:].rstrip('.')}."
 
 
 def duration(seconds: float) -> str:

@@ -111,6 +111,7 @@ def test_counts_and_lists() -> None:
     assert counts({"complete": 24, "pruned": 3}) == "24 complete, 3 pruned"
     assert (listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])) == ("a", "a and b", "a, b and c")
     assert sentence("no minimum at 1e15 FLOPs.") == "No minimum at 1e15 FLOPs."
+    assert sentence("n_layer is 1 in every run") == "n_layer is 1 in every run."
 
 
 def test_sizes_times_and_exact_numbers() -> None:

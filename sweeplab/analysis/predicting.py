@@ -106,7 +106,7 @@ def predict_size(
     trials = trials_table(studies.runs, "best_val_loss")
     best = trials[trials["best"]].to_dict("records")
     if not best:
-        raise BadInput(f"no trial of {folder.name} has ended with a loss yet")
+        raise BadInput(f"no trial of {folder.name} has ended with a loss")
     best.sort(key=lambda row: _distance(row, sized.fixed))
     values = {}
     for name, entry in sized.search.items():

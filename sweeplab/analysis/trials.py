@@ -305,7 +305,7 @@ def select(runs: DataFrame, loss: str) -> Selection:
     dropped["another seed of its trial has no end"] += int((usable & ~whole).sum())
     used = runs[usable & whole]
     if used.empty:
-        raise BadInput("no run of the study has ended with a loss yet")
+        raise BadInput("no run of the study has ended with a loss")
     check_one_task(used)
     # A trial's value is the minimum of its seeds' mean curve, as reported to Optuna: the mean of minima is lower.
     by = loss

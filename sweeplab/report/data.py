@@ -154,7 +154,7 @@ class ReportData:
             BadInput: there are none.
         """
         if self.runs.empty:
-            raise BadInput("the study has no runs yet")
+            raise BadInput("the study has no runs")
 
     @property
     def loss_unit(self) -> str:
@@ -193,7 +193,7 @@ class ReportData:
             return self.law_metric
         columns = [name for name in (asked, f"best_{asked}") if name in self.runs]
         if not columns and asked not in LOSSES:
-            raise BadInput(f"no run has a {asked} yet")
+            raise BadInput(f"no run has a {asked}")
         return (columns or [asked])[0]
 
     @property

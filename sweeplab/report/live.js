@@ -146,10 +146,15 @@ function list() {
     named(cell.cell), cell.n_params.toLocaleString("en"), cell.done, loss(cell.best)]));
 }
 
+// An exponential moving average, its start at zero divided out; the loss before training would pull all others up.
 function smoothed(losses) {
   const share = Number(at("smooth").value);
-  let mean = losses[0];
-  return losses.map((value) => (mean = share * mean + (1 - share) * value));
+  let [sum, weight] = [0, 0];
+  return losses.map((value, place) => {
+    if (place === 0) return value;
+    [sum, weight] = [share * sum + (1 - share) * value, share * weight + (1 - share)];
+    return sum / weight;
+  });
 }
 
 function draw() {
@@ -173,6 +178,10 @@ function draw() {
   const later = traces.flatMap((trace) => trace.y.slice(1)), low = Math.min(...later), high = Math.max(...later), room = 0.05 * (high - low || 1);
   if (later.length) of_curves.yaxis.range = [low - room, high + room];
   const settings = { responsive: true, displayModeBar: false };
+  // Instead of axes without anything between them.
+  const nothing = (text) => ({ xaxis: { visible: false }, yaxis: { visible: false },
+    annotations: [{ text, showarrow: false, xref: "paper", yref: "paper", x: 0.5, y: 0.5, font: { color: style.color } }] });
+  Object.assign(of_curves, traces.length ? {} : nothing("no trial with an evaluation is shown"));
   Plotly.react("curves", traces, of_curves, settings).then(opens);
   const ended = [...runs.values()].filter((run) => run.ended !== null && run.value !== null && ["complete", "stopped"].includes(run.outcome) && is_shown(run));
   const trials = [...new Map(ended.sort((a, b) => a.ended - b.ended).map((run) => [`${run.cell}#${run.trial}`, run])).values()];
@@ -184,7 +193,9 @@ function draw() {
     const steps = mine.map(([, run]) => (lowest = Math.min(lowest, run.value)));
     return [marks, { x: [...marks.x, trials.length], y: [...steps, lowest], mode: "lines", line: { shape: "hv", color: colors[cell], width: 2 }, hoverinfo: "skip", name: cell }];
   }).filter((trace) => trace.x.length > 0 && Number.isFinite(trace.y.at(-1)));
-  Plotly.react("progress", bests, layout("completed trials", said.metric, trials.length), settings).then(opens);
+  const of_bests = layout("completed trials", said.metric, trials.length);
+  Object.assign(of_bests, bests.length ? {} : nothing("no completed trial is shown"));
+  Plotly.react("progress", bests, of_bests, settings).then(opens);
 }
 
 // A click on a curve or mark opens its trial.

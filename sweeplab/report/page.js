@@ -16,7 +16,7 @@ const axes = (layout, letter) => Object.keys(layout).filter((key) => new RegExp(
 
 // Narrow screens: fewer ticks, titles in two lines, small figures one below the other, as wide as it takes.
 function narrowed(data, layout) {
-  layout.margin = { ...layout.margin, r: 8 };
+  layout.margin = { ...layout.margin, r: data[0]?.type === "parcoords" ? 48 : 8 };
   const across = axes(layout, "x"), down = axes(layout, "y");
   if (across.length > 1 && across.length === down.length) {
     const gap = 0.3 / across.length;
@@ -70,7 +70,7 @@ async function draw(place) {
   }
   if (layout.legend?.yref !== "container" || !measured().height) return;
   // The legend gets its own space, so that the plot keeps its height.
-  const taken = Math.min(measured().height, 0.3 * layout.height) + 6;
+  const taken = Math.min(measured().height, Math.max(0.3 * layout.height, 88)) + 6;
   layout.legend.maxheight = taken;
   layout.height += taken;
   layout.margin.b += taken;

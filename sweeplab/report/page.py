@@ -8,7 +8,8 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -18,7 +19,7 @@ from pandas import DataFrame, Series
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from sweeplab.analysis.trials import TRIAL, grid_of, searched_of, trials_table
-from sweeplab.formatting import listed, written
+from sweeplab.formatting import listed, sentence, written
 from sweeplab.lab.showing import commands_about
 from sweeplab.records.notes import Note, read_notes
 from sweeplab.report.data import ReportData
@@ -194,7 +195,8 @@ def render(
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    sections = _sections([panel for panel in panels if not panel.missing], trials)
+    environment.filters["sentence"] = sentence
+    sections = _sections(_widened([panel for panel in panels if not panel.missing]), trials)
     has_figures = any(section.figure for section in sections)
     return environment.get_template("page.html").render(
         title=title,
@@ -225,6 +227,19 @@ def _missing(panels: Sequence[Panel]) -> dict[str, str]:
         if panel.missing:
             titles.setdefault(panel.missing, []).append(panel.title)
     return {why: listed(list(dict.fromkeys(each))) for why, each in titles.items()}
+
+
+def _widened(panels: Sequence[Panel]) -> list[Panel]:
+    """Give a panel of half the width without a neighbor the whole width."""
+    widened: list[Panel] = []
+    is_beside = False
+    for panel, after in zip_longest(panels, panels[1:]):
+        is_half = panel.width == "half"
+        if is_half and not is_beside and (after is None or after.width != "half"):
+            panel, is_half = replace(panel, width="full"), False
+        is_beside = is_half and not is_beside
+        widened.append(panel)
+    return widened
 
 
 def _sections(panels: Sequence[Panel], trials: PageTrials) -> list[_Section]:

@@ -100,6 +100,8 @@ def summarize(report: ReportData, metric: str = "best_val_loss") -> Summary:
         clauses = choice.in_words(confirming) if choice else []
         if choice and choice.expected and metric != "best_val_loss":
             clauses[0] += f", {MEASURED_ON['val_loss']}"
+        if metric != "best_val_loss":
+            evidence = replace(evidence, why=f"the trial was selected by its loss {MEASURED_ON['val_loss']}")
         text = "; ".join([_best(row, tuned, f"{unit} {measure}"), *clauses, evidence.in_words()])
         entries.append((named, text))
     for _, cell in report.confirmed[:1]:

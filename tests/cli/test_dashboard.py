@@ -187,6 +187,27 @@ def test_a_study_that_runs_is_seen_and_steered(folder: Path, tmp_path: Path) -> 
             for asked, is_some in (("n_layer=7", False), ("loss<0", False), ("loss>0", True), ("", True)):
                 page.read(f"at('filter').value = '{asked}'; at('filter').oninput()")
                 assert bool(page.read(trials)) == is_some, asked
+            drawn = "at('curves').data.map((trace) => [...trace.y])"
+            unlike = "[...curves.values()].some((points) => points.length > 2)"
+            page.wait_for(unlike)
+            page.read("at('smooth').value = 0.9; at('smooth').oninput()")
+            smooth, known = (
+                page.read(drawn),
+                page.read("at('curves').data.map((trace) => curves.get(trace.meta))"),
+            )
+            for losses, points in zip(smooth, known, strict=True):
+                assert losses[:2] == pytest.approx([loss for _, loss in points[:2]])
+                for place in range(2, len(losses)):
+                    weights = [0.9 ** (place - earlier) for earlier in range(1, place + 1)]
+                    mean = sum(w * loss for w, (_, loss) in zip(weights, points[1:], strict=False)) / sum(
+                        weights
+                    )
+                    assert losses[place] == pytest.approx(mean), (
+                        "a mean, the recent losses' weights the largest"
+                    )
+            page.read("at('smooth').value = 0; at('smooth').oninput()")
+            assert page.read(f"{drawn}[0][1] === curves.get(at('curves').data[0].meta)[1][1]")
+            assert "no completed trial is shown" in page.read("at('progress').textContent"), "no empty axes"
             page.read("document.querySelector('#running .plain').click()")
             assert page.read("dialog.open && dialog.textContent.includes('learning_rate')")
             page.read("dialog.querySelector('textarea').value = 'looks slow'")

@@ -119,7 +119,7 @@ def test_baselines_stand_beside_the_curves_and_in_the_summary(material: ReportDa
     lines = [shape for shape in curves.figure().layout.shapes if shape.y0 == 3.5]
     assert len(lines) == 1
     without = make_panel(PanelSpec("learning_curves", {"metric": "train_loss"}), material)
-    assert without.missing == "no run has a train_loss yet"
+    assert without.missing == "no run has a train_loss"
     said = [text for name, text in SUMMARIES["sweep"](material, []).entries if name == "N-gram baseline"]
     (whole,) = said
     assert whole.startswith("3.5000 nats/token, by n-grams, order 4; order 1 on: 5.00, 4.50, 4.00; ")
@@ -139,7 +139,7 @@ def test_baselines_stand_beside_the_curves_and_in_the_summary(material: ReportDa
 
 def test_what_was_confirmed_is_drawn_beside_what_was_searched(material: ReportData, tmp_path) -> None:
     material = replace(material, lab=tmp_path)
-    with pytest.raises(BadInput, match="nothing is confirmed yet: `sweeplab study confirm"):
+    with pytest.raises(BadInput, match="nothing is confirmed: `sweeplab study confirm"):
         ConfirmedPanel.of(material)
     tests = {"n_layer=1,n_embd=32": {7: 3.5, 8: 3.6, 9: 3.55}, CELL: {7: 3.0, 8: 3.1, 9: 3.05}, "lost": {}}
     found = [

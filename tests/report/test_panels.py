@@ -141,14 +141,14 @@ def test_bars_span_the_seeds_and_are_said(plant) -> None:
     ("spec", "states", "why"),
     [
         (PanelSpec("loss", {"x": "dropout"}), ["complete"], "dropout is 0.2 in every run"),
-        (LOSS, ["running"], r"no trial has ended with a best_val_loss yet \(6 running\)"),
+        (LOSS, ["running"], r"no trial has ended with a best_val_loss \(6 running\)"),
         (LOSS, ["diverged"], r"no trial has ended .*\(6 diverged\)"),
         (PanelSpec("loss", {"x": "activation"}), ["complete"], "activation is not a number"),
         (PanelSpec("loss", {"x": "betas"}), ["complete"], "betas is not a number"),
         (PanelSpec("heat_map", {"x": "n_layer", "y": "dropout"}), ["complete"], "dropout is 0.2 in every run"),
         (PanelSpec("heat_map"), ["pruned"], "no trial has ended"),
-        (PanelSpec("learning_curves", {"metric": "grad_norm"}), ["complete"], "no run has a grad_norm yet"),
-        (PanelSpec("learning_curves"), ["diverged"], r"no run has a val_loss yet \(6 diverged\)"),
+        (PanelSpec("learning_curves", {"metric": "grad_norm"}), ["complete"], "no run has a grad_norm"),
+        (PanelSpec("learning_curves"), ["diverged"], r"no run has a val_loss \(6 diverged\)"),
     ],
 )  # fmt: skip
 def test_a_panel_without_data_says_why(spec: PanelSpec, states: list[str], why: str, typed, plant) -> None:

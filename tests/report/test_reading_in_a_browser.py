@@ -244,3 +244,19 @@ def test_a_picture_of_the_first_figure_has_all_of_its_axes(width: int, pages, br
     clip = clip_of(browser, "figures[0]", width)
     assert cut_off(browser, "figures[0]", clip) == []
     assert cut_off(browser, "figures[0]", clip | {"height": clip["height"] - 60}), "it sees what is cut"
+
+
+def test_what_is_not_shown_has_its_reason_without_capitals_in_names_and_without_overlap(
+    tmp_path: Path, browser: Page
+) -> None:
+    runs = plant_sweep(3, ((1, 32), (1, 64)), loss=lambda values: 3 - 0.001 * values["n_embd"])
+    report = ReportData.of_study(runs, lambda metric: falling(runs, metric))
+    page = write_page("scaling", report, runs, tmp_path / "page", shared=tmp_path)[0]
+    opened(browser, page, 400)
+    missing = "document.querySelector('.missing')"
+    assert "n_layer is 1 in every run." in browser.read(f"{missing}.innerText")
+    assert browser.read("!document.body.innerText.includes(' yet')"), "the study is complete"
+    wide = f"[...{missing}.children].every((each) => each.scrollWidth <= each.clientWidth)"
+    assert browser.read(wide)
+    opened(browser, page, 1400)
+    assert browser.read("document.querySelectorAll('section.half').length % 2 === 0"), "no hole beside a panel"

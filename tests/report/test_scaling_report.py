@@ -119,7 +119,7 @@ def test_a_report_without_runs_says_so(tmp_path: Path) -> None:
     page = Page(write_scaling(DataFrame(), DataFrame(), tmp_path).read_text())
     assert not page.figures
     assert (
-        page.words.count("The study has no runs yet.") == 1
+        page.words.count("The study has no runs.") == 1
     )  # each reason once, beside the titles of all it is for
     assert all(each.title in page.words for each in read_dashboard().panels)
     assert {path.name for path in tmp_path.iterdir()} == FILES

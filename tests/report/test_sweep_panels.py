@@ -55,8 +55,8 @@ def two() -> ReportData:
 # What planted studies have nothing of.
 MISSING = {
     "regions": "no trial diverged or failed",
-    "confirmed": "nothing is confirmed yet",
-    "timeline": "no run has ended yet",  # planted runs have no folders
+    "confirmed": "nothing is confirmed",
+    "timeline": "no run has ended",  # planted runs have no folders
 }
 
 

@@ -376,7 +376,7 @@ class ConfirmedPanel(Panel, name="confirmed", heading="Confirmed on fresh seeds"
         confirmed = report.confirmed
         if not confirmed:
             raise BadInput(
-                "nothing is confirmed yet: `sweeplab study confirm NAME` trains the best with fresh seeds"
+                "nothing is confirmed: `sweeplab study confirm NAME` trains the best with fresh seeds"
             )
         of_studies = len({study for study, _ in confirmed}) > 1
         rows = [_confirmed(study, cell) for study, cell in confirmed]

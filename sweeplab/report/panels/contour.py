@@ -14,7 +14,7 @@ from sweeplab.report.data import ReportData
 from sweeplab.report.options import Params
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.panels.sweep import SpacePanel, axis_of, drawn_trials, hover_of, paired
-from sweeplab.report.style import GREY, STATE_COLORS, Axis, Figure, Look, name_rows
+from sweeplab.report.style import GREY, STATE_COLORS, Axis, Figure, Look, name_rows, spaced
 
 _GRID = 30  # places along each side of a map
 _FEWEST = 5  # trials for a map
@@ -80,7 +80,7 @@ class TimelinePanel(Panel, name="timeline", source="sweeps"):
                     place = {"study": study, "cell": run.cell, "trial": run.trial, "seed": run.seed}
                     rows.append(place | {"state": str(end.state), "begin": start.started, "end": end.ended})
         if not rows:
-            raise BadInput("no run has ended yet")
+            raise BadInput("no run has ended")
         data = DataFrame(rows).sort_values("begin", ignore_index=True)
         first = float(data["begin"].min())
         notes = [f"From {to_datetime(first, unit='s'):%Y-%m-%d %H:%M} UTC."]
@@ -105,7 +105,10 @@ class TimelinePanel(Panel, name="timeline", source="sweeps"):
                 "<br>%{base:.1f} to %{customdata[3]:.1f} s<extra></extra>",
                 meta={"trials": list(zip(rows["study"], rows["cell"], rows["trial"], strict=True))},
             )
-        name_rows(figure, [f"#{trial}" if len(data) <= 40 else "" for trial in data["trial"]])
+        names = data["trial"].map("#{}".format)
+        if data["cell"].nunique() > 1:
+            names = data["cell"].map(spaced) + " " + names
+        name_rows(figure, [name if len(data) <= 40 else "" for name in names])
         height = max(160, min(640, 110 + 16 * len(data)))
         figure.update_layout(
             xaxis=self.x.over(0.0, float(data["end"].max()) or 1.0), height=height, showlegend=True

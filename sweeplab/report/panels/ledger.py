@@ -74,7 +74,7 @@ class CalibrationPanel(Panel, name="calibration"):
     def _of(cls, report: ReportData) -> Panel:
         calibration = calibrate(_outcomes(report))
         if not calibration.n:
-            raise BadInput("no forecast of the study has been scored yet")
+            raise BadInput("no forecast of the study has been scored")
         plain = asdict(calibration)
         scored, of = several(calibration.n_forecasts, "scored forecast"), several(calibration.n, "run")
         ratios = {name: each.ratio for name, each in calibration.crps.items() if each.ratio is not None}

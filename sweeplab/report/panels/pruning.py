@@ -116,7 +116,7 @@ class ComputePanel(Panel, name="compute", heading="Where compute and time went",
         for what in ("flops", "seconds"):
             table[f"share of {what}"] = table[what] / table.groupby("study")[what].transform("sum")
         if not table["flops"].sum() > 0:
-            raise BadInput("no run has trained a step yet")
+            raise BadInput("no run has trained a step")
         states = report.runs.groupby("study")["state"]
         notes = [
             f"{study}: {short(float(row['flops']))} FLOPs, {duration(float(row['seconds']))} of run time "

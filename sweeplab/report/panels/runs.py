@@ -89,7 +89,9 @@ class CurvesPanel(Panel, name="learning_curves"):
         drawn = drawn.sort_values(["n_params", *_RUN, "x"], ignore_index=True)
         left_out = states_in_words(runs.loc[~runs.index.isin(kept.index), "state"])
         if drawn.empty:
-            raise BadInput(f"no run has a {metric} yet ({left_out})".removesuffix(" ()"))
+            raise BadInput(f"no run has a {metric} ({left_out})".removesuffix(" ()"))
+        if drawn["x"].nunique() == 1 and not drawn["best"].any():
+            raise BadInput("no run has two evaluations")  # a faint line needs them
         by_x = drawn[drawn["best"]].groupby([*TRIAL, "n_params", "x"], sort=False)
         notes = [
             "Bold: the best trial; colored: the best of each cell, mean of its seeds; faint: every run, pruned too."
@@ -186,7 +188,7 @@ class SamplePanel(TablePanel, name="sample", heading="What the best run writes")
         for sample in samples:
             asked = {name: sample[name] for name in ("temperature", "top_k", "top_p", "seed")}
             how = ", ".join(f"{name} {rounded(each)}" for name, each in asked.items() if each is not None)
-            notes.append(f"Run {sample['run']}, {where}: generated text is dark, with {how}.")
+            notes.append(f"Run {sample['run']}, {where}: its prompt is gray; with {how}.")
             head = [(False, f"{sample['run']}\n\n")] * (len(samples) > 1)
             texts.append([*head, *parts(sample["prompt"], sample["text"])])
         text = [*texts[0], *(piece for pieces in texts[1:] for piece in [(False, "\n\n\n"), *pieces])]
@@ -432,14 +434,14 @@ class HeatMapPanel(LossMap, name="heat_map", heading="Best loss of each cell"):
 def _check_comparable(column: str, runs: DataFrame, shown: DataFrame, metric: str) -> None:
     """Raise BadInput unless there are losses to compare over a column of numbers that differ between runs."""
     if runs.empty:
-        raise BadInput("the study has no runs yet")
+        raise BadInput("the study has no runs")
     if column not in runs:
         raise BadInput(f"the runs have no {column}")
     values = finite(runs, column)
     if values.isna().all() and runs[column].notna().any():
         raise BadInput(f"{column} is not a number")
     if not shown["state"].isin(VALUED).any():
-        raise BadInput(f"no trial has ended with a {metric} yet ({states_in_words(runs['state'])})")
+        raise BadInput(f"no trial has ended with a {metric} ({states_in_words(runs['state'])})")
     if values.nunique() == 1:
         raise BadInput(f"{column} is {written(values.iloc[0])} in every run")
 

@@ -72,7 +72,7 @@ class HistoryPanel(Panel, name="optimization_history", source="sweeps"):
             note, where = "Mean over the cells that all studies have.", " in a cell that all studies have"
         data = pd.concat(tables, ignore_index=True)
         if data.empty:
-            raise BadInput(f"no trial has ended yet{where}")
+            raise BadInput(f"no trial has ended{where}")
         x, y = Axis("trial", "trials in the cell"), Axis("best", report.loss_title)
         return cls(data=data, notes=(note,), x=x, y=y)
 
@@ -117,7 +117,7 @@ class EdfPanel(Panel, name="edf", heading="Empirical distribution function", sou
         trials["share"] = trials.groupby("study")["loss"].rank(method="max") / counts
         data = trials[trials["loss"].notna()].sort_values(["study", "loss"], kind="stable")
         if data.empty:
-            raise BadInput("no trial has ended yet")
+            raise BadInput("no trial has ended")
         return cls(
             data=data[["study", "cell", "trial", "loss", "share"]].reset_index(drop=True),
             notes=("Trials that were pruned, diverged or failed count in the total and never reach a loss.",),
@@ -438,7 +438,7 @@ def drawn_trials(report: ReportData) -> tuple[DataFrame, Axis]:
     """Return the trials and the axis of their losses; `drawn` marks all, or the best and an even choice of the rest."""
     data = _trials(report)
     if not has_ended(data).any():
-        raise BadInput("no trial has ended with a value yet")
+        raise BadInput("no trial has ended with a value")
     best = data["standing"].rank(method="first") <= MOST_DRAWN // 2
     others = np.flatnonzero(~best)
     chosen = np.linspace(0, len(others) - 1, MOST_DRAWN - int(best.sum())).astype(int)
