@@ -214,7 +214,9 @@ def own_columns(known: Sequence[str]) -> dict[str, str]:
     columns: dict[str, str] = {}
     for name in known:
         for role in ROLES:
-            if name == role or (role not in columns and role in (name.lower(), _unit(name, role)[0].lower())):
+            if name == role or (
+                role not in columns and role in (name.lower(), _called(_unit(name, role)[0]))
+            ):
                 columns[role] = name
     return columns
 

@@ -264,6 +264,8 @@ def points_of_frame(
     check_of_a_file(chosen, source, wanted)
     if chosen.flops == "6nd":
         wanted.pop("flops", None)
+    if {"params", "flops"} <= wanted.keys():  # a law of N alone would take what tokens do for noise
+        wanted.setdefault("tokens", FOLLOWING["tokens"][0])
     points = points_of(frame, wanted, source, rows=chosen.rows)
     meanings = {
         role: f"{words}, by its name" for role, words in points.conventions.items() if role in guessed

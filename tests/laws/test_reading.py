@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeplab.errors import BadInput
+from sweeplab.laws.columns import Conventions
 from sweeplab.laws.points import Points, read_points
 from sweeplab.laws.reading import LEFT_OUT, SUFFIXES, read_frame
 
@@ -118,8 +119,17 @@ def test_tokens_per_parameter_give_the_tokens(name: str, tmp_path: Path) -> None
 def test_names_of_parameters(name: str, tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     path.write_text(f"{name},Training FLOP,summary/val_loss\n1e6,1e14,4\n2e6,4e14,3.5\n")
-    points = read_points(path, {"tokens": "C/6N"})
+    points = read_points(path)
     np.testing.assert_allclose(points.columns["tokens"], [1e14 / 6e6, 4e14 / 12e6])
+
+
+def test_names_of_exported_runs_are_those_of_roles_and_flops_give_the_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text("summary/params,config/flops,summary/loss\n1e6,1e14,4\n2e6,4e14,3.5\n3e6,9e14,3.2\n")
+    points = read_points(path)
+    assert points.columns["tokens"] == pytest.approx([1e14 / 6e6, 4e14 / 12e6, 9e14 / 18e6])
+    assert points.conventions["tokens"] == "C/6N"
+    assert "tokens" not in read_points(path, conventions=Conventions(flops="6nd")).columns
 
 
 def test_runs_exported_with_inner_objects(tmp_path: Path) -> None:
