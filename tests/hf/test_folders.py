@@ -284,6 +284,18 @@ def test_every_architecture_has_runs_here() -> None:
     assert written == ARCHITECTURES.keys() - {"roberta", "distilbert"}, "what these express, BERT does, too"
 
 
+def test_barts_head_has_a_bias_where_its_file_has_one(tmp_path: Path) -> None:
+    for head_bias in (True, False):
+        run = run_of(small(BART, head_bias=head_bias))
+        export_run(run, tmp_path / "bart", force=True)
+        assert ("final_logits_bias" in load_file(tmp_path / "bart/model.safetensors")) is head_bias
+        import_folder(tmp_path / "bart", tmp_path / "run", "back", force=True)
+        assert load_checkpoint(tmp_path / "run").model.shape.has_head_bias is head_bias
+    rewritten(tmp_path / "bart", decoder_ffn_dim=7)
+    with pytest.raises(BadInput, match="decoder_ffn_dim 7, which differs from encoder_ffn_dim; allowed: 32"):
+        import_folder(tmp_path / "bart", tmp_path / "run", "back", force=True)
+
+
 @pytest.mark.parametrize(
     ("model_type", "count"),
     [

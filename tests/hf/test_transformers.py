@@ -14,7 +14,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hf.models import BERT, EXPRESSIBLE, GPT2, LLAMA, T5, logits_of, random_shapes, run_of, small, tokens_of
+from hf.models import (
+    BART,
+    BERT,
+    EXPRESSIBLE,
+    GPT2,
+    LLAMA,
+    MIXTRAL,
+    T5,
+    logits_of,
+    random_shapes,
+    run_of,
+    small,
+    tokens_of,
+)
 from trained import run_in
 
 from sweeplab.data.tokenizers import TOKENIZERS
@@ -201,7 +214,11 @@ def test_a_model_of_theirs_computes_the_same_here_and_back_there(name: str, tmp_
     check_same(run, opened(tmp_path / "back", run.model.shape))
 
 
-@pytest.mark.parametrize(("base", "padded"), [(BERT, "lengths"), (T5, "source_lengths")], ids=["bert", "t5"])
+@pytest.mark.parametrize(
+    ("base", "padded"),
+    [(BERT, "lengths"), (T5, "source_lengths"), (BART, "source_lengths")],
+    ids=["bert", "t5", "bart"],
+)
 def test_padding_is_unseen_there_too(base: dict[str, Any], padded: str, tmp_path: Path) -> None:
     run, lengths = run_of(small(base)), torch.tensor([4, 7])
     export_run(run, tmp_path)
@@ -246,7 +263,9 @@ def test_special_tokens_are_told_there(tmp_path: Path) -> None:
     assert (config.decoder_start_token_id, config.pad_token_id) == (259, 258)
 
 
-@pytest.mark.parametrize("base", [GPT2, LLAMA, T5], ids=["gpt2", "llama", "t5"])
+@pytest.mark.parametrize(
+    "base", [GPT2, LLAMA, MIXTRAL, T5, BART], ids=["gpt2", "llama", "mixtral", "t5", "bart"]
+)
 def test_their_generate_goes_on_as_ours_would(base: dict[str, Any], tmp_path: Path) -> None:
     run = run_of(small(base, block_size=16))
     export_run(run, tmp_path)
