@@ -259,4 +259,6 @@ def test_what_is_not_shown_has_its_reason_without_capitals_in_names_and_without_
     wide = f"[...{missing}.children].every((each) => each.scrollWidth <= each.clientWidth)"
     assert browser.read(wide)
     opened(browser, page, 1400)
-    assert browser.read("document.querySelectorAll('section.half').length % 2 === 0"), "no hole beside a panel"
+    assert browser.read("document.querySelectorAll('section.half').length % 2 === 0"), (
+        "no hole beside a panel"
+    )
