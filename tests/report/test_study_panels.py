@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+from analysis.planted_sweep import plant_sweep
 from report.scaling_page import write_scaling
 
 from sweeplab.analysis.ledger import FILE_NAME, LedgerEntry, append
@@ -135,3 +137,17 @@ def test_a_study_too_small_for_a_law_says_so_in_one_line(tmp_path: Path, plant) 
     text = page.read_text()
     assert text.count("<dd>2 rows for the 3 parameters of power-n; it needs 4 or more.</dd>") == 1
     assert "with its 90% band" not in text
+
+
+def test_families_that_lack_a_size_of_another_are_lines_too() -> None:
+    parts = []
+    for key, (family, depth) in enumerate(
+        (("decoder", np.nan), ("encoder_decoder", 2), ("encoder_decoder", 4))
+    ):
+        part = plant_sweep(2, ((2, 32), (2, 64)), loss=lambda values: 3 - 0.001 * values["n_embd"], key=key)
+        part["cell"] += f",family={family},n_encoder_layer={depth}"
+        parts.append(part.assign(family=family, n_encoder_layer=depth))
+    report = ReportData.of_study(pd.concat(parts, ignore_index=True), lambda metric: pd.DataFrame())
+    panel = make_panel(PanelSpec("loss", {"x": "n_embd", "lines": ["n_encoder_layer", "family"]}), report)
+    assert not panel.missing and panel.figure().data
+    assert set(panel.data["n_encoder_layer"]) == {"none", "2", "4"}

@@ -27,7 +27,7 @@ from sweeplab.cli.options import (
 )
 from sweeplab.cli.printing import Answer, cell_text, print_answer, print_rows, say, say_start
 from sweeplab.cli.study.manage import new_file
-from sweeplab.formatting import bytes_in_words, duration, yaml_text
+from sweeplab.formatting import bytes_in_words, duration
 
 if TYPE_CHECKING:
     from sweeplab.analysis.transferring import Transferred
@@ -89,7 +89,7 @@ def _print_prediction(answer: Mapping[str, Any]) -> None:
     rows = [
         {
             "": name,
-            "value": yaml_text(entry["value"]),
+            "value": cell_text(entry["value"]),
             "low": cell_text(entry["low"]),
             "high": cell_text(entry["high"]),
             "verdict": entry["verdict"],

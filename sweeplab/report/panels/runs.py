@@ -250,6 +250,9 @@ class LossPanel(Panel, name="loss"):
         _check_comparable(x, runs, shown, metric)
         grid = [name for name in grid_of(runs, report.design) if name in runs]
         lines, joined = _lines_over(x, [name for name in lines if name in runs], grid, shown)
+        for name in lines:
+            if shown[name].isna().any():  # the cells of another family lack it
+                shown[name] = shown[name].map(written)
         shown["line"] = _labels(shown, lines)
         # In a study of one cell the sizes are searched: the line joins the best trial of each size.
         by = ["cell"] if runs["cell"].nunique() > 1 else ["line", "x"]
