@@ -255,8 +255,9 @@ class StudyFolder:
 
     @property
     def main_page(self) -> str:
-        """Return the page that its run ends with: of its sizes, or of its trials if it has one cell."""
-        if len(self.read_if_written(self.plan_file).get("cells", ())) == 1:
+        """Return the page that its run ends with: of its sizes, or of its trials if all cells are of one size."""
+        cells = self.read_if_written(self.plan_file).get("cells", ())
+        if len({(cell["n_params"], cell["train_tokens"]) for cell in cells}) == 1:
             return "sweep"
         return "scaling"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ import sweeplab
 from sweeplab.analysis.studies import Studies
 from sweeplab.api import Study, report_data
 from sweeplab.formatting import sentence
+from sweeplab.records.folders import StudyFolder
 from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import make_panel, read_dashboard
 from sweeplab.report.summary import SUMMARIES, Summary
@@ -124,6 +126,15 @@ def test_what_limited_the_best_trials_is_on_the_first_screen(page: str, tmp_path
     report = ReportData.of_study(runs, DataFrame(), Studies(runs, {}, {}), tmp_path)
     told = [text for name, text in SUMMARIES[page](report, []).entries if name == "To change"]
     assert told == [" ".join(sentence(finding.in_words()) for finding in findings)] and len(findings) == 2
+
+
+@pytest.mark.parametrize(("sizes", "page"), [([9], "sweep"), ([9, 9], "sweep"), ([9, 16], "scaling")])
+def test_a_study_of_one_size_ends_with_the_page_of_its_trials(sizes, page: str, tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path, "study")
+    folder.plan_file.parent.mkdir(parents=True)
+    cells = [{"n_params": size, "train_tokens": 100} for size in sizes]
+    folder.plan_file.write_text(json.dumps({"cells": cells}))
+    assert folder.main_page == page
 
 
 @pytest.mark.slow
