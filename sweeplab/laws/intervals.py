@@ -496,6 +496,8 @@ def _end(fit: Fit, side: int, value: float, direction: Array, spread: float, all
 
 
 def _between(inner: tuple[float, float, Array], outer: tuple[float, float], limit: float) -> float:
+    if outer[1] <= inner[1]:  # the rows have no noise: nothing rises
+        return float(outer[0])
     part = (limit - inner[1]) / (outer[1] - inner[1])
     return float(inner[0] + min(max(part, 0.0), 1.0) * (outer[0] - inner[0]))
 

@@ -27,7 +27,7 @@ HYPERPARAMETERS = {"block_size", "n_embd", "max_new_tokens"}  # where these are,
 # What depends on the machine, the moment or the version.
 _MEASURED = re.compile(
     r"(^|[._ ])(seconds?|time|started|ended|pid|timestamp|utc|host|user|commit|dirty|python|torch|sweeplab"
-    r"|sources|mlflow|cpu|platform|packages|loadavg|cores|text|library|tokens_per_second|slot_steps|found|cure|(size|free)_bytes)$"
+    r"|sources|mlflow|cpu|dtype_by|platform|packages|loadavg|cores|text|library|tokens_per_second|slot_steps|found|cure|(size|free)_bytes)$"
 )
 _HIDDEN = (
     (re.compile(r"(about |under )?\S+( to \S+)? more, by"), "<left> more, by"),
