@@ -228,9 +228,11 @@ def tuned_runs(
     """Return the runs of studies that ended, with the values that their files search; a row per seed.
 
     Raises:
-        BadInput: the errors of `runs_of_frame`.
+        BadInput: no run has ended with a loss, or one of the errors of `runs_of_frame`.
     """
     ended = runs[[RunState(state).has_value for state in runs["state"]]]
+    if ended.empty:
+        raise BadInput(f"no run of {source} has ended with a loss")
     table, words_of = counted(ended, conventions or Conventions())
     roles = {role: role for role in ("params", "tokens", "loss") if role in table} | dict(columns or {})
     read = runs_of_frame(table, source, roles, named, only=searched_of(ended, design))

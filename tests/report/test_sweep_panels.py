@@ -174,6 +174,13 @@ def test_a_sweep_without_pruning_or_divergence_says_so() -> None:
     material = ReportData.of_study(runs, speeds(runs))
     assert make_panel(PanelSpec("pruning"), material).missing == "no trial was pruned"
     assert make_panel(PanelSpec("regions"), material).missing == "no trial diverged or failed"
+    lost = ReportData.of_study(runs.assign(state="failed"), speeds(runs))
+    assert (
+        f"{len(runs)} of {len(runs)} runs diverged or failed"
+        in make_panel(PanelSpec("regions"), lost).missing
+    )
+    why = make_panel(PanelSpec("best_values"), lost).missing
+    assert why.startswith("no run of") and why.endswith("has ended with a loss")
     few = ReportData.of_study(runs.groupby("cell").head(1), speeds(runs))
     assert "importances need 10 or more trials" in make_panel(PanelSpec("param_importances"), few).missing
 

@@ -21,6 +21,7 @@ from sweeplab.analysis.costs import (
     saved,
     spent,
 )
+from sweeplab.analysis.trials import LOST
 from sweeplab.errors import BadInput
 from sweeplab.formatting import duration, several, short, written
 from sweeplab.laws.intervals import LEVEL
@@ -70,7 +71,7 @@ class PruningPanel(Panel, name="pruning", heading="What pruning saved", source="
         by_study = [cells for cells in map(saved, sweeps) if cells]
         every = [cell for cells in by_study for cell in cells]
         if not any(cell.n_pruned for cell in every):
-            raise BadInput("no trial was pruned" + " yet" * (not every))
+            raise BadInput("no trial was pruned")
         costs = [cost(sweep, report.audited(sweep.name)) for sweep in sweeps if report.audited(sweep.name)]
         totals = [_total(cells) for cells in by_study]
         rows = totals
@@ -167,8 +168,11 @@ class RegionsPanel(TablePanel, name="regions", heading="Where trials diverged or
         sweeps = report.sweeps
         ranges = [each for sweep in sweeps for each in regions(sweep)]
         if not ranges:
-            ended = sum(len(sweep.ended) for sweep in sweeps)
-            raise BadInput("no trial diverged or failed" + " yet" * (not ended))
+            lost = int(report.runs["state"].isin(LOST).sum())
+            if lost:
+                seen = f"{lost} of {several(len(report.runs), 'run')} diverged or failed"
+                raise BadInput(f"{seen}: too few, or too many, to compare ranges")
+            raise BadInput("no trial diverged or failed")
         n_found = sum(each.verdict == FOUND for each in ranges)
         names = [*["study"] * (len(sweeps) > 1), "state", "hyperparameter", "range"]
         shown = [
