@@ -192,7 +192,10 @@ def test_a_run_of_pairs_learns_which_answers_are_preferred(cli, folder: Path, mo
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri(folder / "lab"))
     tracked = mlflow.search_runs(search_all_experiments=True)
     assert 1.0 in set(tracked["metrics.reward_accuracy"]) and tracked["metrics.best_reward_margin"].max() > 1
-    assert set(tracked["params.beta"].dropna()) == {str(run.read_start().values.beta) for run in runs}
+    betas = {run.read_start().values.beta for run in runs}
+    assert set(tracked["params.beta"].dropna()) == {str(float(f"{beta:.4g}")) for beta in betas}
+    exact = tracked["tags.sweeplab.searched"].dropna().map(json.loads)
+    assert {searched["beta"] for searched in exact if "beta" in searched} == betas
 
 
 @pytest.mark.parametrize("plugin", ["tagging", "similarity", "preference"])
