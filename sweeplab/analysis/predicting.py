@@ -134,9 +134,8 @@ def predict_size(
     spec = _one_cell(
         folder, [*(f"{name}={yaml_text(value.value)}" for name, value in values.items()), *sizes]
     )
-    (target, *_), _ = cell_targets(
-        spec, folder.lab, counting
-    )  # of the study that runs, not of one that searches
+    # The run belongs to the study that is written, which searches nothing.
+    (target, *_), _ = cell_targets(spec, folder.lab, counting)
     beyond = {name: factor for name, factor in laws.get("beyond", {}).items() if factor > 1.001}
     return Prediction(spec, target, values, beyond, laws.get("regret"), law, loss, why_none)
 

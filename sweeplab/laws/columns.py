@@ -214,9 +214,8 @@ def own_columns(known: Sequence[str]) -> dict[str, str]:
     columns: dict[str, str] = {}
     for name in known:
         for role in ROLES:
-            if name == role or (
-                role not in columns and role in (name.lower(), _called(_unit(name, role)[0]))
-            ):
+            alike = role in (name.lower(), _called(_unit(name, role)[0]))
+            if name == role or (alike and role not in columns):
                 columns[role] = name
     return columns
 

@@ -546,16 +546,14 @@ def path_of(points: Points) -> TokenPath | None:
         return None
     x, y = (np.log(points.columns[name]) for name in ("params", "tokens"))
     slope, _ = np.polyfit(x, y, 1)
-    if (
-        abs(slope - 1) < STRAIGHT
-    ):  # continued, a slope that is off by chance would leave a ratio that all rows have
+    # Continued, a slope that is off by chance would leave a ratio that all rows have.
+    if abs(slope - 1) < STRAIGHT:
         slope = 1.0
     spread = float(np.std(y - y.mean() - slope * (x - x.mean())))
     if spread > min(ON_PATH, ON_PATH * float(np.ptp(y))):
         return None
-    spread *= math.sqrt(
-        len(x) / max(len(x) - 2, 1)
-    )  # a line through few rows lies closer to them than to others
+    # A line through few rows lies closer to them than to others.
+    spread *= math.sqrt(len(x) / max(len(x) - 2, 1))
     return TokenPath(float(slope), math.exp(x.mean()), math.exp(y.mean()), spread, float(x.var() * len(x)))
 
 
