@@ -36,6 +36,7 @@ from sweeplab.lab.listing import StudyState, StudyTrials, cell_limits, read_tria
 from sweeplab.lab.showing import baselines_in_words, commands_about
 from sweeplab.laws.assessment import IDENTIFIED, NOT_IDENTIFIED, WEAK, Assessment
 from sweeplab.laws.evidence import chosen_best
+from sweeplab.laws.forms import LAWS, N_OPT, RATIO
 from sweeplab.laws.misfit import FLAGGED
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import MEASURED_ON, RunState
@@ -47,8 +48,8 @@ from sweeplab.report.style import spaced
 # At most this many different settings are named.
 _MOST_SETTINGS = 8
 _N_GRAMS = "N-gram baseline"
-_EXPONENTS = ("alpha", "beta", "N_opt exponent")
-_ANSWERS = ("alpha", "beta", "gamma", "tokens per parameter")
+_EXPONENTS = (*dict.fromkeys(name for law in LAWS.values() for name, _ in law.powers), N_OPT)
+_ANSWERS = (*_EXPONENTS[:-1], *filter(None, (law.power for law in LAWS.values())), RATIO)
 Entries = list[tuple[str, str]]
 
 

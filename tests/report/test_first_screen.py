@@ -18,10 +18,11 @@ import sweeplab
 from sweeplab.analysis.studies import Studies
 from sweeplab.api import Study, report_data
 from sweeplab.formatting import sentence
+from sweeplab.laws.forms import LAWS, Law, parameters_of
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import make_panel, read_dashboard
-from sweeplab.report.summary import SUMMARIES, Summary
+from sweeplab.report.summary import SUMMARIES, Summary, _law_in_words
 from sweeplab.study.search import Range
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep import steering
@@ -170,3 +171,22 @@ def test_a_page_opens_with_the_state_of_its_study(tiny: Callable[..., StudySpec]
         said = answers(wild, page)
         assert said.answers[0].startswith("All 4 runs diverged, learning_rate ")
         assert "study run wild" in said.then and "--search learning_rate" in said.then
+
+
+@pytest.mark.parametrize("value", [None, 0.5])
+@pytest.mark.parametrize("law", LAWS.values(), ids=lambda law: law.name)
+def test_every_law_is_put_into_words_whether_or_not_its_exponents_are_identified(law: Law, value) -> None:
+    number = {"value": value, "low": 0.1, "high": 0.9, "verdict": "weak"}
+    names = [quantity.name for quantity in parameters_of(law, dict.fromkeys(law.columns, 0.0))]
+    fitted = {
+        "law": law.name,
+        "formula": law.formula,
+        "parameters": dict.fromkeys(names, number),
+        "derived": {},
+    }
+    first = law.powers[0][0]
+    assert _law_in_words(fitted | {"n_points": 9}).startswith(
+        f"No exponent is identified by these 9 points yet: in the law {law.name}, {law.formula}, {first} is between"
+        if value is None
+        else f"The law {law.name}, {law.formula}: weak: {first} 0.5 (0.1 to 0.9)"
+    )
