@@ -62,7 +62,7 @@ class Page:
     async def _answer(self, number: int, method: str, parameters: dict[str, Any]) -> dict[str, Any]:
         await self.socket.send_str(json.dumps({"id": number, "method": method, "params": parameters}))
         while True:
-            message = json.loads((await self.socket.receive(timeout=60)).data)
+            message = json.loads((await self.socket.receive(timeout=300)).data)
             if message.get("id") == number:
                 if "navigated" in message.get("error", {}).get("message", ""):
                     return {"result": {}}  # the page led to another one meanwhile

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,19 +25,34 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 settings.register_profile("suite", deadline=None, max_examples=25)
 settings.register_profile("whole", deadline=None)
 settings.load_profile("suite")
-LONGEST_FIRST = ("faults", "ray", "slurm", "browser", "postgres", "slow")
+# Files come by their last mark here, those without one at the end. What starts servers and clusters is the longest and
+# the first that a slow machine has no time for.
+LONG = ("slow", "postgres", "browser", "faults", "slurm", "ray")
+BEGAN = time.monotonic()
 # What is imported while tests are collected stays: looking for garbage in it took a tenth of the suite's time.
 gc.disable()
 
 
 @pytest.hookimpl(trylast=True)  # of the tests that are left
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the files whose tests take longest come first: one that begins last keeps all processes but one waiting."""
+    """Let files with long tests come first: one that begins last keeps all processes but one waiting."""
     ranks: dict[Path, int] = {}
     for item in items:
-        found = [at for at, mark in enumerate(LONGEST_FIRST) if item.get_closest_marker(mark)]
-        ranks[item.path] = min([ranks.get(item.path, len(LONGEST_FIRST)), *found])
-    items.sort(key=lambda item: ranks[item.path])
+        marked = [at for at, mark in enumerate(LONG) if item.get_closest_marker(mark)]
+        ranks[item.path] = max([ranks.get(item.path, -1), *marked])
+    items.sort(key=lambda item: ranks[item.path] % (len(LONG) + 1))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--minutes", type=float, help="begin no test with a mark for long ones after so many minutes"
+    )
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    minutes = item.config.getoption("minutes")
+    if minutes and time.monotonic() - BEGAN > 60 * minutes and any(map(item.get_closest_marker, LONG)):
+        pytest.skip(f"this machine has taken {minutes:g} minutes for other tests")
 
 
 def pytest_collection_finish() -> None:

@@ -203,7 +203,7 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
         writer.stdin.write("go\n")
         writer.stdin.flush()
     for writer in writers:
-        writer.communicate(timeout=60)
+        writer.communicate(timeout=300)
         assert writer.returncode == 0
     said = [(entry.forecast["by"], entry.forecast["k"]) for entry in read_chain(path).entries]
     assert sorted(said) == [(name, k) for name in "ab" for k in range(n)]

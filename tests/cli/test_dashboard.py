@@ -31,7 +31,7 @@ ASK = """
 import sys, urllib.error, urllib.request
 for address in sys.argv[1:]:
     try:
-        print(urllib.request.urlopen(address, timeout=60).status)
+        print(urllib.request.urlopen(address, timeout=300).status)
     except urllib.error.HTTPError as error:
         print(error.code)
 """
@@ -57,7 +57,7 @@ def ask(url: str, content: object = None, **headers: str) -> tuple[int, str]:
     data = None if content is None else json.dumps(content).encode()
     request = urllib.request.Request(url, data, {name.capitalize(): value for name, value in headers.items()})
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -119,7 +119,7 @@ def test_odd_requests_are_refused(finished) -> None:
         for content in odd:
             request = urllib.request.Request(url.replace("/?", "/order?"), content)
             with pytest.raises((urllib.error.URLError, ConnectionError)) as refused:
-                urllib.request.urlopen(request, timeout=60)
+                urllib.request.urlopen(request, timeout=300)
             # A server that reads no further may close the connection before the whole request is sent.
             if isinstance(refused.value, urllib.error.HTTPError):
                 said = json.loads(refused.value.read())["error"]
@@ -255,7 +255,7 @@ def test_a_study_that_runs_is_seen_and_steered(folder: Path, tmp_path: Path) -> 
             }
             page.open(panels)
             page.wait_for("document.querySelectorAll('.figure .main-svg').length > 0")
-        assert run.wait(timeout=60) == 130
+        assert run.wait(timeout=300) == 130
     finally:
         run.kill()
         run.wait()

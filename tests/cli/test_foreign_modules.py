@@ -90,7 +90,7 @@ def test_no_command_runs_them_nor_what_it_starts(planted: Path, monkeypatch: pyt
             asked = urllib.request.Request(f"{address}{order}?study=tiny", json.dumps(content).encode())
             with urllib.request.urlopen(asked, timeout=300) as answer:
                 said = json.loads(answer.read())
-        with urllib.request.urlopen(said["charts"].partition("#")[0] + "/", timeout=60) as answer:
+        with urllib.request.urlopen(said["charts"].partition("#")[0] + "/", timeout=300) as answer:
             assert b"<title>MLflow</title>" in answer.read()
         wait_until_idle(study)
         page.send_signal(signal.SIGINT)

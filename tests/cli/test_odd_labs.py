@@ -185,10 +185,10 @@ def test_such_a_lab_is_shown_in_mlflow(read_only: Path) -> None:
         asked = urllib.request.Request(
             f"{said['server']}/api/2.0/mlflow/runs/search", body, {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(asked, timeout=60) as answer:
+        with urllib.request.urlopen(asked, timeout=300) as answer:
             runs = json.load(answer)["runs"]
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
     assert len(runs) == 5 and all(
         each["info"]["artifact_uri"].startswith(read_only.as_uri()) for each in runs
     )

@@ -237,8 +237,8 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path
     ]
     assert "long: 1 of 2 trials" in followers[0].stderr.readline()
     assert cli("study", "stop", "long").code == 0
-    assert process.wait(timeout=60) == 130
-    watched, logged = (follower.communicate(timeout=60)[0] for follower in followers)
+    assert process.wait(timeout=300) == 130
+    watched, logged = (follower.communicate(timeout=300)[0] for follower in followers)
     assert [follower.returncode for follower in followers] == [130, 0]
     assert "long: interrupted; runs: 1 stopped, 2 waiting" in watched
     assert "study: stop\n" in logged and "study: ended: interrupted" in logged

@@ -22,7 +22,8 @@ from typer.main import get_command
 import sweeplab.cli
 from sweeplab.records.folders import StudyFolder
 
-# Runs commands, one a line as JSON, in one process, and prints how each ended; a server is closed at once.
+# Runs commands, one a line as JSON, in one process, and prints how each ended; a server is closed at once, and little
+# is measured.
 CODE = """\
 import contextlib, io, json, os, sys, traceback
 asked = os.open("asked.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -31,10 +32,11 @@ def note(event, values):
         os.write(asked, f"{values}\\n".encode())
 sys.addaudithook(note)
 from sweeplab.cli import main
-from sweeplab.sweep import measuring, planning
+from sweeplab.sweep import choosing, measuring, planning
 from sweeplab.tracking import pages
 measuring.ALL_SECONDS = planning.MOST_PLANNED_FLOPS = 0.0
 measuring.FEWEST_ROUNDS = 1
+choosing.compiling_pays = lambda values, n_steps: False  # a compiler's minute in each of the tests below
 pages.PagesServer.wait_until_ready = lambda self: sys.exit(0)
 for line in sys.stdin:
     sys.argv = ["sweeplab", *json.loads(line)]

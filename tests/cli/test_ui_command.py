@@ -57,7 +57,7 @@ def test_it_outlives_its_terminal_under_nohup(finished) -> None:
         process.send_signal(signal.SIGHUP)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(timeout=3)
-        with urllib.request.urlopen(said["server"], timeout=60) as answer:
+        with urllib.request.urlopen(said["server"], timeout=300) as answer:
             assert answer.status == 200
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=120)

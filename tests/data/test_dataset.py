@@ -178,7 +178,7 @@ def test_processes_that_prepare_together_build_once_and_agree(
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    answers = [process.communicate(timeout=60)[0] for process in processes]
+    answers = [process.communicate(timeout=300)[0] for process in processes]
     assert log.read_text() == "built\n"
     assert len(set(answers)) == 1
     assert json.loads(answers[0])[0] == CORPORA["text"].texts([file]).digest
@@ -226,7 +226,7 @@ except BadInput as error:
 
 def test_no_room_for_the_tokens_is_one_line_and_leaves_nothing(file: Path, cache: Path) -> None:
     command = [sys.executable, "-c", PREPARE_WITHOUT_ROOM, str(file), str(cache)]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert answer.stdout.startswith(f"cannot write tokens to {cache}"), answer.stderr
     assert answer.stdout.count("\n") == 1
     assert [each.name for each in cache.iterdir() if each.suffix != ".lock" and each.name != ".lock"] == []

@@ -74,18 +74,19 @@ def assert_whole(lab: Path, name: str, n_trials: int) -> dict[tuple[str, int], o
 
 
 @pytest.mark.faults
-def test_five_kills_of_the_whole_process_group_at_random_moments(tmp_path: Path) -> None:
+def test_three_kills_of_the_whole_process_group_at_random_moments(tmp_path: Path) -> None:
     seed = int(os.environ.get("SWEEPLAB_FAULT_SEED", random.randrange(10**6)))
     print(f"SWEEPLAB_FAULT_SEED={seed}")
     dice = random.Random(seed)
-    file, lab, n_trials = NINE, tmp_path / "lab", 36
-    # One kill falls in the seconds in which a study, or its continuation, starts; each of the others in its quarter
-    # of the study, some time after as many trials have ended.
-    quarters = [dice.randrange(first, min(first + 9, n_trials - 2)) for first in range(0, n_trials, 9)]
-    moments: list[int | None] = [*quarters]
-    moments.insert(dice.randrange(4), None)  # never last: a start with few trials left may be the end
+    file, lab, n_trials = NINE, tmp_path / "lab", 18
+    few = (*SHORT, "n_layer=1", "budget.trials_per_cell=6")
+    # One kill falls in the seconds in which a study, or its continuation, starts; each of the others in its half of
+    # the study, some time after as many trials have ended.
+    halves = [dice.randrange(first, min(first + 9, n_trials - 2)) for first in range(0, n_trials, 9)]
+    moments: list[int | None] = [*halves]
+    moments.insert(dice.randrange(2), None)  # never last: a start with few trials left may be the end
     for n_ended in moments:
-        process = run(file, lab, *SHORT)
+        process = run(file, lab, *few)
         if n_ended is not None:
             wait_for_trials(process, n_ended)
         try:
@@ -94,7 +95,7 @@ def test_five_kills_of_the_whole_process_group_at_random_moments(tmp_path: Path)
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         assert process.returncode == -signal.SIGKILL, "it was killed before it ended"
-    finish(file, lab, *SHORT)
+    finish(file, lab, *few)
     assert_whole(lab, "nine", n_trials)
 
 
@@ -116,11 +117,11 @@ def test_a_killed_supervisor_takes_its_workers_along_and_a_killed_worker_is_repl
     supervisor = psutil.Process(process.pid)
     workers = wait_for_workers(process)
     workers[0].kill()
-    psutil.wait_procs([workers[0]], timeout=30)
+    psutil.wait_procs([workers[0]], timeout=300)
     workers = wait_for_workers(process)
     supervisor.kill()
     process.communicate()
-    _gone, alive = psutil.wait_procs(workers, timeout=60)
+    _gone, alive = psutil.wait_procs(workers, timeout=300)
     assert not alive
     finish(file, lab, *shorter)
     assert_whole(lab, "nine", 18)

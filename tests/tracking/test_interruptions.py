@@ -48,7 +48,7 @@ class Shipper:
         return self.wait(self.start(**job))
 
     def close(self) -> None:
-        self._process.communicate(timeout=60)
+        self._process.communicate(timeout=300)
 
     def _ask(self, order: Any) -> int:
         assert self._process.stdin
