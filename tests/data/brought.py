@@ -67,11 +67,11 @@ TABLES: dict[str, Callable[[], bytes]] = {
     "a.json": lambda: json.dumps(ROWS).encode(),
     "b.json": lambda: json.dumps({"version": 1, "data": ROWS}).encode(),
     "a.csv": table,
-    "a.csv.gz": lambda: gzip.compress(table()),
+    "a.csv.gz": lambda: gzip.compress(table(), mtime=0),
     "a.jsonl.zst": lambda: zst(LINES),
-    "a.jsonl.gz": lambda: gzip.compress(LINES),
+    "a.jsonl.gz": lambda: gzip.compress(LINES, mtime=0),
     "a.parquet": of_parquet,
-    "a.parquet.gz": lambda: gzip.compress(of_parquet()),
+    "a.parquet.gz": lambda: gzip.compress(of_parquet(), mtime=0),
     "a.arrow": lambda: arrow(is_stream=True),
     "b.arrow": lambda: arrow(is_stream=False),
     "named.bin": of_parquet,
@@ -82,7 +82,7 @@ TEXTS: dict[str, bytes] = {
     "utf16.txt": TEXT.encode("utf-16"),
     "utf16be.txt": b"\xfe\xff" + TEXT.encode("utf-16-be"),
     "utf32.txt": TEXT.encode("utf-32"),
-    "a.txt.gz": gzip.compress(TEXT.encode()),
+    "a.txt.gz": gzip.compress(TEXT.encode(), mtime=0),
     "a.md.zst": zst(TEXT.encode()),
 }
 

@@ -72,13 +72,16 @@ def _unpacked(file: Path, stream: IO[bytes], size: int, codec: str) -> Iterator[
 
     most, n_bytes = max(ALWAYS_BYTES, MOST_RATIO * size), 0
     try:
+        part = memoryview(
+            bytearray(PART_BYTES)
+        )  # `read` never frees the bytes it makes room for if it then fails
         with pyarrow.CompressedInputStream(stream, codec) as unpacked:
-            while part := unpacked.read(PART_BYTES):
-                n_bytes += len(part)
+            while n_read := unpacked.readinto(part):
+                n_bytes += n_read
                 if n_bytes > most:
                     what = f"{file} unpacks to more than {bytes_in_words(most)}, as an attack would"
                     raise BadInput(Problem(what, "the unpacked file, if you trust it"))
-                yield part
+                yield part[:n_read].tobytes()
     except (pyarrow.ArrowException, OSError, MemoryError) as error:
         raise BadInput(f"{file} is damaged: {error}") from error
 
