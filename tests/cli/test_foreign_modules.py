@@ -99,7 +99,9 @@ def test_no_command_runs_them_nor_what_it_starts(planted: Path, monkeypatch: pyt
 
 @pytest.mark.slow
 def test_timing_steps_runs_none(planted: Path) -> None:
-    assert json.loads(run(SCRIPT, "study", "bench", "tiny.yaml", "-o", "compile=false", "--json"))
+    # Muon's step is not compiled, which takes minutes: the test above has a compiler.
+    own = ("-o", "compile=false", "-o", "optimizer=muon")
+    assert json.loads(run(SCRIPT, "study", "bench", "tiny.yaml", *own, "--json"))
 
 
 @pytest.mark.slow

@@ -32,11 +32,10 @@ def note(event, values):
         os.write(asked, f"{values}\\n".encode())
 sys.addaudithook(note)
 from sweeplab.cli import main
-from sweeplab.sweep import choosing, measuring, planning
+from sweeplab.sweep import measuring, planning
 from sweeplab.tracking import pages
 measuring.ALL_SECONDS = planning.MOST_PLANNED_FLOPS = 0.0
 measuring.FEWEST_ROUNDS = 1
-choosing.compiling_pays = lambda values, n_steps: False  # a compiler's minute in each of the tests below
 pages.PagesServer.wait_until_ready = lambda self: sys.exit(0)
 for line in sys.stdin:
     sys.argv = ["sweeplab", *json.loads(line)]
@@ -53,7 +52,7 @@ for line in sys.stdin:
 """
 # The words of every command, about the study NAME of a lab, its FILE, and the FOLDER of an imported run.
 COMMANDS = """\
-study init new --output init.yaml --force|study plan FILE|study bench FILE -o compile=false -o engine.stack=1
+study init new --output init.yaml --force|study plan FILE|study bench FILE -o optimizer=muon -o engine.stack=1
 study run FILE --quiet
 study run FILE --dry-run|study run FILE --detach --name apart|study plan NAME|study run NAME --quiet
 study watch NAME|study logs NAME|study stop NAME|study pause NAME|study resume NAME
