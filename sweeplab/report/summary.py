@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -48,8 +48,9 @@ from sweeplab.report.style import spaced
 # At most this many different settings are named.
 _MOST_SETTINGS = 8
 _N_GRAMS = "N-gram baseline"
-_EXPONENTS = (*dict.fromkeys(name for law in LAWS.values() for name, _ in law.powers), N_OPT)
-_ANSWERS = (*_EXPONENTS[:-1], *filter(None, (law.power for law in LAWS.values())), RATIO)
+_POWERS = {name for law in LAWS.values() for name, _ in law.powers}
+_EXPONENTS = _POWERS | {N_OPT}
+_ANSWERS = _POWERS | {law.power for law in LAWS.values() if law.power} | {RATIO}
 Entries = list[tuple[str, str]]
 
 
@@ -321,7 +322,7 @@ def _factor(best: DataFrame, name: str, grid: Sequence[str]) -> float:
     return math.exp(high / wide) if wide else math.nan
 
 
-def _with_value(law: Mapping[str, Any], names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+def _with_value(law: Mapping[str, Any], names: Set[str]) -> dict[str, Mapping[str, Any]]:
     """Return those numbers of a law that are named and have a value."""
     every = law["parameters"] | law["derived"]
     return {name: one for name, one in every.items() if name in names and one["value"] is not None}

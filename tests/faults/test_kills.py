@@ -74,17 +74,17 @@ def assert_whole(lab: Path, name: str, n_trials: int) -> dict[tuple[str, int], o
 
 
 @pytest.mark.faults
-def test_three_kills_of_the_whole_process_group_at_random_moments(tmp_path: Path) -> None:
+def test_five_kills_of_the_whole_process_group_at_random_moments(tmp_path: Path) -> None:
     seed = int(os.environ.get("SWEEPLAB_FAULT_SEED", random.randrange(10**6)))
     print(f"SWEEPLAB_FAULT_SEED={seed}")
     dice = random.Random(seed)
-    file, lab, n_trials = NINE, tmp_path / "lab", 18
-    few = (*SHORT, "n_layer=1", "budget.trials_per_cell=6")
-    # One kill falls in the seconds in which a study, or its continuation, starts; each of the others in its half of
-    # the study, some time after as many trials have ended.
-    halves = [dice.randrange(first, min(first + 9, n_trials - 2)) for first in range(0, n_trials, 9)]
-    moments: list[int | None] = [*halves]
-    moments.insert(dice.randrange(2), None)  # never last: a start with few trials left may be the end
+    file, lab, n_trials = NINE, tmp_path / "lab", 36
+    few = (*SHORT, "n_layer=1", "budget.trials_per_cell=12")
+    # One kill falls in the seconds in which a study, or its continuation, starts; each of the others in its quarter
+    # of the study, some time after as many trials have ended.
+    quarters = [dice.randrange(first, min(first + 9, n_trials - 2)) for first in range(0, n_trials, 9)]
+    moments: list[int | None] = [*quarters]
+    moments.insert(dice.randrange(4), None)  # never last: a start with few trials left may be the end
     for n_ended in moments:
         process = run(file, lab, *few)
         if n_ended is not None:

@@ -72,9 +72,8 @@ def _unpacked(file: Path, stream: IO[bytes], size: int, codec: str) -> Iterator[
 
     most, n_bytes = max(ALWAYS_BYTES, MOST_RATIO * size), 0
     try:
-        part = memoryview(
-            bytearray(PART_BYTES)
-        )  # `read` never frees the bytes it makes room for if it then fails
+        # pyarrow's `read` never frees the bytes that it makes room for if it then fails.
+        part = memoryview(bytearray(PART_BYTES))
         with pyarrow.CompressedInputStream(stream, codec) as unpacked:
             while n_read := unpacked.readinto(part):
                 n_bytes += n_read
