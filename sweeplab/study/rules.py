@@ -126,12 +126,14 @@ def wanted(entry: SearchSpec, values: Values) -> bool:
     return isinstance(entry, Derived) or entry.when is None or holds(entry.when, values)
 
 
-def expanded(names: Iterable[str], fixed: Set[str]) -> set[str]:
+def expanded(names: Iterable[str], fixed: Set[str], lengths: Iterable[str] = ()) -> set[str]:
     """Return the hyperparameters among `names`, and those that the facts and automatic values among them depend on.
 
-    Hyperparameters that a study gives are not automatic.
+    Hyperparameters that a study gives are not automatic. `lengths` are those of LENGTHS_OF that determine max_iters.
     """
     known = {each for name in names for each in FACTS.get(name, (name,))}
+    if "max_iters" in known:
+        known = known.union(*(LENGTHS_OF[name] for name in lengths))
     return known.union(*(SETTLED[name][0] for name in known & SETTLED.keys() - fixed))
 
 
@@ -144,14 +146,14 @@ def follows(name: str, values: Values) -> bool:
         return False
 
 
-def order(search: Mapping[str, SearchSpec], fixed: Set[str]) -> list[str]:
+def order(search: Mapping[str, SearchSpec], fixed: Set[str], lengths: Iterable[str] = ()) -> list[str]:
     """Return the names of the search, each after those it depends on, otherwise in the order of the file.
 
     Raises:
         ValueError: some depend on each other.
     """
     ordered: list[str] = []
-    waiting = {name: expanded(needs(entry), fixed) & search.keys() for name, entry in search.items()}
+    waiting = {name: expanded(needs(entry), fixed, lengths) & search.keys() for name, entry in search.items()}
     while waiting:
         ready = next((name for name, needed in waiting.items() if needed <= set(ordered)), None)
         if ready is None:

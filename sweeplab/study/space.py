@@ -102,6 +102,8 @@ class Space:
         sets_length = {name for name in LENGTHS_OF if self.given[name] is not None or name in spec.search}
         if sets_length:
             self._auto |= {"max_iters"} - derived
+        # What determines the steps of a run comes before all that is computed from them.
+        self._lengths = sets_length if "max_iters" in self._auto else set()
         self._unknown: set[str] = set() if self.sizes else self._auto & {"vocab_size"}
         if self.sizes is None or (self.sizes.train_tokens is None and "epochs" in sets_length):
             self._unknown |= self._auto & {"max_iters"}
@@ -112,7 +114,7 @@ class Space:
         self.parameters: dict[str, Sampled] = {}
         self._names: dict[str, list[str]] = {}
         self._explicit = {*spec.fixed, *cell.values, *spec.search}
-        self._order = order(spec.search, self._explicit)
+        self._order = order(spec.search, self._explicit, self._lengths)
         # Settling automatic values takes longer than most expressions, so it is done only for these.
         self._read_auto = {
             name for name in self._order if self._expanded(needs(spec.search[name])) & self._auto
@@ -151,7 +153,7 @@ class Space:
             self._varying.add(name)
 
     def _expanded(self, names: Iterable[str]) -> set[str]:
-        return expanded(names, self._explicit)
+        return expanded(names, self._explicit, self._lengths)
 
     def _settled(self, values: Mapping[str, Any], sampled: Container[str] = ()) -> dict[str, Any]:
         """Replace automatic values that depend on the data by values computed from the others."""

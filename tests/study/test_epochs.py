@@ -101,6 +101,43 @@ def test_a_share_is_one_of_each_runs_length(written_as: dict, name: str, value: 
 
 
 @pytest.mark.parametrize(
+    ("length", "batch_size"),
+    [
+        ({"tokens_per_param": 10}, {"expr": "n_embd // 4"}),
+        ({"tokens_per_param": 10}, {"choices": [2, 8]}),
+        ({"epochs": 3}, {"expr": "n_embd // 4"}),
+        ({"epochs": 3}, {"choices": [2, 8]}),
+    ],
+)
+def test_a_share_is_one_of_the_steps_that_a_searched_batch_size_leaves(
+    length: dict, batch_size: dict
+) -> None:
+    fixed = {"n_layer": 1, "n_embd": 16, "n_head": 2, "block_size": 16, "warmup_iters": "20%", **length}
+    search = {"eval_interval": {"expr": "max_iters // 4"}, "batch_size": batch_size}
+    values = resolved({} if "expr" in batch_size else {"batch_size": 2}, fixed=fixed, search=search)
+    assert values.max_iters != resolved(fixed=fixed).max_iters
+    assert values.warmup_iters == values.max_iters * 20 // 100
+    assert values.eval_interval == values.max_iters // 4
+
+
+@pytest.mark.parametrize(
+    ("fixed", "name", "text", "circle"),
+    [
+        ({"tokens_per_param": 10}, "batch_size", "max_iters // 10", "max_iters needs batch_size"),
+        ({"epochs": 2}, "batch_size", "train_tokens // 99", "train_tokens needs batch_size"),
+        ({}, "n_embd", "head_dim * 4", "head_dim needs n_embd"),
+        ({}, "n_layer", "n_encoder_layer + 1", "n_encoder_layer needs n_layer"),
+    ],
+)
+def test_what_a_value_follows_from_may_not_follow_from_it(
+    fixed: dict, name: str, text: str, circle: str
+) -> None:
+    why = rf"{name} depends on itself: {name} needs {circle}"
+    with pytest.raises(BadInput, match=why):
+        read_plain(written(fixed=fixed, search={name: {"expr": text}}))
+
+
+@pytest.mark.parametrize(
     "fixed",
     [
         {"eval_interval": "120%"},

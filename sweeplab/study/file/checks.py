@@ -5,7 +5,7 @@ from __future__ import annotations
 import graphlib
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cache
 from typing import Any, get_args
 
@@ -15,11 +15,12 @@ from sweeplab.errors import BadInput, nearest
 from sweeplab.expressions import Expression
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import TABLE, Hyperparameters
+from sweeplab.model.shape import SETTLED
 from sweeplab.study.algorithms import read_algorithm
 from sweeplab.study.file.entries import EVALUATED, Written, expression, is_searched, share_of
 from sweeplab.study.notation import Refusal
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, dotted, shown
-from sweeplab.study.rules import FACTS, UNSEEN, Rule
+from sweeplab.study.rules import FACTS, LENGTHS_OF, UNSEEN, Rule
 from sweeplab.study.search import Derived, Divisors, Range, SearchSpec, needs
 from sweeplab.study.space import Space, cells, spaces_of, unmet
 from sweeplab.study.spec import SEED_FORMS, ConditionalSeed, Pruner, Sampler, StudySpec
@@ -164,9 +165,9 @@ def _hyperparameters(document: Mapping[str, Any], problems: Problems) -> dict[st
         else:
             held = fixed if section == "fixed" else cells[int(index)]
             held.update((name, value) for value in written.literal())
-    rivals = [lengths[name] for name in LENGTHS if name in lengths and fixed.get(name, 0) is not None]
+    rivals = {name: lengths[name] for name in LENGTHS if name in lengths and fixed.get(name, 0) is not None}
     if len(rivals) > 1:
-        problems.conflict(*rivals[:2])
+        problems.conflict(*[*rivals.values()][:2])
     read: dict[Location, Expression | None] = {}
     for index, text in enumerate(_listed(document, "constraints", "a list of expressions", problems)):
         read["constraints", index] = expression(text, ("constraints", index), problems)
@@ -179,7 +180,7 @@ def _hyperparameters(document: Mapping[str, Any], problems: Problems) -> dict[st
     for place, condition in read.items():
         if condition:
             _check_names(condition, place, problems)
-    _check_cycles(search, problems)
+    _check_cycles(search, {*fixed, *grid, *search}.union(*cells), rivals.keys(), problems)
     whole = [{**fixed, **cell} for cell in cells]
     for index, cell in enumerate(whole):
         if (first := whole.index(cell)) < index and not problems.found:
@@ -269,9 +270,13 @@ def _check_names(expression: Expression, path: Location, problems: Problems) -> 
             problems.add(path, f"{expression.text!r} uses the unknown name {name!r}", "", near)
 
 
-def _check_cycles(search: Mapping[str, SearchSpec], problems: Problems) -> None:
-    graph = {name: sorted(needs(entry)) for name, entry in search.items()}
-    graph |= {name: sorted(behind) for name, behind in FACTS.items()}
+def _check_cycles(
+    search: Mapping[str, SearchSpec], given: Set[str], lengths: Set[str], problems: Problems
+) -> None:
+    graph = {name: sorted(behind) for name, behind in FACTS.items()}
+    graph |= {name: sorted(behind) for name, (behind, _) in SETTLED.items() if name not in given}
+    graph |= {"max_iters": sorted(LENGTHS_OF[name]) for name in LENGTHS_OF.keys() & lengths}
+    graph |= {name: sorted(needs(entry)) for name, entry in search.items()}
     while True:
         try:
             graphlib.TopologicalSorter(graph).prepare()
