@@ -275,7 +275,8 @@ def _check_cycles(
 ) -> None:
     graph = {name: sorted(behind) for name, behind in FACTS.items()}
     graph |= {name: sorted(behind) for name, (behind, _) in SETTLED.items() if name not in given}
-    graph |= {"max_iters": sorted(LENGTHS_OF[name]) for name in LENGTHS_OF.keys() & lengths}
+    for name in LENGTHS_OF.keys() & lengths:
+        graph["max_iters"] = sorted(LENGTHS_OF[name])
     graph |= {name: sorted(needs(entry)) for name, entry in search.items()}
     while True:
         try:
