@@ -88,7 +88,7 @@ def test_a_wheel_runs_the_first_study_in_an_empty_folder(tmp_path: Path) -> None
     command = environment / "bin" / "sweeplab"
     subprocess.run([*pip, "--python", command.with_name("python"), "install", "--no-deps", wheel], check=True)
     empty.mkdir()
-    shorter = ["max_iters=20", "pruner=none", "budget.trials_per_cell=1", "grid.n_embd=[16]"]
+    shorter = ["max_iters=20", "pruner=none", "budget.trials_per_cell=1", "grid.n_embd=[24]"]
     run = subprocess.run(
         [command, "study", "run", "studies/small.yaml", *(f"--override={each}" for each in shorter)],
         cwd=empty,

@@ -1,8 +1,8 @@
 """The n-gram baseline of each objective: a trained model should have a lower loss.
 
-A baseline has the same information as a model. It counts n-grams in the training split and is evaluated on the same
-batches as the study's runs, with the same visible tokens. Its order is the one with the lowest loss on the last tenth
-of the training split."""
+A baseline has the same information as a model. It counts n-grams in as many tokens of the training split as a study's
+longest run reads, and is evaluated on the same batches as the study's runs, with the same visible tokens. Its order is
+the one with the lowest loss on the last tenth of what it counts."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from sweeplab.files import cache_folder, make_folder, read_bytes, write_whole
 from sweeplab.hyperparameters import Hyperparameters
 
 MAX_ORDER = 10
-# Only the last tokens of a longer text are counted: a model that is trained for minutes sees fewer.
-MAX_TOKENS = 2**22
+# At least and at most so many tokens of a text are counted, its last ones.
+MIN_TOKENS, MAX_TOKENS = 1_000, 2**22
 MAX_BATCHES = 2_000  # of pairs or tagged texts
 
 # Returns the probability [N] of each example's token.
@@ -45,8 +45,8 @@ class Task(ABC):
 
     method: ClassVar[str]
 
-    def __init__(self, train: Any, values: Hyperparameters) -> None:
-        self.train, self.values = train, values
+    def __init__(self, train: Any, values: Hyperparameters, n_tokens: int = MAX_TOKENS) -> None:
+        self.train, self.values, self.n_tokens = train, values, n_tokens
         self.special = special_tokens(values)
         self.vocab_size: int = values.vocab_size
 
@@ -60,7 +60,7 @@ class Task(ABC):
         """Return the probability of each target of a batch, in order; `predict` is the fitted n-gram model."""
 
     def _text(self) -> Ids:
-        return np.asarray(self.train[-MAX_TOKENS:]).astype(np.int64)[None]
+        return np.asarray(self.train[-self.n_tokens :]).astype(np.int64)[None]
 
     def _from_batches(self, extract: Callable[[Batch], Examples]) -> Examples:
         batches = islice(make_objective(self.train, self.values).evaluation(), MAX_BATCHES)
@@ -225,8 +225,8 @@ class LabelsTask(Task):
 
     method = "label frequencies"
 
-    def __init__(self, train: Any, values: Hyperparameters) -> None:
-        super().__init__(train, values)
+    def __init__(self, train: Any, values: Hyperparameters, n_tokens: int = MAX_TOKENS) -> None:
+        super().__init__(train, values, n_tokens)
         self.vocab_size = values.n_labels or train.n_labels
 
     def examples(self) -> Examples:
@@ -247,7 +247,7 @@ TASKS: dict[str, type[Task]] = {
 }
 
 
-FORMAT = 6  # part of every digest: raise it when the same data would give another loss
+FORMAT = 7  # part of every digest: raise it when the same data would give another loss
 N_PARTS = 10  # the last of so many parts of the examples is held out, to choose the order
 EM_STEPS = 20
 
@@ -271,26 +271,34 @@ class Baseline:
 
 
 def find_baseline(
-    dataset: Dataset, values: Hyperparameters, cache: Path | None = None, split: Scored = "val"
+    dataset: Dataset,
+    values: Hyperparameters,
+    cache: Path | None = None,
+    split: Scored = "val",
+    n_read: int = MAX_TOKENS,
 ) -> Baseline | None:
-    """Return the baseline of a run's objective, from the cache if it is there; None if the objective has none."""
+    """Return the baseline of a run's objective, from the cache if it is there; None if the objective has none.
+
+    `n_read` are the tokens of a text that runs read; of pairs and labelled texts all are counted.
+    """
     if values.objective not in TASKS:
         return None
-    inputs = [FORMAT, split, dataset.token_digest, *evaluated_on(values)]
+    n_tokens = min(max(n_read, MIN_TOKENS), MAX_TOKENS)
+    inputs = [FORMAT, split, dataset.token_digest, *evaluated_on(values), n_tokens]
     inputs += [] if values.data_limit is None else [values.data_limit]
     digest = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:32]
     file = (cache or cache_folder()) / f"{digest}.baseline"
     try:
         return Baseline(**json.loads(read_bytes(file)))
     except (OSError, ValueError, TypeError):  # missing or incomplete
-        computed = _computed(dataset, values, split)
+        computed = _computed(dataset, values, split, n_tokens)
         make_folder(file.parent)
         write_whole(file, json.dumps(asdict(computed)).encode())
         return computed
 
 
-def _computed(dataset: Dataset, values: Hyperparameters, split: Scored) -> Baseline:
-    task = TASKS[values.objective](dataset.training(values), values)
+def _computed(dataset: Dataset, values: Hyperparameters, split: Scored, n_tokens: int) -> Baseline:
+    task = TASKS[values.objective](dataset.training(values), values, n_tokens)
     examples = task.examples()
     n_fitted = len(examples.tokens) - max(1, len(examples.tokens) // N_PARTS)
     order, weight = _selected(examples.part(slice(n_fitted)), examples.part(slice(n_fitted, None)), task)

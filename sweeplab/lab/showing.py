@@ -12,7 +12,7 @@ from typing import Any
 
 from sweeplab.data.task import task_of
 from sweeplab.errors import DamagedFile
-from sweeplab.formatting import counts, several, several_named
+from sweeplab.formatting import counts, several, several_named, short
 from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.lab.findings import find_limits
 from sweeplab.lab.identity import Difference, differences, read_orders
@@ -259,7 +259,10 @@ def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:
     cells: dict[str, list[str]] = {}
     for cell, baseline in baselines.items():
         order, unit = baseline["order"], baseline.get("unit", "nats/token")
-        text = f"{baseline['loss']:.4f} {unit}, by {baseline['method']}, order {order}"
+        text = f"{baseline['loss']:.4f} {unit}, by {baseline['method']}"
+        if unit == "nats/token" and "n_counted" in baseline:
+            text += f", counted in {short(baseline['n_counted'])} tokens"
+        text += f", order {order}"
         low = baseline.get("by_order", ())[: order - 1][:_ORDERS_NAMED]
         if low:
             first = "order 1 on" if len(low) > 1 else "order 1"

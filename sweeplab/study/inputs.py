@@ -29,6 +29,7 @@ from sweeplab.study.rules import follows
 from sweeplab.study.space import Space
 from sweeplab.study.spec import DATA_FILES, StudySpec
 from sweeplab.train.checkpoint import DamagedCheckpoint, read_checkpoint, read_content
+from sweeplab.train.run import train_tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -132,10 +133,14 @@ def overlap_warnings(data: DataDescription) -> list[str]:
 
 
 def write_baselines(folder: StudyFolder, spaces: Iterable[Space], dataset: Dataset) -> None:
-    """Write the n-gram baseline of each cell, for a typical trial of it, into the study's folder."""
-    baselines = {}
+    """Write the n-gram baseline of each cell, for a typical trial of it, into the study's folder.
+
+    All count as many tokens as the longest of these trials reads: cells are compared with one baseline.
+    """
+    baselines, spaces = {}, list(spaces)
+    longest = max((train_tokens(space.typical, space.typical.max_iters) for space in spaces), default=0)
     for space in spaces:
-        if baseline := find_baseline(dataset, space.typical):
+        if baseline := find_baseline(dataset, space.typical, n_read=longest):
             baselines[space.cell.key] = asdict(baseline)
     write_whole(folder.baselines_file, json.dumps(baselines, indent=1).encode())
 

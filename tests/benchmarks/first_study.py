@@ -118,7 +118,7 @@ def main(repeats: int, first: int, at: str, folder: Path) -> None:
         number, score = one["exponent"], one["score"]
         half = math.inf if number["low"] is None else (number["high"] - number["low"]) / 2
         width = math.log(one["high"] / one["low"]) / 2
-        marks = (half <= 0.12, one["form"] != "does not fit", score["covered"], width <= 0.02, one["inside"])
+        marks = (half <= 0.12, one["form"] != "flagged", score["covered"], width <= 0.02, one["inside"])
         held = {name: count + bool(mark) for (name, count), mark in zip(held.items(), marks, strict=True)}
         rows.append(
             [

@@ -73,8 +73,8 @@ SHORT = {
     "warmup_iters: 10%": "warmup_iters: 2",
     "eval_interval: 25%": "eval_interval: 10",
     "eval_tokens: 32_768": "eval_tokens: 1_024",
-    "n_embd: [16, 20, 24, 28, 32, 40, 48]": "n_embd: [16]",
-    "n_embd <= 32}]": "n_embd <= 32}]\nengine: {workers: 2, threads: 1, stack: 4}",
+    "n_embd: [20, 24, 28, 32, 40, 48, 56]": "n_embd: [24]",
+    "n_embd <= 48}]": "n_embd <= 48}]\nengine: {workers: 2, threads: 1, stack: 4}",
 }
 ROOT = get_command(app)
 PLAIN = {"name": "page", "data": {"corpus": "python-docs", "tokenizer": "char"}}

@@ -100,6 +100,18 @@ def test_a_chains_entropy_and_order_are_found(order, tmp_path):
     assert found.bits_per_byte == pytest.approx(found.loss / np.log(2))
 
 
+@pytest.mark.parametrize("objective", ["next_token", "masked", "span"])
+def test_n_grams_are_counted_in_no_more_tokens_than_runs_read(objective, tmp_path):
+    text, _ = chain(2, 40_000)
+    data, values = dataset_of(text), values_of(objective)
+    short = Dataset(**vars(data) | {"train": data.train[-5_000:]})
+    found = find_baseline(data, values, tmp_path, n_read=5_000)
+    assert found == find_baseline(short, values, tmp_path / "short", n_read=10**9)
+    assert found.loss > find_baseline(data, values, tmp_path).loss, "the cache tells them apart"
+    least = find_baseline(data, values, tmp_path, n_read=1)
+    assert least == find_baseline(data, values, tmp_path / "least", n_read=1_000)
+
+
 @pytest.mark.slow
 def test_both_sides_tell_more_than_one(tmp_path):
     """Of a chain of order 1 the entropy of a hidden symbol between two is known: H(x | l, r) = 2 H1 - H2."""

@@ -122,7 +122,9 @@ def test_baselines_stand_beside_the_curves_and_in_the_summary(material: ReportDa
     assert without.missing == "no run has a train_loss"
     said = [text for name, text in SUMMARIES["sweep"](material, []).entries if name == "N-gram baseline"]
     (whole,) = said
-    assert whole.startswith("3.5000 nats/token, by n-grams, order 4; order 1 on: 5.00, 4.50, 4.00; ")
+    assert whole.startswith(
+        "3.5000 nats/token, by n-grams, counted in 9 tokens, order 4; order 1 on: 5.00, 4.50, 4.00; "
+    )
     assert "; the loss on the evaluation targets is " in whole and whole.endswith("% below it")
     high = BASELINE | {"loss": 1e-3, "by_order": [5.0, 4.9, 1e-3]}
     above = replace(material, studied=replace(material.studied, baselines={"planted": {CELL: high}}))
