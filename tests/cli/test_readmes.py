@@ -74,7 +74,7 @@ SHORT = {
     "eval_interval: 25%": "eval_interval: 10",
     "eval_tokens: 32_768": "eval_tokens: 1_024",
     "n_embd: [20, 24, 28, 32, 40, 48, 56]": "n_embd: [24]",
-    "n_embd <= 48}]": "n_embd <= 48}]\nengine: {workers: 2, threads: 1, stack: 4}",
+    "n_embd <= 40}]": "n_embd <= 40}]\nengine: {workers: 2, threads: 1, stack: 4}",
 }
 ROOT = get_command(app)
 PLAIN = {"name": "page", "data": {"corpus": "python-docs", "tokenizer": "char"}}
