@@ -507,10 +507,11 @@ def summarize_law(law: Mapping[str, Any]) -> Entries:
 
 
 def _extent(runs: DataFrame) -> str:
-    n_trials, n_seeds = len(runs[["cell", "trial"]].drop_duplicates()), runs["seed"].nunique()
+    seeds = runs.groupby(["cell", "trial"])["seed"].nunique()
     text = several(len(runs), "run")
-    if n_seeds > 1:
-        text += f" ({several(n_trials, 'trial')} of {several(n_seeds, 'seed')})"
+    if seeds.max() > 1:
+        fewest = f"{seeds.min()} to " if seeds.min() < seeds.max() else ""
+        text += f" ({several(len(seeds), 'trial')} of {fewest}{several(seeds.max(), 'seed')})"
     return f"{text} in {several(runs['cell'].nunique(), 'cell')}: {states_in_words(runs['state'])}"
 
 

@@ -113,6 +113,16 @@ def test_the_base_is_what_others_are_set_against(plant) -> None:
     assert found.notes[1] == better
 
 
+def test_seeds_are_counted_in_each_trial(plant) -> None:
+    planted = plant(["complete"], seeds=3)
+    runs = planted.runs
+    fewer = runs[(runs["cell"] != CELL) | (runs["seed"] != runs["seed"].max())]
+    for kept, counted in ((runs, "6 trials of 3 seeds"), (fewer, "6 trials of 2 to 3 seeds")):
+        report = ReportData.of_study(*planted._replace(runs=kept))
+        (text,) = (text for name, text in SUMMARIES["sweep"](report, []).entries if name == "Runs")
+        assert text.startswith(f"{len(kept)} runs ({counted}) in 6 cells: ")
+
+
 def test_baselines_stand_beside_the_curves_and_in_the_summary(material: ReportData) -> None:
     curves = make_panel(PanelSpec("learning_curves", {"x": "iteration", "metric": "val_loss"}), material)
     assert curves.baselines == (3.5,)
