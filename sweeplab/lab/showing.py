@@ -12,7 +12,7 @@ from typing import Any
 
 from sweeplab.data.task import task_of
 from sweeplab.errors import DamagedFile
-from sweeplab.formatting import counts, several, several_named, short
+from sweeplab.formatting import counts, several, several_named
 from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.lab.findings import find_limits
 from sweeplab.lab.identity import Difference, differences, read_orders
@@ -261,7 +261,7 @@ def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:
         order, unit = baseline["order"], baseline.get("unit", "nats/token")
         text = f"{baseline['loss']:.4f} {unit}, by {baseline['method']}"
         if unit == "nats/token" and "n_counted" in baseline:
-            text += f", counted in {short(baseline['n_counted'])} tokens"
+            text += f", counted in {several(baseline['n_counted'], 'token')}"
         text += f", order {order}"
         low = baseline.get("by_order", ())[: order - 1][:_ORDERS_NAMED]
         if low:

@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 from terminal import PROGRAM, play
 
-from sweeplab.formatting import short
 from sweeplab.study.file.values import overrides_of
 
 CELLS = ["n_embd=8", "n_embd=16"]
@@ -86,7 +85,7 @@ def test_list_and_show(cli, finished) -> None:
     values = json.loads(cli("study", "best", "tiny", "--lab", finished.lab, "--json").out)["values"]
     read = values["max_iters"] * values["batch_size"] * values["block_size"]
     loss = f"{shown['cells'][0]['baseline']:.4f} nats/token"
-    assert f"n-gram baseline: {loss}, by n-grams, counted in {short(read)} tokens" in printed
+    assert f"n-gram baseline: {loss}, by n-grams, counted in {read:,} tokens" in printed
     assert printed.splitlines()[2].split()[:4] == ["n_embd=8", "1,840", "2/2", "2"]
     assert f"val_loss {row['best_value']:.4f} on the evaluation targets, by {shown['best']['key']}" in printed
     assert (row["state"], row["done"], row["planned"]) == ("complete", 4, 4)

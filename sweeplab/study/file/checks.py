@@ -271,10 +271,10 @@ def _check_names(expression: Expression, path: Location, problems: Problems) -> 
 
 
 def _check_cycles(
-    search: Mapping[str, SearchSpec], given: Set[str], lengths: Set[str], problems: Problems
+    search: Mapping[str, SearchSpec], explicit: Set[str], lengths: Set[str], problems: Problems
 ) -> None:
     graph = {name: sorted(behind) for name, behind in FACTS.items()}
-    graph |= {name: sorted(behind) for name, (behind, _) in SETTLED.items() if name not in given}
+    graph |= {name: sorted(behind) for name, (behind, _) in SETTLED.items() if name not in explicit}
     for name in LENGTHS_OF.keys() & lengths:
         graph["max_iters"] = sorted(LENGTHS_OF[name])
     graph |= {name: sorted(needs(entry)) for name, entry in search.items()}
