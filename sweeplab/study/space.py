@@ -120,8 +120,8 @@ class Space:
             name for name in self._order if self._expanded(needs(spec.search[name])) & self._auto
         }
         self._conditional: set[str] = set()
-        determine_length = frozenset[str]().union(*(LENGTHS_OF[name] for name in sets_length))
-        if "max_iters" in self._auto and determine_length & spec.search.keys():
+        determine_length = frozenset[str]().union(*(LENGTHS_OF[name] for name in self._lengths))
+        if determine_length & spec.search.keys():
             self._varying.add("max_iters")
         for name in self._order:
             self._enter(name, spec.search[name])

@@ -133,8 +133,9 @@ def test_what_a_value_follows_from_may_not_follow_from_it(
     fixed: dict, name: str, text: str, circle: str
 ) -> None:
     why = rf"{name} depends on itself: {name} needs {circle}"
-    with pytest.raises(BadInput, match=why):
-        read_plain(written(fixed=fixed, search={name: {"expr": text}}))
+    for changed in ({}, {"cells": [{}, {"head_dim": 8, "n_encoder_layer": 2}]}):
+        with pytest.raises(BadInput, match=why):
+            read_plain(written(fixed=fixed, search={name: {"expr": text}}, **changed))
 
 
 @pytest.mark.parametrize(

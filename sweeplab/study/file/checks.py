@@ -180,7 +180,8 @@ def _hyperparameters(document: Mapping[str, Any], problems: Problems) -> dict[st
     for place, condition in read.items():
         if condition:
             _check_names(condition, place, problems)
-    _check_cycles(search, {*fixed, *grid, *search}.union(*cells), rivals.keys(), problems)
+    in_every_cell = set.intersection(*map(set, cells)) if cells else set()
+    _check_cycles(search, {*fixed, *grid, *search, *in_every_cell}, rivals.keys(), problems)
     whole = [{**fixed, **cell} for cell in cells]
     for index, cell in enumerate(whole):
         if (first := whole.index(cell)) < index and not problems.found:
