@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.analysis.sealing import Target, cell_targets
+from sweeplab.analysis.sealing import Target, size_targets
 from sweeplab.analysis.studies import Counting, Studies, tuned_runs
 from sweeplab.analysis.trials import trials_table
 from sweeplab.errors import BadInput, Problem
@@ -90,8 +90,10 @@ def predict_size(
         BadInput: a name or a value that no study file has, a size of the grid that is not named, a size that breaks a
             rule of the model, or a study without a trial that ended.
     """
+    from sweeplab.sweep.planning import make_plan
+
     sized = _one_cell(folder, sizes)
-    targets, left_out = cell_targets(sized, folder.lab, counting)
+    targets, left_out = size_targets(sized, make_plan(sized, folder.lab), counting)
     if not targets:
         raise BadInput(*(f"{sized.name}: {why}" for why in left_out.values()))
     target = targets[0]
@@ -135,7 +137,7 @@ def predict_size(
         folder, [*(f"{name}={yaml_text(value.value)}" for name, value in values.items()), *sizes]
     )
     # The run belongs to the study that is written, which searches nothing.
-    (target, *_), _ = cell_targets(spec, folder.lab, counting)
+    (target, *_), _ = size_targets(spec, make_plan(spec, folder.lab), counting)
     beyond = {name: factor for name, factor in laws.get("beyond", {}).items() if factor > 1.001}
     return Prediction(spec, target, values, beyond, laws.get("regret"), law, loss, why_none)
 

@@ -32,6 +32,9 @@ from sweeplab.tracking.environment import git_of_code
 from sweeplab.version import VERSION as SWEEPLAB
 
 if TYPE_CHECKING:
+    from sweeplab.data.dataset import Dataset
+    from sweeplab.study.plan import Plan
+    from sweeplab.study.space import Cell
     from sweeplab.study.spec import StudySpec
 
 
@@ -196,20 +199,31 @@ def file_targets(points: Points, path: Path, place: Place | None) -> list[Target
 def cell_targets(
     spec: StudySpec, lab: Path, counting: Counting
 ) -> tuple[Sequence[Target], Mapping[str, str]]:
-    """Return the points of a study's cells, and the reason for each cell without one: its size is sampled.
-
-    Cells that differ only in what is tuned, such as the learning rate, are one point: a law describes the best.
+    """Return the points of a study's cells as `size_targets` does, if the study could go on in the lab.
 
     Raises:
         BadInput: the study could not start, or another of its name stands in the lab.
     """
     from sweeplab.lab.identity import check_same_study
-    from sweeplab.study.rules import facts
-    from sweeplab.study.space import Space
     from sweeplab.sweep.planning import make_plan
 
     plan, cells, dataset = make_plan(spec, lab)
     check_same_study(spec, StudyFolder(lab, spec.name), plan.data)
+    return size_targets(spec, (plan, cells, dataset), counting)
+
+
+def size_targets(
+    spec: StudySpec, planned: tuple[Plan, Sequence[Cell], Dataset], counting: Counting
+) -> tuple[Sequence[Target], Mapping[str, str]]:
+    """Return the points of a study's cells, and the reason for each cell without one: its size is sampled.
+
+    `planned` is what `make_plan` returns. Cells that differ only in what is tuned, such as the learning rate, are one
+    point: a law describes the best.
+    """
+    from sweeplab.study.rules import facts
+    from sweeplab.study.space import Space
+
+    plan, cells, dataset = planned
     place = Place({spec.name: study_digest(spec, plan.data.text_digest)}, counting)
     targets: list[Target] = []
     left_out = {}

@@ -107,7 +107,10 @@ class Clinic:
         return fit(points, self.fit.law)
 
     def _simulated(self, points: Points, effects: Sequence[Array], variance: Array) -> float:
-        """The median half width of the number in tables of these points, with effects [n] or [S, n] and noise."""
+        """The number's median half width in tables of these points, with effects [n] or [S, n] and noise.
+
+        It is infinite where most intervals are open.
+        """
         random, clean, halves = np.random.default_rng(0), self._clean, []
         law = np.log(clean.predict(points.columns))
         for draw in range(_N_SIMULATED):
@@ -155,17 +158,20 @@ class Clinic:
             rows = np.sort(order[: math.ceil(part * points.n)])
             weights = points.weights.copy()
             weights[rows] += seeds
-            tried.append((seeds * float(self._flops[rows].sum()), seeds, rows, variance(weights)[0], weights))
+            flops = seeds * float(self._flops[rows].sum())
+            tried.append((flops, seeds, rows, variance(weights)[0], weights))
         enough = now - _ENOUGH * (now - min(each[3] for each in tried))
         enough_of = [choice for choice in tried if choice[3] <= enough]
-        flops, seeds, rows, _, weights = min(enough_of, key=lambda choice: choice[0])
+        flops, seeds, rows, then, weights = min(enough_of, key=lambda choice: choice[0])
         effects, rest = list(self.causes.effects.values()), self.causes.noise[REST]
         # The scatter that the rows happen to have stays: only its change is simulated.
         before = self._simulated(points, effects, rest + of_seeds)
         half = self._simulated(
             replace(points, weights=weights), effects, rest + of_seeds * points.weights / weights
         )
-        half = self.half * min(half / before, 1.0)
+        # An open interval has no half width that another could be compared with.
+        shrinks = half / before if math.isfinite(before) else math.sqrt(then / now)
+        half = self.half * min(shrinks, 1.0)
         cells = "every cell" if len(rows) == points.n else several(len(rows), "cell")
         words = f"{several(seeds, 'more seed')} in {cells}"
         return Cure(words, flops, half, {"seeds": seeds, "rows": rows.tolist()})
@@ -339,7 +345,7 @@ class Diagnosis:
 
 def _plain_cure(cure: Cure, seconds_per_flop: float | None) -> dict[str, Any]:
     seconds = None if seconds_per_flop is None else cure.flops * seconds_per_flop
-    half = None if math.isnan(cure.half_width) else cure.half_width
+    half = cure.half_width if math.isfinite(cure.half_width) else None
     return {
         "words": cure.words,
         "flops": cure.flops,

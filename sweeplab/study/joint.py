@@ -17,7 +17,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -58,7 +58,24 @@ GROWTH, ALWAYS_FITTED = 1.2, 40
 DIVERGED = 0.2
 # A pruned trial's extrapolation is at least this uncertain, in log loss.
 EXTRAPOLATED = 0.02
+N_STRIDES = 8
 _BELOW_1 = 1 - 1e-9
+
+
+@lru_cache
+def _stride(n_cells: int, n_axes: int) -> int:
+    """Return how many points lie between a cell's points in the sequence that all cells share.
+
+    A multiple of the sequence's step may be nearly whole, as that of 8, 13 or 21 is on one axis: with such a stride a
+    cell's points would hardly differ. The one is taken, of `n_cells` and more, whose first points are farthest apart.
+    """
+
+    def nearest(stride: int) -> float:
+        # The k-th point lies between k others: it can be no farther than 1 / (k + 1) from all of them.
+        apart = [np.abs(spread(number * stride, n_axes) - spread(0, n_axes)) for number in range(1, 6)]
+        return min(k * float(np.minimum(each, 1 - each).max(initial=0.0)) for k, each in enumerate(apart, 2))
+
+    return max(range(n_cells, n_cells + N_STRIDES), key=nearest)
 
 
 class CellTrials(Protocol):
@@ -177,7 +194,7 @@ class JointModel:
         """Return the point of a trial before there is a surrogate: the points of all cells fill the space evenly."""
         n_axes = len(self.spaces[cell].parameters)
         offset = np.random.default_rng(generator_key(self.seed, "joint")).random(n_axes)
-        place = (spread(number * len(self.spaces) + cell, n_axes) + offset) % 1.0
+        place = (spread(number * _stride(len(self.spaces), n_axes) + cell, n_axes) + offset) % 1.0
         for axis, prior in self._priors(cell).items():
             place[axis] = min(prior.quantile(place[axis]), _BELOW_1)
         return _Candidate.at(self.spaces[cell], place, fixed or {}).point

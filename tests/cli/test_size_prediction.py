@@ -1,6 +1,7 @@
 """`sweeplab study predict`: the best values and the loss of a size that a study has not tried."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -102,3 +103,16 @@ def test_a_study_of_few_trials_gives_the_nearest_cell_s_values_and_a_file_that_r
     said = cli(*asked, "--write", "big.yaml")
     assert said.code == 2 and "the file exists already" in said.err
     assert "of the nearest cell, n_embd=16" in cli(*asked).out
+
+
+@pytest.mark.slow
+def test_a_size_is_predicted_again_after_it_was_trained_with_other_values(cli, finished, folder) -> None:
+    lab = shutil.copytree(finished.lab, folder / "lab")
+    asked = ("study", "predict", "tiny", "--lab", lab, "--at", "n_embd=32")
+    first = json.loads(cli(*asked, "--write", "big.yaml", "--json").out)
+    assert cli("study", "run", "big.yaml", "--lab", lab, "-o", "learning_rate=0.5").code == 0
+    assert json.loads(cli(*asked, "--json").out)["values"] == first["values"]
+    for option in (("--write", "other.yaml"), ("--seal",)):
+        said = cli(*asked, *option)
+        assert said.code == 2 and "fixed.learning_rate" in said.err and "was 0.5" in said.err
+    assert not (folder / "other.yaml").exists()

@@ -1,3 +1,6 @@
+import itertools
+import math
+
 import numpy as np
 import pytest
 from optuna.trial import TrialState, create_trial
@@ -221,6 +224,24 @@ def test_first_points_and_proposals_lie_nearer_to_a_prior():
     one, two = searched(plain, 1)[0], searched(believed, 1)[0]
     away = [abs(np.log(model.propose(0, 1, {})["learning_rate"] / 3e-3)) for model in (one, two)]
     assert away[1] <= away[0]
+
+
+@pytest.mark.parametrize("n_cells", [2, 3, 5, 8, 9, 13, 21, 34, 55])
+@pytest.mark.parametrize("names", [("learning_rate",), ("learning_rate", "dropout")])
+def test_first_points_lie_apart_in_each_cell_and_fill_the_range_together(n_cells, names):
+    of = spaces({name: SEARCH[name] for name in names}, {"n_embd": [8 * k for k in range(1, n_cells + 1)]})
+    model = JointModel(of, lambda cell: Trials(), 0)
+    low, high = (math.log(SEARCH["learning_rate"][end]) for end in ("min", "max"))
+    shares = []
+    for cell in range(n_cells):
+        points = [model.first(cell, number) for number in range(3)]
+        rates = [(math.log(point["learning_rate"]) - low) / (high - low) for point in points]
+        for one, other in itertools.combinations(rates, 2) if len(names) == 1 else ():
+            assert min(abs(one - other), 1 - abs(one - other)) > 0.15
+        assert len({tuple(point.values()) for point in points}) == 3
+        shares += rates
+    gaps = np.diff(np.sort([*shares, min(shares) + 1]))
+    assert gaps.max() < 4 / len(shares) + 0.05
 
 
 def test_a_wrong_prior_is_forgotten():

@@ -56,8 +56,9 @@ def predict(
     from sweeplab.analysis.ledger import FILE_NAME
     from sweeplab.analysis.predicting import predict_size
     from sweeplab.errors import BadInput
+    from sweeplab.lab.identity import check_same_study
     from sweeplab.lab.listing import find_study
-    from sweeplab.records.folders import lab_folder
+    from sweeplab.records.folders import StudyFolder, lab_folder
     from sweeplab.study.file.template import study_file
     from sweeplab.sweep.planning import look_ahead, make_plan
 
@@ -66,6 +67,8 @@ def predict(
     assert read  # a study's name is no file
     predicted = predict_size(folder, read, points, [f"--at {part}" for part in at.split(",")], counting)
     plan, *_ = make_plan(predicted.spec, folder.lab)
+    if seal or write:
+        check_same_study(predicted.spec, StudyFolder(folder.lab, predicted.spec.name), plan.data)
     ahead, (cell, *_) = look_ahead(predicted.spec, plan, folder.lab), plan.cells
     cost = {"flops": cell.train_flops, "memory_bytes": cell.memory_bytes, "seconds": ahead.seconds}
     answer = {"study": folder.name, **predicted.as_dict(), "cost": cost, "timed_by": ahead.timed_by}
