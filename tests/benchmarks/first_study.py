@@ -3,6 +3,9 @@
 Each repeat runs studies/small.yaml with seeds of its own, and then what README shows: `laws fit`, `study predict` of a
 size twice as large with its forecast sealed, a run of that size, and `laws verify`. Labs are kept in --lab, where a
 benchmark that was stopped goes on. Seconds are those of the first study's command; CPU seconds are of its processes.
+
+A second table says what longer studies come to: the trials of several repeats as those of one study, and the share of
+all larger runs that its forecast holds.
 """
 
 import argparse
@@ -13,12 +16,18 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pandas as pd
 
 sys.path[0] = str(Path(__file__).parents[1])  # not this folder, which has a laws.py
 
 from benchmarks.setting import print_table, setting
+
+from sweeplab import laws
 
 STUDY = Path(__file__).parents[2] / "studies" / "small.yaml"
 HEADINGS = [
@@ -34,6 +43,8 @@ HEADINGS = [
     "held",
     "rate inside",
 ]
+LONGER = ["repeats", "minutes", "studies", "exponent", "within 0.12", "form flagged"]
+LONGER += ["forecast", "within 2%", "runs held"]
 
 
 def sweeplab(*arguments: str | Path, lab: Path) -> dict[str, Any]:
@@ -80,9 +91,46 @@ def repeat(seed: int, at: str, folder: Path) -> dict[str, Any]:
     return {
         **first_command(seed, folder),
         **{"seed": seed, "exponent": law["parameters"][names[0]], "form": law["misfit"]["status"]},
+        "at": scored["forecast"]["at"],
         **{"low": predicted["low"], "high": predicted["high"], "score": scored["score"]},
         "inside": all(1.05 * low < rate < high / 1.05 for rate in rates),
     }
+
+
+def pooled(seeds: Sequence[int], folder: Path) -> pd.DataFrame:
+    """Return the trials of some repeats as those of one study."""
+    frames = []
+    for at, seed in enumerate(seeds):
+        exported = folder / f"trials{seed}.csv"
+        if not exported.exists():
+            sweeplab("study", "export", "small", "--output", exported, lab=folder / f"lab{seed}")
+        frame = pd.read_csv(exported)
+        frames.append(frame.assign(trial=frame["trial"] + 1000 * at))
+    trials = pd.concat(frames, ignore_index=True)
+    return trials[trials["n_layer"] == 2]
+
+
+def longer(found: Sequence[Mapping[str, Any]], folder: Path) -> Iterator[list[str]]:
+    """Yield what as many repeats come to as one study: each repeat is in one study of a row."""
+    outcomes = np.array([one["score"]["outcome"] for one in found])
+    for n_pooled in (1, 2, 3, 4, 6, 10):
+        halves, widths, shares, flagged = [], [], [], 0
+        groups = [found[at : at + n_pooled] for at in range(0, len(found) - n_pooled + 1, n_pooled)]
+        for group in groups:
+            law = laws.fit(pooled([one["seed"] for one in group], folder), count={"params": "non-embedding"})
+            number, misfit = law.numbers["alpha"], law.as_dict()["misfit"]
+            low, high = law.predict(pd.DataFrame([found[0]["at"]])).loc[0, ["low", "high"]]
+            halves.append((number["high"] - number["low"]) / 2)
+            widths.append(math.log(high / low) / 2)
+            shares.append(float(((outcomes >= low) & (outcomes <= high)).mean()))
+            flagged += misfit["status"] == "flagged"
+        if groups:
+            minutes = float(np.mean([one["seconds"] for one in found])) * n_pooled / 60
+            yield [
+                *(str(n_pooled), f"{minutes:.1f}", str(len(groups)), f"±{np.median(halves):.3f}"),
+                *(str(sum(half <= 0.12 for half in halves)), str(flagged), f"±{np.median(widths):.2%}"),
+                *(str(sum(width <= 0.02 for width in widths)), f"{np.mean(shares):.0%}"),
+            ]
 
 
 def written(section: str) -> Any:
@@ -130,6 +178,7 @@ def main(repeats: int, first: int, at: str, folder: Path) -> None:
         )
     print_table(HEADINGS, rows)
     print("; ".join(f"{name}: {count} of {repeats}" for name, count in held.items()))
+    print_table(LONGER, list(longer(found, folder)))
 
 
 if __name__ == "__main__":
@@ -139,7 +188,7 @@ if __name__ == "__main__":
     )
     parser.add_argument("repeats", type=int, nargs="?", default=20)
     parser.add_argument("--first", type=int, default=1)
-    parser.add_argument("--at", default="n_layer=2,n_embd=92", help="the size twice as large")
+    parser.add_argument("--at", default="n_layer=2,n_embd=88", help="the size twice as large")
     parser.add_argument("--lab", type=Path, default=Path("first-study-labs"))
     asked = parser.parse_args()
     main(asked.repeats, asked.first, asked.at, asked.lab.absolute())

@@ -69,12 +69,12 @@ TRAINS, SERVES, CLUSTER = {"run", "confirm"}, {"dashboard", "ui", "watch"}, {"--
 # What the short study has in place of what small.yaml says: the same rooms, seconds instead of minutes.
 SHORT = {
     "corpus: python-source": "corpus: python-docs",
-    "tokens_per_param: 20": "max_iters: 30\n  dtype: float32",
+    "tokens_per_param: 12": "max_iters: 30\n  dtype: float32",
     "warmup_iters: 10%": "warmup_iters: 2",
     "eval_interval: 25%": "eval_interval: 10",
     "eval_tokens: 32_768": "eval_tokens: 1_024",
-    "n_embd: [20, 24, 28, 32, 40, 48, 56]": "n_embd: [24]",
-    "n_embd <= 40}]": "n_embd <= 40}]\nengine: {workers: 2, threads: 1, stack: 4}",
+    "n_embd: [24, 32, 40, 48, 56, 64]": "n_embd: [24]",
+    "pruner: none": "engine: {workers: 2, threads: 1, stack: 4}\npruner: none",
 }
 ROOT = get_command(app)
 PLAIN = {"name": "page", "data": {"corpus": "python-docs", "tokenizer": "char"}}
