@@ -188,7 +188,7 @@ if __name__ == "__main__":
     )
     parser.add_argument("repeats", type=int, nargs="?", default=20)
     parser.add_argument("--first", type=int, default=1)
-    parser.add_argument("--at", default="n_layer=2,n_embd=88", help="the size twice as large")
+    parser.add_argument("--at", default="n_layer=2,n_embd=96", help="the size twice as large")
     parser.add_argument("--lab", type=Path, default=Path("first-study-labs"))
     asked = parser.parse_args()
     main(asked.repeats, asked.first, asked.at, asked.lab.absolute())

@@ -73,7 +73,7 @@ SHORT = {
     "warmup_iters: 10%": "warmup_iters: 2",
     "eval_interval: 25%": "eval_interval: 10",
     "eval_tokens: 32_768": "eval_tokens: 1_024",
-    "n_embd: [24, 32, 40, 48, 56, 64]": "n_embd: [24]",
+    "n_embd: [24, 30, 36, 42, 48, 54, 60, 66]": "n_embd: [24]",
     "pruner: none": "engine: {workers: 2, threads: 1, stack: 4}\npruner: none",
 }
 ROOT = get_command(app)
