@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from laws.planted_causes import LOSS, World, look, make
 
@@ -109,3 +110,15 @@ def test_repeated_tokens_are_worth_less() -> None:
     assert np.all(np.diff(worth(np.array([1.0, 2.0, 8.0, 100.0]))) > 0)
     # Muennighoff et al. 2023: up to four epochs are nearly as good as new tokens.
     assert math.exp(worth(np.array([4.0]))[0]) < 1.1
+
+
+def test_more_seeds_have_a_half_width_where_simulated_intervals_are_open() -> None:
+    """Six sizes of a real study leave three degrees of freedom, and most intervals of such tables have no end."""
+    seeds = {14_520: (1.9485, 1.9827, 1.9495, 1.9238), 25_504: (1.7677, 1.7715, 1.7592, 1.7618)}
+    seeds |= {39_560: (1.6094, 1.6168), 56_688: (1.5259, 1.5228), 76_888: (1.4596,), 100_160: (1.4014,)}
+    rows = [(params, 12 * params, *pair) for params, losses in seeds.items() for pair in enumerate(losses)]
+    frame = pd.DataFrame(rows, columns=["params", "tokens", "seed", "loss"])
+    diagnosis = diagnose(points_of_frame(frame, "a table"))
+    assert diagnosis.estimate
+    half = (diagnosis.estimate.interval.high - diagnosis.estimate.interval.low) / 2
+    assert 0.5 * half < diagnosis.cures[SEEDS].half_width < half
