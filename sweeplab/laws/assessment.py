@@ -237,7 +237,7 @@ class Assessment:
             "formula": law.formula,
             "source": law.source,
             "departures": law.departures,
-            "choice": list(self.choice.says),
+            "choice": list(self.choice.reasons(self.fit.law)),
             "objective": fit.objective,
             "delta": self.delta,
             "delta_log_units": fit.rows.delta,

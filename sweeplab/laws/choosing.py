@@ -30,13 +30,21 @@ _ALIKE = 0.1  # sd of log(n_embd / n_layer): one family
 class Choice:
     """The law of a table, why, and the laws of shapes that it was compared with.
 
-    `of_sizes` is the law without the shape; `doubt` is why what follows from N in such a law is weak at best.
+    `of_sizes` is the law without the shape; `doubt` is why what follows from N in such a law is weak at best, and
+    `family` the shapes along which any law of the table holds.
     """
 
     law: Law
     of_sizes: Law
     says: tuple[str, ...] = ()
     doubt: str = ""
+    family: str = ""
+
+    def reasons(self, law: Law) -> tuple[str, ...]:
+        """Return why the law was chosen, and along which shapes the one that was fitted holds."""
+        if not self.family:
+            return self.says
+        return (*self.says, f"{law.name} holds along {self.family}")
 
     def doubt_of(self, law: Law) -> str:
         """Return the doubt where a law is one of N."""
@@ -167,9 +175,9 @@ def _family(points: Points, law: Law) -> Choice:
     for column, words in ((layer, "n_layer {}"), (embd, "n_embd {}"), (aspect, "n_embd / n_layer {}")):
         if np.log(column).std() < _ALIKE:
             family = words.format(short(float(np.exp(np.log(column).mean()))))
-            return Choice(law, law, (f"{law.name} holds along one family of shapes: {family} in all rows",))
+            return Choice(law, law, family=f"one family of shapes: {family} in all rows")
     ends = f"n_embd / n_layer is {short(float(aspect.min()))} to {short(float(aspect.max()))}"
     if design(points, SHAPE)[UNLIKE] < SPREAD:
-        return Choice(law, law, (f"{law.name} holds along the line of shapes in the table: {ends}",))
+        return Choice(law, law, family=f"the line of shapes in the table: {ends}")
     why = f"the shapes are unlike ({ends}), with too few values of n_layer or n_embd for a law of both"
     return Choice(law, law, (why,), why)

@@ -90,7 +90,8 @@ def shapes_of(
             target = {"params": params} if params else None
             assessment = assess(points, law, target=target, others=("auto",), say=say)
         else:
-            why = "; ".join(choice_of(points).says)
+            choice = choice_of(points)
+            why = "; ".join(choice.reasons(choice.law))
     except BadInput as refused:
         why = "; ".join(map(str, refused.problems))
     return Shapes(points, cells_of(points), assessment, why)

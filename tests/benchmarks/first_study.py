@@ -4,8 +4,7 @@ Each repeat runs studies/small.yaml with seeds of its own, and then what README 
 size twice as large with its forecast sealed, a run of that size, and `laws verify`. Labs are kept in --lab, where a
 benchmark that was stopped goes on. Seconds are those of the first study's command; CPU seconds are of its processes.
 
-A second table says what longer studies come to: the trials of several repeats as those of one study, and the share of
-all larger runs that its forecast holds.
+--times N trains N times as many seeds in every cell: what a longer study comes to.
 """
 
 import argparse
@@ -16,18 +15,12 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import pandas as pd
 
 sys.path[0] = str(Path(__file__).parents[1])  # not this folder, which has a laws.py
 
 from benchmarks.setting import print_table, setting
-
-from sweeplab import laws
 
 STUDY = Path(__file__).parents[2] / "studies" / "small.yaml"
 HEADINGS = [
@@ -43,8 +36,6 @@ HEADINGS = [
     "held",
     "rate inside",
 ]
-LONGER = ["repeats", "minutes", "studies", "exponent", "within 0.12", "form flagged"]
-LONGER += ["forecast", "within 2%", "runs held"]
 
 
 def sweeplab(*arguments: str | Path, lab: Path) -> dict[str, Any]:
@@ -62,12 +53,12 @@ def trained(file: Path, lab: Path, *options: str) -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def first_command(seed: int, folder: Path) -> dict[str, float]:
+def first_command(seed: int, folder: Path, times: int = 1) -> dict[str, float]:
     """Run the first study with its seeds moved; return the seconds it takes."""
     lab, cost = folder / f"lab{seed}", folder / f"cost{seed}.json"
     if not cost.exists():
         began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        trained(STUDY, lab, *seeds(seed))
+        trained(STUDY, lab, *seeds(seed, times))
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         cost.write_text(json.dumps({"seconds": time.monotonic() - began, "cpu": cpu}))
@@ -91,46 +82,9 @@ def repeat(seed: int, at: str, folder: Path) -> dict[str, Any]:
     return {
         **first_command(seed, folder),
         **{"seed": seed, "exponent": law["parameters"][names[0]], "form": law["misfit"]["status"]},
-        "at": scored["forecast"]["at"],
         **{"low": predicted["low"], "high": predicted["high"], "score": scored["score"]},
         "inside": all(1.05 * low < rate < high / 1.05 for rate in rates),
     }
-
-
-def pooled(seeds: Sequence[int], folder: Path) -> pd.DataFrame:
-    """Return the trials of some repeats as those of one study."""
-    frames = []
-    for at, seed in enumerate(seeds):
-        exported = folder / f"trials{seed}.csv"
-        if not exported.exists():
-            sweeplab("study", "export", "small", "--output", exported, lab=folder / f"lab{seed}")
-        frame = pd.read_csv(exported)
-        frames.append(frame.assign(trial=frame["trial"] + 1000 * at))
-    trials = pd.concat(frames, ignore_index=True)
-    return trials[trials["n_layer"] == 2]
-
-
-def longer(found: Sequence[Mapping[str, Any]], folder: Path) -> Iterator[list[str]]:
-    """Yield what as many repeats come to as one study: each repeat is in one study of a row."""
-    outcomes = np.array([one["score"]["outcome"] for one in found])
-    for n_pooled in (1, 2, 3, 4, 6, 10):
-        halves, widths, shares, flagged = [], [], [], 0
-        groups = [found[at : at + n_pooled] for at in range(0, len(found) - n_pooled + 1, n_pooled)]
-        for group in groups:
-            law = laws.fit(pooled([one["seed"] for one in group], folder), count={"params": "non-embedding"})
-            number, misfit = law.numbers["alpha"], law.as_dict()["misfit"]
-            low, high = law.predict(pd.DataFrame([found[0]["at"]])).loc[0, ["low", "high"]]
-            halves.append((number["high"] - number["low"]) / 2)
-            widths.append(math.log(high / low) / 2)
-            shares.append(float(((outcomes >= low) & (outcomes <= high)).mean()))
-            flagged += misfit["status"] == "flagged"
-        if groups:
-            minutes = float(np.mean([one["seconds"] for one in found])) * n_pooled / 60
-            yield [
-                *(str(n_pooled), f"{minutes:.1f}", str(len(groups)), f"±{np.median(halves):.3f}"),
-                *(str(sum(half <= 0.12 for half in halves)), str(flagged), f"±{np.median(widths):.2%}"),
-                *(str(sum(width <= 0.02 for width in widths)), f"{np.mean(shares):.0%}"),
-            ]
 
 
 def written(section: str) -> Any:
@@ -140,21 +94,22 @@ def written(section: str) -> Any:
     return read_study(STUDY).as_written()[section]
 
 
-def seeds(seed: int) -> tuple[str, ...]:
-    """Return the options that shift the study's seeds."""
+def seeds(seed: int, times: int) -> tuple[str, ...]:
+    """Return the options that shift the study's seeds, and train more of them."""
     shifted = [
-        {**entry, "seed": entry["seed"] + 10 * seed} if isinstance(entry, dict) else entry + 10 * seed
+        {**entry, "seed": entry["seed"] + shift} if isinstance(entry, dict) else entry + shift
+        for shift in range(10 * seed, 10 * seed + 1000 * times, 1000)
         for entry in written("seeds")
     ]
     return ("-o", f"seeds={json.dumps(shifted)}")
 
 
-def main(repeats: int, first: int, at: str, folder: Path) -> None:
+def main(repeats: int, first: int, at: str, folder: Path, times: int) -> None:
     """Print a row for each repeat, and how many of them hold what the first study is to show."""
     print(setting())
     folder.mkdir(parents=True, exist_ok=True)
     for seed in range(first, first + repeats):
-        first_command(seed, folder)
+        first_command(seed, folder, times)
     found = [repeat(seed, at, folder) for seed in range(first, first + repeats)]
     rows, held = (
         [],
@@ -178,7 +133,6 @@ def main(repeats: int, first: int, at: str, folder: Path) -> None:
         )
     print_table(HEADINGS, rows)
     print("; ".join(f"{name}: {count} of {repeats}" for name, count in held.items()))
-    print_table(LONGER, list(longer(found, folder)))
 
 
 if __name__ == "__main__":
@@ -190,5 +144,6 @@ if __name__ == "__main__":
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--at", default="n_layer=2,n_embd=96", help="the size twice as large")
     parser.add_argument("--lab", type=Path, default=Path("first-study-labs"))
+    parser.add_argument("--times", type=int, default=1, help="as many times the seeds")
     asked = parser.parse_args()
-    main(asked.repeats, asked.first, asked.at, asked.lab.absolute())
+    main(asked.repeats, asked.first, asked.at, asked.lab.absolute(), asked.times)
