@@ -34,7 +34,7 @@ _MINUTES = 600  # seconds from which times are whole minutes
 # The column that would split a cause from the others.
 _WOULD = {
     SEEDS: "a column seed, with several of each point, would",
-    SHAPE: "columns n_layer and n_embd would",
+    SHAPE: "columns n_layer and n_embd, with unlike shapes of one size, would",
     TUNING: "a column learning_rate, with several of each point, would",
     EPOCHS: "a column epochs or unique_tokens would",
 }

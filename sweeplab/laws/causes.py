@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sweeplab.laws.choosing import family_of
 from sweeplab.laws.columns import SHAPE as DEPTH_WIDTH
 from sweeplab.laws.fitting import Fit
 from sweeplab.laws.forms import Array
@@ -229,6 +230,9 @@ def _directions(
     shape = [points.shape[name] for name in DEPTH_WIDTH if name in points.shape]
     if len(shape) < 2 or not np.isfinite(np.array(shape)).all():
         lacking[SHAPE] = "no shapes"
+    elif family := family_of(*shape):
+        # Along one family the shape follows from the size: what it does is a bend.
+        lacking[SHAPE] = f"{family} in all rows"
     else:
         aspect = np.log(shape[1] / shape[0])
         aspect = aspect - aspect.mean()

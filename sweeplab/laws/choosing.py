@@ -17,7 +17,7 @@ import numpy as np
 from sweeplab.formatting import listed, short
 from sweeplab.laws.backtest import BY_CHANCE, Race, fit_chance, of_shapes, race
 from sweeplab.laws.columns import SHAPE
-from sweeplab.laws.forms import LAWS, Law
+from sweeplab.laws.forms import LAWS, Array, Law
 from sweeplab.laws.points import DECADES, SPREAD, UNLIKE, Points, design, path_of
 
 _ALONE = {"params": "power-n", "tokens": "power-d"}
@@ -168,14 +168,23 @@ def _best(raced: Race, chances: dict[str, tuple[float, float]]) -> str | None:
     return max(ahead, key=lambda name: raced.leads[name].value, default=None)
 
 
+def family_of(layer: Array, embd: Array) -> str:
+    """Return what all shapes of a family have in common, such as "n_layer 2"; "" if they are of no family.
+
+    `layer` and `embd` are the values of n_layer and n_embd, [n].
+    """
+    for column, words in ((layer, "n_layer {}"), (embd, "n_embd {}"), (embd / layer, "n_embd / n_layer {}")):
+        if np.log(column).std() < _ALIKE:
+            return words.format(short(float(np.exp(np.log(column).mean()))))
+    return ""
+
+
 def _family(points: Points, law: Law) -> Choice:
     """The family of shapes along which a law of N holds, where the table has one; else why its exponent is in doubt."""
     layer, embd = (points.sizes[name] for name in SHAPE)
+    if family := family_of(layer, embd):
+        return Choice(law, law, family=f"one family of shapes: {family} in all rows")
     aspect = embd / layer
-    for column, words in ((layer, "n_layer {}"), (embd, "n_embd {}"), (aspect, "n_embd / n_layer {}")):
-        if np.log(column).std() < _ALIKE:
-            family = words.format(short(float(np.exp(np.log(column).mean()))))
-            return Choice(law, law, family=f"one family of shapes: {family} in all rows")
     ends = f"n_embd / n_layer is {short(float(aspect.min()))} to {short(float(aspect.max()))}"
     if design(points, SHAPE)[UNLIKE] < SPREAD:
         return Choice(law, law, family=f"the line of shapes in the table: {ends}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -122,3 +123,15 @@ def test_more_seeds_have_a_half_width_where_simulated_intervals_are_open() -> No
     assert diagnosis.estimate
     half = (diagnosis.estimate.interval.high - diagnosis.estimate.interval.low) / 2
     assert 0.5 * half < diagnosis.cures[SEEDS].half_width < half
+
+
+def test_along_one_family_a_shape_is_no_cause_but_a_bend_is() -> None:
+    widths = (16, 24, 32, 48, 64, 96, 128)
+
+    def bend(cells: pd.DataFrame) -> Any:
+        return 0.03 * (np.log(cells.n_params) - np.log(cells.n_params).mean()) ** 2 / 3
+
+    frame = World(depths=(2,), widths=widths, noise=0.002, effects=(bend,)).runs(5).drop(columns="excess")
+    causes = diagnose(points_of_frame(frame, "a table", LOSS)).causes
+    why = {each.name: each.why for each in causes.causes if each.state == UNKNOWN}
+    assert why[SHAPE] == "n_layer 2 in all rows" and causes.named[0].name == BEND
