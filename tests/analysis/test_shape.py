@@ -63,7 +63,7 @@ def test_a_law_of_n_on_unlike_shapes_is_weak() -> None:
 )
 def test_the_family_along_which_a_law_of_n_holds(layers, widths, family: str) -> None:
     choice = choice_of(plant_shapes(layers=layers, widths=widths))
-    assert choice.law.name == "power-n" and family in choice.says[0]
+    assert choice.law.name == "power-n" and family in choice.reasons(choice.law)[0]
     assert bool(choice.doubt) == ("cannot" in family)
     said = shapes_of(plant_shapes(layers=layers, widths=widths))
     assert said.assessment is None and "is not identified" in said.says[0]
