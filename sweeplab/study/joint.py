@@ -58,6 +58,7 @@ GROWTH, ALWAYS_FITTED = 1.2, 40
 DIVERGED = 0.2
 # A pruned trial's extrapolation is at least this uncertain, in log loss.
 EXTRAPOLATED = 0.02
+# Strides of the sequence that are compared, from the number of cells on.
 N_STRIDES = 8
 _BELOW_1 = 1 - 1e-9
 
