@@ -264,12 +264,10 @@ class ShapePanel(LinesPanel, name="shape", heading="Loss by depth and width", so
             plain = shapes.as_dict()
             more |= {"shown": shown_of(plain["derived"]), "result": plain, "warnings": assessment.warnings}
         panel = cls._over(report, assessment, x, **more)
-        notes = (
-            map(sentence, (*assessment.choice.reasons(assessment.fit.law), *shapes.says))
-            if x == "params"
-            else ()
-        )
-        return replace(panel, notes=(*notes, *panel.notes))
+        if x == "params":
+            reasons = (*assessment.choice.reasons(assessment.fit.law), *shapes.says)
+            panel = replace(panel, notes=(*map(sentence, reasons), *panel.notes))
+        return panel
 
 
 class ShapeMapPanel(
