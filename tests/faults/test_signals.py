@@ -57,7 +57,7 @@ def start(folder: StudyFolder) -> subprocess.Popen[bytes]:
 
 def wait_for_points(folder: StudyFolder, study: subprocess.Popen[bytes], n: int = 8) -> None:
     while sum(len(run.points()) for run in folder.runs()) < n:
-        assert study.poll() is None
+        assert study.poll() is None, (folder.lab.parent / "said.txt").read_text()
         time.sleep(0.1)
 
 
@@ -170,7 +170,7 @@ def test_who_is_waited_for_is_said_of_a_worker_that_a_signal_has_stopped(folder:
         study.send_signal(signal.SIGINT)
         pid = workers[0].pid
         while f"kill -CONT {pid} continues it" not in said.read_text():
-            assert study.poll() is None
+            assert study.poll() is None, said.read_text()
             time.sleep(0.1)
         workers[0].resume()
         assert study.wait() == 130

@@ -158,13 +158,13 @@ def space_of(name: str) -> tuple[Space, dict]:
 
 
 @pytest.mark.slow
-def test_the_small_study_has_seven_widths_at_one_depth_and_two_other_cells(tmp_path):
+def test_the_small_study_has_eight_widths_at_one_depth_and_two_other_cells(tmp_path):
     spec = read_study(STUDIES / "small.yaml")
     kept, excluded = cells(spec, 97)
     sizes = [(cell.values["n_layer"], cell.values["n_embd"]) for cell in kept]
-    assert sorted(width for depth, width in sizes if depth == 2) == [20, 24, 28, 32, 40, 48, 56]
+    assert sorted(width for depth, width in sizes if depth == 2) == [24, 30, 36, 42, 48, 54, 60, 66]
     assert [size for size in sizes if size[0] != 2] == [(1, 24), (3, 24)]
-    assert (len(excluded), spec.budget.trials_per_cell, spec.fixed["tokens_per_param"]) == (12, 3, 20)
+    assert (len(excluded), spec.budget.trials_per_cell, spec.fixed["tokens_per_param"]) == (14, 3, 12)
     plan, *_ = make_plan(spec, tmp_path)
     assert plan.warnings == [] and max(cell.train_tokens for cell in plan.cells) < plan.data.train_tokens
     for cell in kept:
