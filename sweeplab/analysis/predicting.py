@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.analysis.sealing import Target, size_targets
@@ -16,7 +16,7 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.listing import read_spec
 from sweeplab.laws.assessment import Assessment, assess, law_for
 from sweeplab.laws.forecasts import Forecast, predict
-from sweeplab.laws.hyperparameters.assessment import assess_hyperparameters
+from sweeplab.laws.hyperparameters.assessment import TIMESCALE, assess_hyperparameters
 from sweeplab.laws.hyperparameters.prediction import with_prediction
 from sweeplab.laws.hyperparameters.runs import SIZES
 from sweeplab.laws.points import Points
@@ -48,7 +48,8 @@ class Prediction:
     """The study that trains a size, the values it takes, and the loss to expect, or why there is none.
 
     `beyond` has the factors by which sizes lie outside of the study's; `regret` is what the errors of the laws' values
-    are expected to cost, as a share of the loss.
+    are expected to cost, as a share of the loss, which `loss` contains; None
+    where there are no laws, or one of their values is named.
     """
 
     spec: StudySpec
@@ -127,10 +128,14 @@ def predict_size(
                 value = math.gcd(int(value), int(sized.fixed[entry.of]))
             reasons = [f"of the nearest cell, {best[0]['cell']}", predicted["why"] if predicted else why]
             values[name] = Value(value, why=": ".join(filter(None, reasons)))
+    regret = None
+    with_law = {"weight_decay" if name == TIMESCALE else name for name in laws.get("best", ())}
+    if with_law and with_law <= sized.search.keys():
+        regret = laws["regret"]
     law, loss, why_none = None, None, ""
     try:
         law = assess(points, law_for(points, "auto"))
-        loss = predict(law, target.at, target.seeds)
+        loss = predict(law, target.at, target.seeds, regret or 0.0)
     except BadInput as refused:
         why_none = refused.problems[0].what
     spec = _one_cell(
@@ -138,8 +143,9 @@ def predict_size(
     )
     # The run belongs to the study that is written, which searches nothing.
     (target, *_), _ = size_targets(spec, make_plan(spec, folder.lab), counting)
+    target = replace(target, regret=regret or 0.0)
     beyond = {name: factor for name, factor in laws.get("beyond", {}).items() if factor > 1.001}
-    return Prediction(spec, target, values, beyond, laws.get("regret"), law, loss, why_none)
+    return Prediction(spec, target, values, beyond, regret, law, loss, why_none)
 
 
 def _voted(name: str, best: Sequence[Mapping[Any, Any]], wanted: Mapping[str, Any]) -> Value:

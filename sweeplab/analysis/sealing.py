@@ -139,7 +139,8 @@ class Place:
 class Target:
     """A point to forecast, by role; the study of its run, if there is one, and the cells at the point.
 
-    `seeds` is the number of runs whose mean loss is forecast. `settings` are the hyperparameters that the run will have
+    `seeds` is the number of runs whose mean loss is forecast, and `regret` the share of it that their values are
+    expected to cost. `settings` are the hyperparameters that the run will have
     for certain, and `text` the digest of its data: a run of the lab that has both is the same run, whatever its study.
     """
 
@@ -147,6 +148,7 @@ class Target:
     place: Place | None = None
     cells: tuple[str, ...] = ()
     seeds: int = 1
+    regret: float = 0.0
     settings: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
 
@@ -237,7 +239,9 @@ def size_targets(
             left_out[cell.key] = f"its {what} is known only once a trial is sampled"
             continue
         settings = _settings([each.as_dict() for each in drawn])
-        new = Target(sizes[0], place, (cell.key,), len(space.seeds), settings, plan.data.text_digest)
+        new = Target(
+            sizes[0], place, (cell.key,), len(space.seeds), settings=settings, text=plan.data.text_digest
+        )
         for at, there in enumerate(targets):
             if same_point(there.at, new.at):
                 cells_there = (*there.cells, cell.key)
@@ -299,7 +303,7 @@ def seal(
     for target in wanted:
         try:
             _refuse_known(target, assessment.points, source, runs)
-            predicted = predict(assessment, target.at, target.seeds)
+            predicted = predict(assessment, target.at, target.seeds, target.regret)
         except BadInput as error:
             left_out[target.words] = "; ".join(map(str, error.problems))
             continue

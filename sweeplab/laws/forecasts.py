@@ -28,10 +28,12 @@ INTERVAL_ONLY = "interval only"
 LAW, LAST_POINT, LOG_LINE = "law", "last point", "log-linear line"  # who forecasts
 METHOD = (
     "profile of the law (F quantile), a run's noise and the form's error in the back-test (t quantiles), "
-    "added in quadrature in log loss; the form's error on the side to which the residuals lean"
+    "added in quadrature in log loss; the form's error on the side to which the residuals lean; what values that are "
+    "not known exactly are expected to cost"
 )
 _NORMAL_END = 1.6448536269514722  # of the standard normal distribution at 95%
 _AWAY = 0.86  # the level of the side away from the lean: 7% of the outcomes are left out there
+_REGRET_END = 3.8414588206941236  # of the chi-squared distribution with one degree of freedom at 95%
 _FEWEST_FOR_A_LINE = 3
 _STANDARD = NormalDist()
 
@@ -65,9 +67,9 @@ class Forecast:
     """The loss that a law predicts for a run, with its prediction interval at `level`, which the verdict judges.
 
     `log_loss` is the normal distribution of the log loss with this interval; `law_low` and `law_high` bound the law
-    alone, `noise` is the sd of a run's log loss about the law, and `form` the sd of the form's error there. A loss that
-    is no number of a law has the verdict INTERVAL_ONLY. `without_outliers` is the loss without the rows far from the
-    law, None if there are none.
+    alone, `noise` is the sd of a run's log loss about the law, and `form` the sd of the form's error there; `regret` is
+    the part of the log loss that the run's values are expected to cost. A loss that is no number of a law has the
+    verdict INTERVAL_ONLY. `without_outliers` is the loss without the rows far from the law, None if there are none.
     """
 
     loss: float
@@ -81,6 +83,7 @@ class Forecast:
     form: float
     without_outliers: float | None
     verdict: Verdict
+    regret: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -91,8 +94,12 @@ class Naive:
     why: str
 
 
-def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> Forecast:
+def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1, regret: float = 0.0) -> Forecast:
     """Predict the mean loss of `seeds` runs at a point {"params": …, "tokens": …}.
+
+    A law is of tuned losses. `regret` is the expected excess of the log loss of runs whose values are not known
+    exactly: half a sum of squares of normal errors. One error is taken, whose square has the longest tail; it lies
+    between 0 and _REGRET_END times its mean.
 
     Raises:
         BadInput: the point lacks a column that the law uses, it lies off the path that the law holds along, or the rows
@@ -127,24 +134,27 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> 
             below *= narrower
         elif assessment.form_error.lean < 0:
             above *= narrower
-    low, high = interval.value - below, interval.value + above
+    tuned = replace(interval, low=interval.value - below, high=interval.value + above)
+    loss = interval.value + regret
+    low = loss - math.hypot(below, regret)
+    high = loss + math.hypot(above, (_REGRET_END - 1) * regret)
     if not math.isfinite(low + high) or max(abs(low), abs(high)) > 700:
         raise BadInput(f"{quantity.meaning} cannot be forecast: its interval has no end that is a number")
     lacking = gate(quantity, points, fit)
-    sealed = replace(interval, low=low, high=high)
+    sealed = replace(interval, value=loss, low=low, high=high)
     reasons = [assessment.doubt, assessment.choice.doubt_of(fit.law)]
     if assessment.what_if:
         reasons.append(assessment.what_if.doubt(quantity, of_rows, spread))
     if assessment.outliers:
-        reasons.append(assessment.outliers.doubt(quantity, sealed))
+        reasons.append(assessment.outliers.doubt(quantity, tuned))
     verdict = judge(quantity, sealed, fit, lacking, next(filter(None, reasons), ""))
     if not verdict.identified:
         verdict = Verdict(INTERVAL_ONLY, f"no law; interval only: {verdict.reason}")
     without = None
     if assessment.outliers:
-        without = math.exp(assessment.outliers.value(quantity))
+        without = math.exp(assessment.outliers.value(quantity) + regret)
     return Forecast(
-        loss=math.exp(interval.value),
+        loss=math.exp(loss),
         low=math.exp(low),
         high=math.exp(high),
         level=LEVEL,
@@ -155,6 +165,7 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> 
         form=form,
         without_outliers=without,
         verdict=verdict,
+        regret=regret,
     )
 
 

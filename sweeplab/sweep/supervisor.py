@@ -27,7 +27,7 @@ from sweeplab.lab import events
 from sweeplab.lab.describing import describe, summarize
 from sweeplab.lab.identity import check_same_study, code_versions, orders_in_words, versions, write_study
 from sweeplab.lab.listing import read_spec
-from sweeplab.records.folders import StudyFolder, service_file
+from sweeplab.records.folders import StudyFolder, WorkerPlace, service_file
 from sweeplab.records.runs import DOES_NOT_FIT, RunState, TrialEnding
 from sweeplab.study.inputs import write_baselines
 from sweeplab.study.plan import Plan, memory_shortage
@@ -238,6 +238,11 @@ def _open_tracking(trackers: Sequence[Mirror], spec: StudySpec, folder: StudyFol
         raise BadInput(f"{error}; set another track: {{uri: …}} or MLFLOW_TRACKING_URI") from error
 
 
+def _in_words(places: Sequence[WorkerPlace]) -> str:
+    words = [(f"worker {place.worker} ({place.process})", place.why) for place in places]
+    return "; ".join(", ".join(filter(None, of_worker)) for of_worker in words)
+
+
 class _Supervisor:
     """Keeps workers on a study until no work is left, and sends what they write to tracking."""
 
@@ -255,6 +260,7 @@ class _Supervisor:
         store.availability.limit = OUTAGE_SECONDS
         store.availability.say = lambda message: self._take_in(events.StudyNotice(message=message))
         store.availability.stopping = lambda: interrupts() > 1
+        store.availability.holders = self._suspended
         self.tracker = open_tracker(folder.lab, folder.name, self.spec.track.uri)
         self.trackers = [self.tracker, *open_mirrors(self.spec.fixed, folder.path)]
         seeds = {space.cell.key: space.seeds for space in store.spaces}
@@ -336,15 +342,17 @@ class _Supervisor:
             if now - read > READ_SECONDS:
                 self.shipping.check()
                 self._read_feed()
-                places = self.progress.places * bool(n_interrupts)
-                words = [(f"worker {place.worker} ({place.process})", place.why) for place in places]
-                before_that, waited_for = waited_for, "; ".join(", ".join(filter(None, of)) for of in words)
+                before_that, waited_for = waited_for, _in_words(self.progress.places * bool(n_interrupts))
                 if waited_for not in ("", before_that):
                     self._take_in(events.StudyNotice(message=f"still waiting for {waited_for}"))
                 self.notifier.notify_if_idle(self.commands.state.phase)
                 self._write_elapsed()
                 read = time.monotonic()
         self._write_elapsed()
+
+    def _suspended(self) -> str:
+        """Return which workers do not run, and why: one of them may hold a lock of the database."""
+        return _in_words([place for place in self.engine.places() if place.why])
 
     def _note_places(self) -> None:
         places = self.engine.places()

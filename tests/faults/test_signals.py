@@ -159,7 +159,11 @@ def test_workers_that_die_alike_in_a_row_are_not_started_for_ever(tiny, opened) 
     assert failure.startswith(f"{MOST_ALIKE} workers in a row died the same way; worker 0 ended with code ")
 
 
-def test_who_is_waited_for_is_said_of_a_worker_that_a_signal_has_stopped(folder: StudyFolder) -> None:
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_who_is_waited_for_is_said_of_a_worker_that_a_signal_has_stopped(
+    is_locked: bool, folder: StudyFolder
+) -> None:
+    """Wherever the signal meets the worker, while it writes to the study's database, too."""
     said = folder.lab.parent / "said.txt"
     with start(folder) as study:
         wait_for_points(folder, study)
@@ -167,14 +171,19 @@ def test_who_is_waited_for_is_said_of_a_worker_that_a_signal_has_stopped(folder:
             each for each in psutil.Process(study.pid).children() if "sweep.worker" in str(each.cmdline())
         ]
         workers[0].suspend()
+        database = sqlite3.connect(folder.path / "trials.db", timeout=300)
+        if is_locked:
+            database.execute("BEGIN IMMEDIATE")
         study.send_signal(signal.SIGINT)
         pid = workers[0].pid
         while f"kill -CONT {pid} continues it" not in said.read_text():
             assert study.poll() is None, said.read_text()
             time.sleep(0.1)
+        database.close()
         workers[0].resume()
         assert study.wait() == 130
-    assert re.search(rf"still waiting for worker . \(process {pid}\), stopped by a signal", said.read_text())
+    why = "still waiting for|does not answer: database is locked:"
+    assert re.search(rf"({why}) worker . \(process {pid}\), stopped by a signal", said.read_text())
 
 
 def words_of(process: psutil.Process) -> list[str]:

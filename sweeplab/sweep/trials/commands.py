@@ -48,13 +48,14 @@ class Availability:
     """Tracks whether a study's storage answers: its `database`, and the files of its folder, by kind.
 
     `limit` is how many seconds it may be unavailable, 0 where a person waits for the answer. `say` gets messages for
-    the user; once `stopping` returns True nothing is retried.
+    the user; once `stopping` returns True nothing is retried. `holders` says who may hold a lock and cannot let it go.
     """
 
     name: str
     limit: float = 0.0
     say: Callable[[str], None] = lambda message: None
     stopping: Callable[[], bool] = lambda: False
+    holders: Callable[[], str] = lambda: ""
     _lost_since: float | None = None
     _lost: set[str] = field(default_factory=set)
 
@@ -86,7 +87,9 @@ class Availability:
         why = (isinstance(error, OSError) and error.strerror) or reason_of(error)
         if "disk is full" in why:  # SQLite's words for it
             why = os.strerror(errno.ENOSPC)
-        reason = f"the storage of study {self.name} does not answer: {why}"
+        reason = ": ".join(
+            filter(None, (f"the storage of study {self.name} does not answer: {why}", self.holders()))
+        )
         self._lost.add(of)
         if self._lost_since is None:
             self._lost_since = now
