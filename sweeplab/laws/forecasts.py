@@ -33,9 +33,10 @@ METHOD = (
 )
 _NORMAL_END = 1.6448536269514722  # of the standard normal distribution at 95%
 _AWAY = 0.86  # the level of the side away from the lean: 7% of the outcomes are left out there
-_REGRET_END = 3.8414588206941236  # of the chi-squared distribution with one degree of freedom at 95%
 _FEWEST_FOR_A_LINE = 3
 _STANDARD = NormalDist()
+# Squares of a normal error, equally probable.
+_SQUARES = np.array([_STANDARD.inv_cdf((1 + share) / 2) ** 2 for share in (np.arange(200) + 0.5) / 200])
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,7 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1, reg
     """Predict the mean loss of `seeds` runs at a point {"params": …, "tokens": …}.
 
     A law is of tuned losses. `regret` is the expected excess of the log loss of runs whose values are not known
-    exactly: half a sum of squares of normal errors. One error is taken, whose square has the longest tail; it lies
-    between 0 and _REGRET_END times its mean.
+    exactly: a sum of squares of normal errors, taken for the square of one, whose tail is the longest.
 
     Raises:
         BadInput: the point lacks a column that the law uses, it lies off the path that the law holds along, or the rows
@@ -136,8 +136,7 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1, reg
             above *= narrower
     tuned = replace(interval, low=interval.value - below, high=interval.value + above)
     loss = interval.value + regret
-    low = loss - math.hypot(below, regret)
-    high = loss + math.hypot(above, (_REGRET_END - 1) * regret)
+    low, high = interval.value + np.array(_ends(below, above, regret, fit.freedom))
     if not math.isfinite(low + high) or max(abs(low), abs(high)) > 700:
         raise BadInput(f"{quantity.meaning} cannot be forecast: its interval has no end that is a number")
     lacking = gate(quantity, points, fit)
@@ -167,6 +166,26 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1, reg
         verdict=verdict,
         regret=regret,
     )
+
+
+def _ends(below: float, above: float, regret: float, freedom: float) -> tuple[float, float]:
+    """Return the interval of the sum of an error whose own interval is -below to above, and of what values cost."""
+    from scipy.optimize import brentq
+    from scipy.special import stdtr
+
+    if not regret or not math.isfinite(below + above):
+        return -below, above
+    quantile = student(freedom)
+
+    def share_below(x: float) -> float:
+        errors = x - regret * _SQUARES
+        return float(np.mean(stdtr(freedom, errors / np.where(errors < 0, below, above) * quantile)))
+
+    most = above + regret * _SQUARES[-1]
+    low, high = (
+        brentq(lambda x, end=end: share_below(x) - end, -2 * below, 2 * most) for end in (0.05, 0.95)
+    )
+    return low, high
 
 
 def naive_forecasts(points: Points, at: Mapping[str, float]) -> dict[str, Naive]:

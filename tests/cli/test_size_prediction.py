@@ -79,6 +79,7 @@ def test_values_and_loss_follow_their_laws(predict) -> None:
         < loss_of(predicted.target.at | {"n_params": predicted.target.at["params"]})
         < predicted.loss.high
     )
+    assert predicted.regret and predicted.loss.regret == predicted.target.regret == predicted.regret
     assert predicted.spec.name == "tiny-n_embd192" and predicted.spec.fixed["learning_rate"] == rate.value
     assert predicted.spec.budget.trials_per_cell == 1 and not predicted.spec.grid
 
@@ -87,6 +88,7 @@ def test_values_and_loss_follow_their_laws(predict) -> None:
 def test_a_value_that_is_named_is_taken(predict) -> None:
     predicted = predict("n_embd=192", "learning_rate=0.01")
     assert "learning_rate" not in predicted.values and predicted.spec.fixed["learning_rate"] == 0.01
+    assert predicted.regret is None and predicted.loss and predicted.loss.regret == 0
 
 
 @pytest.mark.slow

@@ -126,6 +126,25 @@ def test_the_mean_of_seeds_is_quieter_only_as_far_as_the_table_shows() -> None:
     assert single.noise == pytest.approx(of_three.noise * math.sqrt(3))
 
 
+def test_what_values_are_expected_to_cost_is_part_of_a_forecast() -> None:
+    """Outcomes of runs whose values miss the best by a normal error, so that the loss is a square of it too high."""
+    points, law = line_table()
+    assessment, at = classically(points, law), {"params": 1e9}
+    tuned = predict(assessment, at)
+    quantile = t_distribution.ppf(0.95, points.n - 2)
+    sd = (math.log(tuned.high) - math.log(tuned.low)) / 2 / quantile
+    draws = np.random.default_rng(0)
+    for regret in (0.1 * sd, sd, 10 * sd):
+        with_it = predict(assessment, at, regret=regret)
+        errors = t_distribution.rvs(points.n - 2, size=20_000, random_state=draws) * sd
+        outcomes = tuned.loss * np.exp(errors + regret * draws.standard_normal(20_000) ** 2)
+        held = np.mean((with_it.low <= outcomes) & (outcomes <= with_it.high))
+        assert 0.89 < held < 0.91, (regret / sd, held)
+        assert np.mean(np.log(outcomes)) == pytest.approx(math.log(with_it.loss), abs=0.02 * (sd + regret))
+    assert np.mean((tuned.low <= outcomes) & (outcomes <= tuned.high)) < 0.5
+    assert predict(assessment, at, regret=0.0) == tuned
+
+
 def test_naive_forecasters() -> None:
     points, _ = line_table()
     flops, loss = points.columns["flops"], points.columns["loss"]
