@@ -42,6 +42,7 @@ STUDIES = {
     "adamw": ("python-docs", "n_layer: 1", _ADAMW, 0),
     "muon": ("python-docs", "n_layer: 1, optimizer: muon", _MUON, 1),
     "adamw-again": ("python-docs", "n_layer: 1", _ADAMW, 2),
+    "muon-again": ("python-docs", "n_layer: 1, optimizer: muon", _MUON, 3),
 }
 HELD_OUT = (56, 64, 72)
 TABLE = Path(__file__).parent / "data" / "transfers.csv"

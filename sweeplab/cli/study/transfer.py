@@ -111,7 +111,8 @@ def _print_prediction(answer: Mapping[str, Any]) -> None:
     else:
         ends = f"{cell_text(loss['low'])} to {cell_text(loss['high'])}"
         say(
-            f"loss of a run: {cell_text(loss['value'])} ({ends}), {loss['verdict']}, by {loss['law']}: {loss['why']}"
+            f"loss of a run with them: {cell_text(loss['value'])} ({ends}), {loss['verdict']}, by {loss['law']}: "
+            f"{loss['why']}"
         )
     size = bytes_in_words(cost["memory_bytes"])
     say(f"{cost['flops']:.3g} FLOPs, {size}, about {duration(cost['seconds'])} here")
