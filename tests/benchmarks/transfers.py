@@ -98,7 +98,10 @@ def table(rows: list[dict[str, Any]]) -> None:
     shown = []
     for name in (*kinds, "all"):
         some = [row for row in rows if name in (row["study"], "all")]
-        costs, copies = ([float(row[key]) for row in some if row[key]] for key in ("cost", "cost_of_copying"))
+        costs, copies = (
+            [float(row[key]) for row in some if row[key] not in ("", None)]
+            for key in ("cost", "cost_of_copying")
+        )
         loss = [
             float(row["loss_low"]) <= float(row["loss"]) <= float(row["loss_high"])
             for row in some
