@@ -21,8 +21,9 @@ import pandas as pd
 from benchmarks.setting import print_table, setting
 from laws.planted_causes import CAUSES, DESIGNS, LOSS, cured, free_of, look, make
 
-from sweeplab.laws.assessment import assess, law_for
+from sweeplab.laws.assessment import assess
 from sweeplab.laws.causes import LEAST_SIZE, SEEDS, TUNING
+from sweeplab.laws.choosing import law_of_counts
 from sweeplab.laws.points import points_of_frame
 
 SIZES = (0.005, 0.01, 0.02, 0.03)
@@ -33,7 +34,8 @@ CLOSE = 1.5  # the factor that a forecast may be off
 def half_width(runs: pd.DataFrame, name: str) -> float:
     """Return half the width of a number's interval."""
     points = points_of_frame(runs.drop(columns="excess"), "a table", LOSS)
-    numbers = {each.quantity.name: each for each in assess(points, law_for(points), others=()).estimates}
+    assessed = assess(points, law_of_counts(points), others=(), of_all_depths=True)
+    numbers = {each.quantity.name: each for each in assessed.estimates}
     return (numbers[name].interval.high - numbers[name].interval.low) / 2
 
 
