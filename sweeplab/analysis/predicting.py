@@ -48,8 +48,8 @@ class Prediction:
     """The study that trains a size, the values it takes, and the loss to expect, or why there is none.
 
     `beyond` has the factors by which sizes lie outside of the study's; `regret` is what the errors of the laws' values
-    are expected to cost, as a share of the loss, which `loss` contains; None
-    where there are no laws, or one of their values is named.
+    are expected to cost, as a share of the loss, and `loss` contains it. It is None where there are no laws, or one
+    of their values is named.
     """
 
     spec: StudySpec

@@ -140,8 +140,8 @@ class Target:
     """A point to forecast, by role; the study of its run, if there is one, and the cells at the point.
 
     `seeds` is the number of runs whose mean loss is forecast, and `regret` the share of it that their values are
-    expected to cost. `settings` are the hyperparameters that the run will have
-    for certain, and `text` the digest of its data: a run of the lab that has both is the same run, whatever its study.
+    expected to cost. `settings` are the hyperparameters that the run will have for certain, and `text` the digest of
+    its data: a run of the lab that has both is the same run, whatever its study.
     """
 
     at: Mapping[str, float]
