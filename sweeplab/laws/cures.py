@@ -37,14 +37,13 @@ from sweeplab.laws.causes import (
 )
 from sweeplab.laws.choosing import law_of_counts
 from sweeplab.laws.columns import SHAPE as DEPTH_WIDTH
-from sweeplab.laws.doubts import tuning_of
 from sweeplab.laws.fitting import Fit, fit
 from sweeplab.laws.forms import Array
 from sweeplab.laws.hyperparameters.excess import Excess, cells_of, excess_of
 from sweeplab.laws.hyperparameters.runs import Runs
 from sweeplab.laws.intervals import noise_of, profiles, shared_of
 from sweeplab.laws.next_runs import next_runs, of_axes
-from sweeplab.laws.points import EACH, SAID, Points, TuningRecord
+from sweeplab.laws.points import Points
 from sweeplab.laws.rules import Rules
 
 _SEEDS, _PARTS = (1, 2, 3, 5), (2 / 3, 1.0)  # more seeds of a cell, and shares of the cells
@@ -107,40 +106,29 @@ class Clinic:
         points = replace(self.points, columns=self.points.columns | {"loss": np.exp(log_loss)})
         return fit(points, self.fit.law)
 
-    def _simulated(
-        self, points: Points, effects: Sequence[Array], variance: Array, excess: Array | None = None
-    ) -> float:
+    def _simulated(self, points: Points, effects: Sequence[Array], variance: Array) -> float:
         """The number's median half width in tables of these points, with effects [n] or [S, n] and noise.
 
-        Intervals contain the uncertainty of draws of the `excess` [S, n], as those of a law do. It is infinite where
-        most intervals are open.
+        It is infinite where most intervals are open.
         """
         random, clean, halves = np.random.default_rng(0), self._clean, []
-        law, quantity = np.log(clean.predict(points.columns)), self.estimate.quantity
-        record = None if excess is None else TuningRecord(excess, np.zeros_like(excess), "")
-        points = replace(points, record=lambda _: record, tuned=EACH, tuned_why=SAID)
+        law = np.log(clean.predict(points.columns))
         for draw in range(_N_SIMULATED):
             shifts = [effect[draw] if effect.ndim > 1 else effect for effect in effects]
             noise = np.sqrt(variance) * random.standard_normal(points.n)
             loss = np.exp(law + np.sum(shifts, axis=0) + noise)
-            columns = points.columns | {"loss": loss}
-            tuning = tuning_of(replace(points, columns=columns))
-            drawn = tuning.points
+            drawn = replace(points, columns=points.columns | {"loss": loss})
             fitted = fit(drawn, self.fit.law)
-            noise_here = noise_of(fitted)
-            (ends,) = profiles(fitted, [quantity], shared_of(drawn, fitted), noise_here)
-            ends = tuning.widened(ends, tuning.spread(fitted, noise_here, quantity))
+            (ends,) = profiles(fitted, [self.estimate.quantity], shared_of(drawn, fitted), noise_of(fitted))
             halves.append((ends.high - ends.low) / 2)
         return float(np.median(halves))
 
     def _without(self, name: str, again: Array | None = None) -> float:
         """The half width without a cause; `again` are draws of what is left of it, [S, n]."""
         effects = [effect for other, effect in self.causes.effects.items() if other != name]
-        excess = None if self.excess is None else self.excess.draws
         if again is not None:
             effects.append(again)
-            excess = again
-        return self._simulated(self.points, effects, self._variance, excess)
+        return self._simulated(self.points, effects, self._variance)
 
     @property
     def _variance(self) -> Array:
@@ -177,10 +165,9 @@ class Clinic:
         flops, seeds, rows, then, weights = min(enough_of, key=lambda choice: choice[0])
         effects, rest = list(self.causes.effects.values()), self.causes.noise[REST]
         # The scatter that the rows happen to have stays: only its change is simulated.
-        excess = None if self.excess is None else self.excess.draws
-        before = self._simulated(points, effects, rest + of_seeds, excess)
+        before = self._simulated(points, effects, rest + of_seeds)
         half = self._simulated(
-            replace(points, weights=weights), effects, rest + of_seeds * points.weights / weights, excess
+            replace(points, weights=weights), effects, rest + of_seeds * points.weights / weights
         )
         # An open interval has no half width that another could be compared with.
         shrinks = half / before if math.isfinite(before) else math.sqrt(then / now)
@@ -227,7 +214,7 @@ class Clinic:
             widths_then = np.concatenate([widths[kept], np.repeat(new, (then.n - kept.sum()) // len(new))])
             effect = self.causes.effect_of_shape(np.full(then.n, float(layer)), widths_then)
             variance = np.full(then.n, float(self._variance.mean()))
-            half = self._simulated(then, [effect], variance, self._excess_of(then.n))
+            half = self._simulated(then, [effect], variance)
             words = f"one depth: n_layer {layer:g}, with n_embd {', '.join(map(str, new))} too"
             change = {"n_layer": int(layer), "n_embd": sorted(there | set(new)), "new": new}
             cures.append(Cure(words, flops * self.runs_each, half, change))
@@ -251,13 +238,6 @@ class Clinic:
         )
         joined["loss"] = np.ones(len(weights))
         return Points(joined, weights), float(new.get("flops", np.array([math.nan])).sum())
-
-    def _excess_of(self, n: int) -> Array | None:
-        """Draws of the excess of other points that are tuned as well, [S, n]."""
-        if self.excess is None:
-            return None
-        draws = self.excess.draws
-        return np.random.default_rng(0).permuted(draws, axis=1)[:, np.arange(n) % draws.shape[1]]
 
     def _tuning(self) -> Cure:
         flops, excess = float(self._flops.sum()) * self.runs_each, self.excess

@@ -84,7 +84,7 @@ def main() -> None:
     print()
     rows = []
     for (design, name), values in ratios.items():
-        within = f"{np.mean(np.abs(np.log(values)) <= np.log(CLOSE)):.0%}"
+        within = f"{np.mean([1 / CLOSE <= value <= CLOSE for value in values]):.0%}"
         low, middle, high = np.quantile(values, [0.1, 0.5, 0.9])
         rows.append([design, name, str(len(values)), within, f"{middle:.2f} ({low:.2f} to {high:.2f})"])
     headings = ["design", "cure of", "worlds", f"within a factor {CLOSE}", "forecast / measured (10 to 90%)"]
