@@ -110,8 +110,11 @@ def _print_prediction(answer: Mapping[str, Any]) -> None:
         say(f"loss: {loss['why']}")
     else:
         ends = f"{cell_text(loss['low'])} to {cell_text(loss['high'])}"
+        with_them = ", well tuned"
+        if answer["regret"] is not None:
+            with_them = " with these values"
         say(
-            f"loss of a run with them: {cell_text(loss['value'])} ({ends}), {loss['verdict']}, by {loss['law']}: "
+            f"loss of a run{with_them}: {cell_text(loss['value'])} ({ends}), {loss['verdict']}, by {loss['law']}: "
             f"{loss['why']}"
         )
     size = bytes_in_words(cost["memory_bytes"])
