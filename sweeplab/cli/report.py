@@ -224,11 +224,11 @@ def dashboard(
 
     with ExitStack() as stack:
         _interrupted_by(stack, signal.SIGTERM, signal.SIGHUP)
-        place = Path(stack.enter_context(TemporaryDirectory()))
 
         def write_sweep(folder: StudyFolder) -> str:
-            (page,) = write_report("sweep", folder.lab, [folder.name], place, single_file=True)
-            return read_bytes(page).decode()
+            with TemporaryDirectory() as place:  # of its own: two tabs may ask at once
+                (page,) = write_report("sweep", folder.lab, [folder.name], Path(place), single_file=True)
+                return read_bytes(page).decode()
 
         live = stack.enter_context(live_page(lab_folder(lab), named_study(name, lab).name, write_sweep, port))
         if as_json:

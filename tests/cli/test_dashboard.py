@@ -9,9 +9,10 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import pytest
 import strangers
@@ -127,6 +128,14 @@ def test_odd_requests_are_refused(finished) -> None:
             else:
                 assert len(content) > 1_000_000
         assert ask(url)[0] == 200
+
+
+@pytest.mark.slow
+def test_two_tabs_may_ask_for_the_report_at_once(finished) -> None:
+    with served("tiny", "--lab", finished.lab) as page, ThreadPoolExecutor(4) as pool:
+        report = urljoin(page, "report?study=tiny")
+        answers = [*pool.map(ask, [report] * 8)]
+    assert [code for code, _ in answers] == [200] * 8, answers[0]
 
 
 def test_a_look_tells_all_and_the_next_one_only_what_is_new(finished) -> None:
