@@ -240,6 +240,7 @@ def _predicted(name: str, lab: Path, size: Mapping[str, Any]) -> dict[str, Any]:
     written["fixed"].pop(RATE)
     sealed, why_not = None, predicted.why_none
     if predicted.law:
+        # The ledger scores the best rate of the ladder, so what the predicted one may cost is no part of this forecast.
         targets, _ = cell_targets(_at_rates(written, [rate]), lab, counting)
         origin = Source((name,), False, counting)
         try:

@@ -179,7 +179,8 @@ def _ends(below: float, above: float, regret: float, freedom: float) -> tuple[fl
 
     def share_below(x: float) -> float:
         errors = x - regret * _SQUARES
-        return float(np.mean(stdtr(freedom, errors / np.where(errors < 0, below, above) * quantile)))
+        sides = np.where(errors < 0, below, above) + 1e-12  # an exact table has no error at all
+        return float(np.mean(stdtr(freedom, errors / sides * quantile)))
 
     most = above + regret * _SQUARES[-1]
     low, high = (

@@ -542,6 +542,5 @@ def test_the_block_for_a_cluster_runs_on_one(engine: str, monkeypatch: pytest.Mo
                     time.sleep(0.5)  # the scheduler has not started the job yet
                 typed(folder, words[1:])
         states = StudyFolder(folder / "lab", "small").states()
-        assert states == {
-            "complete": 24
-        }  # three trials of three sizes, two seeds each and four at two layers
+        # Three trials of three sizes; with two seeds each, four at two layers.
+        assert states == {"complete": 24}

@@ -48,7 +48,7 @@ class Availability:
     """Tracks whether a study's storage answers: its `database`, and the files of its folder, by kind.
 
     `limit` is how many seconds it may be unavailable, 0 where a person waits for the answer. `say` gets messages for
-    the user; once `stopping` returns True nothing is retried. `holders` says who may hold a lock and cannot let it go.
+    the user; once `stopping` returns True nothing is retried. `holders` says who may lock the database and not let go.
     """
 
     name: str
@@ -87,9 +87,9 @@ class Availability:
         why = (isinstance(error, OSError) and error.strerror) or reason_of(error)
         if "disk is full" in why:  # SQLite's words for it
             why = os.strerror(errno.ENOSPC)
-        reason = ": ".join(
-            filter(None, (f"the storage of study {self.name} does not answer: {why}", self.holders()))
-        )
+        if of == DATABASE and (holders := self.holders()):
+            why += f": {holders}"
+        reason = f"the storage of study {self.name} does not answer: {why}"
         self._lost.add(of)
         if self._lost_since is None:
             self._lost_since = now
