@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 sys.path[0] = str(Path(__file__).parents[1])  # not this folder, which has a laws.py
@@ -111,7 +112,8 @@ def main(repeats: int, first: int, at: str, folder: Path, times: int) -> None:
     for seed in range(first, first + repeats):
         first_command(seed, folder, times)
     found = [repeat(seed, at, folder) for seed in range(first, first + repeats)]
-    rows, held = (
+    rows, halves, held = (
+        [],
         [],
         dict.fromkeys(
             ("exponent within 0.12", "no misfit", "forecast held", "width within 2%", "rates inside"), 0
@@ -121,6 +123,7 @@ def main(repeats: int, first: int, at: str, folder: Path, times: int) -> None:
         number, score = one["exponent"], one["score"]
         half = math.inf if number["low"] is None else (number["high"] - number["low"]) / 2
         width = math.log(one["high"] / one["low"]) / 2
+        halves.append((half, width, one["seconds"] / 60))
         marks = (half <= 0.12, one["form"] != "flagged", score["covered"], width <= 0.02, one["inside"])
         held = {name: count + bool(mark) for (name, count), mark in zip(held.items(), marks, strict=True)}
         rows.append(
@@ -133,6 +136,8 @@ def main(repeats: int, first: int, at: str, folder: Path, times: int) -> None:
         )
     print_table(HEADINGS, rows)
     print("; ".join(f"{name}: {count} of {repeats}" for name, count in held.items()))
+    exponent, loss, minutes = map(median, zip(*halves, strict=True))
+    print(f"medians of half widths: exponent {exponent:.3f}, loss {loss:.2%}; of minutes: {minutes:.1f}")
 
 
 if __name__ == "__main__":
