@@ -434,7 +434,8 @@ def write_report(
     if one and one.tracked_file.exists():
         with suppress(BadInput, TrackingUnavailable):  # the page is written; tracking gets the next one
             tracker = open_tracker(lab, one.name, tracking_uri_of(one))
-            for page_file in written if form != "html" else folder.glob(f"{page}*"):
+            beside = [file for end in ("html", "csv", "json") for file in folder.glob(f"{page}*.{end}")]
+            for page_file in written if form != "html" else beside:
                 tracker.attach(page_file, "report")
             if form == "html" and shared:
                 with TemporaryDirectory() as place:  # MLflow shows one file alone, so embed plotly.js

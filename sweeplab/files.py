@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import platform
 import re
@@ -142,8 +143,8 @@ def _check_database(file: Path) -> None:
 def write_whole(target: Path, content: bytes | Iterable[bytes | memoryview], mode: int = 0o666) -> None:
     """Write a file so that a kill at any moment leaves the old content or all of `content`, which may come in parts.
 
-    The caller makes sure, by a lock or a lease, that one process at a time writes `target`: what killed ones left is
-    removed first. A link in the place of `target` is replaced, not followed.
+    Of processes that write at once the last one's content stays. What killed ones left is removed first. A link in the
+    place of `target` is replaced, not followed.
 
     Raises:
         OSError: there is no room, or the folder cannot be written; nothing is left behind.
@@ -249,21 +250,46 @@ def read_own(file: Path) -> str:
 @contextmanager
 def _temporary(target: Path, content: bytes | Iterable[bytes | memoryview], mode: int) -> Iterator[Path]:
     """Write a file beside `target`, of a name that nobody can guess and plant a link at; remove it at the end."""
-    temporary = target.with_name(f"{target.name}.{secrets.token_hex(8)}.tmp")
-    try:
+    while True:
+        temporary = target.with_name(f"{target.name}.{secrets.token_hex(8)}.tmp")
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            file.writelines((content,) if isinstance(content, bytes) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        yield temporary
-    finally:
-        temporary.unlink(missing_ok=True)
+            # Locked while it is written, so that no other process takes it for what a killed one left.
+            if not _lock(file.fileno()) or not os.fstat(file.fileno()).st_nlink:
+                continue
+            try:
+                file.writelines((content,) if isinstance(content, bytes) else content)
+                file.flush()
+                os.fsync(file.fileno())
+                yield temporary
+            finally:
+                temporary.unlink(missing_ok=True)
+            return
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock a file until it is closed; tell whether no other process has locked it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
 
 
 def _remove_left(target: Path) -> None:
     for file in target.parent.iterdir():
         if file.name.startswith(target.name) and _TEMPORARY.fullmatch(file.name, len(target.name)):
-            file.unlink(missing_ok=True)
+            try:
+                descriptor = os.open(file, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)
+            except OSError:  # nobody writes it: it is a link, or another user's
+                file.unlink(missing_ok=True)
+                continue
+            try:
+                if _lock(descriptor):
+                    file.unlink(missing_ok=True)
+            finally:
+                os.close(descriptor)
 
 
 @dataclass

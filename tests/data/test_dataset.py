@@ -16,6 +16,7 @@ from sweeplab.data.dataset import Dataset, prepare
 from sweeplab.data.objectives import make_objective
 from sweeplab.data.tokenizers import TOKENIZERS
 from sweeplab.errors import BadInput
+from sweeplab.files import write_whole
 from sweeplab.hyperparameters import Hyperparameters
 
 
@@ -193,6 +194,20 @@ print("ready", flush=True)
 for content in itertools.cycle([b"a" * 2_000_000, b"b" * 1_000_000]):
     write_whole(Path(sys.argv[1]), content)
 """
+
+
+def test_processes_that_write_a_file_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    target, contents = tmp_path / "target", {b"a" * 2_000_000, b"b" * 1_000_000}
+    with start(WRITE_FOR_EVER, target) as process:
+        try:
+            for content in sorted(contents) * 50:
+                write_whole(target, content)
+                assert target.read_bytes() in contents
+            assert process.poll() is None
+        finally:
+            process.kill()
+    write_whole(target, b"c")
+    assert [*tmp_path.iterdir()] == [target]
 
 
 def test_a_kill_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
