@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from sweeplab.formatting import listed, several, yaml_text
 from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.listing import read_spec
 from sweeplab.laws.assessment import Assessment, assess, law_for
-from sweeplab.laws.forecasts import Forecast, predict
+from sweeplab.laws.forecasts import NO_REGRET, Forecast, Regret, predict
 from sweeplab.laws.hyperparameters.assessment import TIMESCALE, assess_hyperparameters
 from sweeplab.laws.hyperparameters.prediction import with_prediction
 from sweeplab.laws.hyperparameters.runs import SIZES
@@ -26,6 +26,7 @@ from sweeplab.study.search import Choices, Derived, Divisors
 
 if TYPE_CHECKING:
     from sweeplab.records.folders import StudyFolder
+    from sweeplab.study.plan import Plan
     from sweeplab.study.spec import StudySpec
 
 # Of one trial, without what narrows or ends a search.
@@ -47,12 +48,12 @@ class Value:
 class Prediction:
     """The study that trains a size, the values it takes, and the loss to expect, or why there is none.
 
-    `beyond` has the factors by which sizes lie outside of the study's; `regret` is what the errors of the laws' values
-    are expected to cost, as a share of the loss, and `loss` contains it. It is None where there are no laws, or one
-    of their values is named.
+    `beyond` has the factors by which sizes lie outside of the study's; `regret` is what the values are expected to cost
+    against the best ones, as a share of the loss, and `loss` contains it. It is None where a value has no law.
     """
 
     spec: StudySpec
+    plan: Plan
     target: Target
     values: Mapping[str, Value]
     beyond: Mapping[str, float]
@@ -98,11 +99,14 @@ def predict_size(
     if not targets:
         raise BadInput(*(f"{sized.name}: {why}" for why in left_out.values()))
     target = targets[0]
+    searched = read_spec(folder).search
+    named = {name: sized.fixed[name] for name in searched.keys() - sized.search.keys()}
+    named = {name: value for name, value in named.items() if isinstance(value, int | float) and value > 0}
     logs = {name: math.log(value) for name, value in (sized.fixed | dict(target.at)).items() if name in SIZES}
     laws, why = dict[str, Any](), ""
     try:
         runs = tuned_runs(studies.runs, folder.name, studies.design, counting.conventions)
-        at = {name: math.exp(log) for name, log in logs.items() if name in runs.sizes}
+        at = named | {name: math.exp(log) for name, log in logs.items() if name in runs.sizes}
         laws = dict(with_prediction(assess_hyperparameters(runs), at).prediction)
     except BadInput as refused:
         why = refused.problems[0].what
@@ -128,24 +132,39 @@ def predict_size(
                 value = math.gcd(int(value), int(sized.fixed[entry.of]))
             reasons = [f"of the nearest cell, {best[0]['cell']}", predicted["why"] if predicted else why]
             values[name] = Value(value, why=": ".join(filter(None, reasons)))
-    regret = None
-    with_law = {"weight_decay" if name == TIMESCALE else name for name in laws.get("best", ())}
-    if with_law and with_law <= sized.search.keys():
-        regret = laws["regret"]
     law, loss, why_none = None, None, ""
+    regret = None
     try:
+        regret = _regret(laws, sized.search.keys() | named.keys())
         law = assess(points, law_for(points, "auto"))
-        loss = predict(law, target.at, target.seeds, regret or 0.0)
+        loss = predict(law, target.at, target.seeds, regret or NO_REGRET)
     except BadInput as refused:
-        why_none = refused.problems[0].what
+        law, why_none = None, refused.problems[0].what
     spec = _one_cell(
         folder, [*(f"{name}={yaml_text(value.value)}" for name, value in values.items()), *sizes]
     )
     # The run belongs to the study that is written, which searches nothing.
-    (target, *_), _ = size_targets(spec, make_plan(spec, folder.lab), counting)
-    target = replace(target, regret=regret or 0.0)
+    planned = make_plan(spec, folder.lab)
+    (target, *_), _ = size_targets(spec, planned, counting)
+    target = replace(target, regret=regret or NO_REGRET)
     beyond = {name: factor for name, factor in laws.get("beyond", {}).items() if factor > 1.001}
-    return Prediction(spec, target, values, beyond, regret, law, loss, why_none)
+    cost = regret.mean if regret else None
+    return Prediction(spec, planned[0], target, values, beyond, cost, law, loss, why_none)
+
+
+def _regret(laws: Mapping[str, Any], covered: Set[str]) -> Regret | None:
+    """Return by how much values are expected to miss the best ones; None unless all that have a law are `covered`.
+
+    Raises:
+        BadInput: a named value lies where its cost is not known.
+    """
+    with_law = {"weight_decay" if name == TIMESCALE else name for name in laws.get("best", ())}
+    if not with_law or not with_law <= covered:
+        return None
+    asked = laws["asked"] or {"off": 0.0, "why": ""}
+    if asked["why"]:
+        raise BadInput(asked["why"])
+    return Regret(laws["regret"], asked["off"])
 
 
 def _voted(name: str, best: Sequence[Mapping[Any, Any]], wanted: Mapping[str, Any]) -> Value:

@@ -24,7 +24,15 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.listing import study_names
 from sweeplab.laws.assessment import IDENTIFIED, Assessment
 from sweeplab.laws.columns import COUNTS, NUMBERS, count_columns, read_columns
-from sweeplab.laws.forecasts import INTERVAL_ONLY, METHOD, Forecast, naive_forecasts, predict
+from sweeplab.laws.forecasts import (
+    INTERVAL_ONLY,
+    METHOD,
+    NO_REGRET,
+    Forecast,
+    Regret,
+    naive_forecasts,
+    predict,
+)
 from sweeplab.laws.points import Points
 from sweeplab.laws.reading import read_frame
 from sweeplab.records.folders import StudyFolder
@@ -139,8 +147,8 @@ class Place:
 class Target:
     """A point to forecast, by role; the study of its run, if there is one, and the cells at the point.
 
-    `seeds` is the number of runs whose mean loss is forecast, and `regret` the share of it that their values are
-    expected to cost. `settings` are the hyperparameters that the run will have for certain, and `text` the digest of
+    `seeds` is the number of runs whose mean loss is forecast, and `regret` what their values are expected to
+    cost. `settings` are the hyperparameters that the run will have for certain, and `text` the digest of
     its data: a run of the lab that has both is the same run, whatever its study.
     """
 
@@ -148,7 +156,7 @@ class Target:
     place: Place | None = None
     cells: tuple[str, ...] = ()
     seeds: int = 1
-    regret: float = 0.0
+    regret: Regret = NO_REGRET
     settings: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several
@@ -35,8 +36,35 @@ _NORMAL_END = 1.6448536269514722  # of the standard normal distribution at 95%
 _AWAY = 0.86  # the level of the side away from the lean: 7% of the outcomes are left out there
 _FEWEST_FOR_A_LINE = 3
 _STANDARD = NormalDist()
-# Squares of a normal error, equally probable.
-_SQUARES = np.array([_STANDARD.inv_cdf((1 + share) / 2) ** 2 for share in (np.arange(200) + 0.5) / 200])
+# Standard normal errors, equally probable.
+_ERRORS = np.array([_STANDARD.inv_cdf(share) for share in (np.arange(400) + 0.5) / 400])
+
+
+@dataclass(frozen=True)
+class Regret:
+    """The expected excess of a run's log loss over that of the best values.
+
+    `error` is due to the best values' not being known exactly, `known` to values that are meant to lie off them.
+    """
+
+    error: float = 0.0
+    known: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        """Return the expected excess."""
+        return self.error + self.known
+
+    def draws(self) -> NDArray[np.float64]:
+        """Return 400 equally probable excesses.
+
+        The excess is quadratic in the errors of the values. It is taken for the square of one error, whose tail is the
+        longest.
+        """
+        return np.asarray((math.sqrt(self.known) + math.sqrt(self.error) * _ERRORS) ** 2)
+
+
+NO_REGRET = Regret()
 
 
 @dataclass(frozen=True)
@@ -95,11 +123,12 @@ class Naive:
     why: str
 
 
-def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1, regret: float = 0.0) -> Forecast:
+def predict(
+    assessment: Assessment, at: Mapping[str, float], seeds: int = 1, regret: Regret = NO_REGRET
+) -> Forecast:
     """Predict the mean loss of `seeds` runs at a point {"params": …, "tokens": …}.
 
-    A law is of tuned losses. `regret` is the expected excess of the log loss of runs whose values are not known
-    exactly: a sum of squares of normal errors, taken for the square of one, whose tail is the longest.
+    A law is of tuned losses; `regret` is by how much the runs' values are expected to miss them.
 
     Raises:
         BadInput: the point lacks a column that the law uses, it lies off the path that the law holds along, or the rows
@@ -135,7 +164,7 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1, reg
         elif assessment.form_error.lean < 0:
             above *= narrower
     tuned = replace(interval, low=interval.value - below, high=interval.value + above)
-    loss = interval.value + regret
+    loss = interval.value + regret.mean
     low, high = interval.value + np.array(_ends(below, above, regret, fit.freedom))
     if not math.isfinite(low + high) or max(abs(low), abs(high)) > 700:
         raise BadInput(f"{quantity.meaning} cannot be forecast: its interval has no end that is a number")
@@ -151,7 +180,7 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1, reg
         verdict = Verdict(INTERVAL_ONLY, f"no law; interval only: {verdict.reason}")
     without = None
     if assessment.outliers:
-        without = math.exp(assessment.outliers.value(quantity) + regret)
+        without = math.exp(assessment.outliers.value(quantity) + regret.mean)
     return Forecast(
         loss=math.exp(loss),
         low=math.exp(low),
@@ -164,25 +193,25 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1, reg
         form=form,
         without_outliers=without,
         verdict=verdict,
-        regret=regret,
+        regret=regret.mean,
     )
 
 
-def _ends(below: float, above: float, regret: float, freedom: float) -> tuple[float, float]:
+def _ends(below: float, above: float, regret: Regret, freedom: float) -> tuple[float, float]:
     """Return the interval of the sum of an error whose own interval is -below to above, and of what values cost."""
     from scipy.optimize import brentq
     from scipy.special import stdtr
 
-    if not regret or not math.isfinite(below + above):
+    if not regret.mean or not math.isfinite(below + above):
         return -below, above
-    quantile = student(freedom)
+    quantile, excesses = student(freedom), regret.draws()
 
     def share_below(x: float) -> float:
-        errors = x - regret * _SQUARES
+        errors = x - excesses
         sides = np.where(errors < 0, below, above) + 1e-12  # an exact table has no error at all
         return float(np.mean(stdtr(freedom, errors / sides * quantile)))
 
-    most = above + regret * _SQUARES[-1]
+    most = above + float(excesses.max())
     low, high = (
         brentq(lambda x, end=end: share_below(x) - end, -2 * below, 2 * most) for end in (0.05, 0.95)
     )

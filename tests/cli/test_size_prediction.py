@@ -79,16 +79,28 @@ def test_values_and_loss_follow_their_laws(predict) -> None:
         < loss_of(predicted.target.at | {"n_params": predicted.target.at["params"]})
         < predicted.loss.high
     )
-    assert predicted.regret and predicted.loss.regret == predicted.target.regret == predicted.regret
+    assert predicted.regret and predicted.loss.regret == predicted.target.regret.mean == predicted.regret
     assert predicted.spec.name == "tiny-n_embd192" and predicted.spec.fixed["learning_rate"] == rate.value
     assert predicted.spec.budget.trials_per_cell == 1 and not predicted.spec.grid
 
 
 @pytest.mark.slow
 def test_a_value_that_is_named_is_taken(predict) -> None:
-    predicted = predict("n_embd=192", "learning_rate=0.01")
-    assert "learning_rate" not in predicted.values and predicted.spec.fixed["learning_rate"] == 0.01
-    assert predicted.regret is None and predicted.loss and predicted.loss.regret == 0
+    predicted = predict("n_embd=192", "learning_rate=0.0012")
+    assert "learning_rate" not in predicted.values and predicted.spec.fixed["learning_rate"] == 0.0012
+    best, off = predict("n_embd=192"), 0.04 * np.log(0.0012 / best_rate(192)) ** 2
+    assert best.regret and best.loss and best.regret < 0.002
+    assert predicted.regret == pytest.approx(off, rel=0.35), "what the value costs"
+    assert predicted.loss and predicted.loss.regret == predicted.target.regret.mean == predicted.regret
+    held = loss_of(predicted.target.at | {"n_params": predicted.target.at["params"]}) * np.exp(off)
+    assert predicted.loss.low < held < predicted.loss.high and best.loss.loss < predicted.loss.loss
+
+
+@pytest.mark.slow
+def test_the_cost_of_a_value_far_from_all_that_were_tried_is_not_known(predict) -> None:
+    predicted = predict("n_embd=192", "learning_rate=1")
+    assert predicted.regret is None and predicted.loss is None and predicted.law is None
+    assert "learning_rate=1 lies a factor " in predicted.why_none and "and no more" in predicted.why_none
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from sweeplab.errors import BadInput
 from sweeplab.laws.assessment import IDENTIFIED, NOT_IDENTIFIED, Assessment, assess
 from sweeplab.laws.backtest import FormError
 from sweeplab.laws.fitting import Fit, fit
-from sweeplab.laws.forecasts import INTERVAL_ONLY, LAST_POINT, LOG_LINE, naive_forecasts, predict
+from sweeplab.laws.forecasts import INTERVAL_ONLY, LAST_POINT, LOG_LINE, Regret, naive_forecasts, predict
 from sweeplab.laws.forms import LAWS, Law, Quantity
 from sweeplab.laws.intervals import Interval, noise_of, shared_of
 from sweeplab.laws.points import Points
@@ -134,15 +134,23 @@ def test_what_values_are_expected_to_cost_is_part_of_a_forecast() -> None:
     quantile = t_distribution.ppf(0.95, points.n - 2)
     sd = (math.log(tuned.high) - math.log(tuned.low)) / 2 / quantile
     draws = np.random.default_rng(0)
-    for regret in (0.1 * sd, sd, 10 * sd):
+    for regret in (
+        Regret(0.1 * sd),
+        Regret(sd),
+        Regret(10 * sd),
+        Regret(sd, 4 * sd),
+        Regret(0.1 * sd, 4 * sd),
+    ):
         with_it = predict(assessment, at, regret=regret)
         errors = t_distribution.rvs(points.n - 2, size=20_000, random_state=draws) * sd
-        outcomes = tuned.loss * np.exp(errors + regret * draws.standard_normal(20_000) ** 2)
+        missed = math.sqrt(regret.known) + math.sqrt(regret.error) * draws.standard_normal(20_000)
+        outcomes = tuned.loss * np.exp(errors + missed**2)
         held = np.mean((with_it.low <= outcomes) & (outcomes <= with_it.high))
-        assert 0.89 < held < 0.91, (regret / sd, held)
-        assert np.mean(np.log(outcomes)) == pytest.approx(math.log(with_it.loss), abs=0.02 * (sd + regret))
-    assert np.mean((tuned.low <= outcomes) & (outcomes <= tuned.high)) < 0.5
-    assert predict(assessment, at, regret=0.0) == tuned
+        assert 0.89 < held < 0.91, (regret, sd, held)
+        expected = pytest.approx(math.log(with_it.loss), abs=0.02 * (sd + regret.mean))
+        assert np.mean(np.log(outcomes)) == expected
+        assert np.mean((tuned.low <= outcomes) & (outcomes <= tuned.high)) < held
+    assert predict(assessment, at, regret=Regret()) == tuned
 
 
 def test_naive_forecasters() -> None:

@@ -164,7 +164,7 @@ def _print_prediction(prediction: Mapping[str, Any]) -> None:
         ends = f"{cell_text(loss['low'])} to {cell_text(loss['high'])}"
         say(f"tuned loss: {cell_text(loss['value'])} ({ends}), {loss['verdict']}")
     if asked_for := prediction["asked"]:
-        what = f"with the values named: {asked_for['excess']:.2%} above the tuned loss"
+        what = asked_for["why"] or f"{asked_for['excess']:.2%} above the tuned loss"
         if asked_for["loss"] is not None:
             what += f", {cell_text(asked_for['loss'])}"
-        say(what)
+        say(f"with the values named: {what}")

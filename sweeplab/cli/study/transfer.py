@@ -46,7 +46,8 @@ def predict(
     """Predict the best values and the loss of a size.
 
     The size was not tried. Searched values follow their laws over the study's sizes, as in `laws hyperparameters`;
-    a value without a law is that of the nearest cell. The loss is that of `laws fit`, with a run's 90% interval.
+    a value without a law is that of the nearest cell. The loss is that of `laws fit`, with a run's 90% interval,
+    and with what the values are expected to cost: --at may name searched values, too, such as a learning rate.
 
     \b
     $ sweeplab study predict small --at n_layer=2,n_embd=64
@@ -60,16 +61,16 @@ def predict(
     from sweeplab.lab.listing import find_study
     from sweeplab.records.folders import StudyFolder, lab_folder
     from sweeplab.study.file.template import study_file
-    from sweeplab.sweep.planning import look_ahead, make_plan
+    from sweeplab.sweep.planning import look_ahead
 
     folder = find_study(lab, name)
     points, counting, read = read_source(name, None, count, lab, where)
     assert read  # a study's name is no file
     predicted = predict_size(folder, read, points, [f"--at {part}" for part in at.split(",")], counting)
-    plan, *_ = make_plan(predicted.spec, folder.lab)
+    spec, plan = predicted.spec, predicted.plan
     if seal or write:
-        check_same_study(predicted.spec, StudyFolder(folder.lab, predicted.spec.name), plan.data)
-    ahead, (cell, *_) = look_ahead(predicted.spec, plan, folder.lab), plan.cells
+        check_same_study(spec, StudyFolder(folder.lab, spec.name), plan.data)
+    ahead, (cell, *_) = look_ahead(spec, plan, folder.lab), plan.cells
     cost = {"flops": cell.train_flops, "memory_bytes": cell.memory_bytes, "seconds": ahead.seconds}
     answer = {"study": folder.name, **predicted.as_dict(), "cost": cost, "timed_by": ahead.timed_by}
     if seal:
@@ -81,7 +82,7 @@ def predict(
         answer |= {"ledger": str(path), "sealed": entries[-1].sha256}
     if write:
         comment = f"What `study predict {folder.name} --at {at}` says."
-        new_file(write, study_file(predicted.spec.as_written(), [comment]), force)
+        new_file(write, study_file(spec.as_written(), [comment]), force)
         answer["study_file"] = str(write)
     return answer, _print_prediction
 
@@ -102,9 +103,7 @@ def _print_prediction(answer: Mapping[str, Any]) -> None:
     ]
     print_rows(rows, text=("", "verdict", "why"))
     if answer["regret"] is not None:
-        say(
-            f"\nexpected to cost {answer['regret']:.3%} of the loss, because these values are not known exactly"
-        )
+        say(f"\nexpected to cost {answer['regret']:.3%} of the loss against the best values of this size")
     loss, cost = answer["loss"], answer["cost"]
     if loss["low"] is None:
         say(f"loss: {loss['why']}")
@@ -118,7 +117,10 @@ def _print_prediction(answer: Mapping[str, Any]) -> None:
             f"{loss['why']}"
         )
     size = bytes_in_words(cost["memory_bytes"])
-    say(f"{cost['flops']:.3g} FLOPs, {size}, about {duration(cost['seconds'])} here")
+    time = (
+        f"about {duration(cost['seconds'])} here" if cost["seconds"] else f"{answer['name']} has been trained"
+    )
+    say(f"{cost['flops']:.3g} FLOPs, {size}, {time}")
     if "sealed" in answer:
         say(f"sealed in {answer['ledger']}: {answer['sealed']}")
     if "study_file" in answer:

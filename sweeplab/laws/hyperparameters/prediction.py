@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.formatting import listed
+from sweeplab.formatting import listed, short
 from sweeplab.laws.assessment import Verdict, assess, find_law
 from sweeplab.laws.forecasts import predict as forecast
 from sweeplab.laws.hyperparameters.assessment import BAND, TIMESCALE, HyperparameterLaws, Law
@@ -67,7 +67,7 @@ def with_prediction(laws: HyperparameterLaws, target: Mapping[str, float]) -> Hy
         "best": entries,
         "regret": regret,
         "loss": loss,
-        "asked": _asked(laws, target, mixtures, loss),
+        "asked": _asked(laws, target, mixtures, regret, loss),
     }
     return replace(laws, prediction=prediction)
 
@@ -155,18 +155,24 @@ def _asked(
     laws: HyperparameterLaws,
     target: Mapping[str, float],
     mixtures: Mapping[str, Mixture],
+    regret: float,
     loss: Mapping[str, Any],
 ) -> dict[str, Any] | None:
-    """Return what searched values that the target names would cost there; the others are at their best."""
+    """Return what searched values that the target names would cost there; the others are at their predicted best."""
     asked = {name: math.log(target[name]) for name in laws.runs.names if name in target and name in mixtures}
     if not asked:
         return None
     z = np.zeros((1, len(laws.runs.names)))
-    spread = 0.0
     for name, value in asked.items():
-        j = laws.runs.names.index(name)
-        z[0, j] = value - mixtures[name].mean
-        spread += float(laws.valley.bend[j, j]) * mixtures[name].variance / 2
-    excess = float(laws.valley.excess(z)[0]) + spread
+        j, away = laws.runs.names.index(name), value - mixtures[name].mean
+        z[0, j] = away
+        below, above = laws.valley.reach(j, laws.valley.window)
+        if not -below <= away <= above:
+            best, factor = math.exp(mixtures[name].mean), math.exp(abs(away))
+            why = f"{name}={short(math.exp(value))} lies a factor {factor:.3g} from the best, {short(best)}: the rows "
+            why += f"say what a factor of {math.exp(above if away > 0 else below):.3g} costs, and no more"
+            return {"excess": None, "off": None, "loss": None, "why": why}
+    off = float(laws.valley.excess(z)[0])
     tuned = loss.get("value")
-    return {"excess": excess, "loss": None if tuned is None else tuned * math.exp(excess)}
+    total = None if tuned is None else tuned * math.exp(off + regret)
+    return {"excess": off + regret, "off": off, "loss": total, "why": ""}
