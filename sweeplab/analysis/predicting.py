@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.analysis.sealing import Target, size_targets
+from sweeplab.analysis.sealing import NOT_SETTINGS, Target, rows_at, size_targets
 from sweeplab.analysis.studies import Counting, Studies, tuned_runs
 from sweeplab.analysis.trials import trials_table
-from sweeplab.errors import BadInput, Problem
+from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import listed, several, yaml_text
 from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.listing import read_spec
@@ -28,6 +28,20 @@ if TYPE_CHECKING:
     from sweeplab.records.folders import StudyFolder
     from sweeplab.study.plan import Plan
     from sweeplab.study.spec import StudySpec
+
+_AT = "--at "
+# What --at may name, beside what the study's grid and search have.
+_OF_SIZE = (
+    "n_layer",
+    "n_embd",
+    "n_head",
+    "n_kv_head",
+    "head_dim",
+    "d_ff",
+    "n_encoder_layer",
+    "n_decoder_layer",
+    *LENGTHS,
+)
 
 # Of one trial, without what narrows or ends a search.
 _ONE_TRIAL = ("constraints=[]", "budget={trials_per_cell: 1}", "pruner=none", "sampler=auto", "warm_start=[]")
@@ -50,6 +64,7 @@ class Prediction:
 
     `beyond` has the factors by which sizes lie outside of the study's; `regret` is what the values are expected to cost
     against the best ones, as a share of the loss, and `loss` contains it. It is None where a value has no law.
+    `is_row` tells that the size is one of the law's rows.
     """
 
     spec: StudySpec
@@ -61,6 +76,7 @@ class Prediction:
     law: Assessment | None
     loss: Forecast | None
     why_none: str
+    is_row: bool
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -74,6 +90,7 @@ class Prediction:
             "at": dict(self.target.at),
             "beyond": dict(self.beyond),
             "values": {name: vars(value) for name, value in self.values.items()},
+            "is_row": self.is_row,
             "regret": self.regret,
             "loss": loss,
         }
@@ -89,8 +106,9 @@ def predict_size(
     The law of the loss is the one that `laws fit` takes.
 
     Raises:
-        BadInput: a name or a value that no study file has, a size of the grid that is not named, a size that breaks a
-            rule of the model, or a study without a trial that ended.
+        BadInput: a name or a value that no study file has, or that is no size and neither in the study's grid nor
+            searched, a size of the grid that is not named, one that breaks a rule of the model, or a study without a
+            trial that ended.
     """
     from sweeplab.sweep.planning import make_plan
 
@@ -135,7 +153,7 @@ def predict_size(
     law, loss, why_none = None, None, ""
     regret = None
     try:
-        regret = _regret(laws, sized.search.keys() | named.keys())
+        regret = _regret(laws, sized.search.keys(), named)
         law = assess(points, law_for(points, "auto"))
         loss = predict(law, target.at, target.seeds, regret or NO_REGRET)
     except BadInput as refused:
@@ -149,21 +167,26 @@ def predict_size(
     target = replace(target, regret=regret or NO_REGRET)
     beyond = {name: factor for name, factor in laws.get("beyond", {}).items() if factor > 1.001}
     cost = regret.mean if regret else None
-    return Prediction(spec, planned[0], target, values, beyond, cost, law, loss, why_none)
+    is_row = bool(rows_at(points, target.at).size)
+    return Prediction(spec, planned[0], target, values, beyond, cost, law, loss, why_none, is_row)
 
 
-def _regret(laws: Mapping[str, Any], covered: Set[str]) -> Regret | None:
-    """Return by how much values are expected to miss the best ones; None unless all that have a law are `covered`.
+def _regret(laws: Mapping[str, Any], searched: Set[str], named: Mapping[str, float]) -> Regret | None:
+    """Return by how much values are expected to miss the best ones; None unless laws give all that have a law.
 
     Raises:
-        BadInput: a named value lies where its cost is not known.
+        BadInput: a named value has no law, or lies where its cost is not known.
     """
-    with_law = {"weight_decay" if name == TIMESCALE else name for name in laws.get("best", ())}
-    if not with_law or not with_law <= covered:
-        return None
-    asked = laws["asked"] or {"off": 0.0, "why": ""}
+    asked = laws.get("asked") or {"off": 0.0, "why": ""}
     if asked["why"]:
         raise BadInput(asked["why"])
+    with_law = {"weight_decay" if name == TIMESCALE else name for name in laws.get("best", ())}
+    if lacks := named.keys() - with_law:
+        what = ", ".join(f"{name}={yaml_text(named[name])}" for name in sorted(lacks))
+        raise BadInput(f"no law says what {what} costs")
+    unknown = any(entry["value"] is None for entry in laws.get("best", {}).values())
+    if not with_law or not with_law <= searched | named.keys() or unknown:
+        return None
     return Regret(laws["regret"], asked["off"])
 
 
@@ -188,14 +211,34 @@ def _one_cell(folder: StudyFolder, changes: Sequence[str]) -> StudySpec:
         BadInput: the changes are wrong, or leave more than one cell.
     """
     whole = read_spec(folder)
+    _check_names(whole, [change for change in changes if change.startswith(_AT)])
     if len(whole.cells) > 1:
         raise BadInput(f"{folder.name} has cells that differ in more than sizes: no size follows from them")
     spec = read_study(folder.canonical_file, [*_ONE_TRIAL, *changes], folder.name)
     if varied := [name for name, values in spec.grid.items() if len(values) > 1]:
-        example = ",".join(f"{name}={yaml_text(spec.grid[name][-1])}" for name in varied)
-        raise BadInput(Problem(f"--at lacks {listed(varied)}, which the grid of {folder.name} has", example))
+        tried = " and ".join(f"{name}={yaml_text(spec.grid[name][-1])}" for name in varied)
+        raise BadInput(
+            Problem(f"--at lacks {listed(varied)}, which the grid of {folder.name} has", f"{tried}, say")
+        )
     words = "-".join(f"{name}{yaml_text(spec.fixed[name])}" for name in whole.grid if name in spec.fixed)
     return spec.model_copy(update={"name": "-".join(filter(None, (folder.name, words)))})
+
+
+def _check_names(spec: StudySpec, changes: Sequence[str]) -> None:
+    """Refuse what no law is about: the runs of a study have one value of it, and another may cost anything."""
+    searched = {name for name, entry in spec.search.items() if not isinstance(entry, Derived)}
+    allowed = {*spec.grid, *searched, *_OF_SIZE, *NOT_SETTINGS}
+    for change in changes:
+        name, _, text = change.removeprefix(_AT).partition("=")
+        if name in allowed:
+            continue
+        what = f"{change}: no hyperparameter is called {name!r}"
+        if name in TABLE:
+            if text.strip() == yaml_text(spec.fixed.get(name, TABLE[name].default)):
+                continue
+            what = f"{change}: no law of {spec.name} says what that costs"
+        known = [*spec.grid, *sorted(searched)]
+        raise BadInput(Problem(what, ", ".join(known), nearest(name, sorted(allowed))))
 
 
 def _distance(row: Mapping[Any, Any], wanted: Mapping[str, Any]) -> float:

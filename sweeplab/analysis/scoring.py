@@ -127,7 +127,9 @@ class Runs:
             return Outcome(entry, REFUSED, f"made after: {when}, and {sealing.started_in_words(runs)}")
         unended, still, why = sum(run.ended is None for run in runs), "", points
         if unended:
-            still = f"{unended} of its {several(len(runs), 'run')} have not ended"
+            still = (
+                f"{unended} of its {several(len(runs), 'run')} {'has' if unended == 1 else 'have'} not ended"
+            )
         if isinstance(points, Points):
             why, rows = "no loss at that size in its records", sealing.rows_at(points, entry.forecast["at"])
             if rows.size:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 SAME = 1e-6  # two numbers within this relative distance are the same
 _MARK_BYTES = 8
-_NOT_SETTINGS = {"seed", "device", "dtype", "compile"}
+NOT_SETTINGS = {"seed", "device", "dtype", "compile"}
 _DRAWS = 64  # from a cell's search space, to see whether its size depends on what is searched
 
 
@@ -266,7 +266,7 @@ def _settings(drawn: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         name: value
         for name, value in first.items()
-        if name not in _NOT_SETTINGS and all(other[name] == value for other in others)
+        if name not in NOT_SETTINGS and all(other[name] == value for other in others)
     }
 
 

@@ -161,7 +161,7 @@ def extend(
 ) -> Done:
     """Change a study's budget; values are totals, as in its file, and "none" removes a limit.
 
-    `widen` names a searched range that grows, at the ends where the best values lie, or at both if they lie at none.
+    `widen` names a searched range that grows at the ends where the best values lie.
 
     Raises:
         BadInput: nothing is given, a value is not a valid budget, or the range cannot be widened.
@@ -218,7 +218,10 @@ def _widen(folder: StudyFolder, name: str, trials_per_cell: int | str | None, ti
     entry, trials = search[name], StudyTrials(folder)
     limits = [each for each in find_limits(trials) if each.kind == "end of range" and each.name == name]
     near = [end for end in ("min", "max") if any(f"{end} to take" in each.numbers for each in limits)]
-    ends = {end: widened(name, entry, end) for end in near or ("min", "max")}
+    if not near:
+        ends_now = f"{written(entry['min'])} to {written(entry['max'])}"
+        raise BadInput(f"--widen: no best {name} lies at an end of its range, {ends_now}")
+    ends = {end: widened(name, entry, end) for end in near}
     ends = {end: value for end, value in ends.items() if value != entry[end]}
     if not ends:
         raise BadInput(

@@ -12,6 +12,7 @@ from analysis.planted_study import planted_run
 from sweeplab.analysis.predicting import Prediction, predict_size
 from sweeplab.analysis.studies import Counting, read_studies
 from sweeplab.analysis.table import validate
+from sweeplab.errors import BadInput
 from sweeplab.lab.listing import find_study
 from sweeplab.study.file.reading import read_study
 
@@ -104,6 +105,26 @@ def test_the_cost_of_a_value_far_from_all_that_were_tried_is_not_known(predict) 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["batch_size=8"], "--at batch_size=8: no law of tiny says what that costs"),
+        (["activation=relu"], "--at activation=relu: no law of tiny says what that costs"),
+        (["budget.time=3m"], "no hyperparameter is called 'budget.time'"),
+        (["n_haed=2"], "did you mean 'n_head'"),
+        (["learning_rate=0.001", "n_head=4", "device=cpu", "batch_size=4"], ""),
+    ],
+)
+def test_what_no_law_is_about_is_refused(changes: list[str], message: str, predict) -> None:
+    if not message:
+        assert predict("n_embd=192", *changes).loss
+        return
+    with pytest.raises(BadInput) as refused:
+        predict("n_embd=192", *changes)
+    assert message in str(refused.value.problems[0])
+
+
+@pytest.mark.slow
 def test_a_study_of_few_trials_gives_the_nearest_cell_s_values_and_a_file_that_runs(
     cli, finished, folder
 ) -> None:
@@ -116,6 +137,9 @@ def test_a_study_of_few_trials_gives_the_nearest_cell_s_values_and_a_file_that_r
     assert read_study(folder / "big.yaml").fixed["learning_rate"] == rate["value"]
     said = cli(*asked, "--write", "big.yaml")
     assert said.code == 2 and "the file exists already" in said.err
+    known = cli(*asked[:-1], "n_embd=16", "--seal")
+    assert known.code == 2 and "--at n_embd=16 is a size of tiny" in known.err
+    assert "one of the sizes of tiny" in cli(*asked[:-1], "n_embd=16").out
     assert "of the nearest cell, n_embd=16" in cli(*asked).out
 
 
@@ -125,7 +149,8 @@ def test_a_size_is_predicted_again_after_it_was_trained_with_other_values(cli, f
     asked = ("study", "predict", "tiny", "--lab", lab, "--at", "n_embd=32")
     first = json.loads(cli(*asked, "--write", "big.yaml", "--json").out)
     assert cli("study", "run", "big.yaml", "--lab", lab, "-o", "learning_rate=0.5").code == 0
-    assert json.loads(cli(*asked, "--json").out)["values"] == first["values"]
+    again = json.loads(cli(*asked, "--json").out)
+    assert again["values"] == first["values"] and again["cost"]["seconds"] > 0, "what a new run takes"
     for option in (("--write", "other.yaml"), ("--seal",)):
         said = cli(*asked, *option)
         assert said.code == 2 and "fixed.learning_rate" in said.err and "was 0.5" in said.err

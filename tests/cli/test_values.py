@@ -114,3 +114,8 @@ def test_a_best_value_at_the_end_of_its_range_is_told_and_the_range_is_widened(
         trial.start.sampled for trial in before
     ]
     assert max(trial.start.sampled["learning_rate"] for trial in after) > 1e-3
+    while (
+        again := cli("study", "extend", "values", "--widen", "learning_rate")
+    ).code == 0:  # the best is at an end
+        assert "(was 1e-5 to 1e-2)" in " ".join(again.out.split())
+    assert again.code == 2 and "no best learning_rate lies at an end of its range, 1e-5 to " in again.err

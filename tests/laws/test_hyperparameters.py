@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from laws.planted_tuning import BATCH, RATE, Planted, World, planted, published_like
+from laws.planted_tuning import BATCH, RATE, Planted, World, excess, planted, published_like
 
 from sweeplab.errors import BadInput
 from sweeplab.laws.hyperparameters.assessment import NO, YES, HyperparameterLaws, assess_hyperparameters
@@ -69,6 +69,39 @@ def test_no_law_is_identified_where_optima_lie_at_the_end_of_the_values(edge: fl
     assert "best at the largest value tried" in searched.flags[0]
 
 
+def test_nothing_gives_a_value_away_that_is_not_identified() -> None:
+    table = planted(World(searched=1), 0)
+    cap = np.exp(
+        np.median(table.optima[:, 0])
+    )  # above it nothing was tried: half of the best rates lie there
+    laws = assess_hyperparameters(runs_of_frame(table.frame[table.frame["lr"] <= cap], "table"))
+    target = {"params": 3e9, "tokens": 1e11, "learning_rate": 1e-3}
+    prediction = with_prediction(laws, target).prediction
+    best, asked = prediction["best"]["learning_rate"], prediction["asked"]
+    assert best["value"] is None and "band" not in best
+    assert asked["excess"] is None and "the best one is not identified" in asked["why"]
+
+
+def test_rates_far_below_the_best_are_not_said_to_matter_little() -> None:
+    table = planted(World(searched=1, noise=0.001), 0)
+    optimum = table.frame.groupby(["N", "D"])["loss"].transform("idxmin").map(table.frame["lr"])
+    frame = table.frame[table.frame["lr"] < optimum / 3]
+    searched = assess_hyperparameters(runs_of_frame(frame, "table")).searched["learning_rate"]
+    assert not searched.laws or all(law.lacking for law in searched.laws)
+    assert searched.why_none == "the highest learning_rate tried is the best in 12 of 12 cells"
+
+
+def test_what_a_value_costs_is_told_as_far_as_rows_tell_it() -> None:
+    table, laws = fitted(World(searched=1, scatter=0.0))
+    size = dict(zip(("params", "tokens"), table.sizes[-1], strict=True))
+    rate = float(np.exp(table.optima[-1, 0]))
+    near = with_prediction(laws, size | {"learning_rate": 1.8 * rate}).prediction
+    assert near["asked"]["excess"] == pytest.approx(excess(np.log([[1.8]]), table.bend)[0], rel=0.25)
+    far = with_prediction(laws, size | {"learning_rate": 300 * rate}).prediction
+    assert far["asked"]["excess"] is far["asked"]["loss"] is None
+    assert "the rows say what a factor of " in far["asked"]["why"]
+
+
 @pytest.mark.slow
 def test_best_rates_of_real_runs_move_with_the_width_and_not_with_the_depth() -> None:
     for name in ("sweep_small", "sweep_stable"):
@@ -120,6 +153,11 @@ def test_on_a_path_there_is_a_law_of_one_size() -> None:
     assert [law.columns for law in laws.searched["learning_rate"].laws] == [("params",)]
     number = laws.searched["learning_rate"].numbers["exponent of params"]
     assert number["low"] < RATE[1] + RATE[2] < number["high"] < number["low"] + 0.3, "tokens grow as params"
+    on = with_prediction(laws, {"params": 2e9, "tokens": 4e10}).prediction
+    assert on["best"]["learning_rate"]["value"] and on["loss"]["law"] == "power-n"
+    assert with_prediction(laws, {"params": 2e9}).prediction["best"] == on["best"]
+    with pytest.raises(BadInput, match="hold along one path"):
+        with_prediction(laws, {"params": 2e9, "tokens": 4e12})
 
 
 @pytest.mark.parametrize("seed", [3, 4])

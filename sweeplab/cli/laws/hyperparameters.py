@@ -76,8 +76,8 @@ def _print_laws(laws: dict[str, Any]) -> None:
         f"{several(laws['n_used'], 'run')} within {laws['window']:.1%} of the optimum are fitted; "
         f"noise of {laws['noise']:.2%}"
     )
-    if dropped := laws["dropped"]:
-        say("left out: " + ", ".join(f"{n} {why}" for why, n in dropped.items() if n))
+    if dropped := [f"{n} {why}" for why, n in laws["dropped"].items() if n]:
+        say("left out: " + ", ".join(dropped))
     say("; ".join(f"{name}: {what}" for name, what in laws["conventions"].items()))
     for name, searched in laws["searched"].items():
         say(f"\n{name}", "bold")
@@ -162,7 +162,7 @@ def _print_prediction(prediction: Mapping[str, Any]) -> None:
         say(f"tuned loss: {loss['why']}")
     else:
         ends = f"{cell_text(loss['low'])} to {cell_text(loss['high'])}"
-        say(f"tuned loss: {cell_text(loss['value'])} ({ends}), {loss['verdict']}")
+        say(f"tuned loss: {cell_text(loss['value'])} ({ends}), {loss['verdict']}, by {loss['law']}")
     if asked_for := prediction["asked"]:
         what = asked_for["why"] or f"{asked_for['excess']:.2%} above the tuned loss"
         if asked_for["loss"] is not None:

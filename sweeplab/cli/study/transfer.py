@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Annotated, Any
 
 from sweeplab import load_study
@@ -70,10 +71,16 @@ def predict(
     spec, plan = predicted.spec, predicted.plan
     if seal or write:
         check_same_study(spec, StudyFolder(folder.lab, spec.name), plan.data)
-    ahead, (cell, *_) = look_ahead(spec, plan, folder.lab), plan.cells
+    # A study of this name may have trained it already, or something else: what a new one takes is asked for.
+    unused = spec.model_copy(update={"name": f"{spec.name}-{token_hex(4)}"})
+    ahead, (cell, *_) = look_ahead(unused, plan, folder.lab), plan.cells
     cost = {"flops": cell.train_flops, "memory_bytes": cell.memory_bytes, "seconds": ahead.seconds}
     answer = {"study": folder.name, **predicted.as_dict(), "cost": cost, "timed_by": ahead.timed_by}
     if seal:
+        if predicted.is_row:
+            raise BadInput(
+                f"--seal: --at {at} is a size of {folder.name}, and a forecast is of one that was not trained"
+            )
         if predicted.law is None:
             raise BadInput(f"there is no loss to seal: {predicted.why_none}")
         origin = sealing.Source((folder.name,), False, counting)
@@ -88,8 +95,11 @@ def predict(
 
 
 def _print_prediction(answer: Mapping[str, Any]) -> None:
-    away = ", ".join(f"{factor:.3g} times outside of {size}" for size, factor in answer["beyond"].items())
-    say(f"{answer['cell']}" + (f": {away}" if away else ""), "bold")
+    away = ", ".join(f"{size} by a factor of {factor:.3g}" for size, factor in answer["beyond"].items())
+    place = f", beyond the sizes of {answer['study']}: {away}" if away else ""
+    if answer["is_row"]:
+        place = f", one of the sizes of {answer['study']}"
+    say(f"{answer['name']} {answer['cell'].removeprefix('all ')}{place}", "bold")
     rows = [
         {
             "": name,
@@ -117,10 +127,7 @@ def _print_prediction(answer: Mapping[str, Any]) -> None:
             f"{loss['why']}"
         )
     size = bytes_in_words(cost["memory_bytes"])
-    time = (
-        f"about {duration(cost['seconds'])} here" if cost["seconds"] else f"{answer['name']} has been trained"
-    )
-    say(f"{cost['flops']:.3g} FLOPs, {size}, {time}")
+    say(f"{cost['flops']:.3g} FLOPs, {size}, about {duration(cost['seconds'])} here")
     if "sealed" in answer:
         say(f"sealed in {answer['ledger']}: {answer['sealed']}")
     if "study_file" in answer:

@@ -257,16 +257,25 @@ def _searched(runs: Runs, valley: Valley, optima: Optima, j: int, varying: Seque
     reach = valley.reach(j, FLAT) if valley.bend[j, j] > 0 else (math.inf, math.inf)
     has_minimum = valley.bend[j, j] > 2 * valley.bend_error[j]
     flags = _flags(runs, optima, counts, steps)
-    why = "" if has_minimum else f"the loss hardly depends on {name}: its curvature is not above its error"
+    why = "" if has_minimum else _why_no_minimum(runs, j)
     laws = _laws(runs, optima, varying, name, why)
     numbers = _numbers(laws, name) if laws else {}
     shown = [_cell(runs, valley, optima, laws, j, c, int(counts[c])) for c in range(runs.n_cells)]
     if not laws and not why:
         n_interior = int((optima.side == 0).sum())
-        why = f"{several(n_interior, 'cell')} with an optimum between their values are too few for a law"
+        why = f"{several(n_interior, 'cell')} with an optimum between the values tried: too few for a law"
     transfer = _transfer(valley, laws, j)
     flat = (math.exp(-reach[0]), math.exp(reach[1])) if math.isfinite(reach[0]) else (0.0, math.inf)
     return Searched(name, tuple(shown), tuple(laws), numbers, flat, tuple(transfer), tuple(flags), why)
+
+
+def _why_no_minimum(runs: Runs, j: int) -> str:
+    name, (low, high), best = runs.names[j], runs.ends(j), runs.best(j)
+    for ends, where in ((low, "lowest"), (high, "highest")):
+        n_there = int((np.abs(best - ends) < 1e-3).sum())
+        if 2 * n_there > runs.n_cells:
+            return f"the {where} {name} tried is the best in {n_there} of {several(runs.n_cells, 'cell')}"
+    return f"the loss hardly depends on {name}: its curvature is not above its error"
 
 
 def _laws(runs: Runs, optima: Optima, varying: Sequence[str], name: str, why: str) -> list[Law]:

@@ -11,19 +11,20 @@ import numpy as np
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed, short
-from sweeplab.laws.assessment import Verdict, assess, find_law
+from sweeplab.laws.assessment import Verdict, assess, law_for
 from sweeplab.laws.forecasts import predict as forecast
 from sweeplab.laws.hyperparameters.assessment import BAND, TIMESCALE, HyperparameterLaws, Law
 from sweeplab.laws.hyperparameters.line import Mixture
 from sweeplab.laws.hyperparameters.runs import SIZES
-from sweeplab.laws.points import EACH, Points
+from sweeplab.laws.points import EACH, Points, path_of
 
 
 def with_prediction(laws: HyperparameterLaws, target: Mapping[str, float]) -> HyperparameterLaws:
     """Return the laws with what they predict at a size: the best values, their bands, the loss and the regret.
 
     Raises:
-        BadInput: the target lacks a size that a law needs, or no searched value has a law.
+        BadInput: the target lacks a size that a law needs, or lies off the path that all cells lie on; or no searched
+            value has a law.
     """
     runs, valley = laws.runs, laws.valley
     logs = {name: math.log(value) for name, value in target.items() if name in SIZES}
@@ -31,6 +32,7 @@ def with_prediction(laws: HyperparameterLaws, target: Mapping[str, float]) -> Hy
         logs_of_cells = runs.log_of(name)
         if name not in logs and np.ptp(logs_of_cells) < 1e-6:
             logs[name] = float(logs_of_cells[0])
+    _check_path(laws, logs)
     if {"params", "tokens"} <= logs.keys():
         logs["tokens per parameter"] = logs["tokens"] - logs["params"]
     mixtures: dict[str, Mixture] = {}
@@ -48,8 +50,9 @@ def with_prediction(laws: HyperparameterLaws, target: Mapping[str, float]) -> Hy
             (math.exp(mixture.mean), math.exp(low), math.exp(high)), f"the best {name}"
         ) | {
             "law": list(law.columns),
-            "band": [math.exp(mixture.mean - below), math.exp(mixture.mean + above)],
         }
+        if verdict.identified:
+            entries[name]["band"] = [math.exp(mixture.mean - below), math.exp(mixture.mean + above)]
     if not entries:
         why = "; ".join(f"{name}: {searched.why_none}" for name, searched in laws.searched.items())
         raise BadInput(f"no searched value has a law to predict from: {why}")
@@ -67,7 +70,7 @@ def with_prediction(laws: HyperparameterLaws, target: Mapping[str, float]) -> Hy
         "best": entries,
         "regret": regret,
         "loss": loss,
-        "asked": _asked(laws, target, mixtures, regret, loss),
+        "asked": _asked(laws, target, mixtures, entries, regret, loss),
     }
     return replace(laws, prediction=prediction)
 
@@ -84,6 +87,13 @@ def _law_for(laws: tuple[Law, ...], logs: Mapping[str, float], name: str) -> Law
     lacks = [column for column in laws[0].columns if column not in logs]
     known = " or ".join(",".join(f"{column}=…" for column in law.columns) for law in laws)
     raise BadInput(Problem(f"--at lacks {listed(lacks)}, which the law of {name} needs", known))
+
+
+def _check_path(laws: HyperparameterLaws, logs: Mapping[str, float]) -> None:
+    """Refuse a size off the path on which all cells lie: what is due to params and what to tokens cannot be told."""
+    path = path_of(_points_of_cells(laws))
+    if path and path.misses({name: math.exp(log) for name, log in logs.items()}):
+        raise BadInput(f"the laws hold along one path, {path.words}, and this size lies off it")
 
 
 def _beyond(laws: HyperparameterLaws, logs: Mapping[str, float]) -> dict[str, float]:
@@ -117,6 +127,11 @@ def _weight_decay(
 
 def points_of_optima(laws: HyperparameterLaws) -> Points:
     """Return the tuned loss of every cell as points of a law, weighted by its error, instead of the best of k runs."""
+    inside = np.all([[cell.side == 0 for cell in each.cells] for each in laws.searched.values()], axis=0)
+    return _points_of_cells(laws).only(inside)
+
+
+def _points_of_cells(laws: HyperparameterLaws) -> Points:
     runs, valley = laws.runs, laws.valley
     columns: dict[str, Any] = {
         name: np.exp(runs.log_of(name)) for name in ("params", "tokens") if name in runs.sizes
@@ -124,37 +139,34 @@ def points_of_optima(laws: HyperparameterLaws) -> Points:
     columns["loss"] = np.exp(valley.level)
     if {"params", "tokens"} <= columns.keys():
         columns["flops"] = 6 * columns["params"] * columns["tokens"]
-    inside = np.all([[cell.side == 0 for cell in each.cells] for each in laws.searched.values()], axis=0)
     weights = (np.median(valley.level_error) / valley.level_error) ** 2
-    points = Points(columns=columns, weights=np.clip(weights, 0.1, 10.0), is_searched=True, tuned=EACH)
-    return points.only(inside)
+    return Points(columns=columns, weights=np.clip(weights, 0.1, 10.0), is_searched=True, tuned=EACH)
 
 
 def _loss(laws: HyperparameterLaws, logs: Mapping[str, float], regret: float) -> dict[str, Any]:
     points = points_of_optima(laws)
     varied = points.varied & {"params", "tokens"} if points.n else set()
-    law = {frozenset({"params"}): "power-n", frozenset({"tokens"}): "power-d"}.get(
-        frozenset(varied), "chinchilla"
-    )
     at = {name: math.exp(value) for name, value in logs.items() if name in ("params", "tokens")}
     try:
         if not varied or not varied <= at.keys():
             raise BadInput(
                 f"a law of the loss needs {listed(sorted(varied or {'params'}))} of the size and of the cells"
             )
-        predicted = forecast(assess(points, find_law(law), others=()), at)
+        law = law_for(points)
+        predicted = forecast(assess(points, law, others=()), at)
     except BadInput as refused:
         return {"value": None, "low": None, "high": None, "why": refused.problems[0].what}
     entry = predicted.verdict.entry((predicted.loss, predicted.low, predicted.high), "the tuned loss")
     if entry["value"] is not None:
         entry["with_these_values"] = entry["value"] * math.exp(regret)
-    return entry | {"law": law}
+    return entry | {"law": law.name}
 
 
 def _asked(
     laws: HyperparameterLaws,
     target: Mapping[str, float],
     mixtures: Mapping[str, Mixture],
+    entries: Mapping[str, Any],
     regret: float,
     loss: Mapping[str, Any],
 ) -> dict[str, Any] | None:
@@ -166,6 +178,9 @@ def _asked(
     for name, value in asked.items():
         j, away = laws.runs.names.index(name), value - mixtures[name].mean
         z[0, j] = away
+        if entries[name]["value"] is None:
+            why = f"what {name}={short(math.exp(value))} costs is not known: the best one is {entries[name]['verdict']}"
+            return {"excess": None, "off": None, "loss": None, "why": why}
         below, above = laws.valley.reach(j, laws.valley.window)
         if not -below <= away <= above:
             best, factor = math.exp(mixtures[name].mean), math.exp(abs(away))

@@ -153,7 +153,9 @@ def parse_at(text: str) -> dict[str, float]:
         if name not in SIZES and name not in TABLE:
             raise BadInput(
                 Problem(
-                    f"--at has no {name!r}", ", ".join((*SIZES, "N", "D")), nearest(name, (*SIZES, *TABLE))
+                    f"--at has no {name!r}",
+                    ", ".join((*SIZES, "N", "D", "a searched hyperparameter")),
+                    nearest(name, (*SIZES, *TABLE)),
                 )
             )
         if not 0 < target[name] < math.inf:
