@@ -76,6 +76,7 @@ def predict(
     ahead, (cell, *_) = look_ahead(unused, plan, folder.lab), plan.cells
     cost = {"flops": cell.train_flops, "memory_bytes": cell.memory_bytes, "seconds": ahead.seconds}
     answer = {"study": folder.name, **predicted.as_dict(), "cost": cost, "timed_by": ahead.timed_by}
+    answer["conventions"] = dict(points.conventions)
     if seal:
         if predicted.is_row:
             raise BadInput(
@@ -100,6 +101,7 @@ def _print_prediction(answer: Mapping[str, Any]) -> None:
     if answer["is_row"]:
         place = f", one of the sizes of {answer['study']}"
     say(f"{answer['name']} {answer['cell'].removeprefix('all ')}{place}", "bold")
+    say("; ".join(f"{name}: {answer['conventions'][name]}" for name in ("params", "loss")))
     rows = [
         {
             "": name,
