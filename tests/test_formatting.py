@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -37,24 +37,35 @@ PLURAL = {
 }
 
 
-def formatted_before_words() -> Iterator[tuple[str, str, str]]:
-    """Yield of each f-string of the package every value that words follow: its place, the value, and the words."""
-    for file in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
-            for value, words in pairwise(node.values if isinstance(node, ast.JoinedStr) else ()):
-                if isinstance(value, ast.FormattedValue) and isinstance(words, ast.Constant):
-                    spec = ast.unparse(value.format_spec)[2:-1] if value.format_spec else ""
-                    place = f"{file.relative_to(PACKAGE)}:{value.lineno}"
-                    yield place, f"{{{ast.unparse(value.value)}{spec and ':'}{spec}}}", words.value
+@cache
+def calls_and_texts() -> list[tuple[Path, ast.Call | ast.JoinedStr]]:
+    """Return all calls and f-strings of the package, with their files."""
+    trees = {file: ast.parse(file.read_text()) for file in sorted(PACKAGE.rglob("*.py"))}
+    walked = ((file, node) for file, tree in trees.items() for node in ast.walk(tree))
+    return [(file, node) for file, node in walked if isinstance(node, ast.Call | ast.JoinedStr)]
+
+
+@cache
+def formatted_before_words() -> list[tuple[str, str, str]]:
+    """Return of each f-string of the package every value that words follow: its place, the value, and the words."""
+    before = []
+    for file, node in calls_and_texts():
+        for value, words in pairwise(node.values if isinstance(node, ast.JoinedStr) else ()):
+            if isinstance(value, ast.FormattedValue) and isinstance(words, ast.Constant):
+                spec = ast.unparse(value.format_spec)[2:-1] if value.format_spec else ""
+                place = f"{file.relative_to(PACKAGE)}:{value.lineno}"
+                shown = f"{{{ast.unparse(value.value)}{spec and ':'}{spec}}}"
+                before.append((place, shown, words.value))
+    return before
 
 
 def test_every_count_agrees_with_its_noun() -> None:
     """A number from the program stands before a plural only by way of `several`, whose nouns are looked for."""
     calls = (
         call
-        for file in PACKAGE.rglob("*.py")
-        for call in ast.walk(ast.parse(file.read_text()))
-        if isinstance(call, ast.Call) and ast.unparse(call.func) == "several" and len(call.args) == 2
+        for _, call in calls_and_texts()
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+        if call.func.id == "several" and len(call.args) == 2
     )
     nouns = {call.args[1].value.split()[-1] for call in calls if isinstance(call.args[1], ast.Constant)}
     plurals = {several(2, noun)[2:] for noun in nouns}
