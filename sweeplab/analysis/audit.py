@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.analysis.causes import file_causes, study_causes
+from sweeplab.analysis.causes import add_commands, file_causes, study_causes
 from sweeplab.analysis.studies import (
     STUDY_COLUMNS,
     Counting,
@@ -33,6 +33,7 @@ from sweeplab.analysis.studies import (
     joined,
     points_of_trials,
     select_trials,
+    settled_of,
     study_points,
     with_tuning,
 )
@@ -459,16 +460,25 @@ CHECKS: tuple[AuditCheck, ...] = (
 )
 
 
-def audit(evidence: AuditTable, studies: Studies | None = None) -> dict[str, Any]:
+def audit(
+    evidence: AuditTable, studies: Studies | None = None, asked: Counting | None = None
+) -> dict[str, Any]:
     """Return the causes in the residual of a study's law and the finding of every check, as plain values.
 
-    `law` is the one whose exponents the effects of findings show. Without `studies` cures have no command.
+    `law` is the one whose exponents the effects of findings show. Without `studies` cures have no command; `asked` is
+    how the user counts, which commands repeat.
     """
     return {
         "conventions": evidence.points.conventions,
         "dropped": evidence.points.dropped,
         **study_causes(
-            evidence.points, evidence.runs, evidence.table, evidence.conventions, evidence.designs, studies
+            evidence.points,
+            evidence.runs,
+            evidence.table,
+            evidence.conventions,
+            evidence.designs,
+            studies,
+            asked,
         ),
         "findings": [
             {"name": check.name, "question": check.question} | check.look(evidence).as_dict()
@@ -483,4 +493,6 @@ def audit_file(path: Path, counting: Counting) -> dict[str, Any]:
     if counting.columns or not COLUMNS.keys() <= set(map(str, frame)):
         return file_causes(path, counting) | {"findings": []}
     runs = validate(rows_where(frame, counting.where, str(path)))
-    return audit(gather(runs, None, counting.conventions, counting.tuned))
+    audited = audit(gather(runs, None, settled_of(runs, counting.conventions), counting.tuned))
+    add_commands(audited, str(path), counting)
+    return audited

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,10 +49,11 @@ def study_causes(
     conventions: Conventions,
     designs: Mapping[str, StudyDesign],
     studies: Studies | None = None,
+    asked: Counting | None = None,
 ) -> dict[str, Any]:
     """Return the causes in the residual of a study's law, as plain values; without `studies` cures have no command.
 
-    `table` has a row for each point.
+    `table` has a row for each point; `asked` is how the user counts, which commands repeat.
     """
     trials = None
     with suppress(BadInput, KeyError):  # nothing was searched, or no number
@@ -58,18 +61,19 @@ def study_causes(
     lengths = {name: design.train_tokens for name, design in designs.items()}
     tokens = table["study"].astype(str).map(lengths)
     passes = finite(table, "train_tokens").to_numpy(float) / tokens.to_numpy(float, na_value=np.nan)
-    n_trials = np.mean([each.n_trials for each in points.tried]) if points.tried else 1.0
     causes = _diagnosed(
         points,
         trials,
         passes,
-        float(n_trials * np.median(points.weights)),
+        len(runs) / points.n,
         finite(table, "wall_seconds").to_numpy(float),
     )
     if studies and "causes" in causes:
         name, spec = next(iter(studies.specs.items()))
         cells = [{axis: row[axis] for axis in spec.grid if axis in row} for row in table.to_dict("records")]
-        _add_commands(causes, lambda cure: study_command(name, spec, cells, cure, causes["number"]))
+        add_commands(
+            causes, ",".join(studies.specs), asked or Counting(), partial(study_command, name, spec, cells)
+        )
     return causes
 
 
@@ -91,7 +95,7 @@ def file_causes(path: Path, counting: Counting) -> dict[str, Any]:
         float(n_rows.mean()),
         finite(used, "wall_seconds").to_numpy(float),
     )
-    _add_commands(causes, lambda cure: _law_command(str(path), cure, causes["number"]))
+    add_commands(causes, str(path), counting)
     return causes
 
 
@@ -146,31 +150,37 @@ def time_of(cure: Mapping[str, Any]) -> str:
     return f"{cure['flops']:.2g} FLOPs"
 
 
-def _add_commands(causes: dict[str, Any], command: Callable[[dict[str, Any]], str | None]) -> None:
+def add_commands(
+    causes: Mapping[str, Any],
+    source: str,
+    asked: Counting,
+    command: Callable[[Mapping[str, Any]], str | None] = lambda change: None,
+) -> None:
+    """Give every cure its command, or None: of the laws of a table or study `source`, or what `command` returns.
+
+    `asked` is how the user counts, which the commands of laws repeat.
+    """
     for cause in causes["causes"]:
-        if cause["cure"]:
-            cause["cure"]["command"] = command(cause["cure"]["change"])
-
-
-def _law_command(source: str, change: Mapping[str, Any], number: Mapping[str, Any]) -> str | None:
-    """The command of a cure that takes only the table; None if it takes runs of the user's own."""
-    if "compare" in change:
-        return f"sweeplab laws compare {source}"
-    if "flops" in change:
-        return f"sweeplab laws next {source} --flops {change['flops']:.3g} --quantity {number['name']}"
-    return None
+        if not cause["cure"]:
+            continue
+        change, number = cause["cure"]["change"], causes["number"]
+        words = None
+        if "compare" in change:
+            words = ["laws", "compare", source]
+        elif "flops" in change:
+            law, budget = causes["law"], f"{change['flops']:.3g}"
+            words = ["laws", "next", source, "--law", law, "--flops", budget, "--quantity", number["name"]]
+        cause["cure"]["command"] = command(change)
+        if words:
+            cause["cure"]["command"] = shlex.join(["sweeplab", *words, *asked.options()])
 
 
 def study_command(
-    name: str,
-    spec: StudySpec,
-    cells: list[dict[str, Any]],
-    change: Mapping[str, Any],
-    number: Mapping[str, Any],
+    name: str, spec: StudySpec, cells: list[dict[str, Any]], change: Mapping[str, Any]
 ) -> str | None:
     """Return the command of a cure of a study with these `cells`, one a point; None if one is too long to write."""
-    if command := _law_command(name, change, number):
-        return command
+    if "compare" in change or "flops" in change:
+        return None
     if "trials" in change:
         return f"sweeplab study extend {name} --trials-per-cell {2 * (spec.budget.trials_per_cell or 1)}"
     begin = f"sweeplab study run {name} --name {name}-"

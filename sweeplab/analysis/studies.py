@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import ChainMap, Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,8 +82,8 @@ def study_points(
 ) -> Points:
     """Return the points of the runs of one study or several: the best trial of each model and token count.
 
-    A point is the mean of its k seeds and has weight k: all points are assumed to have the same variance of one seed,
-    so the variance of the mean is a kth of it. Runs that did not end are left out, and counted. `columns` replace
+    A point is the mean of k runs (`select`) and has weight k: all points are assumed to have the same variance of one
+    run, so the variance of the mean is a kth of it. Runs that did not end are left out, and counted. `columns` replace
     those of the conventions.
     """
     points = points_of_trials(*select_trials(runs, columns, conventions))
@@ -146,12 +146,19 @@ def points_of_trials(chosen: Selection, columns: Mapping[str, str], meanings: Ma
     names = chosen.table["point"].tolist()
     points = points_of(chosen.table, columns, "the study", chosen.weights, names, is_counted=True)
     notes = {"rows": "the best trial of each model and token count, the mean of its seeds"}
+    of_runs = "seeds"
+    if not chosen.is_lowest:
+        notes["rows"] = (
+            "the best values tried of each model and token count, at the mean loss of all its trials, less what the "
+            "values of each cost"
+        )
+        of_runs = "runs in this mean, those of costly values in part"
     spread = None
     if words := unlike_precision(chosen.runs):
         notes["precision"] = words
     if chosen.freedom:
         spread, pooled = chosen.spread, several(int((chosen.weights > 1).sum()), "point")
-        notes["weights"] = "the number of seeds: a mean of k has 1/k of the variance of one"
+        notes["weights"] = f"the number of {of_runs}: a mean of k has 1/k of the variance of one"
         notes["seeds"] = (
             f"the standard deviation of one is {spread:.2%} of the loss, pooled over {pooled} with several: "
             "no law can fit closer"
@@ -161,6 +168,7 @@ def points_of_trials(chosen: Selection, columns: Mapping[str, str], meanings: Ma
         dropped=dict(chosen.dropped + Counter(points.dropped)),
         conventions=points.conventions | dict(meanings) | notes,
         seed_spread=spread,
+        is_lowest=chosen.is_lowest,
         tried=tuple(chosen.tried[name] for name in points.names),
     )
 
@@ -257,6 +265,20 @@ def loss_column(runs: pd.DataFrame, at: str = "best") -> str:
     return _LOSSES[at]
 
 
+def settled_of(runs: pd.DataFrame, conventions: Conventions | None = None) -> Conventions:
+    """Return the conventions for a table of studies' runs, completed as those of a study (`Studies.settled`)."""
+    names = [name for name in ("tokens_per_param", "params_counted") if name in runs]
+    return _counting_as(conventions or Conventions(), runs[names].dropna().to_dict("records") or [{}])
+
+
+def _counting_as(conventions: Conventions, runs: Sequence[Mapping[Any, Any]]) -> Conventions:
+    """Return the conventions, counting params as `tokens_per_param` does where it sets the tokens of all runs."""
+    if conventions.params or not all(run.get("tokens_per_param") for run in runs):
+        return conventions
+    counted = {str(run.get("params_counted", TABLE["params_counted"].default)) for run in runs}
+    return replace(conventions, params="non-embedding" if counted == {"non_embedding"} else "")
+
+
 def _pooled(runs: pd.DataFrame, design: StudyDesign | None = None) -> dict[str, tuple[str, ...]]:
     """The values of each setting of the grid that is no number: families, activations, which a law of sizes pools."""
     return nominal(runs.drop_duplicates("cell")[grid_of(runs, design)])
@@ -314,7 +336,8 @@ def table_points(
     if columns or not COLUMNS.keys() <= set(map(str, frame)):
         return searched_points(frame, source, columns, conventions, where)
     kept = rows_where(frame, where, source)
-    points = replace(study_points(validate(kept), {}, conventions), pooled=_pooled(kept))
+    runs = validate(kept)
+    points = replace(study_points(runs, {}, settled_of(runs, conventions)), pooled=_pooled(kept))
     return points.left_out(f"not where {where}", len(frame) - len(kept))
 
 
@@ -398,9 +421,7 @@ class Studies:
         chosen = conventions or Conventions()
         self._check_comparable(chosen)
         values = [{**spec.grid, **spec.fixed} for spec in self.specs.values()]
-        if not chosen.params and all(each.get("tokens_per_param") for each in values):
-            counted = {each.get("params_counted", TABLE["params_counted"].default) for each in values}
-            chosen = replace(chosen, params={("non_embedding",): "non-embedding"}.get(tuple(counted), ""))
+        chosen = _counting_as(chosen, values)
         if chosen.at:
             return chosen
         at, *others = {spec.objective.at for spec in self.specs.values()}
@@ -500,6 +521,17 @@ class Counting:
     def of_file(self, path: Path) -> Points:
         """Return the points of a file, counted so."""
         return file_points(path, self.columns, self.conventions, self.where).tuned_as(self.tuned)
+
+    def options(self) -> list[str]:
+        """Return the options of `laws` commands that count so."""
+        chosen = {name: choice for name, choice in asdict(self.conventions).items() if choice}
+        options = {
+            "--columns": ",".join(f"{role}={column}" for role, column in self.columns.items()),
+            "--count": ",".join(f"{name}={choice}" for name, choice in chosen.items()),
+            "--where": self.where,
+            "--tuned": self.tuned,
+        }
+        return [word for name, text in options.items() if text for word in (name, text)]
 
 
 def sizes_of(runs: Sequence[Mapping[str, Any]], counting: Counting) -> list[dict[str, float]]:

@@ -41,6 +41,7 @@ VALUED = [str(state) for state in RunState if state.has_value]
 COUNTED = [str(state) for state in RunState if state.counts_towards_budget]
 WHY_DROPPED = {"pruned": "pruned before the end", "running": "has not ended", "waiting": "has not ended"}
 FEW = 10
+NEAR = 0.01  # of log loss: what values cost is known less the more it is
 MOST_LUCK = 0.03  # by which a loss is corrected; what is further from its expectation is not only luck
 TRIAL = ["cell", "trial"]
 POINT = ["study", "model", "planned_tokens"]
@@ -280,6 +281,7 @@ class Selection:
     spread: float
     freedom: int
     tried: Mapping[str, CellTrials]
+    is_lowest: bool = True
 
 
 def select(runs: DataFrame, loss: str) -> Selection:
@@ -316,14 +318,16 @@ def select(runs: DataFrame, loss: str) -> Selection:
     if means.empty:
         raise BadInput("no run that has ended says what its model and length are")
     best = means.fillna({"expected": means[by]}).sort_values(["expected", by], kind="stable")
-    best = best.drop_duplicates(POINT).sort_index()[[*own_trial, "first_trial"]]
+    best = best.drop_duplicates(POINT).sort_index()[[*own_trial, "first_trial", *POINT[1:]]]
     parts = own_trial[best["study"].nunique() == 1 :]  # one study's points need no study in their names
     best = best.assign(point=best[parts].astype(str).agg("/".join, axis=1))
     kept = used.merge(best[[*same, "point"]], on=same)  # with the trials that repeat it
     dropped["not the best of its model and length"] += len(used) - len(kept)
-    # The loss of a point is the one that all trials make expected: its own seeds' mean is partly luck.
-    luck = kept.groupby("point")[by].transform("mean") / finite(kept, "expected").fillna(finite(kept, by))
-    kept = kept.assign(**{loss: finite(kept, loss) / luck.where(abs(luck - 1) <= MOST_LUCK, 1.0)})
+    marked = best[[*same, "point"]].assign(is_own=True)
+    of_points = used.merge(best[[*POINT, "point"]], on=POINT).merge(marked, on=[*same, "point"], how="left")
+    levels = _levels(of_points, by)
+    shifts = kept["point"].map({name: level for name, (level, _) in levels.items()})
+    kept = kept.assign(**{loss: finite(kept, loss) * np.exp(shifts)})
     grouped = kept.groupby("point", sort=False)
     averaged = [name for name in ("params", "tokens", "flops", loss) if name in kept]
     table = grouped.first().assign(**{name: grouped[name].mean() for name in averaged}).reset_index()
@@ -334,7 +338,36 @@ def select(runs: DataFrame, loss: str) -> Selection:
     of_point = dict(chosen.groupby(POINT, sort=False).__iter__())
     keys = zip(table["point"], table[POINT].itertuples(index=False, name=None), strict=True)
     tried = {str(name): CellTrials.of(of_point[key], loss, int(drawn[key])) for name, key in keys}
-    return Selection(table, kept, counts, +dropped, spread, freedom, tried)
+    weights = np.array([levels[name][1] for name in table["point"]])
+    is_lowest = not any(level for level, _ in levels.values())
+    return Selection(table, kept, weights, +dropped, spread, freedom, tried, is_lowest)
+
+
+def _levels(used: DataFrame, by: str) -> dict[str, tuple[float, float]]:
+    """Return for each point the log of its expected loss over its own seeds' mean, and of how many runs that is.
+
+    `used` has the runs of all trials of each `point`; `is_own` marks the seeds of the chosen one. These are few, and
+    their mean is partly luck. All trials of the point, less what their values cost by the surrogate, are more. The
+    surrogate's own level is not taken: it is smooth over the sizes, and would hide the noise from a law. A trial
+    counts less the more its values cost, and not if its loss is further than MOST_LUCK from what is expected.
+    """
+    levels = {}
+    used = used.assign(**{by: used.groupby(["study", *TRIAL])[by].transform("mean")})
+    for point, runs in used.groupby("point", sort=False):
+        is_own, expected = runs["is_own"].eq(True).to_numpy(bool), np.log(finite(runs, "expected").to_numpy())
+        losses = np.log(finite(runs, by).to_numpy())
+        luck = losses - expected
+        known = np.isfinite(luck) & (np.abs(luck) <= MOST_LUCK)
+        levels[str(point)] = 0.0, float(is_own.sum())
+        if np.any(np.abs(luck[known]) > 1e-9):  # there is a surrogate
+            cost = expected - expected[is_own].mean()
+            weights = 1 / (1 + (cost[known] / NEAR) ** 2)
+            level = expected[is_own].mean() + float(weights @ luck[known] / weights.sum())
+            levels[str(point)] = (
+                level - losses[is_own].mean(),
+                float(weights.sum() ** 2 / (weights @ weights)),
+            )
+    return levels
 
 
 def with_models(runs: DataFrame) -> DataFrame:

@@ -305,10 +305,12 @@ class Tuning:
         if self.record is None:
             return known + "; their tuning excess is not known" * (self.how == EACH)
         low, mean, high = (np.expm1(each) for each in self.ends)
+        excess = f"{known}; the tuning excess of a point is {mean:.2%} of the loss ({low:.2%} to {high:.2%})"
+        if not self.record.luck.any():
+            return f"{excess}: the fit leaves it out, and the intervals contain its uncertainty"
         return (
-            f"{known}; the tuning excess of a point is {mean:.2%} of the loss ({low:.2%} to {high:.2%}), and as the "
-            f"lowest of several it is {self.record.luck.mean():.2%} too low by luck: the fit leaves both out, and the "
-            "intervals contain their uncertainty"
+            f"{excess}, and as the lowest of several it is {self.record.luck.mean():.2%} too low by luck: the fit "
+            "leaves both out, and the intervals contain their uncertainty"
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -364,10 +364,13 @@ class NextRuns:
         return {name: shown(number) for name, number in asdict(width).items()}
 
 
-def find_quantity(fit: Fit, points: Points, name: str, at: Mapping[str, float] | None = None) -> Quantity:
+def find_quantity(
+    fit: Fit, points: Points, name: str | None, at: Mapping[str, float] | None = None
+) -> Quantity:
     """Return the quantity of interest: exponent (of N_opt), loss-at (the point `at`), or any number of the law.
 
-    Quantities at a budget are for the flops of `at`, or else the table's largest.
+    Without a name it is the exponent of N_opt, or the first one of a law without that. Quantities at a budget are for
+    the flops of `at`, or else the table's largest.
     """
     law, at = fit.law, at or {}
     known = parameters_of(law, fit.center)
@@ -376,6 +379,9 @@ def find_quantity(fit: Fit, points: Points, name: str, at: Mapping[str, float] |
     missing = [column for column in law.columns if column not in at]
     if not missing:
         known.append(loss_at(law, fit.center, at))
+    if name is None:
+        names = [each.name for each in known if each.kind == "exponent"]
+        name = next((each for each in names if each == _WORDS["exponent"]), names[0])
     wanted = _WORDS.get(name, name)
     if wanted == _WORDS["loss-at"] and missing:
         lacking = " and ".join(missing)

@@ -100,8 +100,9 @@ class Points:
     best, and `is_searched` says whether these were drawn from a search; both are unknown for a table, of which `n_rows`
     is the number of rows that were combined into each point, [n]. `passes` is how often each run read its text, [n], by
     the column `passes_by`, if one of the table says it. `pooled` has the values of each setting without
-    numbers, such as a family, in which points differ. `tuned` is one of TUNED, for the reason `tuned_why`; `record`
-    returns what the trials say about the tuning of points, None if they are too few.
+    numbers, such as a family, in which points differ. `is_lowest` says whether the loss of a point is that of its best
+    trial, the lowest of several, or what all of its trials make expected. `tuned` is one of TUNED, for the reason
+    `tuned_why`; `record` returns what the trials say about the tuning of points, None if they are too few.
     """
 
     columns: dict[str, Array]
@@ -120,6 +121,7 @@ class Points:
     passes: Array | None = None
     passes_by: str = ""
     pooled: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    is_lowest: bool = True
     tuned: str = UNKNOWN
     tuned_why: str = ""
     record: Callable[[Points], TuningRecord | None] | None = None

@@ -305,7 +305,7 @@ def audit(
     studied = studies_from(source, lab).only(counting.where)
     settled = studied.settled(counting.conventions)
     evidence = gather(studied.runs, studied.designs, settled, counting.tuned)
-    return audit_study(evidence, studied), _print_audit
+    return audit_study(evidence, studied, counting), _print_audit
 
 
 def _print_audit(audited: dict[str, Any]) -> None:

@@ -28,8 +28,13 @@ def next_runs(
     source: Source,
     flops: Annotated[float, option("C", "FLOPs to spend on all runs.")],
     quantity: Annotated[
-        str, option("QUANTITY", "What to learn: exponent (of N_opt), loss-at, or any number of `laws fit`.")
-    ] = "exponent",
+        str | None,
+        option(
+            "QUANTITY",
+            "What to learn: exponent (of N_opt), loss-at, or any number of `laws fit`.  "
+            "[default: exponent, else that of the law]",
+        ),
+    ] = None,
     at: Annotated[str | None, option("ROLE=NUMBER,…", "Point of loss-at: params=…,tokens=….")] = None,
     candidates: Annotated[
         str | None,
@@ -42,7 +47,7 @@ def next_runs(
     most_each: Annotated[int, option("TIMES", "Most seeds per candidate.", min=1)] = Rules.most_each,
     most_share: Annotated[float, option("SHARE", "Largest share of runs at the corners.")] = Rules.most_share,
     misfit: Annotated[float, option("SHARE", "Allow for this relative law error.", min=0)] = Rules.misfit,
-    law: Law = "chinchilla",
+    law: Law = "auto",
     output: Annotated[Path | None, option("FILE", "Write the chosen runs as a study file.")] = None,
     columns: Columns = None,
     count: Count = None,
@@ -60,7 +65,8 @@ def next_runs(
     """
     from sweeplab.analysis.candidates import next_study_text
     from sweeplab.files import write_whole
-    from sweeplab.laws.assessment import find_law, parse_target
+    from sweeplab.laws.assessment import law_for, parse_target
+    from sweeplab.laws.choosing import along_family
     from sweeplab.laws.doubts import doubts, tuning_of
     from sweeplab.laws.fitting import fit
     from sweeplab.laws.next_runs import find_quantity
@@ -68,9 +74,12 @@ def next_runs(
 
     if output and is_file(source):
         raise BadInput("--output writes a study file, but a table's runs belong to no study")
-    form, target = find_law(law), parse_target(at) if at else None
+    target = parse_target(at) if at else None
     rules = Rules(flops, most_runs, most_each, most_share, misfit=misfit)
     points, counting, _ = read_source(source, columns, count, lab, where, tuned)
+    form = law_for(points, law, of_sizes=True)
+    if "params" in form.columns:
+        points = along_family(points)
     spec, choice = _candidates(source, points, candidates, flops, counting, lab)
     tuning = tuning_of(points)
     fitted = fit(tuning.points, form)

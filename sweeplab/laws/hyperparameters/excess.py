@@ -112,7 +112,9 @@ def record_of(read: Callable[[], Runs]) -> Callable[[Points], TuningRecord | Non
             return None
         runs, excess = both
         cells = cells_of(points, runs)
-        luck = _luck(np.log(points.columns["loss"]), excess.level[cells], excess.n_trials[cells])
+        luck = np.zeros((N_DRAWS, points.n))
+        if points.is_lowest:
+            luck = _luck(np.log(points.columns["loss"]), excess.level[cells], excess.n_trials[cells])
         return TuningRecord(excess.draws[:, cells], luck, _cure(runs, excess), runs.columns)
 
     return record
