@@ -69,3 +69,40 @@ def planted_run(changes: Mapping[str, Any], grid: Sequence[str], trial: int) -> 
         "train_tokens": tokens, "train_flops": float(train_flops(effective, values["max_iters"])),
         "wall_seconds": 2.5, "iterations": values["max_iters"],
     }  # fmt: skip
+
+
+FIRST_LAW = {"E": 0.72, "A": 21.0, "alpha": 0.298}
+
+
+def like_the_first(noise: float, seed: int, depth: float = 0.01) -> pd.DataFrame:
+    """Return runs as of studies/small.yaml on a known law of N, tuned by three random learning rates a size.
+
+    Models of another depth than 2 lie `depth` above the law, in log loss. The best rate is one for all sizes.
+    """
+    random, rows = np.random.default_rng(seed), []
+    for n_layer, n_embd in [*((2, width) for width in range(24, 67, 6)), (1, 24), (3, 24)]:
+        own = SETTLED | {
+            "n_layer": n_layer,
+            "n_embd": n_embd,
+            "n_head": 3,
+            "batch_size": n_layer * n_embd**2 // 192,
+        }
+        length = (
+            planted_run(own, (), 0)["n_params_non_embedding"]
+            * 12
+            // (own["batch_size"] * SETTLED["block_size"])
+        )
+        seeds = 1 + (n_embd <= 36) + 2 * (n_embd <= 30 and n_layer == 2)
+        for trial, rate in enumerate(np.exp(random.uniform(np.log(0.015), np.log(0.12), 3))):
+            changes = own | {"max_iters": length, "learning_rate": float(rate)}
+            alike = planted_run(changes, ("n_layer", "n_embd"), trial)
+            law = FIRST_LAW["E"] + FIRST_LAW["A"] / alike["n_params_non_embedding"] ** FIRST_LAW["alpha"]
+            worse = 0.04 * np.log(rate / 0.035) ** 2 + depth * (n_layer != 2)
+            for which in range(seeds):
+                loss = law * np.exp(worse + noise * random.standard_normal())
+                measured = dict.fromkeys(
+                    ("best_val_loss", "final_val_loss", "value", "valued_val_loss"), loss
+                )
+                rows.append(alike | measured | {"seed": which, "run_id": f"{alike['cell']}/{trial}/{which}"})
+    pairs = {name for name, row in TABLE.items() if row.kind == "floats"}
+    return validate(pd.DataFrame(rows).assign(**{name: [str(row[name]) for row in rows] for name in pairs}))
