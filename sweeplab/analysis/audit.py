@@ -43,7 +43,7 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import counts, several
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.laws.assessment import Estimate, assess, find_law
-from sweeplab.laws.choosing import along_family
+from sweeplab.laws.choosing import along_family, law_of_counts
 from sweeplab.laws.columns import Array, Conventions, numbers, rows_where
 from sweeplab.laws.points import Points
 from sweeplab.laws.reading import read_frame
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 FOUND: Final = "found"
 CLEAR: Final = "clear"
 UNKNOWN: Final = "undecided"
-_LAWS = ("chinchilla", "power-n", "power-d")  # the first that the points allow
+_LAWS = ("chinchilla", "power-n", "power-d")  # where the points do not allow their own law
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class AuditTable:
     def base(self) -> tuple[str, dict[str, Estimate], str]:
         """Return the law whose exponents are compared, its exponents, and why there are none."""
         why = []
-        for name in _LAWS:
+        for name in dict.fromkeys((law_of_counts(self.points).name, *_LAWS)):
             try:
                 return name, _exponents(self.points, name), ""
             except BadInput as error:

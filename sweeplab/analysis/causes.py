@@ -16,6 +16,7 @@ from sweeplab.analysis.studies import Counting, Studies, file_runs, tuned_runs
 from sweeplab.analysis.trials import finite
 from sweeplab.errors import BadInput
 from sweeplab.formatting import duration
+from sweeplab.laws.assessment import law_for
 from sweeplab.laws.causes import EPOCHS, NAMED, REST, SEEDS, SHAPE, TUNING, UNKNOWN
 from sweeplab.laws.choosing import along_family
 from sweeplab.laws.columns import Array
@@ -107,7 +108,8 @@ def _diagnosed(
         diagnosis = diagnose(points, trials, passes, runs_each=runs_each)
     except BadInput as error:
         why = str(error.problems[0])
-        return {"law": None, "n_points": points.n, "number": None, "causes": [], "sentence": f"no law: {why}"}
+        none: dict[str, Any] = {"law": None, "fitted": "", "number": None, "causes": []}
+        return none | {"n_points": points.n, "sentence": f"no law: {why}"}
     flops = points.columns.get("flops")
     pace = None
     if flops is not None and np.isfinite(seconds).all():
@@ -116,7 +118,7 @@ def _diagnosed(
     for cause in plain["causes"]:
         if cause["state"] == UNKNOWN:
             cause["why"] = f"{cause['why']}: {_WOULD[cause['name']]} tell"
-    return plain | {"sentence": in_words(plain)}
+    return plain | {"fitted": law_for(points).name, "sentence": in_words(plain)}
 
 
 def in_words(causes: Mapping[str, Any]) -> str:

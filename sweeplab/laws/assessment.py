@@ -495,8 +495,11 @@ def _warnings(
     if sds.max() > _UNEQUAL * sds.min():
         slopes = {name: slope for name, slope in noise.slopes.items() if slope}
         ways = (f"{'falls' if slope < 0 else 'grows'} with {name}" for name, slope in slopes.items())
-        span = f"from {sds.max():.2%} to {sds.min():.2%} of the loss"
-        warnings.append(f"noise {listed([*ways])}, {span}; intervals allow for it")
+        first, last = sorted([sds.min(), sds.max()], reverse=any(slope < 0 for slope in slopes.values()))
+        span = f"from {first:.2%} to {last:.2%} of the loss"
+        warnings.append(
+            f"noise that {listed([*ways])}, {span}, is allowed for in intervals, beside equal noise"
+        )
     shown = [estimate for estimate in estimates if estimate.identified]
     wide = [each.quantity.name for each in shown if each.interval.robust_ratio > _LARGE_RATIO]
     if wide:

@@ -47,6 +47,7 @@ from sweeplab.laws.points import Points
 from sweeplab.laws.rules import Rules
 
 _SEEDS, _PARTS = (1, 2, 3, 5), (2 / 3, 1.0)  # more seeds of a cell, and shares of the cells
+_NO_HELP = 0.99  # of the half width: a cure that leaves more is none
 _ENOUGH = 0.6  # of what the most seeds in all cells would gain
 _FEWEST_SIZES, _FEWEST_FREE, _N_SIMULATED = 5, 3, 5
 _STEPS = (1.0, 2.0, 3.0, 5.0, 7.0, 10.0)
@@ -171,7 +172,9 @@ class Clinic:
         )
         # An open interval has no half width that another could be compared with.
         shrinks = half / before if math.isfinite(before) else math.sqrt(then / now)
-        half = self.half * min(shrinks, 1.0)
+        if shrinks > _NO_HELP:
+            return None
+        half = self.half * shrinks
         cells = "every cell" if len(rows) == points.n else several(len(rows), "cell")
         words = f"{several(seeds, 'more seed')} in {cells}"
         return Cure(words, flops, half, {"seeds": seeds, "rows": rows.tolist()})

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from analysis.planted_study import ITERATIONS, SIZES, plant
+from analysis.planted_study import FIRST_LAW, ITERATIONS, SIZES, like_the_first, plant
 
 from sweeplab.analysis.studies import study_points
 from sweeplab.analysis.trials import with_models
+from sweeplab.laws.columns import Conventions
 
 CELLS = len(SIZES) * len(ITERATIONS)
 
@@ -21,6 +22,27 @@ def test_a_point_is_the_best_trial_of_its_cell() -> None:
     assert points.dropped == {"not the best of its model and length": 2 * CELLS}
     np.testing.assert_array_equal(np.unique(points.shape["n_layer"]), [1, 2, 4, 6])
     assert points.seed_spread is None
+
+
+def test_a_points_loss_is_the_mean_of_its_trials_and_keeps_their_noise() -> None:
+    """The surrogate over all sizes is smooth: its levels would hide the noise, and a law seem not to fit."""
+    errors, weights = [], []
+    for seed in range(12):
+        runs = like_the_first(0.005, seed)
+        points = study_points(runs, None, Conventions(params="non-embedding"))
+        rates = {f"{run.cell}/{run.trial}": run.learning_rate for run in runs.itertuples()}
+        worse = 0.04 * np.log(np.array([rates[name] for name in points.names]) / 0.035) ** 2
+        params, is_of_law = points.columns["params"], points.shape["n_layer"] == 2
+        law = FIRST_LAW["E"] + FIRST_LAW["A"] / params ** FIRST_LAW["alpha"]
+        errors.append((np.log(points.columns["loss"] / law) - worse)[is_of_law])
+        weights.append(points.weights[is_of_law])
+        assert not points.is_lowest
+        assert (points.weights[is_of_law] > [3, 3, 1.5, *[1] * 5]).all(), "trials that cost little count, too"
+    around = np.array(errors) - np.mean(errors, axis=1, keepdims=True)
+    noise = np.sqrt(np.mean(around**2 * np.array(weights)) * 8 / 7)
+    assert 0.004 < noise < 0.0065
+    neighbors = np.corrcoef(around[:, :-1].ravel(), around[:, 1:].ravel())[0, 1]
+    assert neighbors < 0.2, "errors of neighboring sizes have nothing in common"
 
 
 def test_a_trial_with_a_seed_that_has_no_end_is_no_point() -> None:

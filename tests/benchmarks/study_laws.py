@@ -22,12 +22,12 @@ from sweeplab.analysis.studies import study_points
 from sweeplab.laws.assessment import assess, law_for
 from sweeplab.laws.columns import Conventions
 
-NOISES, DEPTHS = (0.002, 0.005, 0.01), (0.0, 0.01)
+NOISES = (0.002, 0.005, 0.01)
 
 
-def one_study(noise: float, depth: float, seed: int) -> tuple[bool, bool, bool, float]:
+def one_study(noise: float, seed: int) -> tuple[bool, bool, bool, float]:
     """Return whether the exponent is held, the form flagged, the exponent identified, and its half width."""
-    points = study_points(like_the_first(noise, seed, depth), None, Conventions(params="non-embedding"))
+    points = study_points(like_the_first(noise, seed), None, Conventions(params="non-embedding"))
     assessed = assess(points, law_for(points), others=())
     (alpha,) = (each for each in assessed.estimates if each.quantity.name == "alpha")
     low, high = alpha.interval.low, alpha.interval.high
@@ -37,17 +37,16 @@ def one_study(noise: float, depth: float, seed: int) -> tuple[bool, bool, bool, 
 
 
 def main(n_studies: int) -> None:
-    """Print a row for each noise and effect of depth."""
+    """Print a row for each noise."""
     print(f"{setting()}; {n_studies} studies a row\n")
     rows = []
     with ProcessPoolExecutor() as pool:
         for noise in NOISES:
-            for depth in DEPTHS:
-                results = [*pool.map(partial(one_study, noise, depth), range(n_studies))]
-                held, flagged, identified, halves = map(np.array, zip(*results, strict=True))
-                shares = (f"{each.mean():.0%}" for each in (held, flagged, identified))
-                rows.append([f"{noise:.1%}", f"{depth:.0%}", *shares, f"{np.median(halves):.3f}"])
-    names = ["noise of a run", "other depths", "held", "flagged", "identified", "half width"]
+            results = [*pool.map(partial(one_study, noise), range(n_studies))]
+            held, flagged, identified, halves = map(np.array, zip(*results, strict=True))
+            shares = (f"{each.mean():.0%}" for each in (held, flagged, identified))
+            rows.append([f"{noise:.1%}", *shares, f"{np.median(halves):.3f}"])
+    names = ["noise of a run", "held", "flagged", "identified", "half width"]
     print_table(names, rows)
 
 

@@ -311,6 +311,10 @@ def audit(
 def _print_audit(audited: dict[str, Any]) -> None:
     say(f"{several(audited['n_points'], 'point')}; {audited['law'] or 'no law'}")
     say(audited["sentence"], "bold")
+    if audited["fitted"] not in ("", audited["law"]):
+        say(
+            f"laws fit takes {audited['fitted']}, which says what shapes do: a number that it identifies needs no cure"
+        )
     if audited["causes"]:
         say()
         print_rows([_cause_row(cause) for cause in audited["causes"]], text=_CAUSES)
@@ -348,6 +352,8 @@ def _print_settings(audited: dict[str, Any]) -> None:
         say(f"\n{finding['name']}: {finding['state']}: {finding['sentence']}{where}", style)
         for effect in finding["effects"]:
             for name, both in effect["exponents"].items():
+                if both["before"]["value"] is both["after"]["value"] is None:
+                    continue
                 mark = ", outside of its interval" if both["differs"] else ""
                 change = f"{_exponent(both['before'])} becomes {_exponent(both['after'])}{mark}"
                 say(f"  {effect['change']}: {name} {change}")
