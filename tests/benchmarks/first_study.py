@@ -4,7 +4,8 @@ Each repeat runs studies/small.yaml with seeds of its own, and then what README 
 size twice as large with its forecast sealed, a run of that size, and `laws verify`. Labs are kept in --lab, where a
 benchmark that was stopped goes on. Seconds are those of the first study's command; CPU seconds are of its processes.
 
---times N trains N times as many seeds in every cell: what a longer study comes to.
+--times N trains N times as many seeds in every cell: what a longer study comes to. --anew forecasts again, from labs
+that are kept, what was sealed and run before: with later code, and without training.
 """
 
 import argparse
@@ -66,7 +67,7 @@ def first_command(seed: int, folder: Path, times: int = 1) -> dict[str, float]:
     return dict(json.loads(cost.read_text()))
 
 
-def repeat(seed: int, at: str, folder: Path) -> dict[str, Any]:
+def repeat(seed: int, at: str, folder: Path, anew: bool = False) -> dict[str, Any]:
     """Return what one repeat comes to."""
     lab = folder / f"lab{seed}"
     law = sweeplab("laws", "fit", "small", lab=lab)
@@ -76,14 +77,17 @@ def repeat(seed: int, at: str, folder: Path) -> dict[str, Any]:
         trained(larger, lab)
     (scored,) = sweeplab("laws", "verify", lab=lab)["forecasts"]
     names = [name for name in law["parameters"] if name.startswith(("alpha", "exponent"))]
-    predicted = scored["forecast"]["predicted"]
+    predicted, score = scored["forecast"]["predicted"], dict(scored["score"])
+    if anew:
+        predicted = sweeplab("study", "predict", "small", "--at", at, lab=lab)["loss"]
+        score["covered"] = predicted["low"] <= score["outcome"] <= predicted["high"]
     tuned = sweeplab("laws", "hyperparameters", "small", lab=lab)
     rates = [cell["best"]["learning_rate"]["value"] for cell in tuned["cells"]]
     low, high = written("search")["learning_rate"]["min"], written("search")["learning_rate"]["max"]
     return {
         **first_command(seed, folder),
         **{"seed": seed, "exponent": law["parameters"][names[0]], "form": law["misfit"]["status"]},
-        **{"low": predicted["low"], "high": predicted["high"], "score": scored["score"]},
+        **{"low": predicted["low"], "high": predicted["high"], "score": score},
         "inside": all(1.05 * low < rate < high / 1.05 for rate in rates),
     }
 
@@ -105,13 +109,13 @@ def seeds(seed: int, times: int) -> tuple[str, ...]:
     return ("-o", f"seeds={json.dumps(shifted)}")
 
 
-def main(repeats: int, first: int, at: str, folder: Path, times: int) -> None:
+def main(repeats: int, first: int, at: str, folder: Path, times: int, anew: bool) -> None:
     """Print a row for each repeat, and how many of them hold what the first study is to show."""
     print(setting())
     folder.mkdir(parents=True, exist_ok=True)
     for seed in range(first, first + repeats):
         first_command(seed, folder, times)
-    found = [repeat(seed, at, folder) for seed in range(first, first + repeats)]
+    found = [repeat(seed, at, folder, anew) for seed in range(first, first + repeats)]
     rows, halves, held = (
         [],
         [],
@@ -150,5 +154,6 @@ if __name__ == "__main__":
     parser.add_argument("--at", default="n_layer=2,n_embd=96", help="the size twice as large")
     parser.add_argument("--lab", type=Path, default=Path("first-study-labs"))
     parser.add_argument("--times", type=int, default=1, help="as many times the seeds")
+    parser.add_argument("--anew", action="store_true", help="forecast again what was run before")
     asked = parser.parse_args()
-    main(asked.repeats, asked.first, asked.at, asked.lab.absolute(), asked.times)
+    main(asked.repeats, asked.first, asked.at, asked.lab.absolute(), asked.times, asked.anew)
