@@ -35,15 +35,12 @@ def test_a_table_of_runs_is_split(cli) -> None:
     cures = {each["name"]: each["cure"] for each in audited["causes"]}
     assert cures["shape"]["words"].startswith("one depth: n_layer") and cures["shape"]["seconds"] > 60
     assert cures["shape"]["half_width"] < audited["number"]["half_width"]
-    assert cures["what is left"]["command"].startswith(f"sweeplab laws next {SWEEP} --flops ")
+    assert cures["what is left"]["command"].startswith(f"sweeplab laws next {SWEEP} --law power-n --flops ")
     shown = cli("laws", "audit", SWEEP, "--where", "n_layer > 1").out
     assert (
         "\ntokens and epochs cannot be split: " in shown
         and "a column epochs or unique_tokens would tell" in shown
     )
-
-
-NUMBER = {"name": "alpha"}
 
 
 @pytest.mark.slow
@@ -58,7 +55,7 @@ NUMBER = {"name": "alpha"}
 def test_the_command_of_a_cure_is_one_that_runs(cli, finished, change: dict) -> None:
     (spec,) = read_studies(finished.lab, ["tiny"]).specs.values()
     cells = [{"n_embd": value} for value in spec.grid["n_embd"]]
-    command = study_command("tiny", spec, cells, change, NUMBER)
+    command = study_command("tiny", spec, cells, change)
     program, *words = shlex.split(command or "")
     assert program == "sweeplab"
     if "trials" in change:
@@ -137,6 +134,32 @@ def test_studies_that_are_valued_differently(finished) -> None:
     )
     with pytest.raises(BadInput, match="'tiny' is named twice"):
         read_studies(finished.lab, ["tiny", "tiny"])
+
+
+@pytest.mark.slow
+def test_what_is_left_is_cured_by_a_command_that_runs_on_the_table_as_it_is_read(cli, folder: Path) -> None:
+    random, sizes = np.random.default_rng(2), np.geomspace(1e6, 1e8, 9)
+    losses = (1.5 + 400 / sizes**0.35) * np.exp(0.02 * random.standard_normal(9))
+    table = pd.DataFrame({"size": sizes, "tokens": 1e10, "score": losses, "other": 1.0, "run": range(9)})
+    table.to_csv(folder / "bent.csv", index=False)
+    options = ("--columns", "params=size,loss=score", "--where", "run != 4", "--tuned", "each")
+    audited = json.loads(cli("laws", "audit", "bent.csv", *options, "--json").out)
+    (command,) = (each["cure"]["command"] for each in audited["causes"] if each["name"] == "what is left")
+    program, *words = shlex.split(command)
+    assert program == "sweeplab" and set(options) <= set(words)
+    said = cli(*words, "--json")
+    assert said.code == 0, said.err
+    assert json.loads(said.out)["quantity"] == audited["number"]["name"]
+
+
+@pytest.mark.slow
+def test_an_exported_table_is_audited_as_its_study(cli, finished, folder: Path) -> None:
+    assert cli("study", "export", "tiny", "--lab", finished.lab, "--output", "tiny.csv").code == 0
+    of_table, of_study = (
+        cli("laws", "audit", *of) for of in (("tiny.csv",), ("tiny", "--lab", finished.lab))
+    )
+    assert (of_table.code, of_table.err) == (0, "")
+    assert of_table.out.splitlines()[:2] == of_study.out.splitlines()[:2]
 
 
 def test_the_studies_settle_what_is_counted(finished) -> None:
