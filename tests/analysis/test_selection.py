@@ -120,7 +120,9 @@ def test_two_studies_have_points_of_their_own() -> None:
 @pytest.mark.parametrize("noise", [0.002, 0.02])
 def test_the_spread_of_seeds_is_pooled(noise: float) -> None:
     points = study_points(plant(seeds=3, noise=noise))
-    np.testing.assert_array_equal(points.weights, 3)
+    # The trials beside the best cost 5.5% of the loss: six runs at 1 / (1 + 5.5**2) each.
+    least = (3 + 6 / 31.2) ** 2 / (3 + 6 / 31.2**2)
+    np.testing.assert_allclose(points.weights, least, rtol=0.04)
     assert points.seed_spread == pytest.approx(noise, rel=0.3)  # 40 degrees of freedom: 11% a sigma
     assert points.conventions["seeds"].endswith("pooled over 20 points with several: no law can fit closer")
     part = points.only(points.columns["params"] > 1e4)

@@ -58,9 +58,8 @@ def test_a_study_repeats_its_choice_and_gives_the_expected_value(
     again = {cell: of_cell[3].start.sampled for cell, of_cell in by_cell.items()}
     for name, weight in zip(points.names, points.weights, strict=True):
         cell, number = name.rsplit("/", 1)
-        assert weight == 1 + (by_cell[cell][int(number)].start.sampled == again[cell]), (
-            "a repetition is a seed"
-        )
+        seeds = 1 + (by_cell[cell][int(number)].start.sampled == again[cell])
+        assert seeds <= weight <= len(by_cell[cell]), "a repetition is a seed, and other trials count in part"
 
 
 @pytest.mark.slow
