@@ -232,7 +232,7 @@ def _check_names(spec: StudySpec, changes: Sequence[str]) -> None:
         name, _, text = change.removeprefix(_AT).partition("=")
         if name in allowed:
             continue
-        what = f"{change}: no hyperparameter is called {name!r}"
+        what = f"{change}: {name!r} is unknown"
         if name in TABLE:
             if text.strip() == yaml_text(spec.fixed.get(name, TABLE[name].default)):
                 continue

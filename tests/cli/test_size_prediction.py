@@ -110,7 +110,7 @@ def test_the_cost_of_a_value_far_from_all_that_were_tried_is_not_known(predict) 
     [
         (["batch_size=8"], "--at batch_size=8: no law of tiny says what that costs"),
         (["activation=relu"], "--at activation=relu: no law of tiny says what that costs"),
-        (["budget.time=3m"], "no hyperparameter is called 'budget.time'"),
+        (["budget.time=3m"], "'budget.time' is unknown"),
         (["n_haed=2"], "did you mean 'n_head'"),
         (["learning_rate=0.001", "n_head=4", "device=cpu", "batch_size=4"], ""),
     ],
