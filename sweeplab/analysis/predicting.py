@@ -118,8 +118,8 @@ def predict_size(
         raise BadInput(*(f"{sized.name}: {why}" for why in left_out.values()))
     target = targets[0]
     searched = read_spec(folder).search
-    named = {name: sized.fixed[name] for name in searched.keys() - sized.search.keys()}
-    named = {name: value for name, value in named.items() if isinstance(value, int | float) and value > 0}
+    named = {name: sized.fixed[name] for name in searched.keys() - sized.search.keys() - set(_OF_SIZE)}
+    named = {name: value for name, value in named.items() if type(value) in (int, float) and value > 0}
     logs = {name: math.log(value) for name, value in (sized.fixed | dict(target.at)).items() if name in SIZES}
     laws, why = dict[str, Any](), ""
     try:
