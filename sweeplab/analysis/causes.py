@@ -166,23 +166,21 @@ def add_commands(
         if not cause["cure"]:
             continue
         change, number = cause["cure"]["change"], causes["number"]
-        words = None
         if "compare" in change:
-            words = ["laws", "compare", source]
+            words = ["compare", source]
         elif "flops" in change:
             law, budget = causes["law"], f"{change['flops']:.3g}"
-            words = ["laws", "next", source, "--law", law, "--flops", budget, "--quantity", number["name"]]
-        cause["cure"]["command"] = command(change)
-        if words:
-            cause["cure"]["command"] = shlex.join(["sweeplab", *words, *asked.options()])
+            words = ["next", source, "--law", law, "--flops", budget, "--quantity", number["name"]]
+        else:
+            cause["cure"]["command"] = command(change)
+            continue
+        cause["cure"]["command"] = shlex.join(["sweeplab", "laws", *words, *asked.options()])
 
 
 def study_command(
     name: str, spec: StudySpec, cells: list[dict[str, Any]], change: Mapping[str, Any]
 ) -> str | None:
     """Return the command of a cure of a study with these `cells`, one a point; None if one is too long to write."""
-    if "compare" in change or "flops" in change:
-        return None
     if "trials" in change:
         return f"sweeplab study extend {name} --trials-per-cell {2 * (spec.budget.trials_per_cell or 1)}"
     begin = f"sweeplab study run {name} --name {name}-"

@@ -42,7 +42,7 @@ COUNTED = [str(state) for state in RunState if state.counts_towards_budget]
 WHY_DROPPED = {"pruned": "pruned before the end", "running": "has not ended", "waiting": "has not ended"}
 FEW = 10
 NEAR = 0.01  # of log loss: what values cost is known less the more it is
-MOST_LUCK = 0.03  # by which a loss is corrected; what is further from its expectation is not only luck
+MOST_LUCK = 0.03  # of log loss: what is further from its expectation is not only luck
 TRIAL = ["cell", "trial"]
 POINT = ["study", "model", "planned_tokens"]
 # Iterations are whole numbers: runs planned on the same number of tokens differ by at most this share.
@@ -269,9 +269,10 @@ def check_one_task(runs: DataFrame) -> None:
 class Selection:
     """The points' table, one row per point, and the runs that went in, one row per run; both name the `point`.
 
-    `dropped` counts the runs left out, by reason. `spread` is the standard deviation of one seed's log loss
-    around its point, with `freedom` degrees of freedom; NaN without seeds. `tried` are the trials from which each point
-    is the best, by its name.
+    `weights` are the numbers of runs whose mean a point's loss is. `dropped` counts the runs left out, by reason.
+    `spread` is the standard deviation of one seed's log loss around its point, with `freedom` degrees of freedom; NaN
+    without seeds. `tried` are the trials from which each point is the best, by its name. `is_lowest` says that no loss
+    is more than the mean of the best trial's seeds.
     """
 
     table: DataFrame
@@ -285,11 +286,12 @@ class Selection:
 
 
 def select(runs: DataFrame, loss: str) -> Selection:
-    """Return the best trial of each model and planned number of tokens, with the mean `loss` of its seeds.
+    """Return the best trial of each model and planned number of tokens, with the `loss` that all its trials give it.
 
-    It is the one of lowest expected value (`study/choice.py`); its repetitions on other seeds count as its seeds.
-    Cells that differ in what is tuned, such as the learning rate, are one model. A trial counts only if all its
-    seeds have ended: the mean of those that did not diverge is not its value.
+    That is the mean loss of its seeds where there is no surrogate. The trial is the one of lowest expected value
+    (`study/choice.py`); its repetitions on other seeds count as its seeds. Cells that differ in what is tuned, such as
+    the learning rate, are one model. A trial counts only if all its seeds have ended: the mean of those that did not
+    diverge is not its value.
 
     Raises:
         BadInput: no trial has ended, or trials are of different tasks.
@@ -354,12 +356,14 @@ def _levels(used: DataFrame, by: str) -> dict[str, tuple[float, float]]:
     levels = {}
     used = used.assign(**{by: used.groupby(["study", *TRIAL])[by].transform("mean")})
     for point, runs in used.groupby("point", sort=False):
-        is_own, expected = runs["is_own"].eq(True).to_numpy(bool), np.log(finite(runs, "expected").to_numpy())
-        losses = np.log(finite(runs, by).to_numpy())
+        is_own = runs["is_own"].eq(True).to_numpy(bool)
+        losses, expected = (finite(runs, name).where(lambda column: column > 0) for name in (by, "expected"))
+        losses, expected = np.log(losses.to_numpy()), np.log(expected.to_numpy())
         luck = losses - expected
         known = np.isfinite(luck) & (np.abs(luck) <= MOST_LUCK)
         levels[str(point)] = 0.0, float(is_own.sum())
-        if np.any(np.abs(luck[known]) > 1e-9):  # there is a surrogate
+        has_surrogate = np.any(np.abs(luck[known]) > 1e-9) and np.isfinite(luck[is_own]).all()
+        if has_surrogate:
             cost = expected - expected[is_own].mean()
             weights = 1 / (1 + (cost[known] / NEAR) ** 2)
             level = expected[is_own].mean() + float(weights @ luck[known] / weights.sum())
