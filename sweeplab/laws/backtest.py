@@ -323,7 +323,7 @@ class Row:
 class Comparison:
     """Laws side by side; `better` is the challenger that predicts better than the first by more than noise."""
 
-    n_points: int
+    points: Points
     rows: tuple[Row, ...]
     left_out: dict[str, str]
     cuts: Cuts
@@ -342,7 +342,8 @@ class Comparison:
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
         return {
-            "n_points": self.n_points,
+            "n_points": self.points.n,
+            "dropped": self.points.dropped,
             "laws": [each.as_dict() for each in self.rows],
             "left_out": self.left_out,
             "cuts": self.cuts.as_dict(),
@@ -354,15 +355,12 @@ class Comparison:
 
 
 def compare(
-    points: Points, laws: Sequence[Law] | None = None, say: Callable[[str], None] = lambda text: None
+    points: Points, laws: Sequence[Law], say: Callable[[str], None] = lambda text: None
 ) -> Comparison:
-    """Compare laws with the first one; without `laws`, all that suit the table.
-
-    `say` is called with each step that begins.
-    """
+    """Compare laws with the first one; `say` is called with each step that begins."""
     tuning = tuning_of(points)
     points = tuning.points
-    raced = race(points, laws or suited(points), say)
+    raced = race(points, laws, say)
     leads = raced.leads
     say("testing the forms")
     rows = tuple(
@@ -373,7 +371,7 @@ def compare(
     sure = [name for name, chance in chances.items() if chance <= BY_CHANCE]
     better = max(sure, key=lambda name: leads[name].value, default=None)
     sentences = tuple(_sentences(rows, raced.cuts, better))
-    return Comparison(points.n, rows, raced.left_out, raced.cuts, better, sentences, tuning)
+    return Comparison(points, rows, raced.left_out, raced.cuts, better, sentences, tuning)
 
 
 @dataclass(frozen=True)
@@ -425,11 +423,16 @@ def race(points: Points, laws: Sequence[Law], say: Callable[[str], None] = lambd
 
 
 def suited(points: Points) -> list[Law]:
-    """Return the laws that use every column that varies in the table: not N alone if D varies too."""
+    """Return the laws that use every column that varies in the table, and along a path those of one size.
+
+    Where tokens do not follow params, none is of N or D alone if both vary.
+    """
     there = {"params", "tokens", "flops"} & (points.varied or points.columns.keys())
-    both = {"params", "tokens"} <= there
     suited = [law for law in LAWS.values() if set(law.columns) <= there]
-    suited = [law for law in suited if not both or law.columns[0] == "flops" or law.columns[1:]]
+    if path_of(points):
+        suited = [law for law in suited if len(law.columns) == 1]
+    elif {"params", "tokens"} <= there:
+        suited = [law for law in suited if law.columns[0] == "flops" or law.columns[1:]]
     return [*suited, *of_shapes(points)]
 
 
@@ -520,7 +523,7 @@ def _simulated(points: Points, tested: Fit, test: Backtest, drawn: Array, truth:
 def _sentences(rows: Sequence[Row], cuts: Cuts, better: str | None) -> list[str]:
     first, *others = rows
     name, why = first.fit.law.name, cuts.why or first.backtest.why
-    forms = [row.misfit.sentences[0] for row in rows]
+    forms = [f"{row.fit.law.name}: {row.misfit.sentences[0]}" for row in rows]
     if why:
         return [f"laws cannot be compared by their predictions: {why}", *forms]
     off = f"{name} is off by {first.backtest.error:.2%} of the loss on larger runs"

@@ -9,13 +9,14 @@ few cells, of which two or three are held out, show a difference in it that thei
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from sweeplab.formatting import listed, short
-from sweeplab.laws.backtest import BY_CHANCE, Race, fit_chance, of_shapes, race
+from sweeplab.laws.backtest import BY_CHANCE, Race, fit_chance, of_shapes, race, suited
 from sweeplab.laws.columns import SHAPE
 from sweeplab.laws.forms import LAWS, Array, Law
 from sweeplab.laws.points import DECADES, SPREAD, UNLIKE, Points, design, path_of
@@ -78,6 +79,19 @@ def along_family(points: Points) -> Points:
         f"of another depth (n_layer {others}): at equal parameters the loss differs",
         int((depth != most).sum()),
     )
+
+
+def compared(points: Points, first: Law, others: Sequence[Law] | None = None) -> tuple[Points, list[Law]]:
+    """Return the rows and the laws to compare with a first one; without `others`, all that suit these rows.
+
+    The rows are those that a fit of the first takes: along one depth, unless a law of the shape is among the laws.
+    """
+    laws = [first, *(others or ())]
+    if any("params" in law.columns for law in laws) and not any(law.reads_shape for law in laws):
+        points = along_family(points)
+    if others is None:
+        laws += [law for law in suited(points) if law != first]
+    return points, laws
 
 
 def law_of_shape(points: Points) -> Law | None:

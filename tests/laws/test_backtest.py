@@ -10,7 +10,7 @@ import pytest
 from laws.planted_laws import BAD, GOOD, TRUTHS, plant
 
 from sweeplab.errors import BadInput
-from sweeplab.laws.backtest import backtest, compare, cuts_of
+from sweeplab.laws.backtest import backtest, compare, cuts_of, suited
 from sweeplab.laws.forms import LAWS
 from sweeplab.laws.points import Points
 
@@ -107,7 +107,7 @@ def test_the_law_that_does_not_fit_is_left_out_with_the_reason() -> None:
 @pytest.mark.slow
 def test_without_a_choice_the_laws_that_suit_the_table() -> None:
     points = plant("steep", GRID, 0.005, np.random.default_rng(0))
-    assert [each.fit.law.name for each in compare(points).rows] == [
+    assert [each.fit.law.name for each in compare(points, suited(points)).rows] == [
         "chinchilla",
         "tied",
         "kaplan",
@@ -115,7 +115,7 @@ def test_without_a_choice_the_laws_that_suit_the_table() -> None:
         "power-c",
     ]
     sizes = Points({name: points.columns[name] for name in ("params", "loss")}, points.weights)
-    assert [each.fit.law.name for each in compare(sizes).rows] == ["power-n"]
+    assert [each.fit.law.name for each in compare(sizes, suited(sizes)).rows] == ["power-n"]
 
 
 @pytest.mark.slow

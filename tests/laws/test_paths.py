@@ -9,6 +9,7 @@ from laws.planted_paths import RATIO, plant_path
 
 from sweeplab.errors import BadInput
 from sweeplab.laws.assessment import assess, find_law, law_for
+from sweeplab.laws.choosing import compared
 from sweeplab.laws.forecasts import predict
 from sweeplab.laws.points import Points, path_of
 
@@ -60,6 +61,10 @@ def test_a_law_of_params_is_of_one_depth_where_a_table_has_enough_of_it(n_sizes:
         (why,) = assessed.points.dropped
         alpha = next(each for each in assessed.estimates if each.quantity.name == "alpha").as_dict()
         assert "n_layer 1 and 3" in why and alpha["low"] < TRUTH[2] < alpha["high"]
+    rows, laws = compared(points, law_for(points))
+    assert rows.n == kept, "laws are compared on the rows that a fit takes"
+    assert [law.name for law in laws] == ["power-n", "power-d", "power-c"], "along a path each is of one size"
+    assert compared(points, find_law("power-n"), [find_law("shape")])[0] is points
 
 
 def test_a_forecast_holds_on_the_path_only() -> None:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from laws.planted_laws import BAD, GOOD, TRUTHS, losses, plant
 
-from sweeplab.laws.assessment import assess
+from sweeplab.laws.assessment import assess, law_for
 from sweeplab.laws.backtest import compare
+from sweeplab.laws.choosing import compared
 from sweeplab.laws.forms import LAWS
 from sweeplab.laws.points import Points
 from sweeplab.report.data import ReportData
@@ -184,7 +185,8 @@ def test_a_backtest_has_an_error_for_each_law_and_row_above_a_cut() -> None:
 @pytest.mark.slow
 def test_the_page_and_the_command_compare_the_same_laws() -> None:
     material = of("12 points, 4 x 3", noise=0.01)
-    page, command = shown("backtest", material), compare(material.points)
+    page = shown("backtest", material)
+    command = compare(*compared(material.points, law_for(material.points)))
     assert page.laws == tuple(each.fit.law.name for each in command.rows)
     assert page.result["sentences"] == list(command.sentences)
 

@@ -91,8 +91,7 @@ def _print_assessment(assessment: dict[str, Any]) -> None:
         f"{several(assessment['n_points'], 'row')}, delta {cell_text(assessment['delta'])}, "
         f"residuals of {assessment['sigma']:.2%}; {starts} reached the optimum"
     )
-    if dropped := assessment["dropped"]:
-        say("left out: " + ", ".join(f"{count} {reason}" for reason, count in dropped.items()))
+    _say_dropped(assessment)
     _say_conventions(assessment)
     for sentence in assessment["choice"]:
         say(sentence)
@@ -112,7 +111,11 @@ def compare(
     count: Count = None,
     where: Where = None,
     laws: Annotated[
-        str | None, option("LAW,…", "Laws, the first as the reference.  [default: all that suit the table]")
+        str | None,
+        option(
+            "LAW,…",
+            "Laws, the first as the reference.  [default: the one that laws fit takes, and all that suit its rows]",
+        ),
     ] = None,
     tuned: Tuned = None,
     lab: Lab = None,
@@ -126,11 +129,16 @@ def compare(
     $ sweeplab laws compare runs.csv --columns params=N,tokens=D,loss=loss
     $ sweeplab laws compare small --laws chinchilla,joint --json
     """
-    from sweeplab.laws.assessment import find_law
+    from sweeplab.laws.assessment import find_law, law_for
     from sweeplab.laws.backtest import compare as compare_laws
+    from sweeplab.laws.choosing import compared
 
-    forms = [find_law(name) for name in dict.fromkeys(names_in(laws))] if laws else None
+    forms = [find_law(name) for name in dict.fromkeys(names_in(laws))] if laws else []
     points = read_source(source, columns, count, lab, where, tuned).points
+    if forms:
+        points, forms = compared(points, forms[0], forms[1:])
+    else:
+        points, forms = compared(points, law_for(points))
     with progress() as update:
         return compare_laws(points, forms, update).as_dict(), _print_comparison
 
@@ -138,7 +146,9 @@ def compare(
 def _print_comparison(comparison: dict[str, Any]) -> None:
     cuts = comparison["cuts"]
     where = ", ".join(f"{each['at']:.3g} ({each['rows_above']} above)" for each in cuts["cuts"])
-    say(f"{several(comparison['n_points'], 'row')}; cuts in {cuts['by']}: {where or 'none'}\n")
+    say(f"{several(comparison['n_points'], 'row')}; cuts in {cuts['by']}: {where or 'none'}")
+    _say_dropped(comparison)
+    say()
     print_rows([_law_row(each) for each in comparison["laws"]], text=("law", "form"))
     say()
     for sentence in comparison["sentences"]:
@@ -268,6 +278,11 @@ def _print_shape(answer: dict[str, Any]) -> None:
     say()
     for sentence in answer["says"]:
         say(sentence)
+
+
+def _say_dropped(answer: Mapping[str, Any]) -> None:
+    if dropped := answer["dropped"]:
+        say("left out: " + ", ".join(f"{count} {reason}" for reason, count in dropped.items()))
 
 
 def _say_conventions(answer: Mapping[str, Any]) -> None:

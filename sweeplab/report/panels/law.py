@@ -14,7 +14,8 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import counts, measured, rounded, sentence, several, short, span, written
 from sweeplab.hyperparameters import AUTO
 from sweeplab.laws.assessment import DELTAS, IDENTIFIED, Assessment
-from sweeplab.laws.backtest import SHARE_ABOVE, SHARE_BELOW, Comparison, compare, suited
+from sweeplab.laws.backtest import SHARE_ABOVE, SHARE_BELOW, Comparison, compare
+from sweeplab.laws.choosing import compared
 from sweeplab.laws.columns import SHAPE
 from sweeplab.laws.forms import LAWS
 from sweeplab.laws.intervals import LEVEL, correlations
@@ -256,7 +257,7 @@ class BacktestPanel(Panel, name="backtest", heading="Back-test", source="points"
         if not comparison.cuts.cuts:
             raise BadInput(comparison.cuts.why)
         by = comparison.cuts.by
-        column = report.points.columns[by]
+        column = comparison.points.columns[by]
         plain = comparison.as_dict()
         rows = [
             {"law": scores["law"], "cut": cut["at"], by: column[row], _ERROR: 100 * error, "held": held}
@@ -294,10 +295,11 @@ class BacktestPanel(Panel, name="backtest", heading="Back-test", source="points"
 
 
 def _comparison(report: ReportData, name: str, delta: str, others: Sequence[str]) -> Comparison:
-    law = report.law(name)
-    laws = tuple(dict.fromkeys((law.name, *(others or (each.name for each in suited(report.points))))))
+    first = report.law(name)
     report.assessment(name, delta)  # raises the same error as elsewhere on the page if no law can be fitted
-    return report.once(("compare", laws), lambda: compare(report.points, [LAWS[each] for each in laws]))
+    challengers = [LAWS[other] for other in others if other != first.name] if others else None
+    points, laws = compared(report.points, first, challengers)
+    return report.once(("compare", *(law.name for law in laws)), lambda: compare(points, laws))
 
 
 def _predictions(scores: Mapping[str, Any]) -> dict[str, str]:
