@@ -24,6 +24,7 @@ def test_a_point_is_the_best_trial_of_its_cell() -> None:
     assert points.seed_spread is None
 
 
+@pytest.mark.slow
 def test_a_points_loss_is_the_mean_of_its_trials_and_keeps_their_noise() -> None:
     """The surrogate over all sizes is smooth: its levels would hide the noise, and a law seem not to fit."""
     errors, weights = [], []

@@ -135,6 +135,7 @@ def test_no_color_where_none_is_wanted(drawn, monkeypatch) -> None:
     assert not color.search(drawn(0, interrupts=1, color_system="standard"))
 
 
+@pytest.mark.slow
 def test_in_a_terminal(finished) -> None:
     played: Played = finished.played
     starting, *frames = played.screen.frames

@@ -32,6 +32,7 @@ def test_a_path_is_found_and_said(jitter: float, slope: float) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_ratio_that_rows_have_nearly_is_the_path_of_larger_runs_too() -> None:
     larger = {"params": 5e5, "tokens": RATIO * 5e5}
     paths = [path_of(plant_path(6, 0.06, TRUTH, np.random.default_rng(seed))) for seed in range(300)]

@@ -110,6 +110,7 @@ class EngineContract:
         for each in holding:
             each.__exit__(None, None, None)
 
+    @pytest.mark.slow
     def test_it_says_where_each_runs_and_who_is_stopped_puts_its_runs_away(self, begin) -> None:
         study = begin(max_iters=100_000)
         study.start()
@@ -145,6 +146,7 @@ class EngineContract:
             iterations = [point.iteration for point in run.points()]
             assert run.read_end() and len(iterations) == len({*iterations})
 
+    @pytest.mark.slow
     def test_an_end_has_its_code_and_last_words_and_one_is_replaced(self, begin) -> None:
         study = begin()
         whole = study.folder.canonical_file.read_text()

@@ -117,6 +117,7 @@ def test_a_run_is_shown_with_all_its_numbers_when_it_has_ended(
     assert {"state": "pruned", "n_params": 1234, "best_val_loss": 3.8}.items() <= summary.items()
 
 
+@pytest.mark.slow
 def test_nothing_is_sent_twice_and_a_cut_sending_goes_on_as_the_same_run(
     make: Callable[[], Mirror], study: Path, writer: Any
 ) -> None:
