@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 
 from sweeplab.lab.events import Event, WorkerExited, event_line, read_event
-from sweeplab.records.folders import StudyFolder
-from sweeplab.sweep.engines import local
-from sweeplab.sweep.engines.base import WorkerEngine, WorkerPlace
+from sweeplab.records.folders import StudyFolder, WorkerPlace
+from sweeplab.sweep.engines import WorkerEngine, local
 from sweeplab.sweep.trials.commands import Commands
 from sweeplab.sweep.worker import Starter, work
 

@@ -1,31 +1,48 @@
 """How a study trains on this machine's CPU: the ways in which it can, how fast each is, which is chosen, and why.
 
-The ways are a table: workers, threads, runs in a stack, precision, compiled or not. `measuring.py` times its rows where
-that saves more than it takes. Times decide only what leaves a run's numbers as they are: the precision follows from the
-sizes and the processor.
+The ways are a table: workers, threads, runs in a stack, precision, compiled or not. Its rows are timed where that saves
+more than it takes: a few steps of each, in processes like a study's workers, which run `main`. Measurements are kept in
+the user's cache, by shape, versions and processor. Times decide only what leaves a run's numbers as they are: the
+precision follows from the sizes and the processor.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from itertools import cycle
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
 
 from sweeplab.data.batches import Split
 from sweeplab.data.dataset import Dataset
+from sweeplab.files import cache_folder, make_folder, read_bytes, write_whole
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import AUTO, TRANSFORMER, Hyperparameters
 from sweeplab.model.accounting import has_large_product, n_params
 from sweeplab.model.shape import ModelShape
+from sweeplab.processes import python, python_environment
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study import plan
 from sweeplab.study.spec import StudySpec
-from sweeplab.sweep import measuring
-from sweeplab.sweep.measuring import Product, Way
-from sweeplab.train.devices import free_memory_bytes, multiplies_bfloat16
+from sweeplab.sweep.engines import SETTINGS
+from sweeplab.train.devices import free_memory_bytes, multiplies_bfloat16, processor
 from sweeplab.train.program import compiling_pays, program_file
-from sweeplab.train.run import ShapeKey, row_flops, shape_key, state_bytes
+from sweeplab.train.run import Run, ShapeKey, row_flops, shape_key, state_bytes
+from sweeplab.version import VERSION
 
 # bfloat16 is chosen from this n_embd on. Steps in it took, of the time in float32, 0.75 to 1.05 on a Xeon with matrix
 # units at 64 wide, the least in stacks and compiled, and 0.55 at 192; on an EPYC without them 0.73 at 64, 0.6 at 256.
@@ -41,6 +58,40 @@ WITHIN = 0.97
 # no more shapes than MOST_SHAPES, as the user waits for the plan.
 WORTH_SECONDS, STEP_SECONDS, CORE_FLOPS = 300.0, 5e-4, 1e11
 MOST_SHAPES = 4
+# Seconds per round of one way (a longer step is a round by itself) and for all rounds; their least and greatest number.
+ROUND_SECONDS, ALL_SECONDS, FEWEST_ROUNDS, MOST_ROUNDS = 0.15, 10.0, 3, 7
+MOST_TOKENS = 2**22  # of a text that steps are timed on
+_CHILD = f"import sys; from pathlib import Path; from {__name__} import main; main(Path(sys.argv[1]))"
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to train runs of one shape: workers, threads per worker, runs per stack, precision, compiled or not."""
+
+    workers: int
+    threads: int
+    stack: int
+    dtype: str
+    compile: bool
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of square matrices, large enough to reach the machine's peak rate for matrix products."""
+
+    workers: int
+    threads: int
+    dtype: str
+    size: int = 2048
+    stack: int = 1
+
+
+class Timed(NamedTuple):
+    """A job to be timed: a way of training runs like `values` on `train`, or a product."""
+
+    values: Hyperparameters
+    train: Split
+    way: Way | Product
 
 
 @dataclass(frozen=True)
@@ -88,10 +139,8 @@ def precision(values: Hyperparameters) -> tuple[str, str]:
     n_rows = values.batch_size // values.grad_accum * values.block_size
     if not has_large_product(ModelShape.of(values), n_rows):
         return "float32", f"{several(n_rows, 'token')} at once are too few for products in bfloat16"
-    return (
-        "bfloat16",
-        f"this processor multiplies bfloat16, and n_embd {values.n_embd} is {MIXED_FROM_WIDTH} or more",
-    )
+    wide = f"n_embd {values.n_embd} is {MIXED_FROM_WIDTH} or more"
+    return "bfloat16", f"this processor multiplies bfloat16, and {wide}"
 
 
 def _stacks_timed(values: Hyperparameters) -> list[int]:
@@ -108,22 +157,15 @@ def bench(
     n_cpus = taken.workers * taken.threads
     ways = [*dict.fromkeys([*_ways_of(values, n_cpus), taken])]
     products = [Product(n_cpus, 1, dtype) for dtype in dict.fromkeys(way.dtype for way in ways)]
-    seconds = measuring.measured(values, train, val, [*products, *ways], again)
+    seconds = measured([Timed(values, train, way) for way in (*products, *ways)], val, again)
     rates = {
         product.dtype: 2 * product.size**3 / took for product, took in zip(products, seconds, strict=False)
     }
     rows = []
     for way, took in zip(ways, seconds[len(products) :], strict=True):
-        share = step_flops(values) / took / rates[way.dtype]
-        rows.append(
-            BenchRow(
-                **asdict(way),
-                trial_steps_per_second=1.0 / took,
-                share_of_bound=share,
-                taken=way == taken,
-                why=why * (way == taken),
-            )
-        )
+        share, is_taken = step_flops(values) / took / rates[way.dtype], way == taken
+        rows.append(BenchRow(**asdict(way), trial_steps_per_second=1.0 / took, share_of_bound=share,
+                             taken=is_taken, why=why * is_taken))  # fmt: skip
     return sorted(rows, key=lambda row: -row.trial_steps_per_second)
 
 
@@ -147,9 +189,13 @@ def choose(
     compiled = {cell["cell"]: bool(cell.get("compile", False)) for cell in begun.get("cells", ())}
     ways = list[plan.CellPlan]()
     for cell, planned in zip(samples, plans, strict=True):
-        compiles = compiled.get(planned.cell)
-        if compiles is None:
-            compiles = _compiles(spec, cell, planned, dtype)
+        compiles = compiled.get(planned.cell, planned.compile)
+        is_open = planned.cell not in compiled and spec.fixed.get("compile", AUTO) == AUTO
+        # With several shapes, each would have to be compiled.
+        if is_open and len({shape_key(values) for values in cell.valid}) == 1:
+            n_runs = planned.n_trials(spec.budget.trials_per_cell or 1) * len(planned.seeds)
+            like = cell.median.replace(device="cpu", dtype=dtype, compile=True)
+            compiles = compiling_pays(like, n_runs * cell.median.max_iters)
         ways.append(replace(planned, compile=compiles))
     why = "as the study says"
     if samples[0].valid[0].dtype == AUTO and begun:
@@ -164,14 +210,6 @@ def choose(
     return ways, dtype, why
 
 
-def _compiles(spec: StudySpec, cell: plan.Samples, planned: plan.CellPlan, dtype: str) -> bool:
-    if spec.fixed.get("compile", AUTO) != AUTO or len({shape_key(values) for values in cell.valid}) > 1:
-        return planned.compile  # with several shapes, each would have to be compiled
-    n_runs = planned.n_trials(spec.budget.trials_per_cell or 1) * len(planned.seeds)
-    like = cell.median.replace(device="cpu", dtype=dtype, compile=True)
-    return compiling_pays(like, n_runs * cell.median.max_iters)
-
-
 def _stacked(
     spec: StudySpec,
     dataset: Dataset,
@@ -179,7 +217,7 @@ def _stacked(
     plans: Sequence[plan.CellPlan],
     dtype: str,
 ) -> list[plan.CellPlan]:
-    """Return the cells with the fastest stack size on this machine's CPU, where timing steps is worthwhile.
+    """Return the cells with the fastest stack size, where timing steps is worthwhile.
 
     Of many shapes, those whose runs take most FLOPs in total are timed.
     """
@@ -187,8 +225,7 @@ def _stacked(
     if min(budget.time or math.inf, (budget.flops or math.inf) / CORE_FLOPS) < WORTH_SECONDS:
         return list(plans)
     alone = plan.worker_resources(spec, [replace(planned, stack=1) for planned in plans], "cpu")
-    n_runs: dict[frozenset[ShapeKey], float] = defaultdict(float)
-    flops: dict[frozenset[ShapeKey], float] = defaultdict(float)
+    n_runs, flops = (defaultdict[frozenset[ShapeKey], float](float) for _ in range(2))
     shapes = [frozenset(map(shape_key, cell.valid)) for cell in samples]
     for shape, planned in zip(shapes, plans, strict=True):
         per_cell = math.inf if budget.trials_per_cell is None else planned.n_trials(budget.trials_per_cell)
@@ -225,13 +262,13 @@ def stack_rates(
         return {}
     stacks = [stack for stack in _stacks_timed(values) if stack == 1 or stack * workers <= n_runs]
     ways = [Way(workers, threads, stack, values.dtype, values.compile) for stack in stacks]
-    if any(measuring.known_seconds(values, way) is None for way in ways):
+    if any(known_seconds(values, way) is None for way in ways):
         flops = step_flops(values)
         seconds = n_runs * values.max_iters * max(STEP_SECONDS, flops / CORE_FLOPS) / workers
         must_compile = values.compile and not program_file(values, threads).exists()
         if seconds < WORTH_SECONDS or flops > MOST_STEP_FLOPS or must_compile:
             return {}
-    times = measuring.measured(values, train, val, ways)
+    times = measured([Timed(values, train, way) for way in ways], val)
     return {stack: 1.0 / seconds for stack, seconds in zip(stacks, times, strict=True)}
 
 
@@ -255,11 +292,159 @@ def reason(spec: StudySpec, cell: plan.CellPlan, values: Hyperparameters, taken:
         )
     why = {"dtype": precision(values)[1], "compile": "by the number of planned steps"}
     why |= {name: "as the study says" for name in why if spec.fixed.get(name, AUTO) != AUTO}
-    return "; ".join(
-        [
-            f"{several(taken.workers, 'worker')} of {several(taken.threads, 'thread')}",
-            f"a stack of {taken.stack}, {stack}",
-            f"{taken.dtype}, {why['dtype']}",
-            f"{'not ' * (not taken.compile)}compiled, {why['compile']}",
-        ]
+    return (
+        f"{several(taken.workers, 'worker')} of {several(taken.threads, 'thread')}; a stack of {taken.stack}, {stack}; "
+        f"{taken.dtype}, {why['dtype']}; {'not ' * (not taken.compile)}compiled, {why['compile']}"
     )
+
+
+# ---------------------------------------------------------------------- the times
+
+
+def measured(jobs: Sequence[Timed], val: Split, again: bool = False) -> list[float]:
+    """Return each job's seconds per trial-step (one step of one run, or one product) while all workers train.
+
+    Jobs of as many workers and threads are timed by the same processes, which are like a study's workers, as many side
+    by side as the study would run. `again` repeats measurements that are in the cache.
+
+    Raises:
+        RuntimeError: a job cannot be trained at all; with the error of its process.
+    """
+
+    def together(job: Timed) -> tuple[int, int, bool]:
+        return job.way.workers, job.way.threads, isinstance(job.way, Way) and job.way.compile
+
+    unknown = [job for job in jobs if again or known_seconds(job.values, job.way) is None]
+    for group in dict.fromkeys(map(together, unknown)):
+        alike = [job for job in unknown if together(job) == group]
+        for job, seconds in zip(alike, _side_by_side(alike, val), strict=True):
+            file = _cache_file(job.values, job.way)
+            make_folder(file.parent)
+            write_whole(file, json.dumps({"seconds": seconds, **asdict(job.way)}).encode())
+    return [known_seconds(job.values, job.way) or math.nan for job in jobs]
+
+
+def known_seconds(values: Hyperparameters, way: Way | Product) -> float | None:
+    """Return the cached seconds per trial-step of a way; None if it was not measured."""
+    try:
+        return float(json.loads(read_bytes(_cache_file(values, way)))["seconds"])
+    except FileNotFoundError:
+        return None
+
+
+def _cache_file(values: Hyperparameters, way: Way | Product) -> Path:
+    shape = shape_key(_as_trained(values, way)) if isinstance(way, Way) else ()
+    what = (shape, asdict(way), processor(), VERSION, version("torch"))
+    return cache_folder() / "steps" / f"{hashlib.sha256(repr(what).encode()).hexdigest()[:32]}.json"
+
+
+def _as_trained(values: Hyperparameters, way: Way) -> Hyperparameters:
+    never = dict.fromkeys(("max_iters", "eval_interval", "log_interval", "save_interval"), 10**9)
+    settings = {"device": "cpu", "dtype": way.dtype, "compile": way.compile, "eval_tokens": 1, **never}
+    return values.replace(**settings, eval_full=False, eval_train=False)
+
+
+def _side_by_side(jobs: Sequence[Timed], val: Split) -> list[float]:
+    ways = [job.way for job in jobs]
+    workers, threads = ways[0].workers, str(ways[0].threads)
+    variables = python_environment(**SETTINGS, OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "jobs"
+        some = [job._replace(train=_some(job.train)) for job in jobs]
+        file.write_bytes(pickle.dumps((some, _some(val))))
+        command, pipe = python("-c", _CHILD, file), subprocess.PIPE
+        processes = [
+            subprocess.Popen(command, env=variables, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
+            for _ in range(workers)
+        ]
+        try:
+            for process in processes:
+                _line(process)
+            ends, rounds = time.monotonic() + ALL_SECONDS, list[list[list[float]]]()
+            while len(rounds) < FEWEST_ROUNDS or (len(rounds) < MOST_ROUNDS and time.monotonic() < ends):
+                rounds.append([_in_step(processes) for _ in ways])
+        finally:
+            for process in processes:
+                process.kill()
+                process.communicate()
+    # The rates of workers side by side add up.
+    return [
+        1.0 / median(sum(way.stack / seconds for seconds in each) for each in of_way)
+        for way, of_way in zip(ways, zip(*rounds, strict=True), strict=True)
+    ]
+
+
+def _some(split: Split) -> Split:
+    return split[:MOST_TOKENS] if isinstance(split, np.ndarray) else split
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    if line := process.stdout.readline():
+        return line
+    raise RuntimeError((process.communicate()[1] or "no word").strip().splitlines()[-1])
+
+
+def _in_step(processes: Sequence[subprocess.Popen[str]]) -> list[float]:
+    """Let all processes time a round of the next way at the same time; return the seconds per step of each."""
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    return [float(_line(process)) for process in processes]
+
+
+def main(file: Path) -> None:
+    """Prepare all jobs of a file; then, for each line read, time a round of the next job and print its step's seconds.
+
+    Jobs take turns, so that other load on the machine slows all of them alike.
+    """
+    import torch
+
+    jobs, val = pickle.loads(file.read_bytes())  # our own parent's
+    torch.set_num_threads(jobs[0].way.threads)
+
+    def seconds(run: Callable[[int], object], n_times: int) -> float:
+        started = time.perf_counter()
+        run(n_times)
+        return (time.perf_counter() - started) / n_times
+
+    ready = []
+    for values, train, way in jobs:
+        run = _steps(values, train, val, way) if isinstance(way, Way) else _products(way)
+        longest = max(seconds(run, 1) for _ in range(2))
+        ready.append((run, max(1, min(1000, int(ROUND_SECONDS / longest)))))
+    print("ready", flush=True)
+    for run, n_times in cycle(ready):
+        if not sys.stdin.readline():
+            return
+        print(seconds(run, n_times), flush=True)
+
+
+def _steps(values: Hyperparameters, train: Split, val: Split, way: Way) -> Callable[[int], object]:
+    from sweeplab.train.stack import Stack
+
+    like = _as_trained(values, way)
+    stack = Stack(like, train, val, way.stack)
+    for seed in range(way.stack):
+        stack.admit(Run(str(seed), like.replace(seed=seed)))
+    stack.advance()  # the first evaluation
+
+    def train_steps(n_steps: int) -> None:
+        left = iter(range(n_steps))
+        stack.advance(lambda: next(left, None) is None)
+
+    return train_steps
+
+
+def _products(what: Product) -> Callable[[int], object]:
+    import torch
+
+    one = torch.randn(what.size, what.size, dtype=getattr(torch, what.dtype))
+    out = torch.empty_like(one)
+
+    def multiply(n_times: int) -> None:
+        for _ in range(n_times):
+            torch.mm(one, one, out=out)
+
+    return multiply

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from sweeplab import permissions
 from sweeplab.data.corpora import user_files
 from sweeplab.data.dataset import Dataset
 from sweeplab.errors import BadInput, Problem
@@ -22,34 +23,26 @@ from sweeplab.formatting import bytes_in_words, several, several_named, without_
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.findings import find_limits
 from sweeplab.lab.listing import StudyTrials, study_names
-from sweeplab.permissions import (
-    allow,
-    allow_address,
-    check_address,
-    is_allowed,
-    is_given,
-    name_address,
-    place_of,
-)
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
-from sweeplab.study import plan
+from sweeplab.study import inputs, plan
 from sweeplab.study.algorithms import settled_sampler
 from sweeplab.study.file.reading import check_imported
-from sweeplab.study.inputs import (
-    check_rows,
-    check_start,
-    describe_data,
-    overlap_warnings,
-    placed_dataset,
-    read_start,
-)
 from sweeplab.study.problems import Location, dotted
-from sweeplab.study.search import SearchSpec
 from sweeplab.study.space import Cell, Space, cells, spaces_of
 from sweeplab.study.spec import TABLE_SUFFIX, Algorithm, StudySpec
-from sweeplab.sweep.choosing import BenchRow, bench, choose, reason, step_flops
-from sweeplab.sweep.measuring import Product, Timed, Way, all_measured, known_seconds
+from sweeplab.sweep.choosing import (
+    BenchRow,
+    Product,
+    Timed,
+    Way,
+    bench,
+    choose,
+    known_seconds,
+    measured,
+    reason,
+    step_flops,
+)
 from sweeplab.sweep.remaining import Interval, Remaining
 from sweeplab.sweep.trials.warm_start import WarmStartSource, read_warm_starts
 from sweeplab.tracking import mirror_in_words
@@ -85,11 +78,11 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     plan.check_grid_sampler(spec, spaces)
     samples = plan.sample_cells(spec, spaces)
     valid = [values for cell in samples for values in cell.valid]
-    cut = check_rows(spec, dataset, valid)
-    unlike = check_start(spec, read_start(spec), valid)
+    cut = inputs.check_rows(spec, dataset, valid)
+    unlike = inputs.check_start(spec, inputs.read_start(spec), valid)
     plan.check_memory(spec, samples)
     plans = [plan.plan_cell(spec, cell) for cell in samples]
-    data = describe_data(spec, dataset)
+    data = inputs.describe_data(spec, dataset)
     sources = read_warm_starts(spec, folder, spaces, data)
     settled = settle_devices(valid[0], plan.has_cuda(spec.engine))
     n_copies = 1 + bool(artifact_location(lab, planned_uri(lab, spec.track.uri)))  # one is tracking's
@@ -110,7 +103,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
             *cut,
             *unlike,
             *(f"{text}: {SHORT_CURE}" for text in [shortage] if text),
-            *overlap_warnings(data),
+            *inputs.overlap_warnings(data),
             *_warm_start_warnings(spec, sources, lab, dtype),
         ],
         **plan.totals(plans, spec.budget.trials_per_cell),
@@ -127,12 +120,16 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
         warm_start=[plan.WarmStart(each.name, len(each.fitting), each.refused) for each in sources],
         reaches=[
             *(file for named in _reached(spec, lab).values() for file in named),
-            *(place_of(address) for _, _, address in spec.addresses if not database_file(address)),
+            *(
+                permissions.place_of(address)
+                for _, _, address in spec.addresses
+                if not database_file(address)
+            ),
         ],
         mirror=mirror_in_words(spec.fixed),
         is_here=is_here,
     )
-    return with_durations(planned, _typical(spaces), dataset, lab, may_time=False), of_grid, dataset
+    return with_durations(planned, spaces, dataset, lab, may_time=False), of_grid, dataset
 
 
 def bench_study(spec: StudySpec, lab: Path, again: bool = False) -> tuple[str, list[BenchRow]]:
@@ -160,13 +157,11 @@ def bench_study(spec: StudySpec, lab: Path, again: bool = False) -> tuple[str, l
         (made.dtype, [(cell.stack, cell.compile, cell.stack_rates) for cell in made.cells])
         for made in (planned, make_plan(spec, lab)[0])
     )
-    if before == now:
-        return (cell.cell, rows)
-    return bench_study(spec, lab)
+    return (cell.cell, rows) if before == now else bench_study(spec, lab)
 
 
 def with_durations(
-    planned: plan.Plan, typical: Mapping[str, Hyperparameters], dataset: Dataset, lab: Path, may_time: bool
+    planned: plan.Plan, spaces: Sequence[Space], dataset: Dataset, lab: Path, may_time: bool
 ) -> plan.Plan:
     """Return the plan with the seconds by which a run of each cell prolongs the study.
 
@@ -181,10 +176,16 @@ def with_durations(
         return _with(planned, by, BY_RUNS, lambda cell: _as_earlier(cell, known) / at_once)
     if planned.device != "cpu" or not planned.is_here:
         return planned
+    typical = {space.cell.key: space.typical for space in spaces}
     timed = _by_steps(planned, typical, dataset, may_time)
     if timed or not may_time:
         return timed or planned
-    return _by_product(planned, typical, dataset)
+    values = spaces[0].typical
+    product = Product(len(planned.workers), planned.workers[0].threads, planned.dtype)
+    (took,) = measured([Timed(values, dataset.training(values), product)], dataset.val)
+    per_flop = took / (2 * product.size**3 * SHARE_OF_PRODUCT)
+    by = "FLOPs and a timed product of matrices, roughly; study bench times steps"
+    return _with(planned, by, BY_PRODUCT, lambda cell: cell.train_flops * per_flop)
 
 
 def _with(planned: plan.Plan, by: str, spread: float, seconds: Callable[[plan.CellPlan], float]) -> plan.Plan:
@@ -252,7 +253,7 @@ def _by_steps(
             return None
         jobs.append(Timed(values, dataset.training(values), (known or ways[-1:])[0]))
     try:
-        took = all_measured(jobs, dataset.val)
+        took = measured(jobs, dataset.val)
     except RuntimeError:  # such as for a plugin's activation, which the timing processes do not know
         return None
     least, most = flops[by_flops[0].cell], flops[by_flops[-1].cell]
@@ -269,15 +270,6 @@ def _by_steps(
         return n_steps * (took[0] + slope * (flops[cell.cell] - least))
 
     return _with(planned, f"timed steps of {several(len(jobs), 'cell')}", BY_STEPS, seconds)
-
-
-def _by_product(planned: plan.Plan, typical: Mapping[str, Hyperparameters], dataset: Dataset) -> plan.Plan:
-    values = next(iter(typical.values()))
-    product = Product(len(planned.workers), planned.workers[0].threads, planned.dtype)
-    (seconds,) = all_measured([Timed(values, dataset.training(values), product)], dataset.val)
-    per_flop = seconds / (2 * product.size**3 * SHARE_OF_PRODUCT)
-    by = "FLOPs and a timed product of matrices, roughly; study bench times steps"
-    return _with(planned, by, BY_PRODUCT, lambda cell: cell.train_flops * per_flop)
 
 
 @dataclass(frozen=True)
@@ -310,12 +302,14 @@ def look_ahead(spec: StudySpec, planned: plan.Plan, lab: Path) -> Outlook:
     trials = StudyTrials(folder, None if folder.has_started else ())
     ended = [(each.cell, each.ending) for each in trials.all]
     done = Counter(cell for cell, how in ended if how and how.outcome.counts_towards_budget)
-    dataset = placed_dataset(spec)
+    dataset = inputs.placed_dataset(spec)
     spaces = spaces_of(spec, cells(spec, dataset.sizes)[0], dataset.sizes)
-    timed = with_durations(planned, _typical(spaces), dataset, lab, may_time=True)
+    timed = with_durations(planned, spaces, dataset, lab, may_time=True)
     left = Remaining(timed, math.inf).left(0.0, done, folder.elapsed_seconds)
+    ranges = {name: entry.written() for name, entry in spec.search.items()}
     return Outlook(
-        ranges={name: _as_written(entry) for name, entry in spec.search.items()},
+        # A range that is only a list of choices is written as that list.
+        ranges={name: text["choices"] if [*text] == ["choices"] else text for name, text in ranges.items()},
         done=sum(done.values()),
         seconds=left.likely,
         low_seconds=left.low,
@@ -324,17 +318,6 @@ def look_ahead(spec: StudySpec, planned: plan.Plan, lab: Path) -> Outlook:
         free_bytes=free_bytes(folder.path),
         to_change=[each.in_words() for each in find_limits(trials) if each.kind == "end of range"],
     )
-
-
-def _typical(spaces: Sequence[Space]) -> dict[str, Hyperparameters]:
-    return {space.cell.key: space.typical for space in spaces}
-
-
-def _as_written(entry: SearchSpec) -> Any:
-    written = entry.written()
-    if written.keys() == {"choices"}:
-        return written["choices"]
-    return written
 
 
 def check_reach(spec: StudySpec, lab: Path) -> None:
@@ -347,11 +330,11 @@ def check_reach(spec: StudySpec, lab: Path) -> None:
     Raises:
         BadInput: with every place of the file that names such a path or address.
     """
-    goes_to = ("->", *(place_of(address) for _, _, address in spec.addresses))
+    goes_to = _goes_to(spec)
     problems: list[Problem] = []
     for place, named in _reached(spec, lab).items():
         is_named = spec.source is None or spec.is_overridden(place)
-        if named and not is_named and not is_allowed(*named, *goes_to):
+        if named and not is_named and not permissions.is_allowed(*named, *goes_to):
             name, value = dotted(place), spec.as_written()[str(place[0])]
             value = value[str(place[1])] if isinstance(value, dict) else value
             text = value if isinstance(value, str) else yaml_text(value)
@@ -360,7 +343,7 @@ def check_reach(spec: StudySpec, lab: Path) -> None:
             problems.append(spec.problem(place, what, f"-o {option}, by which you allow it"))
     for place, kind, address in spec.addresses:
         if spec.source is None or spec.is_overridden(place):
-            name_address(address)
+            permissions.name_address(address)
         try:
             _check_tracking(lab, spec.track.uri)
         except BadInput:  # said with all else that is wrong, when the study is planned
@@ -368,24 +351,27 @@ def check_reach(spec: StudySpec, lab: Path) -> None:
         try:
             with spec.blaming(place):
                 if not database_file(address):
-                    check_address(kind, address)
+                    permissions.check_address(kind, address)
         except BadInput as error:
             problems += error.problems
     if problems:
         raise BadInput(*problems)
     allow_files(spec, lab)
     for _, kind, address in spec.addresses:
-        if database_file(address) or is_given(kind, address):
-            allow_address(kind, address)
+        if database_file(address) or permissions.is_given(kind, address):
+            permissions.allow_address(kind, address)
 
 
 def allow_files(spec: StudySpec, lab: Path) -> None:
     """Remember that the user allows the files that a study names, together with its addresses."""
-    goes_to = ("->", *(place_of(address) for _, _, address in spec.addresses))
     # From the lab the study goes on without its file's folder.
     for named in (*_reached(spec, lab).values(), *_reached(spec, lab, in_folder=False).values()):
         if named:
-            allow(*named, *goes_to)
+            permissions.allow(*named, *_goes_to(spec))
+
+
+def _goes_to(spec: StudySpec) -> tuple[str, ...]:
+    return ("->", *(permissions.place_of(address) for _, _, address in spec.addresses))
 
 
 def _reached(spec: StudySpec, lab: Path, in_folder: bool = True) -> dict[Location, list[str]]:
@@ -414,14 +400,12 @@ def _warm_start_warnings(
     warnings = [f"warm start: of {source.name}, {why}" for source in sources for why in source.refused]
     sampler = settled_sampler(spec).type
     if sources and sampler not in LEARNING:
-        learning = ", ".join(LEARNING)
-        warnings.append(f"warm start: sampler {sampler} learns nothing from it; {learning} do")
+        warnings.append(f"warm start: sampler {sampler} learns nothing from it; {', '.join(LEARNING)} do")
     for source in sources:
         theirs = StudyFolder(lab, source.name).dtype
         if theirs not in (None, dtype):
-            warnings.append(
-                f"warm start: {source.name} was trained in {theirs}, this study trains in {dtype}"
-            )
+            what = f"{source.name} was trained in {theirs}, this study trains in {dtype}"
+            warnings.append(f"warm start: {what}")
     return warnings
 
 
@@ -429,8 +413,7 @@ def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
     problems: list[Problem] = []
     place = spec.place_of("device", "cuda")
     if place and "cuda" in spec.devices and not plan.has_cuda(spec.engine):
-        elsewhere = "for its workers: engine.gpus_per_worker is 0"
-        where = {"local": "here"}.get(spec.engine.type, elsewhere)
+        where = {"local": "here"}.get(spec.engine.type, "for its workers: engine.gpus_per_worker is 0")
         what = f"device is cuda, but there is no CUDA device {where}"
         problems.append(spec.problem(place, what, "cpu, or auto for the best that a machine has"))
     try:
@@ -444,7 +427,7 @@ def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
         what = f"{folder.lab} cannot be written ({error.strerror or error})"
         problems.append(Problem(f"{what}; --lab or SWEEPLAB_LAB name another folder"))
     try:
-        dataset = placed_dataset(spec)
+        dataset = inputs.placed_dataset(spec)
     except BadInput as error:
         problems += error.problems
     if problems:
@@ -493,6 +476,4 @@ def _check_disk(spec: StudySpec, folder: StudyFolder, needed: int, n_copies: int
 
 def _in_words(algorithm: Algorithm) -> str:
     options = ", ".join(f"{key}={value}" for key, value in algorithm.options.items())
-    if options:
-        return f"{algorithm.type}({options})"
-    return algorithm.type
+    return f"{algorithm.type}({options})" if options else algorithm.type

@@ -32,8 +32,7 @@ from sweeplab.records.runs import DOES_NOT_FIT, RunState, TrialEnding
 from sweeplab.study.inputs import write_baselines
 from sweeplab.study.plan import Plan, memory_shortage
 from sweeplab.study.spec import StudySpec
-from sweeplab.sweep.engines import engine_class
-from sweeplab.sweep.engines.base import LEFT, NO_REVISION, REFUSED, UNSEEN, WorkerEngine
+from sweeplab.sweep.engines import LEFT, NO_REVISION, REFUSED, UNSEEN, WorkerEngine, engine_class
 from sweeplab.sweep.planning import check_reach, make_plan
 from sweeplab.sweep.progress import CellProgress, Notifier, StudyProgress
 from sweeplab.sweep.shipping import Shipping

@@ -26,8 +26,7 @@ from sweeplab.hyperparameters import AUTO
 from sweeplab.lab.events import Event, StudyError, StudyNotice, WorkerDone, WorkerReady, event_line
 from sweeplab.permissions import work_for_parent
 from sweeplab.records.folders import StudyFolder
-from sweeplab.sweep.engines import engine_class
-from sweeplab.sweep.engines.base import BEGIN, LEAVE, LEFT, NO_REVISION, REFUSED
+from sweeplab.sweep.engines import BEGIN, LEAVE, LEFT, NO_REVISION, REFUSED, engine_class
 
 if TYPE_CHECKING:
     from sweeplab.sweep.trials.commands import Commands

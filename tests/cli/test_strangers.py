@@ -32,10 +32,10 @@ def note(event, values):
         os.write(asked, f"{values}\\n".encode())
 sys.addaudithook(note)
 from sweeplab.cli import main
-from sweeplab.sweep import measuring, planning
+from sweeplab.sweep import choosing, planning
 from sweeplab.tracking import pages
-measuring.ALL_SECONDS = planning.MOST_PLANNED_FLOPS = 0.0
-measuring.FEWEST_ROUNDS = 1
+choosing.ALL_SECONDS = planning.MOST_PLANNED_FLOPS = 0.0
+choosing.FEWEST_ROUNDS = 1
 pages.PagesServer.wait_until_ready = lambda self: sys.exit(0)
 for line in sys.stdin:
     sys.argv = ["sweeplab", *json.loads(line)]

@@ -17,7 +17,7 @@ from sweeplab.study.inputs import describe_data
 from sweeplab.study.plan import WorkerResources
 from sweeplab.study.spec import Budget, StudySpec
 from sweeplab.study.spec import Engine as EngineSpec
-from sweeplab.sweep.engines.base import WorkerEngine
+from sweeplab.sweep.engines import WorkerEngine
 from sweeplab.sweep.trials.store import Store
 
 N_WORKERS = 2

@@ -15,10 +15,9 @@ from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.study.plan import Plan
 from sweeplab.study.space import spaces_of
 from sweeplab.study.spec import Budget, Engine
-from sweeplab.sweep import choosing, loop, measuring, planning
-from sweeplab.sweep.choosing import fastest_stack, precision, stack_rates
+from sweeplab.sweep import choosing, loop, planning
+from sweeplab.sweep.choosing import Timed, Way, fastest_stack, measured, precision, stack_rates
 from sweeplab.sweep.loop import Loop
-from sweeplab.sweep.measuring import Way, measured
 from sweeplab.sweep.planning import bench_study, look_ahead, make_plan
 from sweeplab.sweep.remaining import START_SECONDS
 from sweeplab.sweep.trial import TrialRuns
@@ -35,13 +34,13 @@ SMALL = Hyperparameters.of({
 @pytest.mark.slow
 def test_steps_are_timed_once_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path))
-    ways = [Way(2, 1, stack, "float32", False) for stack in (1, 8)]
-    lone, stacked = measured(SMALL, TOKENS, TOKENS, ways)
+    ways = [Timed(SMALL, TOKENS, Way(2, 1, stack, "float32", False)) for stack in (1, 8)]
+    lone, stacked = measured(ways, TOKENS)
     assert stacked > 0 and lone > 0  # which is less is said by tests/benchmarks/shapes.py, of a quiet machine
     kept = [json.loads(file.read_bytes()) for file in (tmp_path / "steps").iterdir()]
     assert sorted(each["stack"] for each in kept) == [1, 8]
-    monkeypatch.setattr(measuring, "_side_by_side", None)
-    assert measured(SMALL, TOKENS, TOKENS, ways) == [lone, stacked]
+    monkeypatch.setattr(choosing, "_side_by_side", None)
+    assert measured(ways, TOKENS) == [lone, stacked]
     monkeypatch.setattr(choosing, "STACKS", (1, 8))
     steps = partial(stack_rates, train=TOKENS, val=TOKENS, workers=2)
     long = SMALL.replace(max_iters=100_000)
@@ -91,7 +90,7 @@ def test_a_worker_takes_the_stack_that_the_plan_found(tiny, opened, dataset, mon
 def test_what_cannot_be_trained_is_said() -> None:
     broken = SMALL.replace(vocab_size=3)
     with pytest.raises(RuntimeError, match="IndexError"):
-        measured(broken, TOKENS, TOKENS, [Way(1, 1, 1, "float32", False)])
+        measured([Timed(broken, TOKENS, Way(1, 1, 1, "float32", False))], TOKENS)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +107,7 @@ def test_the_precision_follows_from_sizes_and_the_processor_alone(
     flags: str, changed: dict, dtype: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices, "processor", lambda: f"some processor; {flags}")
-    monkeypatch.setattr(measuring, "measured", lambda *given: pytest.fail("nothing is timed"))
+    monkeypatch.setattr(choosing, "measured", lambda *given: pytest.fail("nothing is timed"))
     settled = precision(SMALL.replace(**changed))
     assert settled[0] == dtype and why in settled[1]
 
@@ -147,11 +146,11 @@ def test_a_plan_says_how_long_a_study_takes_by_the_steps_of_its_smallest_and_lar
 
     timed: list[Hyperparameters] = []
 
-    def planted(jobs: list[measuring.Timed], *_: object) -> list[float]:
+    def planted(jobs: list[Timed], *_: object) -> list[float]:
         timed.extend(each.values for each in jobs)
         return [step(each.values) for each in jobs]
 
-    monkeypatch.setattr(planning, "all_measured", planted)
+    monkeypatch.setattr(planning, "measured", planted)
     fixed = {"eval_interval": 50, "eval_tokens": 192, "max_iters": 100}
     spec = tiny(grid={"n_embd": [8, 24, 16]}, budget=Budget(trials_per_cell=2), seeds=[0, 1])
     spec = spec.model_copy(update={"fixed": {**spec.fixed, **fixed}})
@@ -169,7 +168,7 @@ def test_a_plan_says_how_long_a_study_takes_by_the_steps_of_its_smallest_and_lar
 def test_much_smaller_runs_tell_no_plan_how_long_it_takes(
     tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "all_measured", lambda jobs, *_: [1e-3 for _ in jobs])
+    monkeypatch.setattr(planning, "measured", lambda jobs, *_: [1e-3 for _ in jobs])
     spec = tiny(budget=Budget(trials_per_cell=2))
     planned, _, _ = make_plan(spec, tmp_path)
     flops, seconds = planned.cells[0].train_flops, 3.0  # nearly all of it is overhead
@@ -196,7 +195,7 @@ def test_every_plan_says_a_time(
     known: str, budget: dict, tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps are timed, or where they take long a product of matrices; without either FLOPs alone give an interval."""
-    monkeypatch.setattr(planning, "all_measured", lambda jobs, *_: [1e-2 for _ in jobs])
+    monkeypatch.setattr(planning, "measured", lambda jobs, *_: [1e-2 for _ in jobs])
     monkeypatch.setattr(planning, "known_seconds", lambda *_: None)
     monkeypatch.setattr(planning, "MOST_PLANNED_FLOPS", math.inf if known == "steps" else 0.0)
     spec = tiny(grid={"n_embd": [8, 24]}, budget=Budget(**budget))

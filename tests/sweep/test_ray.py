@@ -23,8 +23,7 @@ from sweeplab.doctor.machine import Needed
 from sweeplab.lab.server import Server
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.spec import Engine
-from sweeplab.sweep.engines import ray
-from sweeplab.sweep.engines.base import LEFT
+from sweeplab.sweep.engines import LEFT, ray
 from sweeplab.sweep.trials.leases import LEASE_SECONDS
 
 pytestmark = [

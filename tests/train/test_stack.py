@@ -11,7 +11,7 @@ import torch
 from trained import begun
 
 from sweeplab.data.batches import Batch
-from sweeplab.sweep.engines.base import SETTINGS
+from sweeplab.sweep.engines import SETTINGS
 from sweeplab.train.checkpoint import read_snapshot, write_snapshot
 from sweeplab.train.run import Run, shape_key
 from sweeplab.train.stack import Stack
@@ -196,7 +196,7 @@ RESUME = """
 import sys, numpy as np, torch
 from pathlib import Path
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.sweep.engines.base import SETTINGS
+from sweeplab.sweep.engines import SETTINGS
 from sweeplab.train.checkpoint import read_snapshot, write_snapshot
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack

@@ -45,8 +45,7 @@ from sweeplab.lab.listing import StudyState, loss_unit_of, study_state
 from sweeplab.lab.showing import places_in_words, show_study, states_in_words
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.plan import CellPlan
-from sweeplab.sweep.engines import engine_class
-from sweeplab.sweep.engines.base import HEAD
+from sweeplab.sweep.engines import HEAD, engine_class
 from sweeplab.sweep.following import wait_for_job, watch_study
 from sweeplab.sweep.progress import StudyProgress, ended_in_words, pace
 from sweeplab.sweep.worker import leaving_signals

@@ -6,26 +6,15 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import psutil
 
-from sweeplab.files import opened
-from sweeplab.lab.events import WorkerExited, read_event
-from sweeplab.processes import python
-from sweeplab.sweep.engines.base import BEGIN, WorkerEngine, WorkerPlace
-
-
-@contextmanager
-def _without(blocked: signal.Signals) -> Iterator[None]:
-    """Block a signal in this thread, and in the processes that it starts."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {blocked})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+from sweeplab.lab.events import WorkerExited
+from sweeplab.records.folders import WorkerPlace
+from sweeplab.sweep.engines import BEGIN, WorkerEngine, begin, tell
 
 
 class LocalEngine(WorkerEngine):
@@ -44,15 +33,11 @@ class LocalEngine(WorkerEngine):
         Ctrl-C is meant for the supervisor alone: it is blocked in them until they ignore it themselves.
         """
         for index in indices:
-            with opened(self.log(index), "ab") as log, _without(signal.SIGINT):
-                process = subprocess.Popen(
-                    python(*self.command(index)),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    text=True,
-                    env=self.environment(index),
-                )
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                process = begin(self.command(index), self.environment(index), self.log(index))
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             self._processes[index] = process
             self._prepared.add(index)
             threading.Thread(target=self._read, args=(index, process), daemon=True).start()
@@ -63,16 +48,13 @@ class LocalEngine(WorkerEngine):
         self._prepared.difference_update(indices)
         for index in indices:
             process = self._processes.get(index)
-            if process and process.stdin and not process.stdin.closed:
-                with suppress(OSError):  # it has died, which `_read` reports
-                    process.stdin.write(BEGIN)
-                    process.stdin.flush()
+            if process:  # else it has died, which `_read` reports
+                tell(process, BEGIN)
 
     def _read(self, index: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout and process.stdin
         for line in process.stdout:
-            with suppress(ValueError):  # a line that a kill has torn
-                self.events.put(read_event(line, index))
+            self.hear(index, line)
         code = process.wait()
         process.stdout.close()
         process.stdin.close()
@@ -82,7 +64,7 @@ class LocalEngine(WorkerEngine):
     def stop(self) -> None:
         """Close the processes' input: each saves its runs and exits."""
         for process in [*self._processes.values()]:
-            if process.stdin and not process.stdin.closed:
+            if process.stdin:
                 process.stdin.close()
 
     def kill(self) -> None:
@@ -98,8 +80,6 @@ class LocalEngine(WorkerEngine):
             with suppress(psutil.Error):
                 if psutil.Process(process.pid).status() == psutil.STATUS_STOPPED:
                     why = f"stopped by a signal: kill -CONT {process.pid} continues it"
-            name = f"process {process.pid}"
-            places.append(
-                WorkerPlace(index, "running", socket.gethostname(), name, str(self.log(index)), why)
-            )
+            where = (socket.gethostname(), f"process {process.pid}", str(self.log(index)), why)
+            places.append(WorkerPlace(index, "running", *where))
         return places

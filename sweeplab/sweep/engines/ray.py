@@ -3,10 +3,13 @@
 Ray places each actor on a node with enough free threads and GPU share; an actor without a place waits, and goes first
 to a node that joins. A worker is a separate process, so that its libraries get their environment and signals reach it.
 The actor holds the worker's input open: when the actor is gone, or this process, the worker saves its runs and exits.
+
+All that is used of Ray's private parts stands here, each with a public way, which is taken where `why_public` says so.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -20,20 +23,21 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
 from packaging.version import Version
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.files import opened, read_bytes, read_own, write_whole
+from sweeplab.files import read_bytes, read_own, write_whole
 from sweeplab.hyperparameters import AUTO
-from sweeplab.lab.events import StudyNotice, WorkerExited, read_event
+from sweeplab.lab.events import StudyNotice, WorkerExited
 from sweeplab.permissions import RAY, check_address, name_address
-from sweeplab.processes import python, python_environment
+from sweeplab.processes import python, python_environment, switched_off
+from sweeplab.records.folders import WorkerPlace
 from sweeplab.study.spec import Engine
-from sweeplab.sweep.engines.base import BEGIN, LEAVE, LEFT, UNSEEN, WorkerEngine, WorkerPlace
-from sweeplab.sweep.engines.private import adds_no_nodes, keep_quiet, open_question
+from sweeplab.sweep.engines import BEGIN, LEAVE, LEFT, UNSEEN, WorkerEngine, begin, tell
 
 INSTALL = "pip install 'sweeplab[ray]'"
 OLDEST = "2.59"  # the first that starts its clusters with a token by default
@@ -48,6 +52,28 @@ ANSWER_SECONDS = 5.0
 END_SECONDS = 5.0
 # The exit code given to a worker that Ray could not start.
 FAILED = 1
+# Ask a cluster at an address without a token, in a process of its own, as Ray reads the mode once. The program fails
+# with an AuthenticationError if the cluster asks for one. The public way joins the cluster, which takes seconds.
+ASK_OPENLY = "import sys, ray._raylet; ray._raylet.GcsClient(address=sys.argv[1])"
+JOIN_OPENLY = "import sys, ray; ray.init(sys.argv[1], log_to_driver=False)"
+PRIVATE_PARTS = (
+    ("ray._raylet", "GcsClient"),
+    ("ray._private.worker", "print_to_stdstream"),
+    ("ray.experimental.internal_kv", "_internal_kv_get"),
+)
+
+
+def why_public() -> str:
+    """Return why Ray's public ways are taken; empty where private ones are."""
+    if switched_off():
+        return switched_off()
+    lacking = []
+    for module, name in PRIVATE_PARTS:
+        try:
+            getattr(import_module(module), name)
+        except (ImportError, AttributeError):
+            lacking.append(f"{module}.{name}")
+    return f"this version of Ray has no {', '.join(lacking)}" * bool(lacking)
 
 
 def connect(address: str) -> Any:
@@ -85,7 +111,10 @@ def connect(address: str) -> Any:
             if not marker:
                 why = str(error).strip().partition("\n")[0].partition(". ")[0]
             raise BadInput(f"the engine ray: no cluster answers at {at}: {why}; {cure}") from error
-    keep_quiet(ray)
+    # Ray prints what happens to nodes on standard output, which commands use for their results. The public way is its
+    # variable RAY_SCHEDULER_EVENTS, which has to be 0 before Ray is imported.
+    if not why_public():
+        ray._private.worker.print_to_stdstream = lambda *_, **__: None
     return ray
 
 
@@ -116,7 +145,8 @@ def exposure(ray: Any) -> str:
     Raises:
         BadInput: it asks for none, and this process does: then no worker can report to it.
     """
-    words = python("-c", open_question(), ray.get_runtime_context().gcs_address)
+    program = JOIN_OPENLY if why_public() else ASK_OPENLY
+    words = python("-c", program, ray.get_runtime_context().gcs_address)
     openly = python_environment(RAY_AUTH_MODE="disabled")
     asked = subprocess.run(words, env=openly, capture_output=True, text=True, check=False)
     if "AuthenticationError" in asked.stderr:
@@ -142,9 +172,23 @@ def shortage(ray: Any, spec: Engine) -> str:
     have = "; ".join(f"{count} with {what}" for what, count in has.items())
     takes = ", ".join(f"{what}: {count:g}" for what, count in asked.items())
     what = f"no node has what a worker takes, {takes} (nodes: {have})"
-    if adds_no_nodes():
+    if _adds_no_nodes():
         raise BadInput(f"the engine ray: {what}; set engine.threads, engine.gpus_per_worker, or add a node")
     return f"{what}; workers wait for a node that the cluster adds"
+
+
+def _adds_no_nodes() -> bool:
+    """Return whether the cluster is known to add no nodes by itself; publicly that is not known.
+
+    Such a cluster names the types of nodes after their ids. Before its first report it may be of either kind.
+    """
+    if why_public():
+        return False
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    report = json.loads(_internal_kv_get("__autoscaling_status") or "{}").get("autoscaler_report") or {}
+    types = report.get("node_type_mapping") or {}
+    return bool(types) and all(name == f"node_{node}" for node, name in types.items())
 
 
 def run_on_nodes(address: str, script: str, seconds: float) -> list[str]:
@@ -196,7 +240,6 @@ class _Host:
         self._is_over, self._turn = False, threading.Lock()
 
     def node(self) -> str:
-        """Return the name of the node."""
         return socket.gethostname()
 
     def sees(self, file: str, content: str) -> bool:
@@ -212,26 +255,12 @@ class _Host:
             if self._is_over:
                 yield 0
                 return
-            with opened(Path(log), "ab") as file:
-                process = self._process = subprocess.Popen(
-                    python(*words),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=file,
-                    text=True,
-                    env={**os.environ, **environment},
-                )
+            process = self._process = begin(words, {**os.environ, **environment}, Path(log))
         assert process.stdout
-        self._write(BEGIN)
+        tell(process, BEGIN)
         for line in process.stdout:  # noqa: UP028 - Ray calls `send`, which a file lacks
             yield line
         yield process.wait()
-
-    def _write(self, line: str) -> None:
-        assert self._process and self._process.stdin
-        with suppress(OSError, ValueError):  # it has ended
-            self._process.stdin.write(line)
-            self._process.stdin.flush()
 
     def end(self, at_once: bool) -> None:
         """Let the worker save its runs and exit, or kill it; one that has not begun does not begin."""
@@ -240,7 +269,7 @@ class _Host:
             if self._process and at_once:
                 self._process.kill()
             elif self._process:
-                self._write(LEAVE)
+                tell(self._process, LEAVE)
 
 
 class _Actor:
@@ -280,14 +309,15 @@ class RayEngine(WorkerEngine):
     def start(self, indices: Sequence[int], since: float = 0.0) -> None:
         """Request actors."""
         for index in indices:
-            options = {
-                "num_cpus": self.resources[index].threads,
-                "num_gpus": self.spec.gpus_per_worker,
-                "max_concurrency": 2,  # so that `end` is answered while `run` is under way
-                "scheduling_strategy": "SPREAD",
-            }
             name = f"{self.folder.name}-{index}-{uuid.uuid4().hex[:8]}"
-            actor = _Actor(name, self._ray.remote(_Host).options(name=name, **options).remote())
+            host = self._ray.remote(_Host).options(
+                name=name,
+                num_cpus=self.resources[index].threads,
+                num_gpus=self.spec.gpus_per_worker,
+                max_concurrency=2,  # so that `end` is answered while `run` is under way
+                scheduling_strategy="SPREAD",
+            )
+            actor = _Actor(name, host.remote())
             self._actors[index] = actor
             actor.thread = threading.Thread(target=self._read, args=(index, actor), daemon=True)
             actor.thread.start()
@@ -301,12 +331,11 @@ class RayEngine(WorkerEngine):
                 return
             run = actor.handle.run.options(num_returns="streaming")
             words, log = self.command(index), str(self.log(index))
-            for line in map(get, run.remote(words, self._environment(index), log)):
+            for line in map(get, run.remote(words, self.environment(index, base={}), log)):
                 if isinstance(line, int):
                     code = line
                 else:
-                    with suppress(ValueError):  # a line that a kill has torn
-                        self.events.put(read_event(line, index))
+                    self.hear(index, line)
         except self._ray.exceptions.RayError as error:
             code = self._code_of_loss(actor, error)
             is_raised = isinstance(error, self._ray.exceptions.RayTaskError)
@@ -326,13 +355,7 @@ class RayEngine(WorkerEngine):
         if actor.is_ended and actor.node is None:
             return 0
         is_lost = isinstance(error, known.ActorDiedError | known.ActorUnavailableError)
-        if is_lost and not getattr(error, "actor_init_failed", False):
-            return LEFT
-        return FAILED
-
-    def _environment(self, index: int) -> dict[str, str]:
-        hidden = {} if self.spec.gpus_per_worker else {"CUDA_VISIBLE_DEVICES": ""}
-        return {**self.environment(index, base={}), **hidden}
+        return LEFT if is_lost and not getattr(error, "actor_init_failed", False) else FAILED
 
     def stop(self) -> None:
         """Let workers save their runs; cancel actors that wait for a node."""

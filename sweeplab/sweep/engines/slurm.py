@@ -24,8 +24,9 @@ from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import make_folder, opened
 from sweeplab.lab.events import WorkerExited, WorkerReady
 from sweeplab.processes import python
+from sweeplab.records.folders import WorkerPlace
 from sweeplab.study.spec import LEAVE_BEFORE, Engine, StudySpec
-from sweeplab.sweep.engines.base import HEAD, UNSEEN, WorkerEngine, WorkerPlace
+from sweeplab.sweep.engines import HEAD, UNSEEN, WorkerEngine
 
 # How often Slurm is asked for its queue: its controller serves other users too.
 POLL_SECONDS = 2.0
@@ -35,13 +36,7 @@ COLUMNS = ("ArrayJobID", "ArrayTaskID", "State", "NodeList", "Reason", "exit_cod
 CLUSTER = "a machine of the cluster, such as its login node, or --engine local"
 # The states of a job that waits to run.
 QUEUED = (
-    "PENDING",
-    "CONFIGURING",
-    "REQUEUED",
-    "REQUEUE_HOLD",
-    "REQUEUE_FED",
-    "SPECIAL_EXIT",
-    "RESV_DEL_HOLD",
+    *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"),
 )
 IN_SERVICE = ("idle", "mixed", "allocated", "completing")  # the states of a node that runs jobs
 RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
@@ -98,11 +93,12 @@ def ask(*words: str, script: str | None = None, environment: dict[str, str] | No
     return done.stdout.strip()
 
 
-def _job_options(spec: Engine, threads: int) -> list[str]:
+def _job_options(spec: Engine, threads: int, gpus: float) -> list[str]:
     """Return sbatch's options for a job of one worker, or of the supervisor."""
     options = ["--requeue", "--output=/dev/null", "--open-mode=append", f"--cpus-per-task={threads}"]
     options += [f"--signal=B:USR1@{LEAVE_BEFORE}"]
     options += [f"--time={-(-spec.time // 60):.0f}"] if spec.time else []
+    options += [f"--gres=gpu:{gpus:.0f}"] if gpus else []
     return [*options, *place_options(spec)]
 
 
@@ -115,7 +111,7 @@ def submit_head(spec: StudySpec, command: Sequence[str], log: Path) -> str:
     make_folder(log.parent)
     opened(log, "ab").close()  # the shell would follow a link
     script = f"#!/bin/sh\nexport {HEAD}=1\nexec {shlex.join(command)} >>{shlex.quote(str(log))} 2>&1\n"
-    words = ("sbatch", "--parsable", f"--job-name=sweeplab-{spec.name}", *_job_options(spec.engine, 1))
+    words = ("sbatch", "--parsable", f"--job-name=sweeplab-{spec.name}", *_job_options(spec.engine, 1, 0))
     try:
         return f"job {ask(*words, script=script).partition(';')[0]}, log {log}"
     except SlurmFailure as error:
@@ -132,17 +128,14 @@ def heads_in_queue() -> dict[str, str]:
     for line in ask("squeue", "--noheader", "--me", "--format=%j|%i|%T|%r").splitlines():
         name, job, state, reason = line.rsplit("|", 3)
         if name.startswith("sweeplab-") and "_" not in job:  # that of a worker is one of an array
-            heads[name.removeprefix("sweeplab-")] = f"job {job} is {state.lower()} ({reason})".removesuffix(
-                " (None)"
-            )
+            words = f"job {job} is {state.lower()} ({reason})"
+            heads[name.removeprefix("sweeplab-")] = words.removesuffix(" (None)")
     return heads
 
 
 def place_options(spec: Engine) -> list[str]:
     """Return the options by which Slurm's commands choose where the engine's jobs run."""
-    if spec.partition:
-        return [f"--partition={spec.partition}"]
-    return []
+    return [f"--partition={spec.partition}"] if spec.partition else []
 
 
 def _with_cure(message: str, spec: Engine) -> Problem:
@@ -190,7 +183,7 @@ class SlurmEngine(WorkerEngine):
         """
         if not shutil.which("sbatch"):
             raise BadInput(Problem("the engine slurm: there is no sbatch here", CLUSTER))
-        options = (*_job_options(spec, spec.threads_elsewhere), *cls._gpus(spec))
+        options = _job_options(spec, spec.threads_elsewhere, spec.gpus_per_worker)
         try:
             ask("sbatch", "--test-only", *options, "--wrap=true")
         except NoCluster as error:
@@ -220,17 +213,12 @@ class SlurmEngine(WorkerEngine):
         for index in indices:
             opened(self.log(index), "ab").close()  # the shell would follow a link
         log = shlex.quote(str(self.folder.path / "worker"))
-        options = _job_options(self.spec, self.resources[indices[0]].threads)
-        tasks = ",".join(map(str, indices))
-        environment = self.environment(indices[0])
-        if not self.spec.gpus_per_worker:
-            # All train on the same kind of device, wherever they run.
-            environment["CUDA_VISIBLE_DEVICES"] = ""
-        name = f"--job-name=sweeplab-{self.folder.name}"
-        words = ("sbatch", "--parsable", name, f"--array={tasks}", *options, *self._gpus(self.spec))
+        options = _job_options(self.spec, self.resources[indices[0]].threads, self.spec.gpus_per_worker)
+        tasks, name = ",".join(map(str, indices)), f"--job-name=sweeplab-{self.folder.name}"
+        words = ("sbatch", "--parsable", name, f"--array={tasks}", *options)
         script = SCRIPT.format(log=log, unseen=UNSEEN, command=command)
         try:
-            job = ask(*words, script=script, environment=environment).partition(";")[0]
+            job = ask(*words, script=script, environment=self.environment(indices[0])).partition(";")[0]
         except SlurmFailure as error:
             raise BadInput(f"the engine slurm: {error}") from error
         with self._lock:
@@ -241,12 +229,6 @@ class SlurmEngine(WorkerEngine):
         if not self._thread:
             self._thread = threading.Thread(target=self._follow, name="slurm", daemon=True)
             self._thread.start()
-
-    @staticmethod
-    def _gpus(spec: Engine) -> list[str]:
-        if spec.gpus_per_worker:
-            return [f"--gres=gpu:{spec.gpus_per_worker:.0f}"]
-        return []
 
     def _follow(self) -> None:
         while not self._is_over.wait(POLL_SECONDS):
